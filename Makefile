@@ -1,0 +1,67 @@
+# The few commands of this project. `make` alone lists them; each makes .venv and installs what it needs first.
+
+# Set PYTHON to choose an interpreter; without it the first of these that is new enough is taken.
+PYTHONS := $(or $(PYTHON),python3 python3.13 python3.12 python3.11)
+VENV    := .venv
+BIN     := $(VENV)/bin
+PIP     := $(BIN)/python -m pip --disable-pip-version-check -qq
+# Words to pass on: `make train ARGS="--game Bandit --seed 1"`, `make test ARGS="-k bandit"`.
+ARGS    ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help train test lint types format check constraints clean
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+
+help: ## List these commands
+	@echo 'ragen-gym: games for language-model agents, and an agent that learns them. Commands:'
+	@echo
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo
+	@echo 'The first run of a command makes $(VENV) and installs what that command needs.'
+	@echo 'ARGS="..." goes to the program behind train and test; PYTHON=... chooses the interpreter (3.11 or newer).'
+
+train: $(VENV)/.agent.installed ## Train an agent on a real game, here on the CPU, and show what it gained
+	@echo 'train: training a small language model with ragen-agent (ARGS: $(or $(ARGS),none, so its defaults))'
+	@$(BIN)/ragen-agent train $(ARGS)
+
+test: $(VENV)/.test.installed ## Run the tests
+	@echo 'test: running the tests with pytest on two processes'
+	@SDL_VIDEODRIVER=dummy SDL_AUDIODRIVER=dummy MPLBACKEND=Agg $(BIN)/python -m pytest -n 2 $(ARGS)
+
+lint: $(VENV)/.dev.installed ## Check style and formatting, changing nothing
+	@echo 'lint: checking style and formatting with ruff'
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+
+types: $(VENV)/.test.installed $(VENV)/.dev.installed ## Check the types, strictly
+	@echo 'types: checking the types with mypy'
+	@$(BIN)/mypy
+
+format: $(VENV)/.dev.installed ## Rewrite the code in the project's format and fix what can be fixed
+	@echo 'format: formatting with ruff'
+	@$(BIN)/ruff check --fix-only --quiet
+	@$(BIN)/ruff format
+
+clean: ## Delete caches and build outputs; runs/ and the environment stay
+	@echo 'clean: deleting caches and build outputs ($(VENV) and runs/ stay; delete them by hand)'
+	@rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	@find . -name $(VENV) -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# One stamp for each set of extras: it is made again when the declared or the pinned versions change.
+$(VENV)/.%.installed: pyproject.toml constraints.txt | $(BIN)/python
+	@echo 'install: ragen-gym[$*] and what it needs, into $(VENV) (minutes, the first time)'
+	@$(PIP) install -c constraints.txt -e '.[$*]'
+	@touch $@
+
+$(BIN)/python:
+	@for python in $(PYTHONS); do \
+	    if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+	        echo "install: making $(VENV) with $$("$$python" --version)"; \
+	        "$$python" -m venv $(VENV) && exit 0; \
+	        echo "make: $$python could not make $(VENV): does it lack its venv module (Debian: python3-venv)?" >&2; \
+	        rm -rf $(VENV); exit 1; \
+	    fi; \
+	done; \
+	echo 'make: no Python 3.11 or newer among: $(PYTHONS). Install one, or name it: make PYTHON=/path/to/python3.12' >&2; \
+	exit 1
