@@ -4,12 +4,23 @@
 PYTHONS := $(or $(PYTHON),python3 python3.13 python3.12 python3.11)
 VENV    := .venv
 BIN     := $(VENV)/bin
-PIP     := $(BIN)/python -m pip --disable-pip-version-check -qq
+QUIET   := --disable-pip-version-check -qq
 # Words to pass on: `make train ARGS="--game Bandit --seed 1"`, `make test ARGS="-k bandit"`.
 ARGS    ?=
 
+# Shell that sets $$python to the first interpreter that will do, or ends with what is missing.
+define FIND_PYTHON
+python=; for p in $(PYTHONS); do \
+    if "$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then python=$$p; break; fi; \
+done; \
+if [ -z "$$python" ]; then \
+    echo 'make: found no Python 3.11 or newer (tried: $(PYTHONS)). Install one, or name it: make PYTHON=/path/to/python3.12' >&2; \
+    exit 1; \
+fi
+endef
+
 .DEFAULT_GOAL := help
-.PHONY: help train test lint types format check constraints clean
+.PHONY: help train test lint types format constraints clean
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
@@ -48,20 +59,25 @@ clean: ## Delete caches and build outputs; runs/ and the environment stay
 	@rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	@find . -name $(VENV) -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 
+constraints: ## Write constraints.txt again, with the newest versions that fit together
+	@echo 'constraints: resolving every extra afresh in build/constraints (torch and transformers keep their pins)'
+	@$(FIND_PYTHON); rm -rf build/constraints && "$$python" -m venv build/constraints
+	@grep -E '^(torch|transformers)==' constraints.txt > build/constraints/kept.txt
+	@build/constraints/bin/python -m pip $(QUIET) install -c build/constraints/kept.txt -e '.[test,dev]'
+	@{ sed -n '1,2p' constraints.txt; \
+	   build/constraints/bin/python -m pip $(QUIET) freeze --all --exclude pip --exclude-editable \
+	   | sed 's/+.*//' | LC_ALL=C sort -f; } > build/constraints/new.txt
+	@mv build/constraints/new.txt constraints.txt
+	@git diff --stat constraints.txt
+
 # One stamp for each set of extras: it is made again when the declared or the pinned versions change.
 $(VENV)/.%.installed: pyproject.toml constraints.txt | $(BIN)/python
 	@echo 'install: ragen-gym[$*] and what it needs, into $(VENV) (minutes, the first time)'
-	@$(PIP) install -c constraints.txt -e '.[$*]'
+	@$(BIN)/python -m pip $(QUIET) install -c constraints.txt -e '.[$*]'
 	@touch $@
 
 $(BIN)/python:
-	@for python in $(PYTHONS); do \
-	    if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
-	        echo "install: making $(VENV) with $$("$$python" --version)"; \
-	        "$$python" -m venv $(VENV) && exit 0; \
-	        echo "make: $$python could not make $(VENV): does it lack its venv module (Debian: python3-venv)?" >&2; \
-	        rm -rf $(VENV); exit 1; \
-	    fi; \
-	done; \
-	echo 'make: no Python 3.11 or newer among: $(PYTHONS). Install one, or name it: make PYTHON=/path/to/python3.12' >&2; \
-	exit 1
+	@$(FIND_PYTHON); \
+	echo "install: making $(VENV) with $$("$$python" --version)"; \
+	"$$python" -m venv $(VENV) || { rm -rf $(VENV); \
+	    echo "make: $$python could not make $(VENV); does it lack its venv module (Debian: python3-venv)?" >&2; exit 1; }
