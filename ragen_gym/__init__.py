@@ -1,0 +1,48 @@
+"""Text-rendered games for language-model agents, with exact seeds, oracles and held-out splits.
+
+Importing this package registers every ``ragen/…`` id with Gymnasium::
+
+    import gymnasium, ragen_gym
+
+    env = gymnasium.make("ragen/FrozenLake-v0")
+
+`make_turn` gives the same games one grain coarser: an action is a whole reply of a language model.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ragen_gym.registry import register_all
+
+if TYPE_CHECKING:
+    from ragen_gym.envs.step import StepEnv
+    from ragen_gym.envs.reply import Reply
+    from ragen_gym.envs.turn import TurnEnv, make_turn
+    from ragen_gym.levels import Level
+    from ragen_gym.text import Vocabulary
+
+__all__ = ["Level", "Reply", "StepEnv", "TurnEnv", "Vocabulary", "__version__", "make_turn"]
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Level": "levels",
+    "Reply": "envs.reply",
+    "StepEnv": "envs.step",
+    "TurnEnv": "envs.turn",
+    "Vocabulary": "text",
+    "make_turn": "envs.turn",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used, so that importing the package stays quick."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+register_all()

@@ -1,0 +1,72 @@
+"""The grammar of a reply: ``<think> … </think><answer> Up || Left </answer>``, and its one typed result."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+__all__ = ["SEPARATOR", "Problem", "Reply", "parse_reply"]
+
+SEPARATOR = "||"
+
+_ANSWER = re.compile(r"\s*<answer>(?P<answer>.*?)</answer>\s*", re.DOTALL)
+_THINK_ANSWER = re.compile(r"\s*<think>(?P<think>.*?)</think>" + _ANSWER.pattern, re.DOTALL)
+_TAG = re.compile(r"</?(?:think|answer)>")
+
+
+class Problem(StrEnum):
+    """What is wrong with a reply."""
+
+    NO_ANSWER = "no_answer"
+    """It is not of the form that was asked for: a tag is missing, or there is text outside the tags."""
+    SEVERAL_ANSWERS = "several_answers"
+    """A tag occurs more than once, so that it is not clear which answer is meant."""
+    NO_ACTION = "no_action"
+    """The answer is empty."""
+    UNKNOWN_ACTION = "unknown_action"
+    """The answer names something that is not an action."""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a reply says.
+
+    Attributes:
+        text: the reply as it came.
+        thinking: the text between the thinking tags, or None.
+        names: what the answer names, split on ``||`` and trimmed.
+        actions: ids of the known actions among the names, in order; empty where the reply is malformed.
+        problem: what is wrong, or None.
+    """
+
+    text: str
+    thinking: str | None = None
+    names: tuple[str, ...] = ()
+    actions: tuple[int, ...] = ()
+    problem: Problem | None = None
+
+
+def parse_reply(text: str, action_names: Sequence[str], *, think: bool = True) -> Reply:
+    """Read a reply; never raises, and never guesses which of several answers is meant.
+
+    Args:
+        text: the reply.
+        action_names: the names of the actions by id; case and surrounding space do not matter.
+        think: whether the reply must think first; if not, it must be an answer alone.
+    """
+    match = (_THINK_ANSWER if think else _ANSWER).fullmatch(text)
+    tags = _TAG.findall(text)
+    if len(tags) != len(set(tags)):
+        return Reply(text, problem=Problem.SEVERAL_ANSWERS)
+    if match is None or len(tags) != (4 if think else 2):
+        return Reply(text, problem=Problem.NO_ANSWER)
+    thinking = match["think"].strip() if think else None
+    names = tuple(name.strip() for name in match["answer"].split(SEPARATOR))
+    if not any(names):
+        return Reply(text, thinking, problem=Problem.NO_ACTION)
+    ids = {name.casefold(): action for action, name in enumerate(action_names)}
+    actions = tuple(ids[name.casefold()] for name in names if name.casefold() in ids)
+    problem = None if len(actions) == len(names) else Problem.UNKNOWN_ACTION
+    return Reply(text, thinking, names, actions, problem)

@@ -1,0 +1,219 @@
+"""The single environment: one move an action, the board as text or as a grid."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from gymnasium.error import ResetNeeded
+
+from ragen_gym.envs.episodes import Episode, Episodes, draws
+from ragen_gym.games.game import SUCCESS, Game, Solution
+from ragen_gym.levels import Level, check_split
+from ragen_gym.registry import Row, build_game, find
+from ragen_gym.text import TEXT_FORMATS, TextFormat, Vocabulary
+
+__all__ = ["OBSERVATIONS", "StepEnv"]
+
+OBSERVATIONS = ("text", "grid")
+_OPTIONS = ("level", "noise_seed")
+
+
+class StepEnv(gymnasium.Env[Any, int]):
+    """A game of the suite, one move an action.
+
+    ## Action Space
+    ``Discrete``: the ids of the game's ``Action`` enum, from 0.
+
+    ## Observation Space
+    ``observation="text"``: ``Text``, the board in ``text_format`` and ``vocabulary``; the text parses back to the board.
+    ``observation="grid"``: ``Box`` of uint8 (height, width), the codes of the game's ``Tile`` enum.
+
+    ## Starting State
+    ``reset(seed=s)`` starts the first episode of seed s, each later ``reset()`` the next one.
+    ``options={"level": …}`` (a `Level` or a board's text) sets the level, ``options={"noise_seed": k}`` the seed of the
+    random draws after it: environments that share the seed and differ in ``noise_seed`` meet one level with different luck.
+
+    ## Information
+    ``level_id`` (str), ``action_mask`` (int8 (actions,): 1 where the action can change the state) and
+    ``success`` (bool), at every reset and step.
+
+    ## Arguments
+    name: name or id of a row of `ragen_gym.registry.TABLE`.
+    observation: ``"text"`` or ``"grid"``.
+    text_format: ``"grid"``, ``"coord"`` or ``"grid_coord"``.
+    vocabulary: name of one of the game's vocabularies, or a `ragen_gym.text.Vocabulary`.
+    split: ``"train"``, ``"validation"``, ``"test"``, or None for all levels.
+    levels: path of a level file, or a list of levels or board texts, to draw from instead of generating.
+    render_mode: ``"ansi"`` or None.
+    knobs: the game's own arguments.
+
+    Raises:
+        ValueError: an unknown name, knob or value; the message says what is allowed.
+
+    ## Version History
+    v0: first release.
+    """
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi"], "render_fps": 4}
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        observation: Literal["text", "grid"] = "text",
+        text_format: TextFormat = "grid",
+        vocabulary: str | Vocabulary | None = None,
+        split: str | None = None,
+        levels: Any = None,
+        render_mode: str | None = None,
+        **knobs: Any,
+    ) -> None:
+        self.row: Row = find(name)
+        self.game: Game = build_game(self.row, knobs)
+        _check("observation", observation, OBSERVATIONS)
+        _check("text_format", text_format, TEXT_FORMATS)
+        _check("render_mode", render_mode, (*self.metadata["render_modes"], None))
+        self.observation, self.text_format, self.render_mode = observation, text_format, render_mode
+        self.split = check_split(split)
+        self.vocabulary = self.game.vocabulary(vocabulary or self.row.vocabulary)
+        self._write = self.game.formatter(self.vocabulary, text_format)
+        self._observe = self._write if observation == "text" else self._grid
+        self._levels = None if levels is None else self.game.fixed_boards(levels, split)
+        self._rule, self._params = self.game.rule, self.game.params
+        self._stochastic, self._action_mask = self.game.stochastic, self.game.action_mask
+        self._actions = len(self.game.Action)
+        self.action_space = spaces.Discrete(self._actions)
+        self.observation_space = self._space()
+        self._episodes: Episodes | None = None
+        self._over = True
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Start an episode; see "Starting State" in the class."""
+        if seed is not None or self._episodes is None:
+            super().reset(seed=seed)
+            seed = int(self.np_random.integers(2**63)) if seed is None else seed
+            self._episodes = Episodes(self.game, seed, self.split, self._levels)
+        episode = self._episodes.take() if not options else self._chosen(self._episodes, options)
+        self._start, self._level_id, self._noise_key = episode.board, episode.level_id, episode.noise_key
+        self._board, self._state = bytearray(episode.board), episode.state.copy()
+        self._draws = episode.draws
+        self._steps, self._over = 0, False
+        self._solution: Solution | None = None
+        return self._observe(self._board), {
+            "level_id": self._level_id,
+            "action_mask": self._action_mask(self._board, self._state),
+            "success": False,
+        }
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Play one move.
+
+        Raises:
+            gymnasium.error.ResetNeeded: the episode is over, or none was started.
+            ValueError: the action is not one of the game's.
+        """
+        if self._over:
+            raise ResetNeeded("the episode is over, or none was started: call reset() before step().")
+        if action.__class__ is not int:
+            action = self._integer(action)
+        if not 0 <= action < self._actions:
+            raise ValueError(self._bad_action(action))
+        u = 0.0
+        if self._stochastic:
+            if not self._draws:
+                self._draws = draws(self.game, self._noise_key, self._steps)
+            u = self._draws.pop()
+        self._steps += 1
+        reward, outcome = self._rule(self._board, self._state, action, u, self._params)
+        if outcome:
+            self._over = True
+        return (
+            self._observe(self._board),
+            reward,
+            outcome > 0,
+            False,
+            {
+                "level_id": self._level_id,
+                "action_mask": self._action_mask(self._board, self._state),
+                "success": outcome == SUCCESS,
+            },
+        )
+
+    def render(self) -> str | None:
+        """The board as text in render mode ``"ansi"``, None without a mode."""
+        if self._episodes is None:
+            raise ResetNeeded("there is nothing to render yet: call reset() first.")
+        return self.text if self.render_mode == "ansi" else None
+
+    @property
+    def text(self) -> str:
+        """The board as it stands, as text."""
+        return self._write(self._board)
+
+    @property
+    def level(self) -> Level:
+        """The level of this episode."""
+        return self.game.level(self._start)
+
+    @property
+    def state(self) -> tuple[bytes, tuple[int, ...]]:
+        """The board and the integers beside it."""
+        return bytes(self._board), tuple(self._state)
+
+    @property
+    def action_names(self) -> tuple[str, ...]:
+        """What a player calls the actions, in the order of their ids."""
+        return self.game.action_names(self._board)
+
+    def solution(self) -> Solution:
+        """The oracle of this episode's level."""
+        if self._solution is None:
+            self._solution = self.game.solve(self._start)
+        return self._solution
+
+    def oracle_action(self, actions_left: int) -> int:
+        """A best action here, with that many actions left."""
+        return self.solution().action(self._board, self._state, actions_left)
+
+    def _chosen(self, episodes: Episodes, options: dict[str, Any]) -> Episode:
+        for option in options:
+            _check("option", option, _OPTIONS)
+        level = options.get("level")
+        return episodes.take_with(
+            None if level is None else self.game.board(level), options.get("noise_seed")
+        )
+
+    def _space(self) -> spaces.Space[Any]:
+        if self.observation == "grid":
+            highest = len(self.game.Tile) - 1 if len(self.game.Tile) > 2 else 255
+            return spaces.Box(0, highest, (self.game.height, self.game.width), np.uint8)
+        charset, shortest, longest = self.game.charset(self.vocabulary, self.text_format)
+        return spaces.Text(longest, min_length=shortest, charset=charset)
+
+    def _grid(self, board: bytes | bytearray) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        height, width = self.game.height, self.game.width
+        return np.frombuffer(bytes(board) + b"\xff", np.uint8).reshape(height, -1)[:, :width].copy()
+
+    def _integer(self, action: Any) -> int:
+        if (
+            isinstance(action, bool)
+            or not isinstance(action, int | np.integer | np.ndarray)
+            or np.ndim(action)
+        ):
+            raise ValueError(self._bad_action(action))
+        return int(action)
+
+    def _bad_action(self, action: Any) -> str:
+        names = ", ".join(f"{a.value} {a.name}" for a in self.game.Action)
+        return f"action {action!r} is not one of {self.row.name}'s: {names}."
+
+
+def _check(what: str, value: Any, allowed: Sequence[Any]) -> None:
+    if value not in allowed:
+        raise ValueError(f"{what}={value!r} is not known: choose one of {', '.join(map(repr, allowed))}.")

@@ -1,0 +1,271 @@
+"""The games one turn at a time: an action is a model's whole reply, an observation is the message it answers."""
+
+from __future__ import annotations
+
+import string
+from typing import Any, ClassVar
+
+import gymnasium
+from gymnasium import spaces
+from gymnasium.error import ResetNeeded
+
+from ragen_gym.envs.reply import SEPARATOR, parse_reply
+from ragen_gym.envs.step import StepEnv
+from ragen_gym.games.game import Game, Solution
+from ragen_gym.levels import Level
+
+__all__ = ["TurnEnv", "make_turn"]
+
+_LONGEST_REPLY = 4096
+
+
+class TurnEnv(gymnasium.Env[str, str]):
+    """A game of the suite, one reply an action.
+
+    ## Description
+    A reply such as ``<think>The goal is above.</think><answer>Up || Left</answer>`` is read by `parse_reply` and up to
+    ``max_actions_per_turn`` of its moves are played. Unknown names are dropped. A malformed reply plays nothing.
+
+    ## Action Space
+    ``Text``: the reply. Any string is taken; one that is not a reply is a malformed reply.
+
+    ## Observation Space
+    ``Text``: the next user message, with the turn, the board, what is left and how to reply; after a turn, its reward.
+    `instructions` is the system message that goes before the first one.
+
+    ## Starting State
+    As in `StepEnv`: ``reset(seed=s, options={"level": …, "noise_seed": …})``.
+
+    ## Rewards
+    The sum of the rewards of the moves played, plus ``format_penalty`` if the reply is malformed or names an unknown action.
+
+    ## Episode End
+    Terminated when the game is over. Truncated after ``max_turns`` turns or ``max_actions`` actions.
+
+    ## Information
+    ``messages`` (tuple of {"role", "content"}, the whole conversation), ``reply`` (`Reply`, None at reset), ``actions`` (ids
+    played this turn), ``rewards`` (of each of them), ``success`` (bool), ``level_id`` (str), ``turn`` (turns taken),
+    ``actions_left``.
+
+    ## Arguments
+    env: a `StepEnv`.
+    max_turns: turns in an episode.
+    max_actions_per_turn: moves played of one reply.
+    max_actions: moves in an episode.
+    format_penalty: added to the reward of a turn whose reply is malformed or names an unknown action.
+    think: whether a reply must think in ``<think>`` tags before it answers.
+    max_tokens_per_turn: a length limit that the messages state, or None; whoever samples the tokens enforces it.
+
+    Raises:
+        ValueError: a budget below 1.
+
+    ## Version History
+    v0: first release.
+    """
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi"], "render_fps": 4}
+
+    def __init__(
+        self,
+        env: StepEnv,
+        *,
+        max_turns: int = 5,
+        max_actions_per_turn: int = 5,
+        max_actions: int = 10,
+        format_penalty: float = -0.1,
+        think: bool = True,
+        max_tokens_per_turn: int | None = None,
+    ) -> None:
+        for name, budget in (
+            ("max_turns", max_turns),
+            ("max_actions_per_turn", max_actions_per_turn),
+            ("max_actions", max_actions),
+        ):
+            if not isinstance(budget, int) or budget < 1:
+                raise ValueError(f"{name}={budget!r} must be an integer from 1 on.")
+        self.env = env
+        self.max_turns, self.max_actions_per_turn, self.max_actions = (
+            max_turns,
+            max_actions_per_turn,
+            max_actions,
+        )
+        self.format_penalty, self.think, self.max_tokens_per_turn = (
+            float(format_penalty),
+            think,
+            max_tokens_per_turn,
+        )
+        self.render_mode = env.render_mode
+        self.instructions = _instructions(self)
+        charset, _, longest = self.game.charset(env.vocabulary, env.text_format)
+        characters = frozenset(string.printable) | charset
+        self.observation_space = spaces.Text(longest + 400, charset=characters)
+        self.action_space = spaces.Text(_LONGEST_REPLY, charset=characters, min_length=0)
+        self._over = True
+
+    @property
+    def game(self) -> Game:
+        """The game with its knobs."""
+        return self.env.game
+
+    @property
+    def action_names(self) -> tuple[str, ...]:
+        """What a reply calls the actions, in the order of their ids."""
+        return self.env.action_names
+
+    @property
+    def board(self) -> str:
+        """The board as it stands, as text."""
+        return self.env.text
+
+    @property
+    def level(self) -> Level:
+        """The level of this episode."""
+        return self.env.level
+
+    @property
+    def turn(self) -> int:
+        """Turns taken."""
+        return self._turn
+
+    @property
+    def actions_left(self) -> int:
+        """Moves that the budgets of turns and of actions still allow."""
+        return min(self.max_actions - self._played, (self.max_turns - self._turn) * self.max_actions_per_turn)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        """Start an episode; the first message, and the information of the class's list."""
+        super().reset(seed=seed)
+        _, self._info = self.env.reset(seed=seed, options=options)
+        self._turn, self._played, self._over = 0, 0, False
+        self._messages: list[dict[str, str]] = [{"role": "system", "content": self.instructions}]
+        message = self._say(None)
+        return message, self._report(None, (), ())
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Take a reply.
+
+        Raises:
+            gymnasium.error.ResetNeeded: the episode is over, or none was started.
+            ValueError: the reply is not a string.
+        """
+        if self._over:
+            raise ResetNeeded("the episode is over, or none was started: call reset() before step().")
+        if not isinstance(action, str):
+            raise ValueError(f"a turn's action is the reply's text, not {type(action).__name__}: {action!r}.")
+        reply = parse_reply(action, self.action_names, think=self.think)
+        self._messages.append({"role": "assistant", "content": action})
+        budget = min(self.max_actions_per_turn, self.max_actions - self._played)
+        actions: list[int] = []
+        rewards: list[float] = []
+        terminated = False
+        for move in reply.actions[:budget]:
+            _, reward, terminated, _, self._info = self.env.step(move)
+            actions.append(move)
+            rewards.append(reward)
+            if terminated:
+                break
+        self._turn += 1
+        self._played += len(actions)
+        total = sum(rewards) + (self.format_penalty if reply.problem else 0.0)
+        truncated = not terminated and (self._turn == self.max_turns or self._played == self.max_actions)
+        self._over = terminated or truncated
+        message = self._say(total)
+        return message, total, terminated, truncated, self._report(reply, tuple(actions), tuple(rewards))
+
+    def render(self) -> str | None:
+        """The board as text in render mode ``"ansi"``, None without a mode."""
+        return self.env.render()
+
+    def solution(self) -> Solution:
+        """The oracle of this episode's level."""
+        return self.env.solution()
+
+    def oracle_action(self) -> int:
+        """A best action here, with the actions that are left."""
+        return self.env.oracle_action(self.actions_left)
+
+    def _say(self, reward: float | None) -> str:
+        message = _message(self, reward)
+        self._messages.append({"role": "user", "content": message})
+        return message
+
+    def _report(self, reply: Any, actions: tuple[int, ...], rewards: tuple[float, ...]) -> dict[str, Any]:
+        return {
+            "messages": tuple(map(dict, self._messages)),
+            "reply": reply,
+            "actions": actions,
+            "rewards": rewards,
+            "success": self._info["success"],
+            "level_id": self._info["level_id"],
+            "turn": self._turn,
+            "actions_left": 0 if self._over else self.actions_left,
+        }
+
+
+def make_turn(
+    name: str,
+    *,
+    max_turns: int = 5,
+    max_actions_per_turn: int = 5,
+    max_actions: int = 10,
+    format_penalty: float = -0.1,
+    think: bool = True,
+    max_tokens_per_turn: int | None = None,
+    **knobs: Any,
+) -> TurnEnv:
+    """A `TurnEnv` over the `StepEnv` of that name or id; ``knobs`` are the arguments of `StepEnv`.
+
+    Raises:
+        ValueError: an unknown name or knob, or a value out of range; the message says what is allowed.
+    """
+    return TurnEnv(
+        StepEnv(name, **knobs),
+        max_turns=max_turns,
+        max_actions_per_turn=max_actions_per_turn,
+        max_actions=max_actions,
+        format_penalty=format_penalty,
+        think=think,
+        max_tokens_per_turn=max_tokens_per_turn,
+    )
+
+
+def _instructions(env: TurnEnv) -> str:
+    """The system message, made from the game's own tables."""
+    game, vocabulary = env.game, env.env.vocabulary
+    legend = ", ".join(f"{symbol} {meaning}" for symbol, meaning in game.legend(vocabulary))
+    names = (
+        ", ".join(action.name.capitalize() for action in game.Action) if legend else "the names of the arms"
+    )
+    rewards = "; ".join(f"{value:g} for {what}" for what, value in game.rewards())
+    lines = [
+        game.description,
+        f"Symbols: {legend}." if legend else "",
+        f"Actions: {names}.",
+        f"Rewards: {rewards}.",
+        f"You have {env.max_turns} turns and {env.max_actions} actions, at most {env.max_actions_per_turn} a turn.",
+    ]
+    return "\n".join(line for line in lines if line)
+
+
+def _message(env: TurnEnv, reward: float | None) -> str:
+    """The user message of a turn."""
+    form = (
+        f"<answer>first {SEPARATOR} second</answer>"
+        if env.max_actions_per_turn > 1
+        else "<answer>action</answer>"
+    )
+    if env.think:
+        form = "<think>your thoughts</think>" + form
+    limit = f", in at most {env.max_tokens_per_turn} tokens" if env.max_tokens_per_turn else ""
+    lines = [] if reward is None else [f"Reward: {reward:g}."]
+    over = env.turn == env.max_turns or env.actions_left == 0
+    if env._over or over:
+        return "\n".join([*lines, "The episode is over.", env.board])
+    lines += [
+        f"Turn {env.turn + 1} of {env.max_turns}, actions left: {env.actions_left}.",
+        env.board,
+        f"Reply with {form}{limit}.",
+    ]
+    return "\n".join(lines)

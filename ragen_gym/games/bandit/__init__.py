@@ -1,0 +1,206 @@
+"""Bandit and BanditRev: two arms with telling names, one safe and one risky."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from ragen_gym.games.bandit import rules
+from ragen_gym.games.bandit.names import SPLIT_OF_PAIR
+from ragen_gym.games.bandit.solve import BanditSolution
+from ragen_gym.games.game import Board, Boards, Game, Solution
+from ragen_gym.levels import check_split, text_hash
+from ragen_gym.seeding import Stream
+from ragen_gym.text import TextFormat, Vocabulary
+
+__all__ = ["Bandit", "BanditRev"]
+
+
+@dataclass(frozen=True)
+class Bandit(Game):
+    """Two arms with telling names: a safe one that always pays a little, a risky one that seldom pays much.
+
+    ## Description
+    The bandit of the RAGEN paper (arXiv 2504.20073, section 3.1). The low arm pays ``low`` each time, the high arm pays
+    ``high`` with probability ``high_prob`` and else nothing; by default the high arm has the higher mean. What an
+    arm is must be guessed from its name, a Teacher being steadier than a Trader.
+
+    ## Starting State
+    A pair of names, drawn uniformly from the split's pairs; a fair coin decides which is named first. The paper's lists are
+    the splits: train its 12 pairs less the last two, validation those two, test the 8 held-out pairs.
+
+    ## Rewards
+    What the arm pays.
+
+    ## Episode End
+    Terminated after ``pulls`` pulls; a success if the last one was of an arm with the highest mean, whatever it paid.
+
+    ## Arguments
+    low: what the low arm pays.
+    high, high_prob: what the high arm pays when it pays, and the probability that it does.
+    pulls: pulls in an episode, from 1 on.
+    names: pairs (low arm's name, high arm's name) to use instead of the paper's; ``split`` must then be None.
+    """
+
+    low: float = 0.15
+    high: float = 1.0
+    high_prob: float = 0.25
+    pulls: int = 1
+    names: tuple[tuple[str, str], ...] | None = None
+
+    name = "Bandit"
+    Action = rules.Action
+    Tile = rules.Arm
+    noise = Stream.REWARD
+    rule = staticmethod(rules.step)
+    reversed: ClassVar[bool] = False
+    vocabularies: ClassVar[dict[str, Vocabulary]] = {"names": Vocabulary("names", ())}
+    description = (
+        "You play a bandit with two arms. One pays a small sum every time, the other pays a large sum now and then. "
+        "Their names hint at which is which. Choose the arm that pays more on average."
+    )
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.high_prob <= 1:
+            raise ValueError(f"{self.name}: high_prob={self.high_prob!r} must be a probability, from 0 to 1.")
+        if not isinstance(self.pulls, int) or self.pulls < 1:
+            raise ValueError(f"{self.name}: pulls={self.pulls!r} must be an integer from 1 on.")
+        if self.names is not None:
+            object.__setattr__(self, "names", tuple((str(low), str(high)) for low, high in self.names))
+            every = [arm for pair in self.names for arm in pair]
+            if not 1 <= len(self.names) <= 100 or len({arm.lower() for arm in every}) < len(every):
+                raise ValueError(
+                    f"{self.name}: names must be 1 to 100 pairs (low, high) of distinct names; got {self.names!r}."
+                )
+            for arm in every:
+                if not arm.isprintable() or arm != arm.strip() or not arm or set(arm) & set("<>|"):
+                    raise ValueError(
+                        f"{self.name}: {arm!r} cannot name an arm: use printable characters without <, > and |."
+                    )
+
+    @property
+    def height(self) -> int:
+        """One row."""
+        return 1
+
+    @property
+    def width(self) -> int:
+        """Two arms."""
+        return 2
+
+    @cached_property
+    def pairs(self) -> tuple[tuple[str, str], ...]:
+        """The pairs (low, high) in play."""
+        return self.names or tuple(SPLIT_OF_PAIR)
+
+    @cached_property
+    def arms(self) -> tuple[str, ...]:
+        """Names by arm code: ``2 * pair`` is a pair's first name, ``2 * pair + 1`` its second."""
+        return tuple(arm for pair in self.pairs for arm in pair)
+
+    @cached_property
+    def params(self) -> tuple[float, float, float, int, int]:
+        """(low, high, P(high pays), pulls, whether names are reversed)."""
+        return float(self.low), float(self.high), float(self.high_prob), self.pulls, int(self.reversed)
+
+    def generate(self, keys: npt.NDArray[np.uint64], split: str | None) -> Boards:
+        """A pair and an order for each key: uint8 (len(keys), 2) of arm codes."""
+        if split is not None and self.names is not None:
+            raise ValueError(
+                f"{self.name}: names= chooses the arms itself; give split=None, or leave names out."
+            )
+        check_split(split)
+        chosen = [i for i, pair in enumerate(self.pairs) if split in (None, SPLIT_OF_PAIR.get(pair))]
+        from ragen_gym.seeding import uniforms
+
+        draws = uniforms(keys, 0, 2)
+        low = 2 * np.array(chosen)[(draws[:, 0] * len(chosen)).astype(np.intp)]
+        swap = draws[:, 1] < 0.5
+        return np.stack([low + swap, low + ~swap], axis=1).astype(np.uint8)
+
+    def starts(self, boards: Boards) -> npt.NDArray[np.int32]:
+        """The number of pulls so far, int32 (n, 1)."""
+        return np.zeros((len(boards), 1), np.int32)
+
+    def action_mask(self, board: Board, state: Sequence[int]) -> npt.NDArray[np.int8]:
+        """Both arms can always be pulled."""
+        return np.ones(2, np.int8)
+
+    def solve(self, board: Board) -> Solution:
+        """The arm with the higher mean."""
+        return BanditSolution(self, board)
+
+    def split_of(self, board: Board) -> str | None:
+        """The split of the paper's list that names this pair; None for any other."""
+        return SPLIT_OF_PAIR.get(self.pairs[board[0] // 2])
+
+    def ids(self, boards: Boards) -> list[str]:
+        """`Level.id` of each board."""
+        known: dict[bytes, str] = {}
+        for row in map(bytes, boards):
+            known.setdefault(row, f"{text_hash(self.name, self.own_text(row)):016x}")
+        return [known[row] for row in map(bytes, boards)]
+
+    def formatter(self, vocabulary: Vocabulary, text_format: TextFormat) -> Callable[[Board], str]:
+        """The two names, one a line."""
+        if text_format != "grid":
+            raise ValueError(
+                f"{self.name}: text_format={text_format!r} does not fit arms; leave it at 'grid'."
+            )
+        arms = self.arms
+        texts: dict[tuple[int, int], str] = {
+            (a, b): f"{arms[a]}\n{arms[b]}"
+            for low in range(0, len(arms), 2)
+            for a, b in ((low, low + 1), (low + 1, low))
+        }
+        return lambda board: texts[board[0], board[1]]
+
+    def parse(
+        self, text: str, vocabulary: Vocabulary | None = None, text_format: TextFormat = "grid"
+    ) -> bytes:
+        """The board of two names, one a line."""
+        names = text.strip("\n").split("\n")
+        codes = {arm: code for code, arm in enumerate(self.arms)}
+        board = bytes(codes[arm] for arm in names if arm in codes)
+        if len(board) != len(names) or len(board) != 2 or board[0] ^ 1 != board[1]:
+            raise ValueError(
+                f"{self.name}: {text!r} is not a pair of arms; write for example {self.arms[0]}\\n{self.arms[1]}."
+            )
+        return board
+
+    def charset(self, vocabulary: Vocabulary, text_format: TextFormat) -> tuple[frozenset[str], int, int]:
+        """The characters of the names, the least length and the greatest."""
+        lengths = [len(low) + 1 + len(high) for low, high in self.pairs]
+        return frozenset("\n" + "".join(self.arms)), min(lengths), max(lengths)
+
+    def action_names(self, board: Board) -> tuple[str, ...]:
+        """The arms, in the order in which the board names them."""
+        return self.arms[board[0]], self.arms[board[1]]
+
+    def rewards(self) -> tuple[tuple[str, float], ...]:
+        """What is rewarded."""
+        return (
+            ("the arm with a small sure pay", self.low),
+            ("the arm with a large rare pay, when it pays", self.high),
+        )
+
+    def legend(self, vocabulary: Vocabulary) -> tuple[tuple[str, str], ...]:
+        """Names need no legend."""
+        return ()
+
+
+@dataclass(frozen=True)
+class BanditRev(Bandit):
+    __doc__ = (Bandit.__doc__ or "").replace(
+        "## Starting State",
+        "Here the names mislead: low and high are swapped, so a Teacher is the risky one.\n\n    ## Starting State",
+    )
+
+    name = "BanditRev"
+    reversed: ClassVar[bool] = True
+    description = Bandit.description.replace("hint at", "may mislead about")

@@ -1,0 +1,137 @@
+"""FrozenLake: reach the goal over ice that may slip, around the holes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import InitVar, dataclass
+from functools import cached_property
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from ragen_gym.games.frozen_lake import rules
+from ragen_gym.games.game import Board, Boards, Solution
+from ragen_gym.games.grid import GridGame
+from ragen_gym.seeding import Stream
+from ragen_gym.text import Vocabulary
+
+__all__ = ["FrozenLake"]
+
+
+@dataclass(frozen=True)
+class FrozenLake(GridGame):
+    """A lake of ice with holes in it: reach the goal, whichever way the ice lets you slide.
+
+    ## Description
+    Gymnasium's FrozenLake as the RAGEN paper plays it (arXiv 2504.20073, section 3.1): start and goal lie anywhere, every
+    level has a path, and a move may slip. A move goes in the intended direction with probability ``success_rate`` and in each
+    perpendicular direction with half of the rest. A move off the board leaves the player where it is.
+
+    ## Starting State
+    Start and goal are drawn uniformly, every other cell is ice with probability ``frozen_prob``, and levels without a
+    path of at least ``min_path`` moves are drawn again.
+
+    ## Rewards
+    1 for reaching the goal, 0 for anything else.
+
+    ## Episode End
+    Terminated on the goal (success) or in a hole. Truncated by the horizon.
+
+    ## Arguments
+    height, width: rows and columns, 2 to 64 cells a side; ``size`` sets both.
+    frozen_prob: probability that a cell is ice and not a hole, in [0, 1].
+    success_rate: probability of the intended direction, in [0, 1]; 1 makes the lake deterministic.
+    min_path: the least number of moves on a shortest path from start to goal.
+    random_start: False puts the start in the upper left corner and the goal in the lower right one.
+    """
+
+    frozen_prob: float = 0.8
+    success_rate: float = 1 / 3
+    min_path: int = 1
+    random_start: bool = True
+    size: InitVar[int | None] = None
+
+    name = "FrozenLake"
+    Action = rules.Action
+    Tile = rules.Tile
+    noise = Stream.DYNAMICS
+    rule = staticmethod(rules.step)
+    vocabularies: ClassVar[dict[str, Vocabulary]] = {
+        "ragen": Vocabulary("ragen", "_OGPX√"),
+        "letters": Vocabulary("letters", "FHGSDW"),
+        "digits": Vocabulary("digits", "012345"),
+        "punctuation": Vocabulary("punctuation", ".o*@x+"),
+    }
+    description = "You stand on a frozen lake. Walk over the ice to the goal and keep out of the holes. You cannot leave the board."
+
+    def __post_init__(self, size: int | None) -> None:
+        if size is not None:
+            object.__setattr__(self, "height", size)
+            object.__setattr__(self, "width", size)
+        for side in ("height", "width"):
+            value = getattr(self, side)
+            if not isinstance(value, int) or not 2 <= value <= 64:
+                raise ValueError(f"FrozenLake: {side}={value!r} must be an integer from 2 to 64.")
+        for chance in ("frozen_prob", "success_rate"):
+            if not 0 <= getattr(self, chance) <= 1:
+                raise ValueError(
+                    f"FrozenLake: {chance}={getattr(self, chance)!r} must be a probability, from 0 to 1."
+                )
+        longest = self.height * self.width - 1 if self.random_start else self.height + self.width - 2
+        if not 1 <= self.min_path <= self.height * self.width - 1:
+            raise ValueError(
+                f"FrozenLake: min_path={self.min_path!r} must be from 1 to {longest} on this board."
+            )
+
+    @cached_property
+    def params(self) -> tuple[tuple[int, int, int, int], int, float, float]:
+        """(step of each direction over the board, bytes of a board, P(intended), P(intended or first perpendicular))."""
+        stride = self.width + 1
+        return (-1, stride, 1, -stride), self.cells, float(self.success_rate), (1 + self.success_rate) / 2
+
+    @property
+    def stochastic(self) -> bool:
+        """Whether the ice can slip."""
+        return self.success_rate < 1
+
+    def generate(self, keys: npt.NDArray[np.uint64], split: str | None) -> Boards:
+        """One lake for each key; see "Starting State"."""
+        from ragen_gym.games.frozen_lake.generate import generate
+
+        return generate(self, keys, split)
+
+    def starts(self, boards: Boards) -> npt.NDArray[np.int32]:
+        """The player's cell on each board, int32 (n, 1)."""
+        return np.argmax(np.isin(boards, rules.PLAYERS), axis=1, keepdims=True).astype(np.int32)
+
+    @cached_property
+    def _masks(self) -> list[npt.NDArray[np.int8]]:
+        masks = np.array(
+            [[rules.legal([cell], self.params) >> a & 1 for a in self.Action] for cell in range(self.cells)],
+            np.int8,
+        )
+        return list(masks)
+
+    def action_mask(self, board: Board, state: Sequence[int]) -> npt.NDArray[np.int8]:
+        """1 for the actions that can move the player."""
+        return self._masks[state[0]].copy()
+
+    def solve(self, board: Board) -> Solution:
+        """Exact play by dynamic programming over the actions left."""
+        from ragen_gym.games.frozen_lake.solve import FrozenLakeSolution
+
+        return FrozenLakeSolution(self, board)
+
+    def check(self, board: bytes) -> None:
+        """Raise a ValueError unless there is one player and one goal."""
+        player = sum(board.count(tile) for tile in rules.PLAYERS)
+        goal = board.count(rules.Tile.GOAL) + board.count(rules.Tile.PLAYER_ON_GOAL)
+        if (player, goal) != (1, 1):
+            raise ValueError(
+                f"FrozenLake: a board has one player and one goal; this one has {player} and {goal}."
+            )
+
+    def rewards(self) -> tuple[tuple[str, float], ...]:
+        """What is rewarded."""
+        return (("reaching the goal", 1.0), ("anything else", 0.0))

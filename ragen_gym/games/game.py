@@ -1,0 +1,212 @@
+"""The interface that every game implements.
+
+A game is a frozen dataclass whose fields are its knobs. Its state is a flat board (one byte a cell, rows separated by the
+byte `ragen_gym.text.EDGE`) and a short list of integers. Its rule is a plain function on those two, written once: the single environment
+runs it as Python over a `bytearray`, the batch runs the same function compiled over arrays of shape (num_envs, cells).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, MutableSequence, Sequence
+from dataclasses import fields
+from enum import IntEnum
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from ragen_gym.levels import Level, check_split, read_levels, text_hash
+from ragen_gym.seeding import Stream
+from ragen_gym.text import TextFormat, Vocabulary
+
+__all__ = ["OVER", "PLAYING", "SUCCESS", "Board", "Boards", "Game", "Rule", "Solution", "State"]
+
+Board = bytes | bytearray
+Boards = npt.NDArray[np.uint8]
+State = MutableSequence[int]
+
+#: What a rule says of the state that it leaves behind.
+PLAYING, OVER, SUCCESS = 0, 1, 2
+
+#: rule(board, state, action, u, params) -> (reward, PLAYING | OVER | SUCCESS): changes board and state in place.
+#: ``u`` is the step's one random number, uniform in [0, 1); ``params`` are the game's numbers, `Game.params`.
+Rule = Callable[[Any, Any, int, float, Any], tuple[float, int]]
+
+
+class Solution(ABC):
+    """Optimal play of one level, from every state that can be reached in it.
+
+    A state is a board, the integers beside it (`Game.starts` gives those of a first board), and the number of actions left.
+    """
+
+    @abstractmethod
+    def success(self, board: Board, state: Sequence[int], actions_left: int) -> float:
+        """The highest probability of success within the actions left, in [0, 1]."""
+
+    @abstractmethod
+    def expected_return(self, board: Board, state: Sequence[int], actions_left: int) -> float:
+        """The highest expected sum of rewards within the actions left."""
+
+    @abstractmethod
+    def action(self, board: Board, state: Sequence[int], actions_left: int) -> int:
+        """An action of a policy with that `success`; among those, one of a shortest expected episode."""
+
+
+class Game(ABC):
+    """One game with its knobs set. Subclasses are frozen dataclasses; their docstring is their page in the documentation."""
+
+    #: Name, as in the id ``ragen/<name>-v0`` and in `Level.game`.
+    name: ClassVar[str]
+    #: Action ids and names.
+    Action: ClassVar[type[IntEnum]]
+    #: Codes of the board's cells.
+    Tile: ClassVar[type[IntEnum]]
+    #: The stream that a step's random number comes from.
+    noise: ClassVar[Stream]
+    #: The rule; see `Rule`.
+    rule: ClassVar[Rule]
+    #: Symbol tables by name; the first is the game's own, in which levels are written.
+    vocabularies: ClassVar[dict[str, Vocabulary]]
+    #: One paragraph for the player.
+    description: ClassVar[str]
+
+    @classmethod
+    def knobs(cls) -> dict[str, Any]:
+        """Names and defaults of the knobs."""
+        return {field.name: field.default for field in fields(cls)}  # type: ignore[arg-type]
+
+    @property
+    @abstractmethod
+    def height(self) -> int:
+        """Rows of the board."""
+
+    @property
+    @abstractmethod
+    def width(self) -> int:
+        """Columns of the board."""
+
+    @property
+    @abstractmethod
+    def params(self) -> tuple[Any, ...]:
+        """The numbers that the rule needs, in the rule's order."""
+
+    @property
+    def stochastic(self) -> bool:
+        """Whether the rule looks at its random number."""
+        return True
+
+    @abstractmethod
+    def generate(self, keys: npt.NDArray[np.uint64], split: str | None) -> Boards:
+        """One board for each generator key, all from ``split``: uint8 (len(keys), cells).
+
+        Raises:
+            ValueError: the knobs cannot be met within a bounded number of tries.
+        """
+
+    @abstractmethod
+    def starts(self, boards: Boards) -> npt.NDArray[np.int32]:
+        """The integers of the state that belong to each board, int32 (len(boards), integers)."""
+
+    @abstractmethod
+    def action_mask(self, board: Board, state: Sequence[int]) -> npt.NDArray[np.int8]:
+        """int8 (actions,), a fresh array: 1 where an action can change the state."""
+
+    @abstractmethod
+    def solve(self, board: Board) -> Solution:
+        """The oracle of the level that this board belongs to."""
+
+    @abstractmethod
+    def split_of(self, board: Board) -> str | None:
+        """The split that owns this board, or None where no split does."""
+
+    @abstractmethod
+    def ids(self, boards: Boards) -> list[str]:
+        """`Level.id` of each board."""
+
+    @abstractmethod
+    def formatter(self, vocabulary: Vocabulary, text_format: TextFormat) -> Callable[[Board], str]:
+        """A function from a board to its text."""
+
+    @abstractmethod
+    def parse(
+        self, text: str, vocabulary: Vocabulary | None = None, text_format: TextFormat = "grid"
+    ) -> bytes:
+        """The board of a text; the inverse of the formatter.
+
+        Raises:
+            ValueError: the text is not a board of this game with these knobs.
+        """
+
+    @abstractmethod
+    def charset(self, vocabulary: Vocabulary, text_format: TextFormat) -> tuple[frozenset[str], int, int]:
+        """The characters of the texts, the least length and the greatest."""
+
+    def action_names(self, board: Board) -> tuple[str, ...]:
+        """What a player calls the actions in this state."""
+        return tuple(action.name.capitalize() for action in self.Action)
+
+    @abstractmethod
+    def rewards(self) -> tuple[tuple[str, float], ...]:
+        """What is rewarded, in words, and by how much."""
+
+    def legend(self, vocabulary: Vocabulary) -> tuple[tuple[str, str], ...]:
+        """The symbols of a text and what they mean."""
+        return tuple((vocabulary.symbols[tile], tile.name.lower().replace("_", " ")) for tile in self.Tile)
+
+    @property
+    def own_vocabulary(self) -> Vocabulary:
+        """The symbols in which this game's levels are written."""
+        return next(iter(self.vocabularies.values()))
+
+    def vocabulary(self, choice: str | Vocabulary | None) -> Vocabulary:
+        """The vocabulary of that name, the given one if it fits, the game's own for None."""
+        if choice is None:
+            return self.own_vocabulary
+        if isinstance(choice, Vocabulary):
+            return choice.check(self.name, [tile.name for tile in self.Tile])
+        if choice not in self.vocabularies:
+            raise ValueError(
+                f"vocabulary={choice!r} is not known to {self.name}: choose one of "
+                f"{', '.join(self.vocabularies)}, or give a ragen_gym.text.Vocabulary."
+            )
+        return self.vocabularies[choice]
+
+    @cached_property
+    def own_text(self) -> Callable[[Board], str]:
+        """The formatter of the game's own symbols."""
+        return self.formatter(self.own_vocabulary, "grid")
+
+    def level(self, board: Board) -> Level:
+        """The level that starts with this board."""
+        return Level(self.name, self.own_text(board))
+
+    def board(self, level: Level | str) -> bytes:
+        """The first board of a level or of its text.
+
+        Raises:
+            ValueError: the level is of another game, or its text is not a board that these knobs can play.
+        """
+        if isinstance(level, Level):
+            if level.game != self.name:
+                raise ValueError(f"level {level.id} belongs to {level.game}, not to {self.name}.")
+            level = level.text
+        return self.parse(level)
+
+    def fixed_boards(self, levels: Any, split: str | None) -> list[bytes]:
+        """The boards of a file, or of a list of levels or texts, that belong to ``split``."""
+        chosen = (
+            read_levels(levels) if isinstance(levels, str) or hasattr(levels, "__fspath__") else list(levels)
+        )
+        boards = [self.board(level) for level in chosen]
+        kept = [board for board in boards if check_split(split) in (None, self.split_of(board))]
+        if not kept:
+            raise ValueError(
+                f"none of the {len(boards)} levels given belongs to split={split!r}: give split=None to play them all."
+            )
+        return kept
+
+    def content_hash(self, board: Board) -> int:
+        """The 64-bit hash behind `Level.id`."""
+        return text_hash(self.name, self.own_text(board))

@@ -1,0 +1,119 @@
+"""What all games on a rectangular board share: text in every format, level identity and splits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from ragen_gym.games.game import Board, Boards, Game
+from ragen_gym.levels import fnv, split_of_hash
+from ragen_gym.text import (
+    EDGE,
+    TextFormat,
+    Vocabulary,
+    coord_text,
+    grid_formatter,
+    parse_coord,
+    parse_grid,
+)
+
+__all__ = ["GridGame"]
+
+
+@dataclass(frozen=True)
+class GridGame(Game):
+    """A game on a board of ``height`` rows and ``width`` columns.
+
+    A board is ``height * (width + 1) - 1`` bytes: the tile codes row by row, `ragen_gym.text.EDGE` between two rows.
+    """
+
+    height: int = 4
+    width: int = 4
+
+    @cached_property
+    def cells(self) -> int:
+        """Bytes of a board."""
+        return self.height * (self.width + 1) - 1
+
+    @cached_property
+    def tile_names(self) -> tuple[str, ...]:
+        """The tiles in words, in the order of their codes."""
+        return tuple(tile.name.lower().replace("_", " ") for tile in self.Tile)
+
+    @cached_property
+    def identity(self) -> tuple[npt.NDArray[np.uint64], np.uint64]:
+        """(code point of each tile, hash state after the game's name): what the compiled hashes need."""
+        codes = np.zeros(256, np.uint64)
+        codes[EDGE] = 10
+        codes[: len(self.Tile)] = [ord(symbol) for symbol in self.own_vocabulary.symbols]
+        return codes, np.uint64(fnv(self.name + "\n"))
+
+    def ids(self, boards: Boards) -> list[str]:
+        """`Level.id` of each board."""
+        from ragen_gym.games._jit import row_hashes
+
+        return [f"{value:016x}" for value in row_hashes(boards, *self.identity).tolist()]
+
+    def split_of(self, board: Board) -> str | None:
+        """The split that owns this board and its seven rotations and reflections."""
+        from ragen_gym.games._jit import canonical_hash
+
+        row = np.frombuffer(bytes(board), np.uint8)
+        return split_of_hash(int(canonical_hash(row, *self.identity, self.height, self.width)))
+
+    def formatter(self, vocabulary: Vocabulary, text_format: TextFormat) -> Callable[[Board], str]:
+        """A function from a board to its text."""
+        grid = grid_formatter(vocabulary)
+        if text_format == "grid":
+            return grid
+        tiles, width = self.tile_names, self.width
+        if text_format == "coord":
+            return lambda board: coord_text(board, tiles, width)
+        return lambda board: f"{grid(board)}\n{coord_text(board, tiles, width)}"
+
+    def parse(
+        self, text: str, vocabulary: Vocabulary | None = None, text_format: TextFormat = "grid"
+    ) -> bytes:
+        """The board of a text in any of the formats; raises ValueError where the formatter could not have written it."""
+        vocabulary = vocabulary or self.own_vocabulary
+        if text_format == "coord":
+            board = parse_coord(text, self.tile_names, self.name)
+        elif text_format == "grid":
+            board = parse_grid(text, vocabulary, self.name)
+        else:
+            grid, _, coordinates = text.partition("\nboard ")
+            board = parse_grid(grid, vocabulary, self.name)
+            if parse_coord("board " + coordinates, self.tile_names, self.name) != board:
+                raise ValueError(
+                    f"{self.name}: the grid and the coordinates of this text are two different boards."
+                )
+        edges = board.count(EDGE)
+        height, width = edges + 1, (len(board) - edges) // (edges + 1)
+        if (height, width) != (self.height, self.width):
+            raise ValueError(
+                f"{self.name}: the board is {height}x{width}, this environment plays {self.height}x{self.width}; "
+                f"make it with height={height}, width={width}."
+            )
+        self.check(board)
+        return board
+
+    def check(self, board: bytes) -> None:
+        """Raise a ValueError unless the board is a state of this game."""
+
+    def charset(self, vocabulary: Vocabulary, text_format: TextFormat) -> tuple[frozenset[str], int, int]:
+        """The characters of the texts, the least length and the greatest."""
+        grid = frozenset(vocabulary.symbols) | {"\n"}
+        if text_format == "grid":
+            return grid if self.height > 1 else grid - {"\n"}, self.cells, self.cells
+        words = frozenset("board x(,):\n0123456789" + "".join(self.tile_names))
+        cells = self.height * self.width
+        place = len(f" ({self.height - 1},{self.width - 1})")
+        size = f"board {self.height}x{self.width}"
+        longest = len(size) + sum(len(name) + 2 for name in self.tile_names) + cells * place
+        if text_format == "coord":
+            return words, len(size), longest
+        return words | grid, self.cells + 1 + len(size), self.cells + 1 + longest

@@ -1,0 +1,120 @@
+"""The table of environments. Ids, documentation, tests and the command line derive from it.
+
+Each row is one id: a game, the knobs that make it this environment, and its horizon. Adding a game is one folder in
+``games/`` and one row here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+
+if TYPE_CHECKING:
+    from ragen_gym.games.game import Game
+
+__all__ = ["TABLE", "Row", "add", "build_game", "find", "register_all"]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One environment of the suite.
+
+    Attributes:
+        name: name of the id, ``ragen/<name>-v0``.
+        game: where its `Game` class is, ``"module:Class"``, imported when first needed.
+        horizon: ``max_episode_steps`` of the id, the paper's budget of actions; None where the rules end the episode.
+        summary: one line for lists.
+        knobs: what differs from the defaults of the class.
+        vocabulary: name of the vocabulary that texts use; None for the game's own.
+    """
+
+    name: str
+    game: str
+    horizon: int | None
+    summary: str
+    knobs: dict[str, Any] = field(default_factory=dict)
+    vocabulary: str | None = None
+
+    @property
+    def id(self) -> str:
+        """The Gymnasium id."""
+        return f"ragen/{self.name}-v0"
+
+    @property
+    def game_class(self) -> type[Game]:
+        """The game's class."""
+        module, _, name = self.game.partition(":")
+        loaded: type[Game] = getattr(import_module(module), name)
+        return loaded
+
+
+TABLE: dict[str, Row] = {
+    row.name: row
+    for row in (
+        Row("Bandit", "ragen_gym.games.bandit:Bandit", None, "two arms with telling names, one pull"),
+        Row("BanditRev", "ragen_gym.games.bandit:BanditRev", None, "the same names, meaning the opposite"),
+        Row(
+            "FrozenLake",
+            "ragen_gym.games.frozen_lake:FrozenLake",
+            10,
+            "cross slippery ice to the goal, around the holes",
+        ),
+    )
+}
+
+
+def find(name: str) -> Row:
+    """The row of a name or id: ``FrozenLake``, ``ragen/FrozenLake-v0`` or ``ragen_gym:ragen/FrozenLake-v0``.
+
+    Raises:
+        ValueError: there is no such environment.
+    """
+    short = name.rpartition(":")[2].removeprefix("ragen/").removesuffix("-v0")
+    if short in TABLE:
+        return TABLE[short]
+    by_case = {known.lower().replace("_", ""): known for known in TABLE}
+    near = get_close_matches(short.lower().replace("_", "").replace("-", ""), by_case, n=1)
+    hint = f" Did you mean {by_case[near[0]]}?" if near else ""
+    raise ValueError(f"{name!r} is not a game of this suite: choose one of {', '.join(TABLE)}.{hint}")
+
+
+def build_game(row: Row, knobs: dict[str, Any]) -> Game:
+    """The row's game with these knobs over the row's own.
+
+    Raises:
+        ValueError: a knob that the game does not have, or a value out of range.
+    """
+    known = row.game_class.knobs()
+    for knob in knobs:
+        if knob not in known:
+            near = get_close_matches(knob, known, n=1)
+            hint = f" Did you mean {near[0]}?" if near else ""
+            raise ValueError(f"{row.name} has no knob {knob!r}: it has {', '.join(known)}.{hint}")
+    return row.game_class(**{**row.knobs, **knobs})
+
+
+def add(row: Row) -> None:
+    """Put a row into the table and register its id with Gymnasium.
+
+    Raises:
+        ValueError: the name is taken by another row.
+    """
+    if TABLE.setdefault(row.name, row) != row:
+        raise ValueError(f"{row.id} is taken by {TABLE[row.name].game}: choose another name.")
+    gymnasium.register(
+        id=row.id,
+        entry_point="ragen_gym.envs.step:StepEnv",
+        max_episode_steps=row.horizon,
+        kwargs={"name": row.name},
+    )
+
+
+def register_all() -> None:
+    """Register every row that Gymnasium does not know yet."""
+    for row in TABLE.values():
+        if row.id not in gymnasium.registry:
+            add(row)

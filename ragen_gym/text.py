@@ -1,0 +1,134 @@
+"""Boards as text: vocabularies, and three exact formats (grid, coordinates, both), each with its inverse."""
+
+from __future__ import annotations
+
+import re
+from codecs import charmap_decode
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+__all__ = [
+    "EDGE",
+    "TEXT_FORMATS",
+    "TextFormat",
+    "Vocabulary",
+    "coord_text",
+    "grid_formatter",
+    "parse_coord",
+    "parse_grid",
+]
+
+#: The byte between two rows of a board.
+EDGE = 255
+
+TextFormat = Literal["grid", "coord", "grid_coord"]
+TEXT_FORMATS: tuple[str, ...] = get_args(TextFormat)
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The symbols of a game's tiles.
+
+    Attributes:
+        name: what errors and tables call it.
+        symbols: one character for each tile, in the order of the game's ``Tile`` enum.
+
+    Raises:
+        ValueError: a symbol is not one visible character, or two tiles share one.
+    """
+
+    name: str
+    symbols: tuple[str, ...]
+
+    def __init__(self, name: str, symbols: Sequence[str]) -> None:
+        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "symbols", tuple(symbols))
+        for symbol in self.symbols:
+            if len(symbol) != 1 or symbol.isspace() or not symbol.isprintable():
+                raise ValueError(
+                    f"vocabulary {name!r}: {symbol!r} is not one visible character; give each tile exactly one."
+                )
+            if self.symbols.count(symbol) > 1:
+                raise ValueError(
+                    f"vocabulary {name!r}: {symbol!r} stands for two tiles; give each tile a symbol of its own."
+                )
+
+    def check(self, game: str, tiles: Sequence[str]) -> Vocabulary:
+        """Return self if it has a symbol for each tile of the game, else raise a ValueError."""
+        if len(self.symbols) != len(tiles):
+            raise ValueError(
+                f"vocabulary {self.name!r} has {len(self.symbols)} symbols; {game} needs {len(tiles)}, "
+                f"in this order: {', '.join(tiles)}."
+            )
+        return self
+
+
+def grid_formatter(vocabulary: Vocabulary) -> Callable[[bytes | bytearray], str]:
+    """A function that writes a board as rows of symbols separated by newlines."""
+    table = "".join(vocabulary.symbols).ljust(EDGE, "\ufffe") + "\n"
+
+    def grid_text(board: bytes | bytearray) -> str:
+        return charmap_decode(board, "strict", table)[0]
+
+    return grid_text
+
+
+def parse_grid(text: str, vocabulary: Vocabulary, game: str) -> bytes:
+    """The board of a grid text.
+
+    Raises:
+        ValueError: an unknown symbol, an empty text, or rows of different lengths.
+    """
+    rows = text.strip("\n").split("\n")
+    codes = {symbol: code for code, symbol in enumerate(vocabulary.symbols)}
+    if len({len(row) for row in rows}) > 1 or not rows[0]:
+        raise ValueError(
+            f"{game}: the rows of a board must be equally long, and not empty; got lengths {[len(row) for row in rows]}."
+        )
+    unknown = sorted(set("".join(rows)) - set(codes))
+    if unknown:
+        raise ValueError(
+            f"{game}: unknown symbol {unknown[0]!r} in a board; vocabulary {vocabulary.name!r} has {' '.join(vocabulary.symbols)}"
+        )
+    return bytes([EDGE]).join(bytes(codes[symbol] for symbol in row) for row in rows)
+
+
+def coord_text(board: bytes | bytearray, tiles: Sequence[str], width: int) -> str:
+    """The board as a list: its size, then every kind of tile but the first with its (row, column) places."""
+    lines = [f"board {(len(board) + 1) // (width + 1)}x{width}"]
+    for code in range(1, len(tiles)):
+        places = [divmod(cell, width + 1) for cell, value in enumerate(board) if value == code]
+        if places:
+            lines.append(f"{tiles[code]}: " + " ".join(f"({row},{column})" for row, column in places))
+    return "\n".join(lines)
+
+
+def parse_coord(text: str, tiles: Sequence[str], game: str) -> bytes:
+    """The inverse of `coord_text`.
+
+    Raises:
+        ValueError: a line that is not of that form, or a place named twice or off the board.
+    """
+    lines = text.strip("\n").split("\n")
+    size = re.fullmatch(r"board (\d+)x(\d+)", lines[0])
+    if size is None:
+        raise ValueError(
+            f"{game}: a board in coordinates starts with a line like 'board 4x4', not {lines[0]!r}."
+        )
+    height, width = int(size[1]), int(size[2])
+    board = bytearray(bytes([EDGE]).join([bytes(width)] * height))
+    for line in lines[1:]:
+        kind, colon, places = line.partition(": ")
+        if not colon or kind not in tiles[1:] or not re.fullmatch(r"\(\d+,\d+\)( \(\d+,\d+\))*", places):
+            raise ValueError(
+                f"{game}: cannot read {line!r}; write for example '{tiles[1]}: (0,1) (2,3)', with one of {', '.join(tiles[1:])}."
+            )
+        for place in places.split(" "):
+            row, column = (int(number) for number in place[1:-1].split(","))
+            if row >= height or column >= width or board[row * (width + 1) + column]:
+                raise ValueError(
+                    f"{game}: {kind} at {place} is off the {height}x{width} board, or the place is taken."
+                )
+            board[row * (width + 1) + column] = tiles.index(kind)
+    return bytes(board)
