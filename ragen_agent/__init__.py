@@ -1,6 +1,7 @@
 """Multi-turn reinforcement learning of language-model agents on the games of `ragen_gym`.
 
-Importing this package is cheap: torch and transformers are imported when a name that needs them is first used.
+Importing this package is cheap: torch and transformers are imported when a name that needs them is first
+used.
 """
 
 from __future__ import annotations

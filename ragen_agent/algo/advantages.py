@@ -1,8 +1,8 @@
 """Advantages: how much better an episode, or a token, did than expected.
 
-GRPO gives every sampled token of an episode the episode's return, normalised within the group of episodes that
-share a level; PPO estimates an advantage for each token with a critic and GAE. Both over whole trajectories:
-RAGEN (arXiv 2504.20073), section on StarPO.
+GRPO gives every sampled token of an episode the episode's return, normalised within the group of episodes
+that share a level; PPO estimates an advantage for each token with a critic and GAE. Both over whole
+trajectories: RAGEN (arXiv 2504.20073), section on StarPO.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ def group_normalised(
 
     `grpo`: (R - mean) / (std + eps), where std divides by G - 1 (the sample standard deviation, which is what
     torch.std and the implementations of GRPO compute; GRPO: DeepSeekMath, arXiv 2402.03300, section 4.1).
-    `mean_only`: R - mean (Dr. GRPO, arXiv 2503.20783, section 3.2: dividing by the std favours groups that are
-    nearly decided). `none`: R itself.
+    `mean_only`: R - mean (Dr. GRPO, arXiv 2503.20783, section 3.2: dividing by the std favours groups that
+    are nearly decided). `none`: R itself.
 
     Args:
         returns: float (groups, members).
         mode: one of `NORMALISATIONS`.
         eps: added to the standard deviation.
-        counted: bool (groups, members) or None; episodes that failed are False: they take no part in the mean and
-            the std, and their advantage is 0. None counts all.
+        counted: bool (groups, members) or None; episodes that failed are False: they take no part in the
+            mean and the std, and their advantage is 0. None counts all.
 
     Returns:
         float (groups, members); 0 for `grpo` and `mean_only` where a group's counted returns are all equal.
@@ -74,12 +74,13 @@ def broadcast_to_tokens(advantages: Tensor, sampled: Tensor) -> Tensor:
 def gae(
     rewards: Tensor, values: Tensor, sampled: Tensor, gamma: float = 1.0, lam: float = 1.0
 ) -> tuple[Tensor, Tensor]:
-    """Generalised advantage estimation over the sampled tokens (Schulman et al., arXiv 1506.02438, equation 16).
+    """Generalised advantage estimation over the sampled tokens (Schulman et al., arXiv 1506.02438, equation
+    16).
 
-    delta_t = r_t + gamma V_t' - V_t and A_t = delta_t + gamma lam A_t', where t' is the next *sampled* token of the
-    row, and V_t' = A_t' = 0 after the last one. Tokens that were not sampled (prompt, observations, template) are
-    not decisions of the policy: they are passed over and cost no discount. An episode that was truncated ends as
-    one that terminated does: the budgets belong to the task.
+    delta_t = r_t + gamma V_t' - V_t and A_t = delta_t + gamma lam A_t', where t' is the next *sampled*
+    token of the row, and V_t' = A_t' = 0 after the last one. Tokens that were not sampled (prompt,
+    observations, template) are not decisions of the policy: they are passed over and cost no discount. An
+    episode that was truncated ends as one that terminated does: the budgets belong to the task.
 
     Args:
         rewards: float (rows, T); a turn's reward stands at its last sampled token.
@@ -119,8 +120,8 @@ def gae(
 def whiten(x: Tensor, mask: Tensor, eps: float = 1e-8) -> Tensor:
     """(x - mean) / sqrt(variance + eps) over the masked entries, 0 elsewhere.
 
-    The usual last step on PPO's advantages (Huang et al., "The 37 Implementation Details of PPO", detail 7). The
-    variance divides by n - 1; with fewer than two masked entries the result is 0 everywhere.
+    The usual last step on PPO's advantages (Huang et al., "The 37 Implementation Details of PPO", detail
+    7). The variance divides by n - 1; with fewer than two masked entries the result is 0 everywhere.
 
     Args:
         x: float, any shape.

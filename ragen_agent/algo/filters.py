@@ -1,8 +1,8 @@
 """Which groups of episodes to learn from: the uncertainty filter of StarPO-S.
 
 RAGEN (arXiv 2504.20073), section on StarPO-S: the uncertainty of a level is U(s0) = Std of the returns of its
-episodes, and each iteration keeps the share p (25 %) of the levels whose uncertainty is largest. A group in which
-every return is the same teaches nothing: its advantages are all zero.
+episodes, and each iteration keeps the share p (25 %) of the levels whose uncertainty is largest. A group in
+which every return is the same teaches nothing: its advantages are all zero.
 """
 
 from __future__ import annotations
@@ -19,12 +19,14 @@ NO_SPREAD = 1e-6
 def spread(returns: Tensor, counted: Tensor | None = None) -> Tensor:
     """The uncertainty U(s0) of each group: the standard deviation of its returns (RAGEN, StarPO-S).
 
-    The divisor is G - 1 (the sample standard deviation), as in the reward variance of RAGEN-2 (arXiv 2604.06268)
-    and in the normalisation of `group_normalised`; with groups of one size the order does not depend on it.
+    The divisor is G - 1 (the sample standard deviation), as in the reward variance of RAGEN-2 (arXiv
+    2604.06268) and in the normalisation of `group_normalised`; with groups of one size the order does not
+    depend on it.
 
     Args:
         returns: float (groups, members), the return of each episode.
-        counted: bool (groups, members) or None; episodes that failed are False and are left out. None counts all.
+        counted: bool (groups, members) or None; episodes that failed are False and are left out. None
+            counts all.
 
     Returns:
         float (groups,), at least 0; exactly 0 where all counted returns are equal or fewer than two count.
@@ -46,9 +48,10 @@ def spread(returns: Tensor, counted: Tensor | None = None) -> Tensor:
 def keep_top(spread: Tensor, share: float = 0.25) -> Tensor:
     """The groups with the largest spread (RAGEN, StarPO-S: "keep the top p % of the instances").
 
-    The number kept is `share * groups` rounded down, at least one. Of groups with the same spread the one with the
-    smaller index goes first. Groups without spread (up to `NO_SPREAD`) are never kept, so fewer may be kept and,
-    when no group has any spread, none: the caller then has nothing to learn from and skips the update.
+    The number kept is `share * groups` rounded down, at least one. Of groups with the same spread the one
+    with the smaller index goes first. Groups without spread (up to `NO_SPREAD`) are never kept, so fewer
+    may be kept and, when no group has any spread, none: the caller then has nothing to learn from and skips
+    the update.
 
     Args:
         spread: float (groups,), as `spread` returns it.
@@ -73,7 +76,8 @@ def keep_top(spread: Tensor, share: float = 0.25) -> Tensor:
 
 
 def keep_random(groups: int, share: float, generator: torch.Generator) -> Tensor:
-    """A random choice of as many groups as `keep_top` allows: the control that shows what the filter itself adds.
+    """A random choice of as many groups as `keep_top` allows: the control that shows what the filter itself
+    adds.
 
     Args:
         groups: how many groups there are.

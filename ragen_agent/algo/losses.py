@@ -1,7 +1,7 @@
 """Losses over the sampled tokens: clipped policy loss, clipped value loss, entropy, KL penalty.
 
-Every mean is the token mean: the sum over all masked tokens of the batch divided by their number, so that each
-sampled token weighs the same however long its episode is (DAPO, arXiv 2503.14476, section 3.3).
+Every mean is the token mean: the sum over all masked tokens of the batch divided by their number, so that
+each sampled token weighs the same however long its episode is (DAPO, arXiv 2503.14476, section 3.3).
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ def masked_mean(x: Tensor, mask: Tensor, count: int | None = None) -> Tensor:
     Args:
         x: float, any shape.
         mask: bool, the shape of x. Masked-out entries may hold anything, NaN too.
-        count: divide by this number instead; when a minibatch is worked off in parts, give the number of masked
-            tokens of the whole minibatch, so that the parts' losses add up to the minibatch's token mean.
+        count: divide by this number instead; when a minibatch is worked off in parts, give the number of
+            masked tokens of the whole minibatch, so that the parts' losses add up to the minibatch's token
+            mean.
 
     Returns:
         float scalar.
@@ -60,11 +61,12 @@ def policy_loss(
     clip_high: float = 0.28,
     count: int | None = None,
 ) -> tuple[Tensor, PolicyStats]:
-    """Minus the token mean of min(rho A, clip(rho, 1 - clip_low, 1 + clip_high) A), rho = exp(new - old log-prob).
+    """Minus the token mean of min(rho A, clip(rho, 1 - clip_low, 1 + clip_high) A), rho = exp(new - old
+    log-prob).
 
-    PPO (arXiv 1707.06347, equation 7) over whole trajectories (RAGEN, arXiv 2504.20073, section on StarPO), with
-    the higher upper bound of DAPO (arXiv 2503.14476, section 3.1), which StarPO-S takes; `clip_high=0.2` is the
-    symmetric clip of StarPO.
+    PPO (arXiv 1707.06347, equation 7) over whole trajectories (RAGEN, arXiv 2504.20073, section on StarPO),
+    with the higher upper bound of DAPO (arXiv 2503.14476, section 3.1), which StarPO-S takes;
+    `clip_high=0.2` is the symmetric clip of StarPO.
 
     Args:
         log_probs: float (rows, T), with gradient, of the tokens under the policy being trained.
@@ -151,9 +153,9 @@ def entropy_of(logits: Tensor) -> Tensor:
 def kl_penalty(log_probs: Tensor, ref_log_probs: Tensor, kind: str = "k1") -> Tensor:
     """Estimates, token by token, of KL(policy || reference) for tokens sampled from the policy.
 
-    With d = log policy - log reference: k1 = d (unbiased, of either sign), k2 = d^2 / 2 (biased, low variance),
-    k3 = exp(-d) - 1 + d (unbiased, at least 0). Schulman, "Approximating KL Divergence" (2020); k3 is GRPO's
-    (arXiv 2402.03300, equation 4), k1 is vanilla StarPO's.
+    With d = log policy - log reference: k1 = d (unbiased, of either sign), k2 = d^2 / 2 (biased, low
+    variance), k3 = exp(-d) - 1 + d (unbiased, at least 0). Schulman, "Approximating KL Divergence" (2020);
+    k3 is GRPO's (arXiv 2402.03300, equation 4), k1 is vanilla StarPO's.
 
     Args:
         log_probs: float, any shape.

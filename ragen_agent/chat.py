@@ -1,0 +1,291 @@
+"""Messages and a tokenizer's chat template turned into token ids, append-only.
+
+A multi-turn episode is one row of ids: the prompt, a sampled reply, the template's glue with the next
+message, the next sampled reply, and so on. `ChatFormat` takes the template apart once and from then on
+encodes only text that
+nobody sampled: a reply stays in the row as the ids that were sampled.
+
+How text becomes ids:
+
+- Template and message between two replies are encoded in one go, from the special token that ends a reply
+  to the place where the next reply begins. A tokenizer splits its text at special tokens, so these are the
+  ids of the whole rendered conversation, merges across the seams of template and message included.
+- A message that spells a special token is cut inside the spelling and its parts are encoded one by one: the
+  reader sees the same characters, but no message can end a turn or speak for another role. Only the ids of
+  such messages differ from those that the template gives.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ragen_agent.chat_template import TemplateText, read_template
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+__all__ = ["ChatFormat"]
+
+_THINK, _END_THINK = "<think>", "</think>"
+
+
+@dataclass(frozen=True)
+class ChatFormat:
+    """A tokenizer with its chat template taken apart; make one with `from_tokenizer`.
+
+    Attributes:
+        tokenizer: encodes messages and decodes replies.
+        text: the template's constant texts.
+        end_id: the id that ends a reply; appended, unsampled, to a reply that was cut by length.
+        after_end: the template's text between the end token and the next user message.
+        stop_ids: the ids that end a turn when they are sampled: `end_id` and the tokenizer's end of sequence.
+        deviations: sentences that say where a row differs from the template's rendering of the same
+            conversation; empty where it does not.
+    """
+
+    tokenizer: PreTrainedTokenizerBase
+    text: TemplateText
+    end_id: int
+    after_end: str
+    stop_ids: frozenset[int]
+    deviations: tuple[str, ...]
+    _control: Mapping[str, int] = field(repr=False)
+    _expected: dict[tuple[str, ...], list[int]] = field(default_factory=dict, repr=False, compare=False)
+
+    @classmethod
+    def from_tokenizer(
+        cls,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        keep_thinking: bool = True,
+        template_options: Mapping[str, Any] | None = None,
+    ) -> ChatFormat:
+        """Take the tokenizer's chat template apart.
+
+        Args:
+            tokenizer: a Hugging Face tokenizer with a chat template.
+            keep_thinking: some templates (Qwen3, DeepSeek-R1) drop the thinking of a reply once a later
+                message comes. True keeps every sampled token in the row all the same, which deviates from
+                such a template (see `deviations`). False refuses such a template.
+            template_options: further variables of the template, such as `{"enable_thinking": False}`
+                (Qwen3) or `{"date_string": "26 Jul 2024"}` (Llama 3, which otherwise writes today's date
+                into the prompt).
+
+        Raises:
+            ValueError: the template cannot be used append-only; the message says what was found and what to
+                do.
+        """
+        if not tokenizer.chat_template:
+            raise ValueError(
+                f"the tokenizer {tokenizer.name_or_path!r} has no chat template; set tokenizer.chat_template "
+                "(a Jinja text, for example that of the instruction-tuned model) and save it beside the model"
+            )
+
+        def render(messages: list[dict[str, str]], generate: bool) -> str:
+            text = tokenizer.apply_chat_template(
+                messages, tokenize=False, add_generation_prompt=generate, **dict(template_options or {})
+            )
+            assert isinstance(text, str)
+            return text
+
+        text = read_template(render)
+        if not (text.keeps_thinking or keep_thinking):
+            raise ValueError(
+                "the chat template drops the thinking of earlier replies, and rows that follow it there (one row "
+                "per turn) are not made; use keep_thinking=True, which keeps every sampled token in one row, or a "
+                "template that keeps the thinking"
+            )
+        end, after_end, end_deviation = _end_of_reply(tokenizer, text)
+        end_id = _encode(tokenizer, end)[0]
+        chat = cls(
+            tokenizer=tokenizer,
+            text=text,
+            end_id=end_id,
+            after_end=after_end,
+            stop_ids=frozenset({end_id, tokenizer.eos_token_id} - {None}),
+            deviations=(*_deviations(text), *end_deviation),
+            _control=_control_tokens(tokenizer, text, end),
+        )
+        chat._check(render)
+        return chat
+
+    @property
+    def vocabulary_size(self) -> int:
+        """The number of token ids, added ones included; a model's output layer may be wider (padded)."""
+        return len(self.tokenizer)
+
+    def prompt_ids(self, system: str, user: str) -> list[int]:
+        """Ids of the conversation's start, up to where the first reply begins.
+
+        Args:
+            system: the instructions. Empty means no system message: the template then writes what it writes
+                without one (Qwen2.5 its default). A template without a place for it gets it as the start of
+                the first user message, followed by an empty line.
+            user: the first user message.
+
+        Raises:
+            ValueError: an empty `system` where the template demands one, or a message that holds a special
+                token which cannot be spelled in another way.
+        """
+        text = self.text
+        system, user = self._trimmed(system), self._trimmed(user)
+        if system and not text.fold_system:
+            return self._ids([text.before_system, system, text.before_user, user, text.opening])
+        if text.without_system is None:
+            raise ValueError(
+                "the chat template demands a system message; give instructions that are not empty"
+            )
+        return self._ids([text.without_system, f"{system}\n\n{user}" if system else user, text.opening])
+
+    def glue_ids(self, user: str) -> list[int]:
+        """Ids between a reply's end token (excluded) and the place where the next reply begins.
+
+        Args:
+            user: the next user message.
+
+        Raises:
+            ValueError: a message that holds a special token which cannot be spelled in another way.
+        """
+        end = self.tokenizer.convert_ids_to_tokens(self.end_id)
+        return self._ids([f"{end}{self.after_end}", self._trimmed(user), self.text.opening])[1:]
+
+    def decode_reply(self, ids: Sequence[int]) -> str:
+        """The text of a sampled reply, as the environment reads it.
+
+        A stop token at its end is dropped, special tokens are skipped. Where the template's generation
+        prompt opens the thinking itself (it ends in a `<think>` that is not closed), that opening is put in
+        front, since the reply completes it.
+        """
+        content = list(ids[:-1]) if ids and ids[-1] in self.stop_ids else list(ids)
+        reply = self.tokenizer.decode(content, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        assert isinstance(reply, str)
+        begun = self.text.opening.rfind(_THINK)
+        return self.text.opening[begun:] + reply if begun > self.text.opening.rfind(_END_THINK) else reply
+
+    def _trimmed(self, message: str) -> str:
+        return message.strip() if self.text.trims_messages else message
+
+    def _ids(self, pieces: list[str]) -> list[int]:
+        """Ids of template texts and messages in turn, a template text first and last."""
+        templates = tuple(pieces[::2])
+        if templates not in self._expected:
+            self._expected[templates] = self._control_ids(_encode(self.tokenizer, "x".join(templates)))
+        expected = self._expected[templates]
+        ids = _encode(self.tokenizer, "".join(pieces))
+        if self._control_ids(ids) == expected:
+            return ids
+        runs = [""]
+        for index, piece in enumerate(pieces):
+            first, *others = self._cut(piece) if index % 2 else [piece]
+            runs[-1] += first
+            runs += others
+        ids = [token for run in runs for token in _encode(self.tokenizer, run)]
+        if self._control_ids(ids) != expected:
+            raise ValueError(
+                f"a message holds a special token of the tokenizer that has no other spelling: {pieces[1::2]!r}; "
+                "choose symbols for the board that are not special tokens"
+            )
+        return ids
+
+    def _cut(self, message: str) -> list[str]:
+        """The message in parts, cut after the first character of every special token that it spells."""
+        spelled = "|".join(re.escape(token) for token in sorted(self._control, key=len, reverse=True))
+        cuts = [match.start() + 1 for match in re.finditer(f"(?=(?:{spelled}))", message, re.IGNORECASE)]
+        return [message[start:end] for start, end in zip([0, *cuts], [*cuts, None], strict=True)]
+
+    def _control_ids(self, ids: list[int]) -> list[int]:
+        control = set(self._control.values())
+        return [token for token in ids if token in control]
+
+    def _check(self, render: Any) -> None:
+        """Hold the ids of a conversation against the ids of its whole rendered text."""
+        system, first, second = "Play well.", "Turn 1:\nP_G", "Turn 2:\n_PG"
+        if self.text.fold_system:
+            messages = [{"role": "user", "content": f"{system}\n\n{first}"}]
+        else:
+            messages = [{"role": "system", "content": system}, {"role": "user", "content": first}]
+        prompt = _encode(self.tokenizer, render(messages, True))
+        messages += [{"role": "assistant", "content": "Up"}, {"role": "user", "content": second}]
+        row = _encode(self.tokenizer, render(messages, True))
+        glue = self.glue_ids(second)
+        if self.prompt_ids(system, first) != prompt or row[len(row) - len(glue) :] != glue:
+            raise ValueError(
+                "the tokenizer encodes a part of a conversation differently from the whole, so its ids cannot be "
+                "appended turn by turn; use a tokenizer whose turns are ended by a special token"
+            )
+
+
+def _encode(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+    return list(tokenizer.encode(text, add_special_tokens=False))
+
+
+def _end_of_reply(tokenizer: PreTrainedTokenizerBase, text: TemplateText) -> tuple[str, str, list[str]]:
+    """The token that ends a reply, the text after it, and how this deviates from the template."""
+    added = {token.content for token in tokenizer.added_tokens_decoder.values()} | set(
+        tokenizer.all_special_tokens
+    )
+    found = [(text.closing.find(token), -len(token), token) for token in added if token in text.closing]
+    if found:
+        position, _, end = min(found)
+        lead = text.closing[:position]
+        if lead.strip():
+            raise ValueError(
+                f"the chat template writes {lead!r} between a reply and the token {end} that ends it; a sampled "
+                "reply is followed by its end token, so use a template that writes the token right after the reply"
+            )
+        if text.after_reply.startswith(lead + end):
+            after_end = text.after_reply[len(lead + end) :]
+            note = f"the template writes {lead!r} between a reply and its end token; the row does not"
+            return end, after_end, [note] if lead else []
+    else:
+        if tokenizer.eos_token is None:
+            raise ValueError(
+                f"the chat template ends a reply with {text.closing!r}, which holds no special token, and the "
+                "tokenizer has no end-of-sequence token; set tokenizer.eos_token"
+            )
+        end = str(tokenizer.eos_token)
+    return end, text.after_reply, [f"the template does not write {end} after past replies; the row does"]
+
+
+def _deviations(text: TemplateText) -> list[str]:
+    notes = []
+    if text.fold_system:
+        notes.append(
+            "the template has no lasting place for a system message; it begins the first user message"
+        )
+    if not text.keeps_thinking:
+        notes.append("the template drops the thinking of earlier replies; the row keeps every sampled token")
+    if text.trims_replies:
+        notes.append("the template strips white space at the ends of earlier replies; the row keeps it")
+    if text.opening != text.past_opening:
+        notes.append(
+            f"the template writes {text.opening!r} before a reply that is asked for and {text.past_opening!r} before "
+            "an earlier one; the row keeps the first"
+        )
+    return notes
+
+
+def _control_tokens(tokenizer: PreTrainedTokenizerBase, text: TemplateText, end: str) -> dict[str, int]:
+    """The tokens that no message may produce: special ones, and added ones that the template's frame is
+    made of.
+
+    The unknown token is left out, since any unknown word is one; so are the thinking tags, which
+    instructions name.
+    """
+    frame = (
+        text.before_system
+        + text.before_user
+        + (text.without_system or "")
+        + text.past_opening
+        + text.after_reply
+    )
+    tokens = {end: _encode(tokenizer, end)[0]}
+    for index, token in tokenizer.added_tokens_decoder.items():
+        if token.special or token.content in frame:
+            tokens[token.content] = index
+    for token in (_THINK, _END_THINK, tokenizer.unk_token):
+        tokens.pop(str(token), None)
+    return tokens

@@ -1,0 +1,214 @@
+"""A chat template taken apart into the constant texts between the messages.
+
+A template is a program; what it does is found out by rendering marked conversations and looking at where
+the marks come out. A template that can serve an append-only row of tokens writes, for every conversation,
+
+    before_system SYSTEM before_user USER opening REPLY after_reply USER opening REPLY after_reply USER
+    opening
+
+with the same texts at every turn and with the messages as they were given. Everything else is refused here,
+with a sentence that says what was found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+__all__ = ["Render", "TemplateText", "read_template"]
+
+Render = Callable[[list[dict[str, str]], bool], str]
+"""(messages, add_generation_prompt) -> the template's text; raises whatever the template raises."""
+
+_SYSTEM = "Marksystem"
+_USERS = ("Markfirst", "Marksecond", "Markthird")
+_REPLIES = ("Markreplya", "Markreplyb")
+_AWKWARD = "\n {} <b>&amp; \"'\\n {{{{ 1 }}}}\n\n #P_O || é √  "
+_THOUGHTS = ("<think>{} Markthought</think><answer>Up</answer>", "<think>\nMarkthought {}\n</think>\n\nUp")
+
+
+@dataclass(frozen=True)
+class TemplateText:
+    """The constant texts of a chat template, and what it does to the messages.
+
+    Attributes:
+        before_system: text before the system message.
+        before_user: text between the system message and the first user message.
+        without_system: text before the first user message when there is no system message; None where the
+            template demands one.
+        opening: text between a user message and the reply that is about to begin (generation prompt
+            included).
+        past_opening: the same text before a reply of the past.
+        after_reply: text between a reply and the next user message.
+        closing: text after a reply that ends the conversation.
+        fold_system: True where the template has no place for a system message that stays the same as turns
+            are added; `before_system` and `before_user` are empty then.
+        trims_messages: True where the template strips white space at the ends of system or user messages.
+        trims_replies: True where it strips white space at the ends of replies of the past.
+        keeps_thinking: False where it drops or rewrites the thinking in replies of the past.
+    """
+
+    before_system: str
+    before_user: str
+    without_system: str | None
+    opening: str
+    past_opening: str
+    after_reply: str
+    closing: str
+    fold_system: bool
+    trims_messages: bool
+    trims_replies: bool
+    keeps_thinking: bool
+
+
+@dataclass(frozen=True)
+class _Frame:
+    """The texts around the messages, for conversations with (`starts` of two texts) or without a system
+    message."""
+
+    starts: tuple[str, ...]
+    past_opening: str
+    after_reply: str
+    opening: str
+
+    def fill(self, messages: Sequence[str]) -> str:
+        """The text of a conversation that a reply is about to continue."""
+        texts = list(self.starts)
+        turns = (len(messages) - len(self.starts)) // 2
+        texts += [self.past_opening, self.after_reply] * turns + [self.opening]
+        return "".join(text + message for text, message in zip(texts, [*messages, ""], strict=True))
+
+
+def read_template(render: Render) -> TemplateText:
+    """Take a template apart.
+
+    Args:
+        render: renders a conversation; see `Render`.
+
+    Raises:
+        ValueError: the template cannot be used append-only; the message says why.
+    """
+    bare, _ = _try_frame(render, system=False)
+    frame, refusal = _try_frame(render, system=True)
+    system = frame is not None
+    frame = frame or bare
+    if frame is None:
+        raise ValueError(refusal)
+    if bare and replace(bare, starts=frame.starts) != frame:
+        bare = None
+    closing = _render(render, _conversation([_SYSTEM] * system + [_USERS[0], _REPLIES[0]], system), False)
+    return TemplateText(
+        before_system=frame.starts[0] if system else "",
+        before_user=frame.starts[1] if system else "",
+        without_system=bare.starts[0] if bare else None,
+        opening=frame.opening,
+        past_opening=frame.past_opening,
+        after_reply=frame.after_reply,
+        closing=closing.rpartition(_REPLIES[0])[2],
+        fold_system=not system,
+        trims_messages=_trims_messages(render, frame),
+        trims_replies=_trims_replies(render, frame),
+        keeps_thinking=all(_same(render, frame, _USERS, [t.format(r) for r in _REPLIES]) for t in _THOUGHTS),
+    )
+
+
+def _try_frame(render: Render, system: bool) -> tuple[_Frame | None, str]:
+    """The frame, or None and why there is none."""
+    try:
+        return _read_frame(render, system), ""
+    except ValueError as refusal:
+        return None, str(refusal)
+
+
+def _read_frame(render: Render, system: bool) -> _Frame:
+    """The texts around the messages; the same at every turn and in every prefix of the conversation."""
+    marks = [_SYSTEM] * system + [_USERS[0], _REPLIES[0], _USERS[1], _REPLIES[1], _USERS[2]]
+    texts = _between(_render(render, _conversation(marks, system), True), marks)
+    starts, (past, after, past_again, after_again, opening) = tuple(texts[: 1 + system]), texts[1 + system :]
+    if (past, after) != (past_again, after_again):
+        raise ValueError(
+            f"the chat template writes {past!r} and {after!r} around the first reply but {past_again!r} and "
+            f"{after_again!r} around the second; a row of tokens can only be appended to when they are the same"
+        )
+    frame = _Frame(starts, past, after, opening)
+    for length in (1 + system, 3 + system):
+        text = _render(render, _conversation(marks[:length], system), True)
+        if text != frame.fill(marks[:length]):
+            raise ValueError(
+                f"the chat template rewrites the start of a conversation when turns are added: {text!r} becomes "
+                f"{frame.fill(marks[:length])!r}; a row of tokens can only be appended to when it stays"
+            )
+    if not (opening.startswith(past) or (past.startswith(opening) and past[len(opening) :].isspace())):
+        raise ValueError(
+            f"the chat template writes {past!r} before a past reply but {opening!r} when a reply is asked for; "
+            "it must write the assistant's header when add_generation_prompt is true"
+        )
+    return frame
+
+
+def _trims_messages(render: Render, frame: _Frame) -> bool:
+    system = [_AWKWARD.format(_SYSTEM)] * (len(frame.starts) > 1)
+    users = [_AWKWARD.format(user) for user in _USERS]
+    if _same(render, frame, users, _REPLIES, system):
+        return False
+    if _same(render, frame, [u.strip() for u in users], _REPLIES, [s.strip() for s in system]):
+        return True
+    raise ValueError(
+        "the chat template changes the text of system or user messages (it escapes, reformats or drops characters); "
+        "use a template that writes message['content'] as it is or with `| trim`"
+    )
+
+
+def _trims_replies(render: Render, frame: _Frame) -> bool:
+    replies = [_AWKWARD.format(reply) for reply in _REPLIES]
+    if _same(render, frame, _USERS, replies):
+        return False
+    if _same(render, frame, _USERS, [reply.strip() for reply in replies]):
+        return True
+    raise ValueError(
+        "the chat template changes the text of the assistant's past replies, thinking apart; "
+        "use a template that writes message['content'] as it is"
+    )
+
+
+def _same(
+    render: Render,
+    frame: _Frame,
+    users: Sequence[str],
+    replies: Sequence[str],
+    system: Sequence[str] = (_SYSTEM,),
+) -> bool:
+    """Whether the template writes these messages as they are, in the frame's texts."""
+    has_system = len(frame.starts) > 1
+    contents = [*system[: int(has_system)], users[0], replies[0], users[1], replies[1], users[2]]
+    return _render(render, _conversation(contents, has_system), True) == frame.fill(contents)
+
+
+def _conversation(contents: Sequence[str], system: bool) -> list[dict[str, str]]:
+    roles = ["system"] * system + ["user", "assistant"] * len(contents)
+    return [{"role": role, "content": content} for role, content in zip(roles, contents, strict=False)]
+
+
+def _render(render: Render, messages: list[dict[str, str]], generate: bool) -> str:
+    try:
+        return render(messages, generate)
+    except Exception as error:  # a template is a program of somebody else's and may raise anything
+        roles = ", ".join(message["role"] for message in messages)
+        raise ValueError(
+            f"the chat template fails on the messages ({roles}): {type(error).__name__}: {error}"
+        ) from error
+
+
+def _between(text: str, marks: Sequence[str]) -> list[str]:
+    """The texts before, between and after the marks, each of which must occur once and in order."""
+    pieces = []
+    rest = text
+    for mark in marks:
+        if text.count(mark) != 1 or mark not in rest:
+            raise ValueError(
+                "the chat template does not write every message once and in order "
+                f"(of {len(marks)} messages it made {text!r}); use a template that does"
+            )
+        before, _, rest = rest.partition(mark)
+        pieces.append(before)
+    return [*pieces, rest]

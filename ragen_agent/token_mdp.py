@@ -1,0 +1,344 @@
+"""The decision process at the grain of tokens, and the record of one episode.
+
+State: the exact token prefix. Action: one token id. The process knows which tokens were sampled, where
+turns end and what each turn earned; training reads nothing else (StarPO over whole trajectories: RAGEN,
+arXiv 2504.20073).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from ragen_agent.chat import ChatFormat
+
+__all__ = ["TokenMDP", "Trajectory"]
+
+
+@dataclass(frozen=True, eq=False)
+class Trajectory:
+    """One episode as a row of tokens.
+
+    Attributes:
+        ids: int64 (T,), prompt, sampled replies and the template's glue, as the model saw them.
+        sampled: bool (T,), True for exactly the ids that the policy sampled.
+        log_probs: float32 (T,), the log-probability with which each id was sampled; 0 where none was.
+        turn_ends: the index in `ids` of each turn's last sampled token.
+        turn_rewards: each turn's reward, earned at that token.
+        terminated: the game ended.
+        truncated: a budget ended the episode (turns, actions, or `max_tokens_per_episode`).
+        success: the game was won.
+        failure: None, or what broke, as "kind: details"; such an episode is left out of score and loss.
+        level_id: the level's content hash.
+        seed: the seed of the reset, if one was given.
+        messages: the conversation as ({"role", "content"}, ...), for people to read. Training never uses it.
+    """
+
+    ids: NDArray[np.int64]
+    sampled: NDArray[np.bool_]
+    log_probs: NDArray[np.float32]
+    turn_ends: tuple[int, ...]
+    turn_rewards: tuple[float, ...]
+    terminated: bool
+    truncated: bool
+    success: bool
+    failure: str | None
+    level_id: str
+    seed: int | None
+    messages: tuple[Mapping[str, str], ...] = ()
+
+    def __post_init__(self) -> None:
+        assert (
+            self.ids.dtype == np.int64
+            and self.sampled.dtype == np.bool_
+            and self.log_probs.dtype == np.float32
+        )
+        assert self.ids.ndim == 1 and self.ids.shape == self.sampled.shape == self.log_probs.shape
+        assert len(self.turn_ends) == len(self.turn_rewards)
+        assert list(self.turn_ends) == sorted(set(self.turn_ends)), "turns end one after the other"
+        assert all(0 <= end < len(self.ids) and self.sampled[end] for end in self.turn_ends)
+        assert not self.log_probs[~self.sampled].any(), "only sampled tokens have a log-probability"
+        assert np.isfinite(self.log_probs).all() and np.isfinite(self.turn_rewards).all()
+        if self.failure is None:
+            assert self.terminated or self.truncated, (
+                "an episode ends by the game, by a budget or by a failure"
+            )
+            assert self.turn_ends and not self.sampled[self.turn_ends[-1] + 1 :].any(), "every turn ended"
+
+    @property
+    def total_reward(self) -> float:
+        """The undiscounted return."""
+        return float(sum(self.turn_rewards))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The trajectory as plain lists, numbers and strings, for JSON; `from_dict` gives it back exactly."""
+        return {
+            "ids": self.ids.tolist(),
+            "sampled": self.sampled.astype(int).tolist(),
+            "log_probs": self.log_probs.tolist(),
+            "turn_ends": list(self.turn_ends),
+            "turn_rewards": list(self.turn_rewards),
+            "terminated": self.terminated,
+            "truncated": self.truncated,
+            "success": self.success,
+            "failure": self.failure,
+            "level_id": self.level_id,
+            "seed": self.seed,
+            "messages": [dict(message) for message in self.messages],
+        }
+
+    @classmethod
+    def from_dict(cls, record: Mapping[str, Any]) -> Trajectory:
+        """The trajectory that `to_dict` wrote.
+
+        Raises:
+            KeyError: an entry is missing.
+        """
+        return cls(
+            ids=np.asarray(record["ids"], dtype=np.int64),
+            sampled=np.asarray(record["sampled"], dtype=np.bool_),
+            log_probs=np.asarray(record["log_probs"], dtype=np.float32),
+            turn_ends=tuple(record["turn_ends"]),
+            turn_rewards=tuple(record["turn_rewards"]),
+            terminated=record["terminated"],
+            truncated=record["truncated"],
+            success=record["success"],
+            failure=record["failure"],
+            level_id=record["level_id"],
+            seed=record["seed"],
+            messages=tuple(record["messages"]),
+        )
+
+
+class TokenMDP(gymnasium.Env[NDArray[np.int64], int]):
+    """A turn-taking game as a decision process over token ids.
+
+    ## Description
+    The policy writes its replies one token at a time. A turn ends when a stop token is sampled or a budget
+    cuts the reply; the reply's text then goes to the turn environment, and its next message, in the chat
+    template's words, is appended to the prefix before the next action is asked for. What was sampled stays
+    in the prefix as the ids that were sampled.
+
+    ## Action Space
+    `Discrete(vocabulary)`: the next token's id.
+
+    ## Observation Space
+    `Sequence(Discrete(vocabulary), stack=True)`: the whole prefix, int64 (T,), T at most
+    `max_tokens_per_episode`.
+
+    ## Starting State
+    The prompt: the turn environment's instructions and its first message, up to where the reply begins.
+
+    ## Rewards
+    0 inside a turn; the turn environment's reward at the turn's last sampled token.
+
+    ## Episode End
+    Terminated when the game ends. Truncated when the turn environment's budgets end it, when the next
+    message and one token no longer fit in `max_tokens_per_episode`, or when it fails (`info["failure"]`).
+
+    ## Information
+    Inside a turn: `sampled` (int, tokens sampled this turn). At reset and at a turn's end, the turn
+    environment's own entries; at a turn's end also `reply_text` (str), `cut` (None, "turn" or "episode":
+    the token budget that cut the reply) and, when something broke, `failure` (str).
+
+    ## Arguments
+    - `env`: the turn environment (`ragen_gym.make_turn`); text in, text out, with the attribute
+      `instructions`.
+    - `chat`: the chat template.
+    - `max_tokens_per_turn`: the most tokens that a reply may have, its stop token included. A longer one is
+      cut: the end token is appended but counts as not sampled, and the reply goes to the environment as it
+      stands.
+    - `max_tokens_per_episode`: the most tokens that the prefix may have, prompt and glue included.
+
+    ## Batched rollouts
+    An engine that decodes many episodes at once calls `append(token, log_prob)` instead of `step(token)`,
+    reads what to feed next from its result, and takes `trajectory()` when `done`.
+    """
+
+    def __init__(
+        self,
+        env: gymnasium.Env[str, str],
+        chat: ChatFormat,
+        *,
+        max_tokens_per_turn: int = 128,
+        max_tokens_per_episode: int = 2048,
+    ) -> None:
+        for name, value in (
+            ("max_tokens_per_turn", max_tokens_per_turn),
+            ("max_tokens_per_episode", max_tokens_per_episode),
+        ):
+            if value < 1:
+                raise ValueError(f"{name} is {value}; it must be at least 1")
+        self.env = env
+        self.chat = chat
+        self.max_tokens_per_turn = max_tokens_per_turn
+        self.max_tokens_per_episode = max_tokens_per_episode
+        self._vocabulary = chat.vocabulary_size
+        self.action_space = spaces.Discrete(self._vocabulary)
+        self.observation_space = spaces.Sequence(spaces.Discrete(self._vocabulary), stack=True)
+        self.metadata = env.metadata
+        self.render_mode = env.render_mode
+        self.ids: list[int] = []
+        self.done = True
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[np.int64], dict[str, Any]]:
+        """Start an episode; `seed` and `options` go to the turn environment.
+
+        Raises:
+            ValueError: the prompt leaves no room for one token. What the turn environment raises is passed
+                on.
+        """
+        super().reset(seed=seed)
+        self.ids, self.done = [], True
+        message, info = self.env.reset(seed=seed, options=options)
+        prompt = self.chat.prompt_ids(str(self.env.get_wrapper_attr("instructions")), message)
+        if len(prompt) >= self.max_tokens_per_episode:
+            raise ValueError(
+                f"the prompt has {len(prompt)} tokens and max_tokens_per_episode is {self.max_tokens_per_episode}, "
+                "which leaves none for a reply; raise max_tokens_per_episode"
+            )
+        self.ids, self.done = prompt, False
+        self._start = len(prompt)
+        self._seed = seed
+        self._level_id = str(info.get("level_id", ""))
+        self._messages: tuple[Mapping[str, str], ...] = tuple(info.get("messages", ()))
+        self._spans: list[tuple[int, int]] = []
+        self._log_probs: list[float] = []
+        self._rewards: list[float] = []
+        self._terminated = self._truncated = self._success = False
+        self._failure: str | None = None
+        self._info: dict[str, Any] = info
+        return self._observation(), info
+
+    def step(self, action: int) -> tuple[NDArray[np.int64], float, bool, bool, dict[str, Any]]:
+        """Append one token as sampled (its log-probability is recorded as 0); see the class for the rest."""
+        turns = len(self._rewards)
+        self.append(int(action), 0.0)
+        reward = self._rewards[-1] if len(self._rewards) > turns else 0.0
+        truncated = self._truncated or self._failure is not None
+        return self._observation(), reward, self._terminated, truncated, self._info
+
+    def append(self, token: int, log_prob: float) -> list[int]:
+        """Append one sampled token and, where it ends a turn, all that follows up to the next reply.
+
+        Args:
+            token: the sampled id, at least 0 and below the vocabulary's size.
+            log_prob: the log-probability with which it was sampled.
+
+        Returns:
+            the ids that follow the sampled one without being sampled: none inside a turn and at the
+            episode's end (`done`), otherwise the end token where the policy did not sample it, and the
+            glue.
+
+        Raises:
+            ValueError: an id outside the vocabulary, for example of a padded output layer.
+            gymnasium.error.ResetNeeded: the episode is over, or none has begun.
+        """
+        if self.done:
+            raise gymnasium.error.ResetNeeded("the episode is over; call reset() before the next token")
+        if not 0 <= token < self._vocabulary:
+            raise ValueError(
+                f"token id {token} is outside the tokenizer's vocabulary of {self._vocabulary}; "
+                "forbid such ids when sampling"
+            )
+        self.ids.append(token)
+        self._log_probs.append(log_prob)
+        length = len(self.ids) - self._start
+        self._info = {"sampled": length}
+        stopped = token in self.chat.stop_ids
+        cut = None
+        if not stopped:
+            if len(self.ids) >= self.max_tokens_per_episode:
+                cut = "episode"
+            elif length >= self.max_tokens_per_turn:
+                cut = "turn"
+            else:
+                return []
+        return self._end_turn(cut)
+
+    def fail(self, reason: str) -> None:
+        """End a running episode as a failure from outside, such as "engine_error: out of memory".
+
+        Args:
+            reason: "kind: details".
+        """
+        assert reason, "a failure says what broke"
+        if self.done:
+            return
+        if len(self.ids) > self._start:
+            self._spans.append((self._start, len(self.ids)))
+        self._failure = reason
+        self.done = True
+
+    def trajectory(self) -> Trajectory:
+        """The record of the episode that has ended."""
+        assert self.done and self.ids, "the episode goes on; its trajectory is complete when it is done"
+        sampled = np.zeros(len(self.ids), dtype=np.bool_)
+        for start, end in self._spans:
+            sampled[start:end] = True
+        log_probs = np.zeros(len(self.ids), dtype=np.float32)
+        log_probs[sampled] = self._log_probs
+        return Trajectory(
+            ids=np.array(self.ids, dtype=np.int64),
+            sampled=sampled,
+            log_probs=log_probs,
+            turn_ends=tuple(end - 1 for _, end in self._spans[: len(self._rewards)]),
+            turn_rewards=tuple(self._rewards),
+            terminated=self._terminated,
+            truncated=self._truncated,
+            success=self._success,
+            failure=self._failure,
+            level_id=self._level_id,
+            seed=self._seed,
+            messages=self._messages,
+        )
+
+    def render(self) -> Any:
+        """What the turn environment renders."""
+        return self.env.render()
+
+    def close(self) -> None:
+        """Close the turn environment."""
+        self.env.close()
+
+    def _end_turn(self, cut: str | None) -> list[int]:
+        """Give the reply to the environment; append and return what follows it."""
+        reply = self.chat.decode_reply(self.ids[self._start :])
+        self._spans.append((self._start, len(self.ids)))
+        self._info = {"reply_text": reply, "cut": cut}
+        try:
+            message, reward, terminated, truncated, info = self.env.step(reply)
+            if not math.isfinite(reward):
+                raise ValueError(f"the turn's reward is {reward}")
+            follow = [] if self.ids[-1] == self.chat.end_id else [self.chat.end_id]
+            follow += self.chat.glue_ids(message)
+        except Exception as error:  # whatever a game raises costs its own episode, never the run
+            self._failure = f"environment_error: {type(error).__name__}: {error}"
+            self._info["failure"] = self._failure
+            self.done = True
+            return []
+        self._info = {**info, **self._info}
+        self._rewards.append(float(reward))
+        self._messages = tuple(info.get("messages", ()))
+        self._success = bool(info.get("success", False))
+        room = self.max_tokens_per_episode - len(self.ids) - len(follow)
+        self._terminated = bool(terminated)
+        self._truncated = bool(truncated) or (not terminated and room < 1)
+        self.done = self._terminated or self._truncated
+        if self.done:
+            return []
+        self.ids += follow
+        self._start = len(self.ids)
+        return follow
+
+    def _observation(self) -> NDArray[np.int64]:
+        return np.array(self.ids, dtype=np.int64)
