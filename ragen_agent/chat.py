@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["ChatFormat"]
 
 _THINK, _END_THINK = "<think>", "</think>"
+_MARKUP = re.compile(r"[^\w\s]\S*[^\w\s]")
 
 
 @dataclass(frozen=True)
@@ -94,9 +95,9 @@ class ChatFormat:
         text = read_template(render)
         if not (text.keeps_thinking or keep_thinking):
             raise ValueError(
-                "the chat template drops the thinking of earlier replies, and rows that follow it there (one row "
-                "per turn) are not made; use keep_thinking=True, which keeps every sampled token in one row, or a "
-                "template that keeps the thinking"
+                "the chat template drops the thinking of earlier replies, and rows that follow it there (one "
+                "row per turn) are not made; use keep_thinking=True, which keeps every sampled token in one "
+                "row, or a template that keeps the thinking"
             )
         end, after_end, end_deviation = _end_of_reply(tokenizer, text)
         end_id = _encode(tokenizer, end)[0]
@@ -135,9 +136,7 @@ class ChatFormat:
         if system and not text.fold_system:
             return self._ids([text.before_system, system, text.before_user, user, text.opening])
         if text.without_system is None:
-            raise ValueError(
-                "the chat template demands a system message; give instructions that are not empty"
-            )
+            raise ValueError("the chat template demands a system message; give instructions that are not empty")
         return self._ids([text.without_system, f"{system}\n\n{user}" if system else user, text.opening])
 
     def glue_ids(self, user: str) -> list[int]:
@@ -185,8 +184,8 @@ class ChatFormat:
         ids = [token for run in runs for token in _encode(self.tokenizer, run)]
         if self._control_ids(ids) != expected:
             raise ValueError(
-                f"a message holds a special token of the tokenizer that has no other spelling: {pieces[1::2]!r}; "
-                "choose symbols for the board that are not special tokens"
+                f"a message holds a special token that has no other spelling: {pieces[1::2]!r}; choose "
+                " symbols for the board that are not special tokens"
             )
         return ids
 
@@ -213,8 +212,8 @@ class ChatFormat:
         glue = self.glue_ids(second)
         if self.prompt_ids(system, first) != prompt or row[len(row) - len(glue) :] != glue:
             raise ValueError(
-                "the tokenizer encodes a part of a conversation differently from the whole, so its ids cannot be "
-                "appended turn by turn; use a tokenizer whose turns are ended by a special token"
+                "the tokenizer encodes a part of a conversation differently from the whole, so its ids cannot "
+                "be appended turn by turn; use a tokenizer whose turns are ended by a special token"
             )
 
 
@@ -224,17 +223,15 @@ def _encode(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
 
 def _end_of_reply(tokenizer: PreTrainedTokenizerBase, text: TemplateText) -> tuple[str, str, list[str]]:
     """The token that ends a reply, the text after it, and how this deviates from the template."""
-    added = {token.content for token in tokenizer.added_tokens_decoder.values()} | set(
-        tokenizer.all_special_tokens
-    )
+    added = {token.content for token in tokenizer.added_tokens_decoder.values()} | set(tokenizer.all_special_tokens)
     found = [(text.closing.find(token), -len(token), token) for token in added if token in text.closing]
     if found:
         position, _, end = min(found)
         lead = text.closing[:position]
         if lead.strip():
             raise ValueError(
-                f"the chat template writes {lead!r} between a reply and the token {end} that ends it; a sampled "
-                "reply is followed by its end token, so use a template that writes the token right after the reply"
+                f"the chat template writes {lead!r} between a reply and the token {end} that ends it; use a "
+                "template that writes the token right after the reply, where a model samples it"
             )
         if text.after_reply.startswith(lead + end):
             after_end = text.after_reply[len(lead + end) :]
@@ -243,8 +240,8 @@ def _end_of_reply(tokenizer: PreTrainedTokenizerBase, text: TemplateText) -> tup
     else:
         if tokenizer.eos_token is None:
             raise ValueError(
-                f"the chat template ends a reply with {text.closing!r}, which holds no special token, and the "
-                "tokenizer has no end-of-sequence token; set tokenizer.eos_token"
+                f"the chat template ends a reply with {text.closing!r}, which holds no special token, and "
+                "the tokenizer has no end-of-sequence token; set tokenizer.eos_token"
             )
         end = str(tokenizer.eos_token)
     return end, text.after_reply, [f"the template does not write {end} after past replies; the row does"]
@@ -253,39 +250,32 @@ def _end_of_reply(tokenizer: PreTrainedTokenizerBase, text: TemplateText) -> tup
 def _deviations(text: TemplateText) -> list[str]:
     notes = []
     if text.fold_system:
-        notes.append(
-            "the template has no lasting place for a system message; it begins the first user message"
-        )
+        notes.append("the template has no lasting place for a system message; it begins the first user message")
     if not text.keeps_thinking:
         notes.append("the template drops the thinking of earlier replies; the row keeps every sampled token")
     if text.trims_replies:
         notes.append("the template strips white space at the ends of earlier replies; the row keeps it")
     if text.opening != text.past_opening:
         notes.append(
-            f"the template writes {text.opening!r} before a reply that is asked for and {text.past_opening!r} before "
-            "an earlier one; the row keeps the first"
+            f"the template writes {text.opening!r} before a reply that is asked for, {text.past_opening!r} "
+            "before an earlier one; the row keeps the first"
         )
     return notes
 
 
 def _control_tokens(tokenizer: PreTrainedTokenizerBase, text: TemplateText, end: str) -> dict[str, int]:
-    """The tokens that no message may produce: special ones, and added ones that the template's frame is
-    made of.
+    """The tokens that no message may produce, with their ids.
 
-    The unknown token is left out, since any unknown word is one; so are the thinking tags, which
+    They are the special tokens and the added markup tokens (`<|user|>`, `[INST]`) that the template itself writes.
+    The unknown token is not one of them, since any unknown word is one; nor are the thinking tags, which
     instructions name.
     """
-    frame = (
-        text.before_system
-        + text.before_user
-        + (text.without_system or "")
-        + text.past_opening
-        + text.after_reply
-    )
+    frame = "".join((text.before_system, text.before_user, text.without_system or "", text.past_opening))
+    frame += text.after_reply
     tokens = {end: _encode(tokenizer, end)[0]}
     for index, token in tokenizer.added_tokens_decoder.items():
-        if token.special or token.content in frame:
+        if token.special or (_MARKUP.fullmatch(token.content) and token.content in frame):
             tokens[token.content] = index
-    for token in (_THINK, _END_THINK, tokenizer.unk_token):
-        tokens.pop(str(token), None)
+    for name in (_THINK, _END_THINK, tokenizer.unk_token):
+        tokens.pop(str(name), None)
     return tokens

@@ -63,8 +63,11 @@ class TemplateText:
 
 @dataclass(frozen=True)
 class _Frame:
-    """The texts around the messages, for conversations with (`starts` of two texts) or without a system
-    message."""
+    """The texts around the messages.
+
+    `starts` are the texts before the system message and before the first user message, or only the latter in a
+    frame without a system message.
+    """
 
     starts: tuple[str, ...]
     past_opening: str
@@ -128,20 +131,20 @@ def _read_frame(render: Render, system: bool) -> _Frame:
     if (past, after) != (past_again, after_again):
         raise ValueError(
             f"the chat template writes {past!r} and {after!r} around the first reply but {past_again!r} and "
-            f"{after_again!r} around the second; a row of tokens can only be appended to when they are the same"
+            f"{after_again!r} around the second; a row of tokens needs them to be the same at every turn"
         )
     frame = _Frame(starts, past, after, opening)
     for length in (1 + system, 3 + system):
         text = _render(render, _conversation(marks[:length], system), True)
         if text != frame.fill(marks[:length]):
             raise ValueError(
-                f"the chat template rewrites the start of a conversation when turns are added: {text!r} becomes "
-                f"{frame.fill(marks[:length])!r}; a row of tokens can only be appended to when it stays"
+                f"the chat template rewrites a conversation when turns are added: {text!r} becomes "
+                f"{frame.fill(marks[:length])!r}; a row of tokens can only be appended to"
             )
     if not (opening.startswith(past) or (past.startswith(opening) and past[len(opening) :].isspace())):
         raise ValueError(
-            f"the chat template writes {past!r} before a past reply but {opening!r} when a reply is asked for; "
-            "it must write the assistant's header when add_generation_prompt is true"
+            f"the chat template writes {past!r} before a past reply but {opening!r} when a reply is asked "
+            "for; it must write the assistant's header when add_generation_prompt is true"
         )
     return frame
 
@@ -154,8 +157,8 @@ def _trims_messages(render: Render, frame: _Frame) -> bool:
     if _same(render, frame, [u.strip() for u in users], _REPLIES, [s.strip() for s in system]):
         return True
     raise ValueError(
-        "the chat template changes the text of system or user messages (it escapes, reformats or drops characters); "
-        "use a template that writes message['content'] as it is or with `| trim`"
+        "the chat template changes the text of system or user messages (it escapes, reformats or drops "
+        "characters); use a template that writes message['content'] as it is or with `| trim`"
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import gymnasium
 import numpy as np
@@ -55,22 +55,22 @@ class Trajectory:
     messages: tuple[Mapping[str, str], ...] = ()
 
     def __post_init__(self) -> None:
-        assert (
-            self.ids.dtype == np.int64
-            and self.sampled.dtype == np.bool_
-            and self.log_probs.dtype == np.float32
-        )
-        assert self.ids.ndim == 1 and self.ids.shape == self.sampled.shape == self.log_probs.shape
-        assert len(self.turn_ends) == len(self.turn_rewards)
-        assert list(self.turn_ends) == sorted(set(self.turn_ends)), "turns end one after the other"
-        assert all(0 <= end < len(self.ids) and self.sampled[end] for end in self.turn_ends)
-        assert not self.log_probs[~self.sampled].any(), "only sampled tokens have a log-probability"
-        assert np.isfinite(self.log_probs).all() and np.isfinite(self.turn_rewards).all()
+        ids, sampled, log_probs, ends = self.ids, self.sampled, self.log_probs, self.turn_ends
+        assert ids.dtype == np.int64
+        assert sampled.dtype == np.bool_
+        assert log_probs.dtype == np.float32
+        assert ids.shape == sampled.shape == log_probs.shape == (len(ids),)
+        assert np.isfinite(log_probs).all()
+        assert not log_probs[~sampled].any(), "only sampled tokens have a log-probability"
+        assert len(ends) == len(self.turn_rewards)
+        assert np.isfinite(self.turn_rewards).all()
+        assert list(ends) == sorted(set(ends)), "turns end one after the other"
+        assert all(0 <= end < len(ids) and sampled[end] for end in ends)
+        assert not (self.terminated and self.truncated), "an episode ends once"
         if self.failure is None:
-            assert self.terminated or self.truncated, (
-                "an episode ends by the game, by a budget or by a failure"
-            )
-            assert self.turn_ends and not self.sampled[self.turn_ends[-1] + 1 :].any(), "every turn ended"
+            assert self.terminated or self.truncated, "an episode ends by the game, a budget or a failure"
+            assert ends, "an episode has a turn"
+            assert not sampled[ends[-1] + 1 :].any(), "every sampled token belongs to a turn that ended"
 
     @property
     def total_reward(self) -> float:
@@ -117,7 +117,7 @@ class Trajectory:
         )
 
 
-class TokenMDP(gymnasium.Env[NDArray[np.int64], int]):
+class TokenMDP(gymnasium.Env[NDArray[np.int64], np.int64]):
     """A turn-taking game as a decision process over token ids.
 
     ## Description
@@ -182,7 +182,8 @@ class TokenMDP(gymnasium.Env[NDArray[np.int64], int]):
         self.max_tokens_per_episode = max_tokens_per_episode
         self._vocabulary = chat.vocabulary_size
         self.action_space = spaces.Discrete(self._vocabulary)
-        self.observation_space = spaces.Sequence(spaces.Discrete(self._vocabulary), stack=True)
+        prefix = spaces.Sequence(spaces.Discrete(self._vocabulary), stack=True)
+        self.observation_space = cast("spaces.Space[NDArray[np.int64]]", prefix)
         self.metadata = env.metadata
         self.render_mode = env.render_mode
         self.ids: list[int] = []
@@ -203,8 +204,8 @@ class TokenMDP(gymnasium.Env[NDArray[np.int64], int]):
         prompt = self.chat.prompt_ids(str(self.env.get_wrapper_attr("instructions")), message)
         if len(prompt) >= self.max_tokens_per_episode:
             raise ValueError(
-                f"the prompt has {len(prompt)} tokens and max_tokens_per_episode is {self.max_tokens_per_episode}, "
-                "which leaves none for a reply; raise max_tokens_per_episode"
+                f"the prompt has {len(prompt)} tokens, which leaves none for a reply within "
+                f"max_tokens_per_episode={self.max_tokens_per_episode}; raise it"
             )
         self.ids, self.done = prompt, False
         self._start = len(prompt)
@@ -219,7 +220,7 @@ class TokenMDP(gymnasium.Env[NDArray[np.int64], int]):
         self._info: dict[str, Any] = info
         return self._observation(), info
 
-    def step(self, action: int) -> tuple[NDArray[np.int64], float, bool, bool, dict[str, Any]]:
+    def step(self, action: int | np.int64) -> tuple[NDArray[np.int64], float, bool, bool, dict[str, Any]]:
         """Append one token as sampled (its log-probability is recorded as 0); see the class for the rest."""
         turns = len(self._rewards)
         self.append(int(action), 0.0)
@@ -281,7 +282,8 @@ class TokenMDP(gymnasium.Env[NDArray[np.int64], int]):
 
     def trajectory(self) -> Trajectory:
         """The record of the episode that has ended."""
-        assert self.done and self.ids, "the episode goes on; its trajectory is complete when it is done"
+        assert self.ids, "no episode has begun"
+        assert self.done, "the episode goes on"
         sampled = np.zeros(len(self.ids), dtype=np.bool_)
         for start, end in self._spans:
             sampled[start:end] = True
@@ -320,7 +322,8 @@ class TokenMDP(gymnasium.Env[NDArray[np.int64], int]):
             if not math.isfinite(reward):
                 raise ValueError(f"the turn's reward is {reward}")
             follow = [] if self.ids[-1] == self.chat.end_id else [self.chat.end_id]
-            follow += self.chat.glue_ids(message)
+            if not (terminated or truncated):
+                follow += self.chat.glue_ids(message)
         except Exception as error:  # whatever a game raises costs its own episode, never the run
             self._failure = f"environment_error: {type(error).__name__}: {error}"
             self._info["failure"] = self._failure
@@ -330,9 +333,9 @@ class TokenMDP(gymnasium.Env[NDArray[np.int64], int]):
         self._rewards.append(float(reward))
         self._messages = tuple(info.get("messages", ()))
         self._success = bool(info.get("success", False))
-        room = self.max_tokens_per_episode - len(self.ids) - len(follow)
+        full = len(self.ids) + len(follow) >= self.max_tokens_per_episode
         self._terminated = bool(terminated)
-        self._truncated = bool(truncated) or (not terminated and room < 1)
+        self._truncated = not terminated and (bool(truncated) or full)
         self.done = self._terminated or self._truncated
         if self.done:
             return []

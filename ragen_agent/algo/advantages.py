@@ -17,9 +17,7 @@ __all__ = ["NORMALISATIONS", "broadcast_to_tokens", "gae", "group_normalised", "
 NORMALISATIONS = ("grpo", "mean_only", "none")
 
 
-def group_normalised(
-    returns: Tensor, mode: str = "grpo", eps: float = 1e-6, counted: Tensor | None = None
-) -> Tensor:
+def group_normalised(returns: Tensor, mode: str = "grpo", eps: float = 1e-6, counted: Tensor | None = None) -> Tensor:
     """Advantages of whole episodes within the group that shares a level (RAGEN, StarPO with GRPO).
 
     `grpo`: (R - mean) / (std + eps), where std divides by G - 1 (the sample standard deviation, which is what
@@ -74,8 +72,7 @@ def broadcast_to_tokens(advantages: Tensor, sampled: Tensor) -> Tensor:
 def gae(
     rewards: Tensor, values: Tensor, sampled: Tensor, gamma: float = 1.0, lam: float = 1.0
 ) -> tuple[Tensor, Tensor]:
-    """Generalised advantage estimation over the sampled tokens (Schulman et al., arXiv 1506.02438, equation
-    16).
+    """Generalised advantage estimation over the sampled tokens (arXiv 1506.02438, equation 16).
 
     delta_t = r_t + gamma V_t' - V_t and A_t = delta_t + gamma lam A_t', where t' is the next *sampled*
     token of the row, and V_t' = A_t' = 0 after the last one. Tokens that were not sampled (prompt,
@@ -97,13 +94,11 @@ def gae(
     """
     if not rewards.shape == values.shape == sampled.shape or rewards.ndim != 2:
         raise ValueError(
-            f"rewards {tuple(rewards.shape)}, values {tuple(values.shape)} and sampled {tuple(sampled.shape)} "
+            f"rewards {tuple(rewards.shape)}, values {tuple(values.shape)}, sampled {tuple(sampled.shape)}; they "
             "must share one shape (rows, T)"
         )
     if bool((rewards.ne(0) & ~sampled).any()):
-        raise ValueError(
-            "a reward stands at a token that was not sampled; put it at its turn's last sampled token"
-        )
+        raise ValueError("a reward stands at a token that was not sampled; put it at its turn's last sampled token")
     advantages = torch.zeros_like(values)
     next_value = torch.zeros_like(values[:, 0])
     next_advantage = torch.zeros_like(next_value)
@@ -126,6 +121,7 @@ def whiten(x: Tensor, mask: Tensor, eps: float = 1e-8) -> Tensor:
     Args:
         x: float, any shape.
         mask: bool, the shape of x.
+        eps: added to the variance.
 
     Returns:
         float, the shape of x.

@@ -76,8 +76,7 @@ def keep_top(spread: Tensor, share: float = 0.25) -> Tensor:
 
 
 def keep_random(groups: int, share: float, generator: torch.Generator) -> Tensor:
-    """A random choice of as many groups as `keep_top` allows: the control that shows what the filter itself
-    adds.
+    """Choose as many groups as `keep_top` allows at random: the control that shows what the filter adds.
 
     Args:
         groups: how many groups there are.

@@ -61,9 +61,9 @@ def policy_loss(
     clip_high: float = 0.28,
     count: int | None = None,
 ) -> tuple[Tensor, PolicyStats]:
-    """Minus the token mean of min(rho A, clip(rho, 1 - clip_low, 1 + clip_high) A), rho = exp(new - old
-    log-prob).
+    """Minus the token mean of min(rho A, clip(rho, 1 - clip_low, 1 + clip_high) A).
 
+    rho is the probability ratio exp(log_probs - old_log_probs).
     PPO (arXiv 1707.06347, equation 7) over whole trajectories (RAGEN, arXiv 2504.20073, section on StarPO),
     with the higher upper bound of DAPO (arXiv 2503.14476, section 3.1), which StarPO-S takes;
     `clip_high=0.2` is the symmetric clip of StarPO.
@@ -84,9 +84,7 @@ def policy_loss(
         ValueError: clip bounds out of range, shapes that differ, an empty mask.
     """
     if not 0 <= clip_low < 1 or clip_high < 0:
-        raise ValueError(
-            f"clip_low={clip_low}, clip_high={clip_high}; need 0 <= clip_low < 1 and clip_high >= 0"
-        )
+        raise ValueError(f"clip_low={clip_low}, clip_high={clip_high}; need 0 <= clip_low < 1 and clip_high >= 0")
     zero = torch.zeros_like(log_probs)
     log_ratio = torch.where(mask, log_probs - old_log_probs, zero).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
     ratio = log_ratio.exp()
