@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from ragen_gym.registry import register_all
 
 if TYPE_CHECKING:
-    from ragen_gym.envs.step import StepEnv
     from ragen_gym.envs.reply import Reply
+    from ragen_gym.envs.step import StepEnv
     from ragen_gym.envs.turn import TurnEnv, make_turn
     from ragen_gym.levels import Level
     from ragen_gym.text import Vocabulary

@@ -1,12 +1,13 @@
-"""What a level is, how it is named, which split it belongs to, and how levels are kept in files.
+r"""What a level is, how it is named, which split it belongs to, and how levels are kept in files.
 
-A `Level` is data: the name of its game and the text of its first board in the game's own symbols. Its `Level.id` is a hash of
-just that (64-bit FNV-1a over the code points of ``name + "\\n" + text``, finished by SplitMix64's mixer), so it is the same
-everywhere and forever.
+A `Level` is data: the name of its game and the text of its first board in the game's own symbols. Its `Level.id` is a
+hash of just that (64-bit FNV-1a over the code points of ``name + "\n" + text``, finished by SplitMix64's mixer), so it
+is the same everywhere and forever.
 
-A split must not leak: two boards that differ by a rotation or a reflection are one problem. So the split is decided by the
-smallest hash among a board's eight rotations and reflections (its canonical form), salted with `SPLIT_VERSION`: 80 % of all
-canonical forms belong to ``train``, 10 % to ``validation``, 10 % to ``test``, whatever generator or knob made them.
+A split must not leak: two boards that differ by a rotation or a reflection are one problem. So the split is decided by
+the smallest hash among a board's eight rotations and reflections (its canonical form), salted with `SPLIT_VERSION`: 80
+% of all canonical forms belong to ``train``, 10 % to ``validation``, 10 % to ``test``, whatever generator or knob made
+them.
 """
 
 from __future__ import annotations
@@ -52,9 +53,7 @@ def split_of_hash(canonical: int) -> str:
 def check_split(split: str | None) -> str | None:
     """Return ``split`` unchanged, or raise a ValueError that names the splits."""
     if split is not None and split not in SPLITS:
-        raise ValueError(
-            f"split={split!r} is not a split: choose one of {', '.join(SPLITS)}, or None for all levels."
-        )
+        raise ValueError(f"split={split!r} is not a split: choose one of {', '.join(SPLITS)}, or None for all levels.")
     return split
 
 

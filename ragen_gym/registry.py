@@ -109,6 +109,7 @@ def add(row: Row) -> None:
         id=row.id,
         entry_point="ragen_gym.envs.step:StepEnv",
         max_episode_steps=row.horizon,
+        order_enforce=False,  # StepEnv refuses a step before reset or after the end itself
         kwargs={"name": row.name},
     )
 

@@ -1,12 +1,13 @@
 """Exact randomness: a seed gives independent streams, a stream gives one generator per episode.
 
 Every random number of the suite comes from SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number
-generators", OOPSLA 2014): the n-th output of a generator with key ``k`` is ``mix(k + n * GOLDEN)``. That is a pure function
-of two integers, so the same seed gives the same episode in every process, thread, platform, and in single and batch form.
+generators", OOPSLA 2014): the n-th output of a generator with key ``k`` is ``mix(k + n * GOLDEN)``. That is a pure
+function of two integers, so the same seed gives the same episode in every process, thread, platform, and in single and
+batch form.
 
-A seed has three streams, `Stream.LEVEL`, `Stream.DYNAMICS` and `Stream.REWARD`. The key of a stream is a hash of the seed and
-the stream's number; the n-th output of the stream is the key of the generator that serves the n-th episode. Replacing the
-seed of the noise (``options={"noise_seed": k}``) therefore never changes a level.
+A seed has three streams, `Stream.LEVEL`, `Stream.DYNAMICS` and `Stream.REWARD`. The key of a stream is a hash of the
+seed and the stream's number; the n-th output of the stream is the key of the generator that serves the n-th episode.
+Replacing the seed of the noise (``options={"noise_seed": k}``) therefore never changes a level.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Stream", "episode_keys", "mix", "stream_key", "uniforms"]
+__all__ = ["Keys", "Stream", "episode_keys", "mix", "stream_key", "uniforms"]
 
 GOLDEN = 0x9E3779B97F4A7C15
 _WORD = 0xFFFFFFFFFFFFFFFF
@@ -68,7 +69,8 @@ def episode_keys(key: int, first: int, count: int) -> Keys:
 def uniforms(keys: Keys, first: int, count: int) -> npt.NDArray[np.float64]:
     """Outputs ``first`` to ``first + count - 1`` of each generator as float64 in [0, 1), shape (len(keys), count)."""
     steps = np.arange(first + 1, first + count + 1, dtype=np.uint64) * np.uint64(GOLDEN)
-    return (_mix_array(keys[:, None] + steps) >> np.uint64(11)) * 2.0**-53
+    words = _mix_array(keys[:, None] + steps)
+    return np.ldexp((words >> np.uint64(11)).astype(np.float64), -53)
 
 
 def _mix_array(x: Keys) -> Keys:

@@ -84,12 +84,13 @@ def parse_grid(text: str, vocabulary: Vocabulary, game: str) -> bytes:
     codes = {symbol: code for code, symbol in enumerate(vocabulary.symbols)}
     if len({len(row) for row in rows}) > 1 or not rows[0]:
         raise ValueError(
-            f"{game}: the rows of a board must be equally long, and not empty; got lengths {[len(row) for row in rows]}."
+            f"{game}: the rows of a board must be equally long and not empty; got lengths {[*map(len, rows)]}."
         )
     unknown = sorted(set("".join(rows)) - set(codes))
     if unknown:
         raise ValueError(
-            f"{game}: unknown symbol {unknown[0]!r} in a board; vocabulary {vocabulary.name!r} has {' '.join(vocabulary.symbols)}"
+            f"{game}: unknown symbol {unknown[0]!r} in a board; "
+            f"vocabulary {vocabulary.name!r} has {' '.join(vocabulary.symbols)}"
         )
     return bytes([EDGE]).join(bytes(codes[symbol] for symbol in row) for row in rows)
 
@@ -113,22 +114,19 @@ def parse_coord(text: str, tiles: Sequence[str], game: str) -> bytes:
     lines = text.strip("\n").split("\n")
     size = re.fullmatch(r"board (\d+)x(\d+)", lines[0])
     if size is None:
-        raise ValueError(
-            f"{game}: a board in coordinates starts with a line like 'board 4x4', not {lines[0]!r}."
-        )
+        raise ValueError(f"{game}: a board in coordinates starts with a line like 'board 4x4', not {lines[0]!r}.")
     height, width = int(size[1]), int(size[2])
     board = bytearray(bytes([EDGE]).join([bytes(width)] * height))
     for line in lines[1:]:
         kind, colon, places = line.partition(": ")
         if not colon or kind not in tiles[1:] or not re.fullmatch(r"\(\d+,\d+\)( \(\d+,\d+\))*", places):
             raise ValueError(
-                f"{game}: cannot read {line!r}; write for example '{tiles[1]}: (0,1) (2,3)', with one of {', '.join(tiles[1:])}."
+                f"{game}: cannot read {line!r}; write for example '{tiles[1]}: (0,1) (2,3)', "
+                f"with one of {', '.join(tiles[1:])}."
             )
         for place in places.split(" "):
             row, column = (int(number) for number in place[1:-1].split(","))
             if row >= height or column >= width or board[row * (width + 1) + column]:
-                raise ValueError(
-                    f"{game}: {kind} at {place} is off the {height}x{width} board, or the place is taken."
-                )
+                raise ValueError(f"{game}: {kind} at {place} is off the {height}x{width} board, or the place is taken.")
             board[row * (width + 1) + column] = tiles.index(kind)
     return bytes(board)

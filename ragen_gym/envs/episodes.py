@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
 import numpy as np
 
-from ragen_gym.games.game import Game
-from ragen_gym.seeding import Stream, episode_keys, stream_key, uniforms
+from ragen_gym.games.game import Boards, Game
+from ragen_gym.seeding import Keys, Stream, episode_keys, stream_key, uniforms
 
-__all__ = ["Episode", "Episodes"]
+__all__ = ["DRAWS", "Episode", "Episodes", "draws"]
+
+#: Random numbers prepared at a time for each episode: as many as the paper's episodes have actions.
+DRAWS = 10
 
 _LARGEST_BLOCK = 256
-_DRAWS = 16
 
 
-class Episode(NamedTuple):
-    """The start of an episode."""
-
-    board: bytes
-    state: list[int]
-    level_id: str
-    noise_key: int
-    draws: list[float]
+#: The start of an episode: (board, state, level id, key of its noise, its first `DRAWS` random numbers, the last one
+#: first). A plain tuple, since a named one takes six times as long to make and resets are frequent.
+Episode = tuple[bytes, list[int], str, int, list[float]]
 
 
 class Episodes:
@@ -51,14 +46,12 @@ class Episodes:
         return self._block.pop()
 
     def take_with(self, board: bytes | None, noise_seed: int | None) -> Episode:
-        """The next episode, on another level or with another seed's noise (that seed's first) where they are given."""
-        episode = self.take()
-        if board is not None:
-            episode = start(self._game, board, episode.noise_key)
-        if noise_seed is None:
-            return episode
-        key = int(episode_keys(stream_key(noise_seed, self._game.noise), 0, 1)[0])
-        return episode._replace(noise_key=key, draws=draws(self._game, key, 0))
+        """The next episode, on another level or with the noise of another seed's first episode where they are given."""
+        drawn, _, _, key, _ = self.take()
+        board = drawn if board is None else board
+        if noise_seed is not None:
+            key = int(episode_keys(stream_key(noise_seed, self._game.noise), 0, 1)[0])
+        return _episodes(self._game, np.frombuffer(board, np.uint8)[None], np.array([key], np.uint64))[0]
 
     def _prepare(self, count: int) -> list[Episode]:
         game = self._game
@@ -68,32 +61,19 @@ class Episodes:
         else:
             picks = (uniforms(keys, 0, 1)[:, 0] * len(self._levels)).astype(np.intp)
             boards = np.frombuffer(b"".join(self._levels), np.uint8).reshape(len(self._levels), -1)[picks]
-        noise = episode_keys(self._noise_key, self._next, count)
-        rows: list[Any] = (
-            uniforms(noise, 0, _DRAWS)[:, ::-1].tolist() if game.stochastic else [[] for _ in noise]
-        )
-        block = zip(
-            map(bytes, boards),
-            game.starts(boards).tolist(),
-            game.ids(boards),
-            noise.tolist(),
-            rows,
-            strict=True,
-        )
-        return [Episode(*parts) for parts in block][::-1]
+        return _episodes(game, boards, episode_keys(self._noise_key, self._next, count))[::-1]
 
 
-def start(game: Game, board: bytes, noise_key: int) -> Episode:
-    """The start of an episode on this board."""
-    boards = np.frombuffer(board, np.uint8)[None]
-    return Episode(
-        board, game.starts(boards)[0].tolist(), game.ids(boards)[0], noise_key, draws(game, noise_key, 0)
-    )
-
-
-def draws(game: Game, noise_key: int, first: int) -> list[float]:
-    """The random numbers of the steps from ``first`` on, the last of them first, so that ``pop`` takes them in order."""
+def draws(game: Game, noise_keys: Keys, first: int) -> list[list[float]]:
+    """`DRAWS` random numbers of each episode from its step ``first`` on, the last one first, ready for ``pop``."""
     if not game.stochastic:
-        return []
-    row: list[float] = uniforms(np.array([noise_key], np.uint64), first, _DRAWS)[0, ::-1].tolist()
-    return row
+        return [[] for _ in noise_keys]
+    rows: list[list[float]] = uniforms(noise_keys, first, DRAWS)[:, ::-1].tolist()
+    return rows
+
+
+def _episodes(game: Game, boards: Boards, noise_keys: Keys) -> list[Episode]:
+    flat, cells = boards.tobytes(), boards.shape[1]
+    texts = [flat[i : i + cells] for i in range(0, len(flat), cells)]
+    states = game.starts(boards).tolist()
+    return list(zip(texts, states, game.ids(boards), noise_keys.tolist(), draws(game, noise_keys, 0), strict=True))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
 from gymnasium.error import ResetNeeded
 
-from ragen_gym.envs.episodes import Episode, Episodes, draws
+from ragen_gym.envs.episodes import DRAWS, Episode, Episodes, draws
 from ragen_gym.games.game import SUCCESS, Game, Solution
 from ragen_gym.levels import Level, check_split
 from ragen_gym.registry import Row, build_game, find
@@ -19,6 +19,7 @@ from ragen_gym.text import TEXT_FORMATS, TextFormat, Vocabulary
 __all__ = ["OBSERVATIONS", "StepEnv"]
 
 OBSERVATIONS = ("text", "grid")
+METADATA = {"render_modes": ["ansi"], "render_fps": 4}
 _OPTIONS = ("level", "noise_seed")
 
 
@@ -29,13 +30,14 @@ class StepEnv(gymnasium.Env[Any, int]):
     ``Discrete``: the ids of the game's ``Action`` enum, from 0.
 
     ## Observation Space
-    ``observation="text"``: ``Text``, the board in ``text_format`` and ``vocabulary``; the text parses back to the board.
-    ``observation="grid"``: ``Box`` of uint8 (height, width), the codes of the game's ``Tile`` enum.
+    ``observation="text"``: ``Text``, the board in ``text_format`` and ``vocabulary``; the text parses back to the
+    board. ``observation="grid"``: ``Box`` of uint8 (height, width), the codes of the game's ``Tile`` enum.
 
     ## Starting State
     ``reset(seed=s)`` starts the first episode of seed s, each later ``reset()`` the next one.
     ``options={"level": …}`` (a `Level` or a board's text) sets the level, ``options={"noise_seed": k}`` the seed of the
-    random draws after it: environments that share the seed and differ in ``noise_seed`` meet one level with different luck.
+    random draws after it: environments that share the seed and differ in ``noise_seed`` meet one level with different
+    luck.
 
     ## Information
     ``level_id`` (str), ``action_mask`` (int8 (actions,): 1 where the action can change the state) and
@@ -58,7 +60,7 @@ class StepEnv(gymnasium.Env[Any, int]):
     v0: first release.
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi"], "render_fps": 4}
+    metadata: dict[str, Any] = METADATA
 
     def __init__(
         self,
@@ -86,28 +88,25 @@ class StepEnv(gymnasium.Env[Any, int]):
         self._rule, self._params = self.game.rule, self.game.params
         self._stochastic, self._action_mask = self.game.stochastic, self.game.action_mask
         self._actions = len(self.game.Action)
-        self.action_space = spaces.Discrete(self._actions)
+        self.action_space: spaces.Discrete[Any] = spaces.Discrete(self._actions)
         self.observation_space = self._space()
         self._episodes: Episodes | None = None
         self._over = True
+        self._solution: Solution | None = None
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start an episode; see "Starting State" in the class."""
         if seed is not None or self._episodes is None:
             super().reset(seed=seed)
             seed = int(self.np_random.integers(2**63)) if seed is None else seed
             self._episodes = Episodes(self.game, seed, self.split, self._levels)
         episode = self._episodes.take() if not options else self._chosen(self._episodes, options)
-        self._start, self._level_id, self._noise_key = episode.board, episode.level_id, episode.noise_key
-        self._board, self._state = bytearray(episode.board), episode.state.copy()
-        self._draws = episode.draws
-        self._steps, self._over = 0, False
-        self._solution: Solution | None = None
-        return self._observe(self._board), {
+        self._start, self._state, self._level_id, self._noise_key, self._draws = episode
+        self._drawn, self._over, self._solution = DRAWS, False, None
+        board = self._board = bytearray(self._start)
+        return self._observe(board), {
             "level_id": self._level_id,
-            "action_mask": self._action_mask(self._board, self._state),
+            "action_mask": self._action_mask(board, self._state),
             "success": False,
         }
 
@@ -124,23 +123,21 @@ class StepEnv(gymnasium.Env[Any, int]):
             action = self._integer(action)
         if not 0 <= action < self._actions:
             raise ValueError(self._bad_action(action))
+        board, state = self._board, self._state
         u = 0.0
         if self._stochastic:
-            if not self._draws:
-                self._draws = draws(self.game, self._noise_key, self._steps)
-            u = self._draws.pop()
-        self._steps += 1
-        reward, outcome = self._rule(self._board, self._state, action, u, self._params)
+            u = self._draws.pop() if self._draws else self._draw()
+        reward, outcome = self._rule(board, state, action, u, self._params)
         if outcome:
             self._over = True
         return (
-            self._observe(self._board),
+            self._observe(board),
             reward,
             outcome > 0,
             False,
             {
                 "level_id": self._level_id,
-                "action_mask": self._action_mask(self._board, self._state),
+                "action_mask": self._action_mask(board, state),
                 "success": outcome == SUCCESS,
             },
         )
@@ -181,13 +178,16 @@ class StepEnv(gymnasium.Env[Any, int]):
         """A best action here, with that many actions left."""
         return self.solution().action(self._board, self._state, actions_left)
 
+    def _draw(self) -> float:
+        self._draws = draws(self.game, np.array([self._noise_key], np.uint64), self._drawn)[0]
+        self._drawn += DRAWS
+        return self._draws.pop()
+
     def _chosen(self, episodes: Episodes, options: dict[str, Any]) -> Episode:
         for option in options:
             _check("option", option, _OPTIONS)
         level = options.get("level")
-        return episodes.take_with(
-            None if level is None else self.game.board(level), options.get("noise_seed")
-        )
+        return episodes.take_with(None if level is None else self.game.board(level), options.get("noise_seed"))
 
     def _space(self) -> spaces.Space[Any]:
         if self.observation == "grid":
@@ -201,11 +201,7 @@ class StepEnv(gymnasium.Env[Any, int]):
         return np.frombuffer(bytes(board) + b"\xff", np.uint8).reshape(height, -1)[:, :width].copy()
 
     def _integer(self, action: Any) -> int:
-        if (
-            isinstance(action, bool)
-            or not isinstance(action, int | np.integer | np.ndarray)
-            or np.ndim(action)
-        ):
+        if isinstance(action, bool) or not isinstance(action, int | np.integer | np.ndarray) or np.ndim(action):
             raise ValueError(self._bad_action(action))
         return int(action)
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import string
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium
 from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.error import ResetNeeded
 
 from ragen_gym.envs.reply import SEPARATOR, parse_reply
@@ -37,21 +38,24 @@ class TurnEnv(gymnasium.Env[str, str]):
     As in `StepEnv`: ``reset(seed=s, options={"level": …, "noise_seed": …})``.
 
     ## Rewards
-    The sum of the rewards of the moves played, plus ``format_penalty`` if the reply is malformed or names an unknown action.
+    The sum of the rewards of the moves played, plus ``format_penalty`` if the reply is malformed or names an unknown
+    action.
 
     ## Episode End
-    Terminated when the game is over. Truncated after ``max_turns`` turns or ``max_actions`` actions.
+    Terminated when the game is over, or when the last turn of a game that is bounded by its rules (a bandit) has gone by.
+    Truncated after ``max_turns`` turns or ``max_actions`` actions.
 
     ## Information
-    ``messages`` (tuple of {"role", "content"}, the whole conversation), ``reply`` (`Reply`, None at reset), ``actions`` (ids
-    played this turn), ``rewards`` (of each of them), ``success`` (bool), ``level_id`` (str), ``turn`` (turns taken),
-    ``actions_left``.
+    ``messages`` (tuple of {"role", "content"}, the whole conversation), ``reply`` (`Reply`, None at reset),
+    ``actions`` (ids played this turn), ``rewards`` (of each of them), ``success`` (bool), ``level_id`` (str), ``turn``
+    (turns taken), ``actions_left``.
 
     ## Arguments
     env: a `StepEnv`.
     max_turns: turns in an episode.
     max_actions_per_turn: moves played of one reply.
-    max_actions: moves in an episode.
+    max_actions: moves in an episode. A game that is shorter by its rules lowers all three: a bandit of one pull has
+    one turn.
     format_penalty: added to the reward of a turn whose reply is malformed or names an unknown action.
     think: whether a reply must think in ``<think>`` tags before it answers.
     max_tokens_per_turn: a length limit that the messages state, or None; whoever samples the tokens enforces it.
@@ -63,7 +67,7 @@ class TurnEnv(gymnasium.Env[str, str]):
     v0: first release.
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi"], "render_fps": 4}
+    metadata: dict[str, Any] = StepEnv.metadata
 
     def __init__(
         self,
@@ -84,11 +88,11 @@ class TurnEnv(gymnasium.Env[str, str]):
             if not isinstance(budget, int) or budget < 1:
                 raise ValueError(f"{name}={budget!r} must be an integer from 1 on.")
         self.env = env
-        self.max_turns, self.max_actions_per_turn, self.max_actions = (
-            max_turns,
-            max_actions_per_turn,
-            max_actions,
-        )
+        longest = env.game.longest or max(max_turns, max_actions)
+        self._bounded = env.game.longest is not None and max_turns >= longest
+        self.max_turns = min(max_turns, longest)
+        self.max_actions_per_turn = min(max_actions_per_turn, longest)
+        self.max_actions = min(max_actions, longest)
         self.format_penalty, self.think, self.max_tokens_per_turn = (
             float(format_penalty),
             think,
@@ -128,13 +132,16 @@ class TurnEnv(gymnasium.Env[str, str]):
         return self._turn
 
     @property
+    def over(self) -> bool:
+        """Whether the episode has ended, or none was started."""
+        return self._over
+
+    @property
     def actions_left(self) -> int:
         """Moves that the budgets of turns and of actions still allow."""
         return min(self.max_actions - self._played, (self.max_turns - self._turn) * self.max_actions_per_turn)
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[str, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """Start an episode; the first message, and the information of the class's list."""
         super().reset(seed=seed)
         _, self._info = self.env.reset(seed=seed, options=options)
@@ -169,7 +176,9 @@ class TurnEnv(gymnasium.Env[str, str]):
         self._turn += 1
         self._played += len(actions)
         total = sum(rewards) + (self.format_penalty if reply.problem else 0.0)
-        truncated = not terminated and (self._turn == self.max_turns or self._played == self.max_actions)
+        spent = self._turn == self.max_turns or self._played == self.max_actions
+        terminated |= spent and self._bounded
+        truncated = spent and not terminated
         self._over = terminated or truncated
         message = self._say(total)
         return message, total, terminated, truncated, self._report(reply, tuple(actions), tuple(rewards))
@@ -220,48 +229,47 @@ def make_turn(
     Raises:
         ValueError: an unknown name or knob, or a value out of range; the message says what is allowed.
     """
-    return TurnEnv(
-        StepEnv(name, **knobs),
-        max_turns=max_turns,
-        max_actions_per_turn=max_actions_per_turn,
-        max_actions=max_actions,
-        format_penalty=format_penalty,
-        think=think,
-        max_tokens_per_turn=max_tokens_per_turn,
+    budgets: dict[str, Any] = {
+        "max_turns": max_turns,
+        "max_actions_per_turn": max_actions_per_turn,
+        "max_actions": max_actions,
+        "format_penalty": format_penalty,
+        "think": think,
+        "max_tokens_per_turn": max_tokens_per_turn,
+    }
+    env = TurnEnv(StepEnv(name, **knobs), **budgets)
+    env.spec = EnvSpec(
+        f"ragen/{env.env.row.name}-turn-v0", "ragen_gym.envs.turn:make_turn", kwargs={"name": name, **budgets, **knobs}
     )
+    return env
 
 
 def _instructions(env: TurnEnv) -> str:
     """The system message, made from the game's own tables."""
     game, vocabulary = env.game, env.env.vocabulary
     legend = ", ".join(f"{symbol} {meaning}" for symbol, meaning in game.legend(vocabulary))
-    names = (
-        ", ".join(action.name.capitalize() for action in game.Action) if legend else "the names of the arms"
-    )
+    names = ", ".join(action.name.capitalize() for action in game.Action) if legend else "the names of the arms"
     rewards = "; ".join(f"{value:g} for {what}" for what, value in game.rewards())
+    turns, actions = env.max_turns, env.max_actions
     lines = [
         game.description,
         f"Symbols: {legend}." if legend else "",
         f"Actions: {names}.",
         f"Rewards: {rewards}.",
-        f"You have {env.max_turns} turns and {env.max_actions} actions, at most {env.max_actions_per_turn} a turn.",
+        f"You have {turns} turn{'s' * (turns > 1)} and {actions} action{'s' * (actions > 1)}, "
+        f"at most {env.max_actions_per_turn} a turn.",
     ]
     return "\n".join(line for line in lines if line)
 
 
 def _message(env: TurnEnv, reward: float | None) -> str:
     """The user message of a turn."""
-    form = (
-        f"<answer>first {SEPARATOR} second</answer>"
-        if env.max_actions_per_turn > 1
-        else "<answer>action</answer>"
-    )
+    form = f"<answer>first {SEPARATOR} second</answer>" if env.max_actions_per_turn > 1 else "<answer>action</answer>"
     if env.think:
         form = "<think>your thoughts</think>" + form
     limit = f", in at most {env.max_tokens_per_turn} tokens" if env.max_tokens_per_turn else ""
     lines = [] if reward is None else [f"Reward: {reward:g}."]
-    over = env.turn == env.max_turns or env.actions_left == 0
-    if env._over or over:
+    if env.over:
         return "\n".join([*lines, "The episode is over.", env.board])
     lines += [
         f"Turn {env.turn + 1} of {env.max_turns}, actions left: {env.actions_left}.",

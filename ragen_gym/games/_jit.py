@@ -1,13 +1,13 @@
 """The one place that knows numba: the compiler's settings, and the compiled forms of what every kernel needs.
 
-Importing this module imports numba (about a third of a second), so the packages import it inside the functions that use it.
-Compiled code is cached on disk beside the sources, or in the user's cache folder where those cannot be written.
+Importing this module imports numba (about a third of a second), so the packages import it inside the functions that
+use it. Compiled code is cached on disk beside the sources, or in the user's cache folder where those cannot be written.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import numba
 import numpy as np
@@ -29,7 +29,7 @@ _27, _30, _31, _TEN = np.uint64(27), np.uint64(30), np.uint64(31), np.uint64(10)
 
 def compiled(function: F) -> F:
     """Compile a function of numbers and arrays on its first call; the result is cached on disk."""
-    return numba.njit(cache=True, nogil=True, error_model="numpy")(function)  # type: ignore[no-any-return]
+    return cast(F, numba.njit(cache=True, nogil=True, error_model="numpy")(function))
 
 
 @compiled
@@ -49,7 +49,7 @@ def next_word(key: np.uint64) -> tuple[np.uint64, np.uint64]:
 
 @compiled
 def row_hash(row: np.ndarray, codes: np.ndarray, basis: np.uint64) -> np.uint64:
-    """`ragen_gym.levels.text_hash` of a board: uint8 (cells,), with ``codes`` the code point of each tile, uint64 (256,)."""
+    """`ragen_gym.levels.text_hash` of a board, uint8 (cells,); ``codes`` are the tiles' code points, uint64 (256,)."""
     h = basis
     for j in range(row.shape[0]):
         h = (h ^ codes[row[j]]) * _PRIME
@@ -66,9 +66,7 @@ def row_hashes(rows: np.ndarray, codes: np.ndarray, basis: np.uint64) -> np.ndar
 
 
 @compiled
-def canonical_hash(
-    row: np.ndarray, codes: np.ndarray, basis: np.uint64, height: int, width: int
-) -> np.uint64:
+def canonical_hash(row: np.ndarray, codes: np.ndarray, basis: np.uint64, height: int, width: int) -> np.uint64:
     """The smallest hash among the eight rotations and reflections of a board: uint8 (height * (width + 1) - 1,)."""
     newline = np.uint64(10)
     stride = width + 1

@@ -1,17 +1,18 @@
 """The interface that every game implements.
 
-A game is a frozen dataclass whose fields are its knobs. Its state is a flat board (one byte a cell, rows separated by the
-byte `ragen_gym.text.EDGE`) and a short list of integers. Its rule is a plain function on those two, written once: the single environment
-runs it as Python over a `bytearray`, the batch runs the same function compiled over arrays of shape (num_envs, cells).
+A game is a frozen dataclass whose fields are its knobs. Its state is a flat board (one byte a cell, rows separated by
+the byte `ragen_gym.text.EDGE`) and a short list of integers. Its rule is a plain function on those two, written once:
+the single environment runs it as Python over a `bytearray`, the batch runs the same function compiled over arrays of
+shape (num_envs, cells).
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, MutableSequence, Sequence
-from dataclasses import fields
 from enum import IntEnum
 from functools import cached_property
+from inspect import signature
 from typing import Any, ClassVar
 
 import numpy as np
@@ -38,7 +39,8 @@ Rule = Callable[[Any, Any, int, float, Any], tuple[float, int]]
 class Solution(ABC):
     """Optimal play of one level, from every state that can be reached in it.
 
-    A state is a board, the integers beside it (`Game.starts` gives those of a first board), and the number of actions left.
+    A state is a board, the integers beside it (`Game.starts` gives those of a first board), and the number of actions
+    left.
     """
 
     @abstractmethod
@@ -55,7 +57,7 @@ class Solution(ABC):
 
 
 class Game(ABC):
-    """One game with its knobs set. Subclasses are frozen dataclasses; their docstring is their page in the documentation."""
+    """One game with its knobs set. Subclasses are frozen dataclasses; their docstring is their documentation page."""
 
     #: Name, as in the id ``ragen/<name>-v0`` and in `Level.game`.
     name: ClassVar[str]
@@ -66,7 +68,7 @@ class Game(ABC):
     #: The stream that a step's random number comes from.
     noise: ClassVar[Stream]
     #: The rule; see `Rule`.
-    rule: ClassVar[Rule]
+    rule: ClassVar[staticmethod[[Any, Any, int, float, Any], tuple[float, int]]]
     #: Symbol tables by name; the first is the game's own, in which levels are written.
     vocabularies: ClassVar[dict[str, Vocabulary]]
     #: One paragraph for the player.
@@ -75,7 +77,7 @@ class Game(ABC):
     @classmethod
     def knobs(cls) -> dict[str, Any]:
         """Names and defaults of the knobs."""
-        return {field.name: field.default for field in fields(cls)}  # type: ignore[arg-type]
+        return {name: parameter.default for name, parameter in signature(cls).parameters.items()}
 
     @property
     @abstractmethod
@@ -96,6 +98,11 @@ class Game(ABC):
     def stochastic(self) -> bool:
         """Whether the rule looks at its random number."""
         return True
+
+    @property
+    def longest(self) -> int | None:
+        """The most actions that an episode can have, or None where the rules set no limit."""
+        return None
 
     @abstractmethod
     def generate(self, keys: npt.NDArray[np.uint64], split: str | None) -> Boards:
@@ -130,9 +137,7 @@ class Game(ABC):
         """A function from a board to its text."""
 
     @abstractmethod
-    def parse(
-        self, text: str, vocabulary: Vocabulary | None = None, text_format: TextFormat = "grid"
-    ) -> bytes:
+    def parse(self, text: str, vocabulary: Vocabulary | None = None, text_format: TextFormat = "grid") -> bytes:
         """The board of a text; the inverse of the formatter.
 
         Raises:
@@ -192,13 +197,18 @@ class Game(ABC):
             if level.game != self.name:
                 raise ValueError(f"level {level.id} belongs to {level.game}, not to {self.name}.")
             level = level.text
-        return self.parse(level)
+        board = self.parse(level)
+        if self.over(board):
+            raise ValueError(f"{self.name}: the game on this board is over already; a level starts before that.")
+        return board
+
+    def over(self, board: Board) -> bool:
+        """Whether the board shows the end of a game."""
+        return False
 
     def fixed_boards(self, levels: Any, split: str | None) -> list[bytes]:
         """The boards of a file, or of a list of levels or texts, that belong to ``split``."""
-        chosen = (
-            read_levels(levels) if isinstance(levels, str) or hasattr(levels, "__fspath__") else list(levels)
-        )
+        chosen = read_levels(levels) if isinstance(levels, str) or hasattr(levels, "__fspath__") else list(levels)
         boards = [self.board(level) for level in chosen]
         kept = [board for board in boards if check_split(split) in (None, self.split_of(board))]
         if not kept:

@@ -56,7 +56,8 @@ class GridGame(Game):
         """`Level.id` of each board."""
         from ragen_gym.games._jit import row_hashes
 
-        return [f"{value:016x}" for value in row_hashes(boards, *self.identity).tolist()]
+        digits = row_hashes(boards, *self.identity).astype(">u8").tobytes().hex()
+        return [digits[i : i + 16] for i in range(0, len(digits), 16)]
 
     def split_of(self, board: Board) -> str | None:
         """The split that owns this board and its seven rotations and reflections."""
@@ -75,10 +76,8 @@ class GridGame(Game):
             return lambda board: coord_text(board, tiles, width)
         return lambda board: f"{grid(board)}\n{coord_text(board, tiles, width)}"
 
-    def parse(
-        self, text: str, vocabulary: Vocabulary | None = None, text_format: TextFormat = "grid"
-    ) -> bytes:
-        """The board of a text in any of the formats; raises ValueError where the formatter could not have written it."""
+    def parse(self, text: str, vocabulary: Vocabulary | None = None, text_format: TextFormat = "grid") -> bytes:
+        """The board of a text in any format; a ValueError where the formatter could not have written it."""
         vocabulary = vocabulary or self.own_vocabulary
         if text_format == "coord":
             board = parse_coord(text, self.tile_names, self.name)
@@ -88,9 +87,7 @@ class GridGame(Game):
             grid, _, coordinates = text.partition("\nboard ")
             board = parse_grid(grid, vocabulary, self.name)
             if parse_coord("board " + coordinates, self.tile_names, self.name) != board:
-                raise ValueError(
-                    f"{self.name}: the grid and the coordinates of this text are two different boards."
-                )
+                raise ValueError(f"{self.name}: the grid and the coordinates of this text are two different boards.")
         edges = board.count(EDGE)
         height, width = edges + 1, (len(board) - edges) // (edges + 1)
         if (height, width) != (self.height, self.width):

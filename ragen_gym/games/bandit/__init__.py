@@ -31,7 +31,8 @@ class Bandit(Game):
     arm is must be guessed from its name, a Teacher being steadier than a Trader.
 
     ## Starting State
-    A pair of names, drawn uniformly from the split's pairs; a fair coin decides which is named first. The paper's lists are
+    A pair of names, drawn uniformly from the split's pairs; a fair coin decides which is named first. The paper's
+    lists are
     the splits: train its 12 pairs less the last two, validation those two, test the 8 held-out pairs.
 
     ## Rewards
@@ -93,6 +94,11 @@ class Bandit(Game):
         """Two arms."""
         return 2
 
+    @property
+    def longest(self) -> int:
+        """The pulls."""
+        return self.pulls
+
     @cached_property
     def pairs(self) -> tuple[tuple[str, str], ...]:
         """The pairs (low, high) in play."""
@@ -111,9 +117,7 @@ class Bandit(Game):
     def generate(self, keys: npt.NDArray[np.uint64], split: str | None) -> Boards:
         """A pair and an order for each key: uint8 (len(keys), 2) of arm codes."""
         if split is not None and self.names is not None:
-            raise ValueError(
-                f"{self.name}: names= chooses the arms itself; give split=None, or leave names out."
-            )
+            raise ValueError(f"{self.name}: names= chooses the arms itself; give split=None, or leave names out.")
         check_split(split)
         chosen = [i for i, pair in enumerate(self.pairs) if split in (None, SPLIT_OF_PAIR.get(pair))]
         from ragen_gym.seeding import uniforms
@@ -149,9 +153,7 @@ class Bandit(Game):
     def formatter(self, vocabulary: Vocabulary, text_format: TextFormat) -> Callable[[Board], str]:
         """The two names, one a line."""
         if text_format != "grid":
-            raise ValueError(
-                f"{self.name}: text_format={text_format!r} does not fit arms; leave it at 'grid'."
-            )
+            raise ValueError(f"{self.name}: text_format={text_format!r} does not fit arms; leave it at 'grid'.")
         arms = self.arms
         texts: dict[tuple[int, int], str] = {
             (a, b): f"{arms[a]}\n{arms[b]}"
@@ -160,9 +162,7 @@ class Bandit(Game):
         }
         return lambda board: texts[board[0], board[1]]
 
-    def parse(
-        self, text: str, vocabulary: Vocabulary | None = None, text_format: TextFormat = "grid"
-    ) -> bytes:
+    def parse(self, text: str, vocabulary: Vocabulary | None = None, text_format: TextFormat = "grid") -> bytes:
         """The board of two names, one a line."""
         names = text.strip("\n").split("\n")
         codes = {arm: code for code, arm in enumerate(self.arms)}
@@ -196,10 +196,13 @@ class Bandit(Game):
 
 @dataclass(frozen=True)
 class BanditRev(Bandit):
-    __doc__ = (Bandit.__doc__ or "").replace(
-        "## Starting State",
-        "Here the names mislead: low and high are swapped, so a Teacher is the risky one.\n\n    ## Starting State",
-    )
+    """The bandit whose names mislead: a Teacher is the risky arm, a Trader the safe one.
+
+    ## Description
+    As `Bandit`, with the roles of the two names of each pair exchanged (arXiv 2504.20073, section 3.1). It asks
+    whether an agent believes what it is paid or what the names suggest. All else, splits and arguments too, is as in
+    `Bandit`.
+    """
 
     name = "BanditRev"
     reversed: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""The names of the arms and the splits they belong to: the lists of the RAGEN code (pairs of a steady and a risky trade)."""
+"""The names of the arms and their splits: the lists of the RAGEN code, pairs of a steady and a risky trade."""
 
 from __future__ import annotations
 

@@ -24,9 +24,10 @@ class FrozenLake(GridGame):
     """A lake of ice with holes in it: reach the goal, whichever way the ice lets you slide.
 
     ## Description
-    Gymnasium's FrozenLake as the RAGEN paper plays it (arXiv 2504.20073, section 3.1): start and goal lie anywhere, every
-    level has a path, and a move may slip. A move goes in the intended direction with probability ``success_rate`` and in each
-    perpendicular direction with half of the rest. A move off the board leaves the player where it is.
+    Gymnasium's FrozenLake as the RAGEN paper plays it (arXiv 2504.20073, section 3.1): start and goal lie anywhere,
+    every level has a path, and a move may slip. A move goes in the intended direction with probability
+    ``success_rate`` and in each perpendicular direction with half of the rest. A move off the board leaves the player
+    where it is.
 
     ## Starting State
     Start and goal are drawn uniformly, every other cell is ice with probability ``frozen_prob``, and levels without a
@@ -63,7 +64,10 @@ class FrozenLake(GridGame):
         "digits": Vocabulary("digits", "012345"),
         "punctuation": Vocabulary("punctuation", ".o*@x+"),
     }
-    description = "You stand on a frozen lake. Walk over the ice to the goal and keep out of the holes. You cannot leave the board."
+    description = (
+        "You stand on a frozen lake. Walk over the ice to the goal and keep out of the holes. "
+        "You cannot leave the board."
+    )
 
     def __post_init__(self, size: int | None) -> None:
         if size is not None:
@@ -75,18 +79,14 @@ class FrozenLake(GridGame):
                 raise ValueError(f"FrozenLake: {side}={value!r} must be an integer from 2 to 64.")
         for chance in ("frozen_prob", "success_rate"):
             if not 0 <= getattr(self, chance) <= 1:
-                raise ValueError(
-                    f"FrozenLake: {chance}={getattr(self, chance)!r} must be a probability, from 0 to 1."
-                )
+                raise ValueError(f"FrozenLake: {chance}={getattr(self, chance)!r} must be a probability, from 0 to 1.")
         longest = self.height * self.width - 1 if self.random_start else self.height + self.width - 2
         if not 1 <= self.min_path <= self.height * self.width - 1:
-            raise ValueError(
-                f"FrozenLake: min_path={self.min_path!r} must be from 1 to {longest} on this board."
-            )
+            raise ValueError(f"FrozenLake: min_path={self.min_path!r} must be from 1 to {longest} on this board.")
 
     @cached_property
     def params(self) -> tuple[tuple[int, int, int, int], int, float, float]:
-        """(step of each direction over the board, bytes of a board, P(intended), P(intended or first perpendicular))."""
+        """(offset of each direction on the board, bytes of a board, P(intended), P(intended or first side))."""
         stride = self.width + 1
         return (-1, stride, 1, -stride), self.cells, float(self.success_rate), (1 + self.success_rate) / 2
 
@@ -103,7 +103,9 @@ class FrozenLake(GridGame):
 
     def starts(self, boards: Boards) -> npt.NDArray[np.int32]:
         """The player's cell on each board, int32 (n, 1)."""
-        return np.argmax(np.isin(boards, rules.PLAYERS), axis=1, keepdims=True).astype(np.int32)
+        player = (boards >= rules.Tile.PLAYER) & (boards <= rules.Tile.PLAYER_ON_GOAL)
+        cells: npt.NDArray[np.int32] = player.argmax(axis=1, keepdims=True).astype(np.int32)
+        return cells
 
     @cached_property
     def _masks(self) -> list[npt.NDArray[np.int8]]:
@@ -128,9 +130,11 @@ class FrozenLake(GridGame):
         player = sum(board.count(tile) for tile in rules.PLAYERS)
         goal = board.count(rules.Tile.GOAL) + board.count(rules.Tile.PLAYER_ON_GOAL)
         if (player, goal) != (1, 1):
-            raise ValueError(
-                f"FrozenLake: a board has one player and one goal; this one has {player} and {goal}."
-            )
+            raise ValueError(f"FrozenLake: a board has one player and one goal; this one has {player} and {goal}.")
+
+    def over(self, board: Board) -> bool:
+        """Whether the player is in a hole or on the goal."""
+        return rules.Tile.PLAYER not in board
 
     def rewards(self) -> tuple[tuple[str, float], ...]:
         """What is rewarded."""

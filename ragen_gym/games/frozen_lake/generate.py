@@ -23,9 +23,7 @@ _LOW, _32 = np.uint64(0xFFFFFFFF), np.uint64(32)
 
 
 @compiled
-def _path_length(
-    board: np.ndarray, start: int, goal: int, stride: int, distance: np.ndarray, queue: np.ndarray
-) -> int:
+def _path_length(board: np.ndarray, start: int, goal: int, stride: int, distance: np.ndarray, queue: np.ndarray) -> int:
     """Moves on a shortest path over cells that are not holes (1) or edges (255), or -1: breadth-first search."""
     cells = board.shape[0]
     distance[:] = -1
@@ -40,7 +38,7 @@ def _path_length(
             if 0 <= target < cells and distance[target] < 0 and board[target] != 1 and board[target] != 255:
                 distance[target] = distance[cell] + 1
                 if target == goal:
-                    return distance[target]
+                    return int(distance[target])
                 queue[tail] = target
                 tail += 1
     return -1
@@ -68,7 +66,7 @@ def _fill(
         key, board = keys[i], boards[i]
         found = False
         for _ in range(tries):
-            start, goal = 0, n - 1
+            start, goal = np.int64(0), np.int64(n - 1)
             if random_start:
                 key, word = next_word(key)
                 start = np.int64(((word & _LOW) * np.uint64(n)) >> _32)
@@ -89,7 +87,7 @@ def _fill(
                 spare = not spare
                 board[j] = 0 if draw < frozen else 1
             board[start], board[goal] = 3, 2
-            length = _path_length(board, start, goal, stride, distance, queue)
+            length = _path_length(board, int(start), int(goal), stride, distance, queue)
             if length >= min_path and (
                 split < 0 or split_index(canonical_hash(board, codes, basis, height, width)) == split
             ):
@@ -122,8 +120,9 @@ def generate(game: FrozenLake, keys: npt.NDArray[np.uint64], split: str | None) 
     )
     if failed >= 0:
         raise ValueError(
-            f"FrozenLake: no level in {MAX_TRIES} draws has a path of min_path={game.min_path} moves or more with "
-            f"height={game.height}, width={game.width}, frozen_prob={game.frozen_prob}, random_start={game.random_start}, "
+            f"FrozenLake: no level in {MAX_TRIES} draws has a path of min_path={game.min_path} moves or more "
+            f"with height={game.height}, width={game.width}, frozen_prob={game.frozen_prob}, "
+            f"random_start={game.random_start}, "
             f"split={split!r}; ask for a shorter path, more ice or a larger board."
         )
     return boards

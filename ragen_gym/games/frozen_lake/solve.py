@@ -24,8 +24,8 @@ _TIE = 1e-12
 class FrozenLakeSolution(Solution):
     """For every cell and every number of actions left: the best chance of reaching the goal, and how.
 
-    Among the actions with the best chance it takes one with the least expected number of actions; where no chance is left it
-    takes one whose intended direction is nearest to the goal.
+    Among the actions with the best chance it takes one with the least expected number of actions; where no chance is
+    left it takes one whose intended direction is nearest to the goal.
     """
 
     def __init__(self, game: FrozenLake, board: Board) -> None:
@@ -77,5 +77,6 @@ class FrozenLakeSolution(Solution):
             nearer = distance[self._targets[:, :, 0]].min(1) + 1
             nearer = np.where(self._over, distance, np.minimum(distance, nearer))
             if np.array_equal(nearer, distance):
-                return distance[self._targets[:, :, 0]].argmin(1)
+                nearest: npt.NDArray[np.intp] = distance[self._targets[:, :, 0]].argmin(1)
+                return nearest
             distance = nearer
