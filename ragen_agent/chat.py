@@ -185,7 +185,7 @@ class ChatFormat:
         if self._control_ids(ids) != expected:
             raise ValueError(
                 f"a message holds a special token that has no other spelling: {pieces[1::2]!r}; choose "
-                " symbols for the board that are not special tokens"
+                "symbols for the board that are not special tokens"
             )
         return ids
 
