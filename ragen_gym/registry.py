@@ -82,19 +82,22 @@ def find(name: str) -> Row:
     raise ValueError(f"{name!r} is not a game of this suite: choose one of {', '.join(TABLE)}.{hint}")
 
 
-def build_game(row: Row, knobs: dict[str, Any]) -> Game:
-    """The row's game with these knobs over the row's own.
+def build_game(row: Row, knobs: dict[str, Any], preset: str | None = None) -> Game:
+    """The row's game: these knobs over those of the preset, those over the row's own.
 
     Raises:
-        ValueError: a knob that the game does not have, or a value out of range.
+        ValueError: a knob or preset that the game does not have, or a value out of range.
     """
-    known = row.game_class.knobs()
+    known, presets = row.game_class.knobs(), row.game_class.presets
+    if preset is not None and preset not in presets:
+        raise ValueError(f"{row.name} has no preset {preset!r}: it has {', '.join(presets) or 'none'}.")
     for knob in knobs:
         if knob not in known:
             near = get_close_matches(knob, known, n=1)
             hint = f" Did you mean {near[0]}?" if near else ""
             raise ValueError(f"{row.name} has no knob {knob!r}: it has {', '.join(known)}.{hint}")
-    return row.game_class(**{**row.knobs, **knobs})
+    chosen = presets[preset] if preset else {}
+    return row.game_class(**{**row.knobs, **chosen, **knobs})
 
 
 def add(row: Row) -> None:

@@ -48,6 +48,7 @@ class StepEnv(gymnasium.Env[Any, int]):
     observation: ``"text"`` or ``"grid"``.
     text_format: ``"grid"``, ``"coord"`` or ``"grid_coord"``.
     vocabulary: name of one of the game's vocabularies, or a `ragen_gym.text.Vocabulary`.
+    preset: a difficulty of the game, such as ``"easy"``; the knobs given besides go before those of the preset.
     split: ``"train"``, ``"validation"``, ``"test"``, or None for all levels.
     levels: path of a level file, or a list of levels or board texts, to draw from instead of generating.
     render_mode: ``"ansi"`` or None.
@@ -69,13 +70,14 @@ class StepEnv(gymnasium.Env[Any, int]):
         observation: Literal["text", "grid"] = "text",
         text_format: TextFormat = "grid",
         vocabulary: str | Vocabulary | None = None,
+        preset: str | None = None,
         split: str | None = None,
         levels: Any = None,
         render_mode: str | None = None,
         **knobs: Any,
     ) -> None:
         self.row: Row = find(name)
-        self.game: Game = build_game(self.row, knobs)
+        self.game: Game = build_game(self.row, knobs, preset)
         _check("observation", observation, OBSERVATIONS)
         _check("text_format", text_format, TEXT_FORMATS)
         _check("render_mode", render_mode, (*self.metadata["render_modes"], None))

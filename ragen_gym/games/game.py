@@ -71,6 +71,8 @@ class Game(ABC):
     rule: ClassVar[staticmethod[[Any, Any, int, float, Any], tuple[float, int]]]
     #: Symbol tables by name; the first is the game's own, in which levels are written.
     vocabularies: ClassVar[dict[str, Vocabulary]]
+    #: Difficulties by name, from easy to hard: the knobs that each sets. None changes the size of the board.
+    presets: ClassVar[dict[str, dict[str, Any]]] = {}
     #: One paragraph for the player.
     description: ClassVar[str]
 

@@ -61,6 +61,11 @@ class Bandit(Game):
     rule = staticmethod(rules.step)
     reversed: ClassVar[bool] = False
     vocabularies: ClassVar[dict[str, Vocabulary]] = {"names": Vocabulary("names", ())}
+    presets: ClassVar[dict[str, dict[str, Any]]] = {
+        "easy": {"high_prob": 0.5},
+        "medium": {"high_prob": 0.25},
+        "hard": {"high_prob": 0.18},
+    }
     description = (
         "You play a bandit with two arms. One pays a small sum every time, the other pays a large sum now and then. "
         "Their names hint at which is which. Choose the arm that pays more on average."

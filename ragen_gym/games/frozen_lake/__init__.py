@@ -64,6 +64,12 @@ class FrozenLake(GridGame):
         "digits": Vocabulary("digits", "012345"),
         "punctuation": Vocabulary("punctuation", ".o*@x+"),
     }
+    presets: ClassVar[dict[str, dict[str, Any]]] = {
+        "easy": {"success_rate": 1.0, "frozen_prob": 0.9},
+        "medium": {"success_rate": 1.0, "min_path": 3},
+        "hard": {"success_rate": 0.8, "min_path": 3},
+        "expert": {"success_rate": 1 / 3, "min_path": 3},
+    }
     description = (
         "You stand on a frozen lake. Walk over the ice to the goal and keep out of the holes. "
         "You cannot leave the board."
