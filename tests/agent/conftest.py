@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
+from hypothesis import settings
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from ragen_agent import ChatFormat
+
+# How long an example takes says nothing on a busy machine.
+settings.register_profile("unhurried", deadline=None)
+settings.load_profile("unhurried")
 
 TEMPLATES = {
     # Qwen2.5: ChatML with a default system message.
@@ -46,14 +52,18 @@ LLAMA_SPECIAL = ("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<unk
 CORPUS = (
     "You are helpful. system user assistant: <think> The goal is above. </think><answer>Up || Left</answer>",
     "Turn 1 of 5, actions left: 10.\nP___\n_O__\n__O_\n___G\nReply with <think>thoughts</think><answer>Up</answer>",
+    "You go nowhere: Down || Down, Right || Down || Left",
     "the lake is frozen and the holes are deep\n\n\n  move  Up, Down, Left or Right  -0.1 for each action\n",
 )
 
 
 def _byte_level_bpe() -> Tokenizer:
-    """Merges learnt from the corpus within GPT-2's word pattern, so that ' the' and '\\n\\n' are single tokens."""
+    """Merges within the word pattern of Llama 3 and Qwen, where ' the' and '\\n\\n' are single tokens."""
+    words = r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    split = pre_tokenizers.Split(Regex(words), "isolated")
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, byte_level])
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(
@@ -68,10 +78,9 @@ def _byte_level_bpe() -> Tokenizer:
 
 def _word_level() -> Tokenizer:
     """Whole words, white space kept; the special tokens are words of its vocabulary too, split or not."""
-    pattern = r"\s|[^\s]+"
-    words = sorted({word for text in CORPUS for word in text.replace("\n", " \n ").split(" ")} - {""})
-    signs = [" ", "\n", "system", "user", "assistant", "system:", "user:", "P", "_", "G", "O"]
-    names = dict.fromkeys([*SPECIAL, *LLAMA_SPECIAL, *words, *signs])
+    pattern = r"<\|[a-z_]+\|>|</?[a-z]+>|\s|[A-Za-z]+|\S"
+    words = sorted({word for text in CORPUS for word in re.findall(pattern, text)})
+    names = dict.fromkeys([*SPECIAL, *LLAMA_SPECIAL, *words])
     tokenizer = Tokenizer(models.WordLevel({name: i for i, name in enumerate(names)}, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(pattern), "isolated")
     tokenizer.decoder = decoders.Fuse()
