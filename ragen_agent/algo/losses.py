@@ -44,8 +44,7 @@ def masked_mean(x: Tensor, mask: Tensor, count: int | None = None) -> Tensor:
     Raises:
         ValueError: shapes that differ, or no entry to average over.
     """
-    if x.shape != mask.shape:
-        raise ValueError(f"values {tuple(x.shape)} and mask {tuple(mask.shape)} must have the same shape")
+    _check_shapes(x, mask)
     number = int(mask.sum()) if count is None else count
     if number < 1:
         raise ValueError("the mask selects no token; skip the update when no token is left to learn from")
@@ -85,6 +84,7 @@ def policy_loss(
     """
     if not 0 <= clip_low < 1 or clip_high < 0:
         raise ValueError(f"clip_low={clip_low}, clip_high={clip_high}; need 0 <= clip_low < 1 and clip_high >= 0")
+    _check_shapes(log_probs, old_log_probs, advantages, mask)
     zero = torch.zeros_like(log_probs)
     log_ratio = torch.where(mask, log_probs - old_log_probs, zero).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
     ratio = log_ratio.exp()
@@ -129,6 +129,7 @@ def value_loss(
     """
     if clip <= 0:
         raise ValueError(f"clip is {clip}; it must be above 0 (float('inf') turns clipping off)")
+    _check_shapes(values, old_values, returns, mask)
     clipped = torch.maximum(torch.minimum(values, old_values + clip), old_values - clip)
     return 0.5 * masked_mean(torch.maximum((values - returns) ** 2, (clipped - returns) ** 2), mask, count)
 
@@ -143,9 +144,9 @@ def entropy_of(logits: Tensor) -> Tensor:
         float32 (...), in [0, log(vocabulary)].
     """
     log_probs = torch.log_softmax(logits.float(), dim=-1)
-    # A forbidden entry has p log p = 0, which 0 * -inf would not give.
-    terms = torch.where(log_probs > -torch.inf, log_probs.exp() * log_probs, torch.zeros_like(log_probs))
-    return -terms.sum(dim=-1)
+    # A forbidden entry has p log p = 0; 0 * -inf would be NaN, and so would its gradient.
+    finite = torch.where(log_probs > -torch.inf, log_probs, torch.zeros_like(log_probs))
+    return -(log_probs.exp() * finite).sum(dim=-1)
 
 
 def kl_penalty(log_probs: Tensor, ref_log_probs: Tensor, kind: str = "k1") -> Tensor:
@@ -174,3 +175,9 @@ def kl_penalty(log_probs: Tensor, ref_log_probs: Tensor, kind: str = "k1") -> Te
     if kind == "k3":
         return torch.exp(-d) - 1 + d
     raise ValueError(f"kind is {kind!r}; it must be k1, k2 or k3")
+
+
+def _check_shapes(*tensors: Tensor) -> None:
+    """Broadcasting would hide a mistake here, so every tensor must have the shape of the mask, the last one."""
+    if any(tensor.shape != tensors[-1].shape for tensor in tensors):
+        raise ValueError(f"the tensors must have one shape, got {[tuple(tensor.shape) for tensor in tensors]}")
