@@ -1,0 +1,1 @@
+"""The commands of ``ragen-gym``, a module for each group of them."""

@@ -1,0 +1,139 @@
+"""``ragen-gym play``: play a game move by move, or turn by turn as a language model does."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+
+from ragen_gym.commands.knobs import add_environment_options, chosen_environment
+from ragen_gym.commands.session import Session
+from ragen_gym.commands.terminal import can_read_keys, colourful, painted, read_keys, read_lines
+from ragen_gym.envs.reply import SEPARATOR
+from ragen_gym.envs.turn import TurnEnv, make_turn
+
+__all__ = ["add", "play_moves", "play_turns"]
+
+_HINT, _NEXT, _QUIT = ("?", "hint"), ("n", "next"), ("q", "quit")
+
+_EXAMPLES = f"""\
+While playing: the keys or the names of the actions (several with {SEPARATOR} between them), ? for the oracle's
+advice, n for the next level, q to quit.
+
+examples:
+  ragen-gym play FrozenLake
+  ragen-gym play FrozenLake --knob size=6 --knob success_rate=1
+  ragen-gym play Bandit --split test --seed 7
+  echo 'Up {SEPARATOR} Left' | ragen-gym play FrozenLake
+"""
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "play",
+        help="play a game in the terminal",
+        description="Play a game in the terminal.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_environment_options(parser)
+    parser.add_argument("--seed", type=int, default=0, help="seed of the levels and their noise (default: 0)")
+    parser.add_argument("--turn", action="store_true", help="type whole replies, as a language model gives them")
+    parser.add_argument("--no-think", action="store_true", help="with --turn: replies without <think> tags")
+    parser.add_argument("--lines", action="store_true", help="type words and Enter, even where keys can be read")
+    parser.set_defaults(run=_play)
+
+
+def _play(arguments: argparse.Namespace) -> int:
+    row, chosen = chosen_environment(arguments)
+    if arguments.turn:
+        env = make_turn(row.name, think=not arguments.no_think, **chosen)
+        return play_turns(env, arguments.seed, read_lines(sys.stdin, "\nreply> "))
+    if arguments.lines or not can_read_keys(sys.stdin):
+        return play_moves(Session(row, chosen, arguments.seed), read_lines(sys.stdin, "> "))
+    return play_moves(Session(row, chosen, arguments.seed), read_keys(sys.stdin))
+
+
+def play_moves(session: Session, words: Iterator[str]) -> int:
+    """Play level after level with the words or keys of a player, until there are no more or one says to quit."""
+    print(f"{session.env.game.description}\n{session.menu}")
+    _show(session)
+    for line in words:
+        for word in (part.strip().lower() for part in line.split(SEPARATOR)):
+            if word in _QUIT:
+                print(session.summary)
+                return 0
+            if word in _NEXT:
+                session.next_level()
+                _show(session)
+            elif word and session.over:
+                print("This level is over: n plays the next one, q quits.")
+            elif word in _HINT:
+                print(session.advice())
+            elif word:
+                _move(session, word)
+    print(session.summary)
+    return 0
+
+
+def _move(session: Session, word: str) -> None:
+    action = session.action_of(word)
+    if action is None:
+        print(f"{word!r} is not an action. {session.menu}")
+        return
+    print("\n" + session.play(action))
+    if session.env.game.own_vocabulary.symbols:
+        print(_board(session))
+    if session.over:
+        print("n plays the next level, q quits.")
+
+
+def _show(session: Session) -> None:
+    env = session.env
+    print(
+        f"\nLevel {env.level.id}, {session.budget} action{'s' * (session.budget > 1)} to play\n{_board(session)}",
+        flush=True,
+    )
+
+
+def _board(session: Session) -> str:
+    env = session.env
+    if not colourful(sys.stdout) or env.text_format != "grid":
+        return env.text
+    return painted(env.game, env.state[0], env.vocabulary, env.text)
+
+
+def play_turns(env: TurnEnv, seed: int, lines: Iterator[str]) -> int:
+    """Play level after level with whole replies, each one line, until there are no more or one says to quit."""
+    ended: list[bool] = []
+    message, _ = env.reset(seed=seed)
+    print(f"{env.instructions}\n\n{message}", flush=True)
+    for line in lines:
+        word = line.strip().lower()
+        if word in _QUIT:
+            break
+        if word in _NEXT:
+            message, _ = env.reset()
+            print(message, flush=True)
+        elif word and env.over:
+            print("This level is over: n plays the next one, q quits.")
+        elif word in _HINT:
+            print(f"The oracle plays {env.action_names[env.oracle_action()]}.")
+        elif word:
+            ended += _take(env, line)
+    print(f"{sum(ended)} of {len(ended)} levels solved.")
+    return 0
+
+
+def _take(env: TurnEnv, line: str) -> list[bool]:
+    """Take one reply; whether the level ended in success, in a list that is empty while it goes on."""
+    message, _, terminated, truncated, info = env.step(line)
+    reply = info["reply"]
+    played = ", ".join(env.action_names[action] for action in info["actions"]) or "nothing"
+    print(f"\nPlayed: {played}." + (f" Problem: {reply.problem.value}." if reply.problem else ""))
+    print(message, flush=True)
+    if not (terminated or truncated):
+        return []
+    print("Success! " * info["success"] + "n plays the next level, q quits.")
+    return [bool(info["success"])]
