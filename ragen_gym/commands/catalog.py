@@ -102,7 +102,7 @@ def _print(facts: dict[str, Any]) -> None:
     horizon = f"truncated after {facts['horizon']} steps" if facts["horizon"] else "ended by its rules alone"
     print(f"\nBoard         {facts['height']} x {facts['width']}, {horizon}")
     print(f"Actions       {', '.join(f'{value} {name}' for name, value in facts['actions'].items())}")
-    print(f"Observation   {facts['observation_space'].replace(chr(10), '\\n')}")
+    print("Observation   " + facts["observation_space"].replace("\n", "\\n"))
     if facts["symbols"]:
         print(f"Symbols       {', '.join(f'{symbol} {meaning}' for symbol, meaning in facts['symbols'].items())}")
     print(f"Rewards       {'; '.join(f'{value:g} {what}' for what, value in facts['rewards'].items())}")
