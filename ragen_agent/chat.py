@@ -2,8 +2,7 @@
 
 A multi-turn episode is one row of ids: the prompt, a sampled reply, the template's glue with the next
 message, the next sampled reply, and so on. `ChatFormat` takes the template apart once and from then on
-encodes only text that
-nobody sampled: a reply stays in the row as the ids that were sampled.
+encodes only text that nobody sampled: a reply stays in the row as the ids that were sampled.
 
 How text becomes ids:
 
@@ -12,7 +11,9 @@ How text becomes ids:
   ids of the whole rendered conversation, merges across the seams of template and message included.
 - A message that spells a special token is cut inside the spelling and its parts are encoded one by one: the
   reader sees the same characters, but no message can end a turn or speak for another role. Only the ids of
-  such messages differ from those that the template gives.
+  such messages differ from those that the template gives. (A tokenizer that puts a space before every text,
+  as those of the first Llama models do, shows one at the cut.)
+- The seam before a reply belongs to the sampler: the prompt's ids are those of the text that ends there.
 """
 
 from __future__ import annotations
@@ -181,7 +182,10 @@ class ChatFormat:
             first, *others = self._cut(piece) if index % 2 else [piece]
             runs[-1] += first
             runs += others
-        ids = [token for run in runs for token in _encode(self.tokenizer, run)]
+        end = self.tokenizer.convert_ids_to_tokens(self.end_id)
+        ids = _encode(self.tokenizer, runs[0])
+        for run in runs[1:]:  # after a special token, so that no tokenizer takes it for the start of a text
+            ids += _encode(self.tokenizer, f"{end}{run}")[1:]
         if self._control_ids(ids) != expected:
             raise ValueError(
                 f"a message holds a special token that has no other spelling: {pieces[1::2]!r}; choose "

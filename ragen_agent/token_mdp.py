@@ -195,8 +195,7 @@ class TokenMDP(gymnasium.Env[NDArray[np.int64], np.int64]):
         """Start an episode; `seed` and `options` go to the turn environment.
 
         Raises:
-            ValueError: the prompt leaves no room for one token. What the turn environment raises is passed
-                on.
+            ValueError: the prompt leaves no room for a token. The turn environment's errors are passed on.
         """
         super().reset(seed=seed)
         self.ids, self.done = [], True
@@ -209,7 +208,7 @@ class TokenMDP(gymnasium.Env[NDArray[np.int64], np.int64]):
             )
         self.ids, self.done = prompt, False
         self._start = len(prompt)
-        self._seed = seed
+        self._seed = None if seed is None else int(seed)
         self._level_id = str(info.get("level_id", ""))
         self._messages: tuple[Mapping[str, str], ...] = tuple(info.get("messages", ()))
         self._spans: list[tuple[int, int]] = []
@@ -237,11 +236,11 @@ class TokenMDP(gymnasium.Env[NDArray[np.int64], np.int64]):
 
         Returns:
             the ids that follow the sampled one without being sampled: none inside a turn and at the
-            episode's end (`done`), otherwise the end token where the policy did not sample it, and the
-            glue.
+            episode's end (`done`); after a turn the end token, unless it was sampled, and the glue.
 
         Raises:
-            ValueError: an id outside the vocabulary, for example of a padded output layer.
+            ValueError: an id outside the vocabulary, for example of a padded output layer, or a
+                log-probability that is not finite.
             gymnasium.error.ResetNeeded: the episode is over, or none has begun.
         """
         if self.done:
@@ -251,6 +250,8 @@ class TokenMDP(gymnasium.Env[NDArray[np.int64], np.int64]):
                 f"token id {token} is outside the tokenizer's vocabulary of {self._vocabulary}; "
                 "forbid such ids when sampling"
             )
+        if not math.isfinite(log_prob):
+            raise ValueError(f"the log-probability of a sampled token is {log_prob}; the model's logits are broken")
         self.ids.append(token)
         self._log_probs.append(log_prob)
         length = len(self.ids) - self._start
@@ -316,6 +317,7 @@ class TokenMDP(gymnasium.Env[NDArray[np.int64], np.int64]):
         """Give the reply to the environment; append and return what follows it."""
         reply = self.chat.decode_reply(self.ids[self._start :])
         self._spans.append((self._start, len(self.ids)))
+        self._messages = (*self._messages, {"role": "assistant", "content": reply})
         self._info = {"reply_text": reply, "cut": cut}
         try:
             message, reward, terminated, truncated, info = self.env.step(reply)
@@ -331,7 +333,7 @@ class TokenMDP(gymnasium.Env[NDArray[np.int64], np.int64]):
             return []
         self._info = {**info, **self._info}
         self._rewards.append(float(reward))
-        self._messages = tuple(info.get("messages", ()))
+        self._messages = tuple(info.get("messages", self._messages))
         self._success = bool(info.get("success", False))
         full = len(self.ids) + len(follow) >= self.max_tokens_per_episode
         self._terminated = bool(terminated)

@@ -62,10 +62,10 @@ def policy_loss(
 ) -> tuple[Tensor, PolicyStats]:
     """Minus the token mean of min(rho A, clip(rho, 1 - clip_low, 1 + clip_high) A).
 
-    rho is the probability ratio exp(log_probs - old_log_probs).
-    PPO (arXiv 1707.06347, equation 7) over whole trajectories (RAGEN, arXiv 2504.20073, section on StarPO),
-    with the higher upper bound of DAPO (arXiv 2503.14476, section 3.1), which StarPO-S takes;
-    `clip_high=0.2` is the symmetric clip of StarPO.
+    rho is the probability ratio exp(log_probs - old_log_probs). PPO (arXiv 1707.06347, equation 7) over
+    whole trajectories (RAGEN, arXiv 2504.20073, section on StarPO), with the higher upper bound of DAPO
+    (arXiv 2503.14476, section 3.1), which StarPO-S takes; `clip_high=0.2` is the symmetric clip of
+    StarPO.
 
     Args:
         log_probs: float (rows, T), with gradient, of the tokens under the policy being trained.

@@ -264,6 +264,7 @@ def test_environment_that_breaks_costs_only_its_episode(
     assert trajectory.failure == failure
     assert not trajectory.truncated
     assert trajectory.sampled.sum() == 2
+    assert [message["role"] for message in trajectory.messages][-2:] == ["user", "assistant"]
     assert len(trajectory.turn_ends) == len(trajectory.turn_rewards) == 1
     assert trajectory.ids.tolist() == observation.tolist()
     assert mdp.reset(seed=0)[0].tolist() == trajectory.ids[: len(mdp.ids)].tolist()
@@ -310,6 +311,8 @@ def test_misuse_is_told(bpe_chat: ChatFormat) -> None:
     mdp.reset(seed=0)
     with pytest.raises(ValueError, match="outside the tokenizer's vocabulary"):
         mdp.append(bpe_chat.vocabulary_size, -1.0)
+    with pytest.raises(ValueError, match="logits are broken"):
+        mdp.append(0, float("nan"))
     with pytest.raises(AssertionError):
         mdp.trajectory()
 
