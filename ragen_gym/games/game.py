@@ -208,6 +208,10 @@ class Game(ABC):
         """Whether the board shows the end of a game."""
         return False
 
+    def conserved(self, board: Board) -> tuple[int, ...]:
+        """What no action may change, such as the number of players; `ragen_gym.testing.check_game` sees to it."""
+        return ()
+
     def fixed_boards(self, levels: Any, split: str | None) -> list[bytes]:
         """The boards of a file, or of a list of levels or texts, that belong to ``split``."""
         chosen = read_levels(levels) if isinstance(levels, str) or hasattr(levels, "__fspath__") else list(levels)

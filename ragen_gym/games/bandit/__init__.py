@@ -140,6 +140,10 @@ class Bandit(Game):
         """Both arms can always be pulled."""
         return np.ones(2, np.int8)
 
+    def conserved(self, board: Board) -> tuple[int, ...]:
+        """The arms."""
+        return tuple(board)
+
     def solve(self, board: Board) -> Solution:
         """The arm with the higher mean."""
         return BanditSolution(self, board)

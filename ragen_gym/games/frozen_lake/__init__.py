@@ -131,10 +131,15 @@ class FrozenLake(GridGame):
 
         return FrozenLakeSolution(self, board)
 
-    def check(self, board: bytes) -> None:
-        """Raise a ValueError unless there is one player and one goal."""
+    def conserved(self, board: Board) -> tuple[int, int, int]:
+        """The numbers of players, goals and holes."""
         player = sum(board.count(tile) for tile in rules.PLAYERS)
         goal = board.count(rules.Tile.GOAL) + board.count(rules.Tile.PLAYER_ON_GOAL)
+        return player, goal, board.count(rules.Tile.HOLE) + board.count(rules.Tile.PLAYER_IN_HOLE)
+
+    def check(self, board: bytes) -> None:
+        """Raise a ValueError unless there is one player and one goal."""
+        player, goal, _ = self.conserved(board)
         if (player, goal) != (1, 1):
             raise ValueError(f"FrozenLake: a board has one player and one goal; this one has {player} and {goal}.")
 

@@ -1,0 +1,63 @@
+"""Checks and Hypothesis strategies for the games of this suite and for anyone's own.
+
+In a test of a new game::
+
+    from ragen_gym.testing import check_env, check_game
+
+    def test_game():
+        check_game(MyGame(size=3))
+
+    def test_env():
+        check_env("ragen/MyGame-v0", size=3)
+
+Both raise an AssertionError that says what is wrong, with the smallest episode that shows it. `knobs`, `games`,
+`boards`, `levels`, `plays`, `states`, `action_sequences` and `replies` are Hypothesis strategies for tests of one's
+own; `Search` plays a small game optimally by trying everything, and `replay` repeats an episode from its id, knobs,
+seed and actions.
+
+What the checks ask of a rule beyond `ragen_gym.games.game.Rule`: it may compare its random number only with numbers
+that stand in `Game.params`. That makes its outcomes countable, so chances are added up and not estimated.
+
+This package needs Hypothesis (``pip install 'ragen-gym[test]'``).
+"""
+
+from __future__ import annotations
+
+try:
+    import hypothesis as _hypothesis  # noqa: F401  # only to say what to install
+except ImportError as error:
+    raise ImportError("ragen_gym.testing needs Hypothesis: pip install 'ragen-gym[test]'.") from error
+
+from ragen_gym.testing.envs import check_env
+from ragen_gym.testing.games import check_game
+from ragen_gym.testing.replay import replay
+from ragen_gym.testing.search import Search, TooLarge, intervals
+from ragen_gym.testing.strategies import (
+    Play,
+    action_sequences,
+    boards,
+    games,
+    knobs,
+    levels,
+    plays,
+    replies,
+    states,
+)
+
+__all__ = [
+    "Play",
+    "Search",
+    "TooLarge",
+    "action_sequences",
+    "boards",
+    "check_env",
+    "check_game",
+    "games",
+    "intervals",
+    "knobs",
+    "levels",
+    "plays",
+    "replay",
+    "replies",
+    "states",
+]

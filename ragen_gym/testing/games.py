@@ -1,0 +1,116 @@
+"""`check_game`: whether a game keeps the promises of the `Game` interface."""
+
+from __future__ import annotations
+
+from math import isclose
+from typing import Any
+
+import numpy as np
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from ragen_gym.games.game import Game
+from ragen_gym.levels import SPLITS
+from ragen_gym.seeding import Stream, episode_keys, stream_key
+from ragen_gym.testing.episode import CLOSE, check_episode, require
+from ragen_gym.testing.search import Search, TooLarge
+from ragen_gym.testing.strategies import Play, plays
+
+__all__ = ["check_game"]
+
+
+def check_game(game: Game, *, examples: int = 50, actions: int = 10, max_nodes: int = 20_000) -> None:
+    """Check a game: generator, levels, splits, text, rule, action mask, rewards, invariants and oracle.
+
+    Args:
+        game: the game; with a small board the oracle is held against a search through everything.
+        examples: episodes to play; a failure comes with the smallest one that shows it.
+        actions: moves in an episode.
+        max_nodes: states that the search may look at, on each of a few levels; on a larger game it is left out.
+
+    Raises:
+        AssertionError: what the game does and what it should do.
+    """
+    _check_generator(game)
+    _check_splits(game)
+
+    @settings(
+        max_examples=examples,
+        derandomize=True,
+        database=None,
+        deadline=None,
+        phases=[Phase.explicit, Phase.generate, Phase.shrink],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(plays(game, actions), st.integers(1, actions))
+    def check_play(play: Play, actions_left: int) -> None:
+        check_episode(game, play, actions_left)
+
+    check_play()
+    _check_oracle(game, actions, max_nodes)
+
+
+def _keys(count: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
+    return episode_keys(stream_key(0, Stream.LEVEL), 0, count)
+
+
+def _check_generator(game: Game) -> None:
+    keys, name = _keys(16), game.name
+    boards = game.generate(keys, None)
+    require(
+        boards.dtype == np.uint8 and boards.ndim == 2 and len(boards) == len(keys),
+        f"{name}.generate gives {boards.dtype} {boards.shape}; it must be uint8 ({len(keys)}, cells), one board a key.",
+    )
+    alone = np.concatenate([game.generate(keys[i : i + 1], None) for i in reversed(range(len(keys)))])[::-1]
+    require(
+        np.array_equal(boards, alone),
+        f"{name}.generate: a key's board depends on other keys or earlier calls; it must depend on the key alone.",
+    )
+    starts = game.starts(boards)
+    require(
+        starts.dtype == np.int32 and starts.ndim == 2 and len(starts) == len(boards),
+        f"{name}.starts gives {starts.dtype} {starts.shape}; it must be int32 ({len(boards)}, integers).",
+    )
+    ids = [game.level(bytes(board)).id for board in boards]
+    require(list(game.ids(boards)) == ids, f"{name}.ids disagrees with Level.id: {game.ids(boards)} against {ids}.")
+
+
+def _check_splits(game: Game) -> None:
+    owners: dict[str, str] = {}
+    for split in SPLITS:
+        try:
+            boards = game.generate(_keys(32), split)
+        except ValueError:
+            continue  # with these knobs the split is empty
+        for board, level_id in zip(boards, game.ids(boards), strict=True):
+            text, owner = game.own_text(bytes(board)), game.split_of(bytes(board))
+            require(owner == split, f"{game.name}: split={split!r} gave a level that split_of calls {owner!r}:\n{text}")
+            other = owners.setdefault(level_id, split)
+            require(other == split, f"{game.name}: this level is in {other!r} and in {split!r}:\n{text}")
+    for board in game.generate(_keys(32), None):
+        owner = game.split_of(bytes(board))
+        require(owner in (*SPLITS, None), f"{game.name}.split_of gives {owner!r}, not one of {SPLITS} or None.")
+
+
+def _check_oracle(game: Game, actions: int, max_nodes: int) -> None:
+    """The oracle against a search through everything: never beaten, and its own policy earns what it says."""
+    for board in map(bytes, game.generate(_keys(4), None)):
+        state = game.starts(np.frombuffer(board, np.uint8)[None])[0].tolist()
+        solution = game.solve(board)
+        for left in range(actions + 1):
+            said = solution.success(board, state, left), solution.expected_return(board, state, left)
+            search = Search(game, max_nodes)
+            told = f"{game.name}: with {left} actions the oracle promises (success, return) {said}"
+            try:
+                played = search.value(board, state, left, solution.action)
+                require(
+                    isclose(said[0], played[0], abs_tol=CLOSE),
+                    f"{told}, and its own actions reach {played} on\n{game.own_text(board)}",
+                )
+                best = search.best(board, state, left)
+            except TooLarge:
+                break
+            require(
+                all(isclose(x, y, abs_tol=CLOSE) for x, y in zip(said, best, strict=True)),
+                f"{told}, and trying everything gives {best} on\n{game.own_text(board)}",
+            )

@@ -1,0 +1,141 @@
+"""Hypothesis strategies: knobs, games, levels, episodes, states, replies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from inspect import Parameter
+from math import nextafter
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
+
+from ragen_gym.games.game import PLAYING, Game
+from ragen_gym.levels import Level
+from ragen_gym.testing.search import thresholds
+
+__all__ = ["Play", "action_sequences", "boards", "games", "knobs", "levels", "plays", "replies", "states"]
+
+#: Tags right and wrong, and what else a model may write around its moves.
+_DEBRIS = ("<think>", "</think>", "<answer>", "</answer>", "<Answer>", "||", "|", " ", "\n", "", "no", "<", ">", "é")
+
+
+@dataclass(frozen=True)
+class Play:
+    """An episode from its first board on: actions, each with the random number of its step, up to the end of the game.
+
+    Attributes:
+        board: the first board.
+        moves: (action, draw in [0, 1)) of each step.
+    """
+
+    board: bytes
+    moves: tuple[tuple[int, float], ...]
+
+
+def knobs(game_class: type[Game], **overrides: SearchStrategy[Any]) -> SearchStrategy[dict[str, Any]]:
+    """Knobs around their defaults that the class accepts.
+
+    A whole number varies by two either way, a number in [0, 1] over that interval, another number up to twice its
+    size, a truth value both ways; any other knob keeps its default. ``overrides`` are strategies for single knobs, and
+    for those that have no default.
+    """
+    ranges = {knob: _around(default) for knob, default in game_class.knobs().items() if default is not Parameter.empty}
+    return st.fixed_dictionaries({**ranges, **overrides}).filter(lambda drawn: _makes(lambda: game_class(**drawn)))
+
+
+def games(game_class: type[Game], **overrides: SearchStrategy[Any]) -> SearchStrategy[Game]:
+    """Games with drawn knobs that some level meets."""
+    first = np.zeros(1, np.uint64)
+    made = knobs(game_class, **overrides).map(lambda drawn: game_class(**drawn))
+    return made.filter(lambda game: _makes(lambda: game.generate(first, None)))
+
+
+def boards(game: Game, split: str | None = None) -> SearchStrategy[bytes]:
+    """First boards from the game's generator."""
+    return st.integers(0, 2**64 - 1).map(lambda key: bytes(game.generate(np.array([key], np.uint64), split)[0]))
+
+
+def levels(game: Game, split: str | None = None) -> SearchStrategy[Level]:
+    """Levels from the game's generator."""
+    return boards(game, split).map(game.level)
+
+
+def action_sequences(game: Game, max_size: int = 20) -> SearchStrategy[list[int]]:
+    """Lists of actions."""
+    return st.lists(st.sampled_from([int(action) for action in game.Action]), max_size=max_size)
+
+
+def draws(game: Game) -> SearchStrategy[float]:
+    """Random numbers of a step in [0, 1), often the very ones where the rule changes its mind."""
+    anywhere = st.floats(0, 1, exclude_max=True)
+    edges = [edge for number in thresholds(game) for edge in (number, nextafter(number, 0))]
+    return st.sampled_from([0.0, *edges, nextafter(1, 0)]) | anywhere if game.stochastic else anywhere
+
+
+@st.composite
+def plays(draw: st.DrawFn, game: Game, max_steps: int = 20, split: str | None = None) -> Play:
+    """Episodes of at most ``max_steps`` moves, cut where the game ends."""
+    board = draw(boards(game, split))
+    drawn = draw(st.lists(st.tuples(st.sampled_from([int(a) for a in game.Action]), draws(game)), max_size=max_steps))
+    now, state = bytearray(board), _start(game, board)
+    for count, (action, u) in enumerate(drawn, 1):
+        if game.rule(now, state, action, u, game.params)[1] != PLAYING:
+            return Play(board, tuple(drawn[:count]))
+    return Play(board, tuple(drawn))
+
+
+def states(game: Game, max_steps: int = 12) -> SearchStrategy[tuple[bytes, tuple[int, ...]]]:
+    """(board, state) of moments in an episode at which the game goes on."""
+
+    def last(play: Play) -> tuple[bytes, tuple[int, ...]]:
+        board, state = bytearray(play.board), _start(game, play.board)
+        before = play.board, tuple(state)
+        for action, u in play.moves:
+            before = bytes(board), tuple(state)
+            if game.rule(board, state, action, u, game.params)[1] != PLAYING:
+                return before
+        return bytes(board), tuple(state)
+
+    return plays(game, max_steps).map(last)
+
+
+def replies(action_names: Sequence[str], *, think: bool = True) -> SearchStrategy[str]:
+    """Replies of a model: well formed, nearly so, and not at all.
+
+    Args:
+        action_names: the names of the actions.
+        think: whether a well-formed reply thinks first.
+    """
+    names = st.sampled_from([form for name in action_names for form in (name, name.upper(), f" {name.lower()} ")])
+    answer = st.lists(names, min_size=1, max_size=4).map("||".join)
+    good = st.builds("<think>{}</think><answer>{}</answer>".format, st.sampled_from(["", "It is near.", "\n"]), answer)
+    if not think:
+        good = answer.map("<answer>{}</answer>".format)
+    debris = st.lists(st.sampled_from(_DEBRIS) | names, max_size=12).map("".join)
+    return good | debris | st.builds("{}{}{}".format, debris, good, debris) | st.text(max_size=30)
+
+
+def _around(default: Any) -> SearchStrategy[Any]:
+    if isinstance(default, bool):
+        return st.booleans()
+    if isinstance(default, int):
+        return st.integers(max(0, default - 2), default + 2)
+    if isinstance(default, float):
+        return st.floats(0, 1) if 0 <= default <= 1 else st.floats(*sorted((0.0, 2 * default)))
+    return st.just(default)
+
+
+def _makes(attempt: Callable[[], Any]) -> bool:
+    try:
+        attempt()
+    except ValueError:
+        return False
+    return True
+
+
+def _start(game: Game, board: bytes) -> list[int]:
+    start: list[int] = game.starts(np.frombuffer(board, np.uint8)[None])[0].tolist()
+    return start
