@@ -100,7 +100,7 @@ def _check_ends(spec: EnvSpec) -> None:
     """A terminated episode takes no action, and neither does one that has not begun."""
     env = make(spec, {}).unwrapped
     actions = some_actions(env, 0, 400)
-    _refuses(env, actions[0], f"{spec.id} takes a step before the first reset.")
+    _refuses(make(spec, {}).unwrapped, actions[0], f"{spec.id} takes a step before the first reset.")
     env.reset(seed=0)
     for action in actions:
         _, reward, terminated, truncated, info = env.step(action)
