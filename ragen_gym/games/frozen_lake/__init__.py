@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ragen_gym.games.frozen_lake import rules
-from ragen_gym.games.game import Board, Boards, Solution
+from ragen_gym.games.game import Board, Boards, Solution, check_number
 from ragen_gym.games.grid import GridGame
 from ragen_gym.seeding import Stream
 from ragen_gym.text import Vocabulary
@@ -76,19 +76,19 @@ class FrozenLake(GridGame):
     )
 
     def __post_init__(self, size: int | None) -> None:
-        if size is not None:
-            object.__setattr__(self, "height", size)
-            object.__setattr__(self, "width", size)
         for side in ("height", "width"):
-            value = getattr(self, side)
-            if not isinstance(value, int) or not 2 <= value <= 64:
-                raise ValueError(f"FrozenLake: {side}={value!r} must be an integer from 2 to 64.")
+            if size is not None:
+                if getattr(self, side) not in (size, type(self).knobs()[side]):
+                    raise ValueError(
+                        f"FrozenLake: size={size!r} and {side}={getattr(self, side)!r} disagree; leave one out."
+                    )
+                object.__setattr__(self, side, size)
+            check_number("FrozenLake", side, getattr(self, side), 2, 64, whole=True)
         for chance in ("frozen_prob", "success_rate"):
-            if not 0 <= getattr(self, chance) <= 1:
-                raise ValueError(f"FrozenLake: {chance}={getattr(self, chance)!r} must be a probability, from 0 to 1.")
-        longest = self.height * self.width - 1 if self.random_start else self.height + self.width - 2
-        if not 1 <= self.min_path <= self.height * self.width - 1:
-            raise ValueError(f"FrozenLake: min_path={self.min_path!r} must be from 1 to {longest} on this board.")
+            check_number("FrozenLake", chance, getattr(self, chance), 0, 1)
+        check_number("FrozenLake", "min_path", self.min_path, 1, self.height * self.width - 1, whole=True)
+        if not isinstance(self.random_start, bool):
+            raise ValueError(f"FrozenLake: random_start={self.random_start!r} must be True or False.")
 
     @cached_property
     def params(self) -> tuple[tuple[int, int, int, int], int, float, float]:
@@ -109,9 +109,9 @@ class FrozenLake(GridGame):
 
     def starts(self, boards: Boards) -> npt.NDArray[np.int32]:
         """The player's cell on each board, int32 (n, 1)."""
-        player = (boards >= rules.Tile.PLAYER) & (boards <= rules.Tile.PLAYER_ON_GOAL)
-        cells: npt.NDArray[np.int32] = player.argmax(axis=1, keepdims=True).astype(np.int32)
-        return cells
+        from ragen_gym.games.frozen_lake.generate import player_cells
+
+        return player_cells(boards)
 
     @cached_property
     def _masks(self) -> list[npt.NDArray[np.int8]]:
