@@ -95,6 +95,9 @@ def parse_grid(text: str, vocabulary: Vocabulary, game: str) -> bytes:
     return bytes([EDGE]).join(bytes(codes[symbol] for symbol in row) for row in rows)
 
 
+_PLACES = r"\([0-9]{1,3},[0-9]{1,3}\)( \([0-9]{1,3},[0-9]{1,3}\))*"
+
+
 def coord_text(board: bytes | bytearray, tiles: Sequence[str], width: int) -> str:
     """The board as a list: its size, then every kind of tile but the first with its (row, column) places."""
     lines = [f"board {(len(board) + 1) // (width + 1)}x{width}"]
@@ -112,16 +115,16 @@ def parse_coord(text: str, tiles: Sequence[str], game: str) -> bytes:
         ValueError: a line that is not of that form, or a place named twice or off the board.
     """
     lines = text.strip("\n").split("\n")
-    size = re.fullmatch(r"board (\d+)x(\d+)", lines[0])
+    size = re.fullmatch(r"board ([1-9][0-9]{0,2})x([1-9][0-9]{0,2})", lines[0])
     if size is None:
-        raise ValueError(f"{game}: a board in coordinates starts with a line like 'board 4x4', not {lines[0]!r}.")
+        raise ValueError(f"{game}: a board in coordinates starts with a line like 'board 4x4', not {lines[0][:80]!r}.")
     height, width = int(size[1]), int(size[2])
     board = bytearray(bytes([EDGE]).join([bytes(width)] * height))
     for line in lines[1:]:
         kind, colon, places = line.partition(": ")
-        if not colon or kind not in tiles[1:] or not re.fullmatch(r"\(\d+,\d+\)( \(\d+,\d+\))*", places):
+        if not colon or kind not in tiles[1:] or not re.fullmatch(_PLACES, places):
             raise ValueError(
-                f"{game}: cannot read {line!r}; write for example '{tiles[1]}: (0,1) (2,3)', "
+                f"{game}: cannot read {line[:80]!r}; write for example '{tiles[1]}: (0,1) (2,3)', "
                 f"with one of {', '.join(tiles[1:])}."
             )
         for place in places.split(" "):

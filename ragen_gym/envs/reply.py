@@ -56,10 +56,11 @@ def parse_reply(text: str, action_names: Sequence[str], *, think: bool = True) -
         action_names: the names of the actions by id; case and surrounding space do not matter.
         think: whether the reply must think first; if not, it must be an answer alone.
     """
-    match = (_THINK_ANSWER if think else _ANSWER).fullmatch(text)
     tags = _TAG.findall(text)
     if len(tags) != len(set(tags)):
         return Reply(text, problem=Problem.SEVERAL_ANSWERS)
+    # Only now, with each tag at most once: on many tags this match would take quadratic time.
+    match = (_THINK_ANSWER if think else _ANSWER).fullmatch(text)
     if match is None or len(tags) != (4 if think else 2):
         return Reply(text, problem=Problem.NO_ANSWER)
     thinking = match["think"].strip() if think else None

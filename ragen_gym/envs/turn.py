@@ -12,7 +12,7 @@ from gymnasium.error import ResetNeeded
 
 from ragen_gym.envs.reply import SEPARATOR, parse_reply
 from ragen_gym.envs.step import StepEnv
-from ragen_gym.games.game import Game, Solution
+from ragen_gym.games.game import Game, Solution, check_number
 from ragen_gym.levels import Level
 
 __all__ = ["TurnEnv", "make_turn"]
@@ -42,8 +42,8 @@ class TurnEnv(gymnasium.Env[str, str]):
     action.
 
     ## Episode End
-    Terminated when the game is over, or when the last turn of a game that is bounded by its rules (a bandit) has gone by.
-    Truncated after ``max_turns`` turns or ``max_actions`` actions.
+    Terminated when the game is over, or when the last turn of a game that is bounded by its rules (a bandit) has gone
+    by. Truncated after ``max_turns`` turns or ``max_actions`` actions.
 
     ## Information
     ``messages`` (tuple of {"role", "content"}, the whole conversation), ``reply`` (`Reply`, None at reset),
@@ -85,11 +85,11 @@ class TurnEnv(gymnasium.Env[str, str]):
             ("max_actions_per_turn", max_actions_per_turn),
             ("max_actions", max_actions),
         ):
-            if not isinstance(budget, int) or budget < 1:
-                raise ValueError(f"{name}={budget!r} must be an integer from 1 on.")
+            check_number("TurnEnv", name, budget, 1, whole=True)
+        check_number("TurnEnv", "format_penalty", format_penalty)
         self.env = env
         longest = env.game.longest or max(max_turns, max_actions)
-        self._bounded = env.game.longest is not None and max_turns >= longest
+        self._bounded = env.game.longest is not None and min(max_turns, max_actions) >= longest
         self.max_turns = min(max_turns, longest)
         self.max_actions_per_turn = min(max_actions_per_turn, longest)
         self.max_actions = min(max_actions, longest)
@@ -104,7 +104,7 @@ class TurnEnv(gymnasium.Env[str, str]):
         characters = frozenset(string.printable) | charset
         self.observation_space = spaces.Text(longest + 400, charset=characters)
         self.action_space = spaces.Text(_LONGEST_REPLY, charset=characters, min_length=0)
-        self._over = True
+        self._turn, self._played, self._over = 0, 0, True
 
     @property
     def game(self) -> Game:

@@ -9,10 +9,12 @@ shape (num_envs, cells).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, MutableSequence, Sequence
+from collections.abc import Callable, Iterable, MutableSequence, Sequence
 from enum import IntEnum
 from functools import cached_property
 from inspect import signature
+from math import inf
+from numbers import Real
 from typing import Any, ClassVar
 
 import numpy as np
@@ -22,7 +24,7 @@ from ragen_gym.levels import Level, check_split, read_levels, text_hash
 from ragen_gym.seeding import Stream
 from ragen_gym.text import TextFormat, Vocabulary
 
-__all__ = ["OVER", "PLAYING", "SUCCESS", "Board", "Boards", "Game", "Rule", "Solution", "State"]
+__all__ = ["OVER", "PLAYING", "SUCCESS", "Board", "Boards", "Game", "Rule", "Solution", "State", "check_number"]
 
 Board = bytes | bytearray
 Boards = npt.NDArray[np.uint8]
@@ -34,6 +36,18 @@ PLAYING, OVER, SUCCESS = 0, 1, 2
 #: rule(board, state, action, u, params) -> (reward, PLAYING | OVER | SUCCESS): changes board and state in place.
 #: ``u`` is the step's one random number, uniform in [0, 1); ``params`` are the game's numbers, `Game.params`.
 Rule = Callable[[Any, Any, int, float, Any], tuple[float, int]]
+
+
+def check_number(
+    game: str, knob: str, value: Any, low: float = -inf, high: float = inf, *, whole: bool = False
+) -> None:
+    """Raise a ValueError unless a knob is a finite number, or a whole one, from ``low`` to ``high``."""
+    kind: Any = int if whole else Real
+    if isinstance(value, bool) or not isinstance(value, kind) or not low <= value <= high or abs(value) == inf:
+        ends = f"from {low}" * (low > -inf) + (f" to {high}" if high < inf else " on" * (low > -inf))
+        raise ValueError(
+            f"{game}: {knob}={value!r} must be {'an integer' if whole else 'a number'} {ends}".rstrip() + "."
+        )
 
 
 class Solution(ABC):
@@ -199,6 +213,8 @@ class Game(ABC):
             if level.game != self.name:
                 raise ValueError(f"level {level.id} belongs to {level.game}, not to {self.name}.")
             level = level.text
+        if not isinstance(level, str):
+            raise ValueError(f"level={level!r} is not a level: give a ragen_gym.Level or the text of a board.")
         board = self.parse(level)
         if self.over(board):
             raise ValueError(f"{self.name}: the game on this board is over already; a level starts before that.")
@@ -214,7 +230,12 @@ class Game(ABC):
 
     def fixed_boards(self, levels: Any, split: str | None) -> list[bytes]:
         """The boards of a file, or of a list of levels or texts, that belong to ``split``."""
-        chosen = read_levels(levels) if isinstance(levels, str) or hasattr(levels, "__fspath__") else list(levels)
+        if isinstance(levels, str) or hasattr(levels, "__fspath__"):
+            chosen: list[Any] = read_levels(levels)
+        else:
+            chosen = list(levels) if isinstance(levels, Iterable) else []
+        if not chosen:
+            raise ValueError(f"levels={levels!r} holds no level: give a path to a level file, or a list of boards.")
         boards = [self.board(level) for level in chosen]
         kept = [board for board in boards if check_split(split) in (None, self.split_of(board))]
         if not kept:

@@ -77,7 +77,7 @@ class GridGame(Game):
         return lambda board: f"{grid(board)}\n{coord_text(board, tiles, width)}"
 
     def parse(self, text: str, vocabulary: Vocabulary | None = None, text_format: TextFormat = "grid") -> bytes:
-        """The board of a text in any format; a ValueError where the formatter could not have written it."""
+        """The board of a text in any format; a ValueError where it does not say which board is meant."""
         vocabulary = vocabulary or self.own_vocabulary
         if text_format == "coord":
             board = parse_coord(text, self.tile_names, self.name)
@@ -106,11 +106,10 @@ class GridGame(Game):
         grid = frozenset(vocabulary.symbols) | {"\n"}
         if text_format == "grid":
             return grid if self.height > 1 else grid - {"\n"}, self.cells, self.cells
-        words = frozenset("board x(,):\n0123456789" + "".join(self.tile_names))
-        cells = self.height * self.width
-        place = len(f" ({self.height - 1},{self.width - 1})")
-        size = f"board {self.height}x{self.width}"
-        longest = len(size) + sum(len(name) + 2 for name in self.tile_names) + cells * place
+        size, kinds = f"board {self.height}x{self.width}", self.tile_names[1:]
+        places = "".join(f" ({row},{column})" for row in range(self.height) for column in range(self.width))
+        words = frozenset(size + places + ":\n" + "".join(kinds))
+        longest = len(size) + sum(len(kind) + 2 for kind in kinds) + len(places)
         if text_format == "coord":
             return words, len(size), longest
         return words | grid, self.cells + 1 + len(size), self.cells + 1 + longest

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,7 @@ import numpy.typing as npt
 from ragen_gym.games.bandit import rules
 from ragen_gym.games.bandit.names import SPLIT_OF_PAIR
 from ragen_gym.games.bandit.solve import BanditSolution
-from ragen_gym.games.game import Board, Boards, Game, Solution
+from ragen_gym.games.game import Board, Boards, Game, Solution, check_number
 from ragen_gym.levels import check_split, text_hash
 from ragen_gym.seeding import Stream
 from ragen_gym.text import TextFormat, Vocabulary
@@ -31,9 +31,8 @@ class Bandit(Game):
     arm is must be guessed from its name, a Teacher being steadier than a Trader.
 
     ## Starting State
-    A pair of names, drawn uniformly from the split's pairs; a fair coin decides which is named first. The paper's
-    lists are
-    the splits: train its 12 pairs less the last two, validation those two, test the 8 held-out pairs.
+    A pair of names, drawn uniformly from the split's pairs; a fair coin decides which is named first. The paper's lists
+    are the splits: train its 12 pairs less the last two, validation those two, test the 8 held-out pairs.
 
     ## Rewards
     What the arm pays.
@@ -72,22 +71,24 @@ class Bandit(Game):
     )
 
     def __post_init__(self) -> None:
-        if not 0 <= self.high_prob <= 1:
-            raise ValueError(f"{self.name}: high_prob={self.high_prob!r} must be a probability, from 0 to 1.")
-        if not isinstance(self.pulls, int) or self.pulls < 1:
-            raise ValueError(f"{self.name}: pulls={self.pulls!r} must be an integer from 1 on.")
+        check_number(self.name, "low", self.low)
+        check_number(self.name, "high", self.high)
+        check_number(self.name, "high_prob", self.high_prob, 0, 1)
+        check_number(self.name, "pulls", self.pulls, 1, whole=True)
         if self.names is not None:
-            object.__setattr__(self, "names", tuple((str(low), str(high)) for low, high in self.names))
-            every = [arm for pair in self.names for arm in pair]
-            if not 1 <= len(self.names) <= 100 or len({arm.lower() for arm in every}) < len(every):
+            pairs = list(self.names) if isinstance(self.names, Iterable) else []
+            whole = all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in pairs)
+            every = [arm for pair in pairs if whole for arm in pair]
+            if not 1 <= len(pairs) <= 100 or len({str(arm).casefold() for arm in every}) < 2 * len(pairs):
                 raise ValueError(
                     f"{self.name}: names must be 1 to 100 pairs (low, high) of distinct names; got {self.names!r}."
                 )
+            object.__setattr__(self, "names", tuple(map(tuple, pairs)))
             for arm in every:
-                if not arm.isprintable() or arm != arm.strip() or not arm or set(arm) & set("<>|"):
-                    raise ValueError(
-                        f"{self.name}: {arm!r} cannot name an arm: use printable characters without <, > and |."
-                    )
+                if not isinstance(arm, str) or not arm.isprintable() or arm.strip() != arm or not arm:
+                    raise ValueError(f"{self.name}: {arm!r} cannot name an arm: use printable characters.")
+                if set(arm) & set("<>|;"):
+                    raise ValueError(f"{self.name}: {arm!r} cannot name an arm: leave out <, >, | and ;.")
 
     @property
     def height(self) -> int:
@@ -135,6 +136,12 @@ class Bandit(Game):
     def starts(self, boards: Boards) -> npt.NDArray[np.int32]:
         """The number of pulls so far, int32 (n, 1)."""
         return np.zeros((len(boards), 1), np.int32)
+
+    def vocabulary(self, choice: str | Vocabulary | None) -> Vocabulary:
+        """The arms' names: a bandit has no symbols to choose."""
+        if isinstance(choice, Vocabulary) and choice is not self.own_vocabulary:
+            raise ValueError(f"{self.name}: arms are written by name; leave out vocabulary {choice.name!r}.")
+        return super().vocabulary(None if choice is self.own_vocabulary else choice)
 
     def action_mask(self, board: Board, state: Sequence[int]) -> npt.NDArray[np.int8]:
         """Both arms can always be pulled."""
