@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ragen_agent.chat import ChatFormat
-    from ragen_agent.token_mdp import TokenMDP, Trajectory
+    from ragen_agent.token_mdp import TokenMDP
+    from ragen_agent.trajectory import Trajectory
 
 __all__ = ["ChatFormat", "TokenMDP", "Trajectory"]
 
 _HOMES = {
     "ChatFormat": "ragen_agent.chat",
     "TokenMDP": "ragen_agent.token_mdp",
-    "Trajectory": "ragen_agent.token_mdp",
+    "Trajectory": "ragen_agent.trajectory",
 }
 
 

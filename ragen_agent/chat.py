@@ -108,7 +108,7 @@ class ChatFormat:
             end_id=end_id,
             after_end=after_end,
             stop_ids=frozenset({end_id, tokenizer.eos_token_id} - {None}),
-            deviations=(*_deviations(text), *end_deviation),
+            deviations=(*text.deviations, *end_deviation),
             _control=_control_tokens(tokenizer, text, end),
         )
         chat._check(render)
@@ -249,22 +249,6 @@ def _end_of_reply(tokenizer: PreTrainedTokenizerBase, text: TemplateText) -> tup
             )
         end = str(tokenizer.eos_token)
     return end, text.after_reply, [f"the template does not write {end} after past replies; the row does"]
-
-
-def _deviations(text: TemplateText) -> list[str]:
-    notes = []
-    if text.fold_system:
-        notes.append("the template has no lasting place for a system message; it begins the first user message")
-    if not text.keeps_thinking:
-        notes.append("the template drops the thinking of earlier replies; the row keeps every sampled token")
-    if text.trims_replies:
-        notes.append("the template strips white space at the ends of earlier replies; the row keeps it")
-    if text.opening != text.past_opening:
-        notes.append(
-            f"the template writes {text.opening!r} before a reply that is asked for, {text.past_opening!r} "
-            "before an earlier one; the row keeps the first"
-        )
-    return notes
 
 
 def _control_tokens(tokenizer: PreTrainedTokenizerBase, text: TemplateText, end: str) -> dict[str, int]:

@@ -60,6 +60,23 @@ class TemplateText:
     trims_replies: bool
     keeps_thinking: bool
 
+    @property
+    def deviations(self) -> tuple[str, ...]:
+        """Where a row of tokens, in which nothing is rewritten, differs from the template's own text."""
+        notes = []
+        if self.fold_system:
+            notes.append("the template has no lasting place for a system message; it begins the first user message")
+        if not self.keeps_thinking:
+            notes.append("the template drops the thinking of earlier replies; the row keeps every sampled token")
+        if self.trims_replies:
+            notes.append("the template strips white space at the ends of earlier replies; the row keeps it")
+        if self.opening != self.past_opening:
+            notes.append(
+                f"the template writes {self.opening!r} before a reply that is asked for, {self.past_opening!r} "
+                "before an earlier one; the row keeps the first"
+            )
+        return tuple(notes)
+
 
 @dataclass(frozen=True)
 class _Frame:

@@ -1,4 +1,4 @@
-"""The decision process at the grain of tokens, and the record of one episode.
+"""The decision process at the grain of tokens.
 
 State: the exact token prefix. Action: one token id. The process knows which tokens were sampled, where
 turns end and what each turn earned; training reads nothing else (StarPO over whole trajectories: RAGEN,
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, cast
 
 import gymnasium
@@ -18,103 +17,9 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from ragen_agent.chat import ChatFormat
+from ragen_agent.trajectory import Trajectory
 
 __all__ = ["TokenMDP", "Trajectory"]
-
-
-@dataclass(frozen=True, eq=False)
-class Trajectory:
-    """One episode as a row of tokens.
-
-    Attributes:
-        ids: int64 (T,), prompt, sampled replies and the template's glue, as the model saw them.
-        sampled: bool (T,), True for exactly the ids that the policy sampled.
-        log_probs: float32 (T,), the log-probability with which each id was sampled; 0 where none was.
-        turn_ends: the index in `ids` of each turn's last sampled token.
-        turn_rewards: each turn's reward, earned at that token.
-        terminated: the game ended.
-        truncated: a budget ended the episode (turns, actions, or `max_tokens_per_episode`).
-        success: the game was won.
-        failure: None, or what broke, as "kind: details"; such an episode is left out of score and loss.
-        level_id: the level's content hash.
-        seed: the seed of the reset, if one was given.
-        messages: the conversation as ({"role", "content"}, ...), for people to read. Training never uses it.
-    """
-
-    ids: NDArray[np.int64]
-    sampled: NDArray[np.bool_]
-    log_probs: NDArray[np.float32]
-    turn_ends: tuple[int, ...]
-    turn_rewards: tuple[float, ...]
-    terminated: bool
-    truncated: bool
-    success: bool
-    failure: str | None
-    level_id: str
-    seed: int | None
-    messages: tuple[Mapping[str, str], ...] = ()
-
-    def __post_init__(self) -> None:
-        ids, sampled, log_probs, ends = self.ids, self.sampled, self.log_probs, self.turn_ends
-        assert ids.dtype == np.int64
-        assert sampled.dtype == np.bool_
-        assert log_probs.dtype == np.float32
-        assert ids.shape == sampled.shape == log_probs.shape == (len(ids),)
-        assert np.isfinite(log_probs).all()
-        assert not log_probs[~sampled].any(), "only sampled tokens have a log-probability"
-        assert len(ends) == len(self.turn_rewards)
-        assert np.isfinite(self.turn_rewards).all()
-        assert list(ends) == sorted(set(ends)), "turns end one after the other"
-        assert all(0 <= end < len(ids) and sampled[end] for end in ends)
-        assert not (self.terminated and self.truncated), "an episode ends once"
-        if self.failure is None:
-            assert self.terminated or self.truncated, "an episode ends by the game, a budget or a failure"
-            assert ends, "an episode has a turn"
-            assert not sampled[ends[-1] + 1 :].any(), "every sampled token belongs to a turn that ended"
-
-    @property
-    def total_reward(self) -> float:
-        """The undiscounted return."""
-        return float(sum(self.turn_rewards))
-
-    def to_dict(self) -> dict[str, Any]:
-        """The trajectory as plain lists, numbers and strings, for JSON; `from_dict` gives it back exactly."""
-        return {
-            "ids": self.ids.tolist(),
-            "sampled": self.sampled.astype(int).tolist(),
-            "log_probs": self.log_probs.tolist(),
-            "turn_ends": list(self.turn_ends),
-            "turn_rewards": list(self.turn_rewards),
-            "terminated": self.terminated,
-            "truncated": self.truncated,
-            "success": self.success,
-            "failure": self.failure,
-            "level_id": self.level_id,
-            "seed": self.seed,
-            "messages": [dict(message) for message in self.messages],
-        }
-
-    @classmethod
-    def from_dict(cls, record: Mapping[str, Any]) -> Trajectory:
-        """The trajectory that `to_dict` wrote.
-
-        Raises:
-            KeyError: an entry is missing.
-        """
-        return cls(
-            ids=np.asarray(record["ids"], dtype=np.int64),
-            sampled=np.asarray(record["sampled"], dtype=np.bool_),
-            log_probs=np.asarray(record["log_probs"], dtype=np.float32),
-            turn_ends=tuple(record["turn_ends"]),
-            turn_rewards=tuple(record["turn_rewards"]),
-            terminated=record["terminated"],
-            truncated=record["truncated"],
-            success=record["success"],
-            failure=record["failure"],
-            level_id=record["level_id"],
-            seed=record["seed"],
-            messages=tuple(record["messages"]),
-        )
 
 
 class TokenMDP(gymnasium.Env[NDArray[np.int64], np.int64]):

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from tokenizers import AddedToken, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from ragen_agent import ChatFormat
@@ -208,3 +209,41 @@ def test_symbol_that_is_a_special_token_is_refused(make_tokenizer: MakeTokenizer
     chat = ChatFormat.from_tokenizer(tokenizer)
     with pytest.raises(ValueError, match="choose symbols"):
         chat.glue_ids("the box is on √")
+
+
+def test_markup_that_is_not_marked_special_is_guarded_where_the_template_uses_it(
+    make_tokenizer: MakeTokenizer,
+) -> None:
+    template = (
+        "{% for m in messages %}[{{ m.role | upper }}]{{ m.content }}{{ eos_token }}{% endfor %}"
+        "{% if add_generation_prompt %}[ASSISTANT]{% endif %}"
+    )
+    tokenizer = make_tokenizer("bpe", template)
+    tokenizer.add_tokens(["[USER]", "[ASSISTANT]", "[TABLE]"])
+    chat = ChatFormat.from_tokenizer(tokenizer)
+    glue = chat.glue_ids("[USER] [TABLE]")
+    assert glue.count(encode(chat, "[USER]")[0]) == 1
+    assert glue.count(encode(chat, "[TABLE]")[0]) == 1
+    assert tokenizer.decode(glue) == "[USER][USER] [TABLE]<|endoftext|>[ASSISTANT]"
+
+
+def test_special_token_in_other_letters_is_cut_too(make_tokenizer: MakeTokenizer) -> None:
+    """A tokenizer that lower-cases its text finds its special tokens in capitals as well."""
+    tokenizer = make_tokenizer("bpe", "chatml")
+    tokenizer.backend_tokenizer.normalizer = normalizers.Lowercase()
+    tokenizer.add_special_tokens({"additional_special_tokens": [AddedToken("<|x|>", normalized=True)]})
+    chat = ChatFormat.from_tokenizer(tokenizer)
+    assert tokenizer.convert_tokens_to_ids("<|x|>") in encode(chat, "<|X|>")
+    assert tokenizer.convert_tokens_to_ids("<|x|>") not in chat.glue_ids("<|X|>")
+
+
+def test_cut_does_not_begin_a_text(make_tokenizer: MakeTokenizer) -> None:
+    """Where a tokenizer puts a space before a text (SentencePiece), a message has none at its cut."""
+    tokenizer = make_tokenizer("words", "chatml")
+    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
+    added = {token.content: index for index, token in tokenizer.added_tokens_decoder.items()}
+    space = len(tokenizer)
+    tokenizer.backend_tokenizer.model = models.BPE({**added, "▁": space}, [], unk_token="<unk>")
+    chat = ChatFormat.from_tokenizer(tokenizer)
+    assert space in encode(chat, "x")
+    assert space not in chat.glue_ids("<|im_end|>")
