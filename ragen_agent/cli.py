@@ -1,0 +1,222 @@
+"""`ragen-agent`: train an agent on a game of the suite, and measure any model on it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ragen_agent.config import Config, Settings, merged, read_toml, with_settings
+
+__all__ = ["main"]
+
+DESCRIPTION = "Train a language-model agent on a game by StarPO-S, or measure one."
+TRAIN = """\
+Warm-starts a small language model on demonstrations, trains it further by reinforcement (StarPO-S, arXiv 2504.20073), and compares
+it, on levels that it never saw, with its start, random play, optimal play, the demonstrator and more imitation of it.
+The demonstrations are imperfect on purpose. In the default run, FrozenLake without slip and with two answers an episode, the
+demonstrator knows the way but mostly dares one move an answer, so that it runs out of answers: that several moves fit into one
+answer, and which, is left to reinforcement. Takes about five minutes on one CPU core; no GPU, no network."""
+EVAL = """\
+Plays fixed levels, distinct from all training levels, and prints the success rate beside random and optimal play on the same levels,
+with 95 % Wilson intervals. Takes a run's folder, or the folder of any Hugging Face causal LM with a chat template."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; returns the exit code: 0, 2 for a mistake in what was asked, 130 after Ctrl-C."""
+    options = _parser().parse_args(arguments)
+    try:
+        code: int = options.run(options)
+        return code
+    except ValueError as error:
+        print(f"ragen-agent: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("\nragen-agent: stopped.", file=sys.stderr)
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="ragen-agent", description=DESCRIPTION)
+    commands = parser.add_subparsers(required=True, metavar="train | eval")
+    raw = argparse.RawDescriptionHelpFormatter
+    train = commands.add_parser(
+        "train", help="train an agent and show what it gained", description=TRAIN, formatter_class=raw
+    )
+    train.set_defaults(run=_train)
+    _add_common(train)
+    train.add_argument(
+        "--model",
+        metavar="DIR",
+        help="start from this Hugging Face causal LM instead of the small model; no warm start",
+    )
+    train.add_argument(
+        "--algo", choices=("grpo", "ppo"), help="advantages within groups (grpo, default) or from a critic (ppo)"
+    )
+    train.add_argument(
+        "--starpo-s", action=argparse.BooleanOptionalAction, default=None, help="StarPO-S (default) or vanilla StarPO"
+    )
+    train.add_argument("--iterations", type=int, metavar="N", help="iterations of reinforcement")
+    train.add_argument("--seed", type=int, metavar="N", help="seed of everything random (default 0)")
+    train.add_argument("--out", type=Path, metavar="DIR", help="new folder for the run (default runs/GAME-ALGO-seedN)")
+    train.add_argument(
+        "--resume", type=Path, metavar="DIR", help="go on with the run in this folder; takes no other setting"
+    )
+    evaluate = commands.add_parser("eval", help="measure a run or a model", description=EVAL, formatter_class=raw)
+    evaluate.set_defaults(run=_evaluate)
+    evaluate.add_argument("model", type=Path, metavar="RUN|MODEL", help="a run's folder, or a Hugging Face model's")
+    _add_common(evaluate)
+    evaluate.add_argument(
+        "--split", choices=("train", "validation", "test"), help="whose levels (default: the run's, test)"
+    )
+    evaluate.add_argument("--levels", type=int, metavar="N", help="how many levels (default 256)")
+    evaluate.add_argument("--temperature", type=float, metavar="T", help="of sampling (default 0.5)")
+    evaluate.add_argument("--json", type=Path, metavar="FILE", help="write the rates here")
+    return parser
+
+
+def _add_common(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--game", metavar="NAME", help="FrozenLake (default), Bandit, BanditRev, ...: see ragen-gym list"
+    )
+    parser.add_argument("--config", type=Path, metavar="FILE", help="settings in TOML, such as a run's config.toml")
+    parser.add_argument(
+        "--knob",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a knob of the game, such as size=5; repeatable",
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="any setting, such as training.learning_rate=5e-4; repeatable",
+    )
+    parser.add_argument("--device", metavar="NAME", help="cpu (default) or cuda")
+    parser.add_argument(
+        "--threads", type=int, metavar="N", help="CPU threads (default 1; more only help where cores are idle)"
+    )
+
+
+def _train(options: argparse.Namespace) -> int:
+    from ragen_agent.local.display import Display
+    from ragen_agent.local.run_folder import RunFolder
+    from ragen_agent.local.train import train
+
+    if options.resume is not None:
+        others = {k: v for k, v in vars(options).items() if k not in ("run", "resume") and v not in (None, [])}
+        if others:
+            raise ValueError(
+                f"--resume goes on with the run's own settings: leave out {', '.join('--' + k for k in others)}."
+            )
+        folder, config = RunFolder.reopen(options.resume)
+    else:
+        config = _config(options, _flags(options))
+        _check(config)
+        folder = RunFolder.create(options.out or _fresh(config), config)
+    try:
+        train(config, folder, Display())
+    except KeyboardInterrupt:
+        print(
+            f"\nragen-agent: stopped; everything so far is kept. Go on with: ragen-agent train --resume {folder.path}",
+            file=sys.stderr,
+        )
+        return 130
+    return 0
+
+
+def _evaluate(options: argparse.Namespace) -> int:
+    from ragen_agent.local.agent import Agent
+    from ragen_agent.local.display import Display, rates_table
+    from ragen_agent.local.evaluation import measure
+    from ragen_agent.local.run_folder import RunFolder, write_whole
+
+    flags: Settings = {"evaluation": {}}
+    for key in ("split", "levels", "temperature"):
+        if getattr(options, key) is not None:
+            flags["evaluation"][key] = getattr(options, key)
+    for key in ("device", "threads"):
+        if getattr(options, key) is not None:
+            flags[key] = getattr(options, key)
+    folder = options.model
+    if (folder / "config.toml").is_file():
+        run, trained = RunFolder.reopen(folder)
+        folder = run.checkpoint if run.checkpoint.is_dir() else run.warm
+        if options.game is None and options.config is None:
+            config = with_settings(trained, merged(flags, _pairs(options)))
+        else:
+            config = _config(options, flags)
+    else:
+        config = _config(options, flags)
+    _check(config)
+    rates = {row: rate.to_dict() for row, rate in measure(Agent.build(config, folder)).items()}
+    Display().console.print(rates_table(config, rates))
+    if options.json is not None:
+        write_whole(options.json, json.dumps({"game": config.game, **rates}, indent=2) + "\n")
+    return 0
+
+
+def _flags(options: argparse.Namespace) -> Settings:
+    top = {key: getattr(options, key) for key in ("model", "seed", "device", "threads")}
+    training = {key: getattr(options, key) for key in ("algo", "starpo_s", "iterations")}
+    settings: Settings = {key: value for key, value in top.items() if value is not None}
+    settings["training"] = {key: value for key, value in training.items() if value is not None}
+    if options.model is not None:
+        settings["warm_start"] = {"epochs": 0}
+    return settings
+
+
+def _config(options: argparse.Namespace, flags: Settings) -> Config:
+    """Defaults, the game's recipe, the file, the flags: each laid over the one before."""
+    from ragen_agent.local.recipes import RECIPES
+    from ragen_gym.registry import find
+
+    file = read_toml(options.config) if options.config is not None else {}
+    game = find(options.game or file.get("game", Config.game)).name
+    settings: Settings = merged(RECIPES.get(game, {}), file)
+    settings = merged(merged(settings, flags), _pairs(options))
+    return with_settings(Config(), {**settings, "game": game})
+
+
+def _pairs(options: argparse.Namespace) -> Settings:
+    settings: Settings = {}
+    for flag, pairs in (("--set", options.set), ("--knob", [f"knobs.{pair}" for pair in options.knob])):
+        for pair in pairs:
+            key, equals, text = pair.partition("=")
+            if not equals:
+                raise ValueError(f"{flag} {pair.removeprefix('knobs.')} needs a value: KEY=VALUE.")
+            value: Any = _value(text)
+            for part in reversed(key.split(".")):
+                value = {part: value}
+            settings = merged(settings, value)
+    return settings
+
+
+def _value(text: str) -> Any:
+    """A value as JSON reads it (3, 1e-3, true, [0.7, 0.3]), or else the text itself."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
+
+
+def _check(config: Config) -> None:
+    """Raises early, before a run's folder is made, for a game or a knob that is not there and for a model that cannot be used."""
+    from ragen_agent.local.agent import make_env
+
+    make_env(config, config.evaluation.split).reset(seed=0)
+    if config.model:
+        from ragen_agent.local.agent import Agent
+
+        Agent.build(config)
+
+
+def _fresh(config: Config) -> Path:
+    name = f"{config.game.lower()}-{config.training.algo}-seed{config.seed}"
+    candidates = [Path("runs") / (name if number == 1 else f"{name}-{number}") for number in range(1, 10_000)]
+    return next(path for path in candidates if not path.exists())

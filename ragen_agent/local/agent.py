@@ -1,0 +1,106 @@
+"""A model that can play: weights, tokenizer, chat format and engine, held together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from ragen_agent.chat import ChatFormat
+from ragen_agent.config import Config
+from ragen_agent.engines.torch_engine import TorchEngine
+from ragen_agent.local.small_model import build_model, load_checkpoint
+from ragen_agent.local.texts import game_texts
+from ragen_agent.local.tokenizer import build_tokenizer, check_known
+from ragen_agent.rollout import Instance, play
+from ragen_agent.token_mdp import TokenMDP, Trajectory
+from ragen_gym.envs.turn import TurnEnv, make_turn
+
+__all__ = ["Agent", "derive", "make_env"]
+
+
+def derive(seed: int, *path: int) -> int:
+    """An independent 63-bit seed for each path of numbers, such as (phase, iteration)."""
+    return int(np.random.SeedSequence([seed, *path]).generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+def make_env(config: Config, split: str | None) -> TurnEnv:
+    """The run's turn environment on one split.
+
+    Raises:
+        ValueError: an unknown game or knob, or a value out of range.
+    """
+    turns = config.turns
+    return make_turn(
+        config.game,
+        max_turns=turns.max_turns,
+        max_actions_per_turn=turns.max_actions_per_turn,
+        max_actions=turns.max_actions,
+        format_penalty=turns.format_penalty,
+        think=turns.think,
+        split=split,
+        **config.knobs,
+    )
+
+
+@dataclass
+class Agent:
+    """See the module; `engine` reads the model's weights as they are."""
+
+    config: Config
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerFast
+    chat: ChatFormat
+    engine: TorchEngine
+
+    @classmethod
+    def build(cls, config: Config, folder: Path | None = None) -> Agent:
+        """The agent of a Hugging Face folder, or the small model from scratch where none is given.
+
+        Raises:
+            ValueError: see `load_checkpoint` and `ChatFormat.from_tokenizer`; or a device that torch does not have.
+        """
+        try:
+            torch.empty(1, device=config.device)
+        except (RuntimeError, AssertionError) as error:
+            raise ValueError(f"device {config.device!r} cannot be used: {error}; try --device cpu.") from error
+        if folder is None and config.model:
+            folder = Path(config.model)
+        if folder is not None:
+            model, tokenizer = load_checkpoint(folder, config.device)
+        else:
+            texts = game_texts(make_env(config, None), config.demonstrations.thought)
+            tokenizer = build_tokenizer([texts])
+            model = build_model(config.small_model, tokenizer, derive(config.seed, 0)).to(config.device)
+        chat = ChatFormat.from_tokenizer(tokenizer)
+        return cls(config, model, tokenizer, chat, TorchEngine(model, chat.stop_ids, len(tokenizer)))
+
+    def processes(self, split: str | None, count: int) -> list[TokenMDP]:
+        """Token processes for `count` episodes at a time."""
+        turns = self.config.turns
+        return [
+            TokenMDP(
+                make_env(self.config, split),
+                self.chat,
+                max_tokens_per_turn=turns.max_tokens_per_turn,
+                max_tokens_per_episode=turns.max_tokens_per_episode,
+            )
+            for _ in range(count)
+        ]
+
+    def play(
+        self, processes: Sequence[TokenMDP], instances: Sequence[Instance], temperature: float, seed: int
+    ) -> list[Trajectory]:
+        """Episodes by this agent; raises a ValueError if a text holds words that its tokenizer does not know."""
+        check = partial(check_known, self.tokenizer)
+        return play(self.engine, processes, instances, temperature=temperature, seed=seed, check=check)
+
+    def state(self) -> dict[str, Any]:
+        """A copy of the weights."""
+        return {name: value.detach().clone() for name, value in self.model.state_dict().items()}

@@ -1,0 +1,30 @@
+"""PPO's critic: its own copy of the policy's backbone and a linear head, one value for each position."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from ragen_agent.local.batches import Batch
+
+__all__ = ["Critic"]
+
+
+class Critic(nn.Module):
+    """Estimates the return still to come before each token is sampled. It starts at 0 everywhere."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__()
+        self.backbone = copy.deepcopy(model.base_model)
+        self.head = nn.Linear(model.get_input_embeddings().weight.shape[1], 1, device=model.device)
+        nn.init.zeros_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+
+    def forward(self, batch: Batch) -> Tensor:
+        """float32 (rows, width): the value before each token, read where the token before it stands; 0 at the first."""
+        output = self.backbone(batch.ids, use_cache=False)
+        values = self.head(output.last_hidden_state.float()).squeeze(-1)
+        return torch.nn.functional.pad(values[:, :-1], (1, 0))

@@ -1,0 +1,33 @@
+"""What each game's run differs in from the defaults of `Config`, as data.
+
+FrozenLake, the default run: on lakes without slip, with ways of three moves or more and only two answers, the demonstrator knows the
+way but mostly dares one move an answer, so it (and whoever imitates it) runs out of turns. Longer answers, which the demonstrations
+hardly contain, are what reinforcement has to find.
+
+The bandits: the demonstrator chooses at random; which name pays more is what reinforcement has to find. A model that starts from
+nothing has never read the held-out names of the test split, so it is measured on the names of the training split.
+"""
+
+from __future__ import annotations
+
+from ragen_agent.config import Settings
+
+__all__ = ["RECIPES"]
+
+_BANDIT: Settings = {
+    "turns": {"max_turns": 1, "max_actions_per_turn": 1, "max_actions": 1, "max_tokens_per_turn": 24},
+    "demonstrations": {"episodes": 512, "moves": [1.0], "mistakes": 1.0, "thought": "choose"},
+    "training": {"iterations": 15, "groups": 16, "members": 16, "keep": 0.5},
+    "evaluation": {"split": "train"},
+}
+
+RECIPES: dict[str, Settings] = {
+    "FrozenLake": {
+        "knobs": {"size": 4, "success_rate": 1.0, "min_path": 3},
+        "turns": {"max_turns": 2, "max_actions_per_turn": 5, "max_actions": 10, "max_tokens_per_turn": 24},
+        "demonstrations": {"episodes": 16000, "moves": [0.8, 0.15, 0.05], "thought": "direction"},
+        "training": {"iterations": 60, "groups": 32, "members": 8, "keep": 0.5, "learning_rate": 1e-3},
+    },
+    "Bandit": _BANDIT,
+    "BanditRev": _BANDIT,
+}

@@ -1,0 +1,118 @@
+"""The small model: a Qwen2 of a few hundred thousand parameters from scratch, in Hugging Face format.
+
+Its head size is 32, which inference servers' attention kernels support, so the checkpoint loads wherever a Qwen2 loads.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GenerationConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
+from transformers.utils import logging
+
+from ragen_agent.config import SmallModel
+from ragen_agent.local.tokenizer import reading_only
+
+__all__ = ["build_model", "load_checkpoint", "save_checkpoint", "tokenizer_hash"]
+
+HEAD_SIZE = 32
+CONTEXT = 4096
+INITIAL_SCALE = (
+    0.1  # about 1 / sqrt(hidden); the usual 0.02 is meant for wide models and learns several times slower here
+)
+
+
+def build_model(shape: SmallModel, tokenizer: PreTrainedTokenizerFast, seed: int) -> Qwen2ForCausalLM:
+    """A model with weights drawn from `seed`, which may not write the tokenizer's ids for reading only."""
+    config = Qwen2Config(
+        vocab_size=len(tokenizer),
+        hidden_size=shape.hidden,
+        intermediate_size=shape.feed_forward,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.hidden // HEAD_SIZE,
+        num_key_value_heads=shape.hidden // HEAD_SIZE,
+        max_position_embeddings=CONTEXT,
+        tie_word_embeddings=True,
+        initializer_range=INITIAL_SCALE,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        tokenizer_sha256=tokenizer_hash(tokenizer),
+    )
+    with (
+        torch.random.fork_rng()
+    ):  # transformers draws weights from torch's global state: lend it ours, then put it back
+        torch.manual_seed(seed)
+        model = Qwen2ForCausalLM(config)
+    model.generation_config = GenerationConfig(
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        suppress_tokens=reading_only(tokenizer),
+        do_sample=True,
+    )
+    return model.eval()
+
+
+def tokenizer_hash(tokenizer: PreTrainedTokenizerFast) -> str:
+    """SHA-256 of the tokenizer's words and their ids; two tokenizers that number words differently differ in it."""
+    words = json.dumps(tokenizer.get_vocab(), sort_keys=True, ensure_ascii=True)
+    return hashlib.sha256(words.encode()).hexdigest()
+
+
+def save_checkpoint(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
+    """Writes model and tokenizer side by side; a folder that exists is replaced only once the new one is complete."""
+    logging.disable_progress_bar()
+    new, old = folder.with_name(folder.name + ".new"), folder.with_name(folder.name + ".old")
+    model.save_pretrained(new)
+    tokenizer.save_pretrained(new)
+    if folder.exists():
+        folder.rename(old)
+    new.rename(folder)
+    for file in sorted(old.glob("*")) if old.exists() else ():
+        file.unlink()
+    if old.exists():
+        old.rmdir()
+
+
+def load_checkpoint(folder: Path, device: str = "cpu") -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
+    """Model (float32, in evaluation mode) and tokenizer of a Hugging Face folder.
+
+    Raises:
+        ValueError: no such folder, no model, tokenizer or chat template in it, or a tokenizer that is not the model's.
+    """
+    if not folder.is_dir():
+        raise ValueError(f"--model {folder}: there is no such folder; give the folder of a Hugging Face causal LM.")
+    if not (folder / "config.json").is_file():
+        raise ValueError(f"--model {folder}: it holds no config.json; give the folder of a Hugging Face causal LM.")
+    if not (folder / "tokenizer.json").is_file() and not (folder / "tokenizer_config.json").is_file():
+        raise ValueError(
+            f"--model {folder}: it holds no tokenizer; save one there with tokenizer.save_pretrained(folder)."
+        )
+    logging.disable_progress_bar()
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, dtype=torch.float32)
+    except (OSError, ValueError, KeyError) as error:
+        raise ValueError(f"--model {folder}: transformers cannot load it: {error}") from error
+    if not tokenizer.chat_template:
+        raise ValueError(
+            f"--model {folder}: its tokenizer has no chat template; use an instruction-tuned model's folder."
+        )
+    expected = getattr(model.config, "tokenizer_sha256", None)
+    if expected is not None and expected != tokenizer_hash(tokenizer):
+        raise ValueError(
+            f"--model {folder}: the tokenizer beside the model is not the one that the model was trained with (its ids "
+            "would mean other words); restore the folder's own tokenizer.json."
+        )
+    return model.to(device).eval(), tokenizer

@@ -1,0 +1,39 @@
+"""What a game says and what may be answered: the texts from which the small tokenizer is made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ragen_agent.local.demonstrations import THOUGHTS
+from ragen_gym.envs.turn import TurnEnv
+
+__all__ = ["GameTexts", "game_texts"]
+
+LEVELS = 200  # enough to meet every pair of the bandits' names
+PLAYED = 8
+
+
+@dataclass(frozen=True)
+class GameTexts:
+    """`levels`: the instructions and user messages of an episode on each level; `replies`: what a player may write."""
+
+    levels: list[list[str]]
+    replies: set[str]
+
+
+def game_texts(env: TurnEnv, thought: str) -> GameTexts:
+    """Messages on `LEVELS` levels, the first `PLAYED` of them played badly and well, so that every kind of message occurs."""
+    texts = GameTexts([], set())
+    for seed in range(LEVELS):
+        _, info = env.reset(seed=seed)
+        over = seed >= PLAYED
+        names = env.action_names
+        thinking = f"<think>{THOUGHTS[thought](env)}</think>" if env.think else ""
+        texts.replies.update(f"{thinking}<answer>{name} || {name}</answer>" for name in names)
+        replies: Sequence[str] = [names[seed % len(names)], f"{thinking}<answer>{' || '.join(names)}</answer>"]
+        while not over:
+            _, _, terminated, truncated, info = env.step(replies[info["turn"] % 2])
+            over = terminated or truncated
+        texts.levels.append([m["content"] for m in info["messages"] if m["role"] != "assistant"])
+    return texts
