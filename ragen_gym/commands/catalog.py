@@ -85,9 +85,8 @@ def _info(arguments: argparse.Namespace) -> int:
         return 0
     _print(facts)
     if rates:
-        print(
-            f"\nSuccess on {arguments.measure} levels, within {_count(facts['budget'], 'action')} (95 % Wilson interval)"
-        )
+        where = f"{_count(arguments.measure, 'level')}, within {_count(facts['budget'], 'action')}"
+        print(f"\nSuccess on {where} (95 % Wilson interval)")
         for player, rate in rates.items():
             print(f"  {player:8} {rate}")
     return 0

@@ -140,25 +140,26 @@ def _read(row: Row, name: str, declared: str, text: str) -> Any:
     kinds = [kind.strip() for kind in declared.split("|")]
     if text.lower() == "none" and "None" in kinds:
         return None
-    literal = re.fullmatch(r"(?:typing\.)?Literal\[(.*)\]", kinds[0])
-    if literal or kinds[0] == "str":
-        return text
-    reader, example = _READERS.get(kinds[0], (_pairs if "tuple[tuple[str" in declared else ast.literal_eval, declared))
+    reader, example = _READERS.get(kinds[0], (_anything, declared))
     try:
         return reader(text)
-    except (ValueError, SyntaxError, ZeroDivisionError):
+    except (ValueError, ZeroDivisionError):
         raise ValueError(f"--knob {name}={text}: {row.name} reads {name} as {example}.") from None
 
 
-def _boolean(text: str) -> bool:
-    return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}[text.lower()]
-
-
-def _bool(text: str) -> bool:
+def _anything(text: str) -> Any:
+    """A Python literal where the text is one, else the text itself."""
     try:
-        return _boolean(text)
-    except KeyError:
-        raise ValueError(text) from None
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def _boolean(text: str) -> bool:
+    for value, words in ((True, ("true", "yes", "1")), (False, ("false", "no", "0"))):
+        if text.lower() in words:
+            return value
+    raise ValueError(text)
 
 
 def _pairs(text: str) -> tuple[tuple[str, str], ...]:
@@ -170,8 +171,9 @@ def _pairs(text: str) -> tuple[tuple[str, str], ...]:
 
 
 _READERS: dict[str, tuple[Callable[[str], Any], str]] = {
+    "str": (str, "text"),
     "int": (int, "a whole number"),
     "float": (lambda text: float(Fraction(text)), "a number, such as 0.8 or 1/3"),
-    "bool": (_bool, "true or false"),
+    "bool": (_boolean, "true or false"),
     "tuple[tuple[str, str], ...]": (_pairs, "pairs of names, such as Baker/Pirate,Nurse/Gambler"),
 }

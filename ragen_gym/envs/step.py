@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import gymnasium
 import numpy as np
@@ -16,10 +16,13 @@ from ragen_gym.levels import Level, check_split
 from ragen_gym.registry import Row, build_game, find
 from ragen_gym.text import TEXT_FORMATS, TextFormat, Vocabulary
 
+if TYPE_CHECKING:
+    from ragen_gym.render.stage import Stage
+
 __all__ = ["OBSERVATIONS", "StepEnv"]
 
-OBSERVATIONS = ("text", "grid")
-METADATA = {"render_modes": ["ansi"], "render_fps": 4}
+OBSERVATIONS = ("text", "grid", "rgb")
+METADATA = {"render_modes": ["ansi", "rgb_array", "human"], "render_fps": 4}
 _OPTIONS = ("level", "noise_seed")
 
 
@@ -32,6 +35,8 @@ class StepEnv(gymnasium.Env[Any, int]):
     ## Observation Space
     ``observation="text"``: ``Text``, the board in ``text_format`` and ``vocabulary``; the text parses back to the
     board. ``observation="grid"``: ``Box`` of uint8 (height, width), the codes of the game's ``Tile`` enum.
+    ``observation="rgb"``: ``Box`` of uint8 (height * tile_size, width * tile_size, 3), the board's picture without a
+    caption (a bandit's machines are six tiles wide and high).
 
     ## Starting State
     ``reset(seed=s)`` starts the first episode of seed s, each later ``reset()`` the next one.
@@ -45,17 +50,20 @@ class StepEnv(gymnasium.Env[Any, int]):
 
     ## Arguments
     name: name or id of a row of `ragen_gym.registry.TABLE`.
-    observation: ``"text"`` or ``"grid"``.
+    observation: ``"text"``, ``"grid"`` or ``"rgb"``.
     text_format: ``"grid"``, ``"coord"`` or ``"grid_coord"``.
     vocabulary: name of one of the game's vocabularies, or a `ragen_gym.text.Vocabulary`.
     preset: a difficulty of the game, such as ``"easy"``; the knobs given besides go before those of the preset.
     split: ``"train"``, ``"validation"``, ``"test"``, or None for all levels.
     levels: path of a level file, or a list of levels or board texts, to draw from instead of generating.
-    render_mode: ``"ansi"`` or None.
+    render_mode: ``"ansi"``, ``"rgb_array"``, ``"human"`` (a window) or None. The pictures show the last move, and a
+        caption with step and reward.
+    tile_size: side of a tile in pixels, 8 to 128.
     knobs: the game's own arguments.
 
     Raises:
         ValueError: an unknown name, knob or value; the message says what is allowed.
+        gymnasium.error.DependencyNotInstalled: pictures are asked for, and the extra ``render`` is not installed.
 
     ## Version History
     v0: first release.
@@ -67,13 +75,14 @@ class StepEnv(gymnasium.Env[Any, int]):
         self,
         name: str,
         *,
-        observation: Literal["text", "grid"] = "text",
+        observation: Literal["text", "grid", "rgb"] = "text",
         text_format: TextFormat = "grid",
         vocabulary: str | Vocabulary | None = None,
         preset: str | None = None,
         split: str | None = None,
         levels: Any = None,
         render_mode: str | None = None,
+        tile_size: int = 48,
         **knobs: Any,
     ) -> None:
         self.row: Row = find(name)
@@ -85,9 +94,11 @@ class StepEnv(gymnasium.Env[Any, int]):
         self.split = check_split(split)
         self.vocabulary = self.game.vocabulary(vocabulary or self.row.vocabulary)
         self._write = self.game.formatter(self.vocabulary, text_format)
-        self._observe = self._write if observation == "text" else self._grid
+        self.tile_size = tile_size
+        self._observe = {"text": self._write, "grid": self._grid, "rgb": self._pixels}[observation]
         self._levels = None if levels is None else self.game.fixed_boards(levels, split)
         self._rule, self._params = self.game.rule, self.game.params
+        self._stage = self._open_stage()
         self._stochastic, self._action_mask = self.game.stochastic, self.game.action_mask
         self._actions = len(self.game.Action)
         self.action_space: spaces.Discrete[Any] = spaces.Discrete(self._actions)
@@ -144,11 +155,27 @@ class StepEnv(gymnasium.Env[Any, int]):
             },
         )
 
-    def render(self) -> str | None:
-        """The board as text in render mode ``"ansi"``, None without a mode."""
+    def render(self) -> Any:
+        """The board as text in mode ``"ansi"``, a uint8 (height, width, 3) array in ``"rgb_array"``, else None.
+
+        A window (``"human"``) shows every reset and step by itself.
+        """
         if self._episodes is None:
             raise ResetNeeded("there is nothing to render yet: call reset() first.")
-        return self.text if self.render_mode == "ansi" else None
+        if self.render_mode == "ansi":
+            return self.text
+        return self._stage.picture(self._board) if self._stage and self.render_mode == "rgb_array" else None
+
+    def close(self) -> None:
+        """Close the window, if there is one."""
+        if self._stage:
+            self._stage.close()
+
+    def get_keys_to_action(self) -> dict[tuple[int, ...], int]:
+        """The keys of each action, for `gymnasium.utils.play.play`."""
+        from ragen_gym.render.stage import keys_to_action
+
+        return keys_to_action(self.game)
 
     @property
     def text(self) -> str:
@@ -195,12 +222,34 @@ class StepEnv(gymnasium.Env[Any, int]):
         if self.observation == "grid":
             highest = len(self.game.Tile) - 1 if len(self.game.Tile) > 2 else 255
             return spaces.Box(0, highest, (self.game.height, self.game.width), np.uint8)
+        if self.observation == "rgb":
+            from ragen_gym.render.frames import frame_shape
+
+            return spaces.Box(0, 255, frame_shape(self.game, self.tile_size), np.uint8)
         charset, shortest, longest = self.game.charset(self.vocabulary, self.text_format)
         return spaces.Text(longest, min_length=shortest, charset=charset)
 
     def _grid(self, board: bytes | bytearray) -> np.ndarray[Any, np.dtype[np.uint8]]:
         height, width = self.game.height, self.game.width
         return np.frombuffer(bytes(board) + b"\xff", np.uint8).reshape(height, -1)[:, :width].copy()
+
+    def _pixels(self, board: bytes | bytearray) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        from ragen_gym.render.frames import frames
+
+        pixels: np.ndarray[Any, np.dtype[np.uint8]] = frames(self.game, self._grid(board)[None], self.tile_size)[0]
+        return pixels
+
+    def _open_stage(self) -> Stage | None:
+        """What draws the episodes. It puts itself before the rule, so that an environment without it loses no time."""
+        if self.render_mode not in ("rgb_array", "human"):
+            return None
+        from ragen_gym.render.stage import Stage
+
+        stage = Stage(self.game, self._rule, self.tile_size, self.row.id, self.metadata["render_fps"])
+        self._rule = stage.rule
+        if self.render_mode == "human":
+            self._observe = stage.watching(self._observe)
+        return stage
 
     def _integer(self, action: Any) -> int:
         if isinstance(action, bool) or not isinstance(action, int | np.integer | np.ndarray) or np.ndim(action):

@@ -183,9 +183,13 @@ class TurnEnv(gymnasium.Env[str, str]):
         message = self._say(total)
         return message, total, terminated, truncated, self._report(reply, tuple(actions), tuple(rewards))
 
-    def render(self) -> str | None:
-        """The board as text in render mode ``"ansi"``, None without a mode."""
+    def render(self) -> Any:
+        """What the environment of single moves renders: text, a picture, or None."""
         return self.env.render()
+
+    def close(self) -> None:
+        """Close the window, if there is one."""
+        self.env.close()
 
     def solution(self) -> Solution:
         """The oracle of this episode's level."""
