@@ -1,0 +1,11 @@
+"""Sokoban with several workers; see `ragen_gym.multiagent.sokoban.SokobanTeam`."""
+
+from functools import partial
+
+from ragen_gym import multiagent
+
+__all__ = ["env", "parallel_env", "raw_env"]
+
+parallel_env = partial(multiagent.parallel_env, "Sokoban")
+env = partial(multiagent.env, "Sokoban")
+raw_env = partial(multiagent.raw_env, "Sokoban")
