@@ -63,6 +63,15 @@ TABLE: dict[str, Row] = {
             10,
             "cross slippery ice to the goal, around the holes",
         ),
+        Row("Sokoban", "ragen_gym.games.sokoban:Sokoban", 10, "push one box onto its target"),
+        Row(
+            "LargeSokoban",
+            "ragen_gym.games.sokoban:Sokoban",
+            10,
+            "push two boxes onto targets on a larger board",
+            {"height": 8, "width": 8, "boxes": 2, "search_depth": 10},
+        ),
+        Row("NewVocab", "ragen_gym.games.sokoban:Sokoban", 10, "Sokoban in other symbols", vocabulary="new_vocab"),
     )
 }
 

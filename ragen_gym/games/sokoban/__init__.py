@@ -1,0 +1,198 @@
+"""Sokoban: push every box onto a target, and never into a corner."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import InitVar, dataclass
+from functools import cached_property
+from typing import ClassVar, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from ragen_gym.games.game import Board, Boards, Solution
+from ragen_gym.games.grid import GridGame
+from ragen_gym.games.sokoban import rules
+from ragen_gym.seeding import Stream
+from ragen_gym.text import Vocabulary
+
+__all__ = ["GENERATORS", "Generator", "Sokoban"]
+
+Generator = Literal["reverse_play", "reverse_walk"]
+GENERATORS: tuple[str, ...] = get_args(Generator)
+
+
+@dataclass(frozen=True)
+class Sokoban(GridGame):
+    """A warehouse: push every box onto a target. Boxes cannot be pulled, so a push can be fatal.
+
+    ## Description
+    Sokoban as the RAGEN paper plays it (arXiv 2504.20073, section 3.1). An action moves the player one cell; if a box
+    is there and the cell beyond it is free, the box moves along. An action that leads against a wall, or pushes a box
+    against a wall or another box, changes nothing. Nothing is random once the level is drawn.
+
+    ## Starting State
+    Every level is made by playing backwards from a solved board, so every level has a solution, and no box starts on
+    a target.
+
+    ``generator="reverse_play"`` is the distribution of the paper's code (after gym-sokoban's): a room is carved along a
+    random walk, player and targets are dropped on it at random, and a depth-first search pulls the boxes about, up to
+    ``search_depth`` moves deep, for the state with the highest product of the number of times that it turned to another
+    box and the sum of the boxes' distances from their targets. The player then strolls up to three cells away.
+    ``generator="reverse_walk"`` is cheaper: the player walks backwards at random for ``walk_steps`` steps, pulling
+    whatever box it leaves behind, and then on until no box is on a target.
+
+    Levels outside the bounds on moves and pushes, or of another split, are drawn again.
+
+    ## Rewards
+    -0.1 for each action, +1 for a box pushed onto a target, -1 for a box pushed off one, +10 when the last box is on
+    a target; what happens in one step adds up.
+
+    ## Episode End
+    Terminated when every box is on a target (success). Truncated by the horizon.
+
+    ## Arguments
+    height, width: rows and columns with the border of walls, 3 to 64 cells a side; ``size`` sets both.
+    boxes: number of boxes of a generated level, from 1 on. A level that is given may have any number.
+    generator: ``"reverse_play"`` or ``"reverse_walk"``.
+    wall_prob: None carves the room along a random walk; a number in [0, 1) makes each inner cell a wall with that
+        probability, and all cells that the player cannot walk to.
+    search_depth: depth of the search of ``"reverse_play"``, from 2 on; the paper's code has 300 for 6x6 boards and 10
+        for 8x8 boards.
+    walk_steps: steps of ``"reverse_walk"``, from 1 on.
+    min_moves, max_moves: bounds on the moves of a move-optimal solution; None is no bound.
+    min_pushes, max_pushes: bounds on the pushes of a push-optimal solution; None is no bound.
+
+    ## Version History
+    v0: first release.
+    """
+
+    height: int = 6
+    width: int = 6
+    boxes: int = 1
+    generator: Generator = "reverse_play"
+    wall_prob: float | None = None
+    search_depth: int = 300
+    walk_steps: int = 100
+    min_moves: int | None = None
+    max_moves: int | None = None
+    min_pushes: int | None = None
+    max_pushes: int | None = None
+    size: InitVar[int | None] = None
+
+    name = "Sokoban"
+    Action = rules.Action
+    Tile = rules.Tile
+    noise = Stream.DYNAMICS
+    rule = staticmethod(rules.step)
+    vocabularies: ClassVar[dict[str, Vocabulary]] = {
+        "ragen": Vocabulary("ragen", "#_O√XPS"),
+        "new_vocab": Vocabulary("new_vocab", "W.GCBA@"),
+        "letters": Vocabulary("letters", "WFTDBPQ"),
+        "digits": Vocabulary("digits", "0123456"),
+        "xsb": Vocabulary("xsb", "#-.*$@+"),
+    }
+    description = (
+        "You are in a warehouse. Push every box onto a target. You push a box by walking into it, if the cell beyond "
+        "it is free; you cannot pull a box, and you cannot push two at once."
+    )
+
+    def __post_init__(self, size: int | None) -> None:
+        if size is not None:
+            object.__setattr__(self, "height", size)
+            object.__setattr__(self, "width", size)
+        bounds: dict[str, tuple[int, int | None]] = {
+            "height": (3, 64),
+            "width": (3, 64),
+            "boxes": (1, None),
+            "search_depth": (2, 10_000),
+            "walk_steps": (1, 100_000),
+        }
+        for knob, (low, high) in bounds.items():
+            value = getattr(self, knob)
+            if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= (high or value):
+                limit = f"from {low} on" if high is None else f"from {low} to {high}"
+                raise ValueError(f"Sokoban: {knob}={value!r} must be an integer {limit}.")
+        room = (self.height - 2) * (self.width - 2)
+        if 2 * self.boxes + 1 > room:
+            raise ValueError(
+                f"Sokoban: boxes={self.boxes} do not fit on height={self.height}, width={self.width}: boxes, as many "
+                f"targets and a player need {2 * self.boxes + 1} cells within the walls, and there are {room}."
+            )
+        if self.generator not in GENERATORS:
+            raise ValueError(f"Sokoban: generator={self.generator!r} must be one of {', '.join(GENERATORS)}.")
+        if self.wall_prob is not None and not 0 <= self.wall_prob < 1:
+            raise ValueError(f"Sokoban: wall_prob={self.wall_prob!r} must be None or from 0 to below 1.")
+        for kind in ("moves", "pushes"):
+            low_high = getattr(self, f"min_{kind}"), getattr(self, f"max_{kind}")
+            for end, value in zip(("min", "max"), low_high, strict=True):
+                if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                    raise ValueError(f"Sokoban: {end}_{kind}={value!r} must be None or an integer from 1 on.")
+            if None not in low_high and low_high[0] > low_high[1]:
+                raise ValueError(f"Sokoban: min_{kind}={low_high[0]} is above max_{kind}={low_high[1]}.")
+
+    @cached_property
+    def params(self) -> tuple[int, int, int, int]:
+        """The offset of each direction on the board."""
+        stride = self.width + 1
+        return -stride, stride, -1, 1
+
+    @property
+    def stochastic(self) -> bool:
+        """Never."""
+        return False
+
+    def generate(self, keys: npt.NDArray[np.uint64], split: str | None) -> Boards:
+        """One level for each key; see "Starting State"."""
+        from ragen_gym.games.sokoban.generate import generate
+
+        return generate(self, keys, split)
+
+    def starts(self, boards: Boards) -> npt.NDArray[np.int32]:
+        """The player's cell and the number of boxes off target on each board, int32 (n, 2)."""
+        player = (boards == rules.Tile.PLAYER) | (boards == rules.Tile.PLAYER_ON_TARGET)
+        off = (boards == rules.Tile.BOX).sum(axis=1)
+        return np.stack([player.argmax(axis=1), off], axis=1).astype(np.int32)
+
+    @cached_property
+    def _masks(self) -> list[npt.NDArray[np.int8]]:
+        return [np.array([bits >> action & 1 for action in self.Action], np.int8) for bits in range(16)]
+
+    def action_mask(self, board: Board, state: Sequence[int]) -> npt.NDArray[np.int8]:
+        """1 for the actions that move the player."""
+        return self._masks[rules.legal(board, state[0], self.params)].copy()
+
+    def solve(self, board: Board) -> Solution:
+        """Move-optimal play, found by search as it is asked for."""
+        from ragen_gym.games.sokoban.solve import SokobanSolution
+
+        return SokobanSolution(self, board)
+
+    def check(self, board: bytes) -> None:
+        """Raise a ValueError unless walls close the board and it has one player, and boxes and targets in pairs."""
+        player = sum(board.count(tile) for tile in rules.PLAYERS)
+        boxes = sum(board.count(tile) for tile in rules.BOXES)
+        targets = sum(board.count(tile) for tile in rules.TARGETS)
+        if player != 1:
+            raise ValueError(f"Sokoban: a board has one player; this one has {player}.")
+        if boxes != targets or not boxes:
+            raise ValueError(
+                f"Sokoban: a board has a box or more and as many targets; this one has {boxes} and {targets}."
+            )
+        stride = self.width + 1
+        border = board[: self.width] + board[-self.width :] + board[::stride] + board[self.width - 1 :: stride]
+        if any(border):
+            raise ValueError("Sokoban: every cell on the edge of a board must be a wall; close the border.")
+
+    def over(self, board: Board) -> bool:
+        """Whether every box is on a target."""
+        return rules.Tile.BOX not in board
+
+    def rewards(self) -> tuple[tuple[str, float], ...]:
+        """What is rewarded."""
+        return (
+            ("each action", -0.1),
+            ("a box pushed onto a target", 1.0),
+            ("a box pushed off a target", -1.0),
+            ("all boxes on targets", 10.0),
+        )
