@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import InitVar, dataclass
 from functools import cached_property
@@ -91,10 +92,10 @@ class FrozenLake(GridGame):
             raise ValueError(f"FrozenLake: random_start={self.random_start!r} must be True or False.")
 
     @cached_property
-    def params(self) -> tuple[tuple[int, int, int, int], int, float, float]:
-        """(offset of each direction on the board, bytes of a board, P(intended), P(intended or first side))."""
-        stride = self.width + 1
-        return (-1, stride, 1, -stride), self.cells, float(self.success_rate), (1 + self.success_rate) / 2
+    def params(self) -> tuple[array[int], float, float]:
+        """(`rules.destinations`, P(intended), P(intended or first side))."""
+        moves = array("i", rules.destinations(self.height, self.width))
+        return moves, float(self.success_rate), (1 + self.success_rate) / 2
 
     @property
     def stochastic(self) -> bool:
@@ -116,7 +117,7 @@ class FrozenLake(GridGame):
     @cached_property
     def _masks(self) -> list[npt.NDArray[np.int8]]:
         masks = np.array(
-            [[rules.legal([cell], self.params) >> a & 1 for a in self.Action] for cell in range(self.cells)],
+            [[rules.legal(b"", [cell], self.params) >> a & 1 for a in self.Action] for cell in range(self.cells)],
             np.int8,
         )
         return list(masks)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from enum import IntEnum
 from typing import Any
 
-__all__ = ["PLAYERS", "Action", "Tile", "legal", "step"]
+__all__ = ["PLAYERS", "Action", "Tile", "destinations", "legal", "step"]
 
 
 class Action(IntEnum):
@@ -32,23 +31,16 @@ class Tile(IntEnum):
 PLAYERS = (Tile.PLAYER, Tile.PLAYER_IN_HOLE, Tile.PLAYER_ON_GOAL)
 
 # Plain integers: the rule runs a million times a second, and an enum member costs a look-up each time.
-_ICE, _HOLE, _GOAL, _EDGE = 0, 1, 2, 255
-_PLAYER = 3
+_ICE, _GOAL, _PLAYER = 0, 2, 3
 
 
 def step(board: Any, state: Any, action: int, u: float, params: Any) -> tuple[float, int]:
     """Move the player; see `ragen_gym.games.game.Rule`. ``state`` is [player's cell]."""
-    offsets, cells, intended, first_side = params
-    if u >= intended:
-        action = (action + 1) & 3 if u < first_side else (action + 3) & 3
+    moves, straight, first_side = params
     cell = state[0]
-    target = cell + offsets[action]
-    if target < 0 or target >= cells:
-        return 0.0, 0
-    tile = board[target]
-    if tile == _EDGE:
-        return 0.0, 0
+    target = moves[12 * cell + 3 * action + (u >= straight) + (u >= first_side)]
     board[cell] = _ICE
+    tile = board[target]  # a player that cannot leave its cell reads the ice it has just left
     board[target] = _PLAYER + tile
     state[0] = target
     if tile == _ICE:
@@ -56,17 +48,28 @@ def step(board: Any, state: Any, action: int, u: float, params: Any) -> tuple[fl
     return (1.0, 2) if tile == _GOAL else (0.0, 1)
 
 
-def legal(state: Sequence[int], params: Any) -> int:
-    """Bit a is set when action a can move the player: itself, or by slipping."""
-    offsets, cells, intended, _ = params
-    stride, cell = offsets[1], state[0]
-    row, column = cell // stride, cell % stride
-    open_left, open_down = column > 0, cell + stride < cells
-    open_right, open_up = column < stride - 2, row > 0
-    across, along = open_left or open_right, open_up or open_down
-    slips, goes = intended < 1.0, intended > 0.0
-    left = (goes and open_left) or (slips and along)
-    down = (goes and open_down) or (slips and across)
-    right = (goes and open_right) or (slips and along)
-    up = (goes and open_up) or (slips and across)
-    return int(left) | int(down) << 1 | int(right) << 2 | int(up) << 3
+def legal(board: Any, state: Any, params: Any) -> int:
+    """Bit a is set when action a can move the player: as intended, or by slipping."""
+    moves, straight, _ = params
+    cell, bits = state[0], 0
+    for action in range(4):
+        at = 12 * cell + 3 * action
+        goes = straight > 0.0 and moves[at] != cell
+        slips = straight < 1.0 and (moves[at + 1] != cell or moves[at + 2] != cell)
+        bits |= (goes or slips) << action
+    return bits
+
+
+def destinations(height: int, width: int) -> list[int]:
+    """Where an action leads: 3 * (4 * cell + action) is the place of the intended cell, then come the two sides'.
+
+    A move off the board leads nowhere. The first side is the next direction in the order of `Action`.
+    """
+    stride = width + 1
+    cells = height * stride - 1
+    nearest = []
+    for cell in range(cells):
+        row, column = divmod(cell, stride)
+        steps = (column > 0, -1), (row < height - 1, stride), (column < width - 1, 1), (row > 0, -stride)
+        nearest.append([cell + offset if inside and column < width else cell for inside, offset in steps])
+    return [near[(action + turn) & 3] for near in nearest for action in range(4) for turn in (0, 1, 3)]

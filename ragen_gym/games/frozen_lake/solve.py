@@ -10,7 +10,6 @@ import numpy.typing as npt
 
 from ragen_gym.games.frozen_lake.rules import Tile
 from ragen_gym.games.game import Solution
-from ragen_gym.text import EDGE
 
 if TYPE_CHECKING:
     from ragen_gym.games.frozen_lake import FrozenLake
@@ -32,14 +31,11 @@ class FrozenLakeSolution(Solution):
         tiles = np.frombuffer(bytes(board), np.uint8)
         self._over = np.isin(tiles, (Tile.HOLE, Tile.GOAL, Tile.PLAYER_IN_HOLE, Tile.PLAYER_ON_GOAL))
         goal = np.isin(tiles, (Tile.GOAL, Tile.PLAYER_ON_GOAL))
-        offsets, cells, intended, _ = game.params
-        moves = np.arange(cells)[:, None] + np.array(offsets)
-        inside = (moves >= 0) & (moves < cells)
-        inside &= tiles[np.where(inside, moves, 0)] != EDGE
-        straight = np.where(inside, moves, np.arange(cells)[:, None])
-        straight[self._over] = np.flatnonzero(self._over)[:, None]
+        moves, intended, _ = game.params
         #: (cells, actions, 3): where an action leads when it goes straight, and when it slips to either side.
-        self._targets = np.stack([straight, np.roll(straight, -1, 1), np.roll(straight, 1, 1)], axis=2)
+        self._targets = np.array(moves, np.intp).reshape(-1, len(game.Action), 3)
+        self._targets[self._over] = np.flatnonzero(self._over)[:, None, None]
+        cells = len(tiles)
         self._chances = np.array([intended, (1 - intended) / 2, (1 - intended) / 2])
         self._success = [goal.astype(np.float64)]
         self._steps = [np.zeros(cells)]
