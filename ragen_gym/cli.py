@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import gymnasium
 
 from ragen_gym import __version__
-from ragen_gym.commands import catalog, play
+from ragen_gym.commands import catalog, levels, picture, play
 
 __all__ = ["build_parser", "main"]
 
@@ -19,12 +19,16 @@ examples:
   ragen-gym info FrozenLake                                 its rules, knobs, random and optimal success
   ragen-gym play FrozenLake --knob success_rate=1           play in the terminal
   ragen-gym play Bandit --turn                              play as a language model does, a reply at a time
+  ragen-gym render Sokoban --gif --out pushing.gif          the oracle's episode as a GIF
+  ragen-gym levels export Sokoban --split test -n 100 --out levels.jsonl
+  ragen-gym solve Sokoban board.txt                         optimal play of the boards of a file
+  ragen-gym check FrozenLake                                test that a game keeps the suite's promises
 
 A game goes by its name (FrozenLake) or by its id (ragen/FrozenLake-v0).
 """
 
 #: Each module adds its own commands to the parser.
-_COMMANDS = (catalog, play)
+_COMMANDS = (catalog, play, picture, levels)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -61,9 +65,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader, say `head`, has read enough
         sys.stderr.close()
         return 0
-    except (ValueError, OSError, gymnasium.error.Error) as error:
+    except _refusals() as error:
         print(f"ragen-gym: error: {error}", file=sys.stderr)
         return 2
+
+
+def _refusals() -> tuple[type[Exception], ...]:
+    """What is said to the person in one line. Asked for only when something was raised, since it imports the solver."""
+    from ragen_gym.games.sokoban.solve import NotSolvedError
+
+    return ValueError, OSError, gymnasium.error.Error, NotSolvedError
 
 
 if __name__ == "__main__":

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
+from typing import Any
 
 from ragen_gym.commands.knobs import add_environment_options, chosen_environment
 from ragen_gym.commands.session import Session
 from ragen_gym.commands.terminal import can_read_keys, colourful, painted, read_keys, read_lines
 from ragen_gym.envs.reply import SEPARATOR
+from ragen_gym.envs.step import StepEnv
 from ragen_gym.envs.turn import TurnEnv, make_turn
+from ragen_gym.registry import Row
 
 __all__ = ["add", "play_moves", "play_turns"]
 
@@ -32,13 +37,17 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command."""
     parser = commands.add_parser(
         "play",
-        help="play a game in the terminal",
-        description="Play a game in the terminal.",
+        help="play a game in a window or in the terminal",
+        description="Play a game in a window, or in the terminal where there is no display.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_environment_options(parser)
     parser.add_argument("--seed", type=int, default=0, help="seed of the levels and their noise (default: 0)")
+    shown = parser.add_mutually_exclusive_group()
+    shown.add_argument("--window", action="store_true", help="play in a window, or fail")
+    shown.add_argument("--terminal", action="store_true", help="play in the terminal even where there is a display")
+    parser.add_argument("--tile-size", type=int, metavar="PIXELS", help="side of a tile in the window, 8 to 128")
     parser.add_argument("--turn", action="store_true", help="type whole replies, as a language model gives them")
     parser.add_argument("--no-think", action="store_true", help="with --turn: replies without <think> tags")
     parser.add_argument("--lines", action="store_true", help="type words and Enter, even where keys can be read")
@@ -50,9 +59,44 @@ def _play(arguments: argparse.Namespace) -> int:
     if arguments.turn:
         env = make_turn(row.name, think=not arguments.no_think, **chosen)
         return play_turns(env, arguments.seed, read_lines(sys.stdin, "\nreply> "))
+    by_itself = not arguments.terminal and not arguments.lines and sys.stdin.isatty() and has_display()
+    if arguments.window or by_itself:
+        return play_in_window(row, chosen, arguments.seed, arguments.tile_size)
     if arguments.lines or not can_read_keys(sys.stdin):
         return play_moves(Session(row, chosen, arguments.seed), read_lines(sys.stdin, "> "))
     return play_moves(Session(row, chosen, arguments.seed), read_keys(sys.stdin))
+
+
+def has_display() -> bool:
+    """Whether a window can be expected to open: pygame is installed, and there is a screen."""
+    if find_spec("pygame") is None or os.environ.get("SDL_VIDEODRIVER") == "dummy":
+        return False
+    return sys.platform in ("win32", "darwin") or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY")))
+
+
+def play_in_window(row: Row, chosen: dict[str, Any], seed: int, tile_size: int | None) -> int:
+    """Play level after level in a window, until the person closes it or presses q."""
+    from ragen_gym.render.episode import fitting_tile_size
+    from ragen_gym.render.window import Window
+
+    tile_size = tile_size or fitting_tile_size(StepEnv(row.name, **chosen), 512)
+    session = Session(row, {**chosen, "render_mode": "rgb_array", "tile_size": tile_size}, seed)
+    picture = session.env.render()
+    print(f"{session.env.game.description}\n{session.menu}", flush=True)
+    window = Window(picture.shape[1], picture.shape[0], f"{row.name}: ? hint, n next level, q quit", fps=60)
+    window.show(picture)
+    while (word := window.key()) is not None and word not in _QUIT:
+        action = session.action_of(word)
+        if word in _NEXT:
+            session.next_level()
+        elif word in _HINT and not session.over:
+            print(session.advice(), flush=True)
+        elif action is not None and not session.over:
+            print(session.play(action), flush=True)
+        window.show(session.env.render())
+    window.close()
+    print(session.summary)
+    return 0
 
 
 def play_moves(session: Session, words: Iterator[str]) -> int:

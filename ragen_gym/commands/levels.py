@@ -1,0 +1,154 @@
+"""``ragen-gym levels export``, ``ragen-gym solve`` and ``ragen-gym check``: levels, the oracle, and the promises."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from ragen_gym.commands.facts import LevelFacts, distinct_levels, facts_of, file_bytes
+from ragen_gym.commands.files import check_free, write_new
+from ragen_gym.commands.knobs import add_environment_options, chosen_environment
+from ragen_gym.envs.step import StepEnv
+from ragen_gym.levels import read_levels
+from ragen_gym.registry import Row
+
+__all__ = ["add"]
+
+_EXPORT_EXAMPLES = """\
+The file's ending chooses the form: .txt (boards under comments, which --levels reads again), .jsonl, or .parquet
+(needs pyarrow).
+
+example:
+  ragen-gym levels export Sokoban --split test -n 100 --out sokoban-test.jsonl
+"""
+
+_SOLVE_EXAMPLES = """\
+A file holds boards in the game's own symbols, a blank line between two. The board's size need not be given.
+
+examples:
+  ragen-gym solve Sokoban level.txt
+  printf 'P___\\n_O__\\n___O\\n__OG\\n' | ragen-gym solve FrozenLake -
+"""
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the three commands."""
+    form = argparse.RawDescriptionHelpFormatter
+    levels = commands.add_parser("levels", help="write levels to a file", description="Levels and files of them.")
+    actions = levels.add_subparsers(metavar="ACTION", required=True)
+    export = actions.add_parser(
+        "export",
+        help="write distinct levels with their ids and what the oracle knows of them",
+        description="Write distinct levels with their ids, splits, and what the oracle knows of them.",
+        epilog=_EXPORT_EXAMPLES,
+        formatter_class=form,
+    )
+    add_environment_options(export)
+    export.add_argument("-n", type=int, default=100, metavar="N", help="how many (default: 100)")
+    export.add_argument("--seed", type=int, default=0, help="seed of the levels (default: 0)")
+    export.add_argument("--out", required=True, metavar="FILE", help="a file that ends in .txt, .jsonl or .parquet")
+    export.add_argument("--force", action="store_true", help="replace the file if there is one")
+    export.set_defaults(run=_export)
+    solve = commands.add_parser(
+        "solve",
+        help="solve the boards of a file",
+        description="What optimal play makes of the boards of a file.",
+        epilog=_SOLVE_EXAMPLES,
+        formatter_class=form,
+    )
+    add_environment_options(solve)
+    solve.add_argument("file", metavar="FILE", help="a file of boards, or - for the standard input")
+    solve.add_argument("--actions", type=int, metavar="N", help="the most actions (default: the id's horizon)")
+    solve.add_argument("--json", action="store_true", help="print JSON")
+    solve.set_defaults(run=_solve)
+    check = commands.add_parser(
+        "check",
+        help="test whether a game keeps the suite's promises",
+        description="Test a game and its environment by ragen_gym.testing: determinism, oracle, splits, spaces, text.",
+    )
+    add_environment_options(check)
+    check.set_defaults(run=_check)
+
+
+def _export(arguments: argparse.Namespace) -> int:
+    row, chosen = chosen_environment(arguments)
+    out = Path(arguments.out)
+    check_free(out, arguments.force)
+    env = StepEnv(row.name, **chosen)
+    file_bytes(out.suffix, [])  # a form that cannot be written is refused before the work
+    levels = distinct_levels(env, arguments.n, arguments.seed)
+    data = file_bytes(out.suffix, [facts_of(env, level, env.row.horizon) for level in levels])
+    write_new(out, data, arguments.force)
+    print(f"{out}: {len(levels)} distinct levels of {row.id}, split {env.split or 'any'}")
+    return 0
+
+
+def _solve(arguments: argparse.Namespace) -> int:
+    row, chosen = chosen_environment(arguments)
+    solved = []
+    for text in _boards(arguments.file):
+        env = StepEnv(row.name, **_sized(row, chosen, text))
+        level = env.game.level(env.game.board(text))
+        solved.append(facts_of(env, level, arguments.actions or row.horizon))
+        if not arguments.json:
+            _print(solved[-1])
+    if arguments.json:
+        print(json.dumps([facts.record() for facts in solved], indent=2, ensure_ascii=False))
+    return 1 if any(facts.problem for facts in solved) else 0
+
+
+def _boards(file: str) -> list[str]:
+    if file != "-":
+        return read_levels(file)
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "standard-input")
+        path.write_text(sys.stdin.read(), encoding="utf-8")
+        return read_levels(path)
+
+
+def _sized(row: Row, chosen: dict[str, Any], text: str) -> dict[str, Any]:
+    """The arguments, with the height and width of the board where the game has these knobs and none was given."""
+    rows = text.split("\n")
+    size = {"height": len(rows), "width": max(map(len, rows))}
+    own = row.game_class.knobs()
+    return chosen if {"height", "width", "size"} & set(chosen) or not set(size) <= set(own) else {**chosen, **size}
+
+
+def _print(facts: LevelFacts) -> None:
+    print(f"level {facts.id}, split {facts.split or 'none'}\n{facts.text}")
+    if facts.problem:
+        print(f"  {facts.problem}\n")
+        return
+    print(f"  optimal success {100 * facts.optimal_success:.2f} % within {facts.actions} actions")
+    print(f"  optimal return  {facts.optimal_return:g}")
+    if facts.plan is not None:
+        print(f"  plan            {' '.join(facts.plan) or 'none within the actions'}")
+    else:
+        print(f"  first action    {facts.first_action}")
+    print()
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    try:
+        from ragen_gym.testing import check_env, check_game
+    except ImportError as error:
+        raise ValueError(f"checks need {error.name}: run `pip install 'ragen-gym[test]'`.") from None
+    row, chosen = chosen_environment(arguments)
+    game = StepEnv(row.name, **chosen).game
+    steps: tuple[tuple[str, Any], ...] = (
+        ("the game: generator, splits, text, rule, mask, oracle", lambda: check_game(game)),
+        ("the environment: spaces, seeds, resets, processes, batches", lambda: check_env(row.name, **chosen)),
+    )
+    failed = 0
+    for what, run in steps:
+        try:
+            run()
+            print(f"ok      {what}", flush=True)
+        except AssertionError as error:
+            failed = 1
+            print(f"FAILED  {what}\n{error}", flush=True)
+    return failed
