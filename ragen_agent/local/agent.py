@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ragen_agent.chat import ChatFormat
 from ragen_agent.config import Config
@@ -55,7 +55,7 @@ class Agent:
 
     config: Config
     model: PreTrainedModel
-    tokenizer: PreTrainedTokenizerFast
+    tokenizer: PreTrainedTokenizerBase
     chat: ChatFormat
     engine: TorchEngine
 

@@ -137,9 +137,11 @@ def rates_table(config: Config, rates: Mapping[str, Any]) -> Table:
 def _limits(config: Config) -> str:
     how = config.demonstrations
     total = sum(how.moves)
-    shares = ", ".join(f"{100 * chance / total:.0f} % hold {moves}" for moves, chance in enumerate(how.moves, start=1))
-    mistakes = f"; {100 * how.mistakes:.0f} % of its moves are random" if how.mistakes else ""
+    shares = [f"{100 * chance / total:.0f} % hold {moves}" for moves, chance in enumerate(how.moves, 1) if chance]
+    faults = [f"{100 * how.mistakes:.0f} % of its moves are drawn at random"] if how.mistakes else []
+    if config.turns.max_actions_per_turn > 1:
+        faults.append(f"of its answers {', '.join(shares)} moves, of {config.turns.max_actions_per_turn} allowed")
     return (
-        f"The demonstrator knows the best moves. What it lacks: of its answers {shares} moves{mistakes}. "
-        "Whatever the agent does beyond that it learned from reward alone."
+        f"What the demonstrator lacks: {'; '.join(faults) or 'nothing'}. "
+        "What the agent does better than its demonstrator it learned from reward alone."
     )

@@ -16,8 +16,8 @@ __all__ = ["RECIPES"]
 
 _BANDIT: Settings = {
     "turns": {"max_turns": 1, "max_actions_per_turn": 1, "max_actions": 1, "max_tokens_per_turn": 24},
-    "demonstrations": {"episodes": 512, "moves": [1.0], "mistakes": 1.0, "thought": "choose"},
-    "training": {"iterations": 15, "groups": 16, "members": 16, "keep": 0.5},
+    "demonstrations": {"episodes": 8000, "moves": [1.0], "mistakes": 1.0, "thought": "choose"},
+    "training": {"iterations": 20, "groups": 16, "members": 16, "keep": 0.5},
     "evaluation": {"split": "train"},
 }
 

@@ -15,7 +15,7 @@ from transformers import (
     AutoTokenizer,
     GenerationConfig,
     PreTrainedModel,
-    PreTrainedTokenizerFast,
+    PreTrainedTokenizerBase,
     Qwen2Config,
     Qwen2ForCausalLM,
 )
@@ -33,7 +33,7 @@ INITIAL_SCALE = (
 )
 
 
-def build_model(shape: SmallModel, tokenizer: PreTrainedTokenizerFast, seed: int) -> Qwen2ForCausalLM:
+def build_model(shape: SmallModel, tokenizer: PreTrainedTokenizerBase, seed: int) -> Qwen2ForCausalLM:
     """A model with weights drawn from `seed`, which may not write the tokenizer's ids for reading only."""
     config = Qwen2Config(
         vocab_size=len(tokenizer),
@@ -64,13 +64,14 @@ def build_model(shape: SmallModel, tokenizer: PreTrainedTokenizerFast, seed: int
     return model.eval()
 
 
-def tokenizer_hash(tokenizer: PreTrainedTokenizerFast) -> str:
-    """SHA-256 of the tokenizer's words and their ids; two tokenizers that number words differently differ in it."""
-    words = json.dumps(tokenizer.get_vocab(), sort_keys=True, ensure_ascii=True)
-    return hashlib.sha256(words.encode()).hexdigest()
+def tokenizer_hash(tokenizer: PreTrainedTokenizerBase) -> str:
+    """SHA-256 of the words, their ids, and how a text that holds them all is cut: it differs wherever two tokenizers do."""
+    words = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
+    cut = tokenizer.encode("".join(word for word, _ in words), add_special_tokens=False)
+    return hashlib.sha256(json.dumps([words, cut]).encode()).hexdigest()
 
 
-def save_checkpoint(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
+def save_checkpoint(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     """Writes model and tokenizer side by side; a folder that exists is replaced only once the new one is complete."""
     logging.disable_progress_bar()
     new, old = folder.with_name(folder.name + ".new"), folder.with_name(folder.name + ".old")
@@ -85,7 +86,7 @@ def save_checkpoint(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, 
         old.rmdir()
 
 
-def load_checkpoint(folder: Path, device: str = "cpu") -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
+def load_checkpoint(folder: Path, device: str = "cpu") -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Model (float32, in evaluation mode) and tokenizer of a Hugging Face folder.
 
     Raises:

@@ -15,14 +15,15 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
+from tokenizers import AddedToken
+from tokenizers.pre_tokenizers import ByteLevel
+from transformers import PreTrainedTokenizerBase, Qwen2Tokenizer
 
 from ragen_agent.local.texts import GameTexts
 
-__all__ = ["END", "START", "UNKNOWN", "build_tokenizer", "check_known", "reading_only"]
+__all__ = ["END", "START", "build_tokenizer", "check_known", "reading_only"]
 
-PAD, UNKNOWN, START, END = "<|pad|>", "<|unknown|>", "<|im_start|>", "<|im_end|>"
+PAD, START, END = "<|pad|>", "<|im_start|>", "<|im_end|>"
 PIECE = r"</?[a-z]+>| ?\|\|| ?[A-Z]?[a-z]+| ?(?:1[0-9]|[0-9])|\s|\S"
 ROLES = ("system", "user", "assistant")
 TEMPLATE = (
@@ -31,46 +32,52 @@ TEMPLATE = (
 )
 
 
-def build_tokenizer(games: Sequence[GameTexts]) -> PreTrainedTokenizerFast:
+def build_tokenizer(games: Sequence[GameTexts]) -> Qwen2Tokenizer:
     """A word-level tokenizer with a ChatML template; its ids depend on the texts alone, not on their order."""
-    phrases = sorted({phrase for game in games for phrase in _phrases(game.levels)} | {f"{role}\n" for role in ROLES})
+    phrases = {phrase for game in games for phrase in _phrases(game.levels)} | {f"{role}\n" for role in ROLES}
     texts = [text for game in games for level in game.levels for text in level]
     texts += [text for game in games for text in game.replies]
-    words = {piece for text in [*texts, *ROLES] for piece in re.findall(PIECE, text)}
-    words |= {chr(code) for code in range(32, 127)} | {f"{space}{n}" for space in ("", " ") for n in range(20)}
-    vocabulary = {
-        token: i for i, token in enumerate([PAD, UNKNOWN, START, END, *phrases, *sorted(words - set(phrases))])
-    }
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(PIECE), "isolated")
-    tokenizer.decoder = decoders.Fuse()
-    tokenizer.add_special_tokens([AddedToken(token, normalized=False) for token in (PAD, UNKNOWN, START, END)])
-    tokenizer.add_tokens([AddedToken(phrase, normalized=False, special=False) for phrase in phrases])
-    fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
+    words = {piece for text in texts for piece in re.findall(PIECE, text)}
+    words |= {f"{space}{n}" for space in ("", " ") for n in range(20)}  # numbers that no text happened to hold
+    control = [PAD, START, END]
+    vocabulary = dict.fromkeys([*control, *sorted(phrases), *sorted(words - phrases), *sorted(ByteLevel.alphabet())])
+    tokenizer = Qwen2Tokenizer(
+        vocab={token: index for index, token in enumerate(vocabulary)},
+        merges=[],
         pad_token=PAD,
-        unk_token=UNKNOWN,
         eos_token=END,
+        unk_token=None,
         additional_special_tokens=[START],
-        clean_up_tokenization_spaces=False,
     )
-    fast.chat_template = TEMPLATE
-    return fast
+    tokenizer.add_tokens([AddedToken(token, normalized=False, special=False) for token in sorted(phrases | words)])
+    tokenizer.chat_template = TEMPLATE
+    return tokenizer
 
 
-def reading_only(tokenizer: PreTrainedTokenizerFast) -> list[int]:
-    """The ids that no reply may hold, increasing: phrases, padding, the unknown word, the start of a message."""
-    added = {index for index, token in tokenizer.added_tokens_decoder.items() if token.content != END}
-    return sorted(added)
+def reading_only(tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """The ids that no reply may hold, increasing: phrases, single bytes, padding, the start of a message."""
+    words = {
+        index
+        for index, token in tokenizer.added_tokens_decoder.items()
+        if token.content == END or (not token.special and re.fullmatch(PIECE, token.content))
+    }
+    return [index for index in range(len(tokenizer)) if index not in words]
 
 
-def check_known(tokenizer: PreTrainedTokenizerFast, ids: Sequence[int]) -> None:
-    """Raises a ValueError if a text held a word that this tokenizer does not know."""
-    if tokenizer.unk_token_id is not None and tokenizer.unk_token_id in ids:
-        place = list(ids).index(tokenizer.unk_token_id)
+def check_known(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> None:
+    """Raises a ValueError if a text held a word that this tokenizer could only spell byte by byte.
+
+    Any other tokenizer passes: spelling is what it was trained on.
+    """
+    known = tokenizer.added_tokens_decoder
+    if START not in tokenizer.get_vocab() or f"{ROLES[0]}\n" not in tokenizer.get_vocab():
+        return
+    spelled = [place for place, index in enumerate(ids) if index not in known]
+    if spelled:
+        first = spelled[0]
         raise ValueError(
-            f"the tokenizer lacks a word of this game, after {tokenizer.decode(ids[max(0, place - 12) : place])!r}: it was made "
-            "from other texts. Train a new model on this game, or give --model a model with a general tokenizer."
+            f"the small model's tokenizer lacks a word, here: {tokenizer.decode(ids[max(0, first - 8) : first + 12])!r}. It was made "
+            "from another game's texts: train a model on this game, or give --model a model with a general tokenizer."
         )
 
 
