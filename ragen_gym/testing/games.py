@@ -38,6 +38,7 @@ def check_game(game: Game, *, examples: int = 50, actions: int = 10, max_nodes: 
         max_examples=examples,
         derandomize=True,
         database=None,
+        report_multiple_bugs=False,
         deadline=None,
         phases=[Phase.explicit, Phase.generate, Phase.shrink],
         suppress_health_check=list(HealthCheck),

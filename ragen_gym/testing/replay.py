@@ -28,7 +28,8 @@ path, rows, arguments = pickle.load(sys.stdin.buffer)
 sys.path[:] = path
 from ragen_gym import registry
 for row in pickle.loads(rows):
-    registry.add(row)
+    if row.name not in registry.TABLE:
+        registry.add(row)
 from ragen_gym.testing import replay
 print(json.dumps([replay(*one) for one in pickle.loads(arguments)]))
 """

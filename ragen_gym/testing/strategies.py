@@ -82,7 +82,7 @@ def plays(draw: st.DrawFn, game: Game, max_steps: int = 20, split: str | None = 
     drawn = draw(st.lists(st.tuples(st.sampled_from([int(a) for a in game.Action]), draws(game)), max_size=max_steps))
     now, state = bytearray(board), _start(game, board)
     for count, (action, u) in enumerate(drawn, 1):
-        if game.rule(now, state, action, u, game.params)[1] != PLAYING:
+        if game.rule(now, state, action, u, game.params)[1] != PLAYING or game.over(now):
             return Play(board, tuple(drawn[:count]))
     return Play(board, tuple(drawn))
 
