@@ -35,9 +35,11 @@ class BanditContest(ParallelGame):
 
     def _begin(self, board: bytes, state: list[int], level_key: int, *, fixed: bool) -> None:
         self._board, self._state = board, state
+        self._chosen: list[int | None] = [None] * self.players
 
     def _play(self, moves: dict[int, int], luck: Sequence[float]) -> tuple[dict[int, float], dict[int, int]]:
         crowd = Counter(moves.values())
+        self._chosen = [moves[i] for i in range(self.players)]
         before, played = self._state, {}
         for arm in crowd:
             self._state = before.copy()
@@ -56,6 +58,9 @@ class BanditContest(ParallelGame):
 
     def _view(self, player: int) -> bytes:
         return self._board
+
+    def _picture(self) -> tuple[bytes, list[int | None]]:
+        return self._board, self._chosen
 
     def _mask(self, player: int) -> npt.NDArray[np.int8]:
         return self.game.action_mask(self._board, self._state)

@@ -94,5 +94,11 @@ class FrozenLakeRace(ParallelGame):
                 board[cell] = _OTHER_ON.get(board[cell], board[cell])
         return board
 
+    def _picture(self) -> tuple[bytearray, list[int | None]]:
+        board = bytearray(self._boards[0])
+        for own, (cell,) in zip(self._boards, self._states, strict=True):
+            board[cell] = own[cell]
+        return board, [cell for (cell,) in self._states]
+
     def _mask(self, player: int) -> npt.NDArray[np.int8]:
         return self.game.action_mask(self._boards[player], self._states[player])

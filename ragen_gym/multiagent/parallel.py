@@ -6,7 +6,7 @@ import re
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -17,13 +17,19 @@ from pettingzoo import ParallelEnv
 
 from ragen_gym.envs.episodes import Episodes
 from ragen_gym.envs.step import OBSERVATIONS, StepEnv
-from ragen_gym.games.game import SUCCESS, Board, Game
+from ragen_gym.games.game import OVER, PLAYING, SUCCESS, Board, Game
 from ragen_gym.levels import Level, check_split
+from ragen_gym.multiagent.checks import check, check_count, moves_of
+from ragen_gym.multiagent.luck import player_keys
+from ragen_gym.multiagent.views import Viewer
 from ragen_gym.registry import Row, build_game, find
 from ragen_gym.seeding import Stream, episode_keys, stream_key, uniforms
 from ragen_gym.text import TEXT_FORMATS, TextFormat, Vocabulary
 
-__all__ = ["ParallelGame", "player_key"]
+if TYPE_CHECKING:
+    from ragen_gym.multiagent.picture import Gallery, Scene
+
+__all__ = ["ParallelGame"]
 
 _METADATA = {**StepEnv.metadata, "is_parallelizable": True}
 # PettingZoo's own tests reset with {"options": 1}.
@@ -41,8 +47,9 @@ class ParallelGame(ParallelEnv):  # type: ignore[misc]  # PettingZoo ships no ty
 
     ## Observation Space
     ``observation="text"``: ``Text``, the board as this player sees it. ``observation="grid"``: ``Box`` of uint8
-    (height, width), its tile codes. Every player is the game's own player to itself; the others have tiles of their
-    own, numbered after the game's. `state` stacks the grids of all players.
+    (height, width), its tile codes. ``observation="rgb"``: ``Box`` of uint8, its picture. Every player is the game's
+    own player to itself; the others have tiles of their own, numbered after the game's. `state` stacks the grids of all
+    players.
 
     ## Starting State
     As in `StepEnv`: ``reset(seed=s)`` starts the first episode of seed s, each later ``reset()`` the next one, with
@@ -62,10 +69,11 @@ class ParallelGame(ParallelEnv):  # type: ignore[misc]  # PettingZoo ships no ty
     max_cycles: cycles in an episode; None for the horizon of the id.
     vocabulary: name of one of the game's vocabularies, in which the others get the first letters from Q on that it
         does not use; or a `ragen_gym.text.Vocabulary` with symbols for them after the game's.
-    observation, text_format, preset, split, levels, render_mode, knobs: as in `StepEnv`.
+    observation, text_format, preset, split, levels, render_mode, tile_size, knobs: as in `StepEnv`.
 
     Raises:
         ValueError: an unknown name, knob or value; the message says what is allowed.
+        gymnasium.error.DependencyNotInstalled: pictures are asked for, and the extra ``render`` is not installed.
     """
 
     metadata: dict[str, Any] = _METADATA
@@ -80,22 +88,23 @@ class ParallelGame(ParallelEnv):  # type: ignore[misc]  # PettingZoo ships no ty
         *,
         players: int = 2,
         max_cycles: int | None = None,
-        observation: Literal["text", "grid"] = "text",
+        observation: Literal["text", "grid", "rgb"] = "text",
         text_format: TextFormat = "grid",
         vocabulary: str | Vocabulary | None = None,
         preset: str | None = None,
         split: str | None = None,
         levels: Any = None,
         render_mode: str | None = None,
+        tile_size: int = 48,
         **knobs: Any,
     ) -> None:
         self.row: Row = find(name)
-        _check_count("players", players, self.most)
+        check_count("players", players, self.most)
         if max_cycles is not None:
-            _check_count("max_cycles", max_cycles, None)
-        _check("observation", observation, OBSERVATIONS)
-        _check("text_format", text_format, TEXT_FORMATS)
-        _check("render_mode", render_mode, (*self.metadata["render_modes"], None))
+            check_count("max_cycles", max_cycles, None)
+        check("observation", observation, OBSERVATIONS)
+        check("text_format", text_format, TEXT_FORMATS)
+        check("render_mode", render_mode, (*self.metadata["render_modes"], None))
         one_alone = players == 1 or self.shared is None
         self.game: Game = build_game(
             self.row if one_alone else replace(self.row, game=self.shared or self.row.game), knobs, preset
@@ -105,18 +114,20 @@ class ParallelGame(ParallelEnv):  # type: ignore[misc]  # PettingZoo ships no ty
         self.observation, self.text_format, self.render_mode = observation, text_format, render_mode
         self.split = check_split(split)
         self.vocabulary = self.game.vocabulary(vocabulary or self.row.vocabulary)
-        self.metadata = {**self.metadata, "name": _snake(self.row.name) + "_v0"}
+        module = re.sub(r"(?<!^)(?=[A-Z])", "_", self.row.name).lower()
+        self.metadata = {**self.metadata, "name": f"{module}_v0"}
         self.possible_agents = [f"player_{i}" for i in range(players)]
         self.agents: list[str] = []
         self._numbers = {agent: i for i, agent in enumerate(self.possible_agents)}
-        self._write = self.game.formatter(self.vocabulary, text_format)
+        self._viewer = Viewer(self.game, observation, self.vocabulary, text_format, tile_size)
         self._levels = None if levels is None else self.game.fixed_boards(levels, split)
         # Each agent has spaces of its own, since sampling from a space moves its generator on.
-        self._observation_spaces = {agent: self._space() for agent in self.possible_agents}
+        self._observation_spaces = {agent: self._viewer.space() for agent in self.possible_agents}
         self._action_spaces = {agent: spaces.Discrete(len(self.game.Action)) for agent in self.possible_agents}
-        grid = self._grid_space()
+        grid = self._viewer.grid_space()
         self.state_space = spaces.Box(0, grid.high.max(), (players, *grid.shape), np.uint8)
         self._episodes: Episodes | None = None
+        self._gallery = self._open_gallery(tile_size)
 
     def observation_space(self, agent: str) -> spaces.Space[Any]:
         """The space of this agent's observations, always the same object."""
@@ -135,19 +146,24 @@ class ParallelGame(ParallelEnv):  # type: ignore[misc]  # PettingZoo ships no ty
             self._episodes = Episodes(self.game, seed, self.split, self._levels)
             self._level_stream, self._episode = stream_key(seed, Stream.LEVEL), 0
         for option in options or {}:
-            _check("option", option, _OPTIONS)
+            check("option", option, _OPTIONS)
         level, noise_seed = (options or {}).get("level"), (options or {}).get("noise_seed")
         chosen = None if level is None else self.game.board(level)
         board, state, self._level_id, noise_key, _ = self._episodes.take_with(chosen, noise_seed)
         level_key = int(episode_keys(self._level_stream, self._episode, 1)[0])
         self._episode += 1
         players = range(self.players)
-        self._keys = np.array([player_key(noise_key, i, self.game.noise) for i in players], np.uint64)
+        self._keys = player_keys(noise_key, self.players, self.game.noise)
         self._cycle = 0
         self.agents = self.possible_agents[:]
         self._start = board
+        self._totals, self._outcomes = [0.0] * self.players, dict.fromkeys(players, PLAYING)
         self._begin(board, state, level_key, fixed=chosen is not None or self._levels is not None)
-        return self._observe(), {agent: self._info(agent, 0) for agent in self.agents}
+        self._show()
+        return (
+            {agent: self._viewer.observe(self._view(i)) for i, agent in enumerate(self.agents)},
+            {agent: self._info(i) for i, agent in enumerate(self.agents)},
+        )
 
     def step(
         self, actions: Mapping[str, int]
@@ -160,31 +176,45 @@ class ParallelGame(ParallelEnv):  # type: ignore[misc]  # PettingZoo ships no ty
         """
         if not self.agents:
             raise ResetNeeded("the episode is over, or none was started: call reset() before step().")
-        moves = self._moves(actions)
+        moves = moves_of(actions, self._numbers, self.agents, self.game, self.row.name)
         stochastic = self.game.stochastic
         luck = uniforms(self._keys, self._cycle, 1)[:, 0].tolist() if stochastic else [0.0] * self.players
         self._cycle += 1
         rewards, outcomes = self._play(moves, luck)
-        playing = self.agents
+        self._outcomes |= outcomes
+        for i, reward in rewards.items():
+            self._totals[i] += reward
+        playing = {agent: self._numbers[agent] for agent in self.agents}
         spent = self.max_cycles is not None and self._cycle >= self.max_cycles
-        self.agents = [a for a in playing if not (spent or outcomes[self._numbers[a]])]
+        self.agents = [agent for agent, i in playing.items() if not (spent or outcomes[i])]
+        self._show()
         return (
-            {a: self._observation(self._numbers[a]) for a in playing},
-            {a: rewards[self._numbers[a]] for a in playing},
-            {a: outcomes[self._numbers[a]] > 0 for a in playing},
+            {agent: self._viewer.observe(self._view(i)) for agent, i in playing.items()},
+            {agent: rewards[i] for agent, i in playing.items()},
+            {agent: outcomes[i] != PLAYING for agent, i in playing.items()},
             dict.fromkeys(playing, spent),
-            {a: self._info(a, outcomes[self._numbers[a]]) for a in playing},
+            {agent: self._info(i) for agent, i in playing.items()},
         )
 
-    def render(self) -> str | None:
-        """The board as player 0 sees it, as text, in render mode ``"ansi"``; None without a mode."""
+    def render(self) -> Any:
+        """What player 0 sees as text in mode ``"ansi"``, everybody in a picture (uint8) in ``"rgb_array"``, else None.
+
+        A window (``"human"``) shows every reset and cycle by itself.
+        """
         self._check_started()
-        return self._write(self._view(0)) if self.render_mode == "ansi" else None
+        if self.render_mode == "ansi":
+            return self._viewer.text(self._view(0))
+        return self._gallery.picture(self._scene()) if self._gallery and self.render_mode == "rgb_array" else None
+
+    def close(self) -> None:
+        """Close the window, if there is one."""
+        if self._gallery:
+            self._gallery.close()
 
     def state(self) -> npt.NDArray[np.uint8]:
         """What each player sees (one that is out: would see), uint8 (players, height, width) of tile codes."""
         self._check_started()
-        return np.stack([self._grid(self._view(i)) for i in range(self.players)])
+        return np.stack([self._viewer.grid(self._view(i)) for i in range(self.players)])
 
     @property
     def level(self) -> Level:
@@ -211,65 +241,35 @@ class ParallelGame(ParallelEnv):  # type: ignore[misc]  # PettingZoo ships no ty
         """The board as this player sees it."""
 
     @abstractmethod
+    def _picture(self) -> tuple[Board, list[int | None]]:
+        """The board with all players on it, and each one's cell, None for one that has none."""
+
+    @abstractmethod
     def _mask(self, player: int) -> npt.NDArray[np.int8]:
         """int8 (actions,): 1 where the action can change what this player has before it."""
 
-    def _moves(self, actions: Mapping[str, int]) -> dict[int, int]:
-        if set(actions) != set(self.agents):
-            raise ValueError(
-                f"actions are given for {', '.join(map(str, actions)) or 'nobody'}; "
-                f"give one for each agent that is left: {', '.join(self.agents)}."
-            )
-        for agent in self.agents:
-            if not self._action_spaces[agent].contains(actions[agent]):
-                names = ", ".join(f"{a.value} {a.name}" for a in self.game.Action)
-                raise ValueError(f"{agent}: action {actions[agent]!r} is not one of {self.row.name}'s: {names}.")
-        return {self._numbers[agent]: int(actions[agent]) for agent in self.agents}
+    def _info(self, player: int) -> dict[str, Any]:
+        success = self._outcomes[player] == SUCCESS
+        return {"level_id": self._level_id, "action_mask": self._mask(player), "success": success}
 
-    def _observe(self) -> dict[str, Any]:
-        return {agent: self._observation(self._numbers[agent]) for agent in self.agents}
+    def _open_gallery(self, tile_size: int) -> Gallery | None:
+        if self.render_mode not in ("rgb_array", "human"):
+            return None
+        from ragen_gym.multiagent.picture import Gallery
 
-    def _observation(self, player: int) -> Any:
-        view = self._view(player)
-        return self._write(view) if self.observation == "text" else self._grid(view)
+        return Gallery(self.game, tile_size, self.row.id, self.metadata["render_fps"])
 
-    def _info(self, agent: str, outcome: int) -> dict[str, Any]:
-        mask = self._mask(self._numbers[agent])
-        return {"level_id": self._level_id, "action_mask": mask, "success": outcome == SUCCESS}
+    def _scene(self) -> Scene:
+        from ragen_gym.multiagent.picture import Scene
 
-    def _grid(self, board: Board) -> npt.NDArray[np.uint8]:
-        height, width = self.game.height, self.game.width
-        return np.frombuffer(bytes(board) + b"\xff", np.uint8).reshape(height, -1)[:, :width].copy()
+        board, cells = self._picture()
+        words = {PLAYING: "", OVER: "out", SUCCESS: "success"}
+        return Scene(board, cells, self._totals, [words[self._outcomes[i]] for i in range(self.players)], self._cycle)
 
-    def _grid_space(self) -> spaces.Box:
-        highest = len(self.game.Tile) - 1 if len(self.game.Tile) > 2 else 255
-        return spaces.Box(0, highest, (self.game.height, self.game.width), np.uint8)
-
-    def _space(self) -> spaces.Space[Any]:
-        if self.observation == "grid":
-            return self._grid_space()
-        charset, shortest, longest = self.game.charset(self.vocabulary, self.text_format)
-        return spaces.Text(longest, min_length=shortest, charset=charset)
+    def _show(self) -> None:
+        if self._gallery and self.render_mode == "human":
+            self._gallery.show(self._scene())
 
     def _check_started(self) -> None:
         if self._episodes is None:
             raise ResetNeeded("no episode was started: call reset() first.")
-
-
-def player_key(noise_key: int, player: int, stream: Stream) -> int:
-    """The key of a player's random numbers in an episode: the episode's own for player 0, a hash of both for others."""
-    return noise_key if player == 0 else stream_key(player << 64 | noise_key, stream)
-
-
-def _snake(name: str) -> str:
-    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
-
-
-def _check(what: str, value: Any, allowed: Sequence[Any]) -> None:
-    if value not in allowed:
-        raise ValueError(f"{what}={value!r} is not known: choose one of {', '.join(map(repr, allowed))}.")
-
-
-def _check_count(what: str, value: Any, most: int | None) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1 or (most is not None and value > most):
-        raise ValueError(f"{what}={value!r} must be an integer from 1 {f'to {most}' if most else 'on'}.")

@@ -99,7 +99,9 @@ class SharedSokoban(Sokoban):
 
     def action_mask(self, board: Board, state: Sequence[int]) -> npt.NDArray[np.int8]:
         """1 for the actions that move the player, and for staying."""
-        return np.append(super().action_mask(board, state), np.int8(1))
+        mask = super().action_mask(board, state)
+        mask[Action.STAY] = 1
+        return mask
 
 
 class SokobanTeam(ParallelGame):
@@ -202,6 +204,12 @@ class SokobanTeam(ParallelGame):
         for worker, cell in enumerate(self._cells):
             board[cell] += _PLAYER if worker == player else _OTHER
         return board
+
+    def _picture(self) -> tuple[bytearray, list[int | None]]:
+        board = bytearray(self._board)
+        for cell in self._cells:
+            board[cell] += _PLAYER
+        return board, [*self._cells]
 
     def _mask(self, player: int) -> npt.NDArray[np.int8]:
         with self._acting(player) as state:

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 import warnings
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,8 +17,9 @@ from hypothesis import strategies as st
 import ragen_gym
 from ragen_gym import multiagent
 from ragen_gym.games.frozen_lake.rules import Action as Move
-from ragen_gym.multiagent import bandit_rev_v0, bandit_v0, frozen_lake_v0
-from ragen_gym.multiagent.parallel import player_key
+from ragen_gym.multiagent import bandit_rev_v0, bandit_v0, frozen_lake_v0, large_sokoban_v0, new_vocab_v0, sokoban_v0
+from ragen_gym.multiagent.luck import player_keys
+from ragen_gym.registry import TABLE
 from ragen_gym.seeding import Stream, episode_keys, stream_key, uniforms
 
 with warnings.catch_warnings():
@@ -23,12 +27,17 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     from pettingzoo.test import api_test, max_cycles_test, parallel_api_test, parallel_seed_test, render_test, seed_test
 
+#: The box cannot leave its row and needs seven pushes.
+HALL = "############\n#P_X______O#\n#__________#\n#__________#\n############"
 SEEDS = st.sampled_from([0, 2**32 - 1]) | st.integers(0, 2**64)
 #: Each module with knobs under which no episode of random play ends within four cycles, as `max_cycles_test` demands.
 MODULES: dict[Any, dict[str, Any]] = {
     bandit_v0: {"pulls": 9},
     bandit_rev_v0: {"pulls": 9},
     frozen_lake_v0: {"size": 8, "frozen_prob": 1.0, "min_path": 5},
+    large_sokoban_v0: {"height": 5, "width": 12, "levels": [HALL]},
+    new_vocab_v0: {"height": 5, "width": 12, "levels": [HALL]},
+    sokoban_v0: {"height": 5, "width": 12, "levels": [HALL]},
 }
 ONE_PLAYER: dict[str, list[dict[str, Any]]] = {
     "Bandit": [{}, {"pulls": 12}, {"split": "test", "observation": "grid"}],
@@ -37,8 +46,16 @@ ONE_PLAYER: dict[str, list[dict[str, Any]]] = {
         {},
         {"size": 6, "text_format": "grid_coord", "vocabulary": "letters"},
         {"success_rate": 1.0, "observation": "grid", "split": "validation"},
+        {"observation": "rgb", "tile_size": 8},
         {"height": 3, "width": 5, "text_format": "coord"},
     ],
+    "Sokoban": [
+        {},
+        {"text_format": "coord", "split": "test"},
+        {"levels": [f"######\n#P___#\n#_X__#\n#__O_#\n{'#' * 6}"], "height": 5},
+    ],
+    "LargeSokoban": [{"observation": "grid"}],
+    "NewVocab": [{}],
 }
 CASES = [(name, knobs) for name, several in ONE_PLAYER.items() for knobs in several]
 
@@ -66,14 +83,17 @@ class TestPettingZoo:
 
         max_cycles_test(SimpleNamespace(parallel_env=made(module.parallel_env), env=made(module.env)))
 
-    def test_render(self, module: Any, players: int) -> None:
-        render_test(lambda render_mode: module.env(players=players, render_mode=render_mode, **MODULES[module]))
-
     def test_metadata(self, module: Any, players: int) -> None:
         env = module.env(players=players)
         assert str(env) == env.metadata["name"] == module.__name__.rpartition(".")[2]
         assert env.metadata["is_parallelizable"]
         assert env.metadata["render_fps"] > 0
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_render(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    render_test(lambda render_mode: module.env(players=3, render_mode=render_mode, **MODULES[module]))
 
 
 @pytest.mark.parametrize(("name", "knobs"), CASES)
@@ -113,7 +133,7 @@ def test_everyone_in_a_race_walks_as_if_alone_until_somebody_wins(seed: int, pla
     grids = [[list(row) for row in level.text.split("\n")] for _ in numbers]
     places = [next((r, c) for r, row in enumerate(grids[0]) for c, cell in enumerate(row) if cell == "P")] * players
     noise = int(episode_keys(stream_key(seed, Stream.DYNAMICS), 0, 1)[0])
-    luck = uniforms(np.array([player_key(noise, i, Stream.DYNAMICS) for i in numbers], np.uint64), 0, 25)
+    luck = uniforms(player_keys(noise, players, Stream.DYNAMICS), 0, 25)
     tiles = [{"P": "_"}.get(cell, cell) for row in grids[0] for cell in row]
     for cycle in range(25):
         alive = env.agents
@@ -192,10 +212,10 @@ def test_players_at_one_arm_share_its_pay(name: str, seed: int, players: int, pu
 
 
 def test_the_luck_of_players_differs_and_is_their_own() -> None:
-    keys = [player_key(12345, i, Stream.DYNAMICS) for i in range(8)]
+    keys = player_keys(12345, 8, Stream.DYNAMICS)
     assert keys[0] == 12345
-    assert len(set(keys)) == 8
-    draws = uniforms(np.array(keys, np.uint64), 0, 4000)
+    assert keys[:3].tolist() == player_keys(12345, 3, Stream.DYNAMICS).tolist()
+    draws = uniforms(keys, 0, 4000)
     assert np.abs(np.corrcoef(draws) - np.eye(8)).max() < 0.06
 
 
@@ -227,6 +247,27 @@ def test_bad_input_is_refused_with_the_remedy() -> None:
         env.step({"player_0": 0})
     with pytest.raises(ValueError, match="seed=-1 is not a seed"):
         env.reset(seed=-1)
+
+
+def test_every_game_of_the_suite_has_a_module_of_its_own() -> None:
+    rows = {row.name: row for row in TABLE.values() if row.game.startswith("ragen_gym.games.")}
+    assert {row.game for row in rows.values()} == set(multiagent.GAMES)
+    made = {module.parallel_env().row.name: str(module.parallel_env()) for module in MODULES}
+    assert made == {name: "".join(f"_{c.lower()}" if c.isupper() else c for c in name)[1:] + "_v0" for name in rows}
+
+
+def test_a_game_without_a_rule_for_several_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(TABLE, "Lonely", replace(TABLE["Bandit"], name="Lonely", game="somewhere:Lonely"))
+    with pytest.raises(ValueError, match="Lonely is not a game for several players: choose one of Bandit"):
+        multiagent.parallel_env("Lonely")
+
+
+def test_the_package_draws_nothing_before_it_is_asked_to() -> None:
+    code = (
+        "import sys; from ragen_gym.multiagent import bandit_v0; bandit_v0.parallel_env().reset(seed=0); "
+        "sys.exit('ragen_gym.render.brush' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def short_vocabulary() -> ragen_gym.Vocabulary:

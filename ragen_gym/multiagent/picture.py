@@ -1,0 +1,171 @@
+"""Pictures of games with several players: everybody wears a number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ragen_gym.games.game import Board, Game
+from ragen_gym.render import frozen_lake, sokoban
+from ragen_gym.render.brush import Brush, Colour, load_pygame
+from ragen_gym.render.frames import Pixels, board_codes, check_tile_size
+from ragen_gym.render.frames import frames as draw_boards
+from ragen_gym.render.painters import PAINTERS, Painter, painter_of
+from ragen_gym.render.window import Window
+
+if TYPE_CHECKING:
+    import pygame
+
+__all__ = ["Gallery", "Scene", "frame", "picture"]
+
+DrawTile = Callable[[Brush, Game, int], None]
+
+_COLOURS: tuple[Colour, ...] = (
+    (44, 110, 196),
+    (208, 62, 56),
+    (40, 140, 76),
+    (206, 134, 20),
+    (132, 72, 180),
+    (20, 142, 150),
+    (200, 76, 144),
+    (96, 92, 88),
+)
+_GROUND: Colour = (30, 34, 46)
+_TEXT: Colour = (238, 240, 246)
+_FAINT: Colour = (130, 138, 156)
+_OTHER: Colour = (120, 60, 160)
+# In pixels: height of a line of the caption, and a width in which it is legible.
+_LINE, _LEAST_WIDTH = 20, 176
+
+
+@dataclass(frozen=True)
+class Scene:
+    """An episode as it stands.
+
+    Attributes:
+        board: the board with every player on it.
+        cells: for each player its index on the board, None where it has no place yet.
+        totals: for each player the sum of its rewards.
+        states: for each player ``""``, or how its episode ended.
+        cycle: cycles played.
+    """
+
+    board: Board
+    cells: Sequence[int | None]
+    totals: Sequence[float]
+    states: Sequence[str]
+    cycle: int
+
+
+class Gallery:
+    """Where the episodes of one environment are drawn: arrays, or a window that opens at the first `show`.
+
+    Args:
+        game: the game.
+        tile_size: side of a tile in pixels, 8 to 128.
+        title: title of the window.
+        fps: cycles a second that it shows at most.
+
+    Raises:
+        ValueError: a tile size out of range.
+        gymnasium.error.DependencyNotInstalled: pygame is missing.
+    """
+
+    def __init__(self, game: Game, tile_size: int, title: str, fps: int) -> None:
+        load_pygame()
+        self._game, self._tile_size = game, check_tile_size(tile_size)
+        self._title, self._fps = title, fps
+        self._window: Window | None = None
+
+    def picture(self, scene: Scene) -> Pixels:
+        """See `picture`."""
+        return picture(self._game, scene, self._tile_size)
+
+    def show(self, scene: Scene) -> None:
+        """Show the scene in the window."""
+        drawn = self.picture(scene)
+        if self._window is None:
+            self._window = Window(drawn.shape[1], drawn.shape[0], self._title, self._fps)
+        self._window.show(drawn)
+
+    def close(self) -> None:
+        """Close the window, if one is open."""
+        if self._window is not None:
+            self._window.close()
+            self._window = None
+
+
+def frame(game: Game, board: Board, tile_size: int) -> Pixels:
+    """The picture of one board, uint8 (height, width, 3)."""
+    pixels: Pixels = draw_boards(game, board_codes(game, board)[None], tile_size)[0]
+    return pixels
+
+
+def picture(game: Game, scene: Scene, tile_size: int) -> Pixels:
+    """The board with a number on every player, below it a caption: uint8 (height, width, 3), both sides even."""
+    pygame = load_pygame()
+    surface = pygame.surfarray.make_surface(frame(game, scene.board, tile_size).swapaxes(0, 1))
+    side = painter_of(game).cell * tile_size
+    size = min(side, max(8, tile_size // 3)) if side == tile_size else tile_size
+    crowd: dict[int, int] = {}
+    for player, cell in enumerate(scene.cells):
+        if cell is not None:
+            row, column = divmod(cell, game.width + 1)
+            down, across = divmod(crowd.get(cell, 0), side // size)
+            y = down * size if side == tile_size else side - (down + 1) * size  # a machine has its name above
+            _badge(surface, player, column * side + across * size, row * side + y, size)
+            crowd[cell] = crowd.get(cell, 0) + 1
+    board = pygame.surfarray.array3d(surface).swapaxes(0, 1)
+    caption = _caption(scene, _even(max(_LEAST_WIDTH, board.shape[1])))
+    out = np.empty((_even(board.shape[0] + caption.shape[0]), caption.shape[1], 3), np.uint8)
+    out[:] = _GROUND
+    left = (out.shape[1] - board.shape[1]) // 2
+    out[: board.shape[0], left : left + board.shape[1]] = board
+    out[board.shape[0] : board.shape[0] + caption.shape[0]] = caption
+    return out
+
+
+def _badge(surface: pygame.Surface, player: int, x: int, y: int, size: int) -> None:
+    brush = Brush(1, 1, size)
+    brush.circle(0.5, 0.5, 0.48, _TEXT)
+    brush.circle(0.5, 0.5, 0.41, _COLOURS[player])
+    brush.text(0.5, 0.5, 0.62, str(player), _TEXT)
+    brush.over(surface, x, y)
+
+
+def _caption(scene: Scene, width: int) -> Pixels:
+    """The cycle, and in two columns what each player has earned and how it ended."""
+    pygame = load_pygame()
+    columns, players = width / _LINE, len(scene.cells)
+    rows = 1 + (players + 1) // 2
+    brush = Brush(columns, rows + 0.3, _LINE)
+    brush.fill(_GROUND)
+    brush.text(0.4, 0.6, 0.56, f"cycle {scene.cycle}", _FAINT, columns - 0.8, left=True)
+    for player in range(players):
+        x, y = 0.4 + player % 2 * columns / 2, 1.6 + player // 2
+        brush.circle(x + 0.3, y, 0.3, _COLOURS[player])
+        brush.text(x + 0.3, y, 0.44, str(player), _TEXT)
+        words = f"{scene.totals[player]:+.4g} {scene.states[player]}".rstrip()
+        brush.text(x + 0.8, y, 0.54, words, _TEXT if not scene.states[player] else _FAINT, columns / 2 - 1.4, left=True)
+    pixels: Pixels = pygame.surfarray.array3d(brush.finish()).swapaxes(0, 1)
+    return pixels
+
+
+def _even(size: int) -> int:
+    return size + size % 2
+
+
+def _draw_shared(single: DrawTile, own: dict[int, int], brush: Brush, game: Game, tile: int) -> None:
+    """A cell on which another player looks like the game's own (``own`` gives its tile), but for a mark."""
+    single(brush, game, own.get(tile, tile))
+    if tile in own:
+        brush.rectangle(0.04, 0.04, 0.26, 0.26, _TEXT, 0.13)
+        brush.rectangle(0.07, 0.07, 0.20, 0.20, _OTHER, 0.10)
+
+
+PAINTERS["SharedLake"] = Painter(partial(_draw_shared, frozen_lake.draw_tile, {6: 3, 7: 5}))
+PAINTERS["SharedSokoban"] = Painter(partial(_draw_shared, sokoban.draw_tile, {7: 5, 8: 6}))
