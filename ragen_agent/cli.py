@@ -15,14 +15,18 @@ __all__ = ["main"]
 
 DESCRIPTION = "Train a language-model agent on a game by StarPO-S, or measure one."
 TRAIN = """\
-Warm-starts a small language model on demonstrations, trains it further by reinforcement (StarPO-S, arXiv 2504.20073), and compares
-it, on levels that it never saw, with its start, random play, optimal play, the demonstrator and more imitation of it.
-The demonstrations are imperfect on purpose. In the default run, FrozenLake without slip and with two answers an episode, the
-demonstrator knows the way but mostly dares one move an answer, so that it runs out of answers: that several moves fit into one
-answer, and which, is left to reinforcement. Takes about five minutes on one CPU core; no GPU, no network."""
+Warm-starts a small language model on demonstrations, trains it further by reinforcement (StarPO-S, arXiv 2504.20073),
+and compares it, on levels that it never saw, with its start, random play, optimal play, the demonstrator, and more
+imitation of the same demonstrations at the same cost.
+
+The demonstrations are imperfect on purpose. In the default run, FrozenLake without slip and with two answers an
+episode, the demonstrator knows the way but mostly dares one move an answer and so runs out of answers: that several
+moves fit into one answer, and which, is left to reinforcement. It takes about five minutes on one CPU core, without a
+GPU or a network."""
 EVAL = """\
-Plays fixed levels, distinct from all training levels, and prints the success rate beside random and optimal play on the same levels,
-with 95 % Wilson intervals. Takes a run's folder, or the folder of any Hugging Face causal LM with a chat template."""
+Plays fixed levels, distinct from all training levels, and prints the success rate beside random and optimal play on
+the same levels, with 95 % Wilson intervals. Takes a run's folder, or the folder of any Hugging Face causal LM whose
+tokenizer has a chat template."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -206,7 +210,7 @@ def _value(text: str) -> Any:
 
 
 def _check(config: Config) -> None:
-    """Raises early, before a run's folder is made, for a game or a knob that is not there and for a model that cannot be used."""
+    """Raises before a run's folder is made if there is no such game or knob, or if the model cannot be used."""
     from ragen_agent.local.agent import make_env
 
     make_env(config, config.evaluation.split).reset(seed=0)

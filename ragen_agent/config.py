@@ -1,7 +1,8 @@
 """Everything that a training run can be told, as frozen dataclasses, read from and written to TOML.
 
-A run's settings are laid one over another: the defaults here, the game's recipe (`ragen_agent.local.recipes`), a TOML file,
-the command line. The result is written to the run folder's `config.toml`, which repeats the run when given to `--config`.
+A run's settings are laid one over another: the defaults here, the game's recipe (`ragen_agent.local.recipes`), a
+TOML file, the command line. The result is written to the run folder's `config.toml`, which repeats the run when
+given to `--config`.
 """
 
 from __future__ import annotations
@@ -84,9 +85,10 @@ class WarmStart:
 class Training:
     """Reinforcement by StarPO-S, or by vanilla StarPO with `starpo_s = false` (RAGEN, arXiv 2504.20073, section 3).
 
-    Each iteration plays `groups` levels with `members` episodes each. StarPO-S keeps the share `keep` of the groups with
-    the largest spread of returns, clips ratios to [1 - clip_low, 1 + clip_high] and has no KL term; vanilla keeps all
-    groups, clips to 1 -+ clip_low and subtracts `kl` times the k1 estimate of the divergence from the starting model.
+    Each iteration plays `groups` levels with `members` episodes each. StarPO-S keeps the share `keep` of the groups
+    with the largest spread of returns, clips ratios to [1 - clip_low, 1 + clip_high] and has no KL term; vanilla
+    keeps all groups, clips to 1 -+ clip_low and subtracts `kl` times the k1 estimate of the divergence from the
+    starting model.
     `updates`: passes over one batch of rollouts. `save_every`: iterations between saved states.
     """
 
@@ -164,13 +166,13 @@ class Config:
         ):
             if number < least:
                 raise ValueError(f"{name} is {number}; it must be at least {least}.")
-        for name, number, low, high in (
+        for name, share, low, high in (
             ("training.keep", training.keep, 0.0, 1.0),
             ("training.temperature", training.temperature, 0.0, 10.0),
             ("evaluation.temperature", self.evaluation.temperature, 0.0, 10.0),
         ):
-            if not low < number <= high:
-                raise ValueError(f"{name} is {number}; it must be above {low:g} and at most {high:g}.")
+            if not low < share <= high:
+                raise ValueError(f"{name} is {share}; it must be above {low:g} and at most {high:g}.")
         if self.small_model.hidden % 32 or self.small_model.hidden < 32:
             raise ValueError(f"small_model.hidden is {self.small_model.hidden}; it must be a multiple of 32.")
         if not self.demonstrations.moves or min(self.demonstrations.moves) < 0 or not sum(self.demonstrations.moves):

@@ -1,7 +1,7 @@
 """Episodes played by an engine: many token processes stepped together, one turn at a time.
 
-The members of a group share a level and each has its own noise (`group`), so that what a group's spread of returns measures is
-the policy and the game, not a slip that all members had in common.
+The members of a group share a level and each has its own noise (`group`), so that what a group's spread of returns
+measures is the policy and the game, not a slip that all members had in common.
 """
 
 from __future__ import annotations

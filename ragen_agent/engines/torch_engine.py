@@ -1,9 +1,9 @@
 """The engine in this process: any Hugging Face causal LM, one batch, one key-value cache kept over all turns.
 
-A turn is fed as one right-padded chunk (the template's glue and the next message), then decoded one token at a time for all
-rows together. Cache columns that hold padding, of shorter chunks and of rows that ended their turn early, stay masked, and every
-token has its own row's position, so the log-probs are those of the unpadded row. Nothing is prefilled twice.
-Rows whose episode ended are dropped from the cache between turns.
+A turn is fed as one right-padded chunk (the template's glue and the next message), then decoded one token at a time
+for all rows together. Cache columns that hold padding, of shorter chunks and of rows that ended their turn early,
+stay masked, and every token has its own row's position, so the log-probs are those of the unpadded row. Nothing is
+prefilled twice. Rows whose episode ended are dropped from the cache between turns.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from ragen_agent.engines import Sampled
 __all__ = ["SUPPRESSED", "TorchEngine", "suppression"]
 
 SUPPRESSED = -1e9
-"""Added to a logit that may not be sampled: probability exactly 0, and yet finite, so that no gradient is 0 times infinity."""
+"""Added to a logit that may not be sampled: probability exactly 0, yet finite, so no gradient is 0 times infinity."""
 
 
 class _BufferedLayer(DynamicLayer):
     """Keys and values in a buffer with spare columns, so that a decoded token costs a write and no copy."""
 
     def __init__(self, columns: int = 128) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.columns = columns
         self.used = 0
         self.buffers: list[Tensor] = []  # keys and values, each (rows, heads, columns, head size)
@@ -57,14 +57,16 @@ class _BufferedLayer(DynamicLayer):
 
 
 def suppression(model: PreTrainedModel, vocabulary_size: int | None = None) -> Tensor:
-    """The vector of shape (output layer,) added to the logits: `SUPPRESSED` at `generation_config.suppress_tokens` and at ids from
-    `vocabulary_size` on (output layers are often padded beyond the tokenizer's ids), else 0.
+    """What is added to the logits so that some ids are never written, float32 (output layer,).
+
+    `SUPPRESSED` at `generation_config.suppress_tokens` and at ids from `vocabulary_size` on (output layers are often
+    padded beyond the tokenizer's ids), 0 elsewhere.
 
     Rollout and training both add it, so a suppressed id has probability zero in both and their log-probs agree.
     """
-    weight = model.get_input_embeddings().weight
-    vocabulary = int(model.get_output_embeddings().weight.shape[0])
-    bias = torch.zeros(vocabulary, device=weight.device)
+    weight = model.get_output_embeddings().weight
+    assert isinstance(weight, Tensor)
+    bias = torch.zeros(len(weight), device=weight.device)
     generation = model.generation_config
     suppressed = generation.suppress_tokens if generation is not None else None
     if suppressed:
@@ -75,9 +77,10 @@ def suppression(model: PreTrainedModel, vocabulary_size: int | None = None) -> T
 
 
 class TorchEngine:
-    """Samples from `model` in place: it reads the weights as they are at each call, so a trainer just keeps training.
+    """Samples from `model` in place; it reads the weights as they are at each call, so a trainer just goes on.
 
-    `stop_ids`: ids that end a reply. `vocabulary_size`: see `suppression`. `pad_id`: any valid id, used where the mask hides it.
+    `stop_ids`: ids that end a reply. `vocabulary_size`: see `suppression`. `pad_id`: any valid id, used where the
+    mask hides it.
     """
 
     def __init__(
@@ -146,6 +149,7 @@ class TorchSession:
             kept = torch.as_tensor(list(rows), device=self.device)
             self.visible, self.positions = self.visible[kept], self.positions[kept]
             for layer in self.cache.layers:
+                assert isinstance(layer, _BufferedLayer)
                 layer.select(kept)
 
     def _feed_pending(self) -> Tensor:
@@ -167,7 +171,7 @@ class TorchSession:
         return logits[:, 0]
 
     def _forward(self, ids: Tensor, positions: Tensor, inside: Tensor) -> Tensor:
-        """Feeds ids (rows, width) as new cache columns, visible where `inside`; returns logits (rows, width, vocabulary)."""
+        """Feeds ids (rows, width) as new columns, seen where `inside`; returns logits (rows, width, vocabulary)."""
         before = self.visible.shape[1]
         self.visible = torch.cat([self.visible, inside], dim=1)
         width = ids.shape[1]

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ragen_agent.chat import ChatFormat
 from ragen_agent.config import Config
 from ragen_agent.engines.torch_engine import TorchEngine
-from ragen_agent.local.small_model import build_model, load_checkpoint
+from ragen_agent.local.small_model import build_model, load_checkpoint, move
 from ragen_agent.local.texts import game_texts
 from ragen_agent.local.tokenizer import build_tokenizer, check_known
 from ragen_agent.rollout import Instance, play
@@ -77,7 +77,7 @@ class Agent:
         else:
             texts = game_texts(make_env(config, None), config.demonstrations.thought)
             tokenizer = build_tokenizer([texts])
-            model = build_model(config.small_model, tokenizer, derive(config.seed, 0)).to(config.device)
+            model = move(build_model(config.small_model, tokenizer, derive(config.seed, 0)), config.device)
         chat = ChatFormat.from_tokenizer(tokenizer)
         return cls(config, model, tokenizer, chat, TorchEngine(model, chat.stop_ids, len(tokenizer)))
 

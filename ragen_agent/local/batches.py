@@ -16,7 +16,7 @@ __all__ = ["Batch", "by_length", "sampled_logits"]
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows of equal width. `ids`, `sampled` (bool), `attention`: (rows, width); `log_probs`: as recorded, 0 elsewhere."""
+    """Rows of equal width: `ids`, `sampled` (bool), `attention`, `log_probs` (as recorded), each (rows, width)."""
 
     ids: Tensor
     sampled: Tensor
@@ -57,8 +57,8 @@ def sampled_logits(model: PreTrainedModel, batch: Batch, bias: Tensor) -> tuple[
         bias: (vocabulary,), 0 or -inf: `ragen_agent.engines.torch_engine.suppression`.
 
     Returns:
-        logits float32 (sampled tokens in all, vocabulary) in row-major order; log-probs float32 (rows, width), 0 where
-        nothing was sampled.
+        logits float32 (sampled tokens in all, vocabulary) in row-major order; log-probs float32 (rows, width), 0
+        where nothing was sampled.
     """
     first = int(batch.sampled.any(0).int().argmax())  # nothing before it is scored, so no logits are made there
     kept = batch.ids.shape[1] - first + 1

@@ -19,7 +19,9 @@ class Critic(nn.Module):
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()
         self.backbone = copy.deepcopy(model.base_model)
-        self.head = nn.Linear(model.get_input_embeddings().weight.shape[1], 1, device=model.device)
+        embeddings = model.get_input_embeddings().weight
+        assert isinstance(embeddings, Tensor)
+        self.head = nn.Linear(embeddings.shape[1], 1, device=model.device)
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
 

@@ -1,9 +1,9 @@
 """Demonstrations: an oracle plays, with faults on purpose, so that there is something left to learn.
 
-The demonstrator knows the best moves and a model that imitates it learns the reply format and single moves. What it does badly is
-set by `Demonstrations`: how many moves it dares in one answer, and how often a move is drawn at random. The default demonstrator
-of FrozenLake is *cautious*: it mostly answers one move and looks again, so that the turns run out on long ways. Nobody shows the
-learner that long answers pay; only the reward does.
+The demonstrator knows the best moves and a model that imitates it learns the reply format and single moves. What it
+does badly is set by `Demonstrations`: how many moves it dares in one answer, and how often a move is drawn at
+random. The default demonstrator of FrozenLake is *cautious*: it mostly answers one move and looks again, so that the
+turns run out on long ways. Nobody shows the learner that long answers pay; only the reward does.
 """
 
 from __future__ import annotations
@@ -40,8 +40,9 @@ THOUGHTS: dict[str, Callable[[TurnEnv], str]] = {
 
 
 def plan(env: TurnEnv, moves: int, mistakes: float, rng: np.random.Generator) -> list[int]:
-    """Up to `moves` actions from here: the oracle's if every move goes where it is meant to, each replaced by a uniform one with
-    chance `mistakes`; it stops where the game would be over.
+    """Up to `moves` actions from here, as if every move went where it is meant to.
+
+    Each is the oracle's, or a uniform one with chance `mistakes`; the list ends where the game would be over.
     """
     game, solution = env.game, env.solution()
     board, state = env.env.state
@@ -85,7 +86,7 @@ def demonstrate(process: TokenMDP, instances: Sequence[Instance], how: Demonstra
             ids = [*chat.tokenizer.encode(reply, add_special_tokens=False), chat.end_id]
             if len(ids) > process.max_tokens_per_turn:
                 raise ValueError(
-                    f"a demonstration has {len(ids)} tokens and turns.max_tokens_per_turn is {process.max_tokens_per_turn}; "
+                    f"a reply has {len(ids)} tokens, turns.max_tokens_per_turn is {process.max_tokens_per_turn}; "
                     "raise it, or demonstrate shorter replies."
                 )
             for token in ids:

@@ -1,4 +1,4 @@
-"""What a run shows: progress while it goes, a table and two transcripts at its end. Plain lines where there is no terminal."""
+"""What a run shows: its progress; at its end a table and two transcripts. Plain lines where there is no terminal."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class Display:
             if found:
                 self._transcript(title, max(found, key=lambda episode: len(episode["turn_ends"])))
         self.say(
-            f"\nFiles: {folder.path}/ with summary.json, curve.png, metrics.jsonl, episodes.jsonl, checkpoint/, config.toml"
+            f"\nIn {folder.path}: summary.json, curve.png, metrics.jsonl, episodes.jsonl, config.toml, checkpoint/"
             f"\nMeasure again: ragen-agent eval {folder.path} --split {evaluation.split}"
             f"\nTook {summary['wall_s']:.0f} s."
         )

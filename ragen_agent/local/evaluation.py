@@ -1,4 +1,4 @@
-"""Success on fixed levels: of the model, of random play, of optimal play and of the demonstrator, with 95 % intervals.
+"""Success on fixed levels, with 95 % intervals: of a model, of random play, of optimal play, of a demonstrator.
 
 All play the same levels under the same budgets of turns and actions, one episode a level.
 """
@@ -97,7 +97,8 @@ def random_reply(env: TurnEnv, rng: np.random.Generator) -> str:
 def optimal_rate(env: TurnEnv, instances: list[Instance]) -> Rate:
     """The oracle's exact chance of success within the budget of actions, averaged over the levels.
 
-    Where the dynamics are random this is a bound: the oracle looks after every action, a player only after every answer.
+    Where the dynamics are random this is a bound: the oracle looks after every action, a player only after every
+    answer.
     """
     chances = []
     for instance in instances:

@@ -1,11 +1,12 @@
 """What each game's run differs in from the defaults of `Config`, as data.
 
-FrozenLake, the default run: on lakes without slip, with ways of three moves or more and only two answers, the demonstrator knows the
-way but mostly dares one move an answer, so it (and whoever imitates it) runs out of turns. Longer answers, which the demonstrations
-hardly contain, are what reinforcement has to find.
+FrozenLake, the default run: on lakes without slip, with ways of three moves or more and only two answers, the
+demonstrator knows the way but mostly dares one move an answer, so it (and whoever imitates it) runs out of turns.
+Longer answers, which the demonstrations hardly contain, are what reinforcement has to find.
 
-The bandits: the demonstrator chooses at random; which name pays more is what reinforcement has to find. A model that starts from
-nothing has never read the held-out names of the test split, so it is measured on the names of the training split.
+The bandits: the demonstrator chooses at random; which name pays more is what reinforcement has to find. A model that
+starts from nothing has never read the held-out names of the test split, so it is measured on the names of the
+training split.
 """
 
 from __future__ import annotations

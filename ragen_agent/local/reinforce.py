@@ -34,8 +34,8 @@ def score(trajectories: Sequence[Trajectory], settings: Training) -> tuple[Tenso
     """Compares the members of each group, which stand side by side.
 
     Returns:
-        advantages (groups, members), kept (groups, members) bool, spread (groups,): the standard deviation of returns.
-        Failed episodes are never kept.
+        advantages (groups, members), kept (groups, members) bool, spread (groups,): the standard deviation of
+        returns. Failed episodes are never kept.
     """
     shape = (-1, settings.members)
     returns = torch.tensor([t.total_reward for t in trajectories]).view(shape)
@@ -58,8 +58,8 @@ def update(
         seed: of the minibatches.
 
     Returns:
-        Means over the steps: entropy (nats a token), grad_norm (before clipping), clip_fraction, approx_kl, and with a
-        critic value_loss; and train_tokens, all tokens that went forward and backward.
+        Means over the steps: entropy (nats a token), grad_norm (before clipping), clip_fraction, approx_kl, and with
+        a critic value_loss; and train_tokens, all tokens that went forward and backward.
     """
     batch = Batch.of(trajectories, policy.bias.device)
     targets = _targets(policy, batch, trajectories, advantages, settings)
@@ -81,8 +81,8 @@ def _targets(
 ) -> list[Tensor]:
     """Advantages (rows, width), and for a critic its returns and its values before the update.
 
-    Vanilla StarPO's KL penalty enters as a cost of each token, `kl` times the k1 estimate: with PPO as part of the reward, with
-    GRPO as part of the token's advantage. (The gradient of k1 taken as a loss is zero in expectation.)
+    Vanilla StarPO's KL penalty enters as a cost of each token, `kl` times the k1 estimate: with PPO as part of the
+    reward, with GRPO as part of the token's advantage. (The gradient of k1 taken as a loss is zero in expectation.)
     """
     cost = torch.zeros_like(batch.log_probs)
     with torch.no_grad():

@@ -1,6 +1,7 @@
 """The small model: a Qwen2 of a few hundred thousand parameters from scratch, in Hugging Face format.
 
-Its head size is 32, which inference servers' attention kernels support, so the checkpoint loads wherever a Qwen2 loads.
+Its head size is 32, which inference servers' attention kernels support, so the checkpoint loads wherever a Qwen2
+loads.
 """
 
 from __future__ import annotations
@@ -24,13 +25,11 @@ from transformers.utils import logging
 from ragen_agent.config import SmallModel
 from ragen_agent.local.tokenizer import reading_only
 
-__all__ = ["build_model", "load_checkpoint", "save_checkpoint", "tokenizer_hash"]
+__all__ = ["build_model", "load_checkpoint", "move", "save_checkpoint", "tokenizer_hash"]
 
 HEAD_SIZE = 32
 CONTEXT = 4096
-INITIAL_SCALE = (
-    0.1  # about 1 / sqrt(hidden); the usual 0.02 is meant for wide models and learns several times slower here
-)
+INITIAL_SCALE = 0.1  # about 1 / sqrt(hidden); the usual 0.02, meant for wide models, learns several times slower here
 
 
 def build_model(shape: SmallModel, tokenizer: PreTrainedTokenizerBase, seed: int) -> Qwen2ForCausalLM:
@@ -48,11 +47,9 @@ def build_model(shape: SmallModel, tokenizer: PreTrainedTokenizerBase, seed: int
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
-        tokenizer_sha256=tokenizer_hash(tokenizer),
     )
-    with (
-        torch.random.fork_rng()
-    ):  # transformers draws weights from torch's global state: lend it ours, then put it back
+    config.tokenizer_sha256 = tokenizer_hash(tokenizer)
+    with torch.random.fork_rng():  # weights are drawn from torch's global state: seed it, then put it back as it was
         torch.manual_seed(seed)
         model = Qwen2ForCausalLM(config)
     model.generation_config = GenerationConfig(
@@ -61,11 +58,18 @@ def build_model(shape: SmallModel, tokenizer: PreTrainedTokenizerBase, seed: int
         suppress_tokens=reading_only(tokenizer),
         do_sample=True,
     )
-    return model.eval()
+    model.eval()
+    return model
+
+
+def move(model: PreTrainedModel, device: str) -> PreTrainedModel:
+    """The same model, on `device`."""
+    torch.nn.Module.to(model, torch.device(device))
+    return model
 
 
 def tokenizer_hash(tokenizer: PreTrainedTokenizerBase) -> str:
-    """SHA-256 of the words, their ids, and how a text that holds them all is cut: it differs wherever two tokenizers do."""
+    """SHA-256 of the words, their ids, and how a text that holds them all is cut; it differs where tokenizers do."""
     words = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
     cut = tokenizer.encode("".join(word for word, _ in words), add_special_tokens=False)
     return hashlib.sha256(json.dumps([words, cut]).encode()).hexdigest()
@@ -90,7 +94,8 @@ def load_checkpoint(folder: Path, device: str = "cpu") -> tuple[PreTrainedModel,
     """Model (float32, in evaluation mode) and tokenizer of a Hugging Face folder.
 
     Raises:
-        ValueError: no such folder, no model, tokenizer or chat template in it, or a tokenizer that is not the model's.
+        ValueError: no such folder, no model, tokenizer or chat template in it, or a tokenizer that is not the
+            model's.
     """
     if not folder.is_dir():
         raise ValueError(f"--model {folder}: there is no such folder; give the folder of a Hugging Face causal LM.")
@@ -116,4 +121,5 @@ def load_checkpoint(folder: Path, device: str = "cpu") -> tuple[PreTrainedModel,
             f"--model {folder}: the tokenizer beside the model is not the one that the model was trained with (its ids "
             "would mean other words); restore the folder's own tokenizer.json."
         )
-    return model.to(device).eval(), tokenizer
+    model.eval()
+    return move(model, device), tokenizer

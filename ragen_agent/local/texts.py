@@ -23,7 +23,7 @@ class GameTexts:
 
 
 def game_texts(env: TurnEnv, thought: str) -> GameTexts:
-    """Messages on `LEVELS` levels, the first `PLAYED` of them played badly and well, so that every kind of message occurs."""
+    """Messages on `LEVELS` levels; the first `PLAYED` are played, badly and well, so that all kinds of message occur."""
     texts = GameTexts([], set())
     for seed in range(LEVELS):
         _, info = env.reset(seed=seed)

@@ -3,11 +3,11 @@
 Three rules make it exact and short:
 
 - Every piece keeps its white space and decoding joins pieces, so text -> ids -> text is the identity.
-- A capital letter that no small letter follows is a piece of its own, as is every sign: neighbouring symbols of a board never
-  merge into a word.
-- A phrase of the rules that stands in every level's messages, such as a whole sentence of the instructions, is one id. The text
-  that a reader sees is unchanged and the prompt is several times shorter. Such ids are for reading only:
-  `reading_only` lists them, and a model that uses this tokenizer suppresses them when it writes.
+- A capital letter that no small letter follows is a piece of its own, as is every sign: neighbouring symbols of a
+  board never merge into a word.
+- A phrase of the rules that stands in every level's messages, such as a whole sentence of the instructions, is one
+  id. The text that a reader sees is unchanged and the prompt is several times shorter. Such ids are for reading
+  only: `reading_only` lists them, and a model that uses this tokenizer suppresses them when it writes.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def build_tokenizer(games: Sequence[GameTexts]) -> Qwen2Tokenizer:
         merges=[],
         pad_token=PAD,
         eos_token=END,
-        unk_token=None,
+        unk_token=PAD,  # never drawn: every byte has an id
         additional_special_tokens=[START],
     )
     tokenizer.add_tokens([AddedToken(token, normalized=False, special=False) for token in sorted(phrases | words)])
@@ -74,10 +74,10 @@ def check_known(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> None:
         return
     spelled = [place for place, index in enumerate(ids) if index not in known]
     if spelled:
-        first = spelled[0]
+        nearby = ids[max(0, spelled[0] - 8) : spelled[0] + 12]
         raise ValueError(
-            f"the small model's tokenizer lacks a word, here: {tokenizer.decode(ids[max(0, first - 8) : first + 12])!r}. It was made "
-            "from another game's texts: train a model on this game, or give --model a model with a general tokenizer."
+            f"the small model's tokenizer lacks a word, here: {tokenizer.decode(list(nearby))!r}. It was made from "
+            "another game's texts: train a model on this game, or give --model a model with a general tokenizer."
         )
 
 

@@ -1,13 +1,15 @@
 """A training run from top to bottom: warm start, reinforcement, and the comparisons that say what it was worth.
 
-Phases, each skipped by `resume` when its result is there: make the model, imitate the demonstrations, measure (before), reinforce,
-measure (after), imitate the same demonstrations further at the cost of the reinforcement (more_imitation), imitate a faultless
-demonstrator at the cost of the warm start (clean_warm_start). Every random choice is seeded by the run's seed, the phase and
-the iteration, and the state is saved at whole iterations: on a CPU a resumed run equals an unbroken one bit for bit.
+Phases, each skipped by `resume` when its result is there: make the model, imitate the demonstrations, measure
+(before), reinforce, measure (after), imitate the same demonstrations further at the cost of the reinforcement
+(more_imitation), imitate a faultless demonstrator at the cost of the warm start (clean_warm_start). Every random
+choice is seeded by the run's seed, the phase and the iteration, and the state is saved at whole iterations: on a CPU
+a resumed run equals an unbroken one bit for bit.
 
-**What "the same cost" means.** The cost is counted in tokens, so that it is the same on every machine. One unit is one token that
-goes forward and backward. A token of a rollout, sampled or read, counts one unit too, though it only goes forward, because decoding
-is slower than training; a critic's passes count as the policy's. More imitation may spend what reinforcement spent.
+**What "the same cost" means.** The cost is counted in tokens, so that it is the same on every machine. One unit is
+one token that goes forward and backward. A token of a rollout, sampled or read, counts one unit too, though it only
+goes forward, because decoding is slower than training; a critic's passes count as the policy's. More imitation may
+spend what reinforcement spent.
 """
 
 from __future__ import annotations
@@ -265,11 +267,12 @@ def _stopped(last: dict[str, Any]) -> str:
     verdict = (
         "Every episode succeeds: the game is solved."
         if last["success"] == 1
-        else "The run is dead; begin another one with a lower training.learning_rate, a longer warm start or another --seed."
+        else "The run is dead: try a lower training.learning_rate, a longer warm start or another --seed."
     )
     return (
-        f"Stopped after iteration {last['iteration'] + 1}: for {PATIENCE} iterations all episodes of each group earned the same, so there is "
-        f"nothing to learn from (success {100 * last['success']:.0f} %, return {last['return']:.2f}). {verdict}"
+        f"Stopped after iteration {last['iteration'] + 1}: for {PATIENCE} iterations all episodes of each group earned "
+        f"the same, so there is nothing to learn from (success {100 * last['success']:.0f} %, "
+        f"return {last['return']:.2f}). {verdict}"
     )
 
 
