@@ -31,7 +31,7 @@ class Rate:
     n: int
 
     def __str__(self) -> str:
-        return f"{100 * self.rate:5.1f} %  ({100 * self.low:.1f} to {100 * self.high:.1f})"
+        return f"{100 * self.rate:.1f} % ({100 * self.low:.1f} to {100 * self.high:.1f})"
 
 
 def wilson(successes: int, n: int, confidence: float = 0.95) -> Rate:
