@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ragen_gym.games._jit import canonical_hash, compiled, split_index
-from ragen_gym.games.sokoban.backwards import MAX_EXPLORED, explore, stroll, walk_back
+from ragen_gym.games.sokoban.backwards import MAX_EXPLORED, SMALLEST_TABLE, explore, stroll, walk_back
 from ragen_gym.games.sokoban.rooms import room
 from ragen_gym.games.sokoban.search import Memory, make_memory, search
 from ragen_gym.levels import SPLITS, check_split
@@ -26,139 +26,154 @@ SEARCH_NODES = 50_000
 
 
 @compiled
-def _within(board: np.ndarray, stride: int, bounds: tuple[int, int, int, int], solver: Memory) -> tuple[bool, int]:
-    """Whether the solver's numbers of moves and pushes lie in the bounds, and the nodes it took; -1 is no bound."""
-    nodes = 0
-    for price in range(2):  # 0 counts pushes, 1 counts moves
-        low, high = bounds[2 - 2 * price], bounds[3 - 2 * price]
-        if low < 0 and high < 0:
-            continue
-        end, last, made = search(board, stride, price, high, 0, solver)
-        nodes += made
-        if end != 0 or solver[0][last, 1] < low:
-            return False, nodes
-    return True, nodes
-
-
-@compiled
 def _draw(
-    board: np.ndarray,
-    key: np.uint64,
-    shape: tuple[int, int, int],
-    play: tuple[int, int],
-    targets: np.ndarray,
-    boxes: np.ndarray,
-    memory: Memory,
-) -> tuple[np.uint64, int, bool]:
-    """Draw one level: (generator key, states looked at, whether it is a level and not a room where nothing moves)."""
-    (height, width, wall), (depth, steps) = shape, play
-    stride = width + 1
-    key, player = room(board, key, height, width, wall, targets, memory[0], memory[1])
-    if player < 0:
-        return key, 0, False
-    if steps:
-        for j in range(boxes.shape[0]):
-            boxes[j] = targets[j]
-        key, player = walk_back(board, stride, key, player, steps, boxes, memory[2])
-        if player < 0:
-            return key, steps, False
-        states = steps
-    else:
-        player, apart, states = explore(board, stride, player, depth, targets, boxes, memory)
-        if apart == 0:
-            return key, states, False
-        key, player = stroll(board, stride, key, player, apart == 1, boxes, memory[2])
-    board[player] += 4
-    for j in range(boxes.shape[0]):
-        board[boxes[j]] = 4
-    return key, states, True
-
-
-@compiled
-def _fill(
     keys: np.ndarray,
     rows: np.ndarray,
-    shape: tuple[int, int, int],
-    play: tuple[int, int],
-    bounds: tuple[int, int, int, int],
-    split: int,
-    codes: np.ndarray,
-    basis: np.uint64,
-    memory: Memory,
-    solver: Memory,
+    wanted: np.ndarray,
+    looked: np.ndarray,
+    height: int,
+    width: int,
+    wall: int,
+    steps: int,
+    boxes: np.ndarray,
+    cells: np.ndarray,
+    stack: np.ndarray,
+    explored: np.ndarray,
+    seen: np.ndarray,
 ) -> int:
-    """Write one level a row; the index of the first row that could not be written within the limits, or -1."""
-    height, width, _ = shape
-    targets, boxes = np.empty_like(memory[3]), np.empty_like(memory[3])
-    for i in range(keys.shape[0]):
-        key, board, looked, found = keys[i], rows[i], 0, False
+    """Draw a level into each wanted row; the first row for which `MAX_TRIES` rooms gave none, or -1.
+
+    Args:
+        keys: uint64 (n,): states of the generators, written.
+        rows: uint8 (n, cells): the boards.
+        wanted: int64 (rows wanted,): their indices.
+        looked: int64 (n,): states looked at for each row, added to.
+        height: rows of a board.
+        width: columns of a board.
+        wall: see `room`.
+        steps: steps of the walk back, or 0 to search.
+        boxes: int32 (4, boxes); this and the following are worked in, see `explore`.
+        cells: int32 (3, cells).
+        stack: int32 (search depth, 8).
+        explored: uint64.
+        seen: uint64.
+    """
+    stride, at = width + 1, cells[2]
+    for i in wanted:
+        key, board, player = keys[i], rows[i], -1
         for _ in range(MAX_TRIES):
-            key, states, found = _draw(board, key, shape, play, targets, boxes, memory)
-            looked += states
-            if found and split >= 0:
-                found = split_index(canonical_hash(board, codes, basis, height, width)) == split
-            if found:
-                found, states = _within(board, width + 1, bounds, solver)
-                looked += states
-            if found or looked > MAX_STATES:
+            key, player = room(board, key, height, width, wall, boxes, cells)
+            if player < 0:
+                continue
+            if steps:
+                key, player = walk_back(board, stride, key, player, steps, boxes, at)
+                looked[i] += steps
+            else:
+                player, apart, states = explore(board, stride, player, stack.shape[0], boxes, at, stack, explored, seen)
+                looked[i] += states
+                if apart:
+                    key, player = stroll(board, stride, key, player, apart == 1, boxes, at)
+                else:
+                    player = -1
+            if player >= 0 or looked[i] > MAX_STATES:
                 break
-        if not found:
-            return i
+        keys[i] = key
+        if player < 0:
+            return int(i)
+        board[player] += 4
+        for j in range(boxes.shape[1]):
+            board[boxes[2, j]] = 4
     return -1
+
+
+@compiled
+def _in_split(
+    rows: np.ndarray, wanted: np.ndarray, codes: np.ndarray, basis: np.uint64, height: int, width: int, split: int
+) -> np.ndarray:
+    """Whether each wanted row belongs to the split, bool (wanted,)."""
+    fits = np.empty(wanted.shape[0], np.bool_)
+    for k in range(wanted.shape[0]):
+        fits[k] = split_index(canonical_hash(rows[wanted[k]], codes, basis, height, width)) == split
+    return fits
+
+
+@compiled
+def _in_bounds(
+    rows: np.ndarray,
+    wanted: np.ndarray,
+    looked: np.ndarray,
+    stride: int,
+    price: int,
+    low: int,
+    high: int,
+    memory: Memory,
+) -> np.ndarray:
+    """Whether the solver's number of moves (price 1) or pushes (price 0) is in the bounds, bool (wanted,)."""
+    fits = np.empty(wanted.shape[0], np.bool_)
+    for k in range(wanted.shape[0]):
+        end, last, nodes = search(rows[wanted[k]], stride, price, high, 0, memory)
+        looked[wanted[k]] += nodes
+        fits[k] = end == 0 and memory[0][last, 1] >= low
+    return fits
 
 
 def generate(game: Sokoban, keys: npt.NDArray[np.uint64], split: str | None) -> Boards:
     """One level for each key, uint8 (len(keys), cells).
 
+    A key is the state of a generator of its own, so a level depends on its key and the knobs alone.
+
     Raises:
         ValueError: no level that meets the knobs was found within `MAX_TRIES` draws and `MAX_STATES` states.
     """
     check_split(split)
-    boards = np.empty((len(keys), game.cells), np.uint8)
-    moves = game.min_moves or -1, game.max_moves or -1
-    bounds = (*moves, game.min_pushes or -1, game.max_pushes or -1)
+    keys, boards = keys.copy(), np.empty((len(keys), game.cells), np.uint8)
+    looked, wanted = np.zeros(len(keys), np.int64), np.arange(len(keys))
+    limits = [
+        (price, low or 0, -1 if high is None else high)
+        for price, low, high in ((0, game.min_pushes, game.max_pushes), (1, game.min_moves, game.max_moves))
+        if low or high
+    ]
+    solver = make_memory(game.cells, game.boxes, SEARCH_NODES if limits else 1)
     wall = -1 if game.wall_prob is None else round(game.wall_prob * 2**32)
+    steps = game.walk_steps if game.generator == "reverse_walk" else 0
+    memory = _make_memory(game)
+    for _ in range(MAX_TRIES):
+        if _draw(keys, boards, wanted, looked, game.height, game.width, wall, steps, *memory) >= 0:
+            break
+        drawn = wanted
+        if split:
+            fits = _in_split(boards, drawn, *game.identity, game.height, game.width, SPLITS.index(split))
+            drawn = drawn[fits]
+        for price, low, high in limits:
+            drawn = drawn[_in_bounds(boards, drawn, looked, game.width + 1, price, low, high, solver)]
+        if len(drawn) == len(wanted):
+            return boards
+        wanted = np.setdiff1d(wanted, drawn, assume_unique=True)
+        if (looked[wanted] > MAX_STATES).any():
+            break
+    raise ValueError(_complaint(game, split))
+
+
+def _make_memory(game: Sokoban) -> tuple[np.ndarray, ...]:
+    """The last five arguments of `_draw`."""
     searches = game.generator == "reverse_play"
-    failed = _fill(
-        keys,
-        boards,
-        (game.height, game.width, wall),
-        (game.search_depth, 0 if searches else game.walk_steps),
-        bounds,
-        SPLITS.index(split) if split else -1,
-        *game.identity,
-        _make_memory(game, game.search_depth if searches else 1),
-        make_memory(game.cells, game.boxes, SEARCH_NODES if max(bounds) >= 0 else 1),
-    )
-    if failed >= 0:
-        knobs = ("height", "width", "boxes", "generator", "wall_prob", "search_depth" if searches else "walk_steps")
-        limits = ("min_moves", "max_moves", "min_pushes", "max_pushes")
-        asked = [name for name in (*knobs, *limits) if getattr(game, name) is not None]
-        raise ValueError(
-            f"Sokoban: no level in {MAX_TRIES} draws, or in {MAX_STATES} states looked at, meets "
-            f"{', '.join(f'{name}={getattr(game, name)!r}' for name in asked)}, split={split!r}; ask for fewer boxes, "
-            "a larger board, wider bounds, a deeper search or a longer walk."
-        )
-    return boards
-
-
-def _make_memory(game: Sokoban, depth: int) -> Memory:
-    """What the generator works in.
-
-    Returns:
-        int32 (cells,): cells of floor, marks, box on each cell or -1; int32 (boxes,): cells of the boxes, whether they
-        were pulled; int32 (depth, 8) and uint64 (depth,): stack of the search and its hashes; uint64: hashes explored,
-        and their table.
-    """
-    explored = MAX_EXPLORED if depth > 1 else 0
+    cells = np.full((3, game.cells), -1, np.int32)
+    explored = MAX_EXPLORED if searches else 0
     return (
-        np.empty(game.cells, np.int32),
-        np.empty(game.cells, np.int32),
-        np.full(game.cells, -1, np.int32),
-        np.empty(game.boxes, np.int32),
-        np.empty(game.boxes, np.int32),
-        np.empty((depth, 8), np.int32),
-        np.empty(depth, np.uint64),
-        np.empty(explored + 1, np.uint64),
-        np.empty(max(256, 1 << (4 * explored).bit_length()), np.uint64),
+        np.empty((4, game.boxes), np.int32),
+        cells,
+        np.empty((game.search_depth if searches else 1, 8), np.int32),
+        np.empty(explored, np.uint64),
+        np.empty(max(SMALLEST_TABLE, 1 << (4 * explored - 1).bit_length()), np.uint64),
+    )
+
+
+def _complaint(game: Sokoban, split: str | None) -> str:
+    play = "search_depth" if game.generator == "reverse_play" else "walk_steps"
+    knobs = ("height", "width", "boxes", "generator", "wall_prob", play)
+    limits = ("min_moves", "max_moves", "min_pushes", "max_pushes")
+    asked = [f"{name}={getattr(game, name)!r}" for name in (*knobs, *limits) if getattr(game, name) is not None]
+    return (
+        f"Sokoban: no level in {MAX_TRIES} draws, or in {MAX_STATES} states looked at, meets {', '.join(asked)}, "
+        f"split={split!r}; ask for fewer boxes, a larger board, wider bounds, a deeper search or a longer walk."
     )

@@ -66,37 +66,30 @@ def _scatter(ground: np.ndarray, key: np.uint64, height: int, width: int, wall: 
 
 
 @compiled
-def _keep_reached(ground: np.ndarray, stride: int, start: int, floor: np.ndarray, reached: np.ndarray) -> int:
-    """Turn floor that cannot be walked to from ``start`` into wall; the number of cells left, listed in ``floor``."""
+def _keep_reached(ground: np.ndarray, stride: int, start: int, scratch: np.ndarray) -> int:
+    """Turn floor that cannot be walked to from ``start`` into wall; the number of cells left, listed in the scratch."""
     for cell in range(ground.shape[0]):
-        reached[cell] = 0
-    reached[start] = 1
-    floor[0] = start
+        scratch[1, cell] = 0
+    scratch[1, start] = 1
+    scratch[0, 0] = start
     head, tail = 0, 1
     while head < tail:
-        cell = floor[head]
+        cell = scratch[0, head]
         head += 1
         for offset in (-stride, stride, -1, 1):
-            if ground[cell + offset] == 1 and reached[cell + offset] == 0:
-                reached[cell + offset] = 1
-                floor[tail] = cell + offset
+            if ground[cell + offset] == 1 and scratch[1, cell + offset] == 0:
+                scratch[1, cell + offset] = 1
+                scratch[0, tail] = cell + offset
                 tail += 1
     for cell in range(ground.shape[0]):
-        if ground[cell] == 1 and reached[cell] == 0:
+        if ground[cell] == 1 and scratch[1, cell] == 0:
             ground[cell] = 0
     return tail
 
 
 @compiled
 def room(
-    ground: np.ndarray,
-    key: np.uint64,
-    height: int,
-    width: int,
-    wall: int,
-    targets: np.ndarray,
-    floor: np.ndarray,
-    reached: np.ndarray,
+    ground: np.ndarray, key: np.uint64, height: int, width: int, wall: int, boxes: np.ndarray, scratch: np.ndarray
 ) -> tuple[np.uint64, int]:
     """A room with targets: (generator key, player's cell or -1 where the room is too small).
 
@@ -106,32 +99,31 @@ def room(
         height: rows.
         width: columns.
         wall: chance of a wall in units of 2**-32, or -1 to carve the room along a random walk.
-        targets: int32 (boxes,), written: cells of the targets.
-        floor: int32 (cells,) to work in.
-        reached: int32 (cells,) to work in.
+        boxes: int32 (4, boxes): the cells of the targets are written into its first row.
+        scratch: int32 (2 or more, cells) to work in.
     """
-    stride, n = width + 1, 0
+    stride, n, targets = width + 1, 0, boxes.shape[1]
     for cell in range(ground.shape[0]):
         ground[cell] = 255 if cell % stride == width else 0
     key = _carve(ground, key, height, width) if wall < 0 else _scatter(ground, key, height, width, np.uint64(wall))
     for cell in range(ground.shape[0]):
         if ground[cell] == 1:
-            floor[n] = cell
+            scratch[0, n] = cell
             n += 1
-    if n <= targets.shape[0] + 1:
+    if n <= targets + 1:
         return key, -1
     key, word = next_word(key)
     pick = below(word, n)
-    player = floor[pick]
+    player = scratch[0, pick]
     if wall >= 0:
-        n, pick = _keep_reached(ground, stride, player, floor, reached), 0
-        if n <= targets.shape[0] + 1:
+        n, pick = _keep_reached(ground, stride, player, scratch), 0
+        if n <= targets + 1:
             return key, -1
-    for j in range(targets.shape[0]):
+    for j in range(targets):
         n -= 1
-        floor[pick] = floor[n]
+        scratch[0, pick] = scratch[0, n]
         key, word = next_word(key)
         pick = below(word, n)
-        targets[j] = floor[pick]
-        ground[floor[pick]] = 2
+        boxes[0, j] = scratch[0, pick]
+        ground[scratch[0, pick]] = 2
     return key, player

@@ -73,10 +73,18 @@ def step(board: Any, state: Any, action: int, u: float, params: Any) -> tuple[fl
 
 def legal(board: Any, cell: int, params: Any) -> int:
     """Bit a is set when action a can move the player that stands on ``cell``."""
+    stride = params[1]
     bits = 0
-    for action in range(4):
-        offset = params[action]
-        tile = board[cell + offset]
-        if tile and (tile <= 2 or 0 < board[cell + offset + offset] <= 2):
-            bits |= 1 << action
+    tile = board[cell - stride]
+    if tile and (tile < 3 or 0 < board[cell - 2 * stride] < 3):
+        bits = 1
+    tile = board[cell + stride]
+    if tile and (tile < 3 or 0 < board[cell + 2 * stride] < 3):
+        bits += 2
+    tile = board[cell - 1]
+    if tile and (tile < 3 or 0 < board[cell - 2] < 3):
+        bits += 4
+    tile = board[cell + 1]
+    if tile and (tile < 3 or 0 < board[cell + 2] < 3):
+        bits += 8
     return bits

@@ -10,7 +10,7 @@ import numpy as np
 
 from ragen_gym.games.game import Solution
 from ragen_gym.games.sokoban.rules import BOXES, Tile, legal, step
-from ragen_gym.games.sokoban.search import SOLVED, TOO_MANY, make_memory, path, search
+from ragen_gym.games.sokoban.search import SOLVED, TOO_MANY, Memory, make_memory, path, search
 
 if TYPE_CHECKING:
     from ragen_gym.games.game import Board
@@ -79,16 +79,13 @@ def find_plan(
     end, last, memory = _search(board, width, metric == "moves", within, 0, max_nodes)
     if end != SOLVED:
         return None
-    nodes = memory[0]
-    pushes, node = 0, last
-    while nodes[node, 4] >= 0:
-        pushes, node = pushes + 1, nodes[node, 4]
-    return Plan(tuple(path(width + 1, last, memory).tolist()), pushes)
+    actions, pushes = path(width + 1, last, memory)
+    return Plan(tuple(actions.tolist()), int(pushes))
 
 
 def _search(
     board: Board, width: int, by_moves: bool, within: int | None, goal: int, max_nodes: int
-) -> tuple[int, int, tuple[np.ndarray, ...]]:
+) -> tuple[int, int, Memory]:
     """Search with little memory first, then with more: (how it ended, last node, memory)."""
     cells = np.frombuffer(bytes(board), np.uint8)
     boxes = int(((cells == Tile.BOX) | (cells == Tile.BOX_ON_TARGET)).sum())
