@@ -1,0 +1,87 @@
+"""Everything that every id promises, over the whole table."""
+
+from __future__ import annotations
+
+import gymnasium
+import pytest
+
+from ragen_gym import make_turn
+from ragen_gym.envs.step import StepEnv
+from ragen_gym.registry import TABLE, build_game, find, register_all
+from ragen_gym.testing import check_env, check_game
+
+#: Small boards of games whose own are too large to try everything on.
+SMALL = {"LargeSokoban": {"height": 6, "width": 6}}
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_the_game_keeps_the_suites_promises(name: str) -> None:
+    check_game(build_game(TABLE[name], SMALL.get(name, {})), examples=30)
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_the_environment_keeps_the_suites_promises(name: str) -> None:
+    check_env(name)
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_its_turns_keep_the_suites_promises(name: str) -> None:
+    check_env(make_turn(name))
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_presets_are_games_of_their_own(name: str) -> None:
+    presets = TABLE[name].game_class.presets
+    games = [build_game(TABLE[name], {}, preset) for preset in presets]
+    assert len(set(games)) == len(games)
+    for preset in presets:
+        env = StepEnv(name, preset=preset)
+        assert env.reset(seed=0)[0] in env.observation_space
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_the_row_and_the_class_document_the_environment(name: str) -> None:
+    row = TABLE[name]
+    page = row.game_class.__doc__ or ""
+    for heading in ("## Description", "## Starting State", "## Rewards", "## Episode End", "## Arguments"):
+        assert heading in page or row.game_class.__mro__[1].__name__ in page, heading
+    parts = page.split("## Arguments")[-1]
+    for knob in row.game_class.knobs():
+        assert knob in parts or row.game_class.__mro__[1].__name__ in page, f"{knob} is not documented"
+    assert row.summary
+    assert not row.summary.endswith(".")
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_every_spelling_of_a_name(name: str) -> None:
+    for spelling in (name, f"ragen/{name}-v0", f"ragen_gym:ragen/{name}-v0", f"ragen/{name}"):
+        assert find(spelling) is TABLE[name]
+    with pytest.raises(ValueError, match=rf"choose one of .*{name}.* Did you mean {name}\?"):
+        find(f"{name.upper()}-V0")
+
+
+def test_unknown_names() -> None:
+    for name in ("Chess", "", "ragen/"):
+        with pytest.raises(ValueError, match="is not a game of this suite: choose one of "):
+            find(name)
+    with pytest.raises(ValueError, match="'Chess' is not a game of this suite"):
+        make_turn("Chess")
+
+
+def test_registering_twice_changes_nothing() -> None:
+    before = {row.id: gymnasium.registry[row.id] for row in TABLE.values()}
+    register_all()
+    assert {row.id: gymnasium.registry[row.id] for row in TABLE.values()} == before
+    for row in TABLE.values():
+        assert before[row.id].max_episode_steps == row.horizon
+
+
+def test_seeds_give_the_levels_they_always_gave() -> None:
+    """A seed is an episode for ever: a change here is a change of every published number."""
+    assert {name: StepEnv(name).reset(seed=0)[1]["level_id"] for name in FIRST_LEVELS} == FIRST_LEVELS
+
+
+FIRST_LEVELS = {
+    "Bandit": "75c063d30ef07f2a",
+    "BanditRev": "e2dd06a6f343d322",
+}
