@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import InitVar, dataclass
 from functools import cached_property
-from typing import ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -13,8 +13,9 @@ import numpy.typing as npt
 from ragen_gym.games.game import Board, Boards, Solution
 from ragen_gym.games.grid import GridGame
 from ragen_gym.games.sokoban import rules
+from ragen_gym.games.sokoban.xsb import XSB, is_xsb, read_file, to_rectangle
 from ragen_gym.seeding import Stream
-from ragen_gym.text import Vocabulary
+from ragen_gym.text import TextFormat, Vocabulary
 
 __all__ = ["GENERATORS", "Generator", "Sokoban"]
 
@@ -43,6 +44,14 @@ class Sokoban(GridGame):
     whatever box it leaves behind, and then on until no box is on a target.
 
     Levels outside the bounds on moves and pushes, or of another split, are drawn again.
+
+    ## Levels
+    A level that is given, alone or in a list or a file, may be written in the game's own symbols, in those of the
+    vocabulary ``new_vocab``, or in XSB, the common format (``#`` wall, space, ``-`` or ``_`` floor, ``.`` target, ``$``
+    box, ``*`` box on target, ``@`` player, ``+`` player on target). No board can be read in two of them, since each has
+    a box of its own. In XSB rows may be ragged and the board smaller than the environment's: what lies outside the
+    walls becomes wall. A file may hold many levels, parted by empty lines, comments after ``;`` or titles, as Boxoban's
+    files do. A level has one player, boxes and targets in equal number, a box off target, and a closed wall.
 
     ## Rewards
     -0.1 for each action, +1 for a box pushed onto a target, -1 for a box pushed off one, +10 when the last box is on
@@ -90,7 +99,7 @@ class Sokoban(GridGame):
         "new_vocab": Vocabulary("new_vocab", "W.GCBA@"),
         "letters": Vocabulary("letters", "WFTDBPQ"),
         "digits": Vocabulary("digits", "0123456"),
-        "xsb": Vocabulary("xsb", "#-.*$@+"),
+        "xsb": XSB,
     }
     description = (
         "You are in a warehouse. Push every box onto a target. You push a box by walking into it, if the cell beyond "
@@ -167,6 +176,36 @@ class Sokoban(GridGame):
         from ragen_gym.games.sokoban.solve import SokobanSolution
 
         return SokobanSolution(self, board)
+
+    @property
+    def _alphabets(self) -> tuple[Vocabulary, Vocabulary]:
+        return self.own_vocabulary, self.vocabularies["new_vocab"]
+
+    def parse(self, text: str, vocabulary: Vocabulary | None = None, text_format: TextFormat = "grid") -> bytes:
+        """The board of a text; see "Levels" in the class. A vocabulary or a format that is given is taken literally."""
+        if vocabulary is None and text_format == "grid":
+            text = text.replace("\r\n", "\n")
+            vocabulary = next((v for v in self._alphabets if set(text) <= {*v.symbols, "\n"}), None)
+            if vocabulary is None and is_xsb(text):
+                vocabulary, text = XSB, to_rectangle(text, self.height, self.width)
+            if vocabulary is None:
+                names = ", ".join(f"{v.name} {' '.join(v.symbols)}" for v in (*self._alphabets, XSB))
+                raise ValueError(
+                    f"Sokoban: a board is written in the symbols of one of {names}; this one is not:\n{text}"
+                )
+        return super().parse(text, vocabulary, text_format)
+
+    def fixed_boards(self, levels: Any, split: str | None) -> list[bytes]:
+        """The boards of a file, or of a list of levels or texts, that belong to ``split``."""
+        if not isinstance(levels, str) and not hasattr(levels, "__fspath__"):
+            return super().fixed_boards(levels, split)
+        boards = []
+        for line, text in read_file(levels, self._alphabets):
+            try:
+                boards.append(self.level(self.board(text)))
+            except ValueError as error:
+                raise ValueError(f"{levels}, level at line {line}: {error}") from None
+        return super().fixed_boards(boards, split)
 
     def check(self, board: bytes) -> None:
         """Raise a ValueError unless walls close the board and it has one player, and boxes and targets in pairs."""

@@ -9,8 +9,9 @@ import numpy.typing as npt
 
 from ragen_gym.games._jit import canonical_hash, compiled, split_index
 from ragen_gym.games.sokoban.backwards import MAX_EXPLORED, SMALLEST_TABLE, explore, stroll, walk_back
+from ragen_gym.games.sokoban.nodes import PAID, Memory, make_memory
 from ragen_gym.games.sokoban.rooms import room
-from ragen_gym.games.sokoban.search import Memory, make_memory, search
+from ragen_gym.games.sokoban.search import SOLVED, search
 from ragen_gym.levels import SPLITS, check_split
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ def _in_bounds(
     for k in range(wanted.shape[0]):
         end, last, nodes = search(rows[wanted[k]], stride, price, high, 0, memory)
         looked[wanted[k]] += nodes
-        fits[k] = end == 0 and memory[0][last, 1] >= low
+        fits[k] = end == SOLVED and memory[0][last, PAID] >= low
     return fits
 
 
