@@ -1,9 +1,7 @@
-"""Turns: the reply grammar and the environment of whole replies."""
+"""The environment of whole replies: messages, budgets, rewards, ends."""
 
 from __future__ import annotations
 
-import re
-import time
 import warnings
 from typing import Any
 
@@ -15,98 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ragen_gym import TurnEnv, make_turn
-from ragen_gym.envs.reply import Problem, parse_reply
+from ragen_gym.envs.reply import Problem
 from ragen_gym.games.frozen_lake import FrozenLake
 from ragen_gym.registry import TABLE
 from ragen_gym.testing import replies
 
 NAMES = ("Left", "Down", "Right", "Up")
 LAKE = "P__O\n____\n_O__\n___G"
-
-# reply, thinks, (thinking, names, actions, problem)
-WORKED: list[tuple[str, bool, tuple[Any, ...]]] = [
-    ("<think>Go.</think><answer>Up</answer>", True, ("Go.", ("Up",), (3,), None)),
-    (
-        " <think>\nIt is\nright.\n</think>\n<answer> Up || Left </answer>\n",
-        True,
-        ("It is\nright.", ("Up", "Left"), (3, 0), None),
-    ),
-    ("<think></think><answer>uP||LEFT||dOWN</answer>", True, ("", ("uP", "LEFT", "dOWN"), (3, 0, 1), None)),
-    ("<answer>Up || Up</answer>", False, (None, ("Up", "Up"), (3, 3), None)),
-    ("<think>a | b || c</think><answer>Up</answer>", True, ("a | b || c", ("Up",), (3,), None)),
-    ("<think>x</think><answer>Up || Jump</answer>", True, ("x", ("Up", "Jump"), (3,), Problem.UNKNOWN_ACTION)),
-    ("<think>x</think><answer>Up,Left</answer>", True, ("x", ("Up,Left",), (), Problem.UNKNOWN_ACTION)),
-    ("<think>x</think><answer>Up ||</answer>", True, ("x", ("Up", ""), (3,), Problem.UNKNOWN_ACTION)),
-    ("<think>x</think><answer>Up|Left</answer>", True, ("x", ("Up|Left",), (), Problem.UNKNOWN_ACTION)),
-    ("<think>x</think><answer>3</answer>", True, ("x", ("3",), (), Problem.UNKNOWN_ACTION)),
-    ("<think>x</think><answer> </answer>", True, ("x", (), (), Problem.NO_ACTION)),
-    ("<think>x</think><answer>||</answer>", True, ("x", (), (), Problem.NO_ACTION)),
-    ("<answer>Up</answer>", True, (None, (), (), Problem.NO_ANSWER)),
-    ("<think>x</think><answer>Up</answer>", False, (None, (), (), Problem.NO_ANSWER)),
-    ("", True, (None, (), (), Problem.NO_ANSWER)),
-    ("Up", True, (None, (), (), Problem.NO_ANSWER)),
-    ("<think>x</think>Up", True, (None, (), (), Problem.NO_ANSWER)),
-    ("<think>x</think><answer>Up", True, (None, (), (), Problem.NO_ANSWER)),
-    ("<think>x</think><answer>Up</answer> Done.", True, (None, (), (), Problem.NO_ANSWER)),
-    ("Well. <think>x</think><answer>Up</answer>", True, (None, (), (), Problem.NO_ANSWER)),
-    ("<think>x</think> so <answer>Up</answer>", True, (None, (), (), Problem.NO_ANSWER)),
-    ("<answer>Up</answer><think>x</think>", True, (None, (), (), Problem.NO_ANSWER)),
-    ("<THINK>x</THINK><ANSWER>Up</ANSWER>", True, (None, (), (), Problem.NO_ANSWER)),
-    ("<think><answer>Up</answer></think>", True, (None, (), (), Problem.NO_ANSWER)),
-    ("<think>x</think><answer>Up</answer><answer>Down</answer>", True, (None, (), (), Problem.SEVERAL_ANSWERS)),
-    ("<think><answer>Up</answer></think><answer>Down</answer>", True, (None, (), (), Problem.SEVERAL_ANSWERS)),
-    ("<think>x</think><think>y</think><answer>Up</answer>", True, (None, (), (), Problem.SEVERAL_ANSWERS)),
-    ("<answer><answer>Up</answer></answer>", False, (None, (), (), Problem.SEVERAL_ANSWERS)),
-]
-
-
-@pytest.mark.parametrize(("text", "think", "expected"), WORKED)
-def test_replies_by_hand(text: str, think: bool, expected: tuple[Any, ...]) -> None:
-    reply = parse_reply(text, NAMES, think=think)
-    assert (reply.thinking, reply.names, reply.actions, reply.problem) == expected
-    assert reply.text == text
-
-
-@given(replies(NAMES) | replies(NAMES, think=False) | st.text(), st.booleans())
-def test_a_reply_never_raises_and_never_chooses(text: str, think: bool) -> None:
-    """Whatever comes: moves are played only where a single answer, in the form asked for, names them in this order."""
-    reply = parse_reply(text, NAMES, think=think)
-    assert reply.text == text
-    tags = re.findall(r"</?(?:think|answer)>", text)
-    form = ["<think>", "</think>", "<answer>", "</answer>"] if think else ["<answer>", "</answer>"]
-    if not reply.actions:
-        assert reply.problem is not None
-        return
-    assert tags == form
-    before, _, rest = text.partition("<answer>")
-    answer, _, after = rest.partition("</answer>")
-    assert after.strip() == ""
-    assert re.fullmatch(r"\s*<think>.*</think>\s*" if think else r"\s*", before, re.DOTALL)
-    named = [name.strip() for name in answer.split("||")]
-    assert list(reply.names) == named
-    lower = [name.lower() for name in NAMES]
-    assert list(reply.actions) == [lower.index(name.lower()) for name in named if name.lower() in lower]
-    assert (reply.problem is None) == all(name.lower() in lower for name in named)
-
-
-@given(st.lists(st.sampled_from(NAMES), min_size=1, max_size=6), st.booleans(), st.data())
-def test_what_is_well_formed_is_understood(moves: list[str], think: bool, data: st.DataObject) -> None:
-    space = st.sampled_from(["", " ", "\n", " \t"])
-    words = [data.draw(st.sampled_from([str.lower, str.upper, str.title]))(move) for move in moves]
-    answer = "||".join(data.draw(space) + word + data.draw(space) for word in words)
-    thought = data.draw(st.text(alphabet="ab |<>/\n", max_size=9))
-    text = data.draw(space) + f"<think>{thought}</think>" * think + data.draw(space) + f"<answer>{answer}</answer>"
-    reply = parse_reply(text, NAMES, think=think)
-    assert reply.problem is None
-    assert reply.actions == tuple(NAMES.index(move) for move in moves)
-    assert reply.thinking == (thought.strip() if think else None)
-
-
-def test_a_reply_of_nothing_but_tags_takes_no_time() -> None:
-    for text in ("<think></think><answer>" * 20_000, "</think><answer></answer> " * 20_000, " " * 200_000 + "<answer>"):
-        start = time.process_time()
-        assert parse_reply(text, NAMES).problem is not None
-        assert time.process_time() - start < 2
 
 
 @pytest.mark.parametrize("name", TABLE)
