@@ -120,6 +120,7 @@ def add(row: Row) -> None:
     gymnasium.register(
         id=row.id,
         entry_point="ragen_gym.envs.step:StepEnv",
+        vector_entry_point="ragen_gym.envs.vector:BatchEnv",
         max_episode_steps=row.horizon,
         order_enforce=False,  # StepEnv refuses a step before reset or after the end itself
         kwargs={"name": row.name},

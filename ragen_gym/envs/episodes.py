@@ -7,7 +7,7 @@ import numpy as np
 from ragen_gym.games.game import Boards, Game
 from ragen_gym.seeding import Keys, Stream, episode_keys, stream_key, uniforms
 
-__all__ = ["DRAWS", "Episode", "Episodes", "draws"]
+__all__ = ["DRAWS", "Episode", "Episodes", "draws", "level_boards"]
 
 #: Random numbers prepared at a time for each episode: as many as the paper's episodes have actions.
 DRAWS = 10
@@ -56,12 +56,16 @@ class Episodes:
     def _prepare(self, count: int) -> list[Episode]:
         game = self._game
         keys = episode_keys(self._level_key, self._next, count)
-        if self._levels is None:
-            boards = game.generate(keys, self._split)
-        else:
-            picks = (uniforms(keys, 0, 1)[:, 0] * len(self._levels)).astype(np.intp)
-            boards = np.frombuffer(b"".join(self._levels), np.uint8).reshape(len(self._levels), -1)[picks]
+        boards = level_boards(game, keys, self._split, self._levels)
         return _episodes(game, boards, episode_keys(self._noise_key, self._next, count))[::-1]
+
+
+def level_boards(game: Game, keys: Keys, split: str | None, levels: list[bytes] | None) -> Boards:
+    """The first board of the episode of each level key, generated or from ``levels``: uint8 (len(keys), cells)."""
+    if levels is None:
+        return game.generate(keys, split)
+    picks = (uniforms(keys, 0, 1)[:, 0] * len(levels)).astype(np.intp).tolist()
+    return np.frombuffer(bytearray().join([levels[pick] for pick in picks]), np.uint8).reshape(len(keys), -1)
 
 
 def draws(game: Game, noise_keys: Keys, first: int) -> list[list[float]]:

@@ -6,16 +6,19 @@ use it. Compiled code is cached on disk beside the sources, or in the user's cac
 
 from __future__ import annotations
 
+import inspect
+import sys
 from collections.abc import Callable
-from typing import TypeVar, cast
+from types import FunctionType
+from typing import Any, TypeVar, cast
 
 import numba
 import numpy as np
 
-from ragen_gym.levels import FNV_PRIME, SPLIT_SALT, SPLIT_TENTHS
+from ragen_gym.levels import FNV_PRIME, SPLIT_SALT, SPLIT_TENTHS, fnv
 from ragen_gym.seeding import GOLDEN
 
-__all__ = ["canonical_hash", "compiled", "next_word", "row_hash", "row_hashes", "split_index"]
+__all__ = ["canonical_hash", "compiled", "compiled_with", "mix", "next_word", "row_hash", "row_hashes", "split_index"]
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -30,6 +33,29 @@ _27, _30, _31, _TEN = np.uint64(27), np.uint64(30), np.uint64(31), np.uint64(10)
 def compiled(function: F) -> F:
     """Compile a function of numbers and arrays on its first call; the result is cached on disk."""
     return cast(F, numba.njit(cache=True, nogil=True, error_model="numpy")(function))
+
+
+def compiled_with(template: F, **rules: Callable[..., Any]) -> F:
+    """Compile a copy of ``template`` in which each global name of ``rules`` is that function, compiled.
+
+    The copy is cached under a name that holds the content of the rules' modules: a rule that changes is compiled anew,
+    and the kernels of two games do not displace each other. (A closure over the rule would never be found in the cache,
+    since numba names closures by objects of the process.) Rules that were typed into an interpreter have no file to
+    name, so their kernels are not cached.
+    """
+    inner = {name: numba.njit(nogil=True, error_model="numpy")(rule) for name, rule in rules.items()}
+    copy = FunctionType(template.__code__, {**template.__globals__, **inner}, template.__name__)
+    copy.__module__, copy.__doc__ = template.__module__, template.__doc__
+    name, sources = template.__name__, []
+    for rule in rules.values():
+        name += f"_{rule.__module__}_{rule.__qualname__}"
+        try:
+            sources.append(inspect.getsource(sys.modules[rule.__module__]))
+        except (KeyError, OSError, TypeError):
+            return cast(F, numba.njit(nogil=True, error_model="numpy")(copy))
+    name = "".join(c if c.isalnum() else "_" for c in name)
+    copy.__qualname__ = f"{name}_{fnv(chr(0).join(sources)):016x}"
+    return compiled(cast(F, copy))
 
 
 @compiled

@@ -1,0 +1,139 @@
+"""The infos of a batch: a dictionary whose dearer values are computed when they are first read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ragen_gym.envs.kernel import mask_kernel
+from ragen_gym.games.game import Boards, Game
+
+__all__ = ["Infos", "Moment"]
+
+
+class Moment(NamedTuple):
+    """What the infos of some environments at one step are computed from; nothing in it changes any more.
+
+    Attributes:
+        game: the game.
+        num_envs: environments of the batch.
+        look: what makes observations of boards.
+        which: the environments, integers (m,).
+        boards: their boards, uint8 (m, cells).
+        states: the integers beside them, int32 (m, integers).
+        taken: how many episodes each has begun, int64 (m,).
+        ring: the prepared levels of all environments, uint8 (num_envs, ring, cells).
+    """
+
+    game: Game
+    num_envs: int
+    look: Callable[[Boards], Any]
+    which: npt.NDArray[Any]
+    boards: Boards
+    states: npt.NDArray[np.int32]
+    taken: npt.NDArray[np.int64]
+    ring: Boards
+
+    def level_id(self) -> npt.NDArray[np.object_]:
+        """The ids of the levels in play, (num_envs,) of str, None elsewhere."""
+        out = np.full(self.num_envs, None, dtype=object)
+        out[self.which] = self.game.ids(self.ring[self.which, (self.taken - 1) % self.ring.shape[1]])
+        return out
+
+    def action_mask(self) -> npt.NDArray[np.int8]:
+        """The actions that can change the state, int8 (num_envs, actions)."""
+        out = np.zeros((self.num_envs, len(self.game.Action)), np.int8)
+        legal = getattr(self.game, "legal", None)
+        if legal is not None:
+            masks = np.empty((len(self.boards), out.shape[1]), np.int8)
+            mask_kernel(legal)(self.boards, self.states, self.game.params, masks)
+            out[self.which] = masks
+            return out
+        for i, board, state in zip(self.which, self.boards, self.states.tolist(), strict=True):
+            out[i] = self.game.action_mask(board.tobytes(), state)
+        return out
+
+    def final_obs(self) -> npt.NDArray[np.object_]:
+        """The observations, (num_envs,) of objects, None elsewhere."""
+        out = np.full(self.num_envs, None, dtype=object)
+        for i, observation in zip(self.which, self.look(self.boards), strict=True):
+            out[i] = observation
+        return out
+
+
+class Infos(dict[str, Any]):
+    """A dictionary in which a `Moment` stands for a value until somebody reads it.
+
+    A thousand level ids as strings cost several times the step that they belong to, and most are never read. Whoever
+    reads one, in whatever way a dictionary can be read, gets what an ordinary dictionary would hold.
+    """
+
+    def __getitem__(self, key: str) -> Any:
+        value = super().__getitem__(key)
+        if value.__class__ is Moment:
+            value = getattr(value, key)()
+            super().__setitem__(key, value)
+        return value
+
+    def _settled(self) -> Infos:
+        for key in self:
+            self[key]
+        return self
+
+    def __iter__(self) -> Iterator[str]:
+        # Python copies a dict subclass without asking it for its values, unless the subclass iterates for itself.
+        return super().__iter__()
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The value of a key, or ``default``."""
+        try:
+            return self[key]
+        except KeyError:
+            return default
+
+    def items(self) -> Any:
+        """A view of the keys and values."""
+        return super(Infos, self._settled()).items()
+
+    def values(self) -> Any:
+        """A view of the values."""
+        return super(Infos, self._settled()).values()
+
+    def pop(self, key: str, *default: Any) -> Any:
+        """Remove a key and return its value."""
+        if key in self:
+            self[key]
+        return super().pop(key, *default)
+
+    def popitem(self) -> tuple[str, Any]:
+        """Remove the last key and return it with its value."""
+        return super(Infos, self._settled()).popitem()
+
+    def setdefault(self, key: str, default: Any = None) -> Any:
+        """The value of a key, which is set to ``default`` if there was none."""
+        super().setdefault(key, default)
+        return self[key]
+
+    def copy(self) -> dict[str, Any]:
+        """An ordinary dictionary with the same values."""
+        return dict(self)
+
+    def __or__(self, other: Any) -> Any:
+        return dict(self) | other
+
+    def __ror__(self, other: Any) -> Any:
+        return other | dict(self)
+
+    __hash__ = None
+
+    def __eq__(self, other: object) -> bool:
+        return super(Infos, self._settled()).__eq__(other)
+
+    def __repr__(self) -> str:
+        return super(Infos, self._settled()).__repr__()
+
+    def __reduce__(self) -> tuple[type[dict[str, Any]], tuple[dict[str, Any]]]:
+        return dict, (dict(self),)

@@ -1,0 +1,227 @@
+"""The compiled loops of the batch: one step of every environment, and boards as grids and as characters.
+
+Each loop is serial: on shared cores threads cost more than they bring. A game's rule is compiled into `advance` by
+`ragen_gym.games._jit.compiled_with`, its mask into `masks`; nothing else in here knows the game.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from ragen_gym.games._jit import compiled, compiled_with, mix
+from ragen_gym.seeding import GOLDEN
+
+__all__ = ["NEXT_STEP", "SAME_STEP", "STOP", "begin", "characters", "grids", "mask_kernel", "step_kernel"]
+
+#: What `advance` does with an environment whose episode is over: nothing, begin another one instead of the next step,
+#: or begin another one at once.
+STOP, NEXT_STEP, SAME_STEP = 0, 1, 2
+
+_GOLDEN, _11 = np.uint64(GOLDEN), np.uint64(11)
+_0, _1, _2, _3, _4, _5, _6, _7, _8 = (np.uint64(i) for i in range(9))
+_TO_UNIT = 2.0**-53
+
+
+@compiled
+def _copy(source: np.ndarray, p: np.uint64, target: np.ndarray, q: np.uint64, count: np.uint64) -> None:
+    """Copy ``count`` bytes from ``source[p:]`` to ``target[q:]``.
+
+    Eight bytes are read before the first is written, so that the compiler makes one move of them; the last eight may
+    overlap those before. It is several times as fast as a loop over so few bytes.
+    """
+    if count < _8:
+        for j in range(count):
+            target[q + j] = source[p + j]
+        return
+    at = _0
+    while True:
+        f, t = p + at, q + at
+        b0, b1, b2, b3 = source[f], source[f + _1], source[f + _2], source[f + _3]
+        b4, b5, b6, b7 = source[f + _4], source[f + _5], source[f + _6], source[f + _7]
+        target[t], target[t + _1], target[t + _2], target[t + _3] = b0, b1, b2, b3
+        target[t + _4], target[t + _5], target[t + _6], target[t + _7] = b4, b5, b6, b7
+        if at == count - _8:
+            return
+        at = min(at + _8, count - _8)
+
+
+@compiled
+def begin(
+    which: np.ndarray,
+    boards: np.ndarray,
+    states: np.ndarray,
+    noise: np.ndarray,
+    elapsed: np.ndarray,
+    done: np.ndarray,
+    ring_boards: np.ndarray,
+    ring_states: np.ndarray,
+    noise_keys: np.ndarray,
+    taken: np.ndarray,
+    filled: np.ndarray,
+) -> bool:
+    """Start the next prepared episode of each environment of ``which``, uint32 (m,); see `advance` for the rest.
+
+    Returns whether that was the last prepared one for some environment.
+    """
+    dry = False
+    cells, ring = np.uint64(boards.shape[1]), np.uint64(ring_boards.shape[1])
+    flat, flat_ring = boards.reshape(-1), ring_boards.reshape(-1)
+    for i in which:
+        slot = np.uint64(taken[i]) & (ring - _1)
+        _copy(flat_ring, (np.uint64(i) * ring + slot) * cells, flat, np.uint64(i) * cells, cells)
+        for j in range(states.shape[1]):
+            states[i, j] = ring_states[i, slot, j]
+        taken[i] += 1
+        noise[i] = mix(noise_keys[i] + np.uint64(taken[i]) * _GOLDEN)
+        elapsed[i] = 0
+        done[i] = False
+        dry |= taken[i] == filled[i]
+    return dry
+
+
+def rule(board: Any, state: Any, action: int, u: float, params: Any) -> tuple[float, int]:
+    """The rule of the game for which `advance` is compiled."""
+    raise NotImplementedError
+
+
+def advance(
+    actions: np.ndarray,
+    n_actions: int,
+    params: Any,
+    limit: int,
+    mode: int,
+    noisy: bool,
+    active: np.ndarray,
+    ended: np.ndarray,
+    rewards: np.ndarray,
+    terminated: np.ndarray,
+    truncated: np.ndarray,
+    success: np.ndarray,
+    boards: np.ndarray,
+    states: np.ndarray,
+    noise: np.ndarray,
+    elapsed: np.ndarray,
+    done: np.ndarray,
+    ring_boards: np.ndarray,
+    ring_states: np.ndarray,
+    noise_keys: np.ndarray,
+    taken: np.ndarray,
+    filled: np.ndarray,
+) -> tuple[int, bool]:
+    """One step of every environment, in place; (how many are listed in ``ended``, what `begin` says).
+
+    Where an action is not from 0 to ``n_actions - 1`` nothing happens, and the number is -1.
+
+    Two lists keep the loops free of a branch that nobody can predict: ``active`` environments take the step,
+    ``ended`` ones were over before it and begin anew (`NEXT_STEP`) or are over after it (`SAME_STEP`).
+
+    The arguments:
+
+    - ``actions``, ``n_actions``: int64 (n,), and how many actions the game has.
+    - ``params``, ``noisy``: the rule's numbers, and whether it looks at its random number.
+    - ``limit``: the step from which an episode is truncated.
+    - ``mode``: `STOP`, `NEXT_STEP` or `SAME_STEP`. With the last the caller begins the new episodes itself, once it
+      has kept what it needs of the old.
+    - ``active``, ``ended``: uint32 (n,), written.
+    - ``rewards``, ``terminated``, ``truncated``, ``success``: float64 (n,) and three times bool (n,), written.
+    - ``boards``, ``states``: of the episodes in play, uint8 (n, cells) and int32 (n, integers).
+    - ``noise``, ``elapsed``, ``done``: the state of the noise generator, the steps so far, and whether the episode is
+      over: uint64, int64, bool, all (n,).
+    - ``ring_boards``, ``ring_states``, ``noise_keys``, ``taken``, ``filled``: of `ragen_gym.envs.pool.Pool`.
+    """
+    n: int = actions.shape[0]
+    n_active, n_ended, dry, wrong = 0, 0, False, False
+    for i in range(n):
+        wrong |= (actions[i] < 0) | (actions[i] >= n_actions)
+    if wrong:
+        return -1, dry
+    for i in range(n):
+        over = int(done[i] and mode == NEXT_STEP)
+        active[n_active], ended[n_ended] = i, i
+        n_active += 1 - over
+        n_ended += over
+    for k in range(n_active):
+        i = active[k]
+        u = 0.0
+        if noisy:
+            word = noise[i] + _GOLDEN
+            noise[i] = word
+            u = np.float64(mix(word) >> _11) * _TO_UNIT
+        reward, outcome = rule(boards[i], states[i], actions[i], u, params)
+        steps = elapsed[i] + 1
+        elapsed[i] = steps
+        rewards[i], terminated[i], truncated[i], success[i] = reward, outcome != 0, steps >= limit, outcome == 2
+        done[i] = (outcome != 0) | (steps >= limit)
+    if mode == NEXT_STEP:
+        for k in range(n_ended):
+            i = ended[k]
+            rewards[i], terminated[i], truncated[i], success[i] = 0.0, False, False, False
+        which = ended[:n_ended]
+        dry = begin(which, boards, states, noise, elapsed, done, ring_boards, ring_states, noise_keys, taken, filled)
+    elif mode == SAME_STEP:
+        for i in range(n):
+            ended[n_ended] = i
+            n_ended += int(done[i])
+    return n_ended, dry
+
+
+def legal(board: Any, state: Any, params: Any) -> int:
+    """The mask of the game for which `masks` is compiled."""
+    raise NotImplementedError
+
+
+def masks(boards: np.ndarray, states: np.ndarray, params: Any, out: np.ndarray) -> None:
+    """Write the action masks of many boards, int8 (n, actions)."""
+    for i in range(boards.shape[0]):
+        bits = legal(boards[i], states[i], params)
+        for action in range(out.shape[1]):
+            out[i, action] = (bits >> action) & 1
+
+
+@cache
+def step_kernel(game_rule: Callable[..., Any]) -> Callable[..., tuple[int, bool]]:
+    """`advance` for this rule."""
+    return compiled_with(advance, rule=game_rule)
+
+
+@cache
+def mask_kernel(game_legal: Callable[..., Any]) -> Callable[..., None]:
+    """`masks` for this function."""
+    return compiled_with(masks, legal=game_legal)
+
+
+@compiled
+def grids(boards: np.ndarray, out: np.ndarray) -> None:
+    """Boards without the bytes between their rows: uint8 (n, height * (width + 1) - 1) -> uint8 (n, height, width)."""
+    n, height, width = out.shape
+    source, target = boards.reshape(-1), out.reshape(-1)
+    p, q, columns = _0, _0, np.uint64(width)
+    if 4 <= width <= 8:
+        last = columns - _4
+        for _ in range(n):
+            for _ in range(height):
+                f, t = p + last, q + last
+                b0, b1, b2, b3 = source[p], source[p + _1], source[p + _2], source[p + _3]
+                b4, b5, b6, b7 = source[f], source[f + _1], source[f + _2], source[f + _3]
+                target[q], target[q + _1], target[q + _2], target[q + _3] = b0, b1, b2, b3
+                target[t], target[t + _1], target[t + _2], target[t + _3] = b4, b5, b6, b7
+                p, q = p + columns + _1, q + columns
+            p -= _1
+        return
+    for _ in range(n):
+        for _ in range(height):
+            _copy(source, p, target, q, columns)
+            p, q = p + columns + _1, q + columns
+        p -= _1
+
+
+@compiled
+def characters(boards: np.ndarray, table: np.ndarray, out: np.ndarray) -> None:
+    """The code point of each byte: uint8 (n, cells), uint32 (256,) -> uint32 (n, cells)."""
+    source, target = boards.reshape(-1), out.reshape(-1)
+    for j in range(source.shape[0]):
+        target[j] = table[source[j]]

@@ -1,0 +1,115 @@
+"""The episodes that a batch has prepared: a short ring of them for each environment, refilled together."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from ragen_gym.envs.episodes import level_boards
+from ragen_gym.games._jit import compiled, mix
+from ragen_gym.games.game import Boards, Game
+from ragen_gym.seeding import GOLDEN, Stream, stream_key
+
+__all__ = ["RING", "RING_BYTES", "Pool"]
+
+#: Episodes kept for each environment, the one in play included; fewer where all boards would exceed `RING_BYTES`.
+RING = 8
+RING_BYTES = 2**28
+
+_GOLDEN = np.uint64(GOLDEN)
+
+
+class Pool:
+    """Episode 0, 1, 2, … of each environment's seed, generated for all environments at once.
+
+    Memory for each environment: up to `RING` boards and states, and 32 bytes. After a seed only the first episode is
+    prepared, then 1, 2, 4 and at most ``RING - 1`` ahead of the one in play, so that a batch that plays little
+    generates little. A refill puts its episodes into copies of the two arrays: whoever holds the old ones, as infos
+    do, can still look up the level of an episode that is over.
+
+    Attributes:
+        boards: uint8 (num_envs, ring, cells). Episode e of an environment lies in its slot ``e % ring``.
+        states: int32 (num_envs, ring, integers).
+        taken: int64 (num_envs,), episodes begun, so that the one in play is ``taken - 1``.
+        filled: int64 (num_envs,), episodes prepared since the seed.
+        noise_keys: uint64 (num_envs,), the stream of the noise.
+    """
+
+    def __init__(self, game: Game, num_envs: int, split: str | None, levels: list[bytes] | None) -> None:
+        self._game, self._split, self._levels = game, split, levels
+        cells = game.height * (game.width + 1) - 1
+        ring = RING
+        while ring > 2 and num_envs * ring * cells > RING_BYTES:
+            ring //= 2
+        self.boards: Boards = np.zeros((num_envs, ring, cells), np.uint8)
+        integers = game.starts(np.zeros((0, cells), np.uint8)).shape[1]
+        self.states = np.zeros((num_envs, ring, integers), np.int32)
+        self.taken = np.zeros(num_envs, np.int64)
+        self.noise_keys = np.zeros(num_envs, np.uint64)
+        self._level_keys = np.zeros(num_envs, np.uint64)
+        self.filled = np.zeros(num_envs, np.int64)
+        self._ahead = 0
+
+    def seed(self, which: list[int], seeds: list[int]) -> None:
+        """Go to episode 0 of these seeds.
+
+        Raises:
+            ValueError: a seed is negative or not an integer.
+        """
+        level_keys = np.array([stream_key(seed, Stream.LEVEL) for seed in seeds], np.uint64)
+        noise_keys = np.array([stream_key(seed, self._game.noise) for seed in seeds], np.uint64)
+        self._level_keys[which], self.noise_keys[which] = level_keys, noise_keys
+        self.taken[which] = self.filled[which] = self._ahead = 0
+
+    def refill(self) -> None:
+        """Prepare episodes for every environment; to be called when one has none left.
+
+        Raises:
+            ValueError: the game cannot generate levels with these knobs.
+        """
+        ring = self.boards.shape[1]
+        self._ahead = min(max(1, 2 * self._ahead), ring - 1)
+        keys, slots = _missing(self._level_keys, self.filled, self.taken + self._ahead, ring)
+        boards = level_boards(self._game, keys, self._split, self._levels)
+        self.boards, self.states = self.boards.copy(), self.states.copy()
+        _place(np.ascontiguousarray(boards), self._game.starts(boards), slots, self.boards, self.states)
+        self.filled = np.maximum(self.filled, self.taken + self._ahead)
+
+    def put(self, which: npt.NDArray[np.uint32], boards: Boards) -> None:
+        """Put these levels in the place of the next ones of the environments ``which``."""
+        self.boards, self.states = self.boards.copy(), self.states.copy()
+        slots = self.taken[which] % self.boards.shape[1]
+        self.boards[which, slots] = boards
+        self.states[which, slots] = self._game.starts(boards)
+
+
+@compiled
+def _missing(
+    level_keys: np.ndarray, filled: np.ndarray, wanted: np.ndarray, ring: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Generator keys of the episodes from ``filled`` to ``wanted - 1`` of each environment, and their slots."""
+    count = 0
+    for i in range(filled.shape[0]):
+        count += max(0, wanted[i] - filled[i])
+    keys, slots = np.empty(count, np.uint64), np.empty(count, np.int64)
+    k = 0
+    for i in range(filled.shape[0]):
+        for episode in range(filled[i], wanted[i]):
+            keys[k] = mix(level_keys[i] + np.uint64(episode + 1) * _GOLDEN)
+            slots[k] = i * ring + episode % ring
+            k += 1
+    return keys, slots
+
+
+@compiled
+def _place(
+    boards: np.ndarray, states: np.ndarray, slots: np.ndarray, ring_boards: np.ndarray, ring_states: np.ndarray
+) -> None:
+    """Write boards and states into their slots of the ring."""
+    cells, integers = boards.shape[1], states.shape[1]
+    flat_boards, flat_states = ring_boards.reshape(-1, cells), ring_states.reshape(-1, integers)
+    for k in range(slots.shape[0]):
+        for j in range(cells):
+            flat_boards[slots[k], j] = boards[k, j]
+        for j in range(integers):
+            flat_states[slots[k], j] = states[k, j]

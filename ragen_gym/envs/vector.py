@@ -1,0 +1,267 @@
+"""The native batch: many environments of one game in a few arrays, stepped by one compiled loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from gymnasium.error import ResetNeeded
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+
+from ragen_gym.envs import kernel
+from ragen_gym.envs.infos import Infos, Moment
+from ragen_gym.envs.looks import batched, grid_maker, picture_maker, text_writer
+from ragen_gym.envs.pool import Pool
+from ragen_gym.envs.step import StepEnv
+from ragen_gym.envs.vector_arguments import check_mode, check_positive, noise_of, one_for_each, reset_mask, seeds_of
+from ragen_gym.games.game import Boards
+from ragen_gym.levels import Level
+
+__all__ = ["RENDER_MODES", "BatchEnv"]
+
+RENDER_MODES = ("ansi", "rgb_array")
+
+_KERNEL_MODES = {
+    AutoresetMode.DISABLED: kernel.STOP,
+    AutoresetMode.NEXT_STEP: kernel.NEXT_STEP,
+    AutoresetMode.SAME_STEP: kernel.SAME_STEP,
+}
+_OPTIONS = ("reset_mask", "level", "noise_seed")
+_NEVER = 2**62
+
+Results = tuple[Any, npt.NDArray[np.float64], npt.NDArray[np.bool_], npt.NDArray[np.bool_], dict[str, Any]]
+
+
+class BatchEnv(VectorEnv[Any, Any, Any]):
+    """``num_envs`` environments of one game: what `gymnasium.make_vec` makes of every id of the suite.
+
+    Environment i with seed s plays what the single environment plays with seed s, episode after episode, with the
+    same observations, rewards and infos. `gymnasium.vector.SyncVectorEnv` over single environments returns the same,
+    far more slowly.
+
+    ## Observation Space
+    ``observation="text"``: a tuple of strings. ``"grid"``: uint8 (num_envs, height, width). ``"rgb"``: uint8
+    (num_envs, height in pixels, width in pixels, 3).
+
+    ## Starting State
+    ``reset(seed=s)`` gives environment i the seed s + i; a list gives each its own, and with None it goes on to its
+    next episode. Options: ``"reset_mask"``, bool (num_envs,), marks the environments to reset; ``"level"`` and
+    ``"noise_seed"`` are those of the single environment, one for all or a list of one for each.
+
+    ## Information
+    That of the single environment, each an array over environments beside its mask ``_key``. ``level_id``,
+    ``action_mask`` and, in mode ``"SameStep"``, ``final_obs`` are computed when they are read.
+
+    ## Arguments
+    name: name or id of a row of `ragen_gym.registry.TABLE`.
+    num_envs: number of environments.
+    max_episode_steps: steps after which an episode is truncated; None or -1 for no limit. `make_vec` gives the id's.
+    autoreset_mode: a `gymnasium.vector.AutoresetMode` or its value: ``"NextStep"``, ``"SameStep"`` or ``"Disabled"``.
+    render_mode: ``"ansi"``, ``"rgb_array"`` or None.
+    arguments: all others of `ragen_gym.StepEnv`.
+
+    Raises:
+        ValueError: an unknown name, knob or value; the message says what is allowed.
+
+    Memory for each environment: its board and state, up to eight more of both (`ragen_gym.envs.pool.Pool`), and about
+    60 bytes; beside that the arrays that a step returns.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        num_envs: int = 1,
+        max_episode_steps: int | None = None,
+        autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
+        render_mode: str | None = None,
+        **arguments: Any,
+    ) -> None:
+        n = self.num_envs = check_positive("num_envs", num_envs)
+        limit = _NEVER if max_episode_steps in (None, -1) else check_positive("max_episode_steps", max_episode_steps)
+        self.autoreset_mode = check_mode(autoreset_mode)
+        if render_mode not in (*RENDER_MODES, None):
+            raise ValueError(f"render_mode={render_mode!r} is not a batch's: choose 'ansi', 'rgb_array' or None.")
+        single = StepEnv(name, **arguments)
+        self.row, self.game, self.render_mode = single.row, single.game, render_mode
+        own = {"render_modes": list(RENDER_MODES), "autoreset_mode": self.autoreset_mode}
+        self.metadata = {**single.metadata, **own}
+        self.single_action_space, self.single_observation_space = single.action_space, single.observation_space
+        self.action_space, self.observation_space = (
+            batch_space(single.action_space, n),
+            batched(self.single_observation_space, n),
+        )
+        self._texts, self._pictures = text_writer(single), picture_maker(self.game, single.tile_size)
+        looks: dict[str, Callable[[Boards], Any]] = {
+            "text": self._texts,
+            "grid": grid_maker(self.game),
+            "rgb": self._pictures,
+        }
+        self._look = looks[single.observation]
+        self._pool = Pool(self.game, n, single.split, single._levels)
+        self._boards = np.zeros((n, self._pool.boards.shape[2]), np.uint8)
+        self._states = np.zeros((n, self._pool.states.shape[2]), np.int32)
+        self._noise, self._elapsed, self._done = np.zeros(n, np.uint64), np.zeros(n, np.int64), np.zeros(n, np.bool_)
+        self._indices, self._every = np.arange(n), np.ones(n, np.bool_)
+        self._active, self._ended = np.zeros(n, np.uint32), np.zeros(n, np.uint32)
+        self._advance = kernel.step_kernel(self.game.rule)
+        mode = _KERNEL_MODES[self.autoreset_mode]
+        self._numbers = len(self.game.Action), self.game.params, limit, mode, self.game.stochastic
+        self._gather()
+        self._started = self._dry = False
+
+    def reset(
+        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Start an episode in every environment, or in those of ``options["reset_mask"]``; see the class.
+
+        Raises:
+            ValueError: an option or a seed that does not fit, or a first reset that leaves environments out.
+        """
+        options = options or {}
+        for option in options:
+            if option not in _OPTIONS:
+                raise ValueError(f"option={option!r} is not known: choose one of {', '.join(map(repr, _OPTIONS))}.")
+        mask = reset_mask(options.get("reset_mask"), self.num_envs, self._started)
+        which = np.flatnonzero(mask).astype(np.uint32)
+        levels = one_for_each("level", options.get("level"), which, self.num_envs)
+        boards = levels and [self.game.board(level) for level in levels]
+        noise = noise_of(one_for_each("noise_seed", options.get("noise_seed"), which, self.num_envs), self.game.noise)
+        seeds = seeds_of(seed, self.num_envs, None if self._started else self.np_random)
+        given = [(i, chosen) for i in which.tolist() if (chosen := seeds[i]) is not None]
+        if given:
+            self._pool.seed([i for i, _ in given], [chosen for _, chosen in given])
+            self._dry = True
+        if isinstance(seed, int):
+            super().reset(seed=seed)
+        self._refill()
+        if boards:
+            self._pool.put(which, np.frombuffer(bytearray().join(boards), np.uint8).reshape(len(which), -1))
+            self._gather()
+        self._dry = kernel.begin(which, *self._arrays)
+        if noise is not None:
+            self._noise[which] = noise
+        self._started = True
+        return self._look(self._boards), self._infos(Infos(), which, np.zeros(self.num_envs, np.bool_))
+
+    def step(self, actions: Any) -> Results:
+        """Play one move in every environment; what is over is handled as ``autoreset_mode`` says.
+
+        Args:
+            actions: integers (num_envs,).
+
+        Raises:
+            gymnasium.error.ResetNeeded: there was no reset, or an episode is over and nothing resets it.
+            ValueError: not one action of the game for each environment; nothing has happened then.
+        """
+        moves, n = np.asarray(actions), self.num_envs
+        if moves.shape != (n,) or moves.dtype.kind not in "iu":
+            raise ValueError(self._bad_actions(moves))
+        if not self._started:
+            raise ResetNeeded("no episode was started: call reset() before step().")
+        if self.autoreset_mode is AutoresetMode.DISABLED and self._done.any():
+            raise ResetNeeded(
+                f"the episodes of environments {np.flatnonzero(self._done).tolist()} are over: "
+                'call reset(options={"reset_mask": terminated | truncated}) before step().'
+            )
+        self._refill()
+        rewards, terminated = np.empty(n), np.empty(n, np.bool_)
+        truncated, success = np.empty(n, np.bool_), np.empty(n, np.bool_)
+        ended, self._dry = self._advance(
+            moves.astype(np.int64, copy=False),
+            *self._numbers,
+            self._active,
+            self._ended,
+            rewards,
+            terminated,
+            truncated,
+            success,
+            *self._arrays,
+        )
+        if ended < 0:
+            raise ValueError(self._bad_actions(moves))
+        infos = Infos()
+        if ended and self.autoreset_mode is AutoresetMode.SAME_STEP:
+            self._finish(infos, self._ended[:ended].copy(), success)
+        return self._look(self._boards), rewards, terminated, truncated, self._infos(infos, None, success)
+
+    def render(self) -> tuple[Any, ...] | None:
+        """The boards as text in render mode ``"ansi"``, as pictures in ``"rgb_array"``, None without a mode."""
+        if not self._started:
+            raise ResetNeeded("there is nothing to render yet: call reset() first.")
+        if self.render_mode is None:
+            return None
+        return self.texts if self.render_mode == "ansi" else tuple(self._pictures(self._boards))
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The boards as they stand, as text."""
+        return self._texts(self._boards)
+
+    @property
+    def levels(self) -> tuple[Level, ...]:
+        """The levels of the episodes in play."""
+        ring, slots = self._pool.boards, (self._pool.taken - 1) % self._pool.boards.shape[1]
+        return tuple(self.game.level(board.tobytes()) for board in ring[self._indices, slots])
+
+    def _gather(self) -> None:
+        """The arrays that the kernels take, in their order; the pool's are new ones after each refill."""
+        play = self._boards, self._states, self._noise, self._elapsed, self._done
+        pool = self._pool
+        self._arrays = (*play, pool.boards, pool.states, pool.noise_keys, pool.taken, pool.filled)
+
+    def _refill(self) -> None:
+        if self._dry:
+            self._pool.refill()
+            self._gather()
+            self._dry = False
+
+    def _finish(self, infos: Infos, ended: npt.NDArray[np.uint32], success: npt.NDArray[np.bool_]) -> None:
+        """Put how the episodes of ``ended`` ended into ``infos``, and begin the next ones; for SAME_STEP."""
+        last_success = np.zeros_like(success)
+        last_success[ended], success[ended] = success[ended], False
+        final = self._infos(Infos(), ended, last_success)
+        mask = final["_success"]
+        infos.update(
+            final_obs=dict.get(final, "level_id"), _final_obs=mask.copy(), final_info=final, _final_info=mask.copy()
+        )
+        self._dry = kernel.begin(ended, *self._arrays)
+
+    def _infos(self, infos: Infos, which: npt.NDArray[np.uint32] | None, success: npt.NDArray[np.bool_]) -> Infos:
+        """Put the infos of the environments ``which``, None for all, into ``infos``."""
+        boards, states, taken, pool = self._boards, self._states, self._pool.taken, self._pool
+        if which is None:
+            mask = self._every
+            moment = Moment(
+                self.game,
+                self.num_envs,
+                self._look,
+                self._indices,
+                boards.copy(),
+                states.copy(),
+                taken.copy(),
+                pool.boards,
+            )
+        else:
+            mask = np.zeros(self.num_envs, np.bool_)
+            mask[which] = True
+            moment = Moment(
+                self.game, self.num_envs, self._look, which, boards[which], states[which], taken[which], pool.boards
+            )
+        infos["level_id"] = infos["action_mask"] = moment
+        infos["success"] = success
+        infos["_level_id"], infos["_action_mask"], infos["_success"] = mask.copy(), mask.copy(), mask.copy()
+        return infos
+
+    def _bad_actions(self, actions: npt.NDArray[Any]) -> str:
+        names = ", ".join(f"{action.value} {action.name}" for action in self.game.Action)
+        wanted = f"actions must be {self.num_envs} integers, each one of {names}"
+        if actions.shape != (self.num_envs,):
+            return f"{wanted}; got an array of shape {actions.shape}."
+        if actions.dtype.kind not in "iu":
+            return f"{wanted}; got {actions.dtype}."
+        i = int(np.flatnonzero((actions < 0) | (actions >= len(self.game.Action)))[0])
+        return f"{wanted}; environment {i} got {actions[i]}."
