@@ -101,6 +101,13 @@ class Sokoban(GridGame):
         "digits": Vocabulary("digits", "0123456"),
         "xsb": XSB,
     }
+    #: By the length of a shortest solution; every level can be solved in the paper's budget of 10 actions.
+    presets: ClassVar[dict[str, dict[str, Any]]] = {
+        "easy": {"max_moves": 4},
+        "medium": {"min_moves": 3, "max_moves": 10},
+        "hard": {"min_moves": 5, "max_moves": 10},
+        "expert": {"min_moves": 7, "max_moves": 10},
+    }
     description = (
         "You are in a warehouse. Push every box onto a target. You push a box by walking into it, if the cell beyond "
         "it is free; you cannot pull a box, and you cannot push two at once."
