@@ -94,6 +94,7 @@ class Sokoban(GridGame):
     Tile = rules.Tile
     noise = Stream.DYNAMICS
     rule = staticmethod(rules.step)
+    legal = staticmethod(rules.legal)
     vocabularies: ClassVar[dict[str, Vocabulary]] = {
         "ragen": Vocabulary("ragen", "#_O√XPS"),
         "new_vocab": Vocabulary("new_vocab", "W.GCBA@"),
@@ -176,7 +177,7 @@ class Sokoban(GridGame):
 
     def action_mask(self, board: Board, state: Sequence[int]) -> npt.NDArray[np.int8]:
         """1 for the actions that move the player."""
-        return self._masks[rules.legal(board, state[0], self.params)].copy()
+        return self._masks[rules.legal(board, state, self.params)].copy()
 
     def solve(self, board: Board) -> Solution:
         """Move-optimal play, found by search as it is asked for."""

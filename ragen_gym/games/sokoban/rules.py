@@ -71,9 +71,9 @@ def step(board: Any, state: Any, action: int, u: float, params: Any) -> tuple[fl
     return (0.9, 0) if state[1] else (10.9, 2)
 
 
-def legal(board: Any, cell: int, params: Any) -> int:
-    """Bit a is set when action a can move the player that stands on ``cell``."""
-    stride = params[1]
+def legal(board: Any, state: Any, params: Any) -> int:
+    """Bit a is set when action a can move the player."""
+    cell, stride = state[0], params[1]
     bits = 0
     tile = board[cell - stride]
     if tile and (tile < 3 or 0 < board[cell - 2 * stride] < 3):

@@ -155,7 +155,7 @@ class SokobanSolution(Solution):
         moves = self.moves(board, state, actions_left)
         if moves <= actions_left:
             return float(state[1] + 10 - moves / 10)
-        if actions_left and self._must_push(board, state[0]):
+        if actions_left and self._must_push(board, state):
             return max(self._after(board, state, action, actions_left) for action in range(4))
         return float(state[1] - self._fewest_off(board, state, actions_left) - actions_left / 10)
 
@@ -169,13 +169,13 @@ class SokobanSolution(Solution):
         key = bytes(board)
         if key in self._first:
             return self._first[key]
-        can_move = legal(board, state[0], self._params)
+        can_move = legal(board, state, self._params)
         return (can_move & -can_move).bit_length() - 1 if can_move else 0
 
-    def _must_push(self, board: Board, cell: int) -> bool:
+    def _must_push(self, board: Board, state: Sequence[int]) -> bool:
         """Whether every action pushes a box, so that the player cannot bide its time."""
-        around = (board[cell + offset] in BOXES for offset in self._params)
-        return all(around) and legal(board, cell, self._params) == 0b1111
+        around = (board[state[0] + offset] in BOXES for offset in self._params)
+        return all(around) and legal(board, state, self._params) == 0b1111
 
     def _after(self, board: Board, state: Sequence[int], action: int, actions_left: int) -> float:
         changed, now = bytearray(board), list(state)
