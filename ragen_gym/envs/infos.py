@@ -46,10 +46,9 @@ class Moment(NamedTuple):
     def action_mask(self) -> npt.NDArray[np.int8]:
         """The actions that can change the state, int8 (num_envs, actions)."""
         out = np.zeros((self.num_envs, len(self.game.Action)), np.int8)
-        legal = getattr(self.game, "legal", None)
-        if legal is not None:
+        if self.game.legal is not None:
             masks = np.empty((len(self.boards), out.shape[1]), np.int8)
-            mask_kernel(legal)(self.boards, self.states, self.game.params, masks)
+            mask_kernel(self.game.legal)(self.boards, self.states, self.game.params, masks)
             out[self.which] = masks
             return out
         for i, board, state in zip(self.which, self.boards, self.states.tolist(), strict=True):

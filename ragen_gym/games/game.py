@@ -83,6 +83,9 @@ class Game(ABC):
     noise: ClassVar[Stream]
     #: The rule; see `Rule`.
     rule: ClassVar[staticmethod[[Any, Any, int, float, Any], tuple[float, int]]]
+    #: legal(board, state, params) -> bits, a plain function as the rule is: bit a is set where action a can change the
+    #: state. Batches compile it; without it they ask `action_mask` board by board.
+    legal: ClassVar[staticmethod[[Any, Any, Any], int] | None] = None
     #: Symbol tables by name; the first is the game's own, in which levels are written.
     vocabularies: ClassVar[dict[str, Vocabulary]]
     #: Difficulties by name, from easy to hard: the knobs that each sets. None changes the size of the board.

@@ -58,6 +58,7 @@ class Bandit(Game):
     Tile = rules.Arm
     noise = Stream.REWARD
     rule = staticmethod(rules.step)
+    legal = staticmethod(rules.legal)
     reversed: ClassVar[bool] = False
     vocabularies: ClassVar[dict[str, Vocabulary]] = {"names": Vocabulary("names", ())}
     presets: ClassVar[dict[str, dict[str, Any]]] = {

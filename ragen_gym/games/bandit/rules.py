@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Any
 
-__all__ = ["Action", "Arm", "step"]
+__all__ = ["Action", "Arm", "legal", "step"]
 
 
 class Action(IntEnum):
@@ -32,3 +32,8 @@ def step(board: Any, state: Any, action: int, u: float, params: Any) -> tuple[fl
         return reward, 0
     mean, other = (high * high_prob, low) if risky else (low, high * high_prob)
     return reward, 2 if mean >= other else 1
+
+
+def legal(board: Any, state: Any, params: Any) -> int:
+    """Bit a is set when arm a can be pulled: both always."""
+    return 3

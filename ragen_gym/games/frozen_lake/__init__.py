@@ -59,6 +59,7 @@ class FrozenLake(GridGame):
     Tile = rules.Tile
     noise = Stream.DYNAMICS
     rule = staticmethod(rules.step)
+    legal = staticmethod(rules.legal)
     vocabularies: ClassVar[dict[str, Vocabulary]] = {
         "ragen": Vocabulary("ragen", "_OGPX√"),
         "letters": Vocabulary("letters", "FHGSDW"),
