@@ -71,10 +71,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _refusals() -> tuple[type[Exception], ...]:
-    """What is said to the person in one line. Asked for only when something was raised, since it imports the solver."""
-    from ragen_gym.games.sokoban.solve import NotSolvedError
-
-    return ValueError, OSError, gymnasium.error.Error, NotSolvedError
+    """What is said to the person in one line; a solver's limit too, where a solver was imported."""
+    solver = sys.modules.get("ragen_gym.games.sokoban.solve")
+    limits = (solver.NotSolvedError,) if solver else ()
+    return ValueError, OSError, gymnasium.error.Error, *limits
 
 
 if __name__ == "__main__":

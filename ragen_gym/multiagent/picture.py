@@ -5,20 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ragen_gym.games.game import Board, Game
 from ragen_gym.render import frozen_lake, sokoban
-from ragen_gym.render.brush import Brush, Colour, load_pygame
-from ragen_gym.render.frames import Pixels, board_codes, check_tile_size
+from ragen_gym.render.brush import Brush, Colour, Pixels, load_pygame
+from ragen_gym.render.frames import board_codes, check_tile_size
 from ragen_gym.render.frames import frames as draw_boards
 from ragen_gym.render.painters import PAINTERS, Painter, painter_of
 from ragen_gym.render.window import Window
-
-if TYPE_CHECKING:
-    import pygame
 
 __all__ = ["Gallery", "Scene", "frame", "picture"]
 
@@ -107,8 +103,7 @@ def frame(game: Game, board: Board, tile_size: int) -> Pixels:
 
 def picture(game: Game, scene: Scene, tile_size: int) -> Pixels:
     """The board with a number on every player, below it a caption: uint8 (height, width, 3), both sides even."""
-    pygame = load_pygame()
-    surface = pygame.surfarray.make_surface(frame(game, scene.board, tile_size).swapaxes(0, 1))
+    board = frame(game, scene.board, tile_size)
     side = painter_of(game).cell * tile_size
     size = min(side, max(8, tile_size // 3)) if side == tile_size else tile_size
     crowd: dict[int, int] = {}
@@ -117,9 +112,8 @@ def picture(game: Game, scene: Scene, tile_size: int) -> Pixels:
             row, column = divmod(cell, game.width + 1)
             down, across = divmod(crowd.get(cell, 0), side // size)
             y = down * size if side == tile_size else side - (down + 1) * size  # a machine has its name above
-            _badge(surface, player, column * side + across * size, row * side + y, size)
+            _badge(board, player, column * side + across * size, row * side + y, size)
             crowd[cell] = crowd.get(cell, 0) + 1
-    board = pygame.surfarray.array3d(surface).swapaxes(0, 1)
     caption = _caption(scene, _even(max(_LEAST_WIDTH, board.shape[1])))
     out = np.empty((_even(board.shape[0] + caption.shape[0]), caption.shape[1], 3), np.uint8)
     out[:] = _GROUND
@@ -129,17 +123,16 @@ def picture(game: Game, scene: Scene, tile_size: int) -> Pixels:
     return out
 
 
-def _badge(surface: pygame.Surface, player: int, x: int, y: int, size: int) -> None:
+def _badge(pixels: Pixels, player: int, x: int, y: int, size: int) -> None:
     brush = Brush(1, 1, size)
     brush.circle(0.5, 0.5, 0.48, _TEXT)
     brush.circle(0.5, 0.5, 0.41, _COLOURS[player])
     brush.text(0.5, 0.5, 0.62, str(player), _TEXT)
-    brush.over(surface, x, y)
+    brush.over(pixels, x, y)
 
 
 def _caption(scene: Scene, width: int) -> Pixels:
     """The cycle, and in two columns what each player has earned and how it ended."""
-    pygame = load_pygame()
     columns, players = width / _LINE, len(scene.cells)
     rows = 1 + (players + 1) // 2
     brush = Brush(columns, rows + 0.3, _LINE)
@@ -151,8 +144,7 @@ def _caption(scene: Scene, width: int) -> Pixels:
         brush.text(x + 0.3, y, 0.44, str(player), _TEXT)
         words = f"{scene.totals[player]:+.4g} {scene.states[player]}".rstrip()
         brush.text(x + 0.8, y, 0.54, words, _TEXT if not scene.states[player] else _FAINT, columns / 2 - 1.4, left=True)
-    pixels: Pixels = pygame.surfarray.array3d(brush.finish()).swapaxes(0, 1)
-    return pixels
+    return brush.pixels()
 
 
 def _even(size: int) -> int:

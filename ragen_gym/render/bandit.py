@@ -5,11 +5,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from ragen_gym.render.brush import Brush, Colour
+from ragen_gym.render.brush import Brush, Colour, Pixels
 
 if TYPE_CHECKING:
-    import pygame
-
     from ragen_gym.games.game import Game
     from ragen_gym.render.story import Story
 
@@ -42,7 +40,7 @@ def draw_tile(brush: Brush, game: Game, tile: int) -> None:
     _machine(brush, game.arms[tile], False, [])  # type: ignore[attr-defined]
 
 
-def draw_move(surface: pygame.Surface, game: Game, story: Story, tile: int) -> None:
+def draw_move(pixels: Pixels, game: Game, story: Story, tile: int) -> None:
     """Both machines after the pulls so far: the last lever down, each machine's pays below it."""
     if not story.moves:
         return
@@ -53,7 +51,7 @@ def draw_move(surface: pygame.Surface, game: Game, story: Story, tile: int) -> N
         pays = [pay for pulled, pay in story.moves if pulled == action]
         brush = Brush(1, 1, side)
         _machine(brush, name, action == last_action, pays)
-        brush.over(surface, action * side, 0)
+        brush.over(pixels, action * side, 0)
 
 
 def lines_of(name: str) -> list[str]:

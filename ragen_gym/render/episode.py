@@ -13,7 +13,7 @@ from ragen_gym.envs.step import StepEnv
 from ragen_gym.envs.turn import TurnEnv, make_turn
 from ragen_gym.levels import fnv
 from ragen_gym.registry import Row
-from ragen_gym.render.frames import Pixels
+from ragen_gym.render.brush import Pixels
 from ragen_gym.render.painters import painter_of
 
 __all__ = [

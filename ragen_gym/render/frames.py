@@ -6,18 +6,17 @@ The drawing needs pygame and happens once per process, game and size; everything
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ragen_gym.games.game import Board, Boards, Game
-from ragen_gym.render.brush import Brush, load_pygame
+from ragen_gym.render.brush import Brush, Pixels
 from ragen_gym.render.painters import painter_of
 from ragen_gym.text import EDGE
 
-__all__ = ["SIZES", "Pixels", "atlas", "board_codes", "check_tile_size", "frame_shape", "frames"]
-
-Pixels = npt.NDArray[np.uint8]
+__all__ = ["SIZES", "atlas", "board_codes", "check_tile_size", "frame_shape", "frames"]
 
 #: Least and greatest side of a tile in pixels.
 SIZES = (8, 128)
@@ -30,25 +29,41 @@ def check_tile_size(tile_size: int) -> int:
     return tile_size
 
 
-@lru_cache(maxsize=32)
+class _Atlas:
+    """The tiles of a game at one size, each drawn when it is first asked for."""
+
+    def __init__(self, game: Game, tile_size: int) -> None:
+        self._game, self._painter = game, painter_of(game)
+        self.side = self._painter.cell * check_tile_size(tile_size)
+        arms = getattr(game, "arms", None)  # a bandit's codes are its arms, not its tiles
+        count = len(arms or game.Tile)
+        self.tiles = np.empty((count, self.side, self.side, 3), np.uint8)
+        self._missing = np.ones(count, bool)
+
+    def need(self, codes: npt.NDArray[np.integer[Any]]) -> None:
+        """Draw those of the tiles that are not yet drawn."""
+        if not self._missing.any() or not (wanted := self._missing[codes]).any():
+            return
+        for code in np.unique(codes[wanted]).tolist():
+            brush = Brush(1, 1, self.side)
+            self._painter.draw_tile(brush, self._game, code)
+            self.tiles[code] = brush.pixels()
+            self._missing[code] = False
+
+
+_atlas = lru_cache(maxsize=16)(_Atlas)
+
+
 def atlas(game: Game, tile_size: int) -> Pixels:
-    """Every tile of a game, uint8 (tiles, side, side, 3); read-only.
+    """Every tile of a game, uint8 (tiles, side, side, 3).
 
     Raises:
         ValueError: a size out of range.
         gymnasium.error.DependencyNotInstalled: pygame is missing.
     """
-    check_tile_size(tile_size)
-    painter = painter_of(game)
-    side = painter.cell * tile_size
-    arms = getattr(game, "arms", None)  # a bandit's codes are its arms, not its tiles
-    drawn = np.empty((len(arms or game.Tile), side, side, 3), np.uint8)
-    for code in range(len(drawn)):
-        brush = Brush(1, 1, side)
-        painter.draw_tile(brush, game, code)
-        drawn[code] = load_pygame().surfarray.pixels3d(brush.finish()).swapaxes(0, 1)
-    drawn.setflags(write=False)
-    return drawn
+    drawn = _Atlas(game, tile_size)
+    drawn.need(np.arange(len(drawn.tiles)))
+    return drawn.tiles
 
 
 def frame_shape(game: Game, tile_size: int) -> tuple[int, int, int]:
@@ -73,9 +88,10 @@ def frames(game: Game, codes: Boards, tile_size: int) -> Pixels:
     Returns:
         uint8 (n, height * side, width * side, 3), where ``side`` is ``tile_size`` (six times that for a bandit).
     """
-    tiles = atlas(game, tile_size)
+    drawn = _atlas(game, tile_size)
+    drawn.need(codes)
     n, height, width = codes.shape
-    side = tiles.shape[1]
+    side, tiles = drawn.side, drawn.tiles
     # A line of a tile is one item to copy, so that NumPy moves whole lines and not single bytes.
     lines = tiles.reshape(len(tiles), side * side * 3).view(f"V{side * 3}")
     copied = lines[codes[:, :, None, :], np.arange(side)[:, None]]

@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ragen_gym.games.frozen_lake.rules import Tile
-from ragen_gym.render.brush import Brush, Colour
+from ragen_gym.render.brush import Brush, Colour, Pixels
 from ragen_gym.render.caption import DIRECTIONS, player_cell
 
 if TYPE_CHECKING:
-    import pygame
-
     from ragen_gym.games.game import Game
     from ragen_gym.render.story import Story
 
@@ -53,7 +51,7 @@ def draw_tile(brush: Brush, game: Game, tile: int) -> None:
         _surface_of_water(brush)
 
 
-def draw_move(surface: pygame.Surface, game: Game, story: Story, tile: int) -> None:
+def draw_move(pixels: Pixels, game: Game, story: Story, tile: int) -> None:
     """The last move: an arrow the way the player went, and a pale one the way it meant to go if that is another."""
     if not story.moves:
         return
@@ -67,7 +65,7 @@ def draw_move(surface: pygame.Surface, game: Game, story: Story, tile: int) -> N
         _arrow(brush, row, column, _MEANT, 0.12 if moved != (0, 0) else 0.34)
     if moved != (0, 0):
         _arrow(brush, *moved, _WENT if moved == (row, column) else _SLIPPED)
-    brush.over(surface, (start[1] - 1) * tile, (start[0] - 1) * tile)
+    brush.over(pixels, (start[1] - 1) * tile, (start[0] - 1) * tile)
 
 
 def _ice(brush: Brush) -> None:

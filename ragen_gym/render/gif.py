@@ -9,7 +9,7 @@ from types import ModuleType
 import numpy as np
 from gymnasium.error import DependencyNotInstalled
 
-from ragen_gym.render.frames import Pixels
+from ragen_gym.render.brush import Pixels
 
 __all__ = ["gif", "png"]
 

@@ -11,11 +11,9 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from ragen_gym.render.brush import Brush, Colour
+from ragen_gym.render.brush import Brush, Colour, Pixels
 
 if TYPE_CHECKING:
-    import pygame
-
     from ragen_gym.games.game import Game
     from ragen_gym.render.story import Story
 
@@ -28,13 +26,13 @@ class Painter:
 
     Attributes:
         draw_tile: ``draw_tile(brush, game, code)`` covers one cell, from (0, 0) to (1, 1) of the brush.
-        draw_move: ``draw_move(surface, game, story, side)`` adds the last move to a finished board whose tiles have
-            ``side`` pixels; None where there is nothing to add.
+        draw_move: ``draw_move(pixels, game, story, side)`` draws the last move onto a finished board, in place; a tile
+            has ``side`` pixels. None where there is nothing to add.
         cell: side of a board's cell in tiles.
     """
 
     draw_tile: Callable[[Brush, Game, int], None]
-    draw_move: Callable[[pygame.Surface, Game, Story, int], None] | None = None
+    draw_move: Callable[[Pixels, Game, Story, int], None] | None = None
     cell: int = 1
 
 

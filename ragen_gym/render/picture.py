@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from ragen_gym.games.game import OVER, PLAYING, Game
-from ragen_gym.render.brush import Brush, Colour, load_pygame
-from ragen_gym.render.frames import Pixels, board_codes, frame_shape, frames
+from ragen_gym.render.brush import Brush, Colour, Pixels
+from ragen_gym.render.frames import board_codes, frame_shape, frames
 from ragen_gym.render.painters import painter_of
 from ragen_gym.render.story import Story
 
@@ -33,15 +33,12 @@ def picture_shape(game: Game, tile_size: int) -> tuple[int, int, int]:
 
 def picture(game: Game, story: Story, tile_size: int) -> Pixels:
     """The episode as it stands, uint8 of `picture_shape`."""
-    pygame = load_pygame()
     out = np.empty(picture_shape(game, tile_size), np.uint8)
     out[:] = _GROUND
     board = frames(game, board_codes(game, story.board)[None], tile_size)[0]
     painter = painter_of(game)
     if painter.draw_move is not None and story.moves:
-        surface = pygame.surfarray.make_surface(board.swapaxes(0, 1))
-        painter.draw_move(surface, game, story, tile_size)
-        board = pygame.surfarray.pixels3d(surface).swapaxes(0, 1)
+        painter.draw_move(board, game, story, tile_size)
     height, width, _ = board.shape
     left = (out.shape[1] - width) // 2
     out[:height, left : left + width] = board
@@ -76,5 +73,4 @@ def _caption(game: Game, story: Story, width: int) -> Pixels:
     reward = story.moves[-1][1] if story.moves else 0.0
     facts = f"step {len(story.moves)}    reward {reward:g}    sum {story.total:.4g}"
     brush.text(0.4, 1.78, 0.54, facts, _FAINT, room, left=True)
-    pixels: Pixels = load_pygame().surfarray.array3d(brush.finish()).swapaxes(0, 1)
-    return pixels
+    return brush.pixels()

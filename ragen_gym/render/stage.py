@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from ragen_gym.games.game import Board, Game, Rule
-from ragen_gym.render.brush import load_pygame
+from ragen_gym.render.brush import Pixels, load_pygame
 from ragen_gym.render.caption import KEYS, key_names
-from ragen_gym.render.frames import Pixels, check_tile_size
+from ragen_gym.render.frames import check_tile_size
 from ragen_gym.render.picture import picture, picture_shape
 from ragen_gym.render.story import Recorder
 from ragen_gym.render.window import Window

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from ragen_gym.render.brush import load_pygame
-from ragen_gym.render.frames import Pixels
+from ragen_gym.render.brush import Pixels, load_pygame
 
 __all__ = ["Window"]
 
@@ -32,7 +31,7 @@ class Window:
 
     def show(self, picture: Pixels) -> None:
         """Show a picture, uint8 (height, width, 3), no sooner than 1 / fps seconds after the last one."""
-        if self._pygame.event.peek(self._pygame.QUIT):
+        if not self.closed and self._pygame.event.peek(self._pygame.QUIT):
             self.close()
         if self.closed:
             return
