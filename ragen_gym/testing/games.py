@@ -31,6 +31,10 @@ def check_game(game: Game, *, examples: int = 50, actions: int = 10, max_nodes: 
     Raises:
         AssertionError: what the game does and what it should do.
     """
+    require(
+        game.noise in (Stream.DYNAMICS, Stream.REWARD),
+        f"{game.name}.noise is {game.noise!r}: it must be Stream.DYNAMICS or Stream.REWARD, lest luck follow the level.",
+    )
     _check_generator(game)
     _check_splits(game)
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.games.bandit import Bandit, BanditRev
 from ragen_gym.games.bandit.names import SPLIT_OF_PAIR
-from ragen_gym.seeding import episode_keys
+from ragen_gym.seeding import Stream, episode_keys, stream_key, uniforms
 from ragen_gym.testing import Search, check_game, games
 
 LOW_ARMS = {low for low, _ in SPLIT_OF_PAIR}
@@ -93,6 +93,17 @@ def test_pays_in_play() -> None:
         paid.append(reward)
     assert set(paid) == {0.0, 1.0}
     assert abs(np.mean(paid) - 0.25) < 3.3 * (0.25 * 0.75 / 4000) ** 0.5
+
+
+@given(st.integers(0, 2**70), st.integers(0, 2**70))
+def test_the_reward_stream_pays(seed: int, noise_seed: int) -> None:
+    """The draws are those of the documented stream, of the seed or of the noise's own."""
+    env = StepEnv("Bandit", pulls=12)
+    for key, options in ((seed, None), (noise_seed, {"noise_seed": noise_seed})):
+        env.reset(seed=seed, options=options)
+        risky = int(env.action_names[0] in LOW_ARMS)
+        draws = uniforms(episode_keys(stream_key(key, Stream.REWARD), 0, 1), 0, 12)[0]
+        assert [env.step(risky)[1] for _ in draws] == [float(u < 0.25) for u in draws]
 
 
 def test_pairs_and_orders_are_drawn_uniformly() -> None:

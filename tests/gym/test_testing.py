@@ -18,6 +18,7 @@ import pytest
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.games.frozen_lake import FrozenLake
 from ragen_gym.games.game import Board, Solution
+from ragen_gym.seeding import Stream
 from ragen_gym.testing import Search, TooLarge, check_env, check_game, intervals, replay
 from tests.gym.tightrope import Tightrope, rules
 from tests.gym.tightrope.solve import TightropeSolution
@@ -90,6 +91,7 @@ def flat_text(game: Tightrope, vocabulary: Any, text_format: Any) -> Callable[[B
 
 
 FAULTS: list[tuple[dict[str, Any], str]] = [
+    ({"noise": Stream.LEVEL}, "it must be Stream.DYNAMICS or Stream.REWARD, lest luck follow the level"),
     ({"stochastic": False}, "a rule may compare u only with numbers in params"),
     ({"rewards": lambda game: (("taking the flag", 1.0),)}, "pays -0.5, which no rewards of the table add up to"),
     (
