@@ -135,7 +135,7 @@ def _caption(scene: Scene, width: int) -> Pixels:
     """The cycle, and in two columns what each player has earned and how it ended."""
     columns, players = width / _LINE, len(scene.cells)
     rows = 1 + (players + 1) // 2
-    brush = Brush(columns, rows + 0.3, _LINE)
+    brush = Brush(columns, rows + 0.3, _LINE, fineness=4)
     brush.fill(_GROUND)
     brush.text(0.4, 0.6, 0.56, f"cycle {scene.cycle}", _FAINT, columns - 0.8, left=True)
     for player in range(players):

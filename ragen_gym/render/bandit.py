@@ -51,7 +51,7 @@ def draw_move(pixels: Pixels, game: Game, story: Story, tile: int) -> None:
         pays = [pay for pulled, pay in story.moves if pulled == action]
         brush = Brush(1, 1, side)
         _machine(brush, name, action == last_action, pays)
-        brush.over(pixels, action * side, 0)
+        pixels[:, action * side : (action + 1) * side] = brush.pixels()
 
 
 def lines_of(name: str) -> list[str]:

@@ -55,13 +55,14 @@ class Brush:
         columns: width in cells.
         rows: height in cells.
         unit: side of a cell in pixels of the finished picture.
+        fineness: how many times as large it draws; None chooses enough for a tile's details.
     """
 
-    def __init__(self, columns: float, rows: float, unit: int) -> None:
+    def __init__(self, columns: float, rows: float, unit: int, fineness: int | None = None) -> None:
         self.pygame = load_pygame()
         self.unit = unit
         self._size = round(columns * unit), round(rows * unit)
-        f = self._factor = max(_LEAST_FACTOR, -(-_LEAST_SIDE // unit))
+        f = self._factor = fineness or max(_LEAST_FACTOR, -(-_LEAST_SIDE // unit))
         self._scale = float(unit * f)
         self._canvas = self.pygame.Surface((self._size[0] * f, self._size[1] * f), self.pygame.SRCALPHA)
 
@@ -80,7 +81,7 @@ class Brush:
     def _reduced(self, canvas: Pixels) -> Pixels:
         """Averages over the squares that become one pixel: (width * f, height * f, c) to (height, width, c)."""
         f, (width, height) = self._factor, self._size
-        lines = canvas.reshape(width, f, height * f, -1).sum(axis=1, dtype=np.uint32)
+        lines = canvas.reshape(width, f, height * f, -1).sum(axis=1, dtype=np.uint16)
         sums = lines.reshape(width, height, f, -1).sum(axis=2, dtype=np.uint32)
         averages: Pixels = ((sums + f * f // 2) // (f * f)).astype(np.uint8).swapaxes(0, 1)
         return averages

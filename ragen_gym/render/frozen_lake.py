@@ -60,7 +60,7 @@ def draw_move(pixels: Pixels, game: Game, story: Story, tile: int) -> None:
         return
     row, column = DIRECTIONS[game.Action(story.moves[-1][0]).name]
     moved = end[0] - start[0], end[1] - start[1]
-    brush = Brush(3, 3, tile)
+    brush = Brush(3, 3, tile, fineness=4)
     if moved != (row, column):  # where the player stayed, the arrow keeps clear of it
         _arrow(brush, row, column, _MEANT, 0.12 if moved != (0, 0) else 0.34)
     if moved != (0, 0):

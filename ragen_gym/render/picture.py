@@ -63,7 +63,7 @@ def _even(size: int) -> int:
 def _caption(game: Game, story: Story, width: int) -> Pixels:
     line = _line(width)
     columns = width / line
-    brush = Brush(columns, _ROWS, line)
+    brush = Brush(columns, _ROWS, line, fineness=4)
     brush.fill(_GROUND)
     colour, ending = {PLAYING: (_PLAYING, ""), OVER: (_OVER, ": over")}.get(story.outcome, (_SUCCESS, ": success"))
     brush.rectangle(0, 0, columns, 0.16, colour)
