@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import combinations, pairwise
 from math import isclose
@@ -11,7 +11,7 @@ from typing import Any, get_args
 
 import numpy as np
 
-from ragen_gym.games.game import OVER, PLAYING, SUCCESS, Game, Rule, Solution
+from ragen_gym.games.game import OVER, PLAYING, SUCCESS, Game, Solution
 from ragen_gym.levels import Level
 from ragen_gym.testing.search import Search, intervals, thresholds
 from ragen_gym.testing.strategies import Play
@@ -113,10 +113,10 @@ def check_episode(game: Game, play: Play, actions_left: int) -> None:
 
 
 @cache
-def _compiled(rule: Rule) -> Rule:
+def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     from ragen_gym.games._jit import compiled
 
-    return compiled(rule)
+    return compiled(function)
 
 
 def _check_mask(game: Game, board: bytes, state: Sequence[int]) -> None:
@@ -135,6 +135,10 @@ def _check_mask(game: Game, board: bytes, state: Sequence[int]) -> None:
         f"{game.name}.action_mask is {mask.tolist()}; the actions that can change the state are "
         f"{[int(able) for able in truth]}:\n{game.own_text(board)}",
     )
+    bits = sum(int(able) << action for action, able in enumerate(truth))
+    for form in (game.legal, game.legal and _compiled(game.legal)):
+        said = bits if form is None else form(np.frombuffer(board, np.uint8), np.array(state, np.int32), game.params)
+        require(said == bits, f"{game.name}.legal says {said:#b}, action_mask {bits:#b}:\n{game.own_text(board)}")
     mask[:] = 7
     again = 7 in game.action_mask(board, state)
     mask[:] = truth

@@ -33,7 +33,7 @@ def check_game(game: Game, *, examples: int = 50, actions: int = 10, max_nodes: 
     """
     require(
         game.noise in (Stream.DYNAMICS, Stream.REWARD),
-        f"{game.name}.noise is {game.noise!r}: it must be Stream.DYNAMICS or Stream.REWARD, lest luck follow the level.",
+        f"{game.name}.noise is {game.noise!r}: it must be Stream.DYNAMICS or Stream.REWARD, lest luck follow levels.",
     )
     _check_generator(game)
     _check_splits(game)

@@ -75,6 +75,10 @@ def changed(fault: dict[str, Any]) -> Tightrope:
     return broken(width=9)
 
 
+def always(board: Any, state: Any, params: Any) -> int:
+    return 3
+
+
 def solver(solution: type[TightropeSolution]) -> Callable[[Tightrope, Board], Solution]:
     return lambda game, board: solution(game.grip, board.index(rules.Tile.FLAG))
 
@@ -91,7 +95,7 @@ def flat_text(game: Tightrope, vocabulary: Any, text_format: Any) -> Callable[[B
 
 
 FAULTS: list[tuple[dict[str, Any], str]] = [
-    ({"noise": Stream.LEVEL}, "it must be Stream.DYNAMICS or Stream.REWARD, lest luck follow the level"),
+    ({"noise": Stream.LEVEL}, "it must be Stream.DYNAMICS or Stream.REWARD, lest luck follow levels"),
     ({"stochastic": False}, "a rule may compare u only with numbers in params"),
     ({"rewards": lambda game: (("taking the flag", 1.0),)}, "pays -0.5, which no rewards of the table add up to"),
     (
@@ -102,6 +106,7 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"action_mask": lambda game, board, state: np.ones(2, np.int8)}, "the actions that can change the state are"),
     ({"action_mask": lambda game, board, state: np.array([state[0] > 0, 1])}, "it must be int8"),
     ({"action_mask": lambda game, board, state: ONE_MASK * 0}, "the actions that can change the state are"),
+    ({"legal": staticmethod(always)}, "legal says 0b11, action_mask"),
     ({"solve": solver(Optimist)}, "its own actions reach"),
     ({"solve": solver(Loser)}, "its own actions reach"),
     ({"solve": solver(Pessimist)}, "and trying everything gives"),
