@@ -110,8 +110,11 @@ class Game(ABC):
 
     @property
     @abstractmethod
-    def params(self) -> tuple[Any, ...]:
-        """The numbers that the rule needs, in the rule's order."""
+    def params(self) -> Sequence[Any]:
+        """The numbers that the rule needs, in the rule's order: a tuple, or an `array.array` if the rule indexes it.
+
+        A table that the rule looks up by a number belongs into an array: compiled, a tuple is searched by branches.
+        """
 
     @property
     def stochastic(self) -> bool:

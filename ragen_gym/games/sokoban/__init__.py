@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import InitVar, dataclass
 from functools import cached_property
@@ -149,10 +150,10 @@ class Sokoban(GridGame):
                 raise ValueError(f"Sokoban: min_{kind}={low_high[0]} is above max_{kind}={low_high[1]}.")
 
     @cached_property
-    def params(self) -> tuple[int, int, int, int]:
+    def params(self) -> array[int]:
         """The offset of each direction on the board."""
         stride = self.width + 1
-        return -stride, stride, -1, 1
+        return array("q", (-stride, stride, -1, 1))
 
     @property
     def stochastic(self) -> bool:

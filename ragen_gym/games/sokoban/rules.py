@@ -47,12 +47,11 @@ def step(board: Any, state: Any, action: int, u: float, params: Any) -> tuple[fl
     cell = state[0]
     target = cell + offset
     tile = board[target]
-    if tile == 0:
-        return -0.1, 0
     if tile <= _TARGET:
-        board[cell] -= 4
-        board[target] = tile + 4
-        state[0] = target
+        walk = 4 if tile else 0  # a wall is not a case of its own: compiled, that would be a branch nobody can predict
+        board[cell] -= walk
+        board[target] = tile + walk
+        state[0] = target if tile else cell
         return -0.1, 0
     beyond = target + offset
     ground = board[beyond]
