@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ragen_gym.games.game import Boards
     from ragen_gym.games.sokoban import Sokoban
 
-__all__ = ["MAX_STATES", "MAX_TRIES", "SEARCH_NODES", "generate"]
+__all__ = ["MAX_STATES", "MAX_TRIES", "SEARCH_NODES", "generate", "work_arrays"]
 
 #: Draws per level before the generator gives up, and the states that their searches may look at in all.
 MAX_TRIES, MAX_STATES = 20_000, 50_000_000
@@ -137,7 +137,7 @@ def generate(game: Sokoban, keys: npt.NDArray[np.uint64], split: str | None) -> 
     solver = make_memory(game.cells, game.boxes, SEARCH_NODES if limits else 1)
     wall = -1 if game.wall_prob is None else round(game.wall_prob * 2**32)
     steps = game.walk_steps if game.generator == "reverse_walk" else 0
-    memory = _make_memory(game)
+    memory = work_arrays(game)
     for _ in range(MAX_TRIES):
         if _draw(keys, boards, wanted, looked, game.height, game.width, wall, steps, *memory) >= 0:
             break
@@ -155,7 +155,7 @@ def generate(game: Sokoban, keys: npt.NDArray[np.uint64], split: str | None) -> 
     raise ValueError(_complaint(game, split))
 
 
-def _make_memory(game: Sokoban) -> tuple[np.ndarray, ...]:
+def work_arrays(game: Sokoban) -> tuple[np.ndarray, ...]:
     """The last five arguments of `_draw`."""
     searches = game.generator == "reverse_play"
     cells = np.full((3, game.cells), -1, np.int32)
