@@ -87,6 +87,10 @@ class TurnEnv(gymnasium.Env[str, str]):
         ):
             check_number("TurnEnv", name, budget, 1, whole=True)
         check_number("TurnEnv", "format_penalty", format_penalty)
+        if max_tokens_per_turn is not None:
+            check_number("TurnEnv", "max_tokens_per_turn", max_tokens_per_turn, 1, whole=True)
+        if not isinstance(think, bool):
+            raise ValueError(f"TurnEnv: think={think!r} must be True or False.")
         self.env = env
         longest = env.game.longest or max(max_turns, max_actions)
         self._bounded = env.game.longest is not None and min(max_turns, max_actions) >= longest

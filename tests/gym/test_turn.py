@@ -208,6 +208,8 @@ def test_replies_are_strings_and_budgets_whole_numbers() -> None:
         ({"max_actions_per_turn": 1.5}, "max_actions_per_turn=1.5 must be an integer from 1 on"),
         ({"max_actions": True}, "max_actions=True must be an integer from 1 on"),
         ({"format_penalty": "none"}, "format_penalty='none' must be a number"),
+        ({"max_tokens_per_turn": 0}, "max_tokens_per_turn=0 must be an integer from 1 on"),
+        ({"think": "no"}, "think='no' must be True or False"),
         ({"max_turn": 3}, "FrozenLake has no knob 'max_turn'"),
     ]
     for arguments, message in bad:
