@@ -7,7 +7,7 @@ import numpy as np
 from ragen_gym.games.game import Boards, Game
 from ragen_gym.seeding import Keys, Stream, episode_keys, stream_key, uniforms
 
-__all__ = ["DRAWS", "Episode", "Episodes", "draws", "level_boards"]
+__all__ = ["DRAWS", "Episode", "Episodes", "draws", "level_boards", "stacked"]
 
 #: Random numbers prepared at a time for each episode: as many as the paper's episodes have actions.
 DRAWS = 10
@@ -60,12 +60,17 @@ class Episodes:
         return _episodes(game, boards, episode_keys(self._noise_key, self._next, count))[::-1]
 
 
-def level_boards(game: Game, keys: Keys, split: str | None, levels: list[bytes] | None) -> Boards:
+def level_boards(game: Game, keys: Keys, split: str | None, levels: list[bytes] | Boards | None) -> Boards:
     """The first board of the episode of each level key, generated or from ``levels``: uint8 (len(keys), cells)."""
     if levels is None:
         return game.generate(keys, split)
-    picks = (uniforms(keys, 0, 1)[:, 0] * len(levels)).astype(np.intp).tolist()
-    return np.frombuffer(bytearray().join([levels[pick] for pick in picks]), np.uint8).reshape(len(keys), -1)
+    picks = (uniforms(keys, 0, 1)[:, 0] * len(levels)).astype(np.intp)
+    return levels[picks] if isinstance(levels, np.ndarray) else stacked([levels[pick] for pick in picks.tolist()])
+
+
+def stacked(boards: list[bytes]) -> Boards:
+    """Boards as rows of an array, uint8 (n, cells)."""
+    return np.frombuffer(bytearray().join(boards), np.uint8).reshape(len(boards), -1)
 
 
 def draws(game: Game, noise_keys: Keys, first: int) -> list[list[float]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from ragen_gym.envs.episodes import level_boards
+from ragen_gym.envs.episodes import level_boards, stacked
 from ragen_gym.games._jit import compiled, mix
 from ragen_gym.games.game import Boards, Game
 from ragen_gym.seeding import GOLDEN, Stream, stream_key
@@ -36,7 +36,7 @@ class Pool:
     """
 
     def __init__(self, game: Game, num_envs: int, split: str | None, levels: list[bytes] | None) -> None:
-        self._game, self._split, self._levels = game, split, levels
+        self._game, self._split, self._levels = game, split, None if levels is None else stacked(levels)
         cells = game.height * (game.width + 1) - 1
         ring = RING
         while ring > 2 and num_envs * ring * cells > RING_BYTES:
@@ -72,7 +72,7 @@ class Pool:
         keys, slots = _missing(self._level_keys, self.filled, self.taken + self._ahead, ring)
         boards = level_boards(self._game, keys, self._split, self._levels)
         self.boards, self.states = self.boards.copy(), self.states.copy()
-        _place(np.ascontiguousarray(boards), self._game.starts(boards), slots, self.boards, self.states)
+        _place(boards, self._game.starts(boards), slots, self.boards, self.states)
         self.filled = np.maximum(self.filled, self.taken + self._ahead)
 
     def put(self, which: npt.NDArray[np.uint32], boards: Boards) -> None:

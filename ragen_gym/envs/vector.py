@@ -12,6 +12,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from ragen_gym.envs import kernel
+from ragen_gym.envs.episodes import stacked
 from ragen_gym.envs.infos import Infos, Moment
 from ragen_gym.envs.looks import batched, grid_maker, picture_maker, text_writer
 from ragen_gym.envs.pool import Pool
@@ -139,7 +140,7 @@ class BatchEnv(VectorEnv[Any, Any, Any]):
             super().reset(seed=seed)
         self._refill()
         if boards:
-            self._pool.put(which, np.frombuffer(bytearray().join(boards), np.uint8).reshape(len(which), -1))
+            self._pool.put(which, stacked(boards))
             self._gather()
         self._dry = kernel.begin(which, *self._arrays)
         if noise is not None:
