@@ -157,7 +157,6 @@ def _evaluate(options: argparse.Namespace) -> int:
             config = _config(options, flags)
     else:
         config = _config(options, flags)
-    _check(config)
     rates = {row: rate.to_dict() for row, rate in measure(Agent.build(config, folder)).items()}
     Display().console.print(rates_table(config, rates))
     if options.json is not None:
@@ -211,13 +210,10 @@ def _value(text: str) -> Any:
 
 def _check(config: Config) -> None:
     """Raises before a run's folder is made if there is no such game or knob, or if the model cannot be used."""
-    from ragen_agent.local.agent import make_env
+    from ragen_agent.local.agent import Agent, make_env
 
     make_env(config, config.evaluation.split).reset(seed=0)
-    if config.model:
-        from ragen_agent.local.agent import Agent
-
-        Agent.build(config)
+    Agent.build(config)
 
 
 def _fresh(config: Config) -> Path:

@@ -66,6 +66,7 @@ class Agent:
         Raises:
             ValueError: see `load_checkpoint` and `ChatFormat.from_tokenizer`; or a device that torch does not have.
         """
+        torch.set_num_threads(config.threads)
         try:
             torch.empty(1, device=config.device)
         except (RuntimeError, AssertionError) as error:

@@ -18,7 +18,7 @@ from ragen_agent.token_mdp import TokenMDP, Trajectory
 from ragen_gym.envs.turn import TurnEnv
 from ragen_gym.games.game import PLAYING
 
-__all__ = ["THOUGHTS", "demonstrate", "plan", "scripted_reply"]
+__all__ = ["THOUGHTS", "demonstrate", "plan", "scripted_reply", "thinking"]
 
 
 def direction(env: TurnEnv) -> str:
@@ -37,6 +37,17 @@ THOUGHTS: dict[str, Callable[[TurnEnv], str]] = {
     "direction": direction,
     "choose": lambda env: f"{env.action_names[0]} or {env.action_names[1]}?",
 }
+
+
+def thinking(env: TurnEnv, thought: str) -> str:
+    """The thought in its tags, or nothing in an environment without thinking.
+
+    Raises:
+        ValueError: there is no such thought.
+    """
+    if thought not in THOUGHTS:
+        raise ValueError(f"demonstrations.thought is {thought!r}; choose one of {', '.join(THOUGHTS)}.")
+    return f"<think>{THOUGHTS[thought](env)}</think>" if env.think else ""
 
 
 def plan(env: TurnEnv, moves: int, mistakes: float, rng: np.random.Generator) -> list[int]:
@@ -63,18 +74,15 @@ def scripted_reply(env: TurnEnv, how: Demonstrations, rng: np.random.Generator) 
     chances = np.asarray(how.moves) / sum(how.moves)
     moves = min(1 + int(rng.choice(len(chances), p=chances)), env.max_actions_per_turn)
     answer = " || ".join(env.action_names[action] for action in plan(env, moves, how.mistakes, rng))
-    thought = f"<think>{THOUGHTS[how.thought](env)}</think>" if env.think else ""
-    return f"{thought}<answer>{answer}</answer>"
+    return f"{thinking(env, how.thought)}<answer>{answer}</answer>"
 
 
 def demonstrate(process: TokenMDP, instances: Sequence[Instance], how: Demonstrations, seed: int) -> list[Trajectory]:
     """Episodes in which the demonstrator's replies stand as the sampled tokens (their log-probs are 0).
 
     Raises:
-        ValueError: an unknown thought, or a reply longer than `max_tokens_per_turn`.
+        ValueError: an unknown thought, a reply longer than `max_tokens_per_turn`.
     """
-    if how.thought not in THOUGHTS:
-        raise ValueError(f"demonstrations.thought is {how.thought!r}; choose one of {', '.join(THOUGHTS)}.")
     env, chat = process.env.unwrapped, process.chat
     assert isinstance(env, TurnEnv)
     rng = np.random.default_rng(seed)

@@ -37,14 +37,14 @@ def read_json_lines(path: Path) -> list[dict[str, Any]]:
     Raises:
         ValueError: another line is not JSON.
     """
-    lines = path.read_text(encoding="utf-8").split("\n") if path.is_file() else []
+    lines = path.read_bytes().split(b"\n") if path.is_file() else []
     records = []
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         try:
             records.append(json.loads(line))
-        except json.JSONDecodeError as error:
+        except ValueError as error:  # not JSON, or not even UTF-8
             if number < len(lines):  # a whole line ends with a newline, so a torn one is the last
                 raise ValueError(f"{path}, line {number}, is not JSON: {error}; remove that line.") from error
     return records

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ragen_agent.local.demonstrations import THOUGHTS
+from ragen_agent.local.demonstrations import thinking
 from ragen_gym.envs.turn import TurnEnv
 
 __all__ = ["GameTexts", "game_texts"]
@@ -23,15 +23,15 @@ class GameTexts:
 
 
 def game_texts(env: TurnEnv, thought: str) -> GameTexts:
-    """Messages on `LEVELS` levels; the first `PLAYED` are played, badly and well, so that all kinds of message occur."""
+    """Messages on `LEVELS` levels; the first `PLAYED` are played badly and well, so that all kinds of message occur."""
     texts = GameTexts([], set())
     for seed in range(LEVELS):
         _, info = env.reset(seed=seed)
         over = seed >= PLAYED
         names = env.action_names
-        thinking = f"<think>{THOUGHTS[thought](env)}</think>" if env.think else ""
-        texts.replies.update(f"{thinking}<answer>{name} || {name}</answer>" for name in names)
-        replies: Sequence[str] = [names[seed % len(names)], f"{thinking}<answer>{' || '.join(names)}</answer>"]
+        opening = thinking(env, thought)
+        texts.replies.update(f"{opening}<answer>{name} || {name}</answer>" for name in names)
+        replies: Sequence[str] = [names[seed % len(names)], f"{opening}<answer>{' || '.join(names)}</answer>"]
         while not over:
             _, _, terminated, truncated, info = env.step(replies[info["turn"] % 2])
             over = terminated or truncated

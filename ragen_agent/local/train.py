@@ -68,7 +68,6 @@ class Run:
     """The state of a run between its phases."""
 
     def __init__(self, config: Config, folder: RunFolder, display: Display) -> None:
-        torch.set_num_threads(config.threads)
         self.config, self.folder, self.display = config, folder, display
         self.summary = folder.read_summary()
         self.begun = time.monotonic() - self.summary.get("wall_s", 0.0)

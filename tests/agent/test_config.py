@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ragen_agent.config import Config, merged, read_toml, to_toml, with_settings
+from ragen_agent.local.demonstrations import THOUGHTS
+from ragen_agent.local.recipes import RECIPES
+from ragen_gym.registry import TABLE
+
+
+@given(
+    st.integers(0, 2**60),
+    st.floats(1e-6, 1.0),
+    st.dictionaries(st.text("abc_", min_size=1), st.integers() | st.booleans() | st.text() | st.floats(0, 1)),
+)
+def test_toml_gives_the_configuration_back(seed: int, rate: float, knobs: dict[str, object]) -> None:
+    config = with_settings(Config(), {"seed": seed, "knobs": knobs, "training": {"learning_rate": rate}})
+    assert with_settings(Config(), tomllib.loads(to_toml(config))) == config
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"gmae": "Bandit"}, r"unknown setting 'gmae'.*Did you mean game\?"),
+        ({"training": {"learning_rat": 1.0}}, r"'training\.learning_rat'.*Did you mean learning_rate\?"),
+        ({"training": 3}, r"'training' is 3; it must be a table"),
+        ({"training": {"iterations": "many"}}, r"'training\.iterations' is 'many'; it must be int"),
+        ({"training": {"iterations": True}}, "must be int"),
+        ({"training": {"algo": "reinforce"}}, r"training\.algo is 'reinforce'; choose one of grpo, ppo"),
+        ({"training": {"members": 1}}, r"training\.members is 1; it must be at least 2"),
+        ({"training": {"keep": 0.0}}, "must be above 0 and at most 1"),
+        ({"evaluation": {"split": "tets"}}, "choose one of train, validation, test"),
+        ({"small_model": {"hidden": 50}}, "multiple of 32"),
+        ({"demonstrations": {"moves": []}}, r"demonstrations\.moves"),
+    ],
+)
+def test_what_is_wrong_is_said(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        with_settings(Config(), settings)
+
+
+def test_a_whole_number_may_stand_for_a_fraction() -> None:
+    assert with_settings(Config(), {"training": {"temperature": 1}}).training.temperature == 1.0
+
+
+def test_tables_are_merged_key_by_key() -> None:
+    under = {"knobs": {"size": 4, "min_path": 3}, "seed": 1}
+    assert merged(under, {"knobs": {"size": 5}}) == {"knobs": {"size": 5, "min_path": 3}, "seed": 1}
+    assert under["knobs"] == {"size": 4, "min_path": 3}
+
+
+@pytest.mark.parametrize("game", RECIPES)
+def test_every_recipe_is_valid(game: str) -> None:
+    config = with_settings(Config(), {**RECIPES[game], "game": game})
+    assert game in TABLE
+    assert config.demonstrations.thought in THOUGHTS
+
+
+def test_a_file_that_is_not_toml_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "settings.toml"
+    with pytest.raises(ValueError, match="cannot read"):
+        read_toml(file)
+    file.write_text("seed = \n")
+    with pytest.raises(ValueError, match=r"settings\.toml is not valid TOML"):
+        read_toml(file)

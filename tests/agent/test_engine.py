@@ -1,0 +1,130 @@
+"""The batched engine against the model run plainly, and against the token process stepped one id at a time."""
+
+from __future__ import annotations
+
+import gymnasium
+import pytest
+import torch
+
+from ragen_agent.config import Config, with_settings
+from ragen_agent.engines.torch_engine import TorchEngine
+from ragen_agent.local.agent import Agent
+from ragen_agent.local.batches import Batch, by_length, sampled_logits
+from ragen_agent.local.tokenizer import reading_only
+from ragen_agent.rollout import Instance, group
+
+CONFIG = with_settings(
+    Config(),
+    {
+        "knobs": {"size": 4},
+        "turns": {"max_turns": 3, "max_tokens_per_turn": 7, "max_tokens_per_episode": 180},
+        "demonstrations": {"thought": "direction"},
+    },
+)
+
+
+@pytest.fixture(scope="module")
+def agent() -> Agent:
+    agent = Agent.build(CONFIG)
+    with torch.no_grad():  # likelier ends, so that turns of one batch differ in length
+        agent.model.get_input_embeddings().weight[agent.chat.end_id] *= 3
+    return agent
+
+
+def test_rollout_log_probs_are_those_of_training(agent: Agent) -> None:
+    played = agent.play(agent.processes("train", 6), group([1, 2, 3, 4, 5], 4), 1.0, seed=3)
+    assert len({len(t.ids) for t in played}) > 3, "rows of different length, or padding is not tried"
+    assert {len(t.turn_ends) for t in played} == {3}
+    batch = Batch.of(played)
+    with torch.no_grad():
+        log_probs = sampled_logits(agent.model, batch, agent.engine.bias)[1]
+    assert torch.allclose(log_probs, batch.log_probs, atol=1e-4)
+    assert (batch.log_probs[batch.sampled] < 0).all()
+
+
+def test_each_row_of_a_batch_is_as_if_alone(agent: Agent) -> None:
+    played = agent.play(agent.processes("train", 8), group([7, 8], 4), 1.0, seed=0)
+    for trajectory in played:
+        with torch.no_grad():
+            logits = agent.model(torch.as_tensor(trajectory.ids)[None]).logits[0, :-1] + agent.engine.bias
+        sampled = torch.as_tensor(trajectory.sampled[1:])
+        plain = logits.log_softmax(-1).gather(1, torch.as_tensor(trajectory.ids[1:])[:, None])[:, 0]
+        assert torch.allclose(plain[sampled], torch.as_tensor(trajectory.log_probs[1:])[sampled], atol=1e-4)
+
+
+def test_a_batch_gives_what_stepping_with_the_same_samples_gives(agent: Agent) -> None:
+    instances = group([11, 12, 13], 2)
+    for instance, played in zip(
+        instances, agent.play(agent.processes("train", 6), instances, 1.0, seed=5), strict=True
+    ):
+        process = agent.processes("train", 1)[0]
+        process.reset(seed=instance.seed, options={"noise_seed": instance.noise_seed})
+        for token in played.ids[played.sampled].tolist():
+            process.step(token)
+        stepped = process.trajectory()
+        assert stepped.ids.tolist() == played.ids.tolist()
+        assert stepped.sampled.tolist() == played.sampled.tolist()
+        assert (stepped.turn_ends, stepped.turn_rewards) == (played.turn_ends, played.turn_rewards)
+        assert (stepped.success, stepped.level_id) == (played.success, played.level_id)
+
+
+def test_equal_seeds_give_equal_episodes_and_others_do_not(agent: Agent) -> None:
+    def ids(seed: int) -> list[list[int]]:
+        return [t.ids.tolist() for t in agent.play(agent.processes("train", 4), group([1], 4), 1.0, seed)]
+
+    assert ids(0) == ids(0) != ids(1)
+
+
+def test_a_group_shares_its_level_and_not_its_noise() -> None:
+    instances = group([5, 6], 3)
+    assert [i.seed for i in instances] == [5, 5, 5, 6, 6, 6]
+    assert len({i.noise_seed for i in instances}) == 6
+
+
+def test_suppressed_ids_are_never_written(agent: Agent) -> None:
+    played = agent.play(agent.processes("train", 16), group(range(4), 4), 5.0, seed=2)
+    written = {int(token) for t in played for token in t.ids[t.sampled]}
+    assert len(written) > 20
+    assert not written & set(reading_only(agent.tokenizer))
+
+
+def test_sampling_follows_the_distribution(agent: Agent) -> None:
+    session = TorchEngine(agent.model, agent.chat.stop_ids, len(agent.tokenizer)).start(
+        [[1, 2, 3]] * 4000, temperature=2.0, seed=1
+    )
+    tokens = torch.tensor([reply.ids[0] for reply in session.reply([1] * 4000)])
+    with torch.no_grad():
+        logits = agent.model(torch.tensor([[1, 2, 3]])).logits[0, -1] + agent.engine.bias
+    expected = (logits / 2.0).softmax(-1)
+    counts = torch.bincount(tokens, minlength=len(expected)) / 4000
+    assert (counts - expected).abs().max() < 0.03
+    assert (counts[expected == 0] == 0).all()
+
+
+def test_a_session_refuses_what_makes_no_sense(agent: Agent) -> None:
+    with pytest.raises(ValueError, match="temperature is 0"):
+        agent.engine.start([[1]], temperature=0, seed=0)
+    with pytest.raises(ValueError, match="no prompt may be empty"):
+        agent.engine.start([[1], []], temperature=1.0, seed=0)
+    with pytest.raises(ValueError, match="limits of at least 1"):
+        agent.engine.start([[1], [2]], temperature=1.0, seed=0).reply([3, 0])
+
+
+def test_a_failed_environment_ends_its_own_episode_only(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    processes = agent.processes("train", 2)
+
+    def broken(action: str) -> tuple[str, float, bool, bool, dict[str, object]]:
+        raise gymnasium.error.Error("no board")
+
+    monkeypatch.setattr(processes[0].env, "step", broken)
+    first, second = agent.play(processes, [Instance(1, 1), Instance(2, 2)], 1.0, seed=0)
+    assert first.failure is not None
+    assert "no board" in first.failure
+    assert second.failure is None
+
+
+def test_minibatches_by_length_hold_every_row_once() -> None:
+    lengths = [3, 9, 1, 7, 7, 2, 5, 8, 4, 6, 11]
+    batches = list(by_length(lengths, 2, torch.Generator().manual_seed(0)))
+    assert sorted(index for batch in batches for index in batch) == list(range(len(lengths)))
+    assert max(map(len, batches)) == 2
