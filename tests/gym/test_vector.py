@@ -151,13 +151,13 @@ def test_without_a_seed_no_two_batches_are_alike() -> None:
 
 
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP], ids=lambda mode: mode.value)
-@pytest.mark.parametrize("name", ["ragen/FrozenLake-v0", "ragen/Bandit-v0"])
+@pytest.mark.parametrize("name", ["ragen/FrozenLake-v0", "ragen/Sokoban-v0", "ragen/Bandit-v0"])
 def test_infos_read_late_say_what_they_would_have_said_at_once(name: str, mode: AutoresetMode) -> None:
     batch, loop = pair(name, 5, mode)
     kept = [(batch.reset(seed=0)[1], loop.reset(seed=0)[1])]
     rng = np.random.default_rng(3)
     for _ in range(100):
-        actions = rng.integers(0, 2, 5)
+        actions = rng.integers(0, batch.single_action_space.n, 5)
         kept.append((batch.step(actions)[4], loop.step(actions)[4]))
     for mine, theirs in kept:
         assert_same(mine, theirs)
