@@ -4,6 +4,7 @@ import re
 import shlex
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -16,23 +17,48 @@ def blocks(page: Path, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_python_examples_run(page: Path, tmp_path: Path) -> None:
-    """A block that begins with a comment that names a file is that file, and so is the block after it."""
+def run_blocks(page: Path, language: str, folder: Path, *flags: str) -> None:
+    """Run a page's blocks of that language as one script in ``folder``.
+
+    A block that begins with a comment that names a file is that file, and so is the block after it.
+    """
     script, module = [], None
-    for block in blocks(page, "python"):
+    for block in blocks(page, language):
         if name := re.match(r"# (\w+\.py)\n", block):
-            module = tmp_path / name[1]
+            module = folder / name[1]
             module.write_text(block, encoding="utf-8")
         elif module:
             module.write_text(module.read_text(encoding="utf-8") + "\n\n" + block, encoding="utf-8")
             module = None
         else:
             script.append(block)
-    program = tmp_path / "page.py"
+    program = folder / "page.py"
     program.write_text("\n".join(script), encoding="utf-8")
-    done = subprocess.run([sys.executable, "-W", "error", str(program)], capture_output=True, text=True, check=False)
+    command = [sys.executable, *flags, str(program)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_python_examples_run(page: Path, tmp_path: Path) -> None:
+    run_blocks(page, "python", tmp_path, "-W", "error")
+
+
+OPTIONAL = [
+    pytest.param(page, library, id=f"{page.name}-{library}")
+    for page in PAGES
+    for library in dict.fromkeys(re.findall(r"^```python (\w+)$", page.read_text(encoding="utf-8"), re.MULTILINE))
+]
+
+
+@pytest.mark.parametrize(("page", "library"), OPTIONAL)
+def test_examples_with_a_library_run_where_it_is_installed(page: Path, library: str, tmp_path: Path) -> None:
+    """Blocks marked with a library, such as ``python trl``, are a script of their own. Its warnings are its own."""
+    for block in blocks(page, f"python {library}"):
+        compile(block, str(page), "exec")
+    if find_spec(library) is None:
+        pytest.skip(f"{library} is not installed")
+    run_blocks(page, f"python {library}", tmp_path)
 
 
 COMMANDS = [
