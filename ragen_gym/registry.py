@@ -82,6 +82,8 @@ def find(name: str) -> Row:
     Raises:
         ValueError: there is no such environment.
     """
+    if not isinstance(name, str):
+        raise ValueError(f"{name!r} is not a name: choose one of {', '.join(TABLE)}.")
     short = name.rpartition(":")[2].removeprefix("ragen/").removesuffix("-v0")
     if short in TABLE:
         return TABLE[short]
@@ -98,7 +100,7 @@ def build_game(row: Row, knobs: dict[str, Any], preset: str | None = None) -> Ga
         ValueError: a knob or preset that the game does not have, or a value out of range.
     """
     known, presets = row.game_class.knobs(), row.game_class.presets
-    if preset is not None and preset not in presets:
+    if preset is not None and (not isinstance(preset, str) or preset not in presets):
         raise ValueError(f"{row.name} has no preset {preset!r}: it has {', '.join(presets) or 'none'}.")
     for knob in knobs:
         if knob not in known:
@@ -117,6 +119,8 @@ def add(row: Row) -> None:
     """
     if TABLE.setdefault(row.name, row) != row:
         raise ValueError(f"{row.id} is taken by {TABLE[row.name].game}: choose another name.")
+    if row.id in gymnasium.registry:
+        return
     gymnasium.register(
         id=row.id,
         entry_point="ragen_gym.envs.step:StepEnv",
@@ -130,5 +134,4 @@ def add(row: Row) -> None:
 def register_all() -> None:
     """Register every row that Gymnasium does not know yet."""
     for row in TABLE.values():
-        if row.id not in gymnasium.registry:
-            add(row)
+        add(row)

@@ -213,6 +213,8 @@ class StepEnv(gymnasium.Env[Any, int]):
         return self._draws.pop()
 
     def _chosen(self, episodes: Episodes, options: dict[str, Any]) -> Episode:
+        if not isinstance(options, dict):
+            raise ValueError(f"options={options!r} is not a dict: give for example {{'noise_seed': 3}}.")
         for option in options:
             _check("option", option, _OPTIONS)
         level = options.get("level")
@@ -220,8 +222,7 @@ class StepEnv(gymnasium.Env[Any, int]):
 
     def _space(self) -> spaces.Space[Any]:
         if self.observation == "grid":
-            highest = len(self.game.Tile) - 1 if len(self.game.Tile) > 2 else 255
-            return spaces.Box(0, highest, (self.game.height, self.game.width), np.uint8)
+            return spaces.Box(0, self.game.codes - 1, (self.game.height, self.game.width), np.uint8)
         if self.observation == "rgb":
             from ragen_gym.render.frames import frame_shape
 
@@ -252,7 +253,8 @@ class StepEnv(gymnasium.Env[Any, int]):
         return stage
 
     def _integer(self, action: Any) -> int:
-        if isinstance(action, bool) or not isinstance(action, int | np.integer | np.ndarray) or np.ndim(action):
+        number = np.asarray(action)
+        if number.ndim or number.dtype.kind not in "iu":
             raise ValueError(self._bad_action(action))
         return int(action)
 

@@ -117,6 +117,11 @@ class Game(ABC):
         """
 
     @property
+    def codes(self) -> int:
+        """How many codes a cell of the board can have, from 0 on."""
+        return len(self.Tile)
+
+    @property
     def stochastic(self) -> bool:
         """Whether the rule looks at its random number."""
         return True

@@ -116,6 +116,11 @@ class Bandit(Game):
         """Names by arm code: ``2 * pair`` is a pair's first name, ``2 * pair + 1`` its second."""
         return tuple(arm for pair in self.pairs for arm in pair)
 
+    @property
+    def codes(self) -> int:
+        """The arms in play."""
+        return len(self.arms)
+
     @cached_property
     def params(self) -> tuple[float, float, float, int, int]:
         """(low, high, P(high pays), pulls, whether names are reversed)."""

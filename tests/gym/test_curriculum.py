@@ -1,0 +1,71 @@
+"""The curriculum: harder after successes, easier after failures, never off its ends."""
+
+import gymnasium
+import pytest
+
+import ragen_gym
+from ragen_gym.envs.curriculum import Curriculum
+from ragen_gym.envs.step import StepEnv
+
+NEAR, FAR = "PG\n__", "P_\n_G"
+
+
+def stages() -> list[gymnasium.Env[str, int]]:
+    return [StepEnv("FrozenLake", size=2, success_rate=1, levels=[board]) for board in (NEAR, FAR)]
+
+
+def play(env: Curriculum, win: bool) -> int:
+    """One episode; the stage it was played in."""
+    _, info = env.reset()
+    stage: int = info["stage"]
+    unwrapped = env.unwrapped
+    assert isinstance(unwrapped, StepEnv)
+    over, left = False, 3
+    while not over:
+        action = unwrapped.oracle_action(left) if win else 0
+        *_, terminated, _, info = env.step(action)
+        over, left = terminated or not left, left - 1
+    return stage
+
+
+def test_it_moves_on_after_successes_and_stays_at_the_last_stage() -> None:
+    env = Curriculum(stages(), window=3, up=1.0, down=-1)
+    env.reset(seed=0)
+    assert [play(env, win=True) for _ in range(9)] == [0, 0, 0, 1, 1, 1, 1, 1, 1]
+
+
+def test_it_moves_back_after_failures() -> None:
+    lake = [StepEnv("FrozenLake", size=2, success_rate=1, levels=["OP\n_G"]) for _ in range(2)]
+    env = Curriculum(lake, window=2, up=1.0, down=0.0)
+    env.reset(seed=0)
+    assert [play(env, win=True) for _ in range(3)] == [0, 0, 1]
+    assert [play(env, win=False) for _ in range(4)] == [1, 1, 0, 0]
+
+
+def test_one_share_between_the_bounds_changes_nothing() -> None:
+    lake = [StepEnv("FrozenLake", size=2, success_rate=1, levels=["OP\n_G"]) for _ in range(2)]
+    env = Curriculum(lake, window=2, up=1.0, down=0.0)
+    env.reset(seed=0)
+    assert [play(env, win=bool(i % 2)) for i in range(6)] == [0] * 6
+
+
+def test_presets_of_one_game_share_their_spaces() -> None:
+    env = Curriculum([gymnasium.make("ragen/FrozenLake-v0", preset=preset) for preset in ("easy", "medium", "hard")])
+    observation, info = env.reset(seed=0)
+    assert observation in env.observation_space
+    assert info["stage"] == 0
+
+
+def test_a_seed_repeats_the_same_episodes() -> None:
+    env = Curriculum([ragen_gym.StepEnv("FrozenLake", preset=preset) for preset in ("easy", "hard")])
+    first = [env.reset(seed=5)[0], env.reset()[0]]
+    assert first == [env.reset(seed=5)[0], env.reset()[0]]
+
+
+def test_bad_arguments_are_refused() -> None:
+    with pytest.raises(ValueError, match="two environments or more"):
+        Curriculum(stages()[:1])
+    with pytest.raises(ValueError, match="boards of one size"):
+        Curriculum([StepEnv("FrozenLake"), StepEnv("FrozenLake", size=5)])
+    with pytest.raises(ValueError, match="below up"):
+        Curriculum(stages(), up=0.2, down=0.5)
