@@ -152,11 +152,12 @@ class Run:
         self._note(row, rate_of(sum(t.success for t in played), len(played)).to_dict())
 
     def baselines(self) -> None:
-        """Random, optimal and the demonstrator, on the same levels."""
-        if "demonstrator" in self.summary:
+        """Random and optimal play on the same levels, and the demonstrator if there is one."""
+        if "optimal" not in self.summary:
+            for row, rate in baselines(self.env, self.instances).items():
+                self._note(row, rate.to_dict())
+        if "demonstrator" in self.summary or not self.config.warm_start.epochs:
             return
-        for row, rate in baselines(self.env, self.instances).items():
-            self._note(row, rate.to_dict())
         how = self.config.demonstrations
         rate = scripted_rate(
             self.env, self.instances, lambda env, rng: scripted_reply(env, how, rng), derive(0, SCRIPTED)

@@ -27,7 +27,9 @@ CONFIG = with_settings(
 def agent() -> Agent:
     agent = Agent.build(CONFIG)
     with torch.no_grad():  # likelier ends, so that turns of one batch differ in length
-        agent.model.get_input_embeddings().weight[agent.chat.end_id] *= 3
+        weight = agent.model.get_input_embeddings().weight
+        assert isinstance(weight, torch.Tensor)
+        weight[agent.chat.end_id] *= 3
     return agent
 
 

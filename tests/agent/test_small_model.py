@@ -40,11 +40,10 @@ def test_any_text_survives_the_tokenizer(lake: Agent, text: str) -> None:
 
 
 def test_board_symbols_stay_apart_and_sentences_are_short(lake: Agent) -> None:
-    encode = lambda text: lake.tokenizer.encode(text, add_special_tokens=False)  # noqa: E731
-    assert len(encode("OOGP\nO__X")) == 9
+    assert len(lake.tokenizer.encode("OOGP\nO__X", add_special_tokens=False)) == 9
     env = make_env(LAKE, "train")
     message, _ = env.reset(seed=0)
-    assert len(encode(env.instructions)) == 1
+    assert len(lake.tokenizer.encode(env.instructions, add_special_tokens=False)) == 1
     assert len(lake.chat.prompt_ids(env.instructions, message)) < 50
 
 
