@@ -6,10 +6,10 @@ Phases, each skipped by `resume` when its result is there: make the model, imita
 choice is seeded by the run's seed, the phase and the iteration, and the state is saved at whole iterations: on a CPU
 a resumed run equals an unbroken one bit for bit.
 
-**What "the same cost" means.** The cost is counted in tokens, so that it is the same on every machine. One unit is
-one token that goes forward and backward. A token of a rollout, sampled or read, counts one unit too, though it only
-goes forward, because decoding is slower than training; a critic's passes count as the policy's. More imitation may
-spend what reinforcement spent.
+**What "the same cost" means.** The cost is counted in tokens, so that it is the same on every machine. One unit is one
+token that goes forward and backward. A token of a rollout, sampled or read, counts `ROLLOUT_COST` units although it
+only goes forward: decoding one token at a time is slow, and with two units more imitation takes about as long on one
+CPU core as reinforcement did, rather more than less. More imitation may spend what reinforcement spent.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ __all__ = ["Run", "train"]
 # The second number of `derive`: what a random choice is for.
 MODEL, DEMONSTRATIONS, DEMONSTRATOR, BATCHES, LEVELS, SAMPLING, MINIBATCHES, SCRIPTED = range(8)
 
+ROLLOUT_COST = 2  # what a token of a rollout costs, in tokens that go forward and backward
 PATIENCE = 3  # iterations without any spread before a run is called dead
 WARM_UP = 20  # supervised steps until the learning rate is full
 SHOWN = 2  # episodes of each iteration that are written down
@@ -115,7 +116,7 @@ class Run:
                 chosen = [played[row] for row in rows]
                 shares = advantages.flatten()[rows]
                 measured = update(policy, chosen, shares, settings, derive(seed, MINIBATCHES, iteration))
-            spent += sum(len(t.ids) for t in played) + int(measured["train_tokens"])
+            spent += ROLLOUT_COST * sum(len(t.ids) for t in played) + int(measured["train_tokens"])
             record = {
                 "iteration": iteration,
                 "success": float(np.mean([t.success for t in played])),
