@@ -15,7 +15,7 @@ import numpy as np
 from ragen_gym.games._jit import compiled, compiled_with, mix
 from ragen_gym.seeding import GOLDEN
 
-__all__ = ["NEXT_STEP", "SAME_STEP", "STOP", "begin", "characters", "grids", "mask_kernel", "step_kernel"]
+__all__ = ["NEXT_STEP", "SAME_STEP", "STOP", "begin", "characters", "copy_bytes", "grids", "mask_kernel", "step_kernel"]
 
 #: What `advance` does with an environment whose episode is over: nothing, begin another one instead of the next step,
 #: or begin another one at once.
@@ -27,7 +27,7 @@ _TO_UNIT = 2.0**-53
 
 
 @compiled
-def _copy(source: np.ndarray, p: np.uint64, target: np.ndarray, q: np.uint64, count: np.uint64) -> None:
+def copy_bytes(source: np.ndarray, p: np.uint64, target: np.ndarray, q: np.uint64, count: np.uint64) -> None:
     """Copy ``count`` bytes from ``source[p:]`` to ``target[q:]``.
 
     Eight bytes are read before the first is written, so that the compiler makes one move of them; the last eight may
@@ -72,7 +72,7 @@ def begin(
     flat, flat_ring = boards.reshape(-1), ring_boards.reshape(-1)
     for i in which:
         slot = np.uint64(taken[i]) & (ring - _1)
-        _copy(flat_ring, (np.uint64(i) * ring + slot) * cells, flat, np.uint64(i) * cells, cells)
+        copy_bytes(flat_ring, (np.uint64(i) * ring + slot) * cells, flat, np.uint64(i) * cells, cells)
         for j in range(states.shape[1]):
             states[i, j] = ring_states[i, slot, j]
         taken[i] += 1
@@ -97,6 +97,8 @@ def advance(
     noisy: bool,
     active: np.ndarray,
     ended: np.ndarray,
+    luck: np.ndarray,
+    outcomes: np.ndarray,
     rewards: np.ndarray,
     terminated: np.ndarray,
     truncated: np.ndarray,
@@ -117,7 +119,8 @@ def advance(
     Where an action is not from 0 to ``n_actions - 1`` nothing happens, and the number is -1.
 
     Two lists keep the loops free of a branch that nobody can predict: ``active`` environments take the step,
-    ``ended`` ones were over before it and begin anew (`NEXT_STEP`) or are over after it (`SAME_STEP`).
+    ``ended`` ones were over before it and begin anew (`NEXT_STEP`) or are over after it (`SAME_STEP`). What is the same
+    for all environments is done in loops of its own, which compile to vector instructions.
 
     The arguments:
 
@@ -126,7 +129,8 @@ def advance(
     - ``limit``: the step from which an episode is truncated.
     - ``mode``: `STOP`, `NEXT_STEP` or `SAME_STEP`. With the last the caller begins the new episodes itself, once it
       has kept what it needs of the old.
-    - ``active``, ``ended``: uint32 (n,), written.
+    - ``active``, ``ended``, ``luck``, ``outcomes``: uint32, uint32, float64, uint8, all (n,), written; ``luck`` holds
+      zeros where the rule does not look at it.
     - ``rewards``, ``terminated``, ``truncated``, ``success``: float64 (n,) and three times bool (n,), written.
     - ``boards``, ``states``: of the episodes in play, uint8 (n, cells) and int32 (n, integers).
     - ``noise``, ``elapsed``, ``done``: the state of the noise generator, the steps so far, and whether the episode is
@@ -139,6 +143,8 @@ def advance(
         wrong |= (actions[i] < 0) | (actions[i] >= n_actions)
     if wrong:
         return -1, dry
+    if noisy:
+        _draw(noise, luck)
     for i in range(n):
         over = int(done[i] and mode == NEXT_STEP)
         active[n_active], ended[n_ended] = i, i
@@ -146,27 +152,45 @@ def advance(
         n_ended += over
     for k in range(n_active):
         i = active[k]
-        u = 0.0
-        if noisy:
-            word = noise[i] + _GOLDEN
-            noise[i] = word
-            u = np.float64(mix(word) >> _11) * _TO_UNIT
-        reward, outcome = rule(boards[i], states[i], actions[i], u, params)
-        steps = elapsed[i] + 1
-        elapsed[i] = steps
-        rewards[i], terminated[i], truncated[i], success[i] = reward, outcome != 0, steps >= limit, outcome == 2
-        done[i] = (outcome != 0) | (steps >= limit)
+        rewards[i], outcomes[i] = rule(boards[i], states[i], actions[i], luck[i], params)
+    for i in range(n):
+        elapsed[i] += 1
     if mode == NEXT_STEP:
-        for k in range(n_ended):
-            i = ended[k]
-            rewards[i], terminated[i], truncated[i], success[i] = 0.0, False, False, False
         which = ended[:n_ended]
         dry = begin(which, boards, states, noise, elapsed, done, ring_boards, ring_states, noise_keys, taken, filled)
-    elif mode == SAME_STEP:
+        for i in which:
+            rewards[i], outcomes[i] = 0.0, 0
+    _judge(outcomes, elapsed, limit, terminated, truncated, success, done)
+    if mode == SAME_STEP:
         for i in range(n):
             ended[n_ended] = i
             n_ended += int(done[i])
     return n_ended, dry
+
+
+@compiled
+def _draw(noise: np.ndarray, luck: np.ndarray) -> None:
+    """The next random number of each environment: uint64 (n,), advanced, -> float64 (n,) in [0, 1)."""
+    for i in range(noise.shape[0]):
+        noise[i] += _GOLDEN
+        luck[i] = np.float64(np.int64(mix(noise[i]) >> _11)) * _TO_UNIT  # 53 bits; signed ones convert faster
+
+
+@compiled
+def _judge(
+    outcomes: np.ndarray,
+    elapsed: np.ndarray,
+    limit: int,
+    terminated: np.ndarray,
+    truncated: np.ndarray,
+    success: np.ndarray,
+    done: np.ndarray,
+) -> None:
+    """Write the flags that follow from what the rule said and how long the episode is; see `advance`."""
+    for i in range(outcomes.shape[0]):
+        outcome, late = outcomes[i], elapsed[i] >= limit
+        terminated[i], truncated[i], success[i] = outcome != 0, late, outcome == 2
+        done[i] = (outcome != 0) | late
 
 
 def legal(board: Any, state: Any, params: Any) -> int:
@@ -214,7 +238,7 @@ def grids(boards: np.ndarray, out: np.ndarray) -> None:
         return
     for _ in range(n):
         for _ in range(height):
-            _copy(source, p, target, q, columns)
+            copy_bytes(source, p, target, q, columns)
             p, q = p + columns + _1, q + columns
         p -= _1
 

@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ragen_gym.envs.episodes import level_boards, stacked
+from ragen_gym.envs.kernel import copy_bytes
 from ragen_gym.games._jit import compiled, mix
 from ragen_gym.games.game import Boards, Game
 from ragen_gym.seeding import GOLDEN, Stream, stream_key
@@ -13,7 +14,7 @@ from ragen_gym.seeding import GOLDEN, Stream, stream_key
 __all__ = ["RING", "RING_BYTES", "Pool"]
 
 #: Episodes kept for each environment, the one in play included; fewer where all boards would exceed `RING_BYTES`.
-RING = 8
+RING = 16
 RING_BYTES = 2**28
 
 _GOLDEN = np.uint64(GOLDEN)
@@ -72,7 +73,7 @@ class Pool:
         keys, slots = _missing(self._level_keys, self.filled, self.taken + self._ahead, ring)
         boards = level_boards(self._game, keys, self._split, self._levels)
         self.boards, self.states = self.boards.copy(), self.states.copy()
-        _place(boards, self._game.starts(boards), slots, self.boards, self.states)
+        _place(np.ascontiguousarray(boards), self._game.starts(boards), slots, self.boards, self.states)
         self.filled = np.maximum(self.filled, self.taken + self._ahead)
 
     def put(self, which: npt.NDArray[np.uint32], boards: Boards) -> None:
@@ -106,10 +107,9 @@ def _place(
     boards: np.ndarray, states: np.ndarray, slots: np.ndarray, ring_boards: np.ndarray, ring_states: np.ndarray
 ) -> None:
     """Write boards and states into their slots of the ring."""
-    cells, integers = boards.shape[1], states.shape[1]
-    flat_boards, flat_states = ring_boards.reshape(-1, cells), ring_states.reshape(-1, integers)
+    cells, integers = np.uint64(boards.shape[1]), states.shape[1]
+    flat, flat_ring, flat_states = boards.reshape(-1), ring_boards.reshape(-1), ring_states.reshape(-1, integers)
     for k in range(slots.shape[0]):
-        for j in range(cells):
-            flat_boards[slots[k], j] = boards[k, j]
+        copy_bytes(flat, np.uint64(k) * cells, flat_ring, np.uint64(slots[k]) * cells, cells)
         for j in range(integers):
             flat_states[slots[k], j] = states[k, j]

@@ -67,7 +67,7 @@ class BatchEnv(VectorEnv[Any, Any, Any]):
     Raises:
         ValueError: an unknown name, knob or value; the message says what is allowed.
 
-    Memory for each environment: its board and state, up to eight more of both (`ragen_gym.envs.pool.Pool`), and about
+    Memory for each environment: its board and state, up to 16 more of both (`ragen_gym.envs.pool.Pool`), and about
     60 bytes; beside that the arrays that a step returns.
     """
 
@@ -107,7 +107,8 @@ class BatchEnv(VectorEnv[Any, Any, Any]):
         self._states = np.zeros((n, self._pool.states.shape[2]), np.int32)
         self._noise, self._elapsed, self._done = np.zeros(n, np.uint64), np.zeros(n, np.int64), np.zeros(n, np.bool_)
         self._indices, self._every = np.arange(n), np.ones(n, np.bool_)
-        self._active, self._ended = np.zeros(n, np.uint32), np.zeros(n, np.uint32)
+        self._ended = np.zeros(n, np.uint32)
+        self._scratch = np.zeros(n, np.uint32), self._ended, np.zeros(n), np.zeros(n, np.uint8)
         self._advance = kernel.step_kernel(self.game.rule)
         mode = _KERNEL_MODES[self.autoreset_mode]
         self._numbers = len(self.game.Action), self.game.params, limit, mode, self.game.stochastic
@@ -174,8 +175,7 @@ class BatchEnv(VectorEnv[Any, Any, Any]):
         ended, self._dry = self._advance(
             moves.astype(np.int64, copy=False),
             *self._numbers,
-            self._active,
-            self._ended,
+            *self._scratch,
             rewards,
             terminated,
             truncated,

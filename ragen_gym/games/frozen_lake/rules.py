@@ -43,9 +43,7 @@ def step(board: Any, state: Any, action: int, u: float, params: Any) -> tuple[fl
     tile = board[target]  # a player that cannot leave its cell reads the ice it has just left
     board[target] = _PLAYER + tile
     state[0] = target
-    if tile == _ICE:
-        return 0.0, 0
-    return (1.0, 2) if tile == _GOAL else (0.0, 1)
+    return (1.0 if tile == _GOAL else 0.0), tile  # on ice the game goes on, in a hole it is over, the goal is success
 
 
 def legal(board: Any, state: Any, params: Any) -> int:
