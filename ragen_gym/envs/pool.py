@@ -76,7 +76,7 @@ class Pool:
         _place(np.ascontiguousarray(boards), self._game.starts(boards), slots, self.boards, self.states)
         self.filled = np.maximum(self.filled, self.taken + self._ahead)
 
-    def put(self, which: npt.NDArray[np.uint32], boards: Boards) -> None:
+    def put(self, which: npt.NDArray[np.intp], boards: Boards) -> None:
         """Put these levels in the place of the next ones of the environments ``which``."""
         self.boards, self.states = self.boards.copy(), self.states.copy()
         slots = self.taken[which] % self.boards.shape[1]

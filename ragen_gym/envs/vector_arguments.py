@@ -66,7 +66,7 @@ def seeds_of(seed: Any, n: int, rng: np.random.Generator | None) -> list[int | N
     return [new if chosen is None else chosen for chosen, new in zip(seeds, drawn, strict=True)]
 
 
-def one_for_each(option: str, value: Any, which: npt.NDArray[np.uint32], n: int) -> list[Any] | None:
+def one_for_each(option: str, value: Any, which: npt.NDArray[np.intp], n: int) -> list[Any] | None:
     """What an option gives to each environment of ``which``: one value for all, or a sequence of ``n``; None for None.
 
     Raises:
