@@ -11,7 +11,7 @@ from typing import Any
 
 from ragen_gym.commands.knobs import add_environment_options, chosen_environment
 from ragen_gym.commands.session import Session
-from ragen_gym.commands.terminal import can_read_keys, colourful, painted, read_keys, read_lines
+from ragen_gym.commands.terminal import can_read_keys, colourful, painted, read_lines, single_keys
 from ragen_gym.envs.reply import SEPARATOR
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.envs.turn import TurnEnv, make_turn
@@ -64,7 +64,8 @@ def _play(arguments: argparse.Namespace) -> int:
         return play_in_window(row, chosen, arguments.seed, arguments.tile_size)
     if arguments.lines or not can_read_keys(sys.stdin):
         return play_moves(Session(row, chosen, arguments.seed), read_lines(sys.stdin, "> "))
-    return play_moves(Session(row, chosen, arguments.seed), read_keys(sys.stdin))
+    with single_keys(sys.stdin) as keys:
+        return play_moves(Session(row, chosen, arguments.seed), keys)
 
 
 def has_display() -> bool:

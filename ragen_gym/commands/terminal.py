@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TextIO
 
 from ragen_gym.games.game import Board, Game
 from ragen_gym.text import EDGE, Vocabulary
 
-__all__ = ["can_read_keys", "colourful", "painted", "read_keys", "read_lines"]
+__all__ = ["can_read_keys", "colourful", "painted", "read_lines", "single_keys"]
 
 #: ANSI colours by the start of a tile's name; the first that fits is taken.
 _COLOURS = {
@@ -26,6 +28,8 @@ _COLOURS = {
 
 _ARROWS = {"\x1b[A": "up", "\x1b[B": "down", "\x1b[C": "right", "\x1b[D": "left"}
 _ARROWS |= {key.replace("[", "O"): word for key, word in _ARROWS.items()}
+
+_END = "\x04"  # Ctrl-D
 
 
 def colourful(stream: TextIO) -> bool:
@@ -57,22 +61,29 @@ def can_read_keys(stream: TextIO) -> bool:
     return stream.isatty()
 
 
-def read_keys(stream: TextIO) -> Iterator[str]:
-    """Each key as it is pressed, an arrow as its direction, to the end of the input; then the terminal is put back."""
+@contextmanager
+def single_keys(stream: TextIO) -> Iterator[Iterator[str]]:
+    """Each key as it is pressed, an arrow as its direction, to the end of the input; puts the terminal back after."""
     import termios
     import tty
 
-    number = stream.fileno()
-    before = termios.tcgetattr(number)
+    before = termios.tcgetattr(stream.fileno())
+    tty.setcbreak(stream.fileno())  # not raw: Ctrl-C still interrupts
     try:
-        tty.setcbreak(number)  # not raw: Ctrl-C still interrupts
-        while True:
-            pressed = os.read(number, 8).decode("utf-8", "replace")
-            if not pressed or pressed == "\x04":
-                return
-            yield from [_ARROWS[pressed]] if pressed in _ARROWS else pressed
+        yield _keys(stream.fileno())
     finally:
-        termios.tcsetattr(number, termios.TCSADRAIN, before)
+        termios.tcsetattr(stream.fileno(), termios.TCSADRAIN, before)
+
+
+def _keys(number: int) -> Iterator[str]:
+    while True:
+        pressed = os.read(number, 64).decode("utf-8", "replace")
+        for key in re.findall(r"\x1b[\[O][A-D]|.", pressed, re.DOTALL):
+            if key == _END:
+                return
+            yield _ARROWS.get(key, key)
+        if not pressed:
+            return
 
 
 def read_lines(stream: TextIO, prompt: str) -> Iterator[str]:
