@@ -88,6 +88,7 @@ class BatchEnv(VectorEnv[Any, Any, Any]):
             raise ValueError(f"render_mode={render_mode!r} is not a batch's: choose 'ansi', 'rgb_array' or None.")
         single = StepEnv(name, **arguments)
         self.row, self.game, self.render_mode = single.row, single.game, render_mode
+        self.observation, self.text_format, self.vocabulary = single.observation, single.text_format, single.vocabulary
         own = {"render_modes": list(RENDER_MODES), "autoreset_mode": self.autoreset_mode}
         self.metadata = {**single.metadata, **own}
         self.single_action_space, self.single_observation_space = single.action_space, single.observation_space
@@ -239,7 +240,8 @@ class BatchEnv(VectorEnv[Any, Any, Any]):
         else:  # take is several times as fast as an index here
             mask, copies = np.zeros(self.num_envs, np.bool_), [array.take(which, 0) for array in arrays]
             mask[which] = True
-        moment = Moment(self.game, self.num_envs, self._look, which, *copies, self._pool.boards)
+        boards, states, taken = copies
+        moment = Moment(self.game, self.num_envs, self._look, which, boards, states, taken, self._pool.boards)
         infos["level_id"] = infos["action_mask"] = moment
         infos["success"] = success
         infos["_level_id"], infos["_action_mask"], infos["_success"] = mask.copy(), mask.copy(), mask.copy()
