@@ -61,27 +61,24 @@ def test_examples_with_a_library_run_where_it_is_installed(page: Path, library: 
     run_blocks(page, f"python {library}", tmp_path)
 
 
-COMMANDS = [
-    line.partition("#")[0].strip()
-    for page in PAGES
-    for block in blocks(page, "sh")
-    for line in block.splitlines()
-    if line.startswith(("ragen-gym ", "ragen-agent "))
-]
+def commands(page: Path) -> list[str]:
+    lines = [line for block in blocks(page, "sh") for line in block.splitlines()]
+    return [line.partition("#")[0].strip() for line in lines if line.startswith(("ragen-gym ", "ragen-agent "))]
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_commands_run(command: str, tmp_path: Path) -> None:
-    program, *arguments = shlex.split(command)
-    done = subprocess.run(
-        [sys.executable, "-m", f"{program.replace('-', '_')}.cli", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=tmp_path,
-        input="q\n",
-    )
-    assert done.returncode == 0, done.stderr
+@pytest.mark.parametrize("page", [page for page in PAGES if commands(page)], ids=lambda page: page.name)
+def test_commands_run_in_their_order(page: Path, tmp_path: Path) -> None:
+    for command in commands(page):
+        program, *arguments = shlex.split(command)
+        done = subprocess.run(
+            [sys.executable, "-m", f"{program.replace('-', '_')}.cli", *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=tmp_path,
+            input="q\n",
+        )
+        assert done.returncode == 0, f"{command}\n{done.stderr}"
 
 
 def test_every_command_of_the_makefile_is_named_there_or_in_its_help() -> None:
