@@ -224,23 +224,31 @@ def grids(boards: np.ndarray, out: np.ndarray) -> None:
     n, height, width = out.shape
     source, target = boards.reshape(-1), out.reshape(-1)
     p, q, columns = _0, _0, np.uint64(width)
-    if 4 <= width <= 8:
-        last = columns - _4
-        for _ in range(n):
-            for _ in range(height):
-                f, t = p + last, q + last
-                b0, b1, b2, b3 = source[p], source[p + _1], source[p + _2], source[p + _3]
-                b4, b5, b6, b7 = source[f], source[f + _1], source[f + _2], source[f + _3]
-                target[q], target[q + _1], target[q + _2], target[q + _3] = b0, b1, b2, b3
-                target[t], target[t + _1], target[t + _2], target[t + _3] = b4, b5, b6, b7
-                p, q = p + columns + _1, q + columns
-            p -= _1
-        return
+    last = columns - _4
     for _ in range(n):
-        for _ in range(height):
-            copy_bytes(source, p, target, q, columns)
-            p, q = p + columns + _1, q + columns
+        # The commonest widths have loops of their own: a number of bytes that the compiler knows is copied at once.
+        if width == 8:
+            for _ in range(height):
+                copy_bytes(source, p, target, q, _8)
+                p, q = p + _8 + _1, q + _8
+        elif 4 <= width < 8:
+            for _ in range(height):
+                _copy_four(source, p, target, q)
+                if width > 4:
+                    _copy_four(source, p + last, target, q + last)
+                p, q = p + columns + _1, q + columns
+        else:
+            for _ in range(height):
+                copy_bytes(source, p, target, q, columns)
+                p, q = p + columns + _1, q + columns
         p -= _1
+
+
+@compiled
+def _copy_four(source: np.ndarray, p: np.uint64, target: np.ndarray, q: np.uint64) -> None:
+    """`copy_bytes` of four."""
+    b0, b1, b2, b3 = source[p], source[p + _1], source[p + _2], source[p + _3]
+    target[q], target[q + _1], target[q + _2], target[q + _3] = b0, b1, b2, b3
 
 
 @compiled

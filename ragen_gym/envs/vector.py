@@ -234,13 +234,14 @@ class BatchEnv(VectorEnv[Any, Any, Any]):
 
     def _infos(self, infos: Infos, which: npt.NDArray[np.intp] | None, success: npt.NDArray[np.bool_]) -> Infos:
         """Put the infos of the environments ``which``, None for all, into ``infos``."""
-        arrays: tuple[npt.NDArray[Any], ...] = self._boards, self._states, self._pool.taken
+        boards, states, taken = self._boards, self._states, self._pool.taken
         if which is None:
-            mask, which, copies = self._every, self._indices, [array.copy() for array in arrays]
+            mask, which = self._every, self._indices
+            boards, states, taken = boards.copy(), states.copy(), taken.copy()
         else:  # take is several times as fast as an index here
-            mask, copies = np.zeros(self.num_envs, np.bool_), [array.take(which, 0) for array in arrays]
+            mask = np.zeros(self.num_envs, np.bool_)
             mask[which] = True
-        boards, states, taken = copies
+            boards, states, taken = boards.take(which, 0), states.take(which, 0), taken.take(which)
         moment = Moment(self.game, self.num_envs, self._look, which, boards, states, taken, self._pool.boards)
         infos["level_id"] = infos["action_mask"] = moment
         infos["success"] = success
