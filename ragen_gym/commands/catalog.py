@@ -108,7 +108,7 @@ def _print(facts: dict[str, Any]) -> None:
     if any(facts["vocabularies"].values()):
         print(f"Vocabularies  {', '.join(f'{name} {symbols}' for name, symbols in facts['vocabularies'].items())}")
     print("\nKnobs")
-    rows = [(name, describe(knob["default"]), knob["doc"]) for name, knob in facts["knobs"].items()]
+    rows = [(name, describe(knob["default"]), knob["doc"].replace("``", "")) for name, knob in facts["knobs"].items()]
     names, defaults = (max(len(row[i]) for row in rows) for i in (0, 1))
     for name, default, doc in rows:
         print(f"  {name:{names}}  {default:{defaults}}  {doc}")

@@ -13,7 +13,6 @@ from ragen_gym.commands.facts import LevelFacts, distinct_levels, facts_of, file
 from ragen_gym.commands.files import check_free, write_new
 from ragen_gym.commands.knobs import add_environment_options, chosen_environment
 from ragen_gym.envs.step import StepEnv
-from ragen_gym.levels import read_levels
 from ragen_gym.registry import Row
 
 __all__ = ["add"]
@@ -27,7 +26,8 @@ example:
 """
 
 _SOLVE_EXAMPLES = """\
-A file holds boards in the game's own symbols, a blank line between two. The board's size need not be given.
+A file holds boards in the game's own symbols, a blank line between two; for Sokoban, in XSB too. Their size need not be
+given.
 
 examples:
   ragen-gym solve Sokoban level.txt
@@ -90,7 +90,7 @@ def _export(arguments: argparse.Namespace) -> int:
 def _solve(arguments: argparse.Namespace) -> int:
     row, chosen = chosen_environment(arguments)
     solved = []
-    for text in _boards(arguments.file):
+    for text in _boards(row, arguments.file):
         env = StepEnv(row.name, **_sized(row, chosen, text))
         level = env.game.level(env.game.board(text))
         solved.append(facts_of(env, level, arguments.actions or row.horizon))
@@ -101,13 +101,13 @@ def _solve(arguments: argparse.Namespace) -> int:
     return 1 if any(facts.problem for facts in solved) else 0
 
 
-def _boards(file: str) -> list[str]:
+def _boards(row: Row, file: str) -> list[str]:
     if file != "-":
-        return read_levels(file)
+        return row.game_class.level_texts(file)
     with TemporaryDirectory() as folder:
         path = Path(folder, "standard-input")
         path.write_text(sys.stdin.read(), encoding="utf-8")
-        return read_levels(path)
+        return row.game_class.level_texts(path)
 
 
 def _sized(row: Row, chosen: dict[str, Any], text: str) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from functools import cached_property
 from inspect import signature
 from math import inf
 from numbers import Real
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -239,10 +240,15 @@ class Game(ABC):
         """What no action may change, such as the number of players; `ragen_gym.testing.check_game` sees to it."""
         return ()
 
+    @classmethod
+    def level_texts(cls, path: str | Path) -> list[str]:
+        """The text of each board in a file, of whatever size."""
+        return read_levels(path)
+
     def fixed_boards(self, levels: Any, split: str | None) -> list[bytes]:
         """The boards of a file, or of a list of levels or texts, that belong to ``split``."""
         if isinstance(levels, str) or hasattr(levels, "__fspath__"):
-            chosen: list[Any] = read_levels(levels)
+            chosen: list[Any] = self.level_texts(levels)
         else:
             chosen = list(levels) if isinstance(levels, Iterable) else []
         if not chosen:

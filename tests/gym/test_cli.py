@@ -280,6 +280,9 @@ def test_solve_takes_any_size_from_the_standard_input(run: Run) -> None:
     assert "optimal success 100.00 %" in out
     out = run("solve", "FrozenLake", "-", typed="; a comment\nP_\n_G\n\nP_\nOG\n")[1]
     assert out.count("first action") == 2
+    several = "; easy\n#####\n#@$.#\n#####\n\n  ####\n###  #\n#@$ .#\n######\nTitle: ragged\n"
+    out = run("solve", "Sokoban", "-", typed=several)[1]
+    assert re.findall("plan            (.*)", out) == ["Right", "Right Right"]
     out = run("solve", "FrozenLake", "-", "--actions", 1, "--json", typed="PG\nOO\n")[1]
     assert json.loads(out)[0]["optimal_success"] == pytest.approx(1 / 3)
 

@@ -6,6 +6,7 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import InitVar, dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
@@ -188,7 +189,12 @@ class Sokoban(GridGame):
 
     @property
     def _alphabets(self) -> tuple[Vocabulary, Vocabulary]:
-        return self.own_vocabulary, self.vocabularies["new_vocab"]
+        return self.vocabularies["ragen"], self.vocabularies["new_vocab"]
+
+    @classmethod
+    def level_texts(cls, path: str | Path) -> list[str]:
+        """The text of each board in a file, of whatever size; see "Levels" in the class."""
+        return [text for _, text in read_file(path, (cls.vocabularies["ragen"], cls.vocabularies["new_vocab"]))]
 
     def parse(self, text: str, vocabulary: Vocabulary | None = None, text_format: TextFormat = "grid") -> bytes:
         """The board of a text; see "Levels" in the class. A vocabulary or a format that is given is taken literally."""
