@@ -53,7 +53,7 @@ def _caption_height(width: int) -> int:
 
 def _line(width: int) -> int:
     """Height of a line of the caption in pixels."""
-    return max(14, min(28, width // 14))
+    return max(14, min(28, width // 14), width // 36)
 
 
 def _even(size: int) -> int:
