@@ -45,8 +45,7 @@ class Viewer:
 
     def grid_space(self) -> spaces.Box:
         """The space of `grid`."""
-        highest = len(self._game.Tile) - 1 if len(self._game.Tile) > 2 else 255
-        return spaces.Box(0, highest, (self._game.height, self._game.width), np.uint8)
+        return spaces.Box(0, self._game.codes - 1, (self._game.height, self._game.width), np.uint8)
 
     def space(self) -> spaces.Space[Any]:
         """The space of the observations, a new object."""
