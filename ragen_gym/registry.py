@@ -107,8 +107,10 @@ def build_game(row: Row, knobs: dict[str, Any], preset: str | None = None) -> Ga
             near = get_close_matches(knob, known, n=1)
             hint = f" Did you mean {near[0]}?" if near else ""
             raise ValueError(f"{row.name} has no knob {knob!r}: it has {', '.join(known)}.{hint}")
-    chosen = presets[preset] if preset else {}
-    return row.game_class(**{**row.knobs, **chosen, **knobs})
+    below = {**row.knobs, **(presets[preset] if preset else {})}
+    if knobs.get("size") is not None:
+        below = {knob: value for knob, value in below.items() if knob not in ("height", "width")}
+    return row.game_class(**{**below, **knobs})
 
 
 def add(row: Row) -> None:

@@ -47,10 +47,13 @@ class Episodes:
 
     def take_with(self, board: bytes | None, noise_seed: int | None) -> Episode:
         """The next episode, on another level or with the noise of another seed's first episode where they are given."""
+        noise_key = (
+            None if noise_seed is None else stream_key(noise_seed, self._game.noise)
+        )  # a bad seed takes no episode
         drawn, _, _, key, _ = self.take()
         board = drawn if board is None else board
-        if noise_seed is not None:
-            key = int(episode_keys(stream_key(noise_seed, self._game.noise), 0, 1)[0])
+        if noise_key is not None:
+            key = int(episode_keys(noise_key, 0, 1)[0])
         return _episodes(self._game, np.frombuffer(board, np.uint8)[None], np.array([key], np.uint64))[0]
 
     def _prepare(self, count: int) -> list[Episode]:

@@ -34,6 +34,18 @@ class GridGame(Game):
     height: int = 4
     width: int = 4
 
+    def square(self, size: int | None) -> None:
+        """Set both sides of the board to ``size``, unless it is None; for ``__post_init__`` of games with that knob.
+
+        Raises:
+            ValueError: a side was given too, and differs.
+        """
+        for side in ("height", "width"):
+            given = getattr(self, side)
+            if size is not None and given not in (size, type(self).knobs()[side]):
+                raise ValueError(f"{self.name}: size={size!r} and {side}={given!r} disagree; leave one out.")
+            object.__setattr__(self, side, given if size is None else size)
+
     @cached_property
     def cells(self) -> int:
         """Bytes of a board."""

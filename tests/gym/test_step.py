@@ -217,3 +217,18 @@ def test_bad_options(options: dict[str, Any], message: str) -> None:
 def test_a_negative_seed() -> None:
     with pytest.raises(gymnasium.error.Error, match="greater or equal to zero"):
         StepEnv("FrozenLake").reset(seed=-1)
+
+
+def test_a_refused_reset_takes_no_episode() -> None:
+    env, other = (StepEnv("FrozenLake") for _ in range(2))
+    for each in (env, other):
+        each.reset(seed=3)
+    with pytest.raises(ValueError, match="is not a seed"):
+        env.reset(options={"noise_seed": -1})
+    assert env.reset()[0] == other.reset()[0]
+
+
+def test_size_replaces_the_sides_of_a_row_and_contradicts_those_given() -> None:
+    assert StepEnv("LargeSokoban", size=7).game.width == 7
+    with pytest.raises(ValueError, match="disagree"):
+        StepEnv("Sokoban", size=6, height=9)

@@ -78,13 +78,8 @@ class FrozenLake(GridGame):
     )
 
     def __post_init__(self, size: int | None) -> None:
+        self.square(size)
         for side in ("height", "width"):
-            if size is not None:
-                if getattr(self, side) not in (size, type(self).knobs()[side]):
-                    raise ValueError(
-                        f"FrozenLake: size={size!r} and {side}={getattr(self, side)!r} disagree; leave one out."
-                    )
-                object.__setattr__(self, side, size)
             check_number("FrozenLake", side, getattr(self, side), 2, 64, whole=True)
         for chance in ("frozen_prob", "success_rate"):
             check_number("FrozenLake", chance, getattr(self, chance), 0, 1)

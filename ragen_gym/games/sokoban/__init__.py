@@ -117,9 +117,7 @@ class Sokoban(GridGame):
     )
 
     def __post_init__(self, size: int | None) -> None:
-        if size is not None:
-            object.__setattr__(self, "height", size)
-            object.__setattr__(self, "width", size)
+        self.square(size)
         bounds: dict[str, tuple[int, int | None]] = {
             "height": (3, 64),
             "width": (3, 64),
