@@ -1,0 +1,105 @@
+"""The results as a page and as plots."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from benchmarks.tasks import TASKS
+
+__all__ = ["number", "plot", "write_page"]
+
+_INTRO = """\
+# Speed
+
+Written by `python -m benchmarks.speed`, which measures all of this anew. Rates are per second of CPU time of one core
+(every thread of a process counts), medians of {runs} runs; the lowest and highest are in `results.json`. Peers were
+timed by the same timer in the same session, each in a virtual environment of its own. The machine: {machine}. Its cores
+were shared with other work, so compare the ratios rather than the digits.
+
+A batch has 1,024 environments unless something else is said, takes random actions, and makes fresh arrays, observations
+and infos at every step; a step in which an environment resets counts as its step. "Fresh" means that every episode has
+a level of its own, generated while the clock runs.
+"""
+
+
+def number(value: float) -> str:
+    """Three digits and a unit: 34.6M, 560k, 18.3k, 0.42."""
+    for unit, size in (("M", 1e6), ("k", 1e3)):
+        if value >= 0.9995 * size:
+            return f"{value / size:.3g}{unit}"
+    return f"{value:.3g}"
+
+
+def write_page(path: Path, results: dict[str, Any]) -> None:
+    """Write the page of these results."""
+    rates, skipped = results["rates"], results["skipped"]
+    lines = [_INTRO.format(runs=results["runs"], machine=results["machine"]), "## Environments and levels", ""]
+    lines += ["| what | per second | promised | against |", "|---|---|---|---|"]
+    for task in TASKS:
+        row = rates.get(task.key)
+        if row is None or "gymnasium" in task.key.split():
+            continue
+        against = [
+            f"{number(row['rate'] / rates[peer]['rate'])} times {rates[peer]['title']}"
+            for peer in task.peers
+            if peer in rates
+        ]
+        promised = number(task.target) if task.target else ""
+        lines.append(f"| {row['title']} | {number(row['rate'])} {row['unit']} | {promised} | {'; '.join(against)} |")
+    lines += ["", "## Others", "", "| what | per second | version |", "|---|---|---|"]
+    ours = {task.key for task in TASKS if "gymnasium" not in task.key.split()}
+    for key, row in rates.items():
+        if key not in ours:
+            lines.append(f"| {row['title']} | {number(row['rate'])} {row['unit']} | {row['package']} |")
+    lines += [f"| {row['title']} | skipped: {row['skipped']} | |" for row in skipped]
+    lines += _tables(results)
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _tables(results: dict[str, Any]) -> list[str]:
+    lines = ["", "## Growth", "", "Steps per second of FrozenLake, fresh lakes, in batches of n environments:", ""]
+    lines += ["| n | grid | text |", "|---|---|---|"]
+    for n in results["growth"]["grid"]:
+        lines.append(
+            f"| {int(n):,} | {number(results['growth']['grid'][n])} | {number(results['growth']['text'][n])} |"
+        )
+    lines += ["", "and by the side of the board, in batches of 1,024 on levels that are given:", ""]
+    lines += ["| side | grid | text |", "|---|---|---|"]
+    for side in results["sizes"]["grid"]:
+        lines.append(
+            f"| {side} | {number(results['sizes']['grid'][side])} | {number(results['sizes']['text'][side])} |"
+        )
+    if results.get("plot"):
+        lines += ["", f"![Steps per second by batch size and by board]({results['plot']})"]
+    lines += ["", "## Paid once", ""]
+    for what, milliseconds in results["imports"].items():
+        lines.append(f"- {what}: {milliseconds:.0f} ms")
+    lines += ["", "| from `make` to the first step | nothing compiled yet | compiled before |", "|---|---|---|"]
+    lines += [f"| {what} | {t['cold']:.2f} s | {t['warm']:.2f} s |" for what, t in results["first"].items()]
+    lines += ["", "| memory of a batch, with its prepared levels | for each environment |", "|---|---|"]
+    lines += [f"| {what} | {number(held)} bytes |" for what, held in results["memory"].items()]
+    return lines
+
+
+def plot(path: Path, results: dict[str, Any]) -> bool:
+    """Draw the growth; False where matplotlib is not installed."""
+    try:
+        import matplotlib
+    except ImportError:
+        return False
+    matplotlib.use("Agg")
+    matplotlib.rcParams["svg.hashsalt"] = "ragen-gym"
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(1, 2, figsize=(10, 3.6), sharey=True, layout="constrained")
+    for axis, key, label in zip(axes, ("growth", "sizes"), ("environments", "side of the board"), strict=True):
+        for observation, values in results[key].items():
+            axis.plot([int(n) for n in values], list(values.values()), marker="o", label=observation)
+        axis.set(xscale="log", yscale="log", xlabel=label)
+        axis.grid(alpha=0.3)
+    axes[0].set_ylabel("steps per second of one core")
+    axes[0].legend(title="observation")
+    figure.savefig(path, metadata={"Date": None})
+    pyplot.close(figure)
+    return True

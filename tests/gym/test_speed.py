@@ -1,0 +1,81 @@
+"""The benchmarks' own parts: the timer, the page, and what becomes of a peer that does not work."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import peers, timer
+from benchmarks.page import number, write_page
+from benchmarks.tasks import TASKS, batch
+
+
+def test_a_rate_is_work_per_second_of_cpu_time() -> None:
+    def spin(count: int) -> None:
+        end = time.process_time() + 0.002 * count
+        while time.process_time() < end:
+            pass
+
+    median, lowest, highest = timer.rate(spin, work=10, runs=3, seconds=0.02)
+    assert lowest <= median <= highest
+    assert median == pytest.approx(10 / 0.002, rel=0.2)
+
+
+def test_a_peer_says_what_it_measured_or_why_not(capsys: pytest.CaptureFixture[str]) -> None:
+    timer.report("a", "A", "steps", lambda: (2.0, 1.0, 3.0))
+    timer.report("b", "B", "steps", lambda: (1 // 0, 1.0, 1.0))
+    good, bad = map(json.loads, capsys.readouterr().out.splitlines())
+    assert good == {"key": "a", "title": "A", "unit": "steps", "rate": [2.0, 1.0, 3.0]}
+    assert bad["skipped"].startswith("ZeroDivisionError")
+
+
+def test_a_peer_that_cannot_be_installed_is_skipped_with_a_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(command: list[str], seconds: float, **environment: str) -> str:
+        raise subprocess.CalledProcessError(1, command, stderr="ERROR: no such package\n\n")
+
+    monkeypatch.setattr(peers, "_call", refuse)
+    assert peers.measure(peers.PEERS[0], tmp_path) == [
+        {"key": "envpool", "title": "envpool", "unit": "", "skipped": "ERROR: no such package"}
+    ]
+
+
+def test_every_peer_has_its_script_and_every_comparison_its_peer() -> None:
+    scripts = Path(peers.__file__).parent
+    texts = [(scripts / peer.script).read_text() for peer in peers.PEERS]
+    keys = {task.key for task in TASKS}
+    for peer in (peer for task in TASKS for peer in task.peers):
+        assert peer in keys or any(f'"{peer}"' in text for text in texts), peer
+
+
+def test_a_batch_plays_the_steps_that_it_counts() -> None:
+    play, work = batch("ragen/FrozenLake-v0", 5, read=("level_id",))
+    play(70)
+    assert work == 5
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(34.6e6, "34.6M"), (999.6, "1k"), (560_400, "560k"), (18_312, "18.3k"), (0.42, "0.42")]
+)
+def test_numbers_have_three_digits(value: float, text: str) -> None:
+    assert number(value) == text
+
+
+def test_the_page_holds_every_measurement(tmp_path: Path) -> None:
+    def row(task: Any) -> dict[str, Any]:
+        return {"title": task.title, "unit": task.unit, "rate": 2e6, "package": "gymnasium 1"}
+
+    counts = {"grid": {"1": 1e3}, "text": {"1": 2e3}}
+    results = {"machine": "a machine", "runs": 7, "rates": {task.key: row(task) for task in TASKS}, "skipped": []}
+    results |= {"growth": counts, "sizes": counts, "imports": {"`import x`": 3.0}, "first": {}, "memory": {"y": 603.0}}
+    write_page(tmp_path / "README.md", results)
+    page = (tmp_path / "README.md").read_text()
+    assert all(page.count(f"| {task.title} |") == 1 for task in TASKS)
+    assert "1 times Gymnasium's FrozenLake" in page
+    assert "603 bytes" in page
