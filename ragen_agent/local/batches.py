@@ -48,17 +48,20 @@ class Batch:
         return int(self.attention.sum())
 
 
-def sampled_logits(model: PreTrainedModel, batch: Batch, bias: Tensor) -> tuple[Tensor, Tensor]:
+def sampled_logits(
+    model: PreTrainedModel, batch: Batch, bias: Tensor, temperature: float = 1.0
+) -> tuple[Tensor, Tensor]:
     """The logits from which each token was sampled, and the log-prob of each sampled token.
 
     Args:
         model: any causal LM.
         batch: rows to score.
-        bias: (vocabulary,), 0 or -inf: `ragen_agent.engines.torch_engine.suppression`.
+        bias: (vocabulary,), 0 or `SUPPRESSED`: `ragen_agent.engines.torch_engine.suppression`.
+        temperature: with which the tokens were sampled, above 0; the engine records log-probs under it too.
 
     Returns:
-        logits float32 (sampled tokens in all, vocabulary) in row-major order; log-probs float32 (rows, width), 0
-        where nothing was sampled.
+        logits float32 (sampled tokens in all, vocabulary) in row-major order, divided by the temperature; log-probs
+        float32 (rows, width), 0 where nothing was sampled.
     """
     first = int(batch.sampled.any(0).int().argmax())  # nothing before it is scored, so no logits are made there
     kept = batch.ids.shape[1] - first + 1
@@ -66,7 +69,7 @@ def sampled_logits(model: PreTrainedModel, batch: Batch, bias: Tensor) -> tuple[
         batch.ids, use_cache=False, logits_to_keep=kept
     )  # padded on the right: causal attention never sees it
     mask = batch.sampled[:, first:]
-    logits = output.logits[:, :-1][mask].float() + bias
+    logits = (output.logits[:, :-1][mask].float() + bias) / temperature
     chosen = batch.ids[:, first:][mask]
     scores = logits.log_softmax(-1).gather(1, chosen[:, None]).squeeze(1)
     log_probs = torch.zeros(batch.ids.shape, device=scores.device)

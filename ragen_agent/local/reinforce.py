@@ -90,7 +90,7 @@ def _targets(
             parts = torch.arange(len(trajectories)).split(settings.minibatch)
             for rows in parts:
                 part = batch.rows(rows)
-                reference = sampled_logits(policy.start, part, policy.bias)[1]
+                reference = sampled_logits(policy.start, part, policy.bias, settings.temperature)[1]
                 cost[rows, : part.ids.shape[1]] = settings.kl * algo.kl_penalty(part.log_probs, reference)
         if policy.critic is None:
             return [algo.broadcast_to_tokens(advantages.to(cost.device), batch.sampled) - cost]
@@ -104,7 +104,7 @@ def _targets(
 
 def _step(policy: Policy, batch: Batch, targets: list[Tensor], settings: Training) -> dict[str, float]:
     clip_high = settings.clip_high if settings.starpo_s else settings.clip_low
-    logits, log_probs = sampled_logits(policy.model, batch, policy.bias)
+    logits, log_probs = sampled_logits(policy.model, batch, policy.bias, settings.temperature)
     loss, stats = algo.policy_loss(log_probs, batch.log_probs, targets[0], batch.sampled, settings.clip_low, clip_high)
     entropy = algo.entropy_of(logits).mean()
     norm = _descend(policy.optimiser, loss - settings.entropy_bonus * entropy, policy.model, settings)
