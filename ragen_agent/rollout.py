@@ -2,6 +2,9 @@
 
 The members of a group share a level and each has its own noise (`group`), so that what a group's spread of returns
 measures is the policy and the game, not a slip that all members had in common.
+
+An engine that breaks costs the episodes that it was playing, never the run: they end as failures ("engine_error: ..."),
+which training leaves out.
 """
 
 from __future__ import annotations
@@ -9,10 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ragen_agent.engines import Engine
+from ragen_agent.engines import Engine, Sampled
 from ragen_agent.token_mdp import TokenMDP, Trajectory
 
 __all__ = ["Instance", "group", "play"]
+
+ENGINE_ERROR = "engine_error"
 
 
 @dataclass(frozen=True)
@@ -48,7 +53,11 @@ def play(
         check: called with ids that no model sampled (prompts and glue) before they are fed; it may raise.
 
     Returns:
-        Trajectories in the order of `instances`.
+        Trajectories in the order of `instances`; of episodes that broke, with `failure` set.
+
+    Raises:
+        ValueError: what `check` or a reset raises; or a temperature that is not positive.
+        RuntimeError: the engine broke every episode, so that there is nothing to go on with.
     """
     trajectories: list[Trajectory] = []
     for start in range(0, len(instances), len(processes)):
@@ -58,6 +67,9 @@ def play(
             process.reset(seed=instance.seed, options={"noise_seed": instance.noise_seed})
         _play_batch(engine, played, temperature, seed + start, check or (lambda ids: None))
         trajectories += [process.trajectory() for process in played]
+    reasons = [t.failure for t in trajectories if t.failure is not None and t.failure.startswith(ENGINE_ERROR)]
+    if instances and len(reasons) == len(instances):
+        raise RuntimeError(f"all {len(reasons)} episodes failed in the engine; the first with {reasons[0]}")
     return trajectories
 
 
@@ -71,19 +83,48 @@ def _play_batch(
     for process in processes:
         check(process.ids)
     live = list(processes)
-    session = engine.start([process.ids for process in live], temperature=temperature, seed=seed)
+    try:
+        session = engine.start([process.ids for process in live], temperature=temperature, seed=seed)
+    except ValueError:  # of the arguments, which no other episode would change
+        raise
+    except Exception as error:
+        _fail(live, error)
+        return
     while live:
         rooms = [process.max_tokens_per_episode - len(process.ids) for process in live]
         limits = [min(process.max_tokens_per_turn, room) for process, room in zip(live, rooms, strict=True)]
+        try:
+            replies = list(zip(live, session.reply(limits), strict=True))
+        except Exception as error:  # out of memory, a lost device: whatever it was, these episodes cannot go on
+            _fail(live, error)
+            return
         rows, feeds = [], []
-        for row, (process, reply) in enumerate(zip(live, session.reply(limits), strict=True)):
-            glue: list[int] = []
-            for token, log_prob in zip(reply.ids, reply.log_probs, strict=True):
-                glue = process.append(token, log_prob)
+        for row, (process, reply) in enumerate(replies):
+            glue = _append(process, reply)
             if not process.done:
                 check(glue)
                 rows.append(row)
                 feeds.append(glue)
         live = [live[row] for row in rows]
-        if live:
-            session.feed(rows, feeds)
+        try:
+            if live:
+                session.feed(rows, feeds)
+        except Exception as error:
+            _fail(live, error)
+            return
+
+
+def _append(process: TokenMDP, reply: Sampled) -> list[int]:
+    """Appends a reply; returns what follows it unsampled. A reply that the process refuses ends its episode."""
+    glue: list[int] = []
+    try:
+        for token, log_prob in zip(reply.ids, reply.log_probs, strict=True):
+            glue = process.append(token, log_prob)
+    except ValueError as error:  # an id outside the vocabulary, a log-prob that is not finite
+        _fail([process], error)
+    return glue
+
+
+def _fail(processes: Sequence[TokenMDP], error: Exception) -> None:
+    for process in processes:
+        process.fail(f"{ENGINE_ERROR}: {type(error).__name__}: {error}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -59,21 +60,26 @@ def update(
 
     Returns:
         Means over the steps: entropy (nats a token), grad_norm (before clipping), clip_fraction, approx_kl, and with
-        a critic value_loss; and train_tokens, all tokens that went forward and backward.
+        a critic value_loss; train_tokens, all tokens that went forward and backward; and, only where there were any,
+        skipped_steps, those not taken because the gradient was not finite (they are in none of the means).
     """
     batch = Batch.of(trajectories, policy.bias.device)
     targets = _targets(policy, batch, trajectories, advantages, settings)
     generator = torch.Generator().manual_seed(seed)
     sums: dict[str, float] = {}
-    steps = tokens = 0
+    steps = tokens = skipped = 0
     for _ in range(settings.updates):
         for chosen in torch.randperm(len(trajectories), generator=generator).split(settings.minibatch):
             part = batch.rows(chosen)
             measured = _step(policy, part, [target[chosen, : part.ids.shape[1]] for target in targets], settings)
+            tokens += part.tokens * (1 if policy.critic is None else 2)
+            if not all(map(math.isfinite, measured.values())):
+                skipped += 1
+                continue
             sums = {name: sums.get(name, 0.0) + value for name, value in measured.items()}
             steps += 1
-            tokens += part.tokens * (1 if policy.critic is None else 2)
-    return {name: value / steps for name, value in sums.items()} | {"train_tokens": tokens}
+    counts = {"train_tokens": tokens} | ({"skipped_steps": skipped} if skipped else {})
+    return {name: value / steps for name, value in sums.items()} | counts
 
 
 def _targets(
@@ -117,14 +123,16 @@ def _step(policy: Policy, batch: Batch, targets: list[Tensor], settings: Trainin
     if policy.critic is not None and policy.critic_optimiser is not None:
         _, returns, old = targets
         critic_loss = algo.value_loss(policy.critic(batch), old, returns, batch.sampled)
-        _descend(policy.critic_optimiser, critic_loss, policy.critic, settings)
-        measured["value_loss"] = critic_loss
+        critic_norm = _descend(policy.critic_optimiser, critic_loss, policy.critic, settings)
+        measured["value_loss"] = critic_loss if bool(critic_norm.isfinite()) else critic_norm
     return {name: float(value.detach()) for name, value in measured.items()}
 
 
 def _descend(optimiser: torch.optim.Optimizer, loss: Tensor, module: torch.nn.Module, settings: Training) -> Tensor:
+    """The norm of the gradient before clipping; no step is taken where it is not finite, or the weights were lost."""
     optimiser.zero_grad(set_to_none=True)
     loss.backward()
     norm = torch.nn.utils.clip_grad_norm_(module.parameters(), settings.max_grad_norm)
-    optimiser.step()
+    if bool(norm.isfinite()):
+        optimiser.step()
     return norm

@@ -36,7 +36,7 @@ def agent() -> Agent:
 @pytest.mark.parametrize("temperature", [0.7, 1.0])
 def test_rollout_log_probs_are_those_of_training(agent: Agent, temperature: float) -> None:
     played = agent.play(agent.processes("train", 6), group([1, 2, 3, 4, 5], 4), temperature, seed=3)
-    assert len({len(t.ids) for t in played}) > 3, "rows of different length, or padding is not tried"
+    assert len({len(t.ids) for t in played}) > 2, "rows of different length, or padding is not tried"
     assert {len(t.turn_ends) for t in played} == {3}
     batch = Batch.of(played)
     with torch.no_grad():

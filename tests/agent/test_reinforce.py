@@ -51,3 +51,16 @@ def test_a_policy_at_its_reference_pays_no_divergence(agent: Agent) -> None:
     policy.start = copy.deepcopy(agent.model)
     measured = update(policy, played(agent, 0.7), torch.zeros(8), settings, seed=0)
     assert measured["grad_norm"] < 1e-4, "no advantage, no divergence: nothing pulls"
+
+
+def test_a_gradient_that_is_not_finite_costs_its_step_only(agent: Agent) -> None:
+    before = agent.state()
+    advantages = torch.full((8,), float("nan"))
+    measured = update(policy_of(agent), played(agent, 1.0), advantages, Training(minibatch=4), seed=0)
+    assert measured.pop("skipped_steps") == 2
+    assert set(measured) == {"train_tokens"}
+    assert all(torch.equal(before[name], value) for name, value in agent.state().items())
+    advantages = torch.tensor([1.0, -1.0] * 4)
+    measured = update(policy_of(agent), played(agent, 1.0), advantages, Training(minibatch=4), seed=0)
+    assert "skipped_steps" not in measured
+    assert any(not torch.equal(before[name], value) for name, value in agent.state().items())
