@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import gymnasium
 
 from ragen_agent.config import Config, Settings, merged, read_toml, with_settings
 
@@ -21,8 +24,8 @@ imitation of the same demonstrations at the same cost.
 
 The demonstrations are imperfect on purpose. In the default run, FrozenLake without slip and with two answers an
 episode, the demonstrator knows the way but mostly dares one move an answer and so runs out of answers: that several
-moves fit into one answer, and which, is left to reinforcement. It takes about five minutes on one CPU core, without a
-GPU or a network."""
+moves fit into one answer, and which, is left to reinforcement. It takes six to seven minutes on one CPU core, without
+a GPU or a network."""
 EVAL = """\
 Plays fixed levels, distinct from all training levels, and prints the success rate beside random and optimal play on
 the same levels, with 95 % Wilson intervals. Takes a run's folder, or the folder of any Hugging Face causal LM whose
@@ -35,12 +38,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         code: int = options.run(options)
         return code
-    except ValueError as error:
-        print(f"ragen-agent: {error}", file=sys.stderr)
+    except _refusals() as error:
+        print(f"ragen-agent: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("\nragen-agent: stopped.", file=sys.stderr)
         return 130
+
+
+def _refusals() -> tuple[type[Exception], ...]:
+    """What is said to the person in one line; a solver's limit too, where a solver was imported."""
+    solver = sys.modules.get("ragen_gym.games.sokoban.solve")
+    limits = (solver.NotSolvedError,) if solver else ()
+    return ValueError, OSError, gymnasium.error.Error, *limits
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -140,6 +150,8 @@ def _evaluate(options: argparse.Namespace) -> int:
     from ragen_agent.local.evaluation import measure
     from ragen_agent.local.run_folder import RunFolder, write_whole
 
+    if options.json is not None:
+        _check_writable(options.json)
     flags: Settings = {"evaluation": {}}
     for key in ("split", "levels", "temperature"):
         if getattr(options, key) is not None:
@@ -216,7 +228,13 @@ def _check(config: Config) -> None:
     Agent.build(config)
 
 
+def _check_writable(path: Path) -> None:
+    """Raises before a long evaluation if its result could not be written to `path`."""
+    if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
+        raise ValueError(f"--json {path} cannot be written; name a file in a folder that exists and may be written to.")
+
+
 def _fresh(config: Config) -> Path:
-    name = f"{config.game.lower()}-{config.training.algo}-seed{config.seed}"
+    name = f"{config.game}-{config.training.algo}-seed{config.seed}"
     candidates = [Path("runs") / (name if number == 1 else f"{name}-{number}") for number in range(1, 10_000)]
     return next(path for path in candidates if not path.exists())

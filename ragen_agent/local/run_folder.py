@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -96,10 +97,15 @@ class RunFolder:
         os.replace(temporary, self._state)
 
     def load_state(self) -> dict[str, Any] | None:
-        """The saved state, on the CPU, or None."""
+        """The saved state, on the CPU, or None; raises a ValueError if the file is damaged."""
         if not self._state.is_file():
             return None
-        state: dict[str, Any] = torch.load(self._state, map_location="cpu", weights_only=True)
+        try:
+            state: dict[str, Any] = torch.load(self._state, map_location="cpu", weights_only=True)
+        except (RuntimeError, EOFError, pickle.UnpicklingError) as error:
+            raise ValueError(
+                f"{self._state} is damaged: {error}; remove it, and --resume begins reinforcement again."
+            ) from error
         return state
 
     def read_summary(self) -> dict[str, Any]:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -33,7 +35,14 @@ INITIAL_SCALE = 0.1  # about 1 / sqrt(hidden); the usual 0.02, meant for wide mo
 
 
 def build_model(shape: SmallModel, tokenizer: PreTrainedTokenizerBase, seed: int) -> Qwen2ForCausalLM:
-    """A model with weights drawn from `seed`, which may not write the tokenizer's ids for reading only."""
+    """A model with weights drawn from `seed`, which may not write the tokenizer's ids for reading only.
+
+    Raises:
+        ValueError: a model without layers or without units in them.
+    """
+    for name, number in (("layers", shape.layers), ("feed_forward", shape.feed_forward)):
+        if number < 1:
+            raise ValueError(f"small_model.{name} is {number}; it must be at least 1.")
     config = Qwen2Config(
         vocab_size=len(tokenizer),
         hidden_size=shape.hidden,
@@ -79,15 +88,14 @@ def save_checkpoint(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, 
     """Writes model and tokenizer side by side; a folder that exists is replaced only once the new one is complete."""
     logging.disable_progress_bar()
     new, old = folder.with_name(folder.name + ".new"), folder.with_name(folder.name + ".old")
+    for leftover in (new, old):  # of a save that was cut short
+        shutil.rmtree(leftover, ignore_errors=True)
     model.save_pretrained(new)
     tokenizer.save_pretrained(new)
     if folder.exists():
         folder.rename(old)
     new.rename(folder)
-    for file in sorted(old.glob("*")) if old.exists() else ():
-        file.unlink()
-    if old.exists():
-        old.rmdir()
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def load_checkpoint(folder: Path, device: str = "cpu") -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
@@ -109,7 +117,7 @@ def load_checkpoint(folder: Path, device: str = "cpu") -> tuple[PreTrainedModel,
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
         model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, dtype=torch.float32)
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise ValueError(f"--model {folder}: transformers cannot load it: {error}") from error
     if not tokenizer.chat_template:
         raise ValueError(

@@ -3,9 +3,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import gymnasium
 import pytest
 
+from ragen_agent import cli
 from ragen_agent.cli import main
+from ragen_agent.config import Config
 from ragen_agent.local import train as training
 
 TINY = [
@@ -53,7 +56,11 @@ def test_train_then_eval(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
         (["train", "--device", "quantum"], "cannot be used"),
         (["train", "--resume", "no-such-run"], "holds no run"),
         (["train", "--resume", ".", "--seed", "3"], "leave out --seed"),
+        (["train", "--set", "small_model.layers=-1"], "small_model.layers is -1"),
+        (["train", "--out", "/proc/nope/x"], "/proc/nope"),
+        (["train", "--out", f"{__file__}/x"], "Not a directory"),
         (["eval", "no-such-run"], "no such folder"),
+        (["eval", "no-such-run", "--json", "/nonexistent/x.json"], "--json /nonexistent/x.json cannot be written"),
     ],
 )
 def test_a_mistake_is_one_line(
@@ -69,6 +76,45 @@ def test_a_mistake_is_one_line(
     assert message in captured.err
     assert captured.err.count("\n") == 1
     assert not list(tmp_path.iterdir()), "nothing is left behind"
+
+
+def test_refusals_of_the_libraries_are_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from ragen_gym.games.sokoban.solve import NotSolvedError
+
+    for error in (gymnasium.error.NameNotFound("no\nsuch game"), NotSolvedError(9)):
+
+        def refuse(_: object, error: Exception = error) -> int:
+            raise error
+
+        monkeypatch.setattr(cli, "_train", refuse)
+        assert main(["train"]) == 2
+        captured = capsys.readouterr().err
+        assert captured.startswith("ragen-agent: no")
+        assert captured.count("\n") == 1
+
+
+def test_damaged_files_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "run"
+    assert main(["train", *TINY, "--out", str(out)]) == 0
+    for name, arguments in (
+        ("state.pt", ["train", "--resume", str(out)]),
+        ("checkpoint/model.safetensors", ["eval", str(out)]),
+    ):
+        whole = (out / name).read_bytes()
+        for length in (0, 5, len(whole) // 2):
+            (out / name).write_bytes(whole[:length])
+            capsys.readouterr()
+            assert main(arguments) == 2
+            error = capsys.readouterr().err
+            assert str(out) in error
+            assert error.count("\n") == 1
+        (out / name).write_bytes(whole)
+
+
+def test_a_run_is_named_after_its_game() -> None:
+    assert cli._fresh(Config(game="Bandit")) == Path("runs/Bandit-grpo-seed0")
 
 
 @pytest.mark.parametrize("arguments", [["train", "--algo", "sarsa"], ["eval", "x", "--split", "tests"], []])
