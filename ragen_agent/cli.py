@@ -19,16 +19,17 @@ __all__ = ["main"]
 DESCRIPTION = "Train a language-model agent on a game by StarPO-S, or measure one."
 TRAIN = """\
 Warm-starts a small language model on demonstrations, trains it further by reinforcement (StarPO-S, arXiv 2504.20073),
-and compares it, on levels that it never saw, with its start, random play, optimal play, the demonstrator, and more
-imitation of the same demonstrations at the same cost.
+and compares it, on fixed levels of one split, with its start, random play, optimal play, the demonstrator, and more
+imitation of the same demonstrations at the same cost. Training draws from the split `train` alone; the default run is
+measured on `test`, levels that it never saw. The bandits are measured on `train`, whose names the small model has read.
 
 The demonstrations are imperfect on purpose. In the default run, FrozenLake without slip and with two answers an
 episode, the demonstrator knows the way but mostly dares one move an answer and so runs out of answers: that several
-moves fit into one answer, and which, is left to reinforcement. It takes six to seven minutes on one CPU core, without
-a GPU or a network."""
+moves fit into one answer, and which, is left to reinforcement. It takes six to seven minutes on one
+CPU core, without a GPU or a network."""
 EVAL = """\
-Plays fixed levels, distinct from all training levels, and prints the success rate beside random and optimal play on
-the same levels, with 95 % Wilson intervals. Takes a run's folder, or the folder of any Hugging Face causal LM whose
+Plays fixed levels of one split and prints the success rate beside random and optimal play on the same levels, with
+95 % Wilson intervals. The levels of `validation` and `test` are distinct from all training levels. Takes a run's folder, or the folder of any Hugging Face causal LM whose
 tokenizer has a chat template."""
 
 

@@ -117,7 +117,9 @@ def rates_table(config: Config, rates: Mapping[str, Any]) -> Table:
     """The measured rates with their intervals."""
     evaluation = config.evaluation
     levels = f"{evaluation.levels} fixed {evaluation.split} levels, temperature {evaluation.temperature:g}"
-    table = Table(title=f"{config.game}: success on {levels}", title_justify="left")
+    table = Table(title=f"{config.game}: success on {levels}", title_justify="left", caption_justify="left")
+    if evaluation.split == "train":
+        table.caption = "Measured on the training split: training draws from the same levels."
     for name in ("player", "success", "95 % interval", "what it is"):
         table.add_column(name, justify="right" if name == "success" else "left", no_wrap=name != "what it is")
     for row, meaning in ROWS.items():
@@ -128,7 +130,7 @@ def rates_table(config: Config, rates: Mapping[str, Any]) -> Table:
                 row.replace("_", " "),
                 f"{100 * rate.rate:.1f} %",
                 interval,
-                meaning,
+                meaning + (f" ({rate.failed} failed episodes left out)" if rate.failed else ""),
                 style="bold" if row == "after" else "",
             )
     return table

@@ -5,8 +5,8 @@ All play the same levels under the same budgets of turns and actions, one episod
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,9 @@ __all__ = [
     "play_fixed",
     "random_reply",
     "rate_of",
+    "rate_of_played",
     "scripted_rate",
+    "without_failed",
 ]
 
 MEASURING, BASELINES = 1000, 1001  # what a random choice is for; the numbers are those of no phase of a run
@@ -35,16 +37,17 @@ MAX_TRIES = 20  # resets for each level wanted
 
 @dataclass(frozen=True)
 class Rate:
-    """A share of successes and its 95 % Wilson interval; `n` episodes."""
+    """A share of successes and its 95 % Wilson interval; `n` episodes, and how many beside them failed to be played."""
 
     rate: float
     low: float
     high: float
     n: int
+    failed: int = 0
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
+        """For JSON; `failed` only where there are any."""
+        return {name: value for name, value in asdict(self).items() if name != "failed" or value}
 
     def __str__(self) -> str:
         return f"{100 * self.rate:.1f} % [{100 * self.low:.1f}, {100 * self.high:.1f}]"
@@ -54,6 +57,22 @@ def rate_of(successes: float, n: int) -> Rate:
     """The rate of `successes` among `n`; expected successes may be a fraction and are rounded for the interval."""
     interval = binomtest(min(n, round(successes)), n).proportion_ci(method="wilson")
     return Rate(successes / n, float(interval.low), float(interval.high), n)
+
+
+def rate_of_played(played: Sequence[Trajectory]) -> Rate:
+    """The rate over the episodes that did not fail; raises a ValueError if all failed."""
+    whole = without_failed(played)
+    return replace(rate_of(sum(t.success for t in whole), len(whole)), failed=len(played) - len(whole))
+
+
+def without_failed(played: Sequence[Trajectory]) -> list[Trajectory]:
+    """The episodes that say something about the player; raises a ValueError if all failed."""
+    whole = [t for t in played if t.failure is None]
+    if not whole:
+        raise ValueError(
+            f"all {len(played)} episodes failed, so nothing was measured. The first failed by: {played[0].failure}"
+        )
+    return whole
 
 
 def fixed_instances(env: TurnEnv, count: int) -> list[Instance]:
@@ -127,4 +146,4 @@ def measure(agent: Agent) -> dict[str, Rate]:
     env = make_env(agent.config, agent.config.evaluation.split)
     instances = fixed_instances(env, agent.config.evaluation.levels)
     played = play_fixed(agent, instances)
-    return {"model": rate_of(sum(t.success for t in played), len(played)), **baselines(env, instances)}
+    return {"model": rate_of_played(played), **baselines(env, instances)}

@@ -12,9 +12,15 @@ from matplotlib.figure import Figure
 
 from ragen_agent.config import Config
 
-__all__ = ["plot_curve"]
+__all__ = ["measured_on", "plot_curve"]
 
 LINES = {"optimal": "tab:green", "demonstrator": "tab:purple", "random": "tab:gray"}
+
+
+def measured_on(config: Config) -> str:
+    """What the rates at the ends were measured on."""
+    split = config.evaluation.split
+    return "fixed levels of the training split" if split == "train" else f"held-out {split} levels"
 
 
 def plot_curve(metrics: Sequence[Mapping[str, Any]], rates: Mapping[str, Any], path: Path, config: Config) -> None:
@@ -34,7 +40,7 @@ def plot_curve(metrics: Sequence[Mapping[str, Any]], rates: Mapping[str, Any], p
             rate = rates[row]
             error = [[rate["rate"] - rate["low"]], [rate["high"] - rate["rate"]]]
             label = (
-                f"held-out levels, 95 % interval (temperature {config.evaluation.temperature:g})"
+                f"{measured_on(config)}, 95 % interval (temperature {config.evaluation.temperature:g})"
                 if row == "after"
                 else None
             )

@@ -23,13 +23,21 @@ from typing import Any
 import numpy as np
 import torch
 
+from ragen_agent.algo.filters import NO_SPREAD
 from ragen_agent.config import Config, Demonstrations
 from ragen_agent.local.agent import Agent, derive, make_env
 from ragen_agent.local.batches import by_length
 from ragen_agent.local.critic import Critic
 from ragen_agent.local.demonstrations import demonstrate, scripted_reply
 from ragen_agent.local.display import Display
-from ragen_agent.local.evaluation import baselines, fixed_instances, play_fixed, rate_of, scripted_rate
+from ragen_agent.local.evaluation import (
+    baselines,
+    fixed_instances,
+    play_fixed,
+    rate_of_played,
+    scripted_rate,
+    without_failed,
+)
 from ragen_agent.local.plot import plot_curve
 from ragen_agent.local.reinforce import Policy, score, update
 from ragen_agent.local.run_folder import RunFolder, read_json_lines
@@ -71,7 +79,10 @@ class Run:
     def __init__(self, config: Config, folder: RunFolder, display: Display) -> None:
         self.config, self.folder, self.display = config, folder, display
         self.summary = folder.read_summary()
-        self.begun = time.monotonic() - self.summary.get("wall_s", 0.0)
+        self.state = folder.load_state()
+        saved = self.state or {"iteration": 0}
+        self.begun = time.monotonic() - max(self.summary.get("wall_s", 0.0), saved.get("wall_s", 0.0))
+        self._drop_unfinished(saved["iteration"])
         self.env = make_env(config, config.evaluation.split)
         self.instances = fixed_instances(self.env, config.evaluation.levels)
         self.agent = Agent.build(config, folder.warm if folder.warm.is_dir() else None)
@@ -91,15 +102,11 @@ class Run:
         """StarPO-S or StarPO from the last saved iteration on."""
         settings, seed = self.config.training, self.config.seed
         policy = self._policy()
-        state = self.folder.load_state()
         iteration, spent, still = 0, 0, 0
-        if state is not None:
-            iteration, spent, still = state["iteration"], state["spent"], state["still"]
-            self._restore(policy, state)
-        self.folder.keep(self.folder.metrics, lambda record: record["iteration"] < iteration)
-        self.folder.keep(
-            self.folder.episodes, lambda e: e["phase"] in self.summary or e.get("iteration", iteration) < iteration
-        )
+        if self.state is not None:
+            iteration, spent, still = self.state["iteration"], self.state["spent"], self.state["still"]
+            self._restore(policy, self.state)
+            self.state = None  # as large as the optimiser: not needed again
         processes = self.agent.processes("train", min(settings.groups * settings.members, self.config.evaluation.batch))
         self.display.begin("reinforcement", settings.iterations, iteration)
         while iteration < settings.iterations and still < PATIENCE:
@@ -108,8 +115,10 @@ class Run:
             instances = group([int(s) for s in rng.integers(2**62, size=settings.groups)], settings.members)
             played = self.agent.play(processes, instances, settings.temperature, derive(seed, SAMPLING, iteration))
             decoded = time.monotonic()
+            whole = without_failed(played)
             advantages, kept, spread = score(played, settings)
-            still = still + 1 if float(spread.max()) == 0.0 else 0
+            # PPO's advantages come from its critic, so it learns without any spread within groups.
+            still = still + 1 if settings.algo == "grpo" and float(spread.max()) <= NO_SPREAD else 0
             rows = kept.flatten().nonzero().flatten().tolist()
             measured: dict[str, float] = {"train_tokens": 0}
             if rows and not still:
@@ -119,8 +128,8 @@ class Run:
             spent += ROLLOUT_COST * sum(len(t.ids) for t in played) + int(measured["train_tokens"])
             record = {
                 "iteration": iteration,
-                "success": float(np.mean([t.success for t in played])),
-                "return": float(np.mean([t.total_reward for t in played])),
+                "success": float(np.mean([t.success for t in whole])),
+                "return": float(np.mean([t.total_reward for t in whole])),
                 "spread": float(spread.mean()),
                 "kept": len(rows),
                 "failed": sum(t.failure is not None for t in played),
@@ -150,7 +159,7 @@ class Run:
             return
         played = play_fixed(agent or self.agent, self.instances)
         self.folder.append(self.folder.episodes, [{"phase": row, **t.to_dict()} for t in played])
-        self._note(row, rate_of(sum(t.success for t in played), len(played)).to_dict())
+        self._note(row, rate_of_played(played).to_dict())
 
     def baselines(self) -> None:
         """Random and optimal play on the same levels, and the demonstrator if there is one."""
@@ -192,6 +201,8 @@ class Run:
         if state is not None:
             self.agent.model.load_state_dict(state["model"])
             save_checkpoint(self.agent.model, self.agent.tokenizer, self.folder.checkpoint)
+        self.summary["wall_s"] = time.monotonic() - self.begun
+        self.folder.write_summary(self.summary)
 
     def finish(self) -> dict[str, Any]:
         """Draws the curve, prints the table."""
@@ -200,6 +211,13 @@ class Run:
         self._note("wall_s", time.monotonic() - self.begun)
         self.display.report(self.config, self.summary, self.folder)
         return self.summary
+
+    def _drop_unfinished(self, iteration: int) -> None:
+        """Drops, before anything is appended, torn lines and the records of phases and iterations to be repeated."""
+        self.folder.keep(self.folder.metrics, lambda record: record["iteration"] < iteration)
+        self.folder.keep(
+            self.folder.episodes, lambda e: e["phase"] in self.summary or e.get("iteration", iteration) < iteration
+        )
 
     def _note(self, name: str, value: Any) -> None:
         self.summary[name] = value
@@ -257,11 +275,15 @@ class Run:
 
     def _save(self, policy: Policy, iteration: int, spent: int, still: int) -> None:
         state = {name: part.state_dict() for name, part in _parts(policy).items()}
-        self.folder.save_state({**state, "iteration": iteration, "spent": spent, "still": still})
+        counts = {"iteration": iteration, "spent": spent, "still": still}
+        self.folder.save_state({**state, **counts, "wall_s": time.monotonic() - self.begun})
 
     def _restore(self, policy: Policy, state: dict[str, Any]) -> None:
-        for name, part in _parts(policy).items():
-            part.load_state_dict(state[name])
+        try:
+            for name, part in _parts(policy).items():
+                part.load_state_dict(state[name])
+        except (KeyError, RuntimeError) as error:
+            raise ValueError(f"{self.folder.path / 'state.pt'} does not fit the run's settings: {error}") from error
 
 
 def _stopped(last: dict[str, Any]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -18,8 +19,16 @@ from ragen_agent.config import Config, merged, with_settings
 from ragen_agent.local import train as training
 from ragen_agent.local.agent import Agent, make_env
 from ragen_agent.local.demonstrations import demonstrate
-from ragen_agent.local.display import Display
-from ragen_agent.local.evaluation import fixed_instances, optimal_rate, random_reply, rate_of, scripted_rate
+from ragen_agent.local.display import Display, rates_table
+from ragen_agent.local.evaluation import (
+    fixed_instances,
+    optimal_rate,
+    random_reply,
+    rate_of,
+    rate_of_played,
+    scripted_rate,
+)
+from ragen_agent.local.plot import measured_on
 from ragen_agent.local.recipes import RECIPES
 from ragen_agent.local.reinforce import score
 from ragen_agent.local.run_folder import RunFolder, read_json_lines
@@ -107,6 +116,69 @@ def test_a_resumed_run_equals_an_unbroken_one(
     assert {k: v for k, v in whole.items() if k != "wall_s"} == {k: v for k, v in resumed.items() if k != "wall_s"}
     episodes = [read_json_lines(path / "episodes.jsonl") for path in (tmp_path / "whole", tmp_path / "broken")]
     assert sorted(map(json.dumps, episodes[0])) == sorted(map(json.dumps, episodes[1]))
+
+
+def test_torn_and_unfinished_records_are_dropped_before_any_phase(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = configure(TINY)
+    complete(config, tmp_path / "whole")
+    folder = RunFolder.create(tmp_path / "broken", config)
+    run = training.Run(config, folder, quiet())
+    run.warm_start()
+    with monkeypatch.context() as patch:
+        patch.setattr(training.Run, "_note", lambda *_: None)  # cut after the episodes, before the summary
+        run.measure("before")
+    for path in (folder.metrics, folder.episodes):
+        with path.open("a") as file:
+            file.write('{"phase": "before", "iteration": 0, "succ')
+    training.train(config, RunFolder.reopen(folder.path)[0], quiet())
+    assert without_clock(tmp_path / "whole") == without_clock(tmp_path / "broken")
+    whole, broken = ((tmp_path / name / "episodes.jsonl").read_text() for name in ("whole", "broken"))
+    assert whole == broken
+
+
+def test_ppo_goes_on_without_spread(tmp_path: Path) -> None:
+    settings = {"warm_start": {"epochs": 0}, "training": {"iterations": 5, "algo": "ppo", "starpo_s": False}}
+    complete(configure(merged(TINY, settings)), tmp_path / "run")
+    records = read_json_lines(tmp_path / "run" / "metrics.jsonl")
+    assert [record["spread"] for record in records] == [0.0] * 5
+    assert all(record["train_tokens"] > 0 for record in records)
+    complete(configure(merged(TINY, merged(settings, {"training": {"starpo_s": True}}))), tmp_path / "filtered")
+    records = read_json_lines(tmp_path / "filtered" / "metrics.jsonl")
+    assert [(record["kept"], record["train_tokens"]) for record in records] == [(0, 0)] * 5
+
+
+def test_failed_episodes_are_not_losses() -> None:
+    config = configure(TINY)
+    agent = Agent.build(config)
+    played = agent.play(agent.processes("train", 4), group([1], 4), 1.0, 0)
+    played = [replace(t, success=True) for t in played]
+    assert "failed" not in rate_of_played(played).to_dict()
+    played[0] = replace(played[0], success=False, failure="environment_error: x")
+    rate = rate_of_played(played).to_dict()
+    assert (rate["rate"], rate["n"], rate["failed"]) == (1.0, 3, 1)
+    console = Console(file=io.StringIO(), width=200)
+    console.print(rates_table(config, {"after": rate}))
+    assert "1 failed episodes left out" in console.file.getvalue()  # type: ignore[attr-defined]
+    with pytest.raises(ValueError, match=r"all 1 episodes failed.*environment_error: x"):
+        rate_of_played(played[:1])
+
+
+def test_time_before_an_interruption_counts(tmp_path: Path) -> None:
+    config = configure(TINY)
+    folder = RunFolder.create(tmp_path / "run", config)
+    folder.save_state({"iteration": 0, "wall_s": 1000.0})
+    run = training.Run(config, folder, quiet())
+    assert time.monotonic() - run.begun >= 1000.0
+
+
+def test_the_report_says_which_levels_were_played() -> None:
+    assert measured_on(configure(TINY)) == "fixed levels of the training split"
+    assert measured_on(Config()) == "held-out test levels"
+    console = Console(file=io.StringIO(), width=200)
+    console.print(rates_table(configure(TINY), {}))
+    assert "Measured on the training split" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_a_dead_run_stops_and_says_so(tmp_path: Path) -> None:
