@@ -12,6 +12,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from math import inf
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
@@ -163,19 +164,39 @@ class Config:
             ("evaluation.levels", self.evaluation.levels, 1),
             ("evaluation.batch", self.evaluation.batch, 1),
             ("turns.max_tokens_per_turn", self.turns.max_tokens_per_turn, 1),
+            ("small_model.layers", self.small_model.layers, 1),
+            ("small_model.feed_forward", self.small_model.feed_forward, 1),
+            ("training.clip_high", training.clip_high, 0),
+            ("training.kl", training.kl, 0),
+            ("training.entropy_bonus", training.entropy_bonus, 0),
         ):
-            if number < least:
+            if not least <= number < inf:
                 raise ValueError(f"{name} is {number}; it must be at least {least}.")
         for name, share, low, high in (
             ("training.keep", training.keep, 0.0, 1.0),
             ("training.temperature", training.temperature, 0.0, 10.0),
             ("evaluation.temperature", self.evaluation.temperature, 0.0, 10.0),
+            ("training.learning_rate", training.learning_rate, 0.0, 1e3),
+            ("training.critic_learning_rate", training.critic_learning_rate, 0.0, 1e3),
+            ("training.max_grad_norm", training.max_grad_norm, 0.0, inf),
+            ("warm_start.learning_rate", self.warm_start.learning_rate, 0.0, 1e3),
         ):
             if not low < share <= high:
                 raise ValueError(f"{name} is {share}; it must be above {low:g} and at most {high:g}.")
+        for name, share in (
+            ("demonstrations.mistakes", self.demonstrations.mistakes),
+            ("training.gamma", training.gamma),
+            ("training.gae_lambda", training.gae_lambda),
+        ):
+            if not 0 <= share <= 1:
+                raise ValueError(f"{name} is {share}; it must be from 0 to 1.")
+        if not 0 <= training.clip_low < 1:
+            raise ValueError(f"training.clip_low is {training.clip_low}; it must be at least 0 and below 1.")
         if self.small_model.hidden % 32 or self.small_model.hidden < 32:
             raise ValueError(f"small_model.hidden is {self.small_model.hidden}; it must be a multiple of 32.")
-        if not self.demonstrations.moves or min(self.demonstrations.moves) < 0 or not sum(self.demonstrations.moves):
+        moves: list[Any] = self.demonstrations.moves  # a list of anything, as TOML gives it
+        numbers = all(isinstance(chance, int | float) and not isinstance(chance, bool) for chance in moves)
+        if not numbers or not all(0 <= chance < inf for chance in moves) or not sum(moves):
             raise ValueError(
                 f"demonstrations.moves is {self.demonstrations.moves}; give chances such as [0.7, 0.2, 0.1]."
             )
