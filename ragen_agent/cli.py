@@ -8,11 +8,14 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
 
 from ragen_agent.config import Config, Settings, merged, read_toml, with_settings
+
+if TYPE_CHECKING:
+    from ragen_agent.local.run_folder import RunFolder
 
 __all__ = ["main"]
 
@@ -29,8 +32,8 @@ moves fit into one answer, and which, is left to reinforcement. It takes six to 
 CPU core, without a GPU or a network."""
 EVAL = """\
 Plays fixed levels of one split and prints the success rate beside random and optimal play on the same levels, with
-95 % Wilson intervals. The levels of `validation` and `test` are distinct from all training levels. Takes a run's folder, or the folder of any Hugging Face causal LM whose
-tokenizer has a chat template."""
+95 % Wilson intervals. The levels of `validation` and `test` are distinct from all training levels. Takes a
+run's folder, or the folder of any Hugging Face causal LM whose tokenizer has a chat template."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -160,21 +163,40 @@ def _evaluate(options: argparse.Namespace) -> int:
     for key in ("device", "threads"):
         if getattr(options, key) is not None:
             flags[key] = getattr(options, key)
-    folder = options.model
+    folder, weights = options.model, None
     if (folder / "config.toml").is_file():
         run, trained = RunFolder.reopen(folder)
-        folder = run.checkpoint if run.checkpoint.is_dir() else run.warm
+        folder, weights = _policy_of(run)
         if options.game is None and options.config is None:
             config = with_settings(trained, merged(flags, _pairs(options)))
         else:
             config = _config(options, flags)
     else:
         config = _config(options, flags)
-    rates = {row: rate.to_dict() for row, rate in measure(Agent.build(config, folder)).items()}
+    agent = Agent.build(config, folder)
+    if weights is not None:
+        agent.model.load_state_dict(weights)
+    rates = {row: rate.to_dict() for row, rate in measure(agent).items()}
     Display().console.print(rates_table(config, rates))
     if options.json is not None:
         write_whole(options.json, json.dumps({"game": config.game, **rates}, indent=2) + "\n")
     return 0
+
+
+def _policy_of(run: RunFolder) -> tuple[Path, dict[str, Any] | None]:
+    """The folder of a run's model and, where the run was cut short, the weights of its last saved iteration."""
+    if run.checkpoint.is_dir() and "after" in run.read_summary():
+        return run.checkpoint, None
+    state = run.load_state()  # never older than a checkpoint, which an earlier Ctrl-C may have left
+    if state is not None and run.warm.is_dir():
+        print(f"{run.path} was cut short: this is its model after iteration {state['iteration']} of reinforcement.")
+        return run.warm, state["model"]
+    if run.checkpoint.is_dir():
+        return run.checkpoint, None
+    if run.warm.is_dir():
+        print(f"{run.path} was cut short: this is its model before reinforcement.")
+        return run.warm, None
+    raise ValueError(f"{run.path} holds no model yet; go on with it first: ragen-agent train --resume {run.path}")
 
 
 def _flags(options: argparse.Namespace) -> Settings:

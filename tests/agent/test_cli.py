@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import gymnasium
@@ -111,6 +112,24 @@ def test_damaged_files_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixtur
             assert str(out) in error
             assert error.count("\n") == 1
         (out / name).write_bytes(whole)
+
+
+def test_eval_of_a_run_that_was_cut_short(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, rates = tmp_path / "run", tmp_path / "rates.json"
+    assert main(["train", *TINY, "--out", str(out)]) == 0
+    summary = json.loads((out / "summary.json").read_text())
+    shutil.rmtree(out / "checkpoint")
+    (out / "summary.json").unlink()
+    assert main(["eval", str(out), "--json", str(rates)]) == 0
+    assert json.loads(rates.read_text())["model"] == summary["after"]
+    assert "after iteration 2 of reinforcement" in capsys.readouterr().out
+    (out / "state.pt").unlink()
+    assert main(["eval", str(out), "--json", str(rates)]) == 0
+    assert json.loads(rates.read_text())["model"] == summary["before"]
+    assert "before reinforcement" in capsys.readouterr().out
+    shutil.rmtree(out / "warm")
+    assert main(["eval", str(out)]) == 2
+    assert f"--resume {out}" in capsys.readouterr().err
 
 
 def test_a_run_is_named_after_its_game() -> None:
