@@ -13,30 +13,45 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ragen_agent.chat import ChatFormat
-from ragen_agent.config import Config
+from ragen_agent.config import Config, Turns
 from ragen_agent.engines.torch_engine import TorchEngine
+from ragen_agent.local.recipes import pretrained
 from ragen_agent.local.small_model import build_model, load_checkpoint, move
 from ragen_agent.local.texts import game_texts
 from ragen_agent.local.tokenizer import build_tokenizer, check_known
 from ragen_agent.rollout import Instance, play
 from ragen_agent.token_mdp import TokenMDP, Trajectory
 from ragen_gym.envs.turn import TurnEnv, make_turn
+from ragen_gym.registry import find
 
 __all__ = ["Agent", "derive", "make_env"]
 
 
 def derive(seed: int, *path: int) -> int:
-    """An independent 63-bit seed for each path of numbers, such as (phase, iteration)."""
+    """A 63-bit seed for a path of numbers, such as (phase, iteration).
+
+    Independent for paths that differ, up to zeros at the end: (5, 3) and (5, 3, 0) give the same seed, so a phase
+    must keep to one length of path.
+    """
     return int(np.random.SeedSequence([seed, *path]).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
 def make_env(config: Config, split: str | None) -> TurnEnv:
-    """The run's turn environment on one split.
+    """The run's turn environment on one split. Its messages state the limit of tokens to a pretrained model only.
 
     Raises:
         ValueError: an unknown game or knob, or a value out of range.
     """
     turns = config.turns
+    for knob in config.knobs:
+        if knob in Turns.__dataclass_fields__:
+            raise ValueError(f"{knob} is no knob of the game; give --set turns.{knob}=...")
+        if knob == "split":
+            raise ValueError("split is no knob of the game; give --set evaluation.split=...")
+    if split is not None and config.knobs.get("names") is not None and find(config.game).name.startswith("Bandit"):
+        raise ValueError(
+            "the knob names chooses the arms itself, so it has no splits to train and to measure on; leave it out."
+        )
     return make_turn(
         config.game,
         max_turns=turns.max_turns,
@@ -44,6 +59,7 @@ def make_env(config: Config, split: str | None) -> TurnEnv:
         max_actions=turns.max_actions,
         format_penalty=turns.format_penalty,
         think=turns.think,
+        max_tokens_per_turn=turns.max_tokens_per_turn if pretrained(config.model) else None,
         split=split,
         **config.knobs,
     )

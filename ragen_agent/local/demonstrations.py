@@ -22,9 +22,19 @@ __all__ = ["THOUGHTS", "demonstrate", "plan", "scripted_reply", "thinking"]
 
 
 def direction(env: TurnEnv) -> str:
-    """Where the goal lies as seen from the player, such as `down right`."""
-    tiles = np.array([list(line) for line in env.board.split("\n")])
-    symbols = dict(zip((tile.name for tile in env.game.Tile), env.env.vocabulary.symbols, strict=True))
+    """Where the goal lies as seen from the player, such as `down right`, whatever the text format.
+
+    Raises:
+        ValueError: the game has no player or no goal.
+    """
+    names = [tile.name for tile in env.game.Tile]
+    if "PLAYER" not in names or "GOAL" not in names:
+        raise ValueError(
+            f"demonstrations.thought is 'direction', but {env.game.name} has no player and goal; "
+            "give --set demonstrations.thought=none."
+        )
+    tiles = np.array([list(line) for line in env.game.own_text(env.env.state[0]).split("\n")])
+    symbols = dict(zip(names, env.game.own_vocabulary.symbols, strict=True))
     (row, column), (goal_row, goal_column) = (np.argwhere(tiles == symbols[name])[0] for name in ("PLAYER", "GOAL"))
     down, right = int(goal_row - row), int(goal_column - column)
     words = ((down, "down" if down > 0 else "up"), (right, "right" if right > 0 else "left"))

@@ -7,13 +7,19 @@ Longer answers, which the demonstrations hardly contain, are what reinforcement 
 The bandits: the demonstrator chooses at random; which name pays more is what reinforcement has to find. A model that
 starts from nothing has never read the held-out names of the test split, so it is measured on the names of the
 training split.
+
+A pretrained model (`MODEL`) thinks in its own words and at its own length, is not warm-started, and takes the small
+steps that fine-tuning takes.
 """
 
 from __future__ import annotations
 
-from ragen_agent.config import Settings
+import json
+from pathlib import Path
 
-__all__ = ["RECIPES"]
+from ragen_agent.config import Settings, merged
+
+__all__ = ["MODEL", "RECIPES", "pretrained", "recipe"]
 
 _BANDIT: Settings = {
     "turns": {"max_turns": 1, "max_actions_per_turn": 1, "max_actions": 1, "max_tokens_per_turn": 24},
@@ -33,3 +39,24 @@ RECIPES: dict[str, Settings] = {
     "Bandit": _BANDIT,
     "BanditRev": _BANDIT,
 }
+
+MODEL: Settings = {
+    "turns": {"max_tokens_per_turn": 256, "max_tokens_per_episode": 4096},
+    "warm_start": {"epochs": 0},
+    "training": {"learning_rate": 1e-6, "critic_learning_rate": 1e-5},
+}
+
+
+def pretrained(model: str) -> bool:
+    """Whether this is the folder of a model from elsewhere: not empty, and not a checkpoint of the small model."""
+    if not model:
+        return False
+    try:
+        return "tokenizer_sha256" not in json.loads((Path(model) / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # whoever loads it says what is wrong with it
+        return True
+
+
+def recipe(game: str, model: str = "") -> Settings:
+    """The game's recipe, and `MODEL` laid over it for a pretrained model."""
+    return merged(RECIPES.get(game, {}), MODEL if pretrained(model) else {})

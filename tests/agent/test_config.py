@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ragen_agent.config import Config, merged, read_toml, to_toml, with_settings
-from ragen_agent.local.demonstrations import THOUGHTS
-from ragen_agent.local.recipes import RECIPES
+from ragen_agent.local.agent import make_env
+from ragen_agent.local.demonstrations import THOUGHTS, thinking
+from ragen_agent.local.recipes import MODEL, RECIPES, recipe
 from ragen_gym.registry import TABLE
 
 
@@ -83,3 +84,40 @@ def test_a_file_that_is_not_toml_is_named(tmp_path: Path) -> None:
     file.write_text("seed = \n")
     with pytest.raises(ValueError, match=r"settings\.toml is not valid TOML"):
         read_toml(file)
+
+
+def test_a_pretrained_model_has_its_own_recipe_and_a_small_checkpoint_has_not(tmp_path: Path) -> None:
+    settings = recipe("FrozenLake", str(tmp_path))
+    assert settings["turns"]["max_tokens_per_turn"] == MODEL["turns"]["max_tokens_per_turn"]
+    assert settings["knobs"] == RECIPES["FrozenLake"]["knobs"]
+    config = with_settings(Config(), {**settings, "model": str(tmp_path)})
+    assert "in at most 256 tokens" in make_env(config, "train").reset(seed=0)[0]
+    (tmp_path / "config.json").write_text('{"tokenizer_sha256": "0"}')
+    assert recipe("FrozenLake", str(tmp_path)) == recipe("FrozenLake") == RECIPES["FrozenLake"]
+    assert "tokens" not in make_env(config, "train").reset(seed=0)[0]
+
+
+@pytest.mark.parametrize(
+    ("game", "knobs", "message"),
+    [
+        ("FrozenLake", {"max_turns": 3}, r"--set turns\.max_turns="),
+        ("FrozenLake", {"split": "train"}, r"--set evaluation\.split="),
+        ("Bandit", {"names": [["A", "B"]]}, "no splits"),
+    ],
+)
+def test_a_knob_that_is_none_is_refused(game: str, knobs: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make_env(with_settings(Config(), {"game": game, "knobs": knobs}), "train")
+
+
+def test_the_way_to_the_goal_is_the_same_in_every_text_format() -> None:
+    said = set()
+    for text_format in ("grid", "coord", "grid_coord"):
+        env = make_env(with_settings(Config(), {"knobs": {"text_format": text_format}}), "train")
+        env.reset(seed=3)
+        said.add(thinking(env, "direction"))
+    assert len(said) == 1
+    bandit = make_env(with_settings(Config(), {"game": "Bandit"}), "train")
+    bandit.reset(seed=0)
+    with pytest.raises(ValueError, match="has no player and goal"):
+        thinking(bandit, "direction")
