@@ -14,8 +14,10 @@ _INTRO = """\
 
 Written by `python -m benchmarks.speed`, which measures all of this anew. Rates are per second of CPU time of one core
 (every thread of a process counts), medians of {runs} runs; the lowest and highest are in `results.json`. Peers were
-timed by the same timer in the same session, each in a virtual environment of its own. The machine: {machine}. Its cores
-were shared with other work, so compare the ratios rather than the digits.
+timed by the same timer in the same run, each in a virtual environment of its own. The cores were shared with other
+work, so compare the ratios rather than the digits.
+
+Machine: {machine}.
 
 A batch has 1,024 environments unless something else is said, takes random actions, and makes fresh arrays, observations
 and infos at every step; a step in which an environment resets counts as its step. "Fresh" means that every episode has
@@ -89,7 +91,7 @@ def plot(path: Path, results: dict[str, Any]) -> bool:
     except ImportError:
         return False
     matplotlib.use("Agg")
-    matplotlib.rcParams["svg.hashsalt"] = "ragen-gym"
+    matplotlib.rcParams.update({"svg.hashsalt": "ragen-gym", "svg.fonttype": "none"})
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(1, 2, figsize=(10, 3.6), sharey=True, layout="constrained")
@@ -97,6 +99,9 @@ def plot(path: Path, results: dict[str, Any]) -> bool:
         for observation, values in results[key].items():
             axis.plot([int(n) for n in values], list(values.values()), marker="o", label=observation)
         axis.set(xscale="log", yscale="log", xlabel=label)
+        ticks = [int(n) for n in results[key]["grid"]]
+        axis.set_xticks(ticks, [f"{n:,}" for n in ticks], fontsize="small")
+        axis.minorticks_off()
         axis.grid(alpha=0.3)
     axes[0].set_ylabel("steps per second of one core")
     axes[0].legend(title="observation")
