@@ -172,7 +172,7 @@ def _evaluate(options: argparse.Namespace) -> int:
         else:
             config = _config(options, flags)
     else:
-        config = _config(options, flags)
+        config = _config(options, {**flags, "model": str(folder)})
     agent = Agent.build(config, folder)
     if weights is not None:
         agent.model.load_state_dict(weights)
@@ -211,12 +211,12 @@ def _flags(options: argparse.Namespace) -> Settings:
 
 def _config(options: argparse.Namespace, flags: Settings) -> Config:
     """Defaults, the game's recipe, the file, the flags: each laid over the one before."""
-    from ragen_agent.local.recipes import RECIPES
+    from ragen_agent.local.recipes import recipe
     from ragen_gym.registry import find
 
     file = read_toml(options.config) if options.config is not None else {}
     game = find(options.game or file.get("game", Config.game)).name
-    settings: Settings = merged(RECIPES.get(game, {}), file)
+    settings: Settings = merged(recipe(game, str(flags.get("model") or file.get("model", ""))), file)
     settings = merged(merged(settings, flags), _pairs(options))
     return with_settings(Config(), {**settings, "game": game})
 
@@ -261,3 +261,7 @@ def _fresh(config: Config) -> Path:
     name = f"{config.game}-{config.training.algo}-seed{config.seed}"
     candidates = [Path("runs") / (name if number == 1 else f"{name}-{number}") for number in range(1, 10_000)]
     return next(path for path in candidates if not path.exists())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -12,6 +12,7 @@ them.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -79,7 +80,10 @@ class Level:
 
 
 def read_levels(source: str | Path) -> list[str]:
-    """Board texts of a level file: blocks of lines, separated by blank lines; lines that start with ``;`` are comments.
+    """Board texts of a level file, as ``ragen-gym levels export`` writes it.
+
+    A ``.jsonl`` file holds one JSON object with a ``text`` a line. Any other file is text: blocks of lines, separated
+    by blank lines; lines that start with ``;`` are comments.
 
     Raises:
         ValueError: there is no such file, or no board in it.
@@ -89,6 +93,8 @@ def read_levels(source: str | Path) -> list[str]:
         raise ValueError(
             f"levels={str(source)!r} is not a file: give a path to a text file of boards, or a list of boards."
         )
+    if path.suffix == ".jsonl":
+        return _read_records(path)
     boards: list[str] = []
     block: list[str] = []
     for line in [*path.read_text(encoding="utf-8").splitlines(), ""]:
@@ -101,6 +107,18 @@ def read_levels(source: str | Path) -> list[str]:
             block = []
     if not boards:
         raise ValueError(f"{path} holds no board: write one row a line, a blank line between boards.")
+    return boards
+
+
+def _read_records(path: Path) -> list[str]:
+    try:
+        boards = [str(json.loads(line)["text"]) for line in path.read_text(encoding="utf-8").splitlines() if line]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{path}: each line must be a JSON object with the board as its 'text' ({error!r})."
+        ) from error
+    if not boards:
+        raise ValueError(f"{path} holds no board: export some with `ragen-gym levels export`.")
     return boards
 
 

@@ -31,7 +31,7 @@ given.
 
 examples:
   ragen-gym solve Sokoban level.txt
-  printf 'P___\\n_O__\\n___O\\n__OG\\n' | ragen-gym solve FrozenLake -
+  printf 'P___\\n_O__\\n___O\\n___G\\n' | ragen-gym solve FrozenLake -
 """
 
 

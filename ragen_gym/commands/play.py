@@ -60,6 +60,8 @@ def _play(arguments: argparse.Namespace) -> int:
         env = make_turn(row.name, think=not arguments.no_think, **chosen)
         return play_turns(env, arguments.seed, read_lines(sys.stdin, "\nreply> "))
     by_itself = not arguments.terminal and not arguments.lines and sys.stdin.isatty() and has_display()
+    if arguments.window and not has_screen():
+        raise ValueError("there is no display to open a window on; leave out --window to play in the terminal.")
     if arguments.window or by_itself:
         return play_in_window(row, chosen, arguments.seed, arguments.tile_size)
     if arguments.lines or not can_read_keys(sys.stdin):
@@ -70,8 +72,13 @@ def _play(arguments: argparse.Namespace) -> int:
 
 def has_display() -> bool:
     """Whether a window can be expected to open: pygame is installed, and there is a screen."""
-    if find_spec("pygame") is None or os.environ.get("SDL_VIDEODRIVER") == "dummy":
-        return False
+    return find_spec("pygame") is not None and os.environ.get("SDL_VIDEODRIVER") != "dummy" and has_screen()
+
+
+def has_screen() -> bool:
+    """Whether there is a screen, or a driver was chosen by name; without either pygame draws where nobody sees it."""
+    if os.environ.get("SDL_VIDEODRIVER"):
+        return True
     return sys.platform in ("win32", "darwin") or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY")))
 
 

@@ -66,7 +66,11 @@ def gallery_page(rates: dict[str, dict[str, dict[str, Rate]]]) -> str:
         name = f"[`{row.id}`]({row.name}.md)<br>{row.summary}"
         shown = f'<a href="{row.name}.md"><img src="{row.name}.gif" width="200" alt="{row.name}"></a>'
         lines.append(f"| {shown} | {name} | {rate['random']} | {rate['optimal']} |")
-    lines += ["", "This folder is made by `ragen-gym gallery --out renders`.", ""]
+    lines += ["", "These pages are made by `ragen-gym gallery --out renders`.", ""]
+    lines += [
+        "Beside them: [add your own game](your_own_game.md), [use it with other libraries](with_other_libraries.md).",
+        "",
+    ]
     return "\n".join(lines)
 
 

@@ -300,3 +300,26 @@ def test_check_reports_and_fails_with_its_own_code(run: Run, monkeypatch: pytest
     assert code == 1
     assert "FAILED  the game" in out
     assert "two players on one board" in out
+
+
+def test_a_window_without_a_display_is_refused(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(sys, "platform", "linux")
+    code, _, err = run("play", "FrozenLake", "--window")
+    assert code == 2
+    assert "leave out --window" in err
+
+
+@every_id
+def test_exported_records_can_be_played(run: Run, row: Row, tmp_path: Path) -> None:
+    path = tmp_path / "levels.jsonl"
+    assert run("levels", "export", row.id, "-n", 3, "--out", path)[0] == 0
+    texts = [json.loads(line)["text"] for line in path.read_text(encoding="utf-8").splitlines()]
+    env = StepEnv(row.name, levels=path)
+    env.reset(seed=0)
+    assert env.level.text in texts
+    path.write_text("{}\n", encoding="utf-8")
+    code, _, err = run("info", row.id, "--levels", path)
+    assert code == 2
+    assert "as its 'text'" in err

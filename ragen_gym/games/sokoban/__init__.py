@@ -16,6 +16,7 @@ from ragen_gym.games.game import Board, Boards, Solution
 from ragen_gym.games.grid import GridGame
 from ragen_gym.games.sokoban import rules
 from ragen_gym.games.sokoban.xsb import XSB, is_xsb, read_file, to_rectangle
+from ragen_gym.levels import read_levels
 from ragen_gym.seeding import Stream
 from ragen_gym.text import TextFormat, Vocabulary
 
@@ -192,6 +193,8 @@ class Sokoban(GridGame):
     @classmethod
     def level_texts(cls, path: str | Path) -> list[str]:
         """The text of each board in a file, of whatever size; see "Levels" in the class."""
+        if Path(path).suffix == ".jsonl":
+            return read_levels(path)
         return [text for _, text in read_file(path, (cls.vocabularies["ragen"], cls.vocabularies["new_vocab"]))]
 
     def parse(self, text: str, vocabulary: Vocabulary | None = None, text_format: TextFormat = "grid") -> bytes:
@@ -210,7 +213,8 @@ class Sokoban(GridGame):
 
     def fixed_boards(self, levels: Any, split: str | None) -> list[bytes]:
         """The boards of a file, or of a list of levels or texts, that belong to ``split``."""
-        if not isinstance(levels, str) and not hasattr(levels, "__fspath__"):
+        of_a_file = isinstance(levels, str) or hasattr(levels, "__fspath__")
+        if not of_a_file or Path(levels).suffix == ".jsonl":
             return super().fixed_boards(levels, split)
         boards = []
         for line, text in read_file(levels, self._alphabets):
