@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 
@@ -12,9 +13,10 @@ from transformers import PreTrainedTokenizerFast
 
 from ragen_agent import ChatFormat
 
-# How long an example takes says nothing on a busy machine.
-settings.register_profile("unhurried", deadline=None)
-settings.load_profile("unhurried")
+# How long an example takes says nothing on a busy machine; the same examples each time make a failure repeat.
+settings.register_profile("repeatable", deadline=None, derandomize=True)
+settings.register_profile("search", deadline=None, max_examples=1000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 TEMPLATES = {
     # Qwen2.5: ChatML with a default system message.

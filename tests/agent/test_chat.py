@@ -38,7 +38,8 @@ def encode(chat: ChatFormat, text: str) -> list[int]:
 
 
 def has_special(chat: ChatFormat, *texts: str) -> bool:
-    return any(name in text for text in texts for name in chat.tokenizer.all_special_tokens)
+    added = [token.content for token in chat.tokenizer.added_tokens_decoder.values() if token.special]
+    return any(name in text for text in texts for name in {*added, *chat.tokenizer.all_special_tokens})
 
 
 @given(system=ordinary, users=st.lists(ordinary, min_size=1, max_size=3), data=st.data())
