@@ -1,0 +1,85 @@
+"""What an agent is: something that answers messages (`ReplyAgent`), or something that chooses moves (`StepAgent`).
+
+Both are asked to begin an episode and get a `Task`, so that an agent may keep what it wants for each. Everything else
+is optional. Any exception that an agent raises ends its episode as a typed failure and never the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+from ragen_gym.envs.turn import TurnEnv
+
+__all__ = ["Answer", "Message", "ReplyAgent", "StepAgent", "Task"]
+
+Message = Mapping[str, str]
+"""``{"role": "system" | "user" | "assistant", "content": text}``."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """The episode that is being played.
+
+    Attributes:
+        suite: name of the suite.
+        split: name of the split.
+        index: place of the instance in the split, from 0.
+        rollout: which of its rollouts, from 0.
+        seed: for the agent's own randomness, from 0 to 2**32 - 1; independent of the episode's luck.
+        temperature: at which a language model is to be sampled.
+        env: the environment of the episode. Only the scripted agents of the package look into it; an honest agent
+            reads no more than it is shown.
+    """
+
+    suite: str
+    split: str
+    index: int
+    rollout: int
+    seed: int
+    temperature: float
+    env: TurnEnv
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A reply and what it cost.
+
+    Attributes:
+        text: the reply that is parsed.
+        reasoning: what a server returned beside the reply as the model's reasoning, or None.
+        prompt_tokens: as counted by the server or tokenizer, or None.
+        completion_tokens: the same, of the reply with its reasoning.
+        finish_reason: such as ``"stop"`` or ``"length"``, or None.
+        retries: requests that failed before this one.
+    """
+
+    text: str
+    reasoning: str | None = None
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    finish_reason: str | None = None
+    retries: int = 0
+
+
+@runtime_checkable
+class ReplyAgent(Protocol):
+    """Answers the conversation so far; many episodes are played at once, so `reply` is a coroutine."""
+
+    name: str
+
+    async def reply(self, messages: Sequence[Message], task: Task) -> Answer | str:
+        """The next reply; ``messages`` starts with the system's and ends with the user's."""
+        ...
+
+
+@runtime_checkable
+class StepAgent(Protocol):
+    """Chooses one move at a time, within the same number of moves as a `ReplyAgent`."""
+
+    name: str
+
+    def act(self, observation: Any, info: dict[str, Any], task: Task) -> int:
+        """The next action, given what the environment of single moves returned last."""
+        ...

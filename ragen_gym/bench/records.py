@@ -1,0 +1,126 @@
+"""The record of an episode, one JSON object a line in ``episodes.jsonl``: enough to replay, rescore and look at it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any
+
+__all__ = ["INFRASTRUCTURE", "EpisodeRecord", "Failure", "TurnRecord"]
+
+
+class Failure(StrEnum):
+    """Why an episode did not come to its end. A malformed reply is no failure: it is a turn's `TurnRecord.problem`."""
+
+    MODEL_ERROR = "model_error"
+    """The model's server refused, broke or answered nonsense, after all retries."""
+    TIMEOUT = "timeout"
+    """A request or the episode took too long."""
+    AGENT_ERROR = "agent_error"
+    """The agent's own code raised, or its program ended."""
+    ENVIRONMENT_ERROR = "environment_error"
+    """The game raised."""
+    CONTEXT_OVERFLOW = "context_overflow"
+    """The conversation no longer fits the model's context: the model's own limit, so it counts as not solved."""
+
+
+INFRASTRUCTURE = frozenset(Failure) - {Failure.CONTEXT_OVERFLOW}
+"""Failures that say nothing of the agent: out of the score, shown beside it, played again on resume."""
+
+
+@dataclass(frozen=True)
+class TurnRecord:
+    """One turn of a `ReplyAgent`, or one move of a `StepAgent`.
+
+    Attributes:
+        message: the user message, or the text of the board, that was answered.
+        reply: the reply as it came; None for a move.
+        actions: ids of the actions that were played.
+        reward: of the turn, with its format penalty.
+        problem: a value of `ragen_gym.envs.reply.Problem`, or None.
+        reasoning: see `Answer`; so are the next three.
+        prompt_tokens: see `Answer`.
+        completion_tokens: see `Answer`.
+        finish_reason: see `Answer`.
+        retries: see `Answer`.
+        seconds: from the question to the answer.
+    """
+
+    message: str
+    reply: str | None
+    actions: tuple[int, ...]
+    reward: float
+    problem: str | None = None
+    reasoning: str | None = None
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    finish_reason: str | None = None
+    retries: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class EpisodeRecord:
+    """One episode.
+
+    Attributes:
+        key: content hash of all that decides what was asked: suite hash, split, index, rollout, agent and its settings.
+        split: name of the split.
+        index: place of the instance in the split.
+        rollout: which of its rollouts.
+        level_id: content hash of the level.
+        noise_seed: of the episode's luck.
+        turns: what happened.
+        success: whether the goal was reached.
+        total_reward: sum of the turns' rewards.
+        terminated: the game was over.
+        truncated: a budget was spent.
+        last_board: the board at the end, as text.
+        system: the system message; empty for a `StepAgent`.
+        failure: see `Failure`; None where the episode came to its end.
+        detail: what exactly failed, or "".
+        seconds: of the whole episode.
+        cost: in the currency of the prices that were given, or None.
+    """
+
+    key: str
+    split: str
+    index: int
+    rollout: int
+    level_id: str
+    noise_seed: int
+    turns: tuple[TurnRecord, ...]
+    success: bool
+    total_reward: float
+    terminated: bool
+    truncated: bool
+    last_board: str
+    system: str = ""
+    failure: Failure | None = None
+    detail: str = ""
+    seconds: float = 0.0
+    cost: float | None = None
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def counted(self) -> bool:
+        """Whether the episode is part of the score."""
+        return self.failure not in INFRASTRUCTURE
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain JSON values."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, record: dict[str, Any]) -> EpisodeRecord:
+        """The record that `to_dict` wrote.
+
+        Raises:
+            ValueError: a field is missing or unknown.
+        """
+        try:
+            turns = tuple(TurnRecord(**{**turn, "actions": tuple(turn["actions"])}) for turn in record["turns"])
+            failure = None if record.get("failure") is None else Failure(record["failure"])
+            return cls(**{**record, "turns": turns, "failure": failure})
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"not the record of an episode: {error!r}") from error
