@@ -81,6 +81,7 @@ class EpisodeRecord:
         detail: what exactly failed, or "".
         seconds: of the whole episode.
         cost: in the currency of the prices that were given, or None.
+        extra: what else the agent or the runner wants to keep, plain JSON.
     """
 
     key: str

@@ -81,6 +81,6 @@ class Suite:
 
 
 def noise_seed(suite: Suite, split: Split, index: int, rollout: int) -> int:
-    """The seed of an episode's luck, from 0 to 2**32 - 1: its own for each instance and rollout, the same for all agents."""
+    """The seed of an episode's luck, 0 to 2**32 - 1: another for each instance and rollout, the same for all agents."""
     name = f"{suite.hash}/{split.name}/{index}/{rollout}"
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big")
