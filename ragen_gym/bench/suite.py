@@ -8,7 +8,9 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
+from ragen_gym.envs.turn import TurnEnv, make_turn
 from ragen_gym.levels import Level
+from ragen_gym.text import Vocabulary
 
 __all__ = ["Budgets", "Split", "Suite", "noise_seed"]
 
@@ -31,11 +33,14 @@ class Split:
     Attributes:
         name: such as ``"sokoban"``.
         env: name of a row of the registry, such as ``"Sokoban"``.
-        knobs: arguments of the environment beside the levels, such as ``{"success_rate": 0.8}``.
+        knobs: arguments of `make_turn` beside the levels and the budgets, such as ``{"success_rate": 0.8}``; plain
+            values, or a `Vocabulary`.
         levels: the instances, in order; the same level may occur twice, its place is what names an instance.
         budgets: what an episode may cost.
         about: one sentence for a table: what the split asks for.
         published: success rates that others report on this split, from 0 to 1, by their name and source.
+        ladder: name of the ladder of difficulty that this split is a rung of, or "". The rungs of a ladder stand in the
+            suite from easy to hard.
     """
 
     name: str
@@ -45,13 +50,23 @@ class Split:
     budgets: Budgets = field(default_factory=Budgets)
     about: str = ""
     published: dict[str, float] = field(default_factory=dict)
+    ladder: str = ""
+
+    def make_env(self) -> TurnEnv:
+        """The environment of every episode; ``reset(options={"level": …, "noise_seed": …})`` chooses the instance.
+
+        It draws from the split's first level where no level is given, so that a reset never generates one in vain.
+        """
+        return make_turn(self.env, levels=self.levels[:1], **asdict(self.budgets), **self.knobs)
 
     def content(self) -> dict[str, Any]:
         """All that decides what is played, as JSON."""
         return {
             "name": self.name,
             "env": self.env,
-            "knobs": self.knobs,
+            "knobs": {
+                knob: asdict(value) if isinstance(value, Vocabulary) else value for knob, value in self.knobs.items()
+            },
             "budgets": asdict(self.budgets),
             "levels": [level.text for level in self.levels],
         }
