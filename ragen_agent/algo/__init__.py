@@ -1,25 +1,81 @@
 """The algorithms as pure functions of tensors: no state, no model, no tokenizer.
 
-Advantages (`advantages`), the choice of groups to learn from (`filters`) and the losses (`losses`) of
-StarPO and StarPO-S (RAGEN, arXiv 2504.20073). A *row* is one episode's token sequence, `sampled` says which
-of its tokens the policy sampled, and a *group* is the set of episodes that share one level.
+For both papers' methods, StarPO and StarPO-S (RAGEN, arXiv 2504.20073; RAGEN-2, arXiv 2604.06268) and TRICO (VAGEN):
+returns compared within groups (`normalisation`), advantages of tokens with a critic (`credit`), the tokens that take
+part (`masks`), the choice of groups to learn from (`filters`), the losses (`losses`, `aggregation`, `kl`), rewards for
+form (`format_reward`), and when to stop (`stops`). A *row* is one episode's token sequence, `sampled` says which of
+its tokens the policy sampled, and a *group* is the set of episodes that share one level. Everything runs on the
+device of its arguments.
+
+| method | advantages | loss |
+|---|---|---|
+| PPO with critic | `gae`, `turn_wise_gae` or `bi_level_gae`, then `whiten` | `policy_loss`, `value_loss` |
+| GRPO | `normalised(..., "grpo")`, `broadcast_to_tokens` | `policy_loss`; as published `how="sequence_mean"` |
+| Dr. GRPO | `normalised(..., "dr_grpo")` | `policy_loss(..., how="constant", length=...)` |
+| RLOO, BRPO, ARPO, asymmetric clip | `normalised(..., name)` | `policy_loss` |
+| REINFORCE with baseline | `normalised(..., "reinforce")` | `policy_loss(..., how="sequence_sum")`, one update |
+| clip-higher, dual clip | any | `policy_loss(..., clip_high=0.28, dual_clip=3.0)` |
 """
 
-from ragen_agent.algo.advantages import broadcast_to_tokens, gae, group_normalised, whiten
-from ragen_agent.algo.filters import keep_random, keep_top, spread
-from ragen_agent.algo.losses import entropy_of, kl_penalty, masked_mean, policy_loss, value_loss
+from ragen_agent.algo.advantages import broadcast_to_tokens, whiten
+from ragen_agent.algo.aggregation import AGGREGATIONS, aggregate, loss_count, masked_mean
+from ragen_agent.algo.credit import bi_level_gae, gae, turn_wise_gae
+from ragen_agent.algo.filters import (
+    FILTERS,
+    NO_SPREAD,
+    keep_bottom,
+    keep_groups,
+    keep_min_p,
+    keep_random,
+    keep_top,
+    keep_top_p,
+    spread,
+    spread_weights,
+)
+from ragen_agent.algo.format_reward import FORMAT_REWARDS, format_reward
+from ragen_agent.algo.kl import KL_KINDS, kl_loss, kl_penalty
+from ragen_agent.algo.losses import PolicyStats, entropy_of, policy_loss, value_loss
+from ragen_agent.algo.masks import narrowed_turns, part_mask, rewards_at, turn_end_mask
+from ragen_agent.algo.normalisation import METHODS, NORMALISATIONS, group_normalised, normalised
+from ragen_agent.algo.stops import spread_stop, validation_stop
 
 __all__ = [
+    "AGGREGATIONS",
+    "FILTERS",
+    "FORMAT_REWARDS",
+    "KL_KINDS",
+    "METHODS",
+    "NORMALISATIONS",
+    "NO_SPREAD",
+    "PolicyStats",
+    "aggregate",
+    "bi_level_gae",
     "broadcast_to_tokens",
     "entropy_of",
+    "format_reward",
     "gae",
     "group_normalised",
+    "keep_bottom",
+    "keep_groups",
+    "keep_min_p",
     "keep_random",
     "keep_top",
+    "keep_top_p",
+    "kl_loss",
     "kl_penalty",
+    "loss_count",
     "masked_mean",
+    "narrowed_turns",
+    "normalised",
+    "part_mask",
     "policy_loss",
+    "rewards_at",
     "spread",
+    "spread_stop",
+    "spread_weights",
+    "turn_end_mask",
+    "turn_wise_gae",
+    "validation_stop",
     "value_loss",
     "whiten",
 ]

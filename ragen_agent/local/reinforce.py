@@ -43,7 +43,7 @@ def score(trajectories: Sequence[Trajectory], settings: Training) -> tuple[Tenso
     counted = torch.tensor([t.failure is None for t in trajectories]).view(shape)
     spread = algo.spread(returns, counted)
     groups = algo.keep_top(spread, settings.keep) if settings.starpo_s else torch.ones_like(spread, dtype=torch.bool)
-    return algo.group_normalised(returns, counted=counted), groups[:, None] & counted, spread
+    return algo.normalised(returns, counted=counted), groups[:, None] & counted, spread
 
 
 def update(

@@ -44,18 +44,18 @@ def test_group_normalised_by_hand() -> None:
     returns = torch.tensor([[1.0, 0.0, 0.0, 0.0], [0.3, 0.3, 0.3, 0.3]], dtype=torch.float64)
     close(algo.group_normalised(returns, eps=0.0), [[1.5, -0.5, -0.5, -0.5], [0.0] * 4])
     close(algo.group_normalised(returns)[0, 0], 0.75 / (0.5 + 1e-6))
-    close(algo.group_normalised(returns, "mean_only"), [[0.75, -0.25, -0.25, -0.25], [0.0] * 4])
-    close(algo.group_normalised(returns, "none"), returns)
+    close(algo.group_normalised(returns, "mean"), [[0.75, -0.25, -0.25, -0.25], [0.0] * 4])
+    close(algo.group_normalised(returns, "identity"), returns)
 
 
 def test_group_normalised_leaves_failed_episodes_out() -> None:
     returns = torch.tensor([[1.0, 0.0, float("nan")]], dtype=torch.float64)
     counted = torch.tensor([[True, True, False]])
-    close(algo.group_normalised(returns, "mean_only", counted=counted), [[0.5, -0.5, 0.0]])
+    close(algo.group_normalised(returns, "mean", counted=counted), [[0.5, -0.5, 0.0]])
     close(algo.group_normalised(returns, eps=0.0, counted=counted), [[math.sqrt(0.5), -math.sqrt(0.5), 0.0]])
 
 
-@given(data=st.data(), shape=GROUPS, mode=st.sampled_from(["grpo", "mean_only", "none"]))
+@given(data=st.data(), shape=GROUPS, mode=st.sampled_from(["mean_std", "mean", "identity"]))
 def test_group_normalised_reference(data: st.DataObject, shape: tuple[int, int], mode: str) -> None:
     returns, counted = data.draw(tensors(shape, RETURNS)), data.draw(masks(shape))
     advantages = algo.group_normalised(returns, mode, counted=counted)
@@ -65,12 +65,12 @@ def test_group_normalised_reference(data: st.DataObject, shape: tuple[int, int],
             value = float(returns[group, member])
             if not counted[group, member]:
                 expected = 0.0
-            elif mode == "none":
+            elif mode == "identity":
                 expected = value
             elif len(set(values)) == 1:
                 expected = 0.0
             else:
-                deviation = statistics.stdev(values) + 1e-6 if mode == "grpo" else 1.0
+                deviation = statistics.stdev(values) + 1e-6 if mode == "mean_std" else 1.0
                 expected = (value - statistics.fmean(values)) / deviation
             assert float(advantages[group, member]) == pytest.approx(expected, abs=1e-9)
 
@@ -324,7 +324,7 @@ YES = torch.ones(1, 1, dtype=torch.bool)
 
 
 def test_bad_input_is_told() -> None:
-    with pytest.raises(ValueError, match="mode is 'gpro'; it must be one of grpo"):
+    with pytest.raises(ValueError, match="method is 'gpro'; it must be one of identity"):
         algo.group_normalised(ONE, "gpro")
     with pytest.raises(ValueError, match="as \\(groups, members\\)"):
         algo.group_normalised(torch.ones(3))

@@ -1,0 +1,174 @@
+"""Which token earned the reward: estimates of the advantage of each sampled token with a critic.
+
+`gae` runs over the tokens of the whole trajectory, as if it were one long reply (StarPO with PPO: RAGEN, arXiv
+2504.20073). `turn_wise_gae` runs over turns and gives every token of a turn the turn's advantage. `bi_level_gae`
+first runs over turns and then, within each turn, over its tokens (TRICO of VAGEN, section on bi-level advantage
+estimation), so that the discount between turns and the discount between tokens are two numbers.
+
+All three run over a mask of tokens, VAGEN's M_adv; see `ragen_agent.algo.masks`. Tokens outside it (prompt,
+observations, template, or what a selective mask leaves out) are passed over and cost no discount. Where a turn ends
+is told by `turn_ends`, never read off the rewards: a turn that earned exactly 0 is a turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ragen_agent.algo.masks import turn_end_mask
+
+__all__ = ["bi_level_gae", "gae", "turn_wise_gae"]
+
+TurnEnds = Sequence[Sequence[int]]
+
+
+def gae(
+    rewards: Tensor, values: Tensor, sampled: Tensor, gamma: float = 1.0, lam: float = 1.0
+) -> tuple[Tensor, Tensor]:
+    """Generalised advantage estimation over the sampled tokens (arXiv 1506.02438, equation 16).
+
+    delta_t = r_t + gamma V_t' - V_t and A_t = delta_t + gamma lam A_t', where t' is the next *sampled*
+    token of the row, and V_t' = A_t' = 0 after the last one. Tokens that were not sampled (prompt,
+    observations, template) are not decisions of the policy: they are passed over and cost no discount. An
+    episode that was truncated ends as one that terminated does: the budgets belong to the task.
+
+    Args:
+        rewards: float (rows, T); a turn's reward stands at its last sampled token.
+        values: float (rows, T); values[t] is the critic's estimate before token t is sampled.
+        sampled: bool (rows, T).
+        gamma: discount per sampled token, in [0, 1].
+        lam: the trace parameter lambda, in [0, 1].
+
+    Returns:
+        advantages and returns (advantages + values), both float (rows, T) and 0 where not sampled.
+
+    Raises:
+        ValueError: shapes that differ, or a reward at a token that was not sampled, which would be lost.
+    """
+    _check(rewards, values, sampled)
+    return _backwards(rewards, values, sampled, gamma, lam)
+
+
+def turn_wise_gae(
+    rewards: Tensor,
+    values: Tensor,
+    sampled: Tensor,
+    turn_ends: TurnEnds,
+    gamma_turn: float = 1.0,
+    lam: float = 1.0,
+) -> tuple[Tensor, Tensor]:
+    """Advantages of whole turns (VAGEN, turn-level estimation), the same at every sampled token of a turn.
+
+    With e_i the last sampled token of turn i and r_i the sum of the turn's rewards:
+    delta_i = r_i + gamma_turn V(e_{i+1}) - V(e_i) and A_i = delta_i + gamma_turn lam A_{i+1}; nothing follows the
+    last turn.
+
+    Args:
+        rewards: float (rows, T), at sampled tokens only; costs inside a turn (a KL penalty) count for the turn.
+        values: float (rows, T).
+        sampled: bool (rows, T).
+        turn_ends: for each row the index of each turn's last sampled token, ascending.
+        gamma_turn: discount per turn, in [0, 1].
+        lam: the trace parameter lambda, in [0, 1].
+
+    Returns:
+        advantages, A_i at every sampled token of turn i, and returns, A_i + V(e_i) there: the critic learns one value
+        for a turn. Both float (rows, T) and 0 where not sampled.
+
+    Raises:
+        ValueError: shapes that differ, a reward at a token that was not sampled, or turns that do not fit the mask
+            (see `turn_end_mask`).
+    """
+    _check(rewards, values, sampled)
+    ends = turn_end_mask(turn_ends, sampled)
+    at_end = torch.zeros_like(rewards)
+    earned = zero = torch.zeros_like(rewards[:, 0])
+    for t in sampled.any(0).nonzero().flatten().tolist():
+        earned = earned + rewards[:, t]
+        at_end[:, t] = torch.where(ends[:, t], earned, zero)
+        earned = torch.where(ends[:, t], zero, earned)
+    advantages, returns = _backwards(at_end, values, ends, gamma_turn, lam)
+    return _from_ends(advantages, ends, sampled), _from_ends(returns, ends, sampled)
+
+
+def bi_level_gae(
+    rewards: Tensor,
+    values: Tensor,
+    sampled: Tensor,
+    turn_ends: TurnEnds,
+    gamma_turn: float = 0.95,
+    gamma_token: float = 1.0,
+    lam: float = 1.0,
+) -> tuple[Tensor, Tensor]:
+    """Advantages by turn, then by token within the turn (TRICO: VAGEN, bi-level advantage estimation).
+
+    Turn pass, from the last turn: delta_i = r_i + gamma_turn V(e_{i+1}) - V(e_i) and
+    A_i = delta_i + gamma_turn lam A_{i+1}, where e_i is the last sampled token of turn i and r_i the reward there.
+    The turn's end then stands for all that follows: r'(e_i) = A_i + V(e_i). Token pass, within each turn, from its
+    last token: A(e_i) = r'(e_i) - V(e_i) = A_i, and before it delta_t = r_t + gamma_token V_t' - V_t and
+    A_t = delta_t + gamma_token lam A_t', where t' is the next sampled token of the turn.
+
+    Args:
+        rewards: float (rows, T), at sampled tokens only: the turn's reward at its end, costs of tokens anywhere.
+        values: float (rows, T); values[t] is the critic's estimate before token t is sampled.
+        sampled: bool (rows, T).
+        turn_ends: for each row the index of each turn's last sampled token, ascending.
+        gamma_turn: discount per turn, in [0, 1]; VAGEN uses 0.95 to 0.99.
+        gamma_token: discount per sampled token within a turn, in [0, 1].
+        lam: the trace parameter lambda of both passes, in [0, 1].
+
+    Returns:
+        advantages and returns (advantages + values), both float (rows, T) and 0 where not sampled. VAGEN whitens the
+        advantages over the mask: `whiten`.
+
+    Raises:
+        ValueError: shapes that differ, a reward at a token that was not sampled, or turns that do not fit the mask
+            (see `turn_end_mask`).
+    """
+    _check(rewards, values, sampled)
+    ends = turn_end_mask(turn_ends, sampled)
+    _, following = _backwards(torch.where(ends, rewards, torch.zeros_like(rewards)), values, ends, gamma_turn, lam)
+    return _backwards(torch.where(ends, following, rewards), values, sampled, gamma_token, lam, ends)
+
+
+def _backwards(
+    rewards: Tensor, values: Tensor, mask: Tensor, gamma: float, lam: float, restarts: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """The recursion over the masked tokens, from the last; at `restarts` nothing follows, as at the row's end."""
+    advantages = torch.zeros_like(values)
+    next_value = torch.zeros_like(values[:, 0])
+    next_advantage = torch.zeros_like(next_value)
+    zero = torch.zeros_like(next_value)
+    for t in reversed(mask.any(0).nonzero().flatten().tolist()):
+        here = mask[:, t]
+        if restarts is not None:
+            next_value = torch.where(restarts[:, t], zero, next_value)
+            next_advantage = torch.where(restarts[:, t], zero, next_advantage)
+        delta = rewards[:, t] + gamma * next_value - values[:, t]
+        advantage = delta + gamma * lam * next_advantage
+        next_value = torch.where(here, values[:, t], next_value)
+        next_advantage = torch.where(here, advantage, next_advantage)
+        advantages[:, t] = torch.where(here, advantage, zero)
+    return advantages, torch.where(mask, advantages + values, torch.zeros_like(values))
+
+
+def _from_ends(x: Tensor, ends: Tensor, mask: Tensor) -> Tensor:
+    """What stands at a turn's end, at every masked token of the turn."""
+    spread_out = torch.zeros_like(x)
+    current = torch.zeros_like(x[:, 0])
+    for t in reversed(mask.any(0).nonzero().flatten().tolist()):
+        current = torch.where(ends[:, t], x[:, t], current)
+        spread_out[:, t] = torch.where(mask[:, t], current, spread_out[:, t])
+    return spread_out
+
+
+def _check(rewards: Tensor, values: Tensor, sampled: Tensor) -> None:
+    if not rewards.shape == values.shape == sampled.shape or rewards.ndim != 2:
+        raise ValueError(
+            f"rewards {tuple(rewards.shape)}, values {tuple(values.shape)}, sampled {tuple(sampled.shape)}; they "
+            "must share one shape (rows, T)"
+        )
+    if bool((rewards.ne(0) & ~sampled).any()):
+        raise ValueError("a reward stands at a token that was not sampled; put it at its turn's last sampled token")
