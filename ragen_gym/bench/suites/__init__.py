@@ -1,0 +1,160 @@
+"""Suites as data: a folder a suite, with a table ``suite.toml`` and the levels that it names as text.
+
+The table of a suite, of which only ``name`` and ``splits`` are needed, and of a split ``name``, ``env`` and ``levels``::
+
+    name = "my-suite-v0"
+    about = "What it measures."
+    temperature = 0.5
+
+    [budgets]                       # of every split; the arguments of `Budgets`
+    max_actions = 10
+
+    [[splits]]
+    name = "slippery"
+    env = "FrozenLake"
+    about = "What it asks for."
+    levels = "slippery.txt"         # beside the table, as `ragen-gym levels export` writes it
+    knobs = { success_rate = 0.5 }  # vocabulary = { name = "mine", symbols = "…" } writes boards in symbols of its own
+    budgets = { max_turns = 3 }     # over those of the suite
+    ladder = "lake"                 # a rung of this ladder of difficulty, if it is one
+    published = { "Somebody's agent" = 0.5 }
+    freeze = { count = 128 }        # how `ragen_gym.bench.suites.freeze` makes the file of levels
+
+A suite that changes gets another name: results are compared by its content hash, which covers the table and the levels.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable
+from dataclasses import asdict, fields
+from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ragen_gym.bench.suite import Budgets, Split, Suite
+from ragen_gym.envs.turn import make_turn
+from ragen_gym.text import Vocabulary
+
+__all__ = ["SUITES", "SUITE_FILE", "load_suite", "read_table", "vocabulary_knobs"]
+
+SUITE_FILE = "suite.toml"
+
+#: The folders of the suites of this package, by name.
+SUITES: dict[str, Path] = {
+    name: Path(__file__).with_name(name) for name in ("ragen-v1", "generalization-v0", "difficulty-v0", "smoke")
+}
+
+_BUDGETS = tuple(field.name for field in fields(Budgets))
+_SUITE_KEYS = ("name", "about", "temperature", "budgets", "splits")
+_SPLIT_KEYS = ("name", "env", "levels", "about", "knobs", "budgets", "published", "ladder", "freeze")
+
+
+def load_suite(name_or_path: str | Path) -> Suite:
+    """The suite of that name, or the one in a folder or a file of one's own.
+
+    Raises:
+        ValueError: there is no such suite, or what is wrong with its table or with a level.
+    """
+    if str(name_or_path) in SUITES:
+        return _load_own(str(name_or_path))
+    path = Path(name_or_path)
+    if not path.exists():
+        near = get_close_matches(str(name_or_path), SUITES, n=1)
+        hint = f" Did you mean {near[0]}?" if near else ""
+        raise ValueError(
+            f"{str(name_or_path)!r} is not a suite: choose one of {', '.join(SUITES)}, "
+            f"or give the path of a folder with a {SUITE_FILE}.{hint}"
+        )
+    return _load(path / SUITE_FILE if path.is_dir() else path)
+
+
+@cache
+def _load_own(name: str) -> Suite:
+    return _load(SUITES[name] / SUITE_FILE)
+
+
+def _load(path: Path) -> Suite:
+    table = read_table(path)
+    try:
+        temperature = table.get("temperature", 0.5)
+        if isinstance(temperature, bool) or not isinstance(temperature, int | float) or temperature < 0:
+            raise ValueError(f"temperature={temperature!r} must be a number from 0 on.")
+        splits = tuple(_split(row, table.get("budgets", {}), path.parent) for row in table["splits"])
+        return Suite(str(table["name"]), splits, float(temperature), str(table.get("about", "")))
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def read_table(path: Path) -> dict[str, Any]:
+    """The table of a suite, its keys checked.
+
+    Raises:
+        ValueError: it is no TOML, a key is missing or unknown, or two splits share a name.
+    """
+    if not path.is_file():
+        raise ValueError(f"there is no file {path}: a suite is a folder with a {SUITE_FILE}, or such a file.")
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        _check("the suite", table, _SUITE_KEYS, ("name", "splits"))
+        _check("[budgets]", table.get("budgets", {}), _BUDGETS)
+        if not isinstance(table["splits"], list) or not table["splits"]:
+            raise ValueError("splits must be a list of tables: write one [[splits]] or more.")
+        for row in table["splits"]:
+            what = f"split {row.get('name', '')!r}" if isinstance(row, dict) else "a split"
+            _check(what, row, _SPLIT_KEYS, ("name", "env", "levels"))
+            _check(f"budgets of {what}", row.get("budgets", {}), _BUDGETS)
+            _check(f"knobs of {what}", row.get("knobs", {}))
+        names = [row["name"] for row in table["splits"]]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"two splits are called {twice[0]!r}: give each a name of its own.")
+    except ValueError as error:  # a TOMLDecodeError is one, too
+        raise ValueError(f"{path}: {error}") from None
+    return table
+
+
+def vocabulary_knobs(knobs: dict[str, Any]) -> dict[str, Any]:
+    """The knobs of a table as arguments of `make_turn`.
+
+    Raises:
+        ValueError: symbols that are not a vocabulary.
+    """
+    chosen = knobs.get("vocabulary")
+    if not isinstance(chosen, dict):
+        return knobs
+    _check("vocabulary", chosen, ("name", "symbols"), ("name", "symbols"))
+    return {**knobs, "vocabulary": Vocabulary(chosen["name"], chosen["symbols"])}
+
+
+def _split(row: dict[str, Any], shared: dict[str, Any], folder: Path) -> Split:
+    try:
+        budgets = Budgets(**{**shared, **row.get("budgets", {})})
+        knobs = vocabulary_knobs(row.get("knobs", {}))
+        game = make_turn(row["env"], **asdict(budgets), **knobs).game
+        texts = game.level_texts(folder / row["levels"])
+        return Split(
+            name=row["name"],
+            env=row["env"],
+            knobs=knobs,
+            levels=tuple(game.level(game.board(text)) for text in texts),
+            budgets=budgets,
+            about=row.get("about", ""),
+            published={str(name): float(rate) for name, rate in row.get("published", {}).items()},
+            ladder=row.get("ladder", ""),
+        )
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"split {row['name']!r}: {error}") from None
+
+
+def _check(what: str, table: Any, allowed: Iterable[str] | None = None, needed: Iterable[str] = ()) -> None:
+    """A ValueError unless ``table`` is a table with only the keys ``allowed`` (None: any) and all those ``needed``."""
+    if not isinstance(table, dict):
+        raise ValueError(f"{what} must be a table, not {table!r}.")
+    for key in table:
+        if allowed is not None and key not in allowed:
+            raise ValueError(f"{what} has no key {key!r}: choose from {', '.join(allowed)}.")
+    for key in needed:
+        if key not in table:
+            raise ValueError(f"{what} lacks its {key!r}.")
