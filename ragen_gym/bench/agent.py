@@ -1,18 +1,20 @@
 """What an agent is: something that answers messages (`ReplyAgent`), or something that chooses moves (`StepAgent`).
 
-Both are asked to begin an episode and get a `Task`, so that an agent may keep what it wants for each. Everything else
-is optional. Any exception that an agent raises ends its episode as a typed failure and never the run.
+Both get the `Task` of the episode with every question. Everything else is optional; `ragen_gym.bench.agents` lists what
+else the runner looks for, and holds a template. Any exception that an agent raises ends its episode as a typed failure
+and never the run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+from ragen_gym.bench.records import Failure
 from ragen_gym.envs.turn import TurnEnv
 
-__all__ = ["Answer", "Message", "ReplyAgent", "StepAgent", "Task"]
+__all__ = ["AgentFailure", "Answer", "Message", "ReplyAgent", "StepAgent", "StopRun", "Task"]
 
 Message = Mapping[str, str]
 """``{"role": "system" | "user" | "assistant", "content": text}``."""
@@ -80,6 +82,26 @@ class StepAgent(Protocol):
 
     name: str
 
-    def act(self, observation: Any, info: dict[str, Any], task: Task) -> int:
-        """The next action, given what the environment of single moves returned last."""
+    def act(self, observation: Any, info: dict[str, Any], task: Task) -> int | Awaitable[int]:
+        """The next action, given what the environment of single moves returned last; may be a coroutine.
+
+        ``info`` also says ``actions_left`` (int) and ``action_names`` (tuple of str, by id).
+        """
         ...
+
+
+class AgentFailure(Exception):
+    """Raised by an agent to say how its episode failed; any other exception is an `Failure.AGENT_ERROR`.
+
+    Args:
+        failure: what kind of failure.
+        detail: what exactly failed, in a line.
+    """
+
+    def __init__(self, failure: Failure, detail: str) -> None:
+        super().__init__(detail)
+        self.failure, self.detail = failure, detail
+
+
+class StopRun(Exception):
+    """Raised by an agent that ends the run, as a person does; the episode in play is not kept."""
