@@ -97,7 +97,7 @@ def group_normalised(
     scaled = safe - safe.sum(dim=1, keepdim=True) / number
     if method == "leave_one_out":
         # R - (sum - R) / (n - 1) = (R - mean) n / (n - 1)
-        scaled = scaled * (number / (number - 1).clamp(min=1))
+        scaled = scaled * number / (number - 1).clamp(min=1)
     elif method != "mean":
         scaled = scaled / (deviation + eps)
     if method == "asymmetric_clip":
