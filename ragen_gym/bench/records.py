@@ -110,7 +110,7 @@ class EpisodeRecord:
 
     def to_dict(self) -> dict[str, Any]:
         """As plain JSON values."""
-        # Not `dataclasses.asdict`, which copies every value deeply and takes longer than the episode of a scripted agent.
+        # Not `dataclasses.asdict`: it copies every value deeply, which takes longer than a scripted agent's episode.
         return {**vars(self), "turns": [{**vars(turn)} for turn in self.turns]}
 
     @classmethod

@@ -1,0 +1,72 @@
+"""``human``: a person in the terminal, who sees the boards and types moves."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, TextIO
+
+from ragen_gym.bench.agent import StopRun, Task
+from ragen_gym.bench.agents.threads import in_thread
+from ragen_gym.bench.records import EpisodeRecord
+from ragen_gym.envs.reply import SEPARATOR
+
+__all__ = ["HumanAgent"]
+
+_QUIT = ("q", "quit")
+
+
+class HumanAgent:
+    """Asks for each move by name or by number; several, with ``||`` between them, are played one after the other.
+
+    Args:
+        player: a name for the record, since two people are two agents.
+        lines: where the moves come from.
+        screen: where the boards go.
+    """
+
+    name = "human"
+    concurrency = 1
+    at_terminal = True
+
+    def __init__(self, player: str = "", *, lines: TextIO | None = None, screen: TextIO | None = None) -> None:
+        self.settings = {"player": player}
+        self._lines, self._screen = lines or sys.stdin, screen or sys.stdout
+        self._planned: list[int] = []
+
+    def begin(self, task: Task) -> None:
+        """Show where the person is."""
+        self._planned = []
+        self._say(f"\n== {task.split}, level {task.index + 1} ==\n{task.env.game.description}")
+
+    def end(self, task: Task, record: EpisodeRecord) -> None:
+        """Show how the level ended."""
+        self._say(f"\n{record.last_board}\n{'Success!' if record.success else 'Not solved.'}")
+
+    async def act(self, observation: Any, info: dict[str, Any], task: Task) -> int:
+        """The next move; asks until it understands one.
+
+        Raises:
+            StopRun: the person quits, or the input ends.
+        """
+        if not self._planned:
+            names: tuple[str, ...] = info["action_names"]
+            menu = ", ".join(f"{number} {name}" for number, name in enumerate(names, 1))
+            left = info["actions_left"]
+            self._say(f"\n{task.env.board}\n{left} move{'s' * (left > 1)} left: {menu}; q quits")
+            while not self._planned:
+                self._planned = self._read(await in_thread(self._lines.readline), names)
+        return self._planned.pop(0)
+
+    def _read(self, line: str, names: tuple[str, ...]) -> list[int]:
+        words = [word.strip().casefold() for word in line.split(SEPARATOR)]
+        if not line or words[0] in _QUIT:
+            raise StopRun("the player has left")
+        known = {name.casefold(): action for action, name in enumerate(names)}
+        known |= {str(action + 1): action for action in range(len(names))}
+        if unknown := [word for word in words if word not in known]:
+            self._say(f"{unknown[0]!r} is not a move: {', '.join(names)}")
+            return []
+        return [known[word] for word in words]
+
+    def _say(self, text: str) -> None:
+        print(text, file=self._screen, flush=True)

@@ -1,0 +1,167 @@
+"""``python:module:callable``: an agent that is Python code of yours.
+
+What the callable may be:
+
+- a reply function, ``reply(messages)`` or ``reply(messages, task)``, to a str or an `Answer`;
+- a step policy, ``policy(observation, info)`` or ``policy(observation, info, task)``, to an action's id; its kind is
+  known from its first parameter's name (``observation``, ``obs`` or ``board``), from an attribute ``kind = "step"`` of
+  the function, or from the setting ``kind=step``, the last of these that says something;
+- a class with the methods of `ReplyAgent` or `StepAgent`, which is made with the settings that were given;
+- an object of such a class;
+- with ``kind=factory``, a function that returns such an object, called with the settings that were given.
+
+A coroutine function runs in the event loop, among all other episodes. A plain function may block, so it is called in a
+thread of its own, several at once: if it must not be, give ``--concurrency 1``. ``threads=false`` calls it in the event
+loop instead, which is quicker for what takes microseconds, and cannot be interrupted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from inspect import Parameter, getsourcefile, isclass, iscoroutinefunction, signature
+from pathlib import Path
+from typing import Any
+
+from ragen_gym.bench.agent import Task
+from ragen_gym.bench.agents.threads import in_thread
+
+__all__ = ["PythonAgent", "load"]
+
+_KINDS = ("reply", "step", "factory")
+_BOARDS = ("observation", "obs", "board")
+
+
+def load(target: str, *, kind: str | None = None, threads: bool = True, **arguments: Any) -> Any:
+    """The agent of ``module:callable``; see the module. The current folder is among those that modules come from.
+
+    Raises:
+        ValueError: there is no such module or callable, it is no agent, or it does not take the settings.
+    """
+    name, given = f"python:{target}", {k: v for k, v in (("kind", kind), ("threads", threads)) if v not in (None, True)}
+    if kind not in (None, *_KINDS):
+        raise ValueError(f"kind={kind!r}: choose one of {', '.join(_KINDS)}.")
+    if not isinstance(threads, bool):
+        raise ValueError(f"threads={threads!r} must be true or false.")
+    found = _find(target)
+    if kind == "factory" or isclass(found):
+        agent = _made(name, found, arguments)
+    elif arguments:
+        raise ValueError(
+            f"{name} is not a class, so it takes no settings but kind and threads: {', '.join(arguments)}."
+        )
+    else:
+        agent = found
+    if not hasattr(agent, "reply") and not hasattr(agent, "act"):
+        if not callable(agent):
+            raise ValueError(f"{name} is {agent!r}: an agent has a method `reply` or `act`, or is a function.")
+        agent = _function_agent(agent, kind, threads)
+    return PythonAgent(agent, name, {**given, **arguments}, _fingerprint(found))
+
+
+class PythonAgent:
+    """An agent under the name it was asked for by; everything else is its own.
+
+    Args:
+        agent: a `ReplyAgent` or a `StepAgent`.
+        name: see `ReplyAgent`.
+        settings: as they were given.
+        code: hash of the source, or None.
+    """
+
+    def __init__(self, agent: Any, name: str, settings: dict[str, Any], code: str | None) -> None:
+        self._agent, self.name = agent, name
+        self.settings = {**getattr(agent, "settings", {}), **settings}
+        self.circumstances = {**getattr(agent, "circumstances", {}), "code": code}
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self._agent, name)
+
+
+class _ReplyFunction:
+    def __init__(self, function: Callable[..., Any], threads: bool) -> None:
+        self._call = _caller(function, 1, threads)
+
+    def reply(self, messages: Any, task: Task) -> Any:
+        return self._call(messages, task)
+
+
+class _StepFunction:
+    def __init__(self, function: Callable[..., Any], threads: bool) -> None:
+        self._call = _caller(function, 2, threads)
+
+    def act(self, observation: Any, info: dict[str, Any], task: Task) -> Any:
+        return self._call(observation, info, task)
+
+
+def _caller(function: Callable[..., Any], needed: int, threads: bool) -> Callable[..., Any]:
+    """The function with as many of its arguments as it takes, where it is to run."""
+    kinds = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = [*signature(function).parameters.values()]
+    taken = sum(parameter.kind in kinds for parameter in parameters)
+    if any(parameter.kind is Parameter.VAR_POSITIONAL for parameter in parameters):
+        taken = needed + 1
+    if taken < needed:
+        raise ValueError(f"{function!r} takes {taken} arguments; an agent's function takes {needed} or {needed + 1}.")
+    count = min(taken, needed + 1)
+    if threads and not _is_coroutine(function):
+        return lambda *arguments: in_thread(function, *arguments[:count])
+    return lambda *arguments: function(*arguments[:count])
+
+
+def _is_coroutine(function: Callable[..., Any]) -> bool:
+    return iscoroutinefunction(function) or iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
+
+
+def _function_agent(function: Callable[..., Any], kind: str | None, threads: bool) -> _ReplyFunction | _StepFunction:
+    names = list(signature(function).parameters)
+    kind = kind or getattr(function, "kind", None) or ("step" if names and names[0] in _BOARDS else "reply")
+    if kind not in ("reply", "step"):
+        raise ValueError(f"{function!r} says it is of kind {kind!r}: a function is a 'reply' or a 'step' one.")
+    return _StepFunction(function, threads) if kind == "step" else _ReplyFunction(function, threads)
+
+
+def _find(target: str) -> Any:
+    module_name, _, path = target.partition(":")
+    if not module_name or not path:
+        raise ValueError(f"python:{target}: write it as python:module:callable, such as python:my_agent:reply.")
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        found: Any = import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name and (module_name + ".").startswith(error.name + "."):
+            raise ValueError(
+                f"python:{target}: there is no module {module_name}; it is looked for in the current folder and among "
+                f"the installed ones."
+            ) from error
+        raise
+    for part in path.split("."):
+        if not hasattr(found, part):
+            raise ValueError(f"python:{target}: {module_name} has no {path}.")
+        found = getattr(found, part)
+    return found
+
+
+def _made(name: str, factory: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+    try:
+        signature(factory).bind(**arguments)
+    except TypeError as error:
+        raise ValueError(f"{name} takes {signature(factory)}; with the settings given: {error}.") from error
+    return factory(**arguments)
+
+
+def _fingerprint(found: Any) -> str | None:
+    """Hash of the file that the code is in, so that a run can say that it has changed since."""
+    written = found if isclass(found) or hasattr(found, "__code__") else type(found)
+    try:
+        source = getsourcefile(written)
+    except TypeError:
+        return None
+    if source is None or not Path(source).is_file():
+        return None
+    return hashlib.sha256(Path(source).read_bytes()).hexdigest()[:16]

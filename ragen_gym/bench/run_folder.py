@@ -1,0 +1,247 @@
+"""The folder of a run: what was asked, every episode, the scores. `--out` names it; the same command goes on with it.
+
+    run.json         the suite and its hash, the agent and its settings, hashes of the prompts, and one entry for each
+                     session that played: when, with which versions, rollouts, limits and prices
+    episodes.jsonl   one `EpisodeRecord` a line, in the order in which they ended; only ever added to
+    summary.json     the scores
+
+An episode's line is handed to the operating system in one write as soon as the episode ends, so that a killed process
+loses no more than the episodes in play. Every two seconds, and at the end, the file is also forced onto the disk, so
+that a power cut loses little more. A line that was torn all the same (a full disk, a power cut) is left out by readers
+and cut off before the next session writes.
+
+An episode that failed for reasons of infrastructure is played again by the next session; its new record stands further
+down under the same key, and readers take the last.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ragen_gym.bench.records import EpisodeRecord
+
+__all__ = ["EpisodeLog", "RunFolder", "read_records", "write_whole"]
+
+_SYNC_SECONDS = 2.0
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file under another name and rename it, so that a reader never meets half of it."""
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, path)
+
+
+def read_records(path: Path) -> list[EpisodeRecord]:
+    """The records of an ``episodes.jsonl``, the last one of each key, in the order of the file.
+
+    A torn last line is left out; a missing file is empty.
+
+    Raises:
+        ValueError: another line is not a record.
+    """
+    lines = path.read_bytes().split(b"\n") if path.is_file() else []
+    records: dict[str, EpisodeRecord] = {}
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            record = EpisodeRecord.from_dict(json.loads(line))
+        except ValueError as error:  # not JSON, not UTF-8, or not a record
+            if number == len(lines):  # a whole line ends with a newline, so a torn one is the last
+                break
+            raise ValueError(f"{path}, line {number}: {error}; remove that line.") from error
+        records.pop(record.key, None)  # so that the new one takes its own place in the order
+        records[record.key] = record
+    return list(records.values())
+
+
+class RunFolder:
+    """A run's folder; see the module.
+
+    Args:
+        path: where it is, or is to be.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.episodes, self.summary = self.path / "episodes.jsonl", self.path / "summary.json"
+        self._run = self.path / "run.json"
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """What ``run.json`` says.
+
+        Raises:
+            ValueError: there is no run in this folder.
+        """
+        if not self._run.is_file():
+            raise ValueError(f"{self.path} holds no run (no run.json): give the folder that --out named.")
+        try:
+            info: dict[str, Any] = json.loads(self._run.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ValueError(f"{self._run} is not JSON: {error}.") from error
+        return info
+
+    def records(self) -> list[EpisodeRecord]:
+        """The episodes; see `read_records`."""
+        return read_records(self.episodes)
+
+    def begin(self, identity: Mapping[str, Any], session: Mapping[str, Any]) -> int:
+        """Begin the run, or go on with it; the number of this session, from 0.
+
+        Args:
+            identity: all that decides what is asked, plain JSON; it never changes during a run.
+            session: what may differ from one session to the next, plain JSON.
+
+        Raises:
+            ValueError: the folder holds something else, or a run with another identity.
+        """
+        if self._run.is_file():
+            info = self.info
+            _check_same(self.path, info, identity)
+        elif self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+            raise ValueError(f"--out {self.path} is neither a run nor an empty folder: choose another one.")
+        else:
+            info = {**identity, "sessions": []}
+        self.path.mkdir(parents=True, exist_ok=True)
+        info["sessions"].append(dict(session))
+        write_whole(self._run, json.dumps(info, indent=2, ensure_ascii=False) + "\n")
+        return len(info["sessions"]) - 1
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        """Replace the scores."""
+        write_whole(self.summary, json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from playing this run at the same time, where the system can (not on Windows).
+
+        Raises:
+            ValueError: another process is playing it.
+        """
+        try:
+            import fcntl
+        except ImportError:
+            yield
+            return
+        if not self.path.is_dir():  # begin() will make it; what else may be there it refuses
+            self.path.mkdir(parents=True)
+        handle = os.open(self.path, os.O_RDONLY)  # a lock on the folder leaves no file behind
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(handle)
+            raise ValueError(f"another process is playing the run in {self.path}: wait for it, or end it.") from error
+        try:
+            yield
+        finally:
+            os.close(handle)
+
+
+class EpisodeLog:
+    """``episodes.jsonl``, open for adding to; a context manager.
+
+    Args:
+        path: the file; it is mended first if its last line is torn.
+    """
+
+    def __init__(self, path: Path) -> None:
+        _mend(path)
+        self._handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0), 0o644)
+        self._synced = time.monotonic()
+
+    def append(self, record: EpisodeRecord) -> None:
+        """Add one record.
+
+        Raises:
+            OSError: the disk refuses; what was written of the line is cut off by the next session.
+        """
+        line = _line(record)
+        while line:
+            line = line[os.write(self._handle, line) :]
+        if time.monotonic() - self._synced > _SYNC_SECONDS:
+            self._sync()
+
+    def _sync(self) -> None:
+        os.fsync(self._handle)
+        self._synced = time.monotonic()
+
+    def __enter__(self) -> EpisodeLog:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self._sync()
+        finally:
+            os.close(self._handle)
+
+
+def _line(record: EpisodeRecord) -> bytes:
+    content = record.to_dict()
+    try:
+        return (json.dumps(content, ensure_ascii=False) + "\n").encode()
+    except UnicodeEncodeError:  # half a surrogate pair, which a model may write and UTF-8 may not
+        return (json.dumps(content) + "\n").encode()
+
+
+def _mend(path: Path) -> None:
+    """Cut off what follows the last newline, by itself if it is a torn line."""
+    if not path.is_file():
+        return
+    with path.open("rb+") as file:
+        whole = file.seek(0, os.SEEK_END)
+        if whole == 0:
+            return
+        end = _after_last_newline(file, whole)
+        if end == whole:
+            return
+        file.seek(end)
+        try:
+            EpisodeRecord.from_dict(json.loads(file.read()))
+        except ValueError:
+            file.truncate(end)
+        else:
+            file.write(b"\n")  # only the newline was lost
+
+
+def _after_last_newline(file: Any, whole: int) -> int:
+    """The place behind the last newline, 0 if there is none; reads backwards in blocks."""
+    place = whole
+    while place > 0:
+        start = max(0, place - 65536)
+        file.seek(start)
+        found = file.read(place - start).rfind(b"\n")
+        if found >= 0:
+            return int(start + found + 1)
+        place = start
+    return 0
+
+
+def _check_same(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Raise a ValueError that names what differs."""
+    plain = json.loads(json.dumps(now))  # tuples as lists, as they come back from the file
+    old, new = _flat({key: before.get(key) for key in plain}), _flat(plain)
+    differing = [key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]
+    if differing:
+        changes = "; ".join(f"{key} is now {new.get(key)!r} and was {old.get(key)!r}" for key in differing)
+        raise ValueError(
+            f"--out {path} holds a run of something else: {changes}. Episodes of the two do not belong into one score: "
+            f"choose another folder, or repeat the run's own suite and settings."
+        )
+
+
+def _flat(value: Any, name: str = "") -> dict[str, Any]:
+    """Nested dictionaries as one, with dotted names."""
+    if not isinstance(value, dict):
+        return {name: value}
+    flat: dict[str, Any] = {}
+    for key, inner in value.items():
+        flat |= _flat(inner, f"{name}.{key}" if name else str(key))
+    return flat
