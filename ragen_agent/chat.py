@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["ChatFormat"]
 
 _THINK, _END_THINK = "<think>", "</think>"
+REMEMBERED = 4096  # conversations' parts
 _MARKUP = re.compile(r"[^\w\s]\S*[^\w\s]")
 
 
@@ -56,6 +57,7 @@ class ChatFormat:
     deviations: tuple[str, ...]
     _control: Mapping[str, int] = field(repr=False)
     _expected: dict[tuple[str, ...], list[int]] = field(default_factory=dict, repr=False, compare=False)
+    _encoded: dict[tuple[str, ...], list[int]] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def from_tokenizer(
@@ -169,7 +171,18 @@ class ChatFormat:
         return message.strip() if self.text.trims_messages else message
 
     def _ids(self, pieces: list[str]) -> list[int]:
-        """Ids of template texts and messages in turn, a template text first and last."""
+        """Ids of template texts and messages in turn, a template text first and last.
+
+        What was encoded lately is remembered: the members of a group read the same prompt, and often the same board.
+        """
+        key = tuple(pieces)
+        if key not in self._encoded:
+            if len(self._encoded) >= REMEMBERED:
+                self._encoded.clear()
+            self._encoded[key] = self._encode_pieces(pieces)
+        return self._encoded[key].copy()
+
+    def _encode_pieces(self, pieces: list[str]) -> list[int]:
         templates = tuple(pieces[::2])
         if templates not in self._expected:
             self._expected[templates] = self._control_ids(_encode(self.tokenizer, "x".join(templates)))
@@ -222,6 +235,10 @@ class ChatFormat:
 
 
 def _encode(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+    """The ids of a text; straight from the Rust tokenizer where `transformers` would add nothing but time."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is not None and backend.truncation is None and backend.padding is None:
+        return list(backend.encode(text, add_special_tokens=False).ids)
     return list(tokenizer.encode(text, add_special_tokens=False))
 
 

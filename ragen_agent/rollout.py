@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ragen_agent.engines import Engine, Sampled
+from ragen_agent.engines import Engine, Sampled, Session
 from ragen_agent.token_mdp import TokenMDP, Trajectory
 
 __all__ = ["Instance", "group", "play"]
@@ -42,87 +42,127 @@ def play(
     seed: int,
     check: Callable[[Sequence[int]], None] | None = None,
 ) -> list[Trajectory]:
-    """One episode for each instance.
+    """One episode for each instance. Where an episode ends, the next one takes its place.
 
     Args:
         engine: samples the replies.
-        processes: token processes to use, any number: as many episodes are played at a time.
+        processes: token processes to use, any number: as many episodes are played at a time, or fewer where the
+            engine cannot hold that many.
         instances: what to play.
         temperature: of sampling, above 0.
-        seed: of sampling; equal arguments and weights give equal trajectories.
+        seed: of sampling; episode i draws from the numbers of (seed, i), whoever is played beside it.
         check: called with ids that no model sampled (prompts and glue) before they are fed; it may raise.
 
     Returns:
         Trajectories in the order of `instances`; of episodes that broke, with `failure` set.
 
     Raises:
-        ValueError: what `check` or a reset raises; or a temperature that is not positive.
+        ValueError: what `check` or a reset raises; a temperature that is not positive; or an engine that cannot hold
+            one episode.
         RuntimeError: the engine broke every episode, so that there is nothing to go on with.
     """
-    trajectories: list[Trajectory] = []
-    for start in range(0, len(instances), len(processes)):
-        batch = instances[start : start + len(processes)]
-        played = list(processes[: len(batch)])
-        for process, instance in zip(played, batch, strict=True):
-            process.reset(seed=instance.seed, options={"noise_seed": instance.noise_seed})
-        _play_batch(engine, played, temperature, seed + start, check or (lambda ids: None))
-        trajectories += [process.trajectory() for process in played]
-    reasons = [t.failure for t in trajectories if t.failure is not None and t.failure.startswith(ENGINE_ERROR)]
+    rows = min(engine.rows(process.max_tokens_per_episode) for process in processes)
+    if rows < 1:
+        raise ValueError(
+            "one episode of max_tokens_per_episode does not fit into what the engine may cache; allow fewer tokens an "
+            "episode, or more cached tokens."
+        )
+    table = _Table(engine, instances, temperature, seed, check or (lambda ids: None))
+    played = table.play(processes[:rows])
+    reasons = [t.failure for t in played if t.failure is not None and t.failure.startswith(ENGINE_ERROR)]
     if instances and len(reasons) == len(instances):
         raise RuntimeError(f"all {len(reasons)} episodes failed in the engine; the first with {reasons[0]}")
-    return trajectories
+    return played
 
 
-def _play_batch(
-    engine: Engine,
-    processes: Sequence[TokenMDP],
-    temperature: float,
-    seed: int,
-    check: Callable[[Sequence[int]], None],
-) -> None:
-    for process in processes:
-        check(process.ids)
-    live = list(processes)
-    try:
-        session = engine.start([process.ids for process in live], temperature=temperature, seed=seed)
-    except ValueError:  # of the arguments, which no other episode would change
-        raise
-    except Exception as error:
-        _fail(live, error)
-        return
-    while live:
-        rooms = [process.max_tokens_per_episode - len(process.ids) for process in live]
-        limits = [min(process.max_tokens_per_turn, room) for process, room in zip(live, rooms, strict=True)]
+class _Table:
+    """Episodes in play: `seats` are their numbers and processes, in the order of the session's rows."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        instances: Sequence[Instance],
+        temperature: float,
+        seed: int,
+        check: Callable[[Sequence[int]], None],
+    ) -> None:
+        self.engine, self.instances = engine, instances
+        self.temperature, self.seed, self.check = temperature, seed, check
+        self.session: Session | None = None
+        self.seats: list[tuple[int, TokenMDP]] = []
+
+    def play(self, processes: Sequence[TokenMDP]) -> list[Trajectory]:
+        played: dict[int, Trajectory] = {}
+        free, begun = list(processes), 0
+        while len(played) < len(self.instances):
+            new = list(zip(range(begun, len(self.instances)), free, strict=False))
+            begun, free = begun + len(new), free[len(new) :]
+            if self._seat(new):
+                self._turn()
+            over = [seat for seat in self.seats if seat[1].done]
+            self.seats = [seat for seat in self.seats if not seat[1].done]
+            played.update((episode, process.trajectory()) for episode, process in over)
+            free += [process for _, process in over]
+        return [played[episode] for episode in range(len(self.instances))]
+
+    def _seat(self, new: list[tuple[int, TokenMDP]]) -> bool:
+        """Begins episodes; False if the engine broke over it."""
+        for episode, process in new:
+            instance = self.instances[episode]
+            process.reset(seed=instance.seed, options={"noise_seed": instance.noise_seed})
+            self.check(process.ids)
+        self.seats += new
+        prompts, episodes = [process.ids for _, process in new], [episode for episode, _ in new]
         try:
-            replies = list(zip(live, session.reply(limits), strict=True))
+            if self.session is None:
+                self.session = self.engine.start(
+                    prompts, temperature=self.temperature, seed=self.seed, episodes=episodes
+                )
+            elif new:
+                self.session.join(prompts, episodes)
+        except ValueError:  # of the arguments, which no other episode would change
+            raise
+        except Exception as error:
+            self._break(error)
+            return False
+        return True
+
+    def _turn(self) -> None:
+        """One reply in every seat; those whose episode goes on are fed what follows it."""
+        assert self.session is not None
+        limits = [min(p.max_tokens_per_turn, p.max_tokens_per_episode - len(p.ids)) for _, p in self.seats]
+        try:
+            replies = list(zip(self.seats, self.session.reply(limits), strict=True))
         except Exception as error:  # out of memory, a lost device: whatever it was, these episodes cannot go on
-            _fail(live, error)
+            self._break(error)
             return
         rows, feeds = [], []
-        for row, (process, reply) in enumerate(replies):
+        for row, ((_, process), reply) in enumerate(replies):
             glue = _append(process, reply)
             if not process.done:
-                check(glue)
+                self.check(glue)
                 rows.append(row)
                 feeds.append(glue)
-        live = [live[row] for row in rows]
-        try:
-            if live:
-                session.feed(rows, feeds)
-        except Exception as error:
-            _fail(live, error)
+        if not rows:
+            self.session = None
             return
+        try:
+            self.session.feed(rows, feeds)
+        except Exception as error:
+            self._break(error)
+
+    def _break(self, error: Exception) -> None:
+        _fail([process for _, process in self.seats], error)
+        self.session = None
 
 
 def _append(process: TokenMDP, reply: Sampled) -> list[int]:
     """Appends a reply; returns what follows it unsampled. A reply that the process refuses ends its episode."""
-    glue: list[int] = []
     try:
-        for token, log_prob in zip(reply.ids, reply.log_probs, strict=True):
-            glue = process.append(token, log_prob)
+        return process.append_reply(reply.ids, reply.log_probs)
     except ValueError as error:  # an id outside the vocabulary, a log-prob that is not finite
         _fail([process], error)
-    return glue
+        return []
 
 
 def _fail(processes: Sequence[TokenMDP], error: Exception) -> None:

@@ -8,7 +8,7 @@ arXiv 2504.20073).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import gymnasium
@@ -63,8 +63,9 @@ class TokenMDP(gymnasium.Env[NDArray[np.int64], np.int64]):
     - `max_tokens_per_episode`: the most tokens that the prefix may have, prompt and glue included.
 
     ## Batched rollouts
-    An engine that decodes many episodes at once calls `append(token, log_prob)` instead of `step(token)`,
-    reads what to feed next from its result, and takes `trajectory()` when `done`.
+    An engine that decodes many episodes at once calls `append_reply(ids, log_probs)` once a turn, or
+    `append(token, log_prob)`, instead of `step(token)`, reads what to feed next from its result, and takes
+    `trajectory()` when `done`.
     """
 
     def __init__(
@@ -150,13 +151,7 @@ class TokenMDP(gymnasium.Env[NDArray[np.int64], np.int64]):
         """
         if self.done:
             raise gymnasium.error.ResetNeeded("the episode is over; call reset() before the next token")
-        if not 0 <= token < self._vocabulary:
-            raise ValueError(
-                f"token id {token} is outside the tokenizer's vocabulary of {self._vocabulary}; "
-                "forbid such ids when sampling"
-            )
-        if not math.isfinite(log_prob):
-            raise ValueError(f"the log-probability of a sampled token is {log_prob}; the model's logits are broken")
+        self._check(token, log_prob)
         self.ids.append(token)
         self._log_probs.append(log_prob)
         length = len(self.ids) - self._start
@@ -170,6 +165,38 @@ class TokenMDP(gymnasium.Env[NDArray[np.int64], np.int64]):
                 cut = "turn"
             else:
                 return []
+        return self._end_turn(cut)
+
+    def append_reply(self, ids: Sequence[int], log_probs: Sequence[float]) -> list[int]:
+        """Append a whole reply at once, as `append` does token by token, but for what is checked first.
+
+        Args:
+            ids: the sampled ids of one turn: it ends at the last of them, and not before.
+            log_probs: their log-probabilities.
+
+        Returns:
+            the ids that follow, see `append`.
+
+        Raises:
+            ValueError: see `append`; or the turn ends earlier or later than the ids. Nothing was appended then.
+            gymnasium.error.ResetNeeded: the episode is over, or none has begun.
+        """
+        if self.done:
+            raise gymnasium.error.ResetNeeded("the episode is over; call reset() before the next token")
+        room = min(self.max_tokens_per_turn, self.max_tokens_per_episode - self._start)
+        stops = self.chat.stop_ids
+        ends = bool(ids) and (ids[-1] in stops or len(ids) == room)
+        if len(ids) != len(log_probs) or not ends or len(ids) > room or not stops.isdisjoint(ids[:-1]):
+            raise ValueError(
+                f"a reply of {len(ids)} tokens and {len(log_probs)} log-probabilities is not one whole turn; it must "
+                f"end with its first stop token or its {room}th token"
+            )
+        if min(ids) < 0 or max(ids) >= self._vocabulary or not all(map(math.isfinite, log_probs)):
+            for token, log_prob in zip(ids, log_probs, strict=True):
+                self._check(token, log_prob)
+        self.ids += ids
+        self._log_probs += log_probs
+        cut = None if ids[-1] in stops else "episode" if len(self.ids) >= self.max_tokens_per_episode else "turn"
         return self._end_turn(cut)
 
     def fail(self, reason: str) -> None:
@@ -217,6 +244,15 @@ class TokenMDP(gymnasium.Env[NDArray[np.int64], np.int64]):
     def close(self) -> None:
         """Close the turn environment."""
         self.env.close()
+
+    def _check(self, token: int, log_prob: float) -> None:
+        if not 0 <= token < self._vocabulary:
+            raise ValueError(
+                f"token id {token} is outside the tokenizer's vocabulary of {self._vocabulary}; "
+                "forbid such ids when sampling"
+            )
+        if not math.isfinite(log_prob):
+            raise ValueError(f"the log-probability of a sampled token is {log_prob}; the model's logits are broken")
 
     def _end_turn(self, cut: str | None) -> list[int]:
         """Give the reply to the environment; append and return what follows it."""

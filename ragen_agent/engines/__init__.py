@@ -22,7 +22,11 @@ class Sampled:
 
 
 class Session(Protocol):
-    """One batch of rows in play. Rows are numbered by their place among those still kept."""
+    """Rows in play. They are numbered by their place among those still kept, new ones after the old."""
+
+    def join(self, prompts: Sequence[Sequence[int]], episodes: Sequence[int]) -> None:
+        """Appends one row for each prompt; `episodes` are numbers that no other row of the session has."""
+        ...
 
     def reply(self, limits: Sequence[int]) -> list[Sampled]:
         """Samples for every row until a stop id or `limits[row]` tokens, whichever comes first."""
@@ -36,6 +40,15 @@ class Session(Protocol):
 class Engine(Protocol):
     """Continues token ids. It never sees text, so nothing that was sampled is ever encoded a second time."""
 
-    def start(self, prompts: Sequence[Sequence[int]], *, temperature: float, seed: int) -> Session:
-        """Opens a session with one row for each prompt; equal arguments and weights give equal samples."""
+    def start(
+        self, prompts: Sequence[Sequence[int]], *, temperature: float, seed: int, episodes: Sequence[int] | None = None
+    ) -> Session:
+        """Opens a session with one row for each prompt; equal arguments and weights give equal samples.
+
+        `episodes` number the rows, by default from 0 on. A row's samples depend on the seed and on its own number.
+        """
+        ...
+
+    def rows(self, tokens: int) -> int:
+        """How many rows of so many tokens a session may hold at a time."""
         ...

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import cache
 
 from tokenizers import AddedToken
 from tokenizers.pre_tokenizers import ByteLevel
@@ -69,16 +70,21 @@ def check_known(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> None:
 
     Any other tokenizer passes: spelling is what it was trained on.
     """
-    known = tokenizer.added_tokens_decoder
-    if START not in tokenizer.get_vocab() or f"{ROLES[0]}\n" not in tokenizer.get_vocab():
-        return
-    spelled = [place for place, index in enumerate(ids) if index not in known]
-    if spelled:
+    known = _known(tokenizer)
+    if known and not known.issuperset(ids):
+        spelled = [place for place, index in enumerate(ids) if index not in known]
         nearby = ids[max(0, spelled[0] - 8) : spelled[0] + 12]
         raise ValueError(
             f"the small model's tokenizer lacks a word, here: {tokenizer.decode(list(nearby))!r}. It was made from "
             "another game's texts: train a model on this game, or give --model a model with a general tokenizer."
         )
+
+
+@cache
+def _known(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
+    """The ids of words, of a tokenizer that `build_tokenizer` made; none of any other."""
+    made_here = {START, f"{ROLES[0]}\n"} <= tokenizer.get_vocab().keys()
+    return frozenset(tokenizer.added_tokens_decoder) if made_here else frozenset()
 
 
 def _phrases(levels: Sequence[Sequence[str]]) -> set[str]:

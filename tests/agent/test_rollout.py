@@ -35,9 +35,17 @@ class Breaking:
     def __init__(self, engine: TorchEngine, turns: Sequence[int], error: BaseException | None = None) -> None:
         self.engine, self.turns, self.error, self.asked = engine, turns, error, 0
 
-    def start(self, prompts: Sequence[Sequence[int]], *, temperature: float, seed: int) -> Breaking:
-        self.session: TorchSession = self.engine.start(prompts, temperature=temperature, seed=seed)
+    def start(
+        self, prompts: Sequence[Sequence[int]], *, temperature: float, seed: int, episodes: Sequence[int] | None = None
+    ) -> Breaking:
+        self.session: TorchSession = self.engine.start(prompts, temperature=temperature, seed=seed, episodes=episodes)
         return self
+
+    def join(self, prompts: Sequence[Sequence[int]], episodes: Sequence[int]) -> None:
+        self.session.join(prompts, episodes)
+
+    def rows(self, tokens: int) -> int:
+        return self.engine.rows(tokens)
 
     def feed(self, rows: Sequence[int], ids: Sequence[Sequence[int]]) -> None:
         self.session.feed(rows, ids)
