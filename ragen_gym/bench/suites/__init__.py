@@ -1,6 +1,6 @@
-"""Suites as data: a folder a suite, with a table ``suite.toml`` and the levels that it names as text.
+"""Suites as data: a folder each, with a table ``suite.toml`` and the level files that it names.
 
-The table of a suite, of which only ``name`` and ``splits`` are needed, and of a split ``name``, ``env`` and ``levels``::
+A table, of which a suite needs only ``name`` and ``splits``, and a split only ``name``, ``env`` and ``levels``::
 
     name = "my-suite-v0"
     about = "What it measures."
@@ -14,7 +14,7 @@ The table of a suite, of which only ``name`` and ``splits`` are needed, and of a
     env = "FrozenLake"
     about = "What it asks for."
     levels = "slippery.txt"         # beside the table, as `ragen-gym levels export` writes it
-    knobs = { success_rate = 0.5 }  # vocabulary = { name = "mine", symbols = "…" } writes boards in symbols of its own
+    knobs = { success_rate = 0.5 }  # vocabulary = { name = "mine", symbols = "…" } is one of them
     budgets = { max_turns = 3 }     # over those of the suite
     ladder = "lake"                 # a rung of this ladder of difficulty, if it is one
     published = { "Somebody's agent" = 0.5 }
@@ -52,7 +52,7 @@ _SPLIT_KEYS = ("name", "env", "levels", "about", "knobs", "budgets", "published"
 
 
 def load_suite(name_or_path: str | Path) -> Suite:
-    """The suite of that name, or the one in a folder or a file of one's own.
+    """The suite of that name, or of a folder or a file of one's own.
 
     Raises:
         ValueError: there is no such suite, or what is wrong with its table or with a level.

@@ -1,0 +1,81 @@
+"""Two runs of one suite: how much better one agent does on the instances that both played, and whether that is luck."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from ragen_gym.bench.records import EpisodeRecord
+from ragen_gym.bench.statistics import Difference, paired_difference, percent
+from ragen_gym.bench.suite import Suite
+from ragen_gym.bench.tally import Tally, by_split, tally
+
+__all__ = ["compare"]
+
+
+def compare(
+    suite: Suite,
+    first: tuple[str, Iterable[EpisodeRecord]],
+    second: tuple[str, Iterable[EpisodeRecord]],
+) -> dict[str, Any]:
+    """The paired comparison of two runs, as plain JSON.
+
+    ``{"suite", "hash", "first", "second", "splits": {name: {"first", "second", "difference": {value, low, high, p,
+    levels}, "told", "sentence"}}}``: the success rates of both on the instances that both played, the first's less the
+    second's with its bootstrap interval, whether that can be told from zero, and the same in words. Splits that one of
+    them did not play are left out.
+
+    Args:
+        suite: what both played.
+        first: the name of an agent, and its episodes.
+        second: the same of the other.
+
+    Raises:
+        ValueError: a record is not of this suite.
+    """
+    (one, first_records), (other, second_records) = first, second
+    tallies = {split.name: tally(records) for split, records in by_split(suite, second_records)}
+    splits = {}
+    for split, records in by_split(suite, first_records):
+        both = tally(records), tallies.get(split.name)
+        if both[1] is not None and len(np.intersect1d(both[0].indices, both[1].indices)):
+            splits[split.name] = _compare_split(one, other, both[0], both[1])
+    return {"suite": suite.name, "hash": suite.hash, "first": one, "second": other, "splits": splits}
+
+
+def _compare_split(one: str, other: str, first: Tally, second: Tally) -> dict[str, Any]:
+    common = np.intersect1d(first.indices, second.indices)
+    rates = []
+    for counts in (first, second):
+        of_common = np.isin(counts.indices, common)
+        rates.append(counts.successes[of_common] / counts.rollouts[of_common])
+    levels = [level for index, level in zip(first.indices, first.levels, strict=True) if index in common]
+    difference = paired_difference(rates[0], rates[1], levels)
+    ends = (end if np.isfinite(end) else None for end in (difference.low, difference.high))
+    return {
+        "first": float(rates[0].mean()),
+        "second": float(rates[1].mean()),
+        "difference": {
+            "value": difference.value,
+            **dict(zip(("low", "high"), ends, strict=True)),
+            "p": difference.p,
+            "levels": difference.levels,
+        },
+        "told": difference.told,
+        "sentence": _sentence(one, other, difference),
+    }
+
+
+def _sentence(one: str, other: str, difference: Difference) -> str:
+    if not np.isfinite(difference.low):
+        return f"One level is too few to compare {one} with {other}."
+    above = difference.value >= 0
+    low, high = (difference.low, difference.high) if above else (-difference.high, -difference.low)
+    points = (
+        f"{percent(abs(difference.value), '')} points ({percent(low, '')} to {percent(high, '')}, "
+        f"{difference.levels} levels)"
+    )
+    verdict = f"{one} is {'above' if above else 'below'} {other} by {points}"
+    return f"{verdict}." if difference.told else f"{verdict}, which cannot be told from no difference."

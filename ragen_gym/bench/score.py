@@ -1,0 +1,225 @@
+"""The score of a run: success between random and optimal play on the same instances, and what it took.
+
+`score` gives plain JSON, which a run keeps as ``summary.json``::
+
+    {"suite", "hash", "agent", "overall": {…}, "splits": {name: {…}}}
+
+``overall`` holds means over the splits and sums of what they took. A split's entry holds, of the episodes that count
+(one that failed for reasons of infrastructure does not):
+
+- ``env``, ``about``, ``ladder``, ``published``: as in `Split`.
+- ``instances``, ``played``, ``levels``, ``rollouts``: instances of the split; those of which an episode counts; how many
+  different levels these are; the most rollouts of one.
+- ``success``: {rate, low, high, n}, the share of episodes that succeeded, with Wilson's interval, which takes every
+  episode as independent.
+- ``clustered``: {rate, low, high, n}, the same as a mean over instances (avg@k), with an interval clustered by level.
+  Where ``n`` of ``success`` exceeds ``levels``, this is the interval to believe.
+- ``random``: {rate, low, high, n}, uniformly random moves on the instances played.
+- ``optimal``: {rate, low, high, n}, the oracle on the same instances and rollouts, with the same luck.
+- ``optimal_expected``: the oracle's exact chance of success, the mean over the instances played.
+- ``normalised``: {value, low, high}, ``success`` on the scale from ``random`` (0) to ``optimal`` (1); None where
+  optimal play is no better than random play.
+- ``told_from_random``, ``sentence``: whether ``random`` lies outside ``clustered``, and the same in words.
+- ``detectable``: the smallest difference to another agent that as many levels would show; see `detectable_difference`.
+- ``return``, ``random_return``, ``optimal_return``: the mean sum of rewards: the agent's {mean, low, high, n}, that
+  of random play, and the highest that can be expected.
+- ``regret``: {mean, low, high, n}, ``optimal_return`` less the agent's, instance by instance.
+- ``steps_over_optimal``: {mean, n}, moves beyond a shortest solution in the episodes that succeeded; None in a game of
+  chance, and where none succeeded.
+- ``pass_at``, ``pass_hat``: {k: {rate, low, high, n}}, unbiased pass@k and pass^k with intervals clustered by level.
+- ``malformed``: {rate, n, problems}, the share of replies with a problem, and how many have which; None without replies.
+- ``turns``, ``actions``: their mean number in an episode.
+- ``seconds``: {median, p95, total}, of an answer, and of all episodes, with those that failed.
+- ``tokens``: {prompt, completion}, and ``cost``: of all episodes, with those that failed; None where nothing is known.
+- ``failures``: {kind: number}, and ``excluded``: how many of these are out of the score.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ragen_gym.bench.baselines import RANDOM_ROLLOUTS, Baseline, baseline, oracle_episodes
+from ragen_gym.bench.records import EpisodeRecord
+from ragen_gym.bench.statistics import (
+    Estimate,
+    against_random,
+    clustered_mean,
+    clustered_rate,
+    detectable_difference,
+    pass_at,
+    pass_hat,
+    wilson,
+)
+from ragen_gym.bench.suite import Split, Suite
+from ragen_gym.bench.tally import Tally, by_split, tally
+
+__all__ = ["score"]
+
+
+def score(suite: Suite, records: Iterable[EpisodeRecord], agent: str) -> dict[str, Any]:
+    """The summary of a run; see the module. Splits of which there is no record are left out.
+
+    Raises:
+        ValueError: a record is not of this suite.
+        ragen_gym.games.sokoban.solve.NotSolvedError: a board is too hard for the oracle.
+    """
+    splits = {split.name: _score_split(suite, split, own) for split, own in by_split(suite, records)}
+    return {
+        "suite": suite.name,
+        "hash": suite.hash,
+        "agent": agent,
+        "overall": _overall(list(splits.values())),
+        "splits": splits,
+    }
+
+
+def _score_split(suite: Suite, split: Split, records: Sequence[EpisodeRecord]) -> dict[str, Any]:
+    counts = tally(records)
+    about = {
+        "env": split.env,
+        "about": split.about,
+        "ladder": split.ladder,
+        "published": dict(split.published),
+        "instances": len(split.levels),
+        "played": len(counts.indices),
+        "levels": len(set(counts.levels)),
+        "rollouts": int(counts.rollouts.max(initial=0)),
+    }
+    effort = _replies(counts.episodes) | _effort(records)
+    if not counts.episodes:  # only failures of the infrastructure: nothing is known
+        nothing = {"rate": None, "low": 0.0, "high": 1.0, "n": 0}
+        return {**about, "success": nothing, **effort}
+    return {**about, **_success(suite, split, counts), **_rewards(suite, split, counts), **_passes(counts), **effort}
+
+
+def _success(suite: Suite, split: Split, counts: Tally) -> dict[str, Any]:
+    expected = baseline(split)
+    successes, n = int(counts.successes.sum()), int(counts.rollouts.sum())
+    success = wilson(successes, n)
+    clustered = clustered_rate(counts.successes / counts.rollouts, counts.levels, n)
+    random = _random(expected, counts)
+    optimal = _optimal(suite, split, counts)
+    told, sentence = against_random(clustered, random.value)
+    return {
+        "success": success.to_dict("rate"),
+        "clustered": clustered.to_dict("rate"),
+        "random": random.to_dict("rate"),
+        "optimal": optimal.to_dict("rate"),
+        "optimal_expected": float(expected.optimal_success[counts.indices].mean()),
+        "normalised": _normalised(success, random.value, optimal.value),
+        "told_from_random": told,
+        "sentence": sentence,
+        "detectable": detectable_difference(clustered.value, len(set(counts.levels))),
+    }
+
+
+def _random(expected: Baseline, counts: Tally) -> Estimate:
+    n = RANDOM_ROLLOUTS * len(counts.indices)
+    return wilson(round(RANDOM_ROLLOUTS * float(expected.random_success[counts.indices].sum())), n)
+
+
+def _optimal(suite: Suite, split: Split, counts: Tally) -> Estimate:
+    rollouts = {record.rollout for record in counts.episodes}
+    played = {rollout: oracle_episodes(suite, split, rollout) for rollout in rollouts}
+    return wilson(sum(played[r.rollout][r.index].success for r in counts.episodes), len(counts.episodes))
+
+
+def _normalised(success: Estimate, random: float, optimal: float) -> dict[str, float] | None:
+    if optimal <= random:
+        return None
+    ends = ("value", success.value), ("low", success.low), ("high", success.high)
+    return {name: (rate - random) / (optimal - random) for name, rate in ends}
+
+
+def _rewards(suite: Suite, split: Split, counts: Tally) -> dict[str, Any]:
+    expected = baseline(split)
+    best = expected.optimal_return[counts.indices]
+    return {
+        "return": clustered_mean(counts.returns, counts.levels).to_dict("mean"),
+        "random_return": float(expected.random_return[counts.indices].mean()),
+        "optimal_return": float(best.mean()),
+        "regret": clustered_mean(best - counts.returns, counts.levels).to_dict("mean"),
+        "steps_over_optimal": _steps_over_optimal(suite, split, counts),
+    }
+
+
+def _steps_over_optimal(suite: Suite, split: Split, counts: Tally) -> dict[str, float] | None:
+    if split.make_env().game.stochastic:
+        return None
+    shortest = oracle_episodes(suite, split, 0)
+    over = [_moves(record) - shortest[record.index].moves for record in counts.episodes if record.success]
+    return {"mean": float(np.mean(over)), "n": len(over)} if over else None
+
+
+def _passes(counts: Tally) -> dict[str, Any]:
+    most = int(counts.rollouts.max())
+    powers = [2**i for i in range(most.bit_length()) if 2**i <= most]
+    passes: dict[str, dict[str, Any]] = {"pass_at": {}, "pass_hat": {}}
+    for k in sorted({*powers, most}):
+        enough = counts.rollouts >= k
+        levels = [level for level, kept in zip(counts.levels, enough, strict=True) if kept]
+        rollouts, successes = counts.rollouts[enough], counts.successes[enough]
+        for name, share in (("pass_at", pass_at), ("pass_hat", pass_hat)):
+            rate = clustered_rate(share(successes, rollouts, k), levels, int(rollouts.sum()))
+            passes[name][str(k)] = rate.to_dict("rate")
+    return passes
+
+
+def _replies(episodes: Sequence[EpisodeRecord]) -> dict[str, Any]:
+    """How the agent answered in the episodes that count."""
+    if not episodes:
+        return {"malformed": None, "turns": None, "actions": None}
+    problems = [turn.problem for record in episodes for turn in record.turns if turn.reply is not None]
+    found = Counter(str(problem) for problem in problems if problem is not None)
+    malformed = {"rate": found.total() / len(problems), "n": len(problems), "problems": dict(sorted(found.items()))}
+    return {
+        "malformed": malformed if problems else None,
+        "turns": float(np.mean([len(record.turns) for record in episodes])),
+        "actions": float(np.mean([_moves(record) for record in episodes])),
+    }
+
+
+def _effort(records: Sequence[EpisodeRecord]) -> dict[str, Any]:
+    """What all episodes took, with those that failed."""
+    turns = [turn for record in records for turn in record.turns]
+    waits = [turn.seconds for turn in turns]
+    costs = [record.cost for record in records if record.cost is not None]
+    prompt = [turn.prompt_tokens for turn in turns if turn.prompt_tokens is not None]
+    completion = [turn.completion_tokens for turn in turns if turn.completion_tokens is not None]
+    failures = Counter(str(record.failure) for record in records if record.failure is not None)
+    return {
+        "seconds": {
+            "median": float(np.median(waits)) if waits else None,
+            "p95": float(np.percentile(waits, 95)) if waits else None,
+            "total": float(sum(record.seconds for record in records)),
+        },
+        "tokens": {"prompt": sum(prompt), "completion": sum(completion)} if prompt or completion else None,
+        "cost": sum(costs) if costs else None,
+        "failures": dict(sorted(failures.items())),
+        "excluded": sum(not record.counted for record in records),
+    }
+
+
+def _moves(record: EpisodeRecord) -> int:
+    return sum(len(turn.actions) for turn in record.turns)
+
+
+def _overall(splits: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Means over splits, each as heavy as the next, and sums of what they took."""
+    rates = [split["success"]["rate"] for split in splits if split["success"]["rate"] is not None]
+    normalised = [split["normalised"]["value"] for split in splits if split.get("normalised")]
+    costs = [split["cost"] for split in splits if split["cost"] is not None]
+    tokens = [split["tokens"] for split in splits if split["tokens"] is not None]
+    return {
+        "success": float(np.mean(rates)) if rates else None,
+        "normalised": float(np.mean(normalised)) if normalised else None,
+        "episodes": sum(split["success"]["n"] for split in splits),
+        "excluded": sum(split["excluded"] for split in splits),
+        "seconds": sum(split["seconds"]["total"] for split in splits),
+        "tokens": {kind: sum(t[kind] for t in tokens) for kind in ("prompt", "completion")} if tokens else None,
+        "cost": sum(costs) if costs else None,
+    }

@@ -1,0 +1,260 @@
+"""Intervals, pass@k and comparisons, by scipy.
+
+A level that is played several times, in several rollouts or because a suite repeats it, gives episodes that resemble
+each other. So everything but `wilson` is clustered by level: what varies is taken to be the levels, and the episodes of
+one level count together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+try:
+    from scipy import special, stats
+except ImportError as error:
+    raise ImportError("the statistics of benchmarks need scipy: run `pip install 'ragen-gym[bench]'`.") from error
+
+__all__ = [
+    "CONFIDENCE",
+    "Difference",
+    "Estimate",
+    "against_random",
+    "clustered_mean",
+    "clustered_rate",
+    "detectable_difference",
+    "paired_difference",
+    "pass_at",
+    "pass_hat",
+    "percent",
+    "wilson",
+]
+
+#: Of every interval.
+CONFIDENCE = 0.95
+
+_RESAMPLES, _SEED = 9999, 0
+
+Values = Sequence[float] | npt.NDArray[np.floating[Any]]
+Counts = npt.NDArray[np.integer[Any]]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number with its interval.
+
+    Attributes:
+        value: the estimate.
+        low: lower end of its interval.
+        high: upper end of its interval.
+        n: how many values it is made of.
+    """
+
+    value: float
+    low: float
+    high: float
+    n: int
+
+    def to_dict(self, name: str) -> dict[str, float | None]:
+        """``{name: value, "low": …, "high": …, "n": …}``; an infinite end, which JSON does not know, is None."""
+        low, high = (end if np.isfinite(end) else None for end in (self.low, self.high))
+        return {name: self.value, "low": low, "high": high, "n": self.n}
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How much better one agent does than another on the same levels.
+
+    Attributes:
+        value: the mean of the first less the mean of the second.
+        low: lower end of its bootstrap interval.
+        high: upper end of its bootstrap interval.
+        p: of a permutation test: how often a difference is as large when each level's signs are drawn by lot.
+        levels: how many levels both played.
+    """
+
+    value: float
+    low: float
+    high: float
+    p: float
+    levels: int
+
+    @property
+    def told(self) -> bool:
+        """Whether it can be told from zero: zero is outside the interval, and the permutation test agrees."""
+        return (self.low > 0 or self.high < 0) and self.p < 1 - CONFIDENCE
+
+
+def wilson(successes: int, n: int) -> Estimate:
+    """A share of independent successes with Wilson's score interval (Wilson, JASA 22, 1927).
+
+    Raises:
+        ValueError: ``n`` is below 1, or ``successes`` is not from 0 to ``n``.
+    """
+    interval = stats.binomtest(successes, n).proportion_ci(CONFIDENCE, method="wilson")
+    return Estimate(successes / n, float(interval.low), float(interval.high), n)
+
+
+def clustered_mean(values: Values, clusters: Sequence[Any]) -> Estimate:
+    """The mean of values with the t interval of its clustered standard error.
+
+    Args:
+        values: floats (n,), n from 1 on.
+        clusters: what each of them belongs to, (n,).
+    """
+    x = np.asarray(values, np.float64)
+    sums, _ = _by_cluster(x - x.mean(), clusters)
+    half = stats.t.ppf((1 + CONFIDENCE) / 2, len(sums) - 1) * _error(sums, len(x)) if len(sums) > 1 else np.inf
+    return Estimate(float(x.mean()), float(x.mean() - half), float(x.mean() + half), len(x))
+
+
+def clustered_rate(values: Values, clusters: Sequence[Any], episodes: int) -> Estimate:
+    """The mean of shares with Korn and Graubard's interval, which also holds near 0 and 1.
+
+    It is the exact interval of Clopper and Pearson for as many independent episodes as would give the clustered
+    standard error (Korn and Graubard, Survey Methodology 24, 1998). Where all shares are 0, or all 1, it takes the
+    number of clusters.
+
+    Args:
+        values: one share from 0 to 1 for each instance, (n,), n from 1 on.
+        clusters: the level of each instance, (n,).
+        episodes: how many episodes the shares are made of; more than these cannot be independent.
+    """
+    x = np.asarray(values, np.float64)
+    rate = float(x.mean())
+    sums, _ = _by_cluster(x - rate, clusters)
+    if len(sums) < 2:
+        return Estimate(rate, 0.0, 1.0, len(x))
+    if 0 < rate < 1:
+        variance = _error(sums, len(x)) ** 2
+        size = min(rate * (1 - rate) / variance, episodes) if variance > 0 else episodes
+        upper = (1 + CONFIDENCE) / 2
+        size *= float(stats.t.ppf(upper, max(episodes - 1, 1)) / stats.t.ppf(upper, len(sums) - 1)) ** 2
+    else:
+        size = len(sums)
+    hits, tail = rate * size, (1 - CONFIDENCE) / 2
+    low = float(stats.beta.ppf(tail, hits, size - hits + 1)) if rate > 0 else 0.0
+    high = float(stats.beta.ppf(1 - tail, hits + 1, size - hits)) if rate < 1 else 1.0
+    return Estimate(rate, low, high, len(x))
+
+
+def pass_at(successes: Counts, rollouts: Counts, k: int) -> npt.NDArray[np.float64]:
+    """Unbiased pass@k of each instance: the chance that k of its rollouts hold a success.
+
+    That is 1 - C(n - c, k) / C(n, k) (Chen et al., arXiv 2107.03374, section 2.1).
+
+    Args:
+        successes: c, integers (instances,).
+        rollouts: n, integers (instances,), each at least ``k``.
+        k: from 1 on.
+    """
+    none: npt.NDArray[np.float64] = special.binom(rollouts - successes, k) / special.binom(rollouts, k)
+    return 1 - none
+
+
+def pass_hat(successes: Counts, rollouts: Counts, k: int) -> npt.NDArray[np.float64]:
+    """Unbiased pass^k of each instance: the chance that k of its rollouts are all successes.
+
+    That is C(c, k) / C(n, k) (Yao et al., arXiv 2406.12045, section 5.1). Arguments as in `pass_at`.
+    """
+    all_of_them: npt.NDArray[np.float64] = special.binom(successes, k) / special.binom(rollouts, k)
+    return all_of_them
+
+
+def paired_difference(first: Values, second: Values, clusters: Sequence[Any]) -> Difference:
+    """The mean difference of two agents on the same instances, its bootstrap interval and a permutation test.
+
+    Both resample whole levels, 9,999 times from a fixed seed; the interval is the bias-corrected and accelerated one
+    (Efron, JASA 82, 1987).
+
+    Args:
+        first: floats (n,), n from 1 on.
+        second: floats (n,), of the same instances.
+        clusters: the level of each instance, (n,).
+    """
+    d = np.asarray(first, np.float64) - np.asarray(second, np.float64)
+    sums, counts = _by_cluster(d, clusters)
+    value, levels = float(d.mean()), len(sums)
+    if levels < 2:
+        return Difference(value, -np.inf, np.inf, 1.0, levels)
+    p = stats.permutation_test(
+        (sums,),
+        lambda x, axis=-1: x.sum(axis),
+        permutation_type="samples",
+        vectorized=True,
+        n_resamples=_RESAMPLES,
+        random_state=np.random.default_rng(_SEED),
+    ).pvalue
+    if np.allclose(sums, value * counts):  # the same on every level: there is nothing to resample
+        return Difference(value, value, value, float(p), levels)
+    interval = stats.bootstrap(
+        (sums, counts),
+        lambda total, n, axis=-1: total.sum(axis) / n.sum(axis),
+        paired=True,
+        vectorized=True,
+        confidence_level=CONFIDENCE,
+        n_resamples=_RESAMPLES,
+        method="BCa",
+        random_state=np.random.default_rng(_SEED),
+    ).confidence_interval
+    return Difference(value, float(interval.low), float(interval.high), float(p), levels)
+
+
+def detectable_difference(rate: float, n: int, power: float = 0.8) -> float:
+    """The smallest difference of two agents' rates that ``n`` episodes of each would show, four times of five.
+
+    By the arcsine transformation, whose variance does not depend on the rate (Cohen, Statistical Power Analysis, 1988,
+    section 6.4), for a two-sided test of independent episodes. Two agents on the same levels are compared in pairs,
+    which can show a smaller one.
+
+    Args:
+        rate: of the first agent; the other's is above it, or below where there is no room above.
+        n: independent episodes of each, from 1 on.
+        power: chance of seeing it.
+    """
+    if n < 1:
+        raise ValueError(f"n={n} must be from 1 on.")
+    half = (stats.norm.ppf((1 + CONFIDENCE) / 2) + stats.norm.ppf(power)) / np.sqrt(2 * n)
+    angle = np.arcsin(np.sqrt(rate))
+    above = np.sin(min(angle + half, np.pi / 2)) ** 2 - rate
+    below = rate - np.sin(max(angle - half, 0)) ** 2
+    return float(above if angle + half <= np.pi / 2 else below if angle >= half else max(above, below))
+
+
+def against_random(rate: Estimate, random: float) -> tuple[bool, str]:
+    """Whether a rate can be told from that of random play, and a sentence that says so.
+
+    Args:
+        rate: as `clustered_rate` gives it.
+        random: the rate of random play on the same levels, known far more closely.
+    """
+    agent = f"{percent(rate.value)} ({percent(rate.low, '')} to {percent(rate.high, '')})"
+    if rate.low <= random <= rate.high:
+        return False, f"{agent} cannot be told from random play, which scores {percent(random)}."
+    return True, f"{agent} is {'above' if random < rate.low else 'below'} random play, which scores {percent(random)}."
+
+
+def percent(share: float, unit: str = " %") -> str:
+    """A share as a percentage, such as ``18.9 %``."""
+    return f"{100 * share:.1f}{unit}"
+
+
+def _by_cluster(
+    values: npt.NDArray[np.float64], clusters: Sequence[Any]
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Sum and number of the values of each cluster, both floats (clusters,)."""
+    if not len(values) or len(values) != len(clusters):
+        raise ValueError(f"{len(values)} values and {len(clusters)} clusters: give one of each, one or more.")
+    _, which = np.unique(np.asarray(clusters), return_inverse=True)
+    sums: npt.NDArray[np.float64] = np.bincount(which, values).astype(np.float64)
+    return sums, np.bincount(which).astype(np.float64)
+
+
+def _error(sums: npt.NDArray[np.float64], n: int) -> float:
+    """The clustered standard error of a mean, from the clusters' sums of deviations from it."""
+    groups = len(sums)
+    return float(np.sqrt(groups / (groups - 1) * (sums**2).sum()) / n)
