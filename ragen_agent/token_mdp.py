@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from ragen_agent.chat import ChatFormat
 from ragen_agent.trajectory import Trajectory
+from ragen_agent.turn_facts import TurnFacts, board_of, turn_facts
 
 __all__ = ["TokenMDP", "Trajectory"]
 
@@ -120,6 +121,8 @@ class TokenMDP(gymnasium.Env[NDArray[np.int64], np.int64]):
         self._spans: list[tuple[int, int]] = []
         self._log_probs: list[float] = []
         self._rewards: list[float] = []
+        self._facts: list[TurnFacts] = []
+        self._board = board_of(self.env)
         self._terminated = self._truncated = self._success = False
         self._failure: str | None = None
         self._info: dict[str, Any] = info
@@ -235,6 +238,7 @@ class TokenMDP(gymnasium.Env[NDArray[np.int64], np.int64]):
             level_id=self._level_id,
             seed=self._seed,
             messages=self._messages,
+            turn_facts=tuple(self._facts) if len(self._facts) == len(self._rewards) else (),
         )
 
     def render(self) -> Any:
@@ -274,6 +278,9 @@ class TokenMDP(gymnasium.Env[NDArray[np.int64], np.int64]):
             return []
         self._info = {**info, **self._info}
         self._rewards.append(float(reward))
+        before, self._board = self._board, board_of(self.env)
+        facts = turn_facts(info, before, self._board, bool(terminated))
+        self._facts += [facts] if facts is not None else []
         self._messages = tuple(info.get("messages", self._messages))
         self._success = bool(info.get("success", False))
         full = len(self.ids) + len(follow) >= self.max_tokens_per_episode

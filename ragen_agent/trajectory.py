@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from ragen_agent.turn_facts import TurnFacts
 
 __all__ = ["Trajectory"]
 
@@ -29,6 +31,7 @@ class Trajectory:
         level_id: the level's content hash.
         seed: the seed of the reset, if one was given.
         messages: the conversation as ({"role", "content"}, ...), for people to read. Training never uses it.
+        turn_facts: what each turn was; empty where the environment does not say.
     """
 
     ids: NDArray[np.int64]
@@ -43,6 +46,7 @@ class Trajectory:
     level_id: str
     seed: int | None
     messages: tuple[Mapping[str, str], ...] = ()
+    turn_facts: tuple[TurnFacts, ...] = ()
 
     def __post_init__(self) -> None:
         ids, sampled, log_probs, ends = self.ids, self.sampled, self.log_probs, self.turn_ends
@@ -54,6 +58,7 @@ class Trajectory:
         assert not log_probs[~sampled].any(), "only sampled tokens have a log-probability"
         assert len(ends) == len(self.turn_rewards)
         assert np.isfinite(self.turn_rewards).all()
+        assert len(self.turn_facts) in (0, len(ends))
         assert list(ends) == sorted(set(ends)), "turns end one after the other"
         assert all(0 <= end < len(ids) and sampled[end] for end in ends)
         assert not (self.terminated and self.truncated), "an episode ends once"
@@ -82,6 +87,7 @@ class Trajectory:
             "level_id": self.level_id,
             "seed": self.seed,
             "messages": [dict(message) for message in self.messages],
+            "turn_facts": [asdict(facts) for facts in self.turn_facts],
         }
 
     @classmethod
@@ -104,4 +110,5 @@ class Trajectory:
             level_id=record["level_id"],
             seed=record["seed"],
             messages=tuple(record["messages"]),
+            turn_facts=tuple(TurnFacts(**facts) for facts in record.get("turn_facts", ())),
         )
