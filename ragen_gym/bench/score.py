@@ -8,8 +8,8 @@
 (one that failed for reasons of infrastructure does not):
 
 - ``env``, ``about``, ``ladder``, ``published``: as in `Split`.
-- ``instances``, ``played``, ``levels``, ``rollouts``: instances of the split; those of which an episode counts; how many
-  different levels these are; the most rollouts of one.
+- ``instances``, ``played``, ``levels``, ``rollouts``: instances of the split; those of which an episode counts; how
+  many different levels these are; the most rollouts of one.
 - ``success``: {rate, low, high, n}, the share of episodes that succeeded, with Wilson's interval, which takes every
   episode as independent.
 - ``clustered``: {rate, low, high, n}, the same as a mean over instances (avg@k), with an interval clustered by level.
@@ -27,7 +27,8 @@
 - ``steps_over_optimal``: {mean, n}, moves beyond a shortest solution in the episodes that succeeded; None in a game of
   chance, and where none succeeded.
 - ``pass_at``, ``pass_hat``: {k: {rate, low, high, n}}, unbiased pass@k and pass^k with intervals clustered by level.
-- ``malformed``: {rate, n, problems}, the share of replies with a problem, and how many have which; None without replies.
+- ``malformed``: {rate, n, problems}, the share of replies with a problem, and how many have which; None without
+  replies.
 - ``turns``, ``actions``: their mean number in an episode.
 - ``seconds``: {median, p95, total}, of an answer, and of all episodes, with those that failed.
 - ``tokens``: {prompt, completion}, and ``cost``: of all episodes, with those that failed; None where nothing is known.

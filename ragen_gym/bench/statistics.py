@@ -106,7 +106,7 @@ def clustered_mean(values: Values, clusters: Sequence[Any]) -> Estimate:
         values: floats (n,), n from 1 on.
         clusters: what each of them belongs to, (n,).
     """
-    x = np.asarray(values, np.float64)
+    x = _checked(values, clusters)
     sums, _ = _by_cluster(x - x.mean(), clusters)
     half = stats.t.ppf((1 + CONFIDENCE) / 2, len(sums) - 1) * _error(sums, len(x)) if len(sums) > 1 else np.inf
     return Estimate(float(x.mean()), float(x.mean() - half), float(x.mean() + half), len(x))
@@ -124,7 +124,7 @@ def clustered_rate(values: Values, clusters: Sequence[Any], episodes: int) -> Es
         clusters: the level of each instance, (n,).
         episodes: how many episodes the shares are made of; more than these cannot be independent.
     """
-    x = np.asarray(values, np.float64)
+    x = _checked(values, clusters)
     rate = float(x.mean())
     sums, _ = _by_cluster(x - rate, clusters)
     if len(sums) < 2:
@@ -176,7 +176,7 @@ def paired_difference(first: Values, second: Values, clusters: Sequence[Any]) ->
         second: floats (n,), of the same instances.
         clusters: the level of each instance, (n,).
     """
-    d = np.asarray(first, np.float64) - np.asarray(second, np.float64)
+    d = _checked(first, clusters) - _checked(second, clusters)
     sums, counts = _by_cluster(d, clusters)
     value, levels = float(d.mean()), len(sums)
     if levels < 2:
@@ -243,13 +243,17 @@ def percent(share: float, unit: str = " %") -> str:
     return f"{100 * share:.1f}{unit}"
 
 
+def _checked(values: Values, clusters: Sequence[Any]) -> npt.NDArray[np.float64]:
+    if len(values) != len(clusters) or not len(values):
+        raise ValueError(f"{len(values)} values and {len(clusters)} clusters: give one of each, one or more.")
+    return np.asarray(values, np.float64)
+
+
 def _by_cluster(
     values: npt.NDArray[np.float64], clusters: Sequence[Any]
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """Sum and number of the values of each cluster, both floats (clusters,)."""
-    if not len(values) or len(values) != len(clusters):
-        raise ValueError(f"{len(values)} values and {len(clusters)} clusters: give one of each, one or more.")
-    _, which = np.unique(np.asarray(clusters), return_inverse=True)
+    _, which = np.unique(np.asarray(list(clusters)), return_inverse=True)
     sums: npt.NDArray[np.float64] = np.bincount(which, values).astype(np.float64)
     return sums, np.bincount(which).astype(np.float64)
 

@@ -1,0 +1,237 @@
+"""``ragen-gym bench suites``, ``bench score`` and ``bench compare``: what is measured, and what came of it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ragen_gym.bench.records import EpisodeRecord
+    from ragen_gym.bench.suite import Split, Suite
+
+__all__ = ["add", "score_lines"]
+
+_SUITES_EXAMPLES = """\
+examples:
+  ragen-gym bench suites                      every suite
+  ragen-gym bench suites ragen-v1             its splits, with random and optimal success
+  ragen-gym bench suites my-suite/ --json     a suite of your own: a folder with a suite.toml
+"""
+
+_SCORE_EXAMPLES = """\
+Without --write the files of the run stay as they are; with it, summary.json is made anew.
+
+examples:
+  ragen-gym bench score runs/gpt
+  ragen-gym bench score runs/gpt --json | jq .splits.sokoban.success
+"""
+
+_COMPARE_EXAMPLES = """\
+The two runs must be of the same suite. They are compared in pairs, on the instances that both played.
+
+example:
+  ragen-gym bench compare runs/new runs/old
+"""
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the three commands."""
+    suites = _command(commands, "suites", "list the suites, or the splits of one", _SUITES_EXAMPLES, _suites)
+    suites.add_argument("suite", nargs="?", metavar="SUITE", help="a suite's name, or the folder of one's own")
+    score = _command(commands, "score", "score the episodes of a run", _SCORE_EXAMPLES, _score)
+    score.add_argument("run_folder", type=Path, metavar="RUN", help="the folder of a run")
+    score.add_argument("--write", action="store_true", help="write the score as the run's summary.json")
+    compare = _command(commands, "compare", "compare two runs of one suite, in pairs", _COMPARE_EXAMPLES, _compare)
+    compare.add_argument("first", type=Path, metavar="RUN", help="the folder of a run")
+    compare.add_argument("second", type=Path, metavar="RUN", help="the folder of another run of the same suite")
+    for parser in (score, compare):
+        parser.add_argument("--suite", metavar="SUITE", help="where the suite is now, if the run does not say it")
+
+
+def _command(commands: Any, name: str, summary: str, examples: str, run: Any) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=summary,
+        description=f"{summary[0].upper()}{summary[1:]}.",
+        epilog=examples,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=run)
+    return parser
+
+
+def _suites(arguments: argparse.Namespace) -> int:
+    from ragen_gym.bench.suites import SUITES, load_suite
+
+    if arguments.suite is None:
+        suites = [load_suite(name) for name in SUITES]
+        if arguments.json:
+            print(json.dumps([_about_suite(suite) for suite in suites], indent=2, ensure_ascii=False))
+        else:
+            for suite in suites:
+                print(f"{_headline(suite)}\n  {suite.about}\n")
+        return 0
+    suite = load_suite(arguments.suite)
+    splits = [{**_about_split(split), **_bounds(split)} for split in suite.splits]
+    if arguments.json:
+        print(json.dumps({**_about_suite(suite), "splits": splits}, indent=2, ensure_ascii=False))
+        return 0
+    print(f"{_headline(suite)}\n{suite.about}\n")
+    rows = [("split", "env", "instances", "levels", "random", "optimal", "")]
+    for split in splits:
+        bounds = (f"{100 * split[player]:.1f} %" for player in ("random", "optimal"))
+        rows.append(
+            (split["name"], split["env"], str(split["instances"]), str(split["levels"]), *bounds, split["about"])
+        )
+    _print_table(rows)
+    return 0
+
+
+def _headline(suite: Suite) -> str:
+    instances = sum(len(split.levels) for split in suite.splits)
+    return f"{suite.name}  {suite.hash}  {len(suite.splits)} splits, {instances} instances, T = {suite.temperature:g}"
+
+
+def _about_suite(suite: Suite) -> dict[str, Any]:
+    return {
+        "name": suite.name,
+        "hash": suite.hash,
+        "about": suite.about,
+        "temperature": suite.temperature,
+        "splits": [split.name for split in suite.splits],
+        "instances": sum(len(split.levels) for split in suite.splits),
+    }
+
+
+def _about_split(split: Split) -> dict[str, Any]:
+    content = split.content()
+    levels = {"instances": len(split.levels), "levels": len(set(split.levels))}
+    about = {"about": split.about, "ladder": split.ladder, "published": split.published}
+    return {key: content[key] for key in ("name", "env", "knobs", "budgets")} | levels | about
+
+
+def _bounds(split: Split) -> dict[str, float]:
+    from ragen_gym.bench.baselines import baseline
+
+    expected = baseline(split)
+    return {
+        "random": float(expected.random_success.mean()),
+        "optimal": float(expected.optimal_success.mean()),
+        "random_return": float(expected.random_return.mean()),
+        "optimal_return": float(expected.optimal_return.mean()),
+    }
+
+
+def _score(arguments: argparse.Namespace) -> int:
+    _need_scipy()
+    from ragen_gym.bench.run_folder import RunFolder
+    from ragen_gym.bench.score import score
+
+    suite, agent, records = _read(arguments.run_folder, arguments.suite)
+    summary = score(suite, records, agent)
+    if arguments.write:
+        RunFolder(arguments.run_folder).write_summary(summary)
+    print(json.dumps(summary, indent=2, ensure_ascii=False) if arguments.json else "\n".join(score_lines(summary)))
+    return 0
+
+
+def _compare(arguments: argparse.Namespace) -> int:
+    _need_scipy()
+    from ragen_gym.bench.compare import compare
+
+    suite, one, first = _read(arguments.first, arguments.suite)
+    others, other, second = _read(arguments.second, arguments.suite)
+    if suite.hash != others.hash:
+        raise ValueError(f"{arguments.first} played {suite.name}, {arguments.second} {others.name}: compare like runs.")
+    if one == other:  # two runs of one agent go by their folders
+        one, other = str(arguments.first), str(arguments.second)
+    result = compare(suite, (one, first), (other, second))
+    if arguments.json:
+        print(json.dumps(result, indent=2, ensure_ascii=False))
+        return 0
+    print(f"{suite.name} {suite.hash}: {one} (first) and {other} (second)\n")
+    rows = [("split", "first", "second", "difference", "p", "")]
+    for name, split in result["splits"].items():
+        difference = split["difference"]
+        points = f"{100 * difference['value']:+.1f} {_interval(difference)}"
+        rates = (f"{100 * split[which]:.1f} %" for which in ("first", "second"))
+        rows.append((name, *rates, points, f"{difference['p']:.3f}", "" if split["told"] else "not told from zero"))
+    _print_table(rows)
+    return 0
+
+
+def score_lines(summary: dict[str, Any]) -> list[str]:
+    """A summary as a table for the terminal, followed by what it cannot tell."""
+    overall = summary["overall"]
+    title = f"{summary['suite']} {summary['hash']}: {summary['agent']}, {overall['episodes']} episodes"
+    excluded = f", {overall['excluded']} failed and out of the score" if overall["excluded"] else ""
+    rows = [("split", "success", "", "random", "optimal", "normalised", "malformed", "turns", "n")]
+    notes = []
+    for name, split in summary["splits"].items():
+        success = split["success"]
+        if success["rate"] is None:
+            rows.append((name, "none", "", "", "", "", "", "", "0"))
+            continue
+        normalised, malformed = split["normalised"], split["malformed"]
+        rows.append(
+            (
+                name,
+                f"{100 * success['rate']:.1f} %",
+                _interval(success),
+                f"{100 * split['random']['rate']:.1f} %",
+                f"{100 * split['optimal']['rate']:.1f} %",
+                f"{normalised['value']:.2f}" if normalised else "",
+                f"{100 * malformed['rate']:.1f} %" if malformed else "",
+                f"{split['turns']:.1f}",
+                str(success["n"]),
+            )
+        )
+        if not split["told_from_random"]:
+            notes.append(f"{name}: {split['sentence']}")
+        notes.append(
+            f"{name}: on {split['levels']} different levels another agent must differ by "
+            f"{100 * split['detectable']:.0f} points to be told from this one."
+        )
+    return [f"{title}{excluded}", "", *_table(rows), "", *notes]
+
+
+def _read(folder: Path, suite_path: str | None) -> tuple[Suite, str, list[EpisodeRecord]]:
+    """(suite, name of the agent, episodes) of a run."""
+    from ragen_gym.bench.run_folder import RunFolder
+    from ragen_gym.bench.suites import load_suite
+
+    run = RunFolder(folder)
+    info = run.info
+    suite = load_suite(suite_path or info["suite"])
+    if info.get("hash", suite.hash) != suite.hash:
+        raise ValueError(
+            f"{folder} played {info['suite']} {info['hash']}, and the suite is {suite.hash} now: "
+            "name the one that was played with --suite."
+        )
+    return suite, str(info["agent"]), run.records()
+
+
+def _need_scipy() -> None:
+    try:
+        import ragen_gym.bench.statistics  # noqa: F401
+    except ImportError as error:
+        raise ValueError(str(error)) from error
+
+
+def _interval(estimate: dict[str, Any]) -> str:
+    low, high = estimate["low"], estimate["high"]
+    return "" if low is None or high is None else f"({100 * low:.1f} to {100 * high:.1f})"
+
+
+def _print_table(rows: Sequence[Sequence[str]]) -> None:
+    print("\n".join(_table(rows)))
+
+
+def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows as lines with columns of even width."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
