@@ -1,0 +1,112 @@
+"""OpenRLHF's command line for a run, as data: every setting of ours is one of its flags."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from ragen_agent.openrlhf.settings import Workers
+
+__all__ = ["flags"]
+
+BETAS = [0.9, 0.999]  # torch's own, as in the local trainer
+AGGREGATIONS = {"token_mean": "token-mean", "sequence_mean": "seq-mean-token-mean"}
+VALUE_CLIP = 0.2  # as in `ragen_agent.algo.losses.value_loss`
+EXECUTOR = Path(__file__).with_name("executor.py")
+
+
+def flags(run: Workers, model: Path, cpu: bool, resume: bool, extra: Sequence[str] = ()) -> list[str]:
+    """The flags of `python -m openrlhf.cli.train_ppo_ray`.
+
+    Args:
+        run: the settings.
+        model: folder of the model to start from.
+        cpu: whether the run does without CUDA.
+        resume: whether to read the last saved iteration.
+        extra: flags of OpenRLHF's own that come last and therefore win.
+    """
+    training, settings, turns = run.config.training, run.settings, run.config.turns
+    folder, kl = Path(run.folder), training.kl_estimate
+    actor, critic = (settings.actor_nodes, settings.actor_gpus), (settings.critic_nodes, settings.critic_gpus)
+    values: dict[str, object] = {
+        "actor.model_name_or_path": model,
+        "actor.num_nodes": actor[0],
+        "actor.num_gpus_per_node": actor[1],
+        "ref.num_nodes": actor[0],
+        "ref.num_gpus_per_node": actor[1],
+        "critic.num_nodes": critic[0],
+        "critic.num_gpus_per_node": critic[1],
+        "vllm.num_engines": settings.vllm_engines,
+        "vllm.tensor_parallel_size": settings.vllm_tensor_parallel,
+        "vllm.gpu_memory_utilization": settings.vllm_memory,
+        "vllm.sync_backend": "gloo" if cpu else "nccl",
+        "data.prompt_dataset": folder / "prompts.jsonl",
+        "data.input_key": "prompt",
+        "data.label_key": "label",
+        "data.max_len": turns.max_tokens_per_episode,
+        "train.agent_func_path": EXECUTOR,
+        "train.seed": run.config.seed,
+        "train.num_episodes": 1,
+        "train.max_epochs": training.updates,
+        "train.batch_size": training.minibatch,
+        "train.micro_batch_size": settings.micro_batch,
+        "rollout.batch_size": training.groups,
+        "rollout.n_samples_per_prompt": training.members,
+        "rollout.micro_batch_size": settings.micro_batch,
+        "rollout.temperature": training.temperature,
+        "actor.adam.lr": training.learning_rate,
+        "critic.adam.lr": training.critic_learning_rate,
+        "actor.lr_scheduler": settings.schedule,
+        "critic.lr_scheduler": settings.schedule,
+        "critic.value_clip": VALUE_CLIP,
+        "actor.lr_warmup_ratio": settings.warm_up,
+        "critic.lr_warmup_ratio": settings.warm_up,
+        "actor.adam.betas": BETAS,
+        "critic.adam.betas": BETAS,
+        "actor.max_norm": training.max_grad_norm,
+        "critic.max_norm": training.max_grad_norm,
+        "actor.eps_clip_low_high": [training.clip_low, training.upper_clip],
+        "actor.entropy_coef": training.entropy_bonus,
+        "actor.loss_agg_mode": AGGREGATIONS[training.aggregation],
+        "algo.kl.init_coef": 0.0 if kl == "none" else training.kl,
+        "algo.kl.estimator": "k1" if kl == "none" else kl,
+        "algo.advantage.estimator": "gae" if training.critic else "group_norm",
+        "algo.advantage.gamma": training.gamma,
+        "algo.advantage.lambd": training.gae_lambda,
+        "algo.advantage.is_correction_level": "token",
+        "algo.advantage.is_correction_mode": "clip",
+        "algo.advantage.is_correction_threshold": settings.correction,
+        "ds.zero_stage": settings.zero_stage,
+        "ds.attn_implementation": "sdpa" if cpu else settings.attention,
+        "ds.lora.rank": settings.lora_rank,
+        "ds.lora.alpha": settings.lora_alpha,
+        "ckpt.path": folder / "deepspeed",
+        "ckpt.output_dir": folder / "checkpoint.new",
+        "ckpt.max_num": 2,
+        "ckpt.best_metric_key": "none",
+        "logger.wandb.run_name": folder.name,
+    }
+    if training.dual_clip:
+        values["actor.dual_clip"] = training.dual_clip
+    if settings.tensorboard:
+        values["logger.tensorboard_dir"] = folder / "tensorboard"
+    if settings.wandb:
+        values["logger.wandb.project"] = settings.wandb
+        values["logger.wandb.key"] = os.environ.get("WANDB_API_KEY", "")
+    switches = {
+        "algo.kl.use_loss": kl != "none" and training.kl_place == "loss",
+        "ckpt.load_enable": resume,
+        "vllm.enforce_eager": cpu or settings.vllm_eager,
+        "vllm.enable_prefix_caching": True,
+        "vllm.enable_sleep": settings.colocate and not cpu,
+        "ds.enable_sleep": settings.colocate and not cpu,
+        "ds.packing_samples": settings.packing and not cpu,
+        "ds.adam_offload": settings.adam_offload,
+        "actor.gradient_checkpointing_enable": settings.gradient_checkpointing,
+        "train.colocate_all": settings.colocate,
+    }
+    words: list[str] = []
+    for name, value in values.items():
+        words += [f"--{name}", *map(str, value if isinstance(value, list) else [value])]
+    return [*words, *(f"--{name}" for name, on in switches.items() if on), *extra]

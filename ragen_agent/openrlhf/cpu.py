@@ -1,0 +1,224 @@
+"""What OpenRLHF needs on a machine without CUDA, and nothing of it where CUDA is there.
+
+OpenRLHF 0.11 runs on a CPU but for five things, answered here from outside; no line of it is changed.
+
+1. It imports flash_attn unconditionally: an empty module stands in, whose functions say what they would need.
+2. It calls torch.cuda for the current device, streams and synchronisation: harmless functions stand in.
+3. Weights go from the trainer to vLLM over NCCL, and vLLM's communicator switches itself off silently without it: the
+   run would go on and sample from weights that never arrived. `stateless_init_process_group` sends them over a
+   TCPStore instead, which is fine for small models.
+4. vLLM's worker receives weights on "cuda": `CpuWorker` receives them on the CPU.
+5. vLLM packs linear weights for the CPU and drops the originals, after which no weight can be loaded: `CpuWorker`
+   has it keep them.
+
+`prepare` is installed as Ray's setup hook in every worker process. It is light: it changes modules only when they are
+imported, so a process that needs no torch stays without it.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import sys
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from types import ModuleType
+from typing import Any
+
+__all__ = ["HOOK", "UNSUPPORTED", "CpuWorker", "needed", "prepare", "refuse"]
+
+HOOK = "ragen_agent.openrlhf.cpu.prepare"
+"""The name by which Ray finds `prepare`."""
+
+UNSUPPORTED = (
+    "--ds.packing_samples",
+    "--train.dynamic_batch_enable",
+    "--train.enable_ema",
+    "--vllm.enable_sleep",
+    "--ds.enable_sleep",
+    "--ds.load_in_4bit",
+    "--ds.use_liger_kernel",
+)
+"""Flags of OpenRLHF that cannot work without CUDA."""
+
+
+def needed(accelerator: str) -> bool:
+    """Whether this run has to do without CUDA; `accelerator` is cuda, cpu or auto.
+
+    Raises:
+        ValueError: CUDA was asked for and is not there.
+    """
+    import torch
+
+    there = torch.cuda.is_available()
+    if accelerator == "cuda" and not there:
+        raise ValueError(
+            "openrlhf.accelerator is 'cuda', but torch sees no CUDA device here; install the CUDA build of torch and "
+            "its driver, or use --set openrlhf.accelerator=cpu for a small model."
+        )
+    return accelerator == "cpu" or not there
+
+
+def refuse(flags: Sequence[str]) -> None:
+    """Raises a ValueError for flags of OpenRLHF that cannot work on a CPU."""
+    for flag in flags:
+        if flag.split("=")[0] in UNSUPPORTED:
+            raise ValueError(f"{flag} needs CUDA, and this run is on a CPU; leave it out or run it on a GPU.")
+    for name, value in pairwise(flags):
+        if name == "--ds.ring_attn_size" and value != "1":
+            raise ValueError(f"{name} {value} needs CUDA, and this run is on a CPU; leave it out.")
+
+
+def prepare() -> None:
+    """Makes this process ready for OpenRLHF without CUDA; calling it twice is calling it once."""
+    if "flash_attn" not in sys.modules:
+        _stand_in_for_flash_attn()
+    if not any(isinstance(finder, _AfterImport) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _AfterImport())
+    for name, change in _CHANGES.items():
+        if name in sys.modules:
+            change(sys.modules[name])
+
+
+class _Device(str):
+    """The CPU as torch.cuda.current_device() may return it: a device to move to, and a number where one is printed."""
+
+    def __format__(self, spec: str) -> str:
+        return "0"
+
+
+def _without_cuda(torch: ModuleType) -> None:
+    """Functions of torch.cuda that OpenRLHF calls on every machine."""
+    cuda: Any = torch.cuda
+    cuda.current_device = lambda: _Device("cpu")
+    cuda.set_device = lambda device: None
+    cuda.synchronize = lambda device=None: None
+    cuda.current_stream = lambda device=None: None
+
+
+def _over_tcp(module: ModuleType) -> None:
+    module.stateless_init_process_group = stateless_init_process_group  # type: ignore[attr-defined]
+
+
+_CHANGES: dict[str, Callable[[ModuleType], None]] = {
+    "torch": _without_cuda,
+    "openrlhf.utils.distributed_util": _over_tcp,
+}
+
+
+class _AfterImport(importlib.abc.MetaPathFinder):
+    """Changes a module right after its first import."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        change = _CHANGES.get(fullname)
+        if change is None:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path)
+        if spec is None or spec.loader is None:
+            return None
+        execute = spec.loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            execute(module)
+            change(module)
+
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+def _stand_in_for_flash_attn() -> None:
+    def missing(*args: Any, **kwargs: Any) -> Any:
+        raise RuntimeError("this needs flash_attn, which needs CUDA; on a CPU use attention 'sdpa' without packing")
+
+    for name, functions in (
+        ("flash_attn", ()),
+        ("flash_attn.bert_padding", ("index_first_axis", "pad_input", "rearrange", "unpad_input")),
+        ("flash_attn.utils", ()),
+        ("flash_attn.utils.distributed", ("all_gather",)),
+    ):
+        module = ModuleType(name)
+        module.__spec__ = importlib.machinery.ModuleSpec(name, None)
+        module.__path__ = []  # a package, so that its parts are looked up in sys.modules
+        for function in functions:
+            setattr(module, function, missing)
+        sys.modules[name] = module
+
+
+class _Broadcast:
+    """Stands in for vLLM's NCCL communicator: tensors travel through a key-value store."""
+
+    def __init__(self, group: Any) -> None:
+        self.group = group
+
+    def broadcast(self, tensor: Any, src: int, stream: Any = None) -> None:
+        """Sends `tensor` from rank `src`, or overwrites it with what that rank sent."""
+        import torch
+
+        here = tensor.detach().cpu()
+        bits = here.contiguous().view(torch.uint8).numpy() if self.group.rank == src else None  # NumPy has no bfloat16
+        sent = self.group.broadcast_obj(bits, src)
+        if self.group.rank != src:
+            tensor.copy_(torch.from_numpy(sent.copy()).view(tensor.dtype).view(tensor.shape))
+
+
+def stateless_init_process_group(address: str, port: int, rank: int, world_size: int, device: Any) -> _Broadcast:
+    """Takes the place of OpenRLHF's function of the same name."""
+    from vllm.distributed.utils import StatelessProcessGroup
+
+    group = StatelessProcessGroup.create(
+        host=address, port=port, rank=rank, world_size=world_size, data_expiration_seconds=60
+    )
+    return _Broadcast(group)
+
+
+class CpuWorker:
+    """vLLM's worker extension that receives weights; the methods are those of OpenRLHF's `WorkerWrap`.
+
+    vLLM imports this class in the worker's process before it loads the model, which is the moment to have linear
+    layers keep their weights.
+    """
+
+    def init_process_group(
+        self,
+        master_address: str,
+        master_port: int,
+        rank_offset: int,
+        world_size: int,
+        group_name: str,
+        backend: str = "gloo",
+        use_ray: bool = False,
+    ) -> None:
+        """Joins the group over which weights arrive."""
+        import torch
+
+        rank = torch.distributed.get_rank() + rank_offset
+        self._weights = stateless_init_process_group(master_address, master_port, rank, world_size, "cpu")
+
+    def update_weight(self, name: str, dtype: Any, shape: Any, empty_cache: bool = False) -> None:
+        """Receives one parameter from the trainer and loads it."""
+        import torch
+
+        worker: Any = self
+        if dtype != worker.model_config.dtype:
+            raise ValueError(f"{name} comes as {dtype}, but vLLM runs in {worker.model_config.dtype}")
+        weight = torch.empty(shape, dtype=dtype)
+        self._weights.broadcast(weight, src=0)
+        worker.model_runner.model.load_weights(weights=[(name, weight)])
+
+
+def _keep_linear_weights() -> None:
+    import torch
+    from vllm.model_executor.layers import utils
+
+    def dispatch(layer: Any, remove_weight: bool) -> None:
+        if layer.weight.ndim == 2:
+            layer.cpu_linear = torch.nn.functional.linear
+
+    utils.dispatch_cpu_unquantized_gemm = dispatch
+
+
+if "vllm" in sys.modules:  # vLLM is resolving `CpuWorker`: this is its worker's process
+    _keep_linear_weights()

@@ -1,0 +1,174 @@
+"""One episode against an engine that answers asynchronously; the process is the very `TokenMDP` of the local trainer.
+
+Ids go in and ids come out: what was sampled is never decoded and encoded again, so equal sampled tokens give the equal
+`Trajectory` on both backends. Everything that can take long has a time limit, and whatever breaks costs its own episode
+only: the trajectory then names the failure, and training leaves it out. What would break in every episode alike, such
+as a prompt that does not fit, is a `ContractError` and meant to end the run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+
+from ragen_agent.engines import Sampled
+from ragen_agent.token_mdp import TokenMDP, Trajectory
+
+__all__ = ["FAILURES", "ContractError", "Generate", "failed", "in_thread", "play_episode"]
+
+FAILURES = ("environment_error", "environment_timeout", "engine_error", "generation_timeout")
+"""The kinds of failure: the word before the colon of `Trajectory.failure`."""
+
+T = TypeVar("T")
+
+
+class ContractError(ValueError):
+    """Settings that no episode can be played with; the run stops at once."""
+
+
+class Generate(Protocol):
+    """Samples one reply."""
+
+    async def __call__(self, ids: Sequence[int], *, limit: int, seed: int) -> Sampled:
+        """Continues `ids` until a stop id or `limit` tokens; raises ValueError for arguments that can never work."""
+        ...
+
+
+async def play_episode(
+    process: TokenMDP,
+    generate: Generate,
+    *,
+    seed: int,
+    noise_seed: int,
+    request_seed: Callable[[int], int],
+    generation_timeout: float,
+    environment_timeout: float,
+    check: Callable[[Sequence[int]], None] = lambda ids: None,
+) -> Trajectory:
+    """Plays one episode.
+
+    Args:
+        process: a token process; after a time limit of the environment it must not be used again.
+        generate: the engine.
+        seed: of the level.
+        noise_seed: of the episode's luck.
+        request_seed: turn -> seed of the reply's sampling.
+        generation_timeout: seconds for one reply.
+        environment_timeout: seconds for the reset, and for the answer to one reply.
+        check: called with ids that no model sampled before they are fed; it may raise ValueError.
+
+    Returns:
+        the trajectory, with `failure` set where something broke.
+
+    Raises:
+        ContractError: the reset, `check` or the engine refused what every other episode would bring too.
+    """
+    ids: list[int] = []
+    try:
+        reset = {"seed": seed, "options": {"noise_seed": noise_seed}}
+        await in_thread(lambda: process.reset(**reset), environment_timeout)  # type: ignore[arg-type]
+        ids = list(process.ids)
+        check(ids)
+        turn = 0
+        while not process.done:
+            room = process.max_tokens_per_episode - len(process.ids)
+            limit = min(process.max_tokens_per_turn, room)
+            reply = await _reply(generate, process, limit, request_seed(turn), generation_timeout)
+            if reply is None:
+                break
+            glue = await in_thread(lambda reply=reply: _append(process, reply), environment_timeout)  # type: ignore[misc]
+            ids = list(process.ids)
+            if not process.done:
+                check(glue)
+            turn += 1
+    except TimeoutError:
+        return failed(ids, f"environment_timeout: no answer within {environment_timeout:g} s", seed)
+    except ValueError as error:
+        raise ContractError(str(error)) from error
+    except Exception as error:  # whatever a game raises costs its own episode, never the run
+        return failed(ids, f"environment_error: {type(error).__name__}: {error}", seed)
+    return process.trajectory()
+
+
+async def _reply(generate: Generate, process: TokenMDP, limit: int, seed: int, seconds: float) -> Sampled | None:
+    """The engine's reply, or None after it failed the episode."""
+    try:
+        return await asyncio.wait_for(generate(process.ids, limit=limit, seed=seed), seconds)
+    except TimeoutError:
+        process.fail(f"generation_timeout: no reply within {seconds:g} s")
+    except ValueError:  # of the arguments, which no other episode would change
+        raise
+    except Exception as error:  # out of memory, a lost device: whatever it was, this episode cannot go on
+        process.fail(f"engine_error: {type(error).__name__}: {error}")
+    return None
+
+
+def _append(process: TokenMDP, reply: Sampled) -> list[int]:
+    """Appends a reply; returns what follows it unsampled. A reply that does not end its turn fails the episode."""
+    glue: list[int] = []
+    try:
+        for token, log_prob in zip(reply.ids, reply.log_probs, strict=True):
+            glue = process.append(token, log_prob)
+    except ValueError as error:  # an id outside the vocabulary, a log-prob that is not finite
+        process.fail(f"engine_error: {type(error).__name__}: {error}")
+    if not process.done and not glue:  # a turn that ended left glue, or ended the episode
+        process.fail(f"engine_error: the reply stopped after {len(reply.ids)} tokens without an end token")
+    return glue
+
+
+def failed(ids: Sequence[int], reason: str, seed: int | None = None) -> Trajectory:
+    """A trajectory that training leaves out: no token of it counts as sampled.
+
+    Args:
+        ids: the row so far; two zeros stand for an empty one, since no consumer takes rows without tokens.
+        reason: "kind: details", the kind one of `FAILURES`.
+        seed: of the level.
+    """
+    row = np.array(ids if len(ids) > 1 else [0, 0], dtype=np.int64)
+    return Trajectory(
+        ids=row,
+        sampled=np.zeros(len(row), dtype=np.bool_),
+        log_probs=np.zeros(len(row), dtype=np.float32),
+        turn_ends=(),
+        turn_rewards=(),
+        terminated=False,
+        truncated=False,
+        success=False,
+        failure=reason,
+        level_id="",
+        seed=seed,
+    )
+
+
+async def in_thread(function: Callable[[], T], seconds: float) -> T:
+    """Runs a blocking function beside the event loop.
+
+    A thread cannot be stopped from outside: one that outlasts its time is left to itself, as a daemon, so that it can
+    keep neither other episodes nor the end of the program waiting.
+
+    Raises:
+        TimeoutError: it did not return within so many seconds. What it raises is passed on.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def settle(result: Any, error: BaseException | None) -> None:
+        if not future.done():
+            future.set_exception(error) if error is not None else future.set_result(result)
+
+    def work() -> None:
+        result, failure = None, None
+        try:
+            result = function()
+        except BaseException as error:
+            failure = error
+        with suppress(RuntimeError):  # the loop was closed meanwhile
+            loop.call_soon_threadsafe(settle, result, failure)
+
+    threading.Thread(target=work, daemon=True).start()
+    return await asyncio.wait_for(future, seconds)

@@ -1,0 +1,148 @@
+"""The agent executor: OpenRLHF gives it a prompt's label, it plays the episode against vLLM and hands back the row.
+
+OpenRLHF loads this file by its path (`--train.agent_func_path`) in the process that owns a vLLM engine, and calls
+`execute` once for each sample of a prompt, all at once.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+from openrlhf.utils.agent import AgentExecutorBase
+
+from ragen_agent.chat import ChatFormat
+from ragen_agent.engines import Sampled
+from ragen_agent.local.tokenizer import check_known
+from ragen_agent.openrlhf.episode import ContractError, in_thread, play_episode
+from ragen_agent.openrlhf.seed_list import Row, env_of
+from ragen_agent.openrlhf.settings import Workers
+from ragen_agent.token_mdp import TokenMDP, Trajectory
+from ragen_gym.envs.turn import TurnEnv
+
+__all__ = ["AgentExecutor"]
+
+
+class AgentExecutor(AgentExecutorBase):  # type: ignore[misc]
+    """Plays episodes; keeps the chat format and the token processes that finished their episode."""
+
+    def __init__(self) -> None:
+        self.run = Workers.here()
+        self.bias = dict.fromkeys(self.run.forbidden, -100.0)  # the lowest that vLLM takes; e^-100 is never drawn
+        self.chat: ChatFormat | None = None
+        self.members: Counter[str] = Counter()
+        self.idle: defaultdict[str, list[TokenMDP]] = defaultdict(list)
+
+    def env(self, row: Row) -> TurnEnv:
+        """The environment of a row."""
+        return env_of(row, self.run.config)
+
+    async def execute(
+        self,
+        prompt: str,
+        label: str,
+        sampling_params: Any,
+        max_length: int,
+        hf_tokenizer: Any,
+        llm_engine: Any,
+        images: Any = None,
+    ) -> dict[str, Any]:
+        """One episode of the level that `label` names, as the row that OpenRLHF's sample generator reads.
+
+        The row's label becomes JSON of the member's number and the whole `Trajectory`.
+
+        Raises:
+            ContractError: see `play_episode`; or a label, game or chat template that cannot be used.
+        """
+        row, member = Row.of(label), self._member(label)
+        config, settings = self.run.config, self.run.settings
+        if self.chat is None:
+            self.chat = ChatFormat.from_tokenizer(
+                hf_tokenizer, keep_thinking=settings.keep_thinking, template_options=settings.template_options
+            )
+        process = await self._process(row, self.chat)
+        trajectory = await play_episode(
+            process,
+            partial(self._generate, llm_engine, sampling_params),
+            seed=row.seed,
+            noise_seed=row.noise(config.seed, member),
+            request_seed=lambda turn: row.request(config.seed, member, turn),
+            generation_timeout=settings.generation_timeout,
+            environment_timeout=settings.environment_timeout,
+            check=partial(check_known, self.chat.tokenizer),
+        )
+        if trajectory.failure is None:  # a process that failed may still be held by a thread
+            self.idle[_kind(row)].append(process)
+        return _response(prompt, member, trajectory)
+
+    def _member(self, label: str) -> int:
+        """The number of this sample among those of its prompt, in the order in which they are started."""
+        member = self.members[label]
+        self.members[label] = member + 1
+        if member + 1 >= (1 if Row.of(label).iteration < 0 else self.run.config.training.members):
+            del self.members[label]
+        return member
+
+    async def _process(self, row: Row, chat: ChatFormat) -> TokenMDP:
+        idle = self.idle[_kind(row)]
+        if idle:
+            return idle.pop()
+
+        def make() -> TokenMDP:
+            limits = {name: int(row.turns[name]) for name in ("max_tokens_per_turn", "max_tokens_per_episode")}
+            return TokenMDP(self.env(row), chat, **limits)
+
+        try:
+            return await in_thread(make, self.run.settings.environment_timeout)
+        except Exception as error:  # no episode could be played without an environment
+            raise ContractError(f"the environment of {row} cannot be made: {error}") from error
+
+    async def _generate(self, engine: Any, given: Any, ids: Sequence[int], *, limit: int, seed: int) -> Sampled:
+        """One reply of vLLM, with sampling parameters of its own: samples of a prompt must not share them."""
+        from vllm import SamplingParams
+
+        assert self.chat is not None
+        parameters = SamplingParams(
+            temperature=given.temperature,
+            top_p=given.top_p,
+            top_k=given.top_k,
+            seed=seed,
+            max_tokens=limit,
+            stop_token_ids=sorted(self.chat.stop_ids),
+            ignore_eos=True,  # only the chat template's ends are ends: the model may know others
+            logprobs=0,  # that of the sampled token
+            detokenize=False,
+            logit_bias=self.bias or None,
+        )
+        answer = await engine.generate(list(ids), parameters)
+        output = answer.outputs[0]
+        sampled = list(output.token_ids)
+        return Sampled(sampled, [step[token].logprob for token, step in zip(sampled, output.logprobs, strict=True)])
+
+
+def _kind(row: Row) -> str:
+    return json.dumps([row.game, row.knobs, row.turns, row.split])
+
+
+def _response(prompt: str, member: int, trajectory: Trajectory) -> dict[str, Any]:
+    """What `SamplesGenerator._process_response_into_experience` reads; a failed episode has no action, so no loss."""
+    edges = [0, *(trajectory.sampled[1:] != trajectory.sampled[:-1]).nonzero()[0] + 1, len(trajectory.ids)]
+    spans = [(int(a), int(b)) for a, b in pairwise(edges) if trajectory.sampled[a]]
+    played = trajectory.failure is None
+    return {
+        "prompt": prompt,
+        "label": json.dumps({"member": member, "trajectory": trajectory.to_dict()}),
+        "images": None,
+        "mm_train_inputs": None,
+        "reward": trajectory.total_reward if played else 0.0,
+        "scores": float(trajectory.success),
+        "observation_tokens": trajectory.ids.tolist(),
+        "action_ranges": spans if played else [],
+        "rollout_log_probs": trajectory.log_probs.tolist(),
+        "truncated": trajectory.truncated,
+        "extra_logs": {},
+    }

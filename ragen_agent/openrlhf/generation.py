@@ -1,0 +1,55 @@
+"""Episodes played on the vLLM engines: whole groups, side by side, of the weights as they are now.
+
+OpenRLHF's generator keeps what an iteration did not need and serves it later, from weights that have moved on. Here an
+iteration plays its rows of the seed list and nothing waits.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+import torch
+from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
+
+from ragen_agent.openrlhf.seed_list import Row
+from ragen_agent.token_mdp import Trajectory
+
+__all__ = ["Played", "Rollouts"]
+
+
+@dataclass(frozen=True)
+class Played:
+    """One episode: what our code reads, and the row that OpenRLHF trains on."""
+
+    row: Row
+    trajectory: Trajectory
+    experience: Any
+
+
+class Rollouts(SamplesGenerator):  # type: ignore[misc]
+    """Plays rows of the seed list on the vLLM engines."""
+
+    def play(self, rows: Sequence[Row], members: int, temperature: float, **generate: Any) -> list[Played]:
+        """`members` episodes of each row, side by side in the order of `rows`.
+
+        Raises:
+            ContractError: wrapped by Ray; see `AgentExecutor.execute`.
+        """
+        settings = {**generate, "temperature": temperature, "n_samples_per_prompt": members}
+        names = [f"{row.game}, level seed {row.seed}" for row in rows]
+        refs = self._dispatch_prompts_to_vllm(names, [row.label for row in rows], **settings)
+        return [
+            self._played(row, response, settings)
+            for row, responses in zip(rows, ray.get(refs), strict=True)
+            for response in responses
+        ]
+
+    def _played(self, row: Row, response: dict[str, Any], settings: dict[str, Any]) -> Played:
+        trajectory = Trajectory.from_dict(json.loads(response["label"])["trajectory"])
+        experience = self._process_response_into_experience(response, **settings)
+        experience.response_length = torch.tensor([int(trajectory.sampled.sum())])  # not what the environment said
+        return Played(row, trajectory, experience)

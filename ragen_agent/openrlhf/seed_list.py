@@ -1,0 +1,133 @@
+"""The prompt dataset of a run: a list of level seeds.
+
+OpenRLHF draws prompts from a dataset and samples each of them several times. All samples of a prompt get the same
+label, so the label says which level to play and a group shares its level by construction. The text of a row is only
+its name: the prompt's tokens are made from the level where it is played.
+
+Iteration i of a run plays rows i * groups to (i + 1) * groups - 1, every row once, so the position in the list after a
+resume follows from the number of the iteration. Seeds are drawn as the local trainer draws them: both meet the same
+levels with the same `seed`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ragen_agent.config import Config, with_settings
+from ragen_agent.local.agent import derive, make_env
+from ragen_agent.local.evaluation import fixed_instances
+from ragen_agent.local.run_folder import write_whole
+from ragen_gym.envs.turn import TurnEnv
+from ragen_gym.registry import find
+
+__all__ = ["Row", "env_of", "evaluation_rows", "read_rows", "train_rows", "write_rows"]
+
+LEVELS, GAMES, NOISE, REQUEST, FILTER = (
+    4,
+    20,
+    21,
+    22,
+    23,
+)  # the second number of `derive`; that of LEVELS is the local trainer's
+
+
+@dataclass(frozen=True)
+class Row:
+    """One prompt: a level of a game. `iteration` is -1 for evaluation, whose rows bring their `noise_seed` along."""
+
+    iteration: int
+    prompt: int
+    game: str
+    knobs: dict[str, Any]
+    turns: dict[str, Any]
+    seed: int
+    split: str
+    noise_seed: int | None = None
+
+    @property
+    def label(self) -> str:
+        """The row as JSON; `Row.of` gives it back."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def of(cls, label: str) -> Row:
+        """The row of a label; raises a ValueError if it is none."""
+        try:
+            return cls(**json.loads(label))
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"the label {label!r} is not a row of a seed list: {error}.") from error
+
+    def noise(self, seed: int, member: int) -> int:
+        """The noise seed of one member of the group, for the run's `seed`."""
+        if self.noise_seed is not None:
+            return self.noise_seed
+        return derive(seed, NOISE, self.iteration, self.prompt, member)
+
+    def request(self, seed: int, member: int, turn: int) -> int:
+        """The seed with which one reply is sampled; evaluation is sampled alike for every run."""
+        if self.iteration < 0:
+            return derive(0, REQUEST, 0, self.prompt, member, turn)
+        return derive(seed, REQUEST, 1 + self.iteration, self.prompt, member, turn)
+
+
+def train_rows(config: Config) -> Iterator[Row]:
+    """The rows of a run: `iterations` times `groups`, fresh levels of the training split in every iteration."""
+    games = _games(config)
+    weights = np.array([float(entry.get("weight", 1.0)) for entry in games])
+    for iteration in range(config.training.iterations):
+        seeds = np.random.default_rng(derive(config.seed, LEVELS, iteration))
+        which = np.random.default_rng(derive(config.seed, GAMES, iteration))
+        chosen = which.choice(len(games), size=config.training.groups, p=weights / weights.sum())
+        levels = seeds.integers(2**62, size=config.training.groups)
+        for prompt, (seed, index) in enumerate(zip(levels, chosen, strict=True)):
+            game, knobs, turns = _told(config, games[int(index)], iteration)
+            yield Row(iteration, prompt, game, knobs, turns, int(seed), "train")
+
+
+def evaluation_rows(config: Config) -> list[Row]:
+    """The fixed levels that every run is measured on, those of the local trainer."""
+    split = config.evaluation.split
+    instances = fixed_instances(make_env(config, split), config.evaluation.levels)
+    told = config.game, dict(config.knobs), asdict(config.turns)
+    return [Row(-1, number, *told, i.seed, split, i.noise_seed) for number, i in enumerate(instances)]
+
+
+def _games(config: Config) -> list[dict[str, Any]]:
+    return config.games or [{"game": config.game}]
+
+
+def _told(config: Config, entry: Mapping[str, Any], iteration: int) -> tuple[str, dict[str, Any], dict[str, Any]]:
+    """A game of the mixture, its knobs as the curriculum has them by then, and its turns."""
+    own = find(entry["game"]).name == find(config.game).name  # another game has other knobs
+    knobs = dict(config.knobs) if own else {}
+    for step in config.curriculum:
+        knobs |= step["knobs"] if step["iteration"] <= iteration else {}
+    turns = asdict(config.turns) | entry.get("turns", {})
+    return str(entry["game"]), knobs | entry.get("knobs", {}), turns
+
+
+def env_of(row: Row, config: Config) -> TurnEnv:
+    """The environment in which a row is played; raises a ValueError for an unknown game or knob."""
+    turns = with_settings(config.turns, row.turns, "games.turns.")
+    return make_env(replace(config, game=row.game, knobs=dict(row.knobs), turns=turns), row.split)
+
+
+def write_rows(path: Path, rows: Iterator[Row]) -> int:
+    """Writes the dataset as lines of {prompt, label}; returns how many."""
+    lines = [
+        json.dumps({"prompt": f"{row.game}, level seed {row.seed}", "label": row.label}, ensure_ascii=False) + "\n"
+        for row in rows
+    ]
+    write_whole(path, "".join(lines))
+    return len(lines)
+
+
+def read_rows(path: Path) -> list[Row]:
+    """The rows of a dataset; raises a ValueError if a line is none."""
+    return [Row.of(json.loads(line)["label"]) for line in path.read_text(encoding="utf-8").splitlines()]

@@ -1,0 +1,85 @@
+"""Where a run stands, and the arithmetic of its batches."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from ragen_agent.local.run_folder import RunFolder, write_whole
+from ragen_agent.openrlhf.settings import Workers
+
+__all__ = ["State", "check_batches", "mend", "planned_rows", "planned_updates"]
+
+
+@dataclass(frozen=True)
+class State:
+    """`iteration`: how many are done and saved, under the name `tag`; `still`: how many of the last had no spread."""
+
+    iteration: int = 0
+    tag: str = ""
+    still: int = 0
+
+    @classmethod
+    def read(cls, folder: Path) -> State:
+        """The state of a run; that of its start where nothing was saved."""
+        path = folder / "state.json"
+        return cls(**json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else cls()
+
+    def write(self, folder: Path) -> None:
+        """Replaces the state; the iteration counts as saved from here on."""
+        write_whole(folder / "state.json", json.dumps(asdict(self)) + "\n")
+
+
+def mend(folder: RunFolder) -> State:
+    """Undoes what an interruption left behind: records and saved parts of iterations that were not saved whole.
+
+    DeepSpeed reads from a file which of its checkpoints is the latest; actor and critic have one each, and a run that
+    is killed between the two would go on with models of different iterations.
+    """
+    state = State.read(folder.path)
+    summary = folder.read_summary()
+    folder.keep(folder.metrics, lambda record: record["iteration"] < state.iteration)
+    folder.keep(
+        folder.episodes, lambda e: e["phase"] in summary or e.get("iteration", state.iteration) < state.iteration
+    )
+    for part in sorted((folder.path / "deepspeed").glob("_*")):
+        if not state.tag:
+            shutil.rmtree(part)
+            continue
+        for saved in part.iterdir():
+            number = saved.name.removeprefix("iteration")
+            if saved.is_dir() and number.isdigit() and int(number) > state.iteration:
+                shutil.rmtree(saved)
+        write_whole(part / "latest", state.tag)
+    return state
+
+
+def planned_rows(run: Workers) -> int:
+    """Episodes that an iteration trains on when the filter keeps as many groups as its amount says."""
+    training = run.config.training
+    shares = training.filter_rule in ("top", "reverse", "random")
+    kept = max(1, int(training.keep * training.groups + 1e-9)) if shares else training.groups
+    return kept * training.members
+
+
+def planned_updates(run: Workers) -> int:
+    """Optimiser steps of the whole run, counted after the filter."""
+    training = run.config.training
+    return training.iterations * training.updates * math.ceil(planned_rows(run) / training.minibatch)
+
+
+def check_batches(run: Workers) -> None:
+    """Raises a ValueError where the minibatch cannot be cut into the micro-batches of the GPUs."""
+    training, settings = run.config.training, run.settings
+    for name, gpus in (
+        ("actor", settings.actor_nodes * settings.actor_gpus),
+        ("critic", settings.critic_nodes * settings.critic_gpus if training.critic else 1),
+    ):
+        if training.minibatch % (settings.micro_batch * gpus):
+            raise ValueError(
+                f"training.minibatch is {training.minibatch}; it must be a multiple of openrlhf.micro_batch="
+                f"{settings.micro_batch} times the {gpus} GPUs of the {name}."
+            )

@@ -1,0 +1,178 @@
+"""The trainer of a run: OpenRLHF's, with the iteration of StarPO-S (RAGEN, arXiv 2504.20073, section 3).
+
+One iteration plays all groups, drops those with little spread, trains on the rest and sends the weights to vLLM. The
+state is saved at whole iterations: `state.json` names the last iteration of which every part was saved, and is written
+last, so a run that is killed at any moment goes on from there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import ray
+from openrlhf.trainer.ppo_trainer import PPOTrainer
+from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
+
+from ragen_agent.algo.filters import NO_SPREAD
+from ragen_agent.local.agent import derive
+from ragen_agent.local.evaluation import rate_of_played
+from ragen_agent.local.run_folder import RunFolder
+from ragen_agent.local.scoring import Scored, score
+from ragen_agent.local.train import MINIBATCHES, PATIENCE, SHOWN
+from ragen_agent.openrlhf import metrics
+from ragen_agent.openrlhf.experience import StarPOExperience, padded, prepared
+from ragen_agent.openrlhf.generation import Played, Rollouts
+from ragen_agent.openrlhf.seed_list import FILTER, Row, evaluation_rows
+from ragen_agent.openrlhf.settings import Workers
+from ragen_agent.openrlhf.state import State, planned_updates
+
+__all__ = ["StarPO", "TooManyFailuresError"]
+
+
+class TooManyFailuresError(RuntimeError):
+    """More episodes of an iteration failed than the failure budget allows."""
+
+
+@ray.remote
+class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
+    """See the module; the constructor's arguments are OpenRLHF's."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.run = Workers.here()
+        self.folder = RunFolder(Path(self.run.folder))
+        stock: SamplesGenerator = self.samples_generator
+        tokenizer = ray.put(self.tokenizer)  # one copy for all requests instead of one for each
+        self.rollouts = Rollouts(self.strategy, None, None, tokenizer, stock.vllm_engines)
+        self.experience_maker.__class__ = StarPOExperience
+        self.experience_maker.run = self.run
+        dataset = self.prompts_dataloader.dataset
+        self.rows = [Row.of(label) for label in dataset.labels]
+        self.still = 0
+
+    def get_max_steps(self) -> int:
+        """The updates that the learning-rate schedule is stretched over: those after the filter."""
+        return planned_updates(self.run)
+
+    def fit(self, global_step: int = 0) -> None:
+        """Runs the iterations that are left."""
+        training = self.run.config.training
+        state = State.read(self.folder.path)
+        self.still = state.still
+        if state.iteration:
+            self.broadcast_to_vllm()  # vLLM has read the weights from before the first iteration
+        self._evaluate("before", 0)
+        for iteration in range(state.iteration, training.iterations):
+            record = self._iterate(iteration)
+            done = iteration + 1
+            over = done == training.iterations or self.still >= PATIENCE
+            every = self.run.settings.evaluate_every
+            if every and done % every == 0 and not over:
+                record |= self._evaluate("", done)
+            self._log(done, record)
+            if done % training.save_every == 0 or over:
+                self._save(done)
+            if over:
+                break
+        self._evaluate("after", training.iterations)
+        for logger in (self.tensorboard_logger, self.wandb_logger):
+            if logger is not None:
+                logger.close()
+
+    def _iterate(self, iteration: int) -> dict[str, Any]:
+        """Plays, filters, trains, and sends the weights out."""
+        training = self.run.config.training
+        started = time.monotonic()
+        first = iteration * training.groups
+        rows = self.rows[first : first + training.groups]
+        played = self.rollouts.play(rows, training.members, training.temperature, **self._generate())
+        decoded = time.monotonic()
+        self._check_failures(played)
+        scored = score([p.trajectory for p in played], training, derive(self.run.config.seed, FILTER, iteration))
+        # A critic's advantages need no spread within groups.
+        flat = float(scored.spread.max()) <= NO_SPREAD and not training.critic
+        self.still = self.still + 1 if flat else 0
+        record = {"iteration": iteration, **metrics.of_episodes(played, scored)}
+        if bool(scored.kept.any()) and not flat:
+            record |= self._train(played, scored, iteration)
+        else:
+            record |= {"train_tokens": 0, "updates": 0}
+        sampled = sum(int(p.trajectory.sampled.sum()) for p in played)
+        self.folder.append(
+            self.folder.episodes,
+            [{"phase": "train", "iteration": iteration, **p.trajectory.to_dict()} for p in played[:SHOWN]],
+        )
+        return record | {
+            "tokens_per_s": sampled / (decoded - started),
+            "seconds_rollout": decoded - started,
+            "seconds": time.monotonic() - started,
+        }
+
+    def _train(self, played: Sequence[Played], scored: Scored, iteration: int) -> dict[str, Any]:
+        training = self.run.config.training
+        chosen, advantages = scored.kept.flatten().nonzero().flatten().tolist(), scored.advantages.flatten()
+        samples = padded([prepared(played[i], float(advantages[i])) for i in chosen], training.minibatch)
+        seed = derive(self.run.config.seed, MINIBATCHES, iteration) % 2**32
+        ray.get(self.actor_model_group.async_run_method(method_name="seed_minibatches", seed=seed))
+        status, _ = self.train_step(samples, iteration)
+        passes = training.updates * (2 if training.critic else 1)
+        return {
+            **metrics.of_training(status),
+            "vllm_kl": self.experience_maker.vllm_kl,
+            "vllm_gap": self.experience_maker.vllm_gap,
+            "updates": training.updates * len(samples) // training.minibatch,
+            "train_tokens": passes * sum(len(played[i].trajectory.ids) for i in chosen),
+            "seconds_score": status["timing/make_experience"],
+            "seconds_train": status["timing/ppo_train"],
+            "seconds_synchronise": status["timing/broadcast"],
+        }
+
+    def _check_failures(self, played: Sequence[Played]) -> None:
+        reasons = [str(p.trajectory.failure) for p in played if p.trajectory.failure is not None]
+        budget = self.run.settings.failure_budget
+        if len(reasons) > budget * len(played):
+            examples = "; ".join(sorted(set(reasons))[:3])
+            raise TooManyFailuresError(
+                f"{len(reasons)} of {len(played)} episodes failed, more than openrlhf.failure_budget={budget:g} "
+                f"allows: {examples}"
+            )
+
+    def _evaluate(self, name: str, iteration: int) -> dict[str, Any]:
+        """Plays the fixed levels; a named result goes into the summary, where a resumed run finds it."""
+        summary = self.folder.read_summary()
+        if name in summary or not self.run.config.evaluation.levels:
+            return {}
+        rows = evaluation_rows(self.run.config)
+        played = self.rollouts.play(rows, 1, self.run.config.evaluation.temperature, **self._generate())
+        rate = rate_of_played([p.trajectory for p in played]).to_dict()
+        if name:
+            notes = [{"phase": name, **p.trajectory.to_dict()} for p in played]
+            self.folder.append(self.folder.episodes, notes)
+            self.folder.write_summary({**summary, name: rate})
+        result = {"eval_success": rate["rate"]}
+        self._show(self.tensorboard_logger, "log_eval", iteration, result)
+        self._show(self.wandb_logger, "log_eval", iteration, result)
+        return result
+
+    def _log(self, iteration: int, record: Mapping[str, Any]) -> None:
+        self.folder.append(self.folder.metrics, [record])
+        scalars = {name: value for name, value in record.items() if isinstance(value, int | float)}
+        scalars |= {f"failures/{kind}": number for kind, number in record["failures"].items()}
+        self._show(self.tensorboard_logger, "log_train", iteration, scalars)
+        self._show(self.wandb_logger, "log_train", iteration, scalars)
+
+    def _show(self, logger: Any, method: str, iteration: int, scalars: Mapping[str, float]) -> None:
+        if logger is not None:
+            getattr(logger, method)(iteration, dict(scalars))
+
+    def _save(self, iteration: int) -> None:
+        tag = f"iteration{iteration}"
+        groups = [group for group in (self.actor_model_group, self.critic_model_group) if group is not None]
+        ray.get([ref for group in groups for ref in group.async_run_method(method_name="save_checkpoint", tag=tag)])
+        State(iteration, tag, self.still).write(self.folder.path)
+
+    def _generate(self) -> dict[str, Any]:
+        return {name: value for name, value in self.generate_kwargs.items() if name != "temperature"}

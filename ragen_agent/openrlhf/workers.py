@@ -1,0 +1,80 @@
+"""OpenRLHF's Ray actors with what this project adds to them; imported in the actors' processes and in the driver.
+
+A model's output layer may hold ids that must not be written: padding beyond the tokenizer's ids, or ids that the small
+model only reads. vLLM is told never to draw them, and here the trainer's logits get the same treatment, so that both
+mean the same policy and their log-probs agree.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ray
+import torch
+from openrlhf.trainer.ray.launcher import ReferenceModelActor
+from openrlhf.trainer.ray.ppo_actor import PolicyModelActor
+from openrlhf.trainer.ray.vllm_engine import RolloutRayActor
+from torch import Tensor, nn
+
+from ragen_agent.engines.torch_engine import SUPPRESSED
+from ragen_agent.openrlhf.settings import Workers
+
+__all__ = ["CpuRollouts", "Policy", "Reference"]
+
+
+def _forbid(model: nn.Module, run: Workers) -> None:
+    """Adds `SUPPRESSED` to the logits of the forbidden ids in every forward pass of `model`."""
+    if not run.forbidden:
+        return
+    bias = torch.zeros(run.vocabulary)
+    bias[list(run.forbidden)] = SUPPRESSED
+
+    def suppress(module: nn.Module, arguments: Any, output: Any) -> Any:
+        logits: Tensor = output["logits"]
+        output["logits"] = logits.float() + bias.to(logits.device)
+        return output
+
+    model.register_forward_hook(suppress)
+
+
+@ray.remote(num_gpus=1)
+class Policy(PolicyModelActor.__ray_metadata__.modified_class):  # type: ignore[misc]
+    """The model that is trained."""
+
+    def init_model_from_pretrained(self, strategy: Any, *args: Any, **kwargs: Any) -> None:
+        """As OpenRLHF, then forbids ids and keeps rows without a sampled token out of the means."""
+        super().init_model_from_pretrained(strategy, *args, **kwargs)
+        _forbid(self.actor.model.module, Workers.here())
+        step = self.trainer.training_step
+
+        def training_step(*args: Any, **kwargs: Any) -> Any:
+            status = step(*args, **kwargs)
+            if not status["num_action_tokens"]:  # only padding: its means are 0 / 0, and weigh nothing
+                status["metrics"] = {name: torch.as_tensor(value).float() for name, value in status["metrics"].items()}
+                status["metrics"] = {name: value.nan_to_num() for name, value in status["metrics"].items()}
+            return status
+
+        self.trainer.training_step = training_step
+
+    def seed_minibatches(self, seed: int) -> None:
+        """Seeds the order of the minibatches, so that a resumed run cuts them as the unbroken one would."""
+        torch.manual_seed(seed)
+
+
+@ray.remote(num_gpus=1)
+class Reference(ReferenceModelActor.__ray_metadata__.modified_class):  # type: ignore[misc]
+    """The frozen model of vanilla StarPO's KL term."""
+
+    def init_model_from_pretrained(self, strategy: Any, *args: Any, **kwargs: Any) -> None:
+        """As OpenRLHF, then forbids ids."""
+        super().init_model_from_pretrained(strategy, *args, **kwargs)
+        _forbid(self.model.model.module, Workers.here())
+
+
+@ray.remote
+class CpuRollouts(RolloutRayActor.__ray_metadata__.modified_class):  # type: ignore[misc]
+    """The owner of a vLLM engine that receives its weights without CUDA."""
+
+    async def __init__(self, *args: Any, **kwargs: Any) -> None:  # type: ignore[misc]
+        kwargs["worker_extension_cls"] = "ragen_agent.openrlhf.cpu.CpuWorker"
+        await super().__init__(*args, **kwargs)
