@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, TextIO
+from typing import Any
 
 from ragen_gym.bench.agent import StopRun, Task
 from ragen_gym.bench.agents.threads import in_thread
@@ -20,17 +20,14 @@ class HumanAgent:
 
     Args:
         player: a name for the record, since two people are two agents.
-        lines: where the moves come from.
-        screen: where the boards go.
     """
 
     name = "human"
     concurrency = 1
     at_terminal = True
 
-    def __init__(self, player: str = "", *, lines: TextIO | None = None, screen: TextIO | None = None) -> None:
+    def __init__(self, player: str = "") -> None:
         self.settings = {"player": player}
-        self._lines, self._screen = lines or sys.stdin, screen or sys.stdout
         self._planned: list[int] = []
 
     def begin(self, task: Task) -> None:
@@ -54,7 +51,7 @@ class HumanAgent:
             left = info["actions_left"]
             self._say(f"\n{task.env.board}\n{left} move{'s' * (left > 1)} left: {menu}; q quits")
             while not self._planned:
-                self._planned = self._read(await in_thread(self._lines.readline), names)
+                self._planned = self._read(await in_thread(sys.stdin.readline), names)
         return self._planned.pop(0)
 
     def _read(self, line: str, names: tuple[str, ...]) -> list[int]:
@@ -69,4 +66,4 @@ class HumanAgent:
         return [known[word] for word in words]
 
     def _say(self, text: str) -> None:
-        print(text, file=self._screen, flush=True)
+        print(text, flush=True)

@@ -28,7 +28,7 @@ from typing import Any
 from ragen_gym.bench.agent import Task
 from ragen_gym.bench.agents.threads import in_thread
 
-__all__ = ["PythonAgent", "load"]
+__all__ = ["PythonAgent", "find", "load"]
 
 _KINDS = ("reply", "step", "factory")
 _BOARDS = ("observation", "obs", "board")
@@ -45,7 +45,7 @@ def load(target: str, *, kind: str | None = None, threads: bool = True, **argume
         raise ValueError(f"kind={kind!r}: choose one of {', '.join(_KINDS)}.")
     if not isinstance(threads, bool):
         raise ValueError(f"threads={threads!r} must be true or false.")
-    found = _find(target)
+    found = find(target)
     if kind == "factory" or isclass(found):
         agent = _made(name, found, arguments)
     elif arguments:
@@ -125,10 +125,15 @@ def _function_agent(function: Callable[..., Any], kind: str | None, threads: boo
     return _StepFunction(function, threads) if kind == "step" else _ReplyFunction(function, threads)
 
 
-def _find(target: str) -> Any:
+def find(target: str) -> Any:
+    """What ``module:name`` names; the current folder is among those that modules come from.
+
+    Raises:
+        ValueError: there is no such module or name.
+    """
     module_name, _, path = target.partition(":")
     if not module_name or not path:
-        raise ValueError(f"python:{target}: write it as python:module:callable, such as python:my_agent:reply.")
+        raise ValueError(f"{target!r}: write it as module:name, such as my_agent:reply.")
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
@@ -136,13 +141,13 @@ def _find(target: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name and (module_name + ".").startswith(error.name + "."):
             raise ValueError(
-                f"python:{target}: there is no module {module_name}; it is looked for in the current folder and among "
-                f"the installed ones."
+                f"{target}: there is no module {module_name}; it is looked for in the current folder and among the "
+                f"installed ones."
             ) from error
         raise
     for part in path.split("."):
         if not hasattr(found, part):
-            raise ValueError(f"python:{target}: {module_name} has no {path}.")
+            raise ValueError(f"{target}: {module_name} has no {path}.")
         found = getattr(found, part)
     return found
 

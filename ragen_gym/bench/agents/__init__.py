@@ -1,0 +1,138 @@
+"""Agents by name, such as ``openai:MODEL``, and how to write your own.
+
+`make_agent` makes one of ``random``, ``oracle``, ``greedy``, ``human``, ``openai:MODEL``, ``hf:PATH``,
+``python:module:callable``, ``cmd:PROGRAM`` and ``sb3:PATH``; the module of each says what it can do.
+
+An agent is an object with a ``name`` and one of two methods. One that answers messages has ``reply``, one that chooses
+moves has ``act``; either may be a plain method or a coroutine. This is a whole one::
+
+    from ragen_gym.bench.agent import Answer
+
+
+    class Persistent:
+        name = "persistent"
+
+        def __init__(self, first: str = "Down") -> None:
+            self.settings = {"first": first}
+
+        async def reply(self, messages, task):
+            \"\"\"Says the same in every turn: messages[0] is the system's, messages[-1] the user's.\"\"\"
+            text = f"<think>On we go.</think><answer>{self.settings['first']}</answer>"
+            return Answer(text, prompt_tokens=0, completion_tokens=0)
+
+        # An agent that moves has this instead, and no `reply`:
+        # def act(self, observation, info, task):
+        #     return int(info["action_mask"].argmax())
+
+Saved as ``my_agent.py``, it plays with ``ragen-gym bench run --agent python:my_agent:Persistent --set first=Up …``.
+What else the runner looks for, none of it needed:
+
+===================  ================================================================================================
+``settings``         dict, plain JSON: what decides the answers. Written into the run, which cannot go on with others.
+``circumstances``    dict, plain JSON: what may change between two sessions of a run, such as a server's address.
+``observation``      what an agent that moves is shown: ``"text"`` (the default), ``"grid"`` or ``"rgb"``.
+``concurrency``      the most episodes it can play at a time.
+``keeps_time``       True where it sees to the limit of a single request by itself.
+``start()``          called before the first episode; a ValueError ends the run, a str that it returns is shown.
+``begin(task)``      called before each episode.
+``end(task, rec)``   called after each episode with its `EpisodeRecord`.
+``close()``          called after the last episode, however the run ended.
+===================  ================================================================================================
+
+All methods may be coroutines. Whatever a method raises ends its episode and never the run: an `AgentFailure` says how,
+a TimeoutError is a `Failure.TIMEOUT`, anything else a `Failure.AGENT_ERROR`; `StopRun` alone ends the run. Many
+episodes are in play at once, so what an agent remembers it keeps by ``(task.split, task.index, task.rollout)``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from inspect import Parameter, signature
+from typing import Any
+
+from ragen_gym.bench.agent import ReplyAgent, StepAgent
+
+__all__ = ["KINDS", "Kind", "make_agent", "settings_of"]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of agent.
+
+    Attributes:
+        maker: what makes it, ``"module:callable"``, imported when it is needed.
+        target: what stands behind the colon, or "" if nothing does.
+        about: one line for a list.
+    """
+
+    maker: str
+    target: str
+    about: str
+
+
+_HERE = "ragen_gym.bench.agents."
+
+KINDS: dict[str, Kind] = {
+    "random": Kind(_HERE + "scripted:RandomAgent", "", "moves drawn uniformly"),
+    "oracle": Kind(_HERE + "scripted:OracleAgent", "", "optimal moves, by looking into the game"),
+    "greedy": Kind(_HERE + "scripted:GreedyAgent", "", "the move with the highest expected reward at once"),
+    "human": Kind(_HERE + "human:HumanAgent", "", "you, in the terminal"),
+    "openai": Kind(_HERE + "openai:OpenAIAgent", "MODEL", "a model behind an OpenAI-compatible server"),
+    "hf": Kind(_HERE + "hf:HFAgent", "PATH", "a transformers model in this process"),
+    "python": Kind(_HERE + "python:load", "module:callable", "Python code of yours"),
+    "cmd": Kind(_HERE + "cmd:load", "PROGRAM", "a program in any language, lines of JSON"),
+    "sb3": Kind(_HERE + "sb3:SB3Agent", "PATH", "a policy of Stable-Baselines3"),
+}
+
+
+def make_agent(spec: str, **settings: Any) -> ReplyAgent | StepAgent:
+    """The agent that a name such as ``"openai:Qwen/Qwen3-4B"`` stands for.
+
+    Args:
+        spec: a kind of `KINDS`, with its target behind a colon if it has one.
+        settings: arguments of what makes it; `settings_of` lists them.
+
+    Raises:
+        ValueError: an unknown kind or setting, or one that is not allowed; the message says what is.
+        ImportError: an optional library is missing; the message names the extra that brings it.
+    """
+    kind, target = _kind(spec)
+    known = settings_of(spec)
+    if not kind.target.startswith("module"):  # Python code has settings of its own, which it checks by itself
+        for name in settings:
+            if name not in known:
+                has = ", ".join(known) or "none"
+                raise ValueError(f"{spec} has no setting {name!r}; it has: {has}.")
+    agent: ReplyAgent | StepAgent = _maker(kind)(*([target] if kind.target else []), **settings)
+    return agent
+
+
+def settings_of(spec: str) -> dict[str, Any]:
+    """The settings that a kind of agent takes, with their defaults.
+
+    Raises:
+        ValueError: an unknown kind.
+    """
+    kind, _ = _kind(spec)
+    parameters = list(signature(_maker(kind)).parameters.values())[bool(kind.target) :]
+    shown = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+    return {parameter.name: parameter.default for parameter in parameters if parameter.kind in shown}
+
+
+def _kind(spec: str) -> tuple[Kind, str]:
+    name, colon, target = spec.partition(":")
+    kind = KINDS.get(name)
+    if kind is None:
+        names = ", ".join(f"{name}:{kind.target}" if kind.target else name for name, kind in KINDS.items())
+        raise ValueError(f"there is no agent {spec!r}: choose one of {names}.")
+    if bool(kind.target) != bool(target):
+        form = f"{name}:{kind.target}" if kind.target else name
+        raise ValueError(f"{spec!r} is not how this agent is written: give {form}.")
+    assert colon or not target
+    return kind, target
+
+
+def _maker(kind: Kind) -> Any:
+    module, _, name = kind.maker.partition(":")
+    return getattr(import_module(module), name)

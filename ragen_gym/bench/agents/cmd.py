@@ -1,0 +1,229 @@
+"""``cmd:PROGRAM``: an agent in any language, asked by lines of JSON on its standard input.
+
+A question is one line, and so is its answer, in any order; the answer repeats the question's ``id``::
+
+    {"id": 7, "kind": "reply", "messages": [{"role": "system", "content": "…"}, …], "task": {…}}
+    {"id": 7, "reply": "<think>…</think><answer>Up</answer>"}
+
+With ``kind=step`` the program is asked for single moves, and names an action or gives its number from 0::
+
+    {"id": 8, "kind": "step", "observation": "####…", "actions": ["Up", …], "info": {…}, "task": {…}}
+    {"id": 8, "action": "Up"}
+
+``task`` says ``suite``, ``split``, ``index``, ``rollout``, ``seed`` and ``temperature``. Beside a reply there may stand
+``reasoning``, ``prompt_tokens``, ``completion_tokens`` and ``finish_reason``; ``{"id": 7, "error": "…"}`` ends the
+episode as an agent error. Standard output is for answers alone: a line that is none ends the program.
+
+Several questions may be open at once, so a program may answer them together. One that ends has failed the episodes
+that wait for it, and is started again for the next question, `restarts` times in all. One that answers nothing until a
+question has timed out is ended. When the run is over its standard input is closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shlex
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+from ragen_gym.bench.agent import AgentFailure, Answer, Message, Task
+from ragen_gym.bench.records import Failure
+from ragen_gym.games.game import check_number
+
+__all__ = ["CommandMoves", "CommandReplies", "load"]
+
+_LONGEST_LINE = 2**24
+_GRACE = 5.0
+_ASIDE = {"reasoning": str, "prompt_tokens": int, "completion_tokens": int, "finish_reason": str}
+
+
+def load(command: str, *, kind: str = "reply", workers: int = 1, restarts: int = 10) -> CommandReplies | CommandMoves:
+    """The agent of a program.
+
+    Args:
+        command: the program and its arguments, as a shell would split them; no shell runs it.
+        kind: ``"reply"`` or ``"step"``.
+        workers: how many processes of it answer side by side.
+        restarts: how often it is started again in all.
+    """
+    if kind not in ("reply", "step"):
+        raise ValueError(f"cmd: kind={kind!r} must be 'reply' or 'step'.")
+    check_number("cmd", "workers", workers, 1, whole=True)
+    check_number("cmd", "restarts", restarts, 0, whole=True)
+    return (CommandReplies if kind == "reply" else CommandMoves)(command, kind, workers, restarts)
+
+
+class _Command:
+    def __init__(self, command: str, kind: str, workers: int, restarts: int) -> None:
+        try:
+            self._words = shlex.split(command)
+        except ValueError as error:
+            raise ValueError(f"cmd:{command}: {error}.") from error
+        if not self._words:
+            raise ValueError("cmd: names no program: write for example 'cmd:./my_agent --fast'.")
+        self.name, self.settings = f"cmd:{command}", {"kind": kind}
+        self.circumstances = {"workers": workers}
+        self._restarts = restarts
+        self._processes: list[_Process] = []
+        self._workers = workers
+        self._starting = asyncio.Lock()
+
+    async def ask(self, question: dict[str, Any], task: Task) -> dict[str, Any]:
+        """The program's answer to a question."""
+        async with self._starting:
+            process = await self._free()
+        asked = {key: getattr(task, key) for key in ("suite", "split", "index", "rollout", "seed", "temperature")}
+        answer = await process.ask({**question, "task": asked})
+        if "error" in answer:
+            raise AgentFailure(Failure.AGENT_ERROR, f"the program says: {answer['error']}")
+        return answer
+
+    async def _free(self) -> _Process:
+        """The process with the fewest open questions; a new one in the place of one that has ended."""
+        if len(self._processes) < self._workers:
+            self._processes.append(await _Process.start(self._words))
+            return self._processes[-1]
+        least = min(range(self._workers), key=lambda place: len(self._processes[place].open))
+        if not self._processes[least].runs:
+            if self._restarts == 0:
+                raise AgentFailure(
+                    Failure.AGENT_ERROR, f"not started again after so many ends; {self._processes[least].last}"
+                )
+            self._restarts -= 1
+            self._processes[least] = await _Process.start(self._words)
+        return self._processes[least]
+
+    async def close(self) -> None:
+        """Close the programs' inputs and wait for their ends."""
+        await asyncio.gather(*(process.close() for process in self._processes))
+
+
+class CommandReplies(_Command):
+    """A program that replies."""
+
+    async def reply(self, messages: Sequence[Message], task: Task) -> Answer:
+        """The program's reply."""
+        answer = await self.ask({"kind": "reply", "messages": list(messages)}, task)
+        text = answer.get("reply")
+        aside = {name: answer[name] for name, kind in _ASIDE.items() if isinstance(answer.get(name), kind)}
+        if not isinstance(text, str):
+            raise AgentFailure(Failure.AGENT_ERROR, f"an answer needs a 'reply' that is a text: {str(answer)[:200]}")
+        return Answer(text, **aside)
+
+
+class CommandMoves(_Command):
+    """A program that moves."""
+
+    async def act(self, observation: Any, info: dict[str, Any], task: Task) -> int:
+        """The program's move."""
+        names = info["action_names"]
+        plain = {"level_id": info["level_id"], "actions_left": info["actions_left"]}
+        plain |= {"action_mask": info["action_mask"].tolist()}
+        question = {"kind": "step", "observation": observation, "actions": list(names), "info": plain}
+        action = (await self.ask(question, task)).get("action")
+        by_name = {name.casefold(): number for number, name in enumerate(names)}
+        number: Any = by_name.get(action.casefold(), -1) if isinstance(action, str) else action
+        if not isinstance(number, int) or not 0 <= number < len(names):
+            raise AgentFailure(Failure.AGENT_ERROR, f"action {action!r} is not one of {', '.join(names)}")
+        return number
+
+
+class _Process:
+    """A process of the program, and the questions that it has not answered yet."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.open: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self.last = ""
+        self._process = process
+        self._next = self._answered = 0
+        self._said = b""
+        self._readers = [asyncio.create_task(reader) for reader in (self._answers(), self._complaints())]
+
+    @classmethod
+    async def start(cls, words: list[str]) -> _Process:
+        pipe = asyncio.subprocess.PIPE
+        try:
+            # A session of its own: Ctrl-C is for the runner, which closes the program's input.
+            return cls(
+                await asyncio.create_subprocess_exec(
+                    *words, stdin=pipe, stdout=pipe, stderr=pipe, limit=_LONGEST_LINE, start_new_session=True
+                )
+            )
+        except OSError as error:
+            raise AgentFailure(Failure.AGENT_ERROR, f"cannot start {words[0]}: {error}") from error
+
+    @property
+    def runs(self) -> bool:
+        return self._process.returncode is None and not self._readers[0].done() and not self.last
+
+    async def ask(self, question: dict[str, Any]) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        number, self._next = self._next, self._next + 1
+        future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self.open[number] = future
+        answered = self._answered
+        try:
+            with suppress(ConnectionError):  # it has ended, which its reader will say
+                self._process.stdin.write(json.dumps({"id": number, **question}).encode() + b"\n")
+                await self._process.stdin.drain()
+            return await future
+        except asyncio.CancelledError:
+            if self._answered == answered:
+                self._end("the program answered nothing until a question had timed out")
+            raise
+        finally:
+            self.open.pop(number, None)
+
+    async def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            await asyncio.wait_for(self._process.wait(), _GRACE)
+        except TimeoutError:
+            self._end("the program did not end with its input")
+        _, open_pipes = await asyncio.wait(self._readers, timeout=2.0)
+        for reader in open_pipes:  # children of the program hold it
+            reader.cancel()
+
+    async def _answers(self) -> None:
+        """Hand out answers until the program ends or writes something else."""
+        assert self._process.stdout is not None
+        try:
+            while line := await self._process.stdout.readline():
+                if line.strip() and (wrong := self._hand_out(line)):
+                    self._end(wrong)
+                    break
+        except ValueError:
+            self._end(f"the program wrote a line of more than {_LONGEST_LINE} bytes")
+        code = await self._process.wait()
+        await asyncio.wait([self._readers[1]], timeout=1.0)  # what it said last; its children may keep the pipe open
+        said = self._said.decode("utf-8", "replace").strip().splitlines()
+        self.last = self.last or f"the program ended with code {code}" + (f": {said[-1]}" if said else "")
+        for future in self.open.values():
+            if not future.done():
+                future.set_exception(AgentFailure(Failure.AGENT_ERROR, self.last))
+
+    def _hand_out(self, line: bytes) -> str:
+        """Give an answer to whoever asked; what is wrong with the line, or ""."""
+        try:
+            answer = json.loads(line)
+            future = self.open.get(answer["id"])
+        except (ValueError, TypeError, KeyError):
+            return f"the program wrote a line that is no answer: {line[:200].decode('utf-8', 'replace').strip()!r}"
+        self._answered += 1
+        if future is not None and not future.done():  # else nobody waits any more
+            future.set_result(answer)
+        return ""
+
+    async def _complaints(self) -> None:
+        """Keep the end of what the program writes to its standard error."""
+        assert self._process.stderr is not None
+        while said := await self._process.stderr.read(4096):
+            self._said = (self._said + said)[-2000:]
+
+    def _end(self, why: str) -> None:
+        self.last = self.last or why
+        with suppress(ProcessLookupError):
+            self._process.kill()

@@ -1,0 +1,206 @@
+"""``hf:PATH``: a causal language model of Hugging Face transformers in this process, batched.
+
+Requests that are open at the same time go through one `generate` call, padded on the left, up to ``batch`` of them; the
+runner's concurrency is what fills it. The chat template is the tokenizer's own.
+
+**Repeatability.** Every request draws from a generator of its own, seeded by its episode and turn, by inversion of the
+next token's distribution (one uniform number a token). So what it draws depends neither on its neighbours in the batch
+nor on their number, and a run that is repeated or resumed asks for the same draws. The logits themselves may differ in
+the last bits with the shape of the batch, so a token on the very edge of its interval, once in some ten thousand
+tokens in float32 and more often in bfloat16, can still come out as its neighbour. ``batch=1`` removes that too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ragen_gym.bench.agent import AgentFailure, Answer, Message, Task
+from ragen_gym.bench.agents.sampling import inversion, own_the_sampling
+from ragen_gym.bench.agents.threads import in_thread
+from ragen_gym.bench.records import Failure
+from ragen_gym.games.game import check_number
+from ragen_gym.seeding import mix
+
+__all__ = ["HFAgent"]
+
+_GATHER = 0.005  # seconds to wait for more requests before a batch goes off
+_EDGE = 2**20
+
+
+@dataclass(eq=False)
+class _Request:
+    ids: list[int]
+    limit: int
+    temperature: float
+    seed: int
+    answer: asyncio.Future[Answer]
+
+
+class HFAgent:
+    """Generates in process.
+
+    Args:
+        path: a model's folder, or its name on the Hugging Face Hub.
+        max_tokens: the most tokens of a reply.
+        top_p: share of probability that is sampled from; None for what the model's generation config says.
+        top_k: number of tokens that are sampled from; None likewise.
+        batch: requests in one call.
+        device: ``"cpu"``, ``"cuda"``, …; "" for CUDA where there is one.
+        dtype: ``"float32"``, ``"bfloat16"``, …; "" for float32 on the CPU and the checkpoint's own elsewhere.
+        template: variables of the chat template, such as ``{"enable_thinking": false}``.
+
+    Raises:
+        ValueError: the model cannot be loaded, or its tokenizer has no chat template.
+        ImportError: transformers and torch are not installed.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        max_tokens: int = 1024,
+        top_p: float | None = None,
+        top_k: int | None = None,
+        batch: int = 32,
+        device: str = "",
+        dtype: str = "",
+        template: Mapping[str, Any] | None = None,
+    ) -> None:
+        try:
+            import torch
+            import transformers
+        except ImportError as error:
+            raise ImportError("hf: agents need transformers and torch: pip install 'ragen-gym[agent]'") from error
+        self.name = f"hf:{path}"
+        check_number(self.name, "max_tokens", max_tokens, 1, whole=True)
+        check_number(self.name, "batch", batch, 1, whole=True)
+        self._device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        dtype = dtype or ("float32" if self._device == "cpu" else "auto")
+        try:
+            self._tokenizer: Any = transformers.AutoTokenizer.from_pretrained(path, padding_side="left")
+            model: Any = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
+        except Exception as error:  # whatever a folder that is no model leads to
+            raise ValueError(f"{self.name} cannot be loaded: {type(error).__name__}: {error}") from error
+        if not self._tokenizer.chat_template:
+            raise ValueError(f"{self.name}: its tokenizer has no chat template; use an instruction-tuned model.")
+        self._model = model.to(self._device).eval()
+        self._context: int | None = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+        self._max_tokens, self._batch, self._template = max_tokens, batch, dict(template or {})
+        self._sampling, self._ends = own_the_sampling(model, self._tokenizer, top_p, top_k)
+        self._waiting: list[_Request] = []
+        self._serving: asyncio.Task[None] | None = None
+        self._stopped = False
+        self.settings = {
+            "max_tokens": max_tokens,
+            **self._sampling,
+            "template": self._template,
+            "dtype": str(model.dtype).removeprefix("torch."),
+            "weights": _fingerprint(Path(path)) or getattr(model.config, "_commit_hash", None),
+        }
+        self.circumstances = {"device": self._device, "batch": batch}
+
+    async def reply(self, messages: Sequence[Message], task: Task) -> Answer:
+        """A reply out of the next batch.
+
+        Raises:
+            AgentFailure: the conversation leaves no room for a reply in the model's context.
+        """
+        prompt = self._tokenizer.apply_chat_template(
+            list(messages), add_generation_prompt=True, tokenize=True, return_dict=True, **self._template
+        )
+        ids = list(prompt["input_ids"])
+        limit = self._max_tokens if self._context is None else min(self._max_tokens, self._context - len(ids))
+        if limit < 1:
+            raise AgentFailure(
+                Failure.CONTEXT_OVERFLOW, f"{len(ids)} tokens leave no room in a context of {self._context}"
+            )
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        seed = mix(task.seed + len(messages)) & 0x7FFFFFFFFFFFFFFF
+        self._waiting.append(_Request(ids, limit, task.temperature, seed, answer))
+        if self._serving is None or self._serving.done():
+            self._serving = asyncio.create_task(self._serve())
+        return await answer
+
+    async def close(self) -> None:
+        """Stop generating."""
+        self._stopped = True
+        if self._serving is not None:
+            self._serving.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._serving
+
+    async def _serve(self) -> None:
+        """Answer batch after batch, until nobody waits."""
+        while self._waiting:
+            await asyncio.sleep(_GATHER)
+            wanted = [request for request in self._waiting if not request.answer.done()]  # others have timed out
+            # One limit a batch, so that a long conversation cuts nobody else's reply.
+            batch = [request for request in wanted if request.limit == wanted[0].limit][: self._batch]
+            self._waiting = [request for request in wanted if request not in batch]
+            if not batch:
+                continue
+            try:
+                answers = await in_thread(self._generate, batch)
+            except Exception as error:  # out of memory, say: it is these episodes' failure
+                for request in batch:
+                    if not request.answer.done():
+                        detail = f"{type(error).__name__}: {error}"
+                        request.answer.set_exception(AgentFailure(Failure.MODEL_ERROR, detail))
+                continue
+            for request, answer in zip(batch, answers, strict=True):
+                if not request.answer.done():
+                    request.answer.set_result(answer)
+
+    def _generate(self, batch: list[_Request]) -> list[Answer]:
+        import torch
+        from transformers import LogitsProcessorList
+
+        width = max(len(request.ids) for request in batch)
+        pad = self._model.generation_config.pad_token_id
+        ids = torch.tensor([[pad] * (width - len(request.ids)) + request.ids for request in batch])
+        mask = torch.tensor([[0] * (width - len(request.ids)) + [1] * len(request.ids) for request in batch])
+        sampler = inversion([(request.temperature, request.seed) for request in batch], self._sampling, self._device)
+        with torch.inference_mode():
+            rows = self._model.generate(
+                input_ids=ids.to(self._device),
+                attention_mask=mask.to(self._device),
+                max_new_tokens=batch[0].limit,
+                logits_processor=LogitsProcessorList([sampler]),
+                stopping_criteria=[self._stop],
+            )
+        return [self._answer(request, row) for request, row in zip(batch, rows[:, width:].tolist(), strict=True)]
+
+    def _answer(self, request: _Request, row: list[int]) -> Answer:
+        end = next((place for place, token in enumerate(row) if token in self._ends), None)
+        written = row if end is None else row[:end]
+        return Answer(
+            text=self._tokenizer.decode(written, skip_special_tokens=False, clean_up_tokenization_spaces=False),
+            prompt_tokens=len(request.ids),
+            completion_tokens=len(row) if end is None else end + 1,
+            finish_reason="length" if end is None else "stop",
+        )
+
+    def _stop(self, ids: Any, scores: Any, **_: Any) -> Any:
+        """Whether each row is to end here: all do once the agent is closed."""
+        import torch
+
+        return torch.full((len(ids),), self._stopped, device=ids.device)
+
+
+def _fingerprint(folder: Path) -> str | None:
+    """Hash of a folder's config and of both ends of its weights: another training gives another, in no time."""
+    if not folder.is_dir():
+        return None
+    digest = hashlib.sha256()
+    for file in sorted([*folder.glob("*.safetensors"), *folder.glob("*.bin"), *folder.glob("*.json")]):
+        with file.open("rb") as stream:
+            digest.update(stream.read(_EDGE))
+            stream.seek(max(0, file.stat().st_size - _EDGE))
+            digest.update(stream.read(_EDGE))
+    return digest.hexdigest()[:16]

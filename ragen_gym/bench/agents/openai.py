@@ -1,0 +1,250 @@
+"""``openai:MODEL``: a model behind any server that speaks OpenAI's chat completions, through the official client.
+
+**The key** is read from the environment, from ``OPENAI_API_KEY`` or the variable that ``key_env`` names, and is written
+nowhere; should a server's answer quote it, it is blotted out. A server that asks for no key needs none.
+
+**Reasoning beside the reply.** Servers that separate a model's reasoning from its reply (``reasoning_content`` or
+``reasoning``) take the model's thinking tags away. Where a suite wants replies that think, and a reply has no
+``<think>`` of its own, the reasoning is put back before it: ``<think>reasoning</think>reply`` is what is parsed,
+recorded, and sent back as the conversation goes on. Tags quoted inside the reasoning lose their brackets, since it is
+clear which answer is meant. With ``reasoning=drop`` the reply is parsed as it came. Either way the record keeps the
+reasoning as the server gave it.
+
+**Failures.** After a timeout, a cut connection, an answer that is no JSON or holds no choice, and HTTP 408, 409, 425,
+429 and 5xx, a request is sent again, up to ``retries`` times and later each time. Where the server says
+``Retry-After``, all requests of the agent wait as long, and ten such waits count as one retry. What still fails is a
+`Failure.TIMEOUT` or a `Failure.MODEL_ERROR`. A refusal because the conversation is too long for the model is a
+`Failure.CONTEXT_OVERFLOW`; after any other refusal (400, 401, 403, 404, 422, a spent quota) nothing is sent again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+from urllib.parse import urlsplit
+
+from ragen_gym.bench.agent import AgentFailure, Answer, Message, Task
+from ragen_gym.bench.agents.completion import is_overflow, read_completion, with_reasoning
+from ragen_gym.bench.agents.pace import Pace, backoff, retry_after
+from ragen_gym.bench.records import Failure
+from ragen_gym.games.game import check_number
+from ragen_gym.seeding import mix
+
+__all__ = ["OpenAIAgent"]
+
+_KEY = "OPENAI_API_KEY"
+_RETRIED = frozenset({408, 409, 425, 429})
+_WAITS = 10  # waits that the server asked for which count as one retry
+_LONGEST_WAIT = 900.0
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+class OpenAIAgent:
+    """Asks a chat-completions server.
+
+    Args:
+        model: the model's name there.
+        base_url: where the server is, such as ``"http://127.0.0.1:8000/v1"``; None for OpenAI's own, or what
+            ``OPENAI_BASE_URL`` says.
+        max_tokens: the most tokens of a reply, reasoning included; None leaves it to the server.
+        key_env: the environment variable that holds the key.
+        timeout: seconds for one request.
+        retries: how often a request is asked again.
+        requests_per_minute: a rate to keep to, or None.
+        reasoning: ``"think"`` or ``"drop"``; see the module.
+        omit: names of fields that the server refuses, such as ``"temperature,seed"``.
+        extra: further fields of the request, such as ``{"top_p": 0.9}``; they go before the agent's own.
+
+    Raises:
+        ValueError: a setting that is not allowed, or no key for a server that is not on this machine.
+        ImportError: the extra ``bench`` is not installed.
+    """
+
+    keeps_time = True
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        base_url: str | None = None,
+        max_tokens: int | None = None,
+        key_env: str = _KEY,
+        timeout: float = 120.0,
+        retries: int = 5,
+        requests_per_minute: float | None = None,
+        reasoning: str = "think",
+        omit: str = "",
+        extra: Mapping[str, Any] | None = None,
+    ) -> None:
+        if not model:
+            raise ValueError("openai: names no model: write openai:MODEL, with the name that the server knows it by.")
+        self.name, self._model = f"openai:{model}", model
+        _check(self.name, max_tokens, timeout, retries, requests_per_minute)
+        if reasoning not in ("think", "drop"):
+            raise ValueError(f"{self.name}: reasoning={reasoning!r} must be 'think' or 'drop'.")
+        self._key = os.environ.get(key_env, "").strip()
+        self._base_url = base_url or os.environ.get("OPENAI_BASE_URL") or None
+        place = urlsplit(self._base_url or "https://api.openai.com/v1")
+        if not place.hostname:
+            raise ValueError(f"base_url={base_url!r} is no address: write it as http://127.0.0.1:8000/v1.")
+        if not self._key and (self._base_url is None or key_env != _KEY):
+            raise ValueError(
+                f"{self.name}: the environment variable {key_env} holds no key: set it, or give --key-env."
+            )
+        self._local = place.hostname in _LOOPBACK
+        self._max_tokens, self._timeout, self._retries = max_tokens, float(timeout), retries
+        self._reasoning, self._omit = reasoning, frozenset(filter(None, (name.strip() for name in omit.split(","))))
+        self._extra = dict(extra or {})
+        self._pace = Pace(requests_per_minute)
+        self._client: Any = None
+        self.settings = {
+            # Without the port: a server that was started again may listen at another.
+            "server": f"{place.hostname}{place.path.rstrip('/')}",
+            "max_tokens": max_tokens,
+            "reasoning": reasoning,
+            "omit": sorted(self._omit),
+            "extra": self._extra,
+        }
+        self.circumstances = {
+            "base_url": f"{place.scheme}://{place.hostname}{f':{place.port}' if place.port else ''}{place.path}",
+            "timeout": self._timeout,
+            "retries": retries,
+            "requests_per_minute": requests_per_minute,
+        }
+
+    async def start(self) -> str | None:
+        """See that the server is there; a notice where it does not list the model.
+
+        Raises:
+            ValueError: it cannot be reached, or refuses the key.
+        """
+        import openai
+
+        try:
+            async with asyncio.timeout(min(self._timeout, 10.0)):
+                page = await self._connected().models.list()
+            known = [model.id for model in page.data]
+        except openai.AuthenticationError as error:
+            raise ValueError(f"{self.circumstances['base_url']} refuses the key: {self._clean(str(error))}") from None
+        except openai.APIConnectionError as error:
+            if type(error.__cause__).__name__ == "ConnectError":
+                raise ValueError(
+                    f"cannot reach {self.circumstances['base_url']}: start the server, or correct --base-url."
+                ) from None
+            return None
+        except Exception:  # many servers list no models; the requests themselves will say what is wrong
+            return None
+        if known and self._model not in known:
+            return f"the server lists {', '.join(known[:5])}{' …' * (len(known) > 5)}, not {self._model}"
+        return None
+
+    async def reply(self, messages: Sequence[Message], task: Task) -> Answer:
+        """Ask until there is an answer, or no more retries.
+
+        Raises:
+            AgentFailure: the server refused, broke, or took too long.
+        """
+        import openai
+
+        body = self._body(messages, task)
+        failures = waits = 0
+        while True:
+            await self._pace.turn()
+            try:
+                async with asyncio.timeout(self._timeout):
+                    answer = await self._connected().post("/chat/completions", cast_to=object, body=body)
+                return self._finish(read_completion(answer, failures + waits), task)
+            except AgentFailure as error:
+                raise AgentFailure(error.failure, self._clean(error.detail)) from None
+            except (TimeoutError, openai.APITimeoutError):
+                failure, detail, wait = Failure.TIMEOUT, f"no answer within {self._timeout:g} s", None
+            except openai.APIStatusError as error:
+                detail = self._clean(f"HTTP {error.status_code}: {error.message}")
+                self._give_up(error, detail)
+                failure, wait = Failure.MODEL_ERROR, retry_after(error.response.headers) or None
+            except Exception as error:  # a cut connection, an answer that is no JSON or holds no choice
+                cause = f": {error.__cause__}" if error.__cause__ else ""
+                failure, detail, wait = (
+                    Failure.MODEL_ERROR,
+                    self._clean(f"{type(error).__name__}: {error}{cause}"),
+                    None,
+                )
+            waits, failures = (waits, failures + 1) if wait is None else (waits + 1, failures)
+            if failures + waits // _WAITS > self._retries:
+                raise AgentFailure(failure, f"{detail} (asked {failures + waits} times)")
+            if wait is None:
+                await asyncio.sleep(backoff(failures, task.seed))
+            elif wait > _LONGEST_WAIT:
+                raise AgentFailure(failure, f"{detail} (the server asks to wait {wait:g} s)")
+            else:
+                self._pace.pause(wait)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        client, self._client = self._client, None
+        if client is not None:
+            await client.close()
+
+    def _connected(self) -> Any:
+        if self._client is None:
+            try:
+                from openai import AsyncOpenAI, DefaultAsyncHttpxClient
+            except ImportError as error:
+                raise ImportError("openai: agents need the extra `bench`: pip install 'ragen-gym[bench]'") from error
+            http = DefaultAsyncHttpxClient(trust_env=False) if self._local else None  # no proxy to one's own machine
+            self._client = AsyncOpenAI(
+                api_key=self._key or "none",
+                base_url=self._base_url,
+                timeout=self._timeout,
+                max_retries=0,
+                http_client=http,
+            )
+        return self._client
+
+    def _body(self, messages: Sequence[Message], task: Task) -> dict[str, Any]:
+        body: dict[str, Any] = {
+            "model": self._model,
+            "messages": list(messages),
+            "temperature": task.temperature,
+            # Another one for each turn, below 2**31, which every server takes.
+            "seed": mix(task.seed + len(messages)) & 0x7FFFFFFF,
+        }
+        if self._max_tokens is not None:
+            body["max_tokens"] = self._max_tokens
+        return {name: value for name, value in (body | self._extra).items() if name not in self._omit}
+
+    def _give_up(self, error: Any, detail: str) -> None:
+        """Raise where asking again is of no use."""
+        status, code = error.status_code, str(error.code)
+        if status in (400, 413, 422) and is_overflow(f"{code} {detail}"):
+            raise AgentFailure(Failure.CONTEXT_OVERFLOW, detail) from error
+        if code == "insufficient_quota" or (status < 500 and status not in _RETRIED):
+            raise AgentFailure(Failure.MODEL_ERROR, detail) from error
+
+    def _finish(self, answer: Answer, task: Task) -> Answer:
+        """The answer without the key, and with its reasoning where that is to be parsed."""
+        text, reasoning = self._blot(answer.text), answer.reasoning and self._blot(answer.reasoning)
+        if reasoning and self._reasoning == "think" and task.env.think and "<think>" not in text:
+            text = with_reasoning(text, reasoning)
+        return replace(answer, text=text, reasoning=reasoning)
+
+    def _blot(self, text: str) -> str:
+        return text.replace(self._key, "[key]") if len(self._key) >= 8 else text
+
+    def _clean(self, text: str) -> str:
+        """An error in a line, without the key."""
+        return self._blot(" ".join(text.split()))[:500]
+
+
+def _check(name: str, max_tokens: Any, timeout: Any, retries: Any, rate: Any) -> None:
+    check_number(name, "timeout", timeout, 0)
+    check_number(name, "retries", retries, 0, whole=True)
+    if max_tokens is not None:
+        check_number(name, "max_tokens", max_tokens, 1, whole=True)
+    if rate is not None:
+        check_number(name, "requests_per_minute", rate, 0)
+        if rate == 0:
+            raise ValueError(f"{name}: requests_per_minute=0 would never ask: give a positive number.")
