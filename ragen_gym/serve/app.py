@@ -1,0 +1,197 @@
+"""The FastAPI application: the routes, each a line on what `Service` does."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Annotated, Any, TypeVar
+
+from fastapi import APIRouter, FastAPI, Path, Query, Request, Response
+from fastapi.responses import RedirectResponse
+from starlette.middleware import Middleware
+
+from ragen_gym import __version__
+from ragen_gym.registry import TABLE, Row
+from ragen_gym.serve import answers, requests
+from ragen_gym.serve.batch import BatchGrain
+from ragen_gym.serve.gate import Gate, client_of
+from ragen_gym.serve.grains import Grain
+from ragen_gym.serve.limits import Limits, check_board_text
+from ragen_gym.serve.openapi import describe, install_error_handlers, said
+from ragen_gym.serve.service import Service, now
+from ragen_gym.serve.single import SingleGrain, StepGrain, TurnGrain
+from ragen_gym.serve.work import encode
+
+__all__ = ["create_app"]
+
+SessionId = Annotated[str, Path(description="The id of a session, as `POST /sessions` gave it.")]
+_JSON = "application/json"
+
+G = TypeVar("G", bound=Grain)
+R = TypeVar("R", requests.ResetRequest, requests.BatchResetRequest)
+
+router = APIRouter()
+
+
+def create_app(limits: Limits | None = None, token: str | None = None) -> FastAPI:
+    """The server's application, for any ASGI server that runs it in one process.
+
+    Args:
+        limits: what clients may ask for.
+        token: the bearer token that requests must carry; without one only requests addressed to localhost are served.
+    """
+    limits = limits or Limits()
+    service = Service(limits)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        async with service.running():
+            yield
+
+    gate = Middleware(Gate, limits=limits, token=token, clock=now)
+    app = FastAPI(lifespan=lifespan, middleware=[gate], redoc_url=None, **describe(limits))
+    app.state.service = service
+    app.include_router(router)
+    install_error_handlers(app, token is not None)
+    return app
+
+
+@router.get("/", include_in_schema=False)
+async def front() -> Response:
+    """To the page that says how to use it."""
+    return RedirectResponse("/docs")
+
+
+@router.get("/health", responses=said(answers.Health), tags=["server"])
+async def health(request: Request) -> Response:
+    """Whether the server runs, and how full it is."""
+    store = _service(request).store
+    return _json({"status": "ok", "version": __version__, "sessions": len(store), "envs": store.envs})
+
+
+@router.get("/envs", responses=said(list[answers.Listed]), tags=["server"])
+async def envs() -> Response:
+    """The games, with their knobs, presets and vocabularies."""
+    return _json([_listed(row) for row in TABLE.values()])
+
+
+@router.post(
+    "/sessions", status_code=201, responses=said(answers.Created, 201, body=True, also=(501, 503)), tags=["sessions"]
+)
+async def create(request: Request, body: requests.CreateRequest) -> Response:
+    """Make an environment of single moves, one of whole replies, or a batch."""
+    made = await _service(request).create(body, client_of(request.scope))
+    return Response(made, 201, media_type=_JSON)
+
+
+@router.get("/sessions/{session}", responses=said(answers.State, also=(404, 503)), tags=["sessions"])
+async def state(request: Request, session: SessionId) -> Response:
+    """A session as it stands: boards, levels, conversation."""
+    return Response(await _service(request).state(session), media_type=_JSON)
+
+
+@router.post(
+    "/sessions/{session}/reset",
+    responses=said(answers.Reset | answers.TurnReset, body=True, also=(404, 409, 503)),
+    tags=["single environments"],
+)
+async def reset(request: Request, session: SessionId, body: requests.ResetRequest) -> Response:
+    """Start an episode: of a seed, on a level, or the next one."""
+    return await _ask(request, session, SingleGrain, lambda grain: grain.reset(_checked(body)))
+
+
+@router.post(
+    "/sessions/{session}/step",
+    responses=said(answers.Step, body=True, also=(404, 409)),
+    tags=["single environments"],
+)
+async def step(request: Request, session: SessionId, body: requests.StepRequest) -> Response:
+    """Play one move; of grain step."""
+    return await _ask(request, session, StepGrain, lambda grain: grain.step(body.action), light=True)
+
+
+@router.post(
+    "/sessions/{session}/turn",
+    responses=said(answers.Turn, body=True, also=(404, 409)),
+    tags=["single environments"],
+)
+async def turn(request: Request, session: SessionId, body: requests.TurnRequest) -> Response:
+    """Take a language model's whole reply; of grain turn."""
+    return await _ask(request, session, TurnGrain, lambda grain: grain.turn(body.reply), light=True)
+
+
+@router.post(
+    "/sessions/{session}/batch/reset",
+    responses=said(answers.BatchReset, body=True, also=(404, 409, 503)),
+    tags=["batches"],
+)
+async def batch_reset(request: Request, session: SessionId, body: requests.BatchResetRequest) -> Response:
+    """Start an episode in every environment of a batch, or in some."""
+    return await _ask(request, session, BatchGrain, lambda grain: grain.reset(_checked(body)))
+
+
+@router.post(
+    "/sessions/{session}/batch/step",
+    responses=said(answers.BatchStep, body=True, also=(404, 409, 503)),
+    tags=["batches"],
+)
+async def batch_step(request: Request, session: SessionId, body: requests.BatchStepRequest) -> Response:
+    """Play one move in every environment of a batch."""
+    return await _ask(request, session, BatchGrain, lambda grain: grain.step(body.actions))
+
+
+@router.get(
+    "/sessions/{session}/render.png",
+    responses=said("image/png", also=(404, 409, 422, 501, 503)),
+    response_class=Response,
+    tags=["sessions"],
+)
+async def render(
+    request: Request,
+    session: SessionId,
+    index: Annotated[int, Query(ge=0, lt=2**31, description="Which environment of a batch.")] = 0,
+) -> Response:
+    """The board as a picture; for sessions made with `render`."""
+    return Response(await _service(request).picture(session, index), media_type="image/png")
+
+
+@router.delete("/sessions/{session}", status_code=204, responses=said(None, 204, also=(404,)), tags=["sessions"])
+async def close(request: Request, session: SessionId) -> Response:
+    """Close a session."""
+    _service(request).close(session)
+    return Response(status_code=204)
+
+
+def _service(request: Request) -> Service:
+    service: Service = request.app.state.service
+    return service
+
+
+async def _ask(
+    request: Request, session: str, grain: type[G], call: Callable[[G], Any], *, light: bool = False
+) -> Response:
+    return Response(await _service(request).ask(session, grain, call, light=light), media_type=_JSON)
+
+
+def _json(answer: Any) -> Response:
+    return Response(encode(answer), media_type=_JSON)
+
+
+def _checked(body: R) -> R:
+    for text in [body.level] if isinstance(body.level, str) else body.level or []:
+        check_board_text(text)
+    return body
+
+
+def _listed(row: Row) -> dict[str, Any]:
+    game = row.game_class
+    return {
+        "id": row.id,
+        "name": row.name,
+        "summary": row.summary,
+        "horizon": row.horizon,
+        "action_names": [action.name.capitalize() for action in game.Action],
+        "knobs": {**game.knobs(), **row.knobs},
+        "presets": list(game.presets),
+        "vocabularies": list(game.vocabularies),
+    }

@@ -1,0 +1,234 @@
+"""Environments that are played on a server, as Gymnasium environments: single moves, and whole replies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.envs.registration import EnvSpec
+
+from ragen_gym.envs.reply import Problem, Reply
+from ragen_gym.levels import Level
+from ragen_gym.serve.connection import Connection
+from ragen_gym.serve.wire import create_body, given, options_body, pixels, space_of
+
+__all__ = ["RemoteEnv", "RemoteTurnEnv"]
+
+_BUDGETS = ("max_turns", "max_actions_per_turn", "max_actions", "format_penalty", "think", "max_tokens_per_turn")
+
+
+class _Remote(gymnasium.Env[Any, Any]):
+    """What both grains share."""
+
+    metadata: dict[str, Any] = {"render_modes": ["ansi", "rgb_array"], "render_fps": 4}  # noqa: RUF012  # Gymnasium's
+
+    def __init__(
+        self,
+        url: str,
+        body: dict[str, Any],
+        render_mode: str | None,
+        token: str | None,
+        timeout: float,
+        again: dict[str, Any],
+    ) -> None:
+        if render_mode not in (*self.metadata["render_modes"], None):
+            raise ValueError(f"render_mode={render_mode!r} is not known: choose 'ansi', 'rgb_array' or None.")
+        self.render_mode = render_mode
+        self._connection = Connection(url, token, timeout)
+        try:
+            made = self._connection.ask("POST", "/sessions", {**body, "render": render_mode == "rgb_array"})
+        except BaseException:
+            self._connection.close()
+            raise
+        self.session: str = made["session"]
+        self.about: dict[str, Any] = made
+        self.action_space, self.observation_space = (
+            space_of(made[kind]) for kind in ("action_space", "observation_space")
+        )
+        self._path = f"/sessions/{self.session}"
+        self._closed = False
+        name = made["env"].removesuffix("-v0")
+        self.spec = EnvSpec(
+            f"{name}-remote-{made['grain']}-v0",
+            f"{type(self).__module__}:{type(self).__name__}",
+            order_enforce=False,
+            disable_env_checker=True,
+            max_episode_steps=made["max_episode_steps"],
+            kwargs={"url": url, "env": made["env"], "timeout": timeout, **again},  # never the token
+        )
+
+    @property
+    def level(self) -> Level:
+        """The level of this episode."""
+        text = self._connection.ask("GET", self._path)["levels"]
+        if not text:
+            raise gymnasium.error.ResetNeeded("there is no level yet: call reset() first.")
+        return Level(self.about["env"].removeprefix("ragen/").removesuffix("-v0"), text[0])
+
+    @property
+    def board(self) -> str:
+        """The board as it stands, as text."""
+        boards = self._connection.ask("GET", self._path)["boards"]
+        if not boards:
+            raise gymnasium.error.ResetNeeded("there is no board yet: call reset() first.")
+        text: str = boards[0]
+        return text
+
+    def render(self) -> Any:
+        """The board as text in mode ``"ansi"``, a uint8 (height, width, 3) array in ``"rgb_array"``, else None."""
+        if self.render_mode == "ansi":
+            return self.board
+        return pixels(self._connection.picture(f"{self._path}/render.png")) if self.render_mode else None
+
+    def close(self) -> None:
+        """Close the session; a server that is gone has closed it already."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self._connection.ask("DELETE", self._path)
+        except (ConnectionError, RuntimeError):
+            pass
+        finally:
+            self._connection.close()
+
+    def _reset(self, seed: int | None, options: dict[str, Any] | None) -> dict[str, Any]:
+        super().reset(seed=seed)
+        body = {"seed": seed, **options_body(options)}
+        answer: dict[str, Any] = self._connection.ask("POST", f"{self._path}/reset", given(body))
+        return answer
+
+
+class RemoteEnv(_Remote):
+    """A game of single moves on a server: what ``gymnasium.make`` of its id makes, played over HTTP.
+
+    Args:
+        url: where the server is, such as ``"http://127.0.0.1:8000"``.
+        env: name or id of the game.
+        render_mode: ``"ansi"``, ``"rgb_array"`` (needs Pillow) or None.
+        max_episode_steps: moves after which an episode is truncated; None for the id's own.
+        token: the server's token; None is what the environment variable RAGEN_GYM_TOKEN holds, if anything.
+        timeout: seconds after which an answer is no longer waited for.
+        arguments: those of `ragen_gym.StepEnv`.
+
+    Raises:
+        ValueError: the server's library refuses an argument.
+        ragen_gym.serve.ServerRefused: the server is full, wants a token, or the like.
+        ragen_gym.serve.ServerUnreachable: no answer came.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        env: str,
+        *,
+        render_mode: str | None = None,
+        max_episode_steps: int | None = None,
+        token: str | None = None,
+        timeout: float = 60.0,
+        **arguments: Any,
+    ) -> None:
+        body = create_body(env, arguments, max_episode_steps=max_episode_steps)
+        super().__init__(url, body, render_mode, token, timeout, arguments)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Start an episode, as the local environment does."""
+        answer = self._reset(seed, options)
+        return self._observation(answer["observation"]), _info(answer["info"])
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Play one move.
+
+        Raises:
+            gymnasium.error.ResetNeeded: the episode is over, or none was started.
+            ValueError: the action is not one of the game's.
+            ragen_gym.serve.SessionLost: the server no longer has the session.
+            ragen_gym.serve.ServerUnreachable: no answer came.
+        """
+        number = np.asarray(action)
+        if number.ndim or number.dtype.kind not in "iu":
+            raise ValueError(f"action {action!r} is not an integer.")
+        answer = self._connection.ask("POST", f"{self._path}/step", {"action": int(action)})
+        observation = self._observation(answer["observation"])
+        return observation, answer["reward"], answer["terminated"], answer["truncated"], _info(answer["info"])
+
+    def _observation(self, observation: Any) -> Any:
+        return observation if isinstance(observation, str) else np.array(observation, self.observation_space.dtype)
+
+
+class RemoteTurnEnv(_Remote):
+    """A game of whole replies on a server: what `ragen_gym.make_turn` makes, played over HTTP.
+
+    Args:
+        url: where the server is, such as ``"http://127.0.0.1:8000"``.
+        env: name or id of the game.
+        render_mode: ``"ansi"``, ``"rgb_array"`` (needs Pillow) or None.
+        token: the server's token; None is what the environment variable RAGEN_GYM_TOKEN holds, if anything.
+        timeout: seconds after which an answer is no longer waited for.
+        arguments: those of `ragen_gym.make_turn`.
+
+    Attributes:
+        instructions: the system message.
+        action_names: what a reply calls the actions.
+        over: whether the episode has ended, or none was started.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        env: str,
+        *,
+        render_mode: str | None = None,
+        token: str | None = None,
+        timeout: float = 60.0,
+        **arguments: Any,
+    ) -> None:
+        budgets = {name: value for name, value in arguments.items() if name in _BUDGETS}
+        rest = {name: value for name, value in arguments.items() if name not in _BUDGETS}
+        body = create_body(env, rest, grain="turn", budgets=budgets)
+        super().__init__(url, body, render_mode, token, timeout, arguments)
+        self.instructions: str = self.about["instructions"]
+        self.action_names: tuple[str, ...] = tuple(self.about["action_names"])
+        self.over = True
+        self._messages: list[dict[str, str]] = []
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """Start an episode, as the local environment does."""
+        answer = self._reset(seed, options)
+        self._messages = [{"role": "system", "content": self.instructions}]
+        self.over = False
+        return answer["observation"], self._heard(answer, None)
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Take a reply; raises as `RemoteEnv.step` does."""
+        if not isinstance(action, str):
+            raise ValueError(f"a turn's action is the reply's text, not {type(action).__name__}: {action!r}.")
+        answer = self._connection.ask("POST", f"{self._path}/turn", {"reply": action})
+        self._messages.append({"role": "assistant", "content": action})
+        terminated, truncated = answer["terminated"], answer["truncated"]
+        self.over = terminated or truncated
+        return answer["observation"], answer["reward"], terminated, truncated, self._heard(answer, action)
+
+    def _heard(self, answer: dict[str, Any], text: str | None) -> dict[str, Any]:
+        """The information of the local environment; the conversation is kept here, and not sent again each turn."""
+        self._messages.append({"role": "user", "content": answer["observation"]})
+        info = dict(answer["info"])
+        self.action_names = tuple(info.pop("action_names"))
+        reply = info["reply"]
+        return {
+            **info,
+            "messages": tuple(map(dict, self._messages)),
+            "reply": None if reply is None or text is None else _reply(text, reply),
+            "actions": tuple(info["actions"]),
+            "rewards": tuple(info["rewards"]),
+        }
+
+
+def _info(info: dict[str, Any]) -> dict[str, Any]:
+    return {**info, "action_mask": np.array(info["action_mask"], np.int8)}
+
+
+def _reply(text: str, read: dict[str, Any]) -> Reply:
+    problem = None if read["problem"] is None else Problem(read["problem"])
+    return Reply(text, read["thinking"], tuple(read["names"]), tuple(read["actions"]), problem)

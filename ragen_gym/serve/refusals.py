@@ -1,0 +1,93 @@
+"""How the server says no: every error is a status, a code for programs and a message for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NoReturn
+
+from gymnasium.error import DependencyNotInstalled, ResetNeeded
+
+__all__ = ["STATUS", "Refusal", "library_errors", "refuse", "shorten"]
+
+#: The HTTP status of each code.
+STATUS = {
+    "bad_request": 422,  # the body or a parameter is not of the documented form
+    "bad_value": 422,  # the library refused a value: an unknown game or knob, an action out of range, a wrong board
+    "too_large": 422,  # allowed by the library, too large for a server
+    "too_expensive": 422,  # its levels take too long to generate
+    "bad_json": 400,
+    "unauthorized": 401,
+    "foreign_host": 403,
+    "not_found": 404,
+    "unknown_session": 404,
+    "method_not_allowed": 405,
+    "timeout": 408,
+    "no_episode": 409,  # a step before reset, or after the end
+    "wrong_grain": 409,
+    "not_rendering": 409,
+    "body_too_large": 413,
+    "conversation_full": 413,
+    "too_many_requests": 429,
+    "internal": 500,
+    "not_installed": 501,
+    "full": 503,
+    "busy": 503,
+}
+
+
+_LONGEST_MESSAGE = 2_000
+
+
+def shorten(message: str) -> str:
+    """A message without its middle, where it repeats what a client sent at length."""
+    half = _LONGEST_MESSAGE // 2
+    return message if len(message) <= _LONGEST_MESSAGE else f"{message[:half]} … {message[-half:]}"
+
+
+class Refusal(Exception):
+    """A request that is not carried out.
+
+    Attributes:
+        code: a key of `STATUS`.
+        message: what is wrong, what is allowed, and what to do.
+        retry_after: seconds after which the same request may succeed, or None.
+    """
+
+    def __init__(self, code: str, message: str, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.code, self.message, self.retry_after = code, shorten(message), retry_after
+
+    @property
+    def status(self) -> int:
+        """The HTTP status."""
+        return STATUS[self.code]
+
+    def body(self) -> dict[str, dict[str, str]]:
+        """What is sent: a `ragen_gym.serve.schemas.Problem`."""
+        return {"error": {"code": self.code, "message": self.message}}
+
+    def headers(self) -> dict[str, str]:
+        """What goes beside it."""
+        headers = {"WWW-Authenticate": "Bearer"} if self.status == 401 else {}
+        if self.retry_after is not None:
+            headers["Retry-After"] = str(max(1, round(self.retry_after)))
+        return headers
+
+
+def refuse(code: str, message: str) -> NoReturn:
+    """Raise a `Refusal`."""
+    raise Refusal(code, message)
+
+
+@contextmanager
+def library_errors() -> Iterator[None]:
+    """Turn what the library says to people into refusals: to be put around calls of it and nothing else."""
+    try:
+        yield
+    except ResetNeeded as error:
+        raise Refusal("no_episode", str(error)) from error
+    except DependencyNotInstalled as error:
+        raise Refusal("not_installed", str(error)) from error
+    except ValueError as error:
+        raise Refusal("bad_value", str(error)) from error

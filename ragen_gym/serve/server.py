@@ -1,0 +1,138 @@
+"""Running the server: in this process for a command, or in a thread of it for a test or a notebook."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from threading import Thread
+
+import uvicorn
+
+from ragen_gym.serve.app import create_app
+from ragen_gym.serve.gate import is_loopback
+from ragen_gym.serve.limits import Limits
+
+__all__ = ["LEAST_TOKEN", "bound_socket", "check_token", "run", "serving"]
+
+#: Characters that a token must have at least.
+LEAST_TOKEN = 16
+
+_BACKLOG = 4096
+
+
+def check_token(host: str, token: str | None, variable: str) -> str | None:
+    """The token, if the server may be bound to that host with it.
+
+    Raises:
+        ValueError: the host is not this machine alone and there is no token, or the token is too short to be one.
+    """
+    if not token:
+        if is_loopback(host):
+            return None
+        raise ValueError(
+            f"--host {host} lets other machines in, so clients must show a token: put one into the environment "
+            f"variable {variable}, for example with export {variable}=$(openssl rand -hex 32)."
+        )
+    if len(token) < LEAST_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
+        raise ValueError(f"the token in {variable} must have {LEAST_TOKEN} or more printable characters, no spaces.")
+    return token
+
+
+def bound_socket(host: str, port: int) -> socket.socket:
+    """A socket bound to that address, 0 being any free port; uvicorn would end the process if it could not.
+
+    Raises:
+        OSError: the address cannot be had.
+    """
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    bound = socket.socket(family, kind, protocol)
+    try:
+        if sys.platform != "win32":
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+    except OSError as error:
+        bound.close()
+        raise OSError(f"cannot listen on {host} port {port}: {error.strerror}.") from error
+    return bound
+
+
+def url_of(bound: socket.socket) -> str:
+    """How clients reach that socket."""
+    host, port = bound.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def run(bound: socket.socket, limits: Limits, token: str | None, started: Callable[[str], None]) -> None:
+    """Serve until Ctrl-C or a SIGTERM, then finish the requests that are under way.
+
+    Args:
+        bound: where to.
+        limits: what clients may ask for.
+        token: see `ragen_gym.serve.create_app`.
+        started: called with the URL once requests are answered.
+    """
+    _allow_many_files()
+    server = _Server(_config(limits, token), lambda: started(url_of(bound)))
+    server.run(sockets=[bound])
+
+
+@contextmanager
+def serving(limits: Limits | None = None, token: str | None = None, port: int = 0) -> Iterator[str]:
+    """The server in a thread of this process, on the loopback address; gives its URL. For tests and notebooks."""
+    bound = bound_socket("127.0.0.1", port)
+    server = uvicorn.Server(_config(limits or Limits(rate=0), token))
+    thread = Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
+    thread.start()
+    try:
+        while not server.started:
+            thread.join(0.01)
+            if not thread.is_alive():
+                raise RuntimeError("the server did not start; its log says why.")
+        yield url_of(bound)
+    finally:
+        server.should_exit = True
+        thread.join()
+        bound.close()
+
+
+class _Server(uvicorn.Server):
+    """Says when it has started."""
+
+    def __init__(self, config: uvicorn.Config, said: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._said = said
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start, and say so."""
+        await super().startup(sockets)
+        if self.started:
+            self._said()
+
+
+def _config(limits: Limits, token: str | None) -> uvicorn.Config:
+    return uvicorn.Config(
+        create_app(limits, token),
+        log_level="warning",
+        access_log=False,
+        backlog=_BACKLOG,
+        timeout_keep_alive=60,
+        timeout_graceful_shutdown=5,
+        proxy_headers=False,  # a client could name any address as its own
+        server_header=False,
+        ws="none",
+        lifespan="on",
+    )
+
+
+def _allow_many_files() -> None:
+    """Raise the limit on open files to what the system allows: every connection is one."""
+    if sys.platform == "win32":
+        return
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

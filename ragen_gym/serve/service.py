@@ -1,0 +1,189 @@
+"""What the server does: it makes sessions, finds them, and carries out what they are asked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from math import inf
+from typing import Any, TypeVar
+
+from ragen_gym.registry import find
+from ragen_gym.serve.batch import BatchGrain
+from ragen_gym.serve.costs import LevelCosts
+from ragen_gym.serve.grains import Grain
+from ragen_gym.serve.limits import Limits, check_board_text, check_knobs
+from ragen_gym.serve.making import make_grain
+from ragen_gym.serve.refusals import library_errors, refuse
+from ragen_gym.serve.requests import CreateRequest
+from ragen_gym.serve.sessions import Session, Store
+from ragen_gym.serve.single import SingleGrain, StepGrain, TurnGrain
+from ragen_gym.serve.work import Work, encode
+
+__all__ = ["Service", "now"]
+
+G = TypeVar("G", bound=Grain)
+
+#: Levels that one request may have to generate: a single environment's block, and those of each environment of a batch.
+_BLOCK, _AHEAD = 256, 15
+#: Seconds of level generation, and environments of a batch, up to which a request is carried out without a thread.
+_QUICK, _QUICK_ENVS = 0.002, 64
+
+_HOW: dict[type[Grain], tuple[str, str]] = {
+    SingleGrain: ("reset of a single environment", "no num_envs, or reset the batch"),
+    StepGrain: ("single moves", "grain='step' and without num_envs"),
+    TurnGrain: ("replies", "grain='turn'"),
+    BatchGrain: ("moves of a batch", "num_envs"),
+}
+
+
+def now() -> float:
+    """The event loop's clock, in seconds."""
+    return asyncio.get_running_loop().time()
+
+
+class Service:
+    """The open sessions, the costs of levels, and the threads.
+
+    Args:
+        limits: what clients may ask for.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.store = Store(limits, now)
+        self._costs = LevelCosts(limits.max_seconds / _BLOCK)
+        self._work = Work()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """From the first request to the last."""
+        await self._work.warm_up()
+        tasks = [asyncio.create_task(self._sweep()), asyncio.create_task(self._costs.start())]
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await task
+            self._costs.close()
+            self.store.close_all()
+            self._work.close()
+
+    async def create(self, request: CreateRequest, owner: str) -> bytes:
+        """Make a session; a `ragen_gym.serve.answers.Created`."""
+        with library_errors():
+            row = find(request.env)
+        check_knobs(request.knobs)
+        for text in _texts(request.levels) + _texts(request.start.level if request.start else None):
+            check_board_text(text)
+        self.store.take_place(owner, request.num_envs)
+        try:
+            grain = await self._work.run(make_grain, row, request, self.limits.max_reply)
+            seconds = 0.0
+            if request.levels is None:
+                seconds = await self._costs.of(row, request.preset, request.knobs, request.split)
+            at_once = _AHEAD * request.num_envs if request.num_envs else _BLOCK
+            self._check_cost(seconds, at_once)
+            session = Session(row.id, grain, request.num_envs, owner)
+            session.quick = seconds * at_once < _QUICK and (request.num_envs or 0) <= _QUICK_ENVS
+            answer = await self._run(session, False, _created, self._named(session), grain, request)
+        except BaseException:
+            self.store.give_place_back(owner, request.num_envs)
+            raise
+        self.store.put(session)
+        return answer
+
+    async def ask(self, session_id: str, grain: type[G], call: Callable[[G], Any], *, light: bool = False) -> bytes:
+        """Ask something of a session's environment; the answer as JSON.
+
+        Args:
+            session_id: the session.
+            grain: the class that its environment must be of.
+            call: what is asked.
+            light: it is always over at once, and needs no thread.
+
+        Raises:
+            Refusal: there is no such session, it is of another grain, or the environment refuses.
+        """
+        session = self.store.get(session_id)
+        if not isinstance(session.grain, grain):
+            what, how = _HOW[grain]
+            refuse("wrong_grain", f"this session takes no {what}: create one with {how}.")
+        return await self._run(session, light, _encoded, call, session.grain)
+
+    async def state(self, session_id: str) -> bytes:
+        """A session as it stands; a `ragen_gym.serve.answers.State`."""
+        session = self.store.get(session_id)
+        return await self._run(session, False, _state, self._named(session), session.grain)
+
+    async def picture(self, session_id: str, index: int) -> bytes:
+        """A PNG of the board of an environment of a session."""
+        session = self.store.get(session_id)
+        async with session.lock:
+            return await self._work.draw(_png, session.grain, index)
+
+    def close(self, session_id: str) -> None:
+        """Close a session."""
+        self.store.close(session_id)
+
+    async def _run(self, session: Session, light: bool, call: Callable[..., bytes], *arguments: Any) -> bytes:
+        """One request of a session at a time, in a thread where it may take long."""
+        async with session.lock:
+            return call(*arguments) if light or session.quick else await self._work.run(call, *arguments)
+
+    async def _sweep(self) -> None:
+        """Close what is unused, so that its memory is free even when nobody asks for a place."""
+        while True:
+            await asyncio.sleep(min(30.0, self.limits.session_ttl / 2))
+            self.store.expire()
+
+    def _named(self, session: Session) -> dict[str, Any]:
+        return {
+            "session": session.id,
+            "env": session.env_id,
+            "grain": "turn" if isinstance(session.grain, TurnGrain) else "step",
+            "num_envs": session.num_envs,
+            "expires_after": self.limits.session_ttl,
+        }
+
+    def _check_cost(self, seconds: float, at_once: int) -> None:
+        most, known = self.limits.max_seconds / at_once, self.limits.max_seconds / _BLOCK
+        if seconds <= most:
+            return
+        takes = f"more than {1000 * known:.3g}" if seconds == inf else f"{1000 * seconds:.3g}"
+        refuse(
+            "too_expensive",
+            f"a level of these knobs takes {takes} ms to generate, and this server allows {1000 * most:.3g} ms, since "
+            f"it makes up to {at_once} of them at once: ask for smaller boards, wider bounds, a shallower search or "
+            "fewer environments, or send the boards themselves as levels.",
+        )
+
+
+def _texts(boards: str | list[str] | None) -> list[str]:
+    return [boards] if isinstance(boards, str) else boards or []
+
+
+def _encoded(call: Callable[[Any], Any], grain: Grain) -> bytes:
+    return encode(call(grain))
+
+
+def _created(named: dict[str, Any], grain: Grain, request: CreateRequest) -> bytes:
+    autoreset = None if request.num_envs is None else request.autoreset or "NextStep"
+    start = None if request.start is None else grain.reset(request.start)
+    rest = {"autoreset": autoreset, "instructions": None, "budgets": None, **grain.about(), "start": start}
+    return encode({**named, **rest})
+
+
+def _state(named: dict[str, Any], grain: Grain) -> bytes:
+    seen = {"boards": grain.boards(), "levels": grain.levels(), "messages": grain.messages()}
+    return encode({**named, "playing": grain.playing, **seen})
+
+
+def _png(grain: Grain, index: int) -> bytes:
+    from ragen_gym.render.gif import png
+
+    pixels = grain.pixels(index)
+    with library_errors():
+        return png(pixels)
