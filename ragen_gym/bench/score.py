@@ -176,7 +176,8 @@ def _replies(episodes: Sequence[EpisodeRecord]) -> dict[str, Any]:
         return {"malformed": None, "turns": None, "actions": None}
     problems = [turn.problem for record in episodes for turn in record.turns if turn.reply is not None]
     found = Counter(str(problem) for problem in problems if problem is not None)
-    malformed = {"rate": found.total() / len(problems), "n": len(problems), "problems": dict(sorted(found.items()))}
+    rate = found.total() / max(len(problems), 1)
+    malformed = {"rate": rate, "n": len(problems), "problems": dict(sorted(found.items()))}
     return {
         "malformed": malformed if problems else None,
         "turns": float(np.mean([len(record.turns) for record in episodes])),

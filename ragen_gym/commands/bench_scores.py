@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ragen_gym.bench.records import EpisodeRecord
     from ragen_gym.bench.suite import Split, Suite
 
 __all__ = ["add", "score_lines"]
@@ -83,7 +82,7 @@ def _suites(arguments: argparse.Namespace) -> int:
     print(f"{_headline(suite)}\n{suite.about}\n")
     rows = [("split", "env", "instances", "levels", "random", "optimal", "")]
     for split in splits:
-        bounds = (f"{100 * split[player]:.1f} %" for player in ("random", "optimal"))
+        bounds = (_percent(split[player]) for player in ("random", "optimal"))
         rows.append(
             (split["name"], split["env"], str(split["instances"]), str(split["levels"]), *bounds, split["about"])
         )
@@ -128,11 +127,12 @@ def _bounds(split: Split) -> dict[str, float]:
 
 def _score(arguments: argparse.Namespace) -> int:
     _need_scipy()
+    from ragen_gym.bench.run import load_run
     from ragen_gym.bench.run_folder import RunFolder
     from ragen_gym.bench.score import score
 
-    suite, agent, records = _read(arguments.run_folder, arguments.suite)
-    summary = score(suite, records, agent)
+    run = load_run(arguments.run_folder, arguments.suite)
+    summary = score(run.suite, run.records, run.agent)
     if arguments.write:
         RunFolder(arguments.run_folder).write_summary(summary)
     print(json.dumps(summary, indent=2, ensure_ascii=False) if arguments.json else "\n".join(score_lines(summary)))
@@ -142,77 +142,67 @@ def _score(arguments: argparse.Namespace) -> int:
 def _compare(arguments: argparse.Namespace) -> int:
     _need_scipy()
     from ragen_gym.bench.compare import compare
+    from ragen_gym.bench.run import load_runs
 
-    suite, one, first = _read(arguments.first, arguments.suite)
-    others, other, second = _read(arguments.second, arguments.suite)
-    if suite.hash != others.hash:
-        raise ValueError(f"{arguments.first} played {suite.name}, {arguments.second} {others.name}: compare like runs.")
-    if one == other:  # two runs of one agent go by their folders
-        one, other = str(arguments.first), str(arguments.second)
-    result = compare(suite, (one, first), (other, second))
+    first, second = load_runs([arguments.first, arguments.second], arguments.suite)
+    result = compare(first.suite, (first.agent, first.records), (second.agent, second.records))
     if arguments.json:
         print(json.dumps(result, indent=2, ensure_ascii=False))
         return 0
-    print(f"{suite.name} {suite.hash}: {one} (first) and {other} (second)\n")
+    print(f"{result['suite']} {result['hash']}: {first.agent} (first) and {second.agent} (second)\n")
     rows = [("split", "first", "second", "difference", "p", "")]
     for name, split in result["splits"].items():
         difference = split["difference"]
         points = f"{100 * difference['value']:+.1f} {_interval(difference)}"
-        rates = (f"{100 * split[which]:.1f} %" for which in ("first", "second"))
+        rates = (_percent(split[which]) for which in ("first", "second"))
         rows.append((name, *rates, points, f"{difference['p']:.3f}", "" if split["told"] else "not told from zero"))
     _print_table(rows)
     return 0
 
 
 def score_lines(summary: dict[str, Any]) -> list[str]:
-    """A summary as a table for the terminal, followed by what it cannot tell."""
+    """A summary as a table for the terminal, with a line for each split that cannot be told from random play."""
     overall = summary["overall"]
     title = f"{summary['suite']} {summary['hash']}: {summary['agent']}, {overall['episodes']} episodes"
     excluded = f", {overall['excluded']} failed and out of the score" if overall["excluded"] else ""
-    rows = [("split", "success", "", "random", "optimal", "normalised", "malformed", "turns", "n")]
-    notes = []
-    for name, split in summary["splits"].items():
-        success = split["success"]
-        if success["rate"] is None:
-            rows.append((name, "none", "", "", "", "", "", "", "0"))
-            continue
-        normalised, malformed = split["normalised"], split["malformed"]
-        rows.append(
-            (
-                name,
-                f"{100 * success['rate']:.1f} %",
-                _interval(success),
-                f"{100 * split['random']['rate']:.1f} %",
-                f"{100 * split['optimal']['rate']:.1f} %",
-                f"{normalised['value']:.2f}" if normalised else "",
-                f"{100 * malformed['rate']:.1f} %" if malformed else "",
-                f"{split['turns']:.1f}",
-                str(success["n"]),
-            )
-        )
-        if not split["told_from_random"]:
-            notes.append(f"{name}: {split['sentence']}")
-        notes.append(
-            f"{name}: on {split['levels']} different levels another agent must differ by "
-            f"{100 * split['detectable']:.0f} points to be told from this one."
-        )
-    return [f"{title}{excluded}", "", *_table(rows), "", *notes]
+    heads = "split", "success", "95 %", "by level", "random", "optimal", "normalised", "detects", "malformed", "n"
+    rows = [heads, *(_score_row(name, split) for name, split in summary["splits"].items())]
+    notes = [
+        f"{name}: {split['sentence']}"
+        for name, split in summary["splits"].items()
+        if not split.get("told_from_random", True)
+    ]
+    tokens, cost = overall["tokens"], overall["cost"]
+    spent = [f"{tokens['prompt']} prompt and {tokens['completion']} completion tokens"] if tokens else []
+    spent += [f"cost {cost:.4f}"] if cost is not None else []
+    legend = [
+        "by level: the interval clustered by level, where levels were played more than once",
+        "detects: points by which another agent must differ to be told from this one",
+    ]
+    return [f"{title}{excluded}", "", *_table(rows), "", *legend, *[", ".join(spent)] * bool(spent), *notes]
 
 
-def _read(folder: Path, suite_path: str | None) -> tuple[Suite, str, list[EpisodeRecord]]:
-    """(suite, name of the agent, episodes) of a run."""
-    from ragen_gym.bench.run_folder import RunFolder
-    from ragen_gym.bench.suites import load_suite
+def _score_row(name: str, split: dict[str, Any]) -> tuple[str, ...]:
+    success = split["success"]
+    if success["rate"] is None:
+        return name, "none", *[""] * 7, "0"
+    normalised, malformed = split["normalised"], split["malformed"]
+    return (
+        name,
+        _percent(success["rate"]),
+        _interval(success),
+        _interval(split["clustered"]) if success["n"] > split["levels"] else "",
+        _percent(split["random"]["rate"]),
+        _percent(split["optimal"]["rate"]),
+        f"{normalised['value']:.2f}" if normalised else "",
+        f"{100 * split['detectable']:.0f}",
+        _percent(malformed["rate"]) if malformed else "",
+        str(success["n"]),
+    )
 
-    run = RunFolder(folder)
-    info = run.info
-    suite = load_suite(suite_path or info["suite"])
-    if info.get("hash", suite.hash) != suite.hash:
-        raise ValueError(
-            f"{folder} played {info['suite']} {info['hash']}, and the suite is {suite.hash} now: "
-            "name the one that was played with --suite."
-        )
-    return suite, str(info["agent"]), run.records()
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
 
 
 def _need_scipy() -> None:
