@@ -93,25 +93,30 @@ class RunFolder:
         """The episodes; see `read_records`."""
         return read_records(self.episodes)
 
-    def begin(self, identity: Mapping[str, Any], session: Mapping[str, Any]) -> int:
-        """Begin the run, or go on with it; the number of this session, from 0.
+    def check(self, identity: Mapping[str, Any]) -> None:
+        """See whether a run of this identity may be here.
 
         Args:
             identity: all that decides what is asked, plain JSON; it never changes during a run.
-            session: what may differ from one session to the next, plain JSON.
 
         Raises:
             ValueError: the folder holds something else, or a run with another identity.
         """
         if self._run.is_file():
-            info = self.info
-            _check_same(self.path, info, identity)
+            _check_same(self.path, self.info, identity)
         elif self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
             raise ValueError(f"--out {self.path} is neither a run nor an empty folder: choose another one.")
-        else:
-            info = {**identity, "sessions": []}
-        self.path.mkdir(parents=True, exist_ok=True)
+
+    def begin(self, identity: Mapping[str, Any], session: Mapping[str, Any]) -> int:
+        """Begin the run, or a further session of it; the number of this session, from 0.
+
+        Args:
+            identity: see `check`, which came before.
+            session: what may differ from one session to the next, plain JSON.
+        """
+        info = self.info if self._run.is_file() else {**identity, "sessions": []}
         info["sessions"].append(dict(session))
+        self.path.mkdir(parents=True, exist_ok=True)
         write_whole(self._run, json.dumps(info, indent=2, ensure_ascii=False) + "\n")
         return len(info["sessions"]) - 1
 
@@ -131,9 +136,9 @@ class RunFolder:
         except ImportError:
             yield
             return
-        if not self.path.is_dir():  # begin() will make it; what else may be there it refuses
-            self.path.mkdir(parents=True)
-        handle = os.open(self.path, os.O_RDONLY)  # a lock on the folder leaves no file behind
+        made = not self.path.exists()
+        self.path.mkdir(parents=True, exist_ok=True)
+        handle = os.open(self.path, os.O_RDONLY)  # a lock on the folder itself leaves no file behind
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -143,6 +148,8 @@ class RunFolder:
             yield
         finally:
             os.close(handle)
+            if made and not any(self.path.iterdir()):  # the run could not begin
+                self.path.rmdir()
 
 
 class EpisodeLog:

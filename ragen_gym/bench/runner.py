@@ -1,9 +1,9 @@
 """The runner: every episode of a suite that a folder does not hold yet, many at a time, each kept as soon as it ends.
 
-An episode is named by a hash of all that decides what is asked (`ragen_gym.bench.plan.episode_key`). A session plays the keys of which the
-folder holds no record that counts, so the same command goes on with a run that was cut short, and plays again what
-failed for reasons of infrastructure. Nothing that an agent or a game does ends the run; what does is Ctrl-C, an agent's
-`StopRun`, and a folder that cannot be written to. Then the episodes in play are lost, and no others.
+An episode is named by a hash of all that decides what is asked (`ragen_gym.bench.plan.episode_key`). A session plays
+the keys of which the folder holds no record that counts, so the same command goes on with a run that was cut short, and
+plays again what failed for reasons of infrastructure. Nothing that an agent or a game does ends the run; what does is
+Ctrl-C, an agent's `StopRun`, and a folder that cannot be written to. Then the episodes in play are lost, and no others.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ragen_gym.bench.agent import ReplyAgent, StepAgent, StopRun
 from ragen_gym.bench.episode import play_episode
 from ragen_gym.bench.job import Job, make_env
 from ragen_gym.bench.plan import Request, identity, jobs_of
-from ragen_gym.bench.records import EpisodeRecord, Failure
+from ragen_gym.bench.records import INFRASTRUCTURE, EpisodeRecord, Failure
 from ragen_gym.bench.run_folder import EpisodeLog, RunFolder
 from ragen_gym.bench.suite import Split, Suite
 from ragen_gym.envs.turn import TurnEnv
@@ -70,6 +70,11 @@ class Outcome:
     failures: Counter[Failure] = field(default_factory=Counter)
     stopped: str = ""
 
+    @property
+    def infrastructure(self) -> dict[str, int]:
+        """The failures that are out of the score and played again by the next session."""
+        return {kind.value: number for kind, number in self.failures.items() if kind in INFRASTRUCTURE}
+
 
 def run_suite(
     suite: Suite,
@@ -105,22 +110,17 @@ async def run_suite_async(
     request, folder = request or Request(), RunFolder(out)
     same = identity(suite, agent, request)
     jobs = jobs_of(suite, same, request)
+    folder.check(same)
     with folder.locked():
-        session = _session(agent, request)
-        number = folder.begin(same, session)
         kept = {record.key: record for record in folder.records() if record.counted}
         here = [kept[job.key] for job in jobs if job.key in kept]
-        outcome = Outcome(len(jobs), len(here))
         missing = [job for job in jobs if job.key not in kept]
+        outcome = Outcome(len(jobs), len(here))
         if progress:
             progress.begin(len(jobs), here)
-            if _code_changed(folder.info["sessions"]):
-                progress.say("the agent's code has changed since an earlier session of this run")
         try:
             if missing:
-                with EpisodeLog(folder.episodes) as log:
-                    session_of = _Session(agent, request, log, outcome, progress, {"session": number})
-                    await session_of.play(missing)
+                await _Session(agent, request, folder, outcome, progress).play(same, missing)
         finally:
             if progress:
                 progress.end()
@@ -131,28 +131,25 @@ class _Session:
     """One session at play."""
 
     def __init__(
-        self,
-        agent: Any,
-        request: Request,
-        log: EpisodeLog,
-        outcome: Outcome,
-        progress: Progress | None,
-        extra: dict[str, Any],
+        self, agent: Any, request: Request, folder: RunFolder, outcome: Outcome, progress: Progress | None
     ) -> None:
-        self.agent, self.request, self.log, self.outcome, self.progress = agent, request, log, outcome, progress
-        self.extra = extra
+        self.agent, self.request, self.folder = agent, request, folder
+        self.outcome, self.progress = outcome, progress
         self.free: dict[str, list[TurnEnv]] = {}  # environments that wait for their next episode, by split
         self.breath = time.perf_counter()
 
-    async def play(self, jobs: Sequence[Job]) -> None:
+    async def play(self, identity: dict[str, Any], jobs: Sequence[Job]) -> None:
         """Play all of them, some at a time."""
         most = getattr(self.agent, "concurrency", None) or self.request.concurrency
         left = iter(jobs)
         try:
             await self._start()
-            async with asyncio.TaskGroup() as group:
-                for _ in range(min(most, self.request.concurrency, len(jobs))):
-                    group.create_task(self._work(left))
+            self.extra = {"session": self.folder.begin(identity, _session(self.agent, self.request))}
+            self._notice_new_code()
+            with EpisodeLog(self.folder.episodes) as self.log:
+                async with asyncio.TaskGroup() as group:
+                    for _ in range(min(most, self.request.concurrency, len(jobs))):
+                        group.create_task(self._work(left))
         except BaseExceptionGroup as group:
             first = _first(group)
             if not isinstance(first, StopRun):
@@ -165,8 +162,17 @@ class _Session:
     async def _start(self) -> None:
         if start := getattr(self.agent, "start", None):
             notice = await _awaited(start())
-            if notice and self.progress:
-                self.progress.say(str(notice))
+            if notice:
+                self._say(str(notice))
+
+    def _notice_new_code(self) -> None:
+        codes = {session["circumstances"].get("code") for session in self.folder.info["sessions"]}
+        if len(codes - {None}) > 1:
+            self._say("the agent's code has changed since an earlier session of this run")
+
+    def _say(self, notice: str) -> None:
+        if self.progress:
+            self.progress.say(notice)
 
     async def _work(self, jobs: Iterator[Job]) -> None:
         request = self.request
@@ -214,7 +220,3 @@ def _session(agent: Any, request: Request) -> dict[str, Any]:
     circumstances = dict(getattr(agent, "circumstances", {}))
     started = datetime.now(UTC).isoformat(timespec="seconds")
     return {"started": started, **asked, "circumstances": circumstances, "versions": versions}
-
-
-def _code_changed(sessions: Sequence[dict[str, Any]]) -> bool:
-    return len({session["circumstances"].get("code") for session in sessions} - {None}) > 1
