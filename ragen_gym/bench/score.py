@@ -20,7 +20,7 @@
 - ``normalised``: {value, low, high}, ``success`` on the scale from ``random`` (0) to ``optimal`` (1); None where
   optimal play is no better than random play.
 - ``told_from_random``, ``sentence``: whether ``random`` lies outside ``clustered``, and the same in words.
-- ``detectable``: the smallest difference to another agent that as many levels would show; see `detectable_difference`.
+- ``detectable``: the smallest difference to another agent that these levels can show; see `detectable_difference`.
 - ``return``, ``random_return``, ``optimal_return``: the mean sum of rewards: the agent's {mean, low, high, n}, that
   of random play, and the highest that can be expected.
 - ``regret``: {mean, low, high, n}, ``optimal_return`` less the agent's, instance by instance.
@@ -51,6 +51,7 @@ from ragen_gym.bench.statistics import (
     clustered_mean,
     clustered_rate,
     detectable_difference,
+    effective_episodes,
     pass_at,
     pass_hat,
     wilson,
@@ -101,7 +102,8 @@ def _success(suite: Suite, split: Split, counts: Tally) -> dict[str, Any]:
     expected = baseline(split)
     successes, n = int(counts.successes.sum()), int(counts.rollouts.sum())
     success = wilson(successes, n)
-    clustered = clustered_rate(counts.successes / counts.rollouts, counts.levels, n)
+    shares = counts.successes / counts.rollouts
+    clustered = clustered_rate(shares, counts.levels, n)
     random = _random(expected, counts)
     optimal = _optimal(suite, split, counts)
     told, sentence = against_random(clustered, random.value)
@@ -114,7 +116,7 @@ def _success(suite: Suite, split: Split, counts: Tally) -> dict[str, Any]:
         "normalised": _normalised(success, random.value, optimal.value),
         "told_from_random": told,
         "sentence": sentence,
-        "detectable": detectable_difference(clustered.value, len(set(counts.levels))),
+        "detectable": detectable_difference(clustered.value, effective_episodes(shares, counts.levels, n)),
     }
 
 

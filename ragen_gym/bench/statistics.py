@@ -27,6 +27,7 @@ __all__ = [
     "clustered_mean",
     "clustered_rate",
     "detectable_difference",
+    "effective_episodes",
     "paired_difference",
     "pass_at",
     "pass_hat",
@@ -125,21 +126,29 @@ def clustered_rate(values: Values, clusters: Sequence[Any], episodes: int) -> Es
         episodes: how many episodes the shares are made of; more than these cannot be independent.
     """
     x = _checked(values, clusters)
-    rate = float(x.mean())
-    sums, _ = _by_cluster(x - rate, clusters)
-    if len(sums) < 2:
+    rate, levels = float(x.mean()), len(set(clusters))
+    if levels < 2:
         return Estimate(rate, 0.0, 1.0, len(x))
+    size, upper = effective_episodes(x, clusters, episodes), (1 + CONFIDENCE) / 2
     if 0 < rate < 1:
-        variance = _error(sums, len(x)) ** 2
-        size = min(rate * (1 - rate) / variance, episodes) if variance > 0 else episodes
-        upper = (1 + CONFIDENCE) / 2
-        size *= float(stats.t.ppf(upper, max(episodes - 1, 1)) / stats.t.ppf(upper, len(sums) - 1)) ** 2
-    else:
-        size = len(sums)
-    hits, tail = rate * size, (1 - CONFIDENCE) / 2
-    low = float(stats.beta.ppf(tail, hits, size - hits + 1)) if rate > 0 else 0.0
-    high = float(stats.beta.ppf(1 - tail, hits + 1, size - hits)) if rate < 1 else 1.0
+        size *= float(stats.t.ppf(upper, max(episodes - 1, 1)) / stats.t.ppf(upper, levels - 1)) ** 2
+    hits = rate * size
+    low = float(stats.beta.ppf(1 - upper, hits, size - hits + 1)) if rate > 0 else 0.0
+    high = float(stats.beta.ppf(upper, hits + 1, size - hits)) if rate < 1 else 1.0
     return Estimate(rate, low, high, len(x))
+
+
+def effective_episodes(values: Values, clusters: Sequence[Any], episodes: int) -> float:
+    """How many independent episodes would give the clustered standard error of a mean of shares.
+
+    Where all shares are 0, or all 1, that is the number of clusters. Arguments as in `clustered_rate`.
+    """
+    x = _checked(values, clusters)
+    rate, levels = float(x.mean()), len(set(clusters))
+    if levels < 2 or not 0 < rate < 1:
+        return levels
+    variance = _error(_by_cluster(x - rate, clusters)[0], len(x)) ** 2
+    return min(rate * (1 - rate) / variance, episodes) if variance > 0 else episodes
 
 
 def pass_at(successes: Counts, rollouts: Counts, k: int) -> npt.NDArray[np.float64]:
@@ -204,7 +213,7 @@ def paired_difference(first: Values, second: Values, clusters: Sequence[Any]) ->
     return Difference(value, float(interval.low), float(interval.high), float(p), levels)
 
 
-def detectable_difference(rate: float, n: int, power: float = 0.8) -> float:
+def detectable_difference(rate: float, n: float, power: float = 0.8) -> float:
     """The smallest difference of two agents' rates that ``n`` episodes of each would show, four times of five.
 
     By the arcsine transformation, whose variance does not depend on the rate (Cohen, Statistical Power Analysis, 1988,

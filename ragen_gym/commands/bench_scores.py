@@ -6,6 +6,7 @@ import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -72,14 +73,14 @@ def _suites(arguments: argparse.Namespace) -> int:
             print(json.dumps([_about_suite(suite) for suite in suites], indent=2, ensure_ascii=False))
         else:
             for suite in suites:
-                print(f"{_headline(suite)}\n  {suite.about}\n")
+                print(f"{_headline(suite)}\n{_paragraph(suite.about)}\n")
         return 0
     suite = load_suite(arguments.suite)
     splits = [{**_about_split(split), **_bounds(split)} for split in suite.splits]
     if arguments.json:
         print(json.dumps({**_about_suite(suite), "splits": splits}, indent=2, ensure_ascii=False))
         return 0
-    print(f"{_headline(suite)}\n{suite.about}\n")
+    print(f"{_headline(suite)}\n{_paragraph(suite.about)}\n")
     rows = [("split", "env", "instances", "levels", "random", "optimal", "")]
     for split in splits:
         bounds = (_percent(split[player]) for player in ("random", "optimal"))
@@ -87,7 +88,18 @@ def _suites(arguments: argparse.Namespace) -> int:
             (split["name"], split["env"], str(split["instances"]), str(split["levels"]), *bounds, split["about"])
         )
     _print_table(rows)
+    published = list(dict.fromkeys(name for split in splits for name in split["published"]))
+    if published:
+        print("\nPublished success rates")
+        names = [split["name"] for split in splits]
+        rates = {name: [split["published"].get(name) for split in splits] for name in published}
+        cells = [(name, *("" if rate is None else _percent(rate) for rate in rates[name])) for name in published]
+        _print_table([("", *names), *cells])
     return 0
+
+
+def _paragraph(text: str) -> str:
+    return fill(text, 100, initial_indent="  ", subsequent_indent="  ")
 
 
 def _headline(suite: Suite) -> str:
