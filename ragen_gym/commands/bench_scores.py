@@ -167,7 +167,8 @@ def _compare(arguments: argparse.Namespace) -> int:
         difference = split["difference"]
         points = f"{100 * difference['value']:+.1f} {_interval(difference)}"
         rates = (_percent(split[which]) for which in ("first", "second"))
-        rows.append((name, *rates, points, f"{difference['p']:.3f}", "" if split["told"] else "not told from zero"))
+        p = "< 0.001" if difference["p"] < 0.001 else f"{difference['p']:.3f}"
+        rows.append((name, *rates, points, p, "" if split["told"] else "not told from zero"))
     _print_table(rows)
     return 0
 
