@@ -1,0 +1,134 @@
+"""Episodes as the viewer shows them: the board after every action, by replay, beside what was said.
+
+The form is that of ``templates/viewer.js``, which other reports may fill in the same way.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ragen_gym.bench.records import EpisodeRecord, Failure, TurnRecord
+from ragen_gym.bench.replay import Replay, ReplayedTurn, Stage
+from ragen_gym.bench.report.tables import number
+from ragen_gym.envs.reply import Problem, Reply, parse_reply
+
+__all__ = ["details", "heading", "tags"]
+
+_PROBLEMS = {
+    Problem.NO_ANSWER: "Malformed: not of the form that was asked for",
+    Problem.SEVERAL_ANSWERS: "Malformed: a tag occurs more than once",
+    Problem.NO_ACTION: "Malformed: the answer is empty",
+    Problem.UNKNOWN_ACTION: "Names an unknown action",
+}
+
+
+def tags(record: EpisodeRecord, over: int | None) -> list[str]:
+    """What an episode can be filtered by; the first is its outcome."""
+    outcome = "error" if not record.counted else "solved" if record.success else "failed"
+    malformed = any(turn.problem for turn in record.turns)
+    return [outcome, *["malformed"] * malformed, *["detour"] * bool(over and over > 0)]
+
+
+def heading(record: EpisodeRecord, agent: str, over: int | None, name: str) -> dict[str, Any]:
+    """The line of an episode in the list.
+
+    Args:
+        record: the episode.
+        agent: what the report calls who played it.
+        over: moves beyond optimal play, None where that says nothing.
+        name: unique, for links.
+    """
+    rollout = f", rollout {record.rollout}" if record.rollout else ""
+    turns, moves = len(record.turns), sum(len(turn.actions) for turn in record.turns)
+    said = [f"{turns} turn{'s' * (turns != 1)}"] if any(turn.reply is not None for turn in record.turns) else []
+    said.append(f"{moves} move{'s' * (moves != 1)}" + (f", {over} over optimal" if over and over > 0 else ""))
+    return {
+        "id": name,
+        "title": f"{record.split} {record.index}{rollout}",
+        "note": f"{agent} · {' · '.join(said) if record.counted else str(record.failure).replace('_', ' ')}",
+        "tags": tags(record, over),
+        "fields": {"agent": agent, "split": record.split},
+        "pair": f"{record.split}/{record.index}/{record.rollout}",
+        "order": {"over": over or 0},
+    }
+
+
+def details(stage: Stage, record: EpisodeRecord, optimal: str) -> dict[str, Any]:
+    """All else of an episode: its frames, turns, facts and how it ended; ``optimal`` says what the oracle does here."""
+    replay = stage.replay(record)
+    frames: list[dict[str, Any]] = [{"board": replay.board}]
+    turns: list[dict[str, Any]] = []
+    for recorded, replayed in zip(record.turns, replay.turns, strict=False):
+        first = len(frames)
+        frames += [
+            {"board": move.board, "action": move.action, "reward": round(move.reward, 6), "note": move.note}
+            for move in replayed.moves
+        ]
+        turns.append({**_turn(stage, recorded, replayed, len(turns)), "frames": [first, len(frames)]})
+    shown = {
+        "look": stage.split.name,
+        "frames": frames,
+        "turns": turns,
+        "facts": _facts(record, replay, optimal),
+    }
+    if record.system:
+        shown["system"] = stage.split.name if record.system == replay.system else record.system
+    if record.failure:
+        shown["failure"] = _failure(record)
+    return shown
+
+
+def _turn(stage: Stage, recorded: TurnRecord, replayed: ReplayedTurn, number: int) -> dict[str, Any]:
+    turn: dict[str, Any] = {"message": recorded.message, "reply": recorded.reply, "reward": round(recorded.reward, 6)}
+    names = replayed.names
+    if recorded.reply is None:
+        turn |= {"title": f"Move {number + 1}", "message": ""}  # the board beside it says the same
+        turn["said"] = [[names[action], "played"] for action in recorded.actions]
+        return turn
+    reply = parse_reply(recorded.reply, names, think=stage.split.budgets.think)
+    turn["said"] = _said(reply, recorded, names)
+    thinking = [part for part in (recorded.reasoning, reply.thinking) if part]
+    if thinking:
+        turn["thinking"] = "\n\n".join(thinking)
+    if reply.thinking is not None:
+        turn["answer"] = recorded.reply.partition("</think>")[2].strip()
+    if recorded.problem:
+        turn["problem"] = _PROBLEMS.get(Problem(recorded.problem), recorded.problem)
+    facts = []
+    if recorded.completion_tokens is not None:
+        facts.append(f"{recorded.completion_tokens:,} tokens")
+    if recorded.finish_reason not in (None, "stop"):
+        facts.append(f"ended by {recorded.finish_reason}")
+    if recorded.seconds >= 0.05:
+        facts.append(f"{recorded.seconds:.1f} s")
+    if recorded.retries:
+        facts.append(f"{recorded.retries} {'retries' if recorded.retries > 1 else 'retry'}")
+    return {**turn, "facts": facts} if facts else turn
+
+
+def _said(reply: Reply, recorded: TurnRecord, names: tuple[str, ...]) -> list[list[str]]:
+    """Each name that the reply gives, and what became of it."""
+    if reply.actions[: len(recorded.actions)] != recorded.actions:  # it was read in another way
+        return [[names[action], "played"] for action in recorded.actions]
+    known, left = {name.casefold() for name in names}, len(recorded.actions)
+    said = []
+    for name in reply.names:
+        played = name.casefold() in known and left > 0
+        left -= played
+        said.append([name, "played" if played else "left over" if name.casefold() in known else "unknown"])
+    return said
+
+
+def _facts(record: EpisodeRecord, replay: Replay, optimal: str) -> list[str]:
+    ending = "terminated" if record.terminated else "out of turns or actions" if record.truncated else "cut off"
+    outcome = "not counted" if not record.counted else "solved" if record.success else f"not solved, {ending}"
+    facts = [outcome, f"return {number(record.total_reward)}", optimal, f"level {record.level_id}"]
+    if replay.left_at is not None:
+        facts.append(f"turn {replay.left_at + 1} plays more than the rules allow: see `ragen-gym bench verify`")
+    return [fact for fact in facts if fact]
+
+
+def _failure(record: EpisodeRecord) -> str:
+    kind = str(record.failure).replace("_", " ")
+    counted = "counts as not solved" if record.failure is Failure.CONTEXT_OVERFLOW else "not counted"
+    return f"Ended by {kind} ({counted}). {record.detail}".strip()

@@ -1,0 +1,198 @@
+"""What the page says in words and tables, from the summaries of the runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ragen_gym.bench.report.plots import COLOURS
+from ragen_gym.bench.report.tables import number, percent, thousands
+from ragen_gym.bench.suite import Suite
+
+__all__ = ["context", "split_names"]
+
+Summary = Mapping[str, Any]
+
+_COLUMNS = (
+    "agent",
+    "success",
+    "normalised",
+    "return",
+    "regret",
+    "over optimal",
+    "malformed",
+    "turns",
+    "tokens",
+    "cost",
+    "seconds",
+)
+
+_TERMS = (
+    ("success", "Share of the episodes that reached the goal within the budgets, with Wilson's 95 % interval."),
+    ("random, optimal", "Uniformly random moves, and the exact oracle, on the same levels within the same budgets."),
+    ("normalised", "Success on the scale from random play (0) to optimal play (1)."),
+    ("regret", "The highest expected return of each level less the return of the agent, on average."),
+    ("over optimal", "Moves of solved episodes beyond the oracle's, in games without chance."),
+    ("malformed", "Share of the replies that break the form or name an unknown action."),
+    ("tokens, seconds", "Tokens read and written in all episodes; the median time of an answer."),
+    (
+        "not counted",
+        "Episodes that failed for reasons of infrastructure, such as a server that broke: out of the score.",
+    ),
+)
+
+
+def split_names(suite: Suite, summaries: Sequence[Summary]) -> list[str]:
+    """The splits that any run played, in the order of the suite."""
+    return [split.name for split in suite.splits if any(split.name in summary["splits"] for summary in summaries)]
+
+
+def context(suite: Suite, summaries: Sequence[Summary], comparisons: Sequence[Summary]) -> dict[str, Any]:
+    """The variables of ``templates/report.html`` that are words and tables."""
+    names = split_names(suite, summaries)
+    return {
+        "agents": [{"name": s["agent"], "colour": place % COLOURS} for place, s in enumerate(summaries)],
+        "counts": _counts(names, summaries),
+        "findings": _findings(summaries, comparisons),
+        "overview": {"splits": names, "rows": _standing(names, summaries)},
+        "numbers": {"columns": _COLUMNS, "splits": [_numbers(name, summaries) for name in names]},
+        "comparisons": [_pair(comparison) for comparison in comparisons],
+        "terms": _TERMS,
+    }
+
+
+def _counts(names: Sequence[str], summaries: Sequence[Summary]) -> list[tuple[str, str]]:
+    def several(count: int, noun: str) -> tuple[str, str]:
+        return f"{count:,}", noun + "s" * (count != 1)
+
+    overall = [summary["overall"] for summary in summaries]
+    counts = [several(len(summaries), "agent"), several(len(names), "split")]
+    counts.append(several(sum(each["episodes"] for each in overall), "episode"))
+    if excluded := sum(each["excluded"] for each in overall):
+        counts.append((f"{excluded:,}", "not counted"))
+    if any(each["cost"] for each in overall):
+        counts.append((number(sum(each["cost"] or 0.0 for each in overall)), "cost"))
+    return counts
+
+
+def _findings(summaries: Sequence[Summary], comparisons: Sequence[Summary]) -> list[str]:
+    """Sentences, the plainest first: what cannot be told from random play, then who is above whom."""
+    said = []
+    for summary in summaries:
+        splits = {name: split for name, split in summary["splits"].items() if "told_from_random" in split}
+        alike = [name for name, split in splits.items() if not split["told_from_random"]]
+        agent = summary["agent"]
+        if len(alike) == 1:
+            said.append(f"{agent} on {alike[0]}: {splits[alike[0]]['sentence']}")
+        elif alike and len(alike) == len(splits):
+            said.append(f"{agent} cannot be told from random play on any split.")
+        elif alike:
+            said.append(f"{agent} cannot be told from random play on {len(alike)} splits: {', '.join(alike)}.")
+        elif splits:
+            said.append(f"{agent} can be told from random play on every split.")
+        if excluded := summary["overall"]["excluded"]:
+            said.append(f"{agent}: {excluded:,} episodes failed for reasons of infrastructure and are not counted.")
+    for pair in comparisons:
+        told = [name for name, split in pair["splits"].items() if split["told"]]
+        of = len(pair["splits"])
+        what = f"on {len(told)} of {of} splits" if of > 1 else "on the one split"
+        verdict = f"can be told apart {what}" if told else "cannot be told apart on any split"
+        said.append(f"{pair['first']} and {pair['second']} {verdict}.")
+    return said
+
+
+def _standing(names: Sequence[str], summaries: Sequence[Summary]) -> list[dict[str, Any]]:
+    """Agents from the best down, between the rows of optimal and of random play."""
+    places = sorted(
+        range(len(summaries)), key=lambda place: -(summaries[place]["overall"]["normalised"] or float("-inf"))
+    )
+    rows = [_bound_row("optimal", "1.00", names, summaries)]
+    for place in places:
+        summary = summaries[place]
+        cells = []
+        for name in names:
+            success = summary["splits"].get(name, {}).get("success")
+            known = success is not None and success["rate"] is not None
+            cells.append((percent(success["rate"]), _interval(success)) if known and success else (percent(None), ""))
+        score = number(summary["overall"]["normalised"])
+        rows.append({"name": summary["agent"], "colour": place % COLOURS, "score": score, "cells": cells})
+    return [*rows, _bound_row("random", "0.00", names, summaries)]
+
+
+def _bound_row(kind: str, score: str, names: Sequence[str], summaries: Sequence[Summary]) -> dict[str, Any]:
+    cells = [(percent(_bound(kind, name, summaries)), "") for name in names]
+    return {"name": f"{kind} play", "colour": None, "score": score, "cells": cells}
+
+
+def _bound(kind: str, name: str, summaries: Sequence[Summary]) -> float | None:
+    for summary in summaries:
+        bound = summary["splits"].get(name, {}).get(kind)
+        if bound:
+            rate: float = bound["rate"]
+            return rate
+    return None
+
+
+def _numbers(name: str, summaries: Sequence[Summary]) -> dict[str, Any]:
+    blank = ("", "")
+    rows: list[dict[str, Any]] = []
+    for place, summary in enumerate(summaries):
+        if name in summary["splits"]:
+            split = summary["splits"][name]
+            said = split["sentence"] if split.get("told_from_random") is False else ""
+            rows.append({"name": summary["agent"], "colour": place % COLOURS, "cells": _cells(split), "said": said})
+    about = next(summary["splits"][name]["about"] for summary in summaries if name in summary["splits"])
+    for kind, normalised in (("optimal", "1.00"), ("random", "0.00")):
+        rate = _bound(kind, name, summaries)
+        if rate is not None:
+            totals = [s["splits"][name].get(f"{kind}_return") for s in summaries if name in s["splits"]]
+            cells = [(percent(rate), ""), (normalised, ""), (number(totals[0]), ""), *[blank] * 7]
+            rows.append({"name": f"{kind} play", "colour": None, "cells": cells, "said": ""})
+    return {"name": name, "about": about, "rows": rows}
+
+
+def _cells(split: Summary) -> list[tuple[str, str]]:
+    """(value, what stands below it) for each of `_COLUMNS` but the first."""
+    success, tokens, seconds = split["success"], split["tokens"], split["seconds"]["median"]
+    excluded = f", {split['excluded']} not counted" if split["excluded"] else ""
+
+    def mean(key: str, digits: int = 2) -> tuple[str, str]:
+        value = split.get(key)
+        return (number(value["mean"], digits), "") if value else (number(None), "")
+
+    normalised, malformed = split.get("normalised"), split.get("malformed")
+    return [
+        (percent(success["rate"]), f"{_interval(success)}, n {success['n']}{excluded}"),
+        (number(normalised["value"] if normalised else None), ""),
+        mean("return"),
+        mean("regret"),
+        mean("steps_over_optimal", 1),
+        (percent(malformed["rate"] if malformed else None), ""),
+        (number(split["turns"], 1), ""),
+        (f"{thousands(tokens['prompt'])} + {thousands(tokens['completion'])}" if tokens else thousands(None), ""),
+        (number(split["cost"]), ""),
+        (number(seconds, 2) if seconds is None or seconds >= 0.005 else "0", ""),
+    ]
+
+
+def _interval(estimate: Summary | None) -> str:
+    return "" if estimate is None else f"{100 * estimate['low']:.1f} to {100 * estimate['high']:.1f}"
+
+
+def _pair(comparison: Summary) -> dict[str, Any]:
+    rows = []
+    for name, split in comparison["splits"].items():
+        difference = split["difference"]
+        known = difference["low"] is not None
+        ends = f"{100 * difference['low']:+.1f} to {100 * difference['high']:+.1f}" if known else ""
+        rows.append(
+            {
+                "split": name,
+                "first": percent(split["first"]),
+                "second": percent(split["second"]),
+                "value": f"{100 * difference['value']:+.1f}".replace("-", "\N{MINUS SIGN}"),
+                "interval": ends.replace("-", "\N{MINUS SIGN}"),
+                "sentence": split["sentence"],
+            }
+        )
+    return {"first": comparison["first"], "second": comparison["second"], "rows": rows}

@@ -1,0 +1,124 @@
+"""Pictures of a report for the documentation: ``python -m ragen_gym.bench.report.pictures renders``.
+
+Two scripted players, who need no model, play the suite `smoke`; the page of their runs is photographed in Chromium
+through Playwright, which the extra ``test`` brings.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from ragen_gym.bench.agent import Answer, Message, Task
+from ragen_gym.bench.compare import compare
+from ragen_gym.bench.plan import Request
+from ragen_gym.bench.report.page import page
+from ragen_gym.bench.run import load_runs
+from ragen_gym.bench.runner import run_suite
+from ragen_gym.bench.score import score
+from ragen_gym.bench.suites import load_suite
+from ragen_gym.envs.turn import TurnEnv
+
+__all__ = ["Scripted", "main", "make_page", "photograph"]
+
+
+class Scripted:
+    """Replies like a model's: most moves are the oracle's, some are slips, some replies break the form.
+
+    Args:
+        name: of the agent.
+        skill: chance that a move is the oracle's.
+        care: chance that a reply keeps to the form.
+        seed: of its slips.
+    """
+
+    def __init__(self, name: str, skill: float, care: float, seed: int = 0) -> None:
+        self.name = name
+        self.settings = {"skill": skill, "care": care, "seed": seed}
+
+    async def reply(self, messages: Sequence[Message], task: Task) -> Answer:
+        """One to three moves, with a thought on what they are for."""
+        env, settings = task.env, self.settings
+        rng = np.random.default_rng([int(settings["seed"]), task.seed, len(messages)])
+        number = min(int(rng.integers(1, 4)), env.max_actions_per_turn, env.actions_left)
+        slips = [rng.random() > settings["skill"] for _ in range(number)]
+        moves = [
+            int(rng.integers(len(env.action_names))) if slip else move
+            for slip, move in zip(slips, _plan(env, number), strict=False)
+        ]
+        names = [env.action_names[move] for move in moves]
+        care = "I am sure of this." if not any(slips) else "I am not sure of all of it, so I will look again."
+        thought = (
+            f"{env.actions_left} actions are left. From where I stand I would go {', then '.join(names)}: that should "
+            f"bring me closer to the goal. {care}"
+        )
+        answer = (
+            f"<answer>{' || '.join(names)}</answer>" if rng.random() < settings["care"] else f"Let us try {names[0]}."
+        )
+        text = f"<think>{thought}</think>{answer}"
+        read = sum(len(message["content"]) for message in messages)
+        return Answer(text, prompt_tokens=read // 4, completion_tokens=len(text) // 4, finish_reason="stop")
+
+
+def _plan(env: TurnEnv, moves: int) -> list[int]:
+    """Optimal moves from here, if no luck interferes."""
+    game, (board, state) = env.game, env.env.state
+    cells, numbers, plan = bytearray(board), list(state), list[int]()
+    for left in range(env.actions_left, env.actions_left - moves, -1):
+        plan.append(env.solution().action(cells, numbers, left))
+        if game.rule(cells, numbers, plan[-1], 0.0, game.params)[1]:
+            break
+    return plan
+
+
+def make_page(folder: Path) -> Path:
+    """The report of both players, in ``folder``."""
+    suite = load_suite("smoke")
+    players = Scripted("careful", 0.92, 0.97), Scripted("hasty", 0.6, 0.8, seed=1)
+    for player in players:
+        run_suite(suite, player, folder / player.name, Request(rollouts=4))
+    runs = load_runs([folder / player.name for player in players])
+    summaries = [score(suite, run.records, run.agent) for run in runs]
+    first, second = ((run.agent, run.records) for run in runs)
+    path = folder / "report.html"
+    path.write_text(page(runs, summaries, [compare(suite, first, second)]), encoding="utf-8")
+    return path
+
+
+def photograph(path: Path, out: Path) -> Iterator[Path]:
+    """Pictures of the page at ``path``: its upper part, and its viewer in the middle of an episode."""
+    from playwright.sync_api import sync_playwright
+
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        sheet = browser.new_page(viewport={"width": 1240, "height": 1000}, reduced_motion="reduce")
+        sheet.goto(path.as_uri())
+        sheet.wait_for_selector(".rv-turn")
+        sheet.screenshot(path=out / "benchmark_report.png")
+        yield out / "benchmark_report.png"
+        sheet.locator(".rv").scroll_into_view_if_needed()
+        sheet.get_by_role("option").nth(3).click()
+        for _ in range(3):
+            sheet.keyboard.press("ArrowRight")
+        sheet.locator(".rv").screenshot(path=out / "benchmark_viewer.png")
+        yield out / "benchmark_viewer.png"
+        browser.close()
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write both pictures into the folder that is named, or into ``renders``."""
+    out = Path(arguments[0] if arguments else "renders")
+    with tempfile.TemporaryDirectory() as folder:
+        for picture in photograph(make_page(Path(folder)), out):
+            print(picture)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

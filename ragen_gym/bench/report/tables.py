@@ -1,0 +1,168 @@
+"""The scores of runs as Markdown, CSV and JSON, and how their numbers are written."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+__all__ = ["csv_table", "json_tables", "markdown_tables", "number", "percent", "rows", "thousands"]
+
+Summary = Mapping[str, Any]
+
+#: Columns of the CSV, in order.
+COLUMNS = (
+    "split",
+    "agent",
+    "success",
+    "low",
+    "high",
+    "n",
+    "instances",
+    "levels",
+    "clustered_low",
+    "clustered_high",
+    "random",
+    "optimal",
+    "normalised",
+    "told_from_random",
+    "return",
+    "regret",
+    "steps_over_optimal",
+    "malformed",
+    "turns",
+    "actions",
+    "prompt_tokens",
+    "completion_tokens",
+    "cost",
+    "seconds_median",
+    "seconds_p95",
+    "excluded",
+)
+
+_NONE = "\N{EN DASH}"
+
+
+def percent(share: float | None) -> str:
+    """A share such as ``62.5 %``; a dash for None."""
+    return _NONE if share is None else f"{100 * share:.1f} %"
+
+
+def number(value: float | None, digits: int = 2) -> str:
+    """A number with that many digits after the point and a true minus; a dash for None."""
+    return _NONE if value is None else f"{value:.{digits}f}".replace("-", "\N{MINUS SIGN}")
+
+
+def thousands(value: float | None) -> str:
+    """A count such as ``812``, ``41 k`` or ``1.3 M``; a dash for None."""
+    if value is None:
+        return _NONE
+    for unit, size in (("M", 1e6), ("k", 1e3)):
+        if value >= size:
+            return f"{value / size:.{1 if value < 10 * size else 0}f} {unit}"
+    return f"{value:.0f}"
+
+
+def rows(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
+    """One row for each split and agent, with the keys `COLUMNS`, split by split; None where a value is not known."""
+    names = dict.fromkeys(name for summary in summaries for name in summary["splits"])
+    return [
+        _row(name, summary["agent"], summary["splits"][name])
+        for name in names
+        for summary in summaries
+        if name in summary["splits"]
+    ]
+
+
+def csv_table(summaries: Sequence[Summary]) -> str:
+    """`rows` as CSV with a header; rates are shares from 0 to 1."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows(summaries))
+    return out.getvalue()
+
+
+def json_tables(summaries: Sequence[Summary], comparisons: Sequence[Summary]) -> str:
+    """The summaries as they are, and the comparisons, as one JSON object."""
+    return json.dumps({"runs": list(summaries), "comparisons": list(comparisons)}, indent=2, ensure_ascii=False) + "\n"
+
+
+def markdown_tables(summaries: Sequence[Summary]) -> str:
+    """A table of all splits and agents between random and optimal play, and what cannot be told from random play."""
+    first = summaries[0]
+    head = ["split", "agent", "success (95 %)", "random", "optimal", "normalised", "malformed", "turns", "n"]
+    lines = [f"# {first['suite']} ({first['hash']})", "", _markdown_row(head), _markdown_row(["---"] * len(head))]
+    notes = []
+    for name in dict.fromkeys(name for summary in summaries for name in summary["splits"]):
+        for summary in summaries:
+            if name in summary["splits"]:
+                split = summary["splits"][name]
+                lines.append(_markdown_row(_cells(name, summary["agent"], split)))
+                if split.get("told_from_random") is False:
+                    notes.append(f"- {_plain(summary['agent'])} on {name}: {split['sentence']}")
+    return "\n".join([*lines, *([""] if notes else []), *notes, ""])
+
+
+def _cells(name: str, agent: str, split: Summary) -> list[str]:
+    success, malformed, normalised = split["success"], split["malformed"], split.get("normalised")
+    interval = f" ({percent(success['low'])} to {percent(success['high'])})" if success["n"] else ""
+    return [
+        name,
+        agent,
+        percent(success["rate"]) + interval,
+        percent(split["random"]["rate"]) if "random" in split else _NONE,
+        percent(split["optimal"]["rate"]) if "optimal" in split else _NONE,
+        number(normalised["value"] if normalised else None),
+        percent(malformed["rate"] if malformed else None),
+        number(split["turns"], 1),
+        str(success["n"]),
+    ]
+
+
+def _markdown_row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(map(_plain, cells)) + " |"
+
+
+def _plain(text: str) -> str:
+    """Text that Markdown shows as it is."""
+    for sign in ("\\", "|", "<", "*", "`", "["):
+        text = text.replace(sign, "\\" + sign)
+    return " ".join(text.split())
+
+
+def _row(name: str, agent: str, split: Summary) -> dict[str, Any]:
+    def of(key: str, inner: str) -> Any:
+        value = split.get(key)
+        return None if value is None else value.get(inner)
+
+    return {
+        "split": name,
+        "agent": agent,
+        "success": of("success", "rate"),
+        "low": of("success", "low"),
+        "high": of("success", "high"),
+        "n": of("success", "n"),
+        "instances": split["instances"],
+        "levels": split["levels"],
+        "clustered_low": of("clustered", "low"),
+        "clustered_high": of("clustered", "high"),
+        "random": of("random", "rate"),
+        "optimal": of("optimal", "rate"),
+        "normalised": of("normalised", "value"),
+        "told_from_random": split.get("told_from_random"),
+        "return": of("return", "mean"),
+        "regret": of("regret", "mean"),
+        "steps_over_optimal": of("steps_over_optimal", "mean"),
+        "malformed": of("malformed", "rate"),
+        "turns": split["turns"],
+        "actions": split["actions"],
+        "prompt_tokens": of("tokens", "prompt"),
+        "completion_tokens": of("tokens", "completion"),
+        "cost": split["cost"],
+        "seconds_median": of("seconds", "median"),
+        "seconds_p95": of("seconds", "p95"),
+        "excluded": split["excluded"],
+    }

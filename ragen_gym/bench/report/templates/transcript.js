@@ -1,0 +1,115 @@
+/* The conversation of an episode: every turn with its message, its thinking folded, its reply and what was played.
+
+   turn: {message, reply: text | null, thinking?: text, answer?: text (the reply without its thinking),
+          said?: [[name, "played" | "left over" | "unknown"], …], problem?: text, reward?: number,
+          frames: [from, to] (those that its actions led to; the same number twice if none were),
+          facts?: [text, …], tokens?: [{text, value: number | {name: number}}, …]} */
+function el(name, attributes = {}, ...children) {
+  const node = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) {
+    if (key.startsWith("aria-")) node.setAttribute(key, value);
+    else if (key.startsWith("on")) node.addEventListener(key.slice(2), value);
+    else if (value === true) node.setAttribute(key, "");
+    else if (value !== false && value !== null && value !== undefined) node.setAttribute(key, value);
+  }
+  node.append(...children.filter((child) => child !== null && child !== undefined && child !== false));
+  return node;
+}
+
+function signed(number) {
+  const text = `${+Math.abs(number).toFixed(3)}`;
+  return number < 0 ? `−${text}` : `+${text}`;
+}
+
+class Transcript {
+  /* host: a scrolling element; jump(frame) is called when an action is chosen. */
+  constructor(host, jump) {
+    this.host = host;
+    this.jump = jump;
+  }
+
+  show(episode, system) {
+    this.turns = episode.turns.map((turn, number) => this.turn(turn, number));
+    this.host.replaceChildren(...[
+      system && el("details", {class: "rv-system"}, el("summary", {}, "System message"), el("pre", {}, system)),
+      ...this.turns,
+      episode.ending && el("pre", {class: "rv-message rv-ending"}, episode.ending),
+      episode.failure && el("p", {class: "rv-problem"}, episode.failure),
+    ].filter(Boolean));
+    this.host.scrollTop = 0;
+  }
+
+  /* Mark the turn and the action that the board shows, and bring the turn into sight. */
+  mark(turn, frame) {
+    this.turns.forEach((node, number) => node.classList.toggle("current", number === turn));
+    for (const chip of this.host.querySelectorAll("button.rv-chip")) {
+      const here = +chip.dataset.frame === frame;
+      chip.classList.toggle("current", here);
+      if (here) chip.setAttribute("aria-current", "step"); else chip.removeAttribute("aria-current");
+    }
+    const node = this.turns[turn];
+    if (!node) return;
+    const top = node.offsetTop, {scrollTop, clientHeight} = this.host;
+    if (top < scrollTop || top + Math.min(node.offsetHeight, clientHeight) > scrollTop + clientHeight) this.host.scrollTop = top - 8;
+  }
+
+  turn(turn, number) {
+    const facts = turn.facts?.length ? el("span", {class: "rv-facts"}, turn.facts.join(" · ")) : null;
+    const reward = turn.reward === undefined ? null
+      : el("span", {class: turn.reward < 0 ? "rv-reward bad" : "rv-reward"}, signed(turn.reward));
+    if (!turn.message && turn.reply === null) {  // a single move, which nothing was said about
+      return el("article", {class: "rv-turn move"}, el("header", {}, el("h4", {}, turn.title), this.actions(turn), reward));
+    }
+    return el("article", {class: "rv-turn"},
+      el("header", {}, el("h4", {}, turn.title ?? `Turn ${number + 1}`), facts, reward),
+      turn.message ? el("pre", {class: "rv-message"}, turn.message) : null,
+      this.reply(turn),
+    );
+  }
+
+  reply(turn) {
+    const words = turn.thinking ? turn.thinking.trim().split(/\s+/).length : 0;
+    const box = el("div", {class: "rv-reply"});
+    if (turn.tokens) box.append(colouredTokens(turn.tokens));
+    else {
+      if (words) box.append(el("details", {class: "rv-thinking"},
+        el("summary", {}, `Thinking, ${words} word${words === 1 ? "" : "s"}`), el("div", {}, turn.thinking)));
+      const rest = turn.answer ?? turn.reply;
+      if (rest !== null && rest !== undefined) box.append(el("pre", {}, rest === "" ? "(an empty reply)" : rest));
+    }
+    if (turn.problem) box.append(el("p", {class: "rv-problem"}, turn.problem));
+    box.append(this.actions(turn));
+    return box;
+  }
+
+  actions(turn) {
+    let frame = turn.frames[0];
+    const chips = (turn.said ?? []).map(([name, fate]) => {
+      if (fate !== "played") return el("span", {class: "rv-chip not", title: fate}, name || "(nothing)", el("span", {class: "hidden"}, ` (${fate})`));
+      const at = frame++;
+      return el("button", {type: "button", class: "rv-chip", "data-frame": at, onclick: () => this.jump(at)}, name);
+    });
+    return el("div", {class: "rv-actions"}, ...chips);
+  }
+}
+
+/* Text whose background says a number for each token, such as its advantage or log-probability. */
+function colouredTokens(tokens) {
+  const names = [...new Set(tokens.flatMap(({value}) => typeof value === "object" && value ? Object.keys(value) : []))];
+  const text = el("div", {class: "rv-tokens"}), scale = el("p", {class: "rv-scale"});
+  const paint = (name) => {
+    const values = tokens.map(({value}) => typeof value === "object" && value ? value[name] : value);
+    const largest = Math.max(...values.filter(Number.isFinite).map(Math.abs), 1e-12);
+    text.replaceChildren(...tokens.map((token, i) => {
+      const share = Number.isFinite(values[i]) ? values[i] / largest : 0;
+      const span = el("span", {title: Number.isFinite(values[i]) ? `${values[i]}` : null, class: share < 0 ? "low" : "high"}, token.text);
+      span.style.setProperty("--share", `${Math.round(Math.abs(share) * 55)}%`);
+      return span;
+    }));
+    scale.textContent = `Colour: ${name ?? "value"}, from −${+largest.toPrecision(3)} to +${+largest.toPrecision(3)}`;
+  };
+  const choice = names.length > 1 && el("select", {"aria-label": "What the colours say", onchange: (event) => paint(event.target.value)},
+    ...names.map((name) => el("option", {}, name)));
+  paint(names[0]);
+  return el("div", {}, choice, text, scale);
+}

@@ -1,0 +1,151 @@
+/* The viewer of episodes: a list to choose from, the board beside the conversation, one step at a time.
+
+   new Viewer(host, data) fills the element `host`. data:
+     looks: {name: look}                   see board.js
+     systems: {name: text}                 system messages, which many episodes share
+     fields: [{field, label}, …]           what episodes are chosen by in menus
+     filters: [{label, tag?, order?}, …]   buttons; those with the tag, the largest of that order first
+     beside: field                         episodes of one `pair` that differ in this field can stand side by side
+     episodes: [{id, title, note?, tags: [text], fields: {field: text}, pair?, order?: {name: number}, …}, …]
+   An episode also holds, at once or as what load(episode) resolves to:
+     look: name, system?: name or text, frames: [frame, …], turns: [turn, …] (see board.js and transcript.js),
+     facts?: [text, …], ending?: text, failure?: text
+   The address of an episode is #episode=ID&step=N&beside=VALUE. */
+class Viewer {
+  constructor(host, data) {
+    Object.assign(this, {host, data, chosen: {}, filter: data.filters?.[0] ?? {label: "All"}, step: 0, beside: ""});
+    this.panes = [];
+    this.build();
+    this.refilter();
+    addEventListener("hashchange", () => this.follow());
+    document.addEventListener("keydown", (event) => this.key(event));
+    if (!this.follow() && this.shown.length) this.open(this.shown[0], {quiet: true});
+  }
+
+  build() {
+    const {data} = this;
+    const menu = ({field, label}) => el("label", {}, el("span", {}, label), el("select", {"data-field": field,
+      onchange: (event) => { this.chosen[field] = event.target.value; this.refilter(true); }},
+    el("option", {value: ""}, "all"), ...distinct(data.episodes.map((e) => e.fields[field])).map((value) => el("option", {}, value))));
+    const values = data.beside ? distinct(data.episodes.map((e) => e.fields[data.beside])) : [];
+    this.besideMenu = el("select", {"data-field": "beside", onchange: (event) => { this.beside = event.target.value; this.open(this.current); }},
+      el("option", {value: ""}, "nobody"), ...values.map((value) => el("option", {}, value)));
+    this.buttons = (data.filters ?? []).map((filter) => el("button", {type: "button", class: "rv-filter",
+      onclick: () => { this.filter = filter; this.refilter(true); }}, filter.label, el("span", {class: "rv-count"})));
+    this.list = new EpisodeList((episode) => this.open(episode));
+    this.stage = el("div", {class: "rv-stage"});
+    this.controls = new Controls(this);
+    this.empty = el("p", {class: "rv-empty", hidden: true}, "No episode is of this kind.");
+    this.host.classList.add("rv");
+    this.host.replaceChildren(
+      el("div", {class: "rv-bar"},
+        el("div", {class: "rv-menus"}, ...(data.fields ?? []).map(menu), values.length > 1 && el("label", {}, el("span", {}, "beside"), this.besideMenu)),
+        el("div", {class: "rv-filters", role: "group", "aria-label": "Which episodes"}, ...this.buttons)),
+      el("div", {class: "rv-body"}, this.list.node, el("div", {class: "rv-show"}, this.empty, this.controls.node, this.stage)));
+  }
+
+  /* Choose the episodes of the list again; open the first if the open one is no longer among them. */
+  refilter(open = false) {
+    const chosen = this.data.episodes.filter((episode) => Object.entries(this.chosen).every(([field, value]) => !value || episode.fields[field] === value));
+    const of = ({tag}) => tag ? chosen.filter((episode) => episode.tags.includes(tag)) : chosen;
+    this.buttons.forEach((button, i) => {
+      button.lastChild.textContent = of(this.data.filters[i]).length.toLocaleString("en");
+      button.setAttribute("aria-pressed", this.data.filters[i] === this.filter);
+    });
+    const {order} = this.filter;
+    this.shown = of(this.filter).slice();
+    if (order) this.shown.sort((a, b) => (b.order?.[order] ?? 0) - (a.order?.[order] ?? 0));
+    this.list.fill(this.shown, this.current);
+    this.empty.hidden = this.shown.length > 0;
+    if (open && this.shown.length && !this.shown.includes(this.current)) this.open(this.shown[0]);
+  }
+
+  /* Show an episode, and beside it the other one of the same pair. */
+  async open(episode, {step = 0, quiet = false} = {}) {
+    if (!episode) return;
+    this.current = episode;
+    this.controls.stop();
+    this.list.choose(episode);
+    const other = this.partner(episode);
+    const episodes = other ? [episode, other] : [episode];
+    const details = await Promise.all(episodes.map((e) => e.frames ? e : this.data.load(e)));
+    if (this.current !== episode) return;  // another one was opened meanwhile
+    while (this.panes.length > episodes.length) this.panes.pop().node.remove();
+    while (this.panes.length < episodes.length) {
+      const pane = new Pane(this);
+      this.panes.push(pane);
+      this.stage.append(pane.node);
+    }
+    this.stage.classList.toggle("two", episodes.length > 1);
+    this.panes.forEach((pane, i) => pane.fill(episodes[i], details[i]));
+    this.steps = Math.max(...this.panes.map((pane) => pane.steps.length));
+    this.go(step, {glide: false, quiet});
+  }
+
+  /* The episode to stand beside this one: the chosen agent's, or any other's where this one is the chosen agent's. */
+  partner(episode) {
+    const field = this.data.beside, own = episode.fields[field];
+    if (!this.beside) return undefined;
+    return this.data.episodes.find((e) => e.pair === episode.pair && e.fields[field] !== own && (e.fields[field] === this.beside || own === this.beside));
+  }
+
+  go(step, {glide = Math.abs(step - this.step) === 1, quiet = false} = {}) {
+    this.step = Math.max(0, Math.min(step, this.steps - 1));
+    for (const pane of this.panes) pane.show(this.step, glide);
+    this.controls.show(this.step, this.steps, this.panes[0].said);
+    if (!quiet) history.replaceState(null, "", this.address());
+  }
+
+  /* The next or an earlier episode of the list. */
+  turnTo(offset) {
+    const at = this.shown.indexOf(this.current);
+    this.open(this.shown[Math.max(0, Math.min(this.shown.length - 1, at + offset))]);
+  }
+
+  address() {
+    const parts = {episode: this.current.id, step: this.step || "", beside: this.panes.length > 1 ? this.beside : ""};
+    return `#${Object.entries(parts).filter(([, value]) => value !== "").map(([key, value]) => `${key}=${encodeURIComponent(value)}`).join("&")}`;
+  }
+
+  /* Open what the address names; false if it names nothing. */
+  follow() {
+    const wanted = new URLSearchParams(location.hash.slice(1));
+    const episode = this.data.episodes.find((e) => e.id === wanted.get("episode"));
+    if (!episode) return false;
+    this.beside = this.besideMenu.value = wanted.get("beside") ?? "";
+    if (!this.shown.includes(episode)) this.showAll();
+    this.open(episode, {step: +(wanted.get("step") ?? 0)}).then(() => this.host.scrollIntoView({block: "start"}));
+    return true;
+  }
+
+  showAll() {
+    this.chosen = {};
+    this.filter = this.data.filters?.[0] ?? this.filter;
+    for (const menu of this.host.querySelectorAll(".rv-menus select")) if (menu !== this.besideMenu) menu.value = "";
+    this.refilter();
+  }
+
+  key(event) {
+    if (event.ctrlKey || event.metaKey || event.altKey || !this.current || !this.hears(event.target)) return;
+    const does = {
+      ArrowRight: () => this.go(this.step + 1), ArrowLeft: () => this.go(this.step - 1),
+      Home: () => this.go(0), End: () => this.go(this.steps - 1),
+      j: () => this.turnTo(1), k: () => this.turnTo(-1), t: () => this.controls.text.click(), " ": () => this.controls.toggle(),
+    }[event.key];
+    if (!does || (event.key === " " && event.target.closest?.("button, summary, a"))) return;
+    event.preventDefault();
+    does();
+  }
+
+  /* Keys are the viewer's while it holds the focus, or nothing does and it fills the middle of the window. */
+  hears(target) {
+    if (target.closest?.("select, textarea, input:not([type=range])")) return false;
+    if (this.host.contains(target)) return true;
+    const {top, bottom} = this.host.getBoundingClientRect();
+    return target === document.body && top < innerHeight / 2 && bottom > innerHeight / 2;
+  }
+}
+
+function distinct(values) {
+  return [...new Set(values)].filter((value) => value !== undefined);
+}
