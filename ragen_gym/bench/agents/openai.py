@@ -20,6 +20,7 @@ reasoning as the server gave it.
 from __future__ import annotations
 
 import asyncio
+import base64
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -94,6 +95,7 @@ class OpenAIAgent:
             raise ValueError(
                 f"{self.name}: the environment variable {key_env} holds no key: set it, or give --key-env."
             )
+        self._secrets = _secrets(self._key, place.username, place.password)
         self._local = place.hostname in _LOOPBACK
         self._max_tokens, self._timeout, self._retries = max_tokens, float(timeout), retries
         self._reasoning, self._omit = reasoning, frozenset(filter(None, (name.strip() for name in omit.split(","))))
@@ -232,11 +234,21 @@ class OpenAIAgent:
         return replace(answer, text=text, reasoning=reasoning)
 
     def _blot(self, text: str) -> str:
-        return text.replace(self._key, "[key]") if len(self._key) >= 8 else text
+        for secret in self._secrets:
+            text = text.replace(secret, "[key]")
+        return text
 
     def _clean(self, text: str) -> str:
         """An error in a line, without the key."""
         return self._blot(" ".join(text.split()))[:500]
+
+
+def _secrets(key: str, user: str | None, password: str | None) -> list[str]:
+    """What must not be written: the key, and what an address may hold, in plain and as it is sent."""
+    found = [key, password or ""]
+    if user is not None:
+        found.append(base64.b64encode(f"{user}:{password or ''}".encode()).decode())
+    return [secret for secret in found if len(secret) >= 6]  # shorter ones occur in any text
 
 
 def _check(name: str, max_tokens: Any, timeout: Any, retries: Any, rate: Any) -> None:

@@ -1,0 +1,172 @@
+"""A chat-completions server that misbehaves on purpose, on a thread of its own; written on bare sockets, since no
+library would let it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+GOOD = "<think>On we go.</think><answer>Up || Left</answer>"
+
+Behave = Callable[[int, dict[str, Any]], str]
+"""From the number of a request, from 0, and its body to one of the ways below."""
+
+_REFUSALS: dict[str, tuple[str, dict[str, str], Any]] = {
+    "401": ("401 Unauthorized", {}, {"error": {"message": "no such key", "code": "invalid_api_key"}}),
+    "404": ("404 Not Found", {}, {"error": {"message": "The model `m` does not exist."}}),
+    "429": ("429 Too Many Requests", {}, {"error": {"message": "slow down"}}),
+    "429 wait": ("429 Too Many Requests", {"Retry-After": "0.5"}, {"error": {"message": "slow down"}}),
+    "429 long": ("429 Too Many Requests", {"Retry-After": "86400"}, {"error": {"message": "come tomorrow"}}),
+    "429 spent": ("429 Too Many Requests", {}, {"error": {"message": "no money", "code": "insufficient_quota"}}),
+    "500": ("500 Internal Server Error", {}, {"error": {"message": "CUDA error: an illegal memory access"}}),
+    "503 wait": ("503 Service Unavailable", {"Retry-After": "0.01"}, {"error": {"message": "starting"}}),
+    "overflow code": (
+        "400 Bad Request",
+        {},
+        {"error": {"message": "Your input is too much.", "code": "context_length_exceeded"}},
+    ),
+    "overflow vllm": (
+        "400 Bad Request",
+        {},
+        {
+            "object": "error",
+            "message": "This model's maximum context length is 512 tokens. However, you requested 700 tokens.",
+            "code": 400,
+        },
+    ),
+    "overflow new vllm": (
+        "400 Bad Request",
+        {},
+        {"error": {"message": "The decoder prompt (length 700) is longer than the maximum model length of 512."}},
+    ),
+    "400": ("400 Bad Request", {}, {"error": {"message": "Unknown field: seed"}}),
+    # The rest are answers with status 200.
+    "no json": ("200 OK", {"Content-Type": "text/html"}, "<html>Welcome!</html>"),
+    "half json": ("200 OK", {}, '{"choices": [{"mess'),
+    "no choices": ("200 OK", {}, {"choices": []}),
+    "null choices": ("200 OK", {}, {"choices": None, "usage": None}),
+    "no message": ("200 OK", {}, {"choices": [{"finish_reason": "stop"}]}),
+    "list": ("200 OK", {}, [1, 2]),
+    "an error inside": ("200 OK", {}, {"error": {"message": "upstream gone", "code": 502}}),
+}
+
+
+def completion(content: str | None = GOOD, **message: Any) -> dict[str, Any]:
+    return {
+        "id": "1",
+        "object": "chat.completion",
+        "choices": [
+            {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": content, **message}}
+        ],
+        "usage": {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110},
+    }
+
+
+class BadServer:
+    """Answers ``/v1/chat/completions`` as `behave` says; a context manager.
+
+    Ways beside those of the table: ``"good"``, ``"slow"`` (good after `delay` seconds), ``"hang"``, ``"drip"`` (a byte
+    now and then, for ever), ``"cut"`` (no answer), ``"cut body"`` (half of one), ``"echo"`` (a reply that quotes the
+    request's headers), ``"echo 500"`` (an error that does).
+
+    Attributes:
+        arrivals: when each request came, on the monotonic clock.
+        bodies: what it said.
+        most: the most requests that were open at once.
+        answer: what ``"good"`` answers.
+    """
+
+    def __init__(self, behave: Behave | str = "good", delay: float = 0.02) -> None:
+        self.behave: Behave = behave if callable(behave) else lambda number, body: behave
+        self.delay = delay
+        self.arrivals: list[float] = []
+        self.bodies: list[dict[str, Any]] = []
+        self.open = self.most = 0
+        self.answer = completion()
+        self._started = threading.Event()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/v1"
+
+    def __enter__(self) -> BadServer:
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
+        self._thread.start()
+        assert self._started.wait(10)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(10)
+
+    async def _serve(self) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        server = await asyncio.start_server(self._connection, "127.0.0.1", 0)
+        self.port = server.sockets[0].getsockname()[1]
+        self._started.set()
+        await self._stop.wait()
+        server.close()
+
+    async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                head = (await reader.readuntil(b"\r\n\r\n")).decode()
+                first, *lines = head.strip().split("\r\n")
+                headers = {name.lower(): value for name, value in (line.split(": ", 1) for line in lines)}
+                body = await reader.readexactly(int(headers.get("content-length", 0)))
+                if first.startswith("GET"):
+                    models = {"object": "list", "data": [{"id": "m", "object": "model"}]}
+                    writer.write(_response("200 OK", {}, models))
+                    continue
+                self.open += 1
+                self.most = max(self.most, self.open)
+                try:
+                    if not await self._answer(writer, headers, json.loads(body)):
+                        return
+                finally:
+                    self.open -= 1
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return
+        finally:
+            writer.close()
+
+    async def _answer(self, writer: asyncio.StreamWriter, headers: Mapping[str, str], body: dict[str, Any]) -> bool:
+        """Answer one request; whether the connection goes on."""
+        way = self.behave(len(self.arrivals), body)
+        self.arrivals.append(time.monotonic())
+        self.bodies.append(body)
+        if way == "hang":
+            await self._stop.wait()
+            return False
+        if way == "slow":
+            await asyncio.sleep(self.delay)
+        whole = self._response(way, headers)
+        if way == "drip":
+            for byte in whole * 1000:
+                writer.write(bytes([byte]))
+                await asyncio.sleep(0.05)
+        if way in ("cut", "cut body"):
+            writer.write(whole[: len(whole) // 2 if way == "cut body" else 0])
+            return False
+        writer.write(whole)
+        await writer.drain()
+        return True
+
+    def _response(self, way: str, headers: Mapping[str, str]) -> bytes:
+        if way in _REFUSALS:
+            return _response(*_REFUSALS[way])
+        if way == "echo 500":
+            return _response("500 Internal Server Error", {}, {"error": {"message": f"bad headers: {dict(headers)}"}})
+        quoted = f"<think>{dict(headers)}</think><answer>Up</answer>"
+        return _response("200 OK", {}, completion(quoted) if way == "echo" else self.answer)
+
+
+def _response(status: str, headers: Mapping[str, str], content: Any) -> bytes:
+    body = (content if isinstance(content, str) else json.dumps(content)).encode()
+    lines = {"Content-Type": "application/json", "Content-Length": str(len(body)), **headers}
+    head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
+    return f"HTTP/1.1 {status}\r\n{head}\r\n".encode() + body
