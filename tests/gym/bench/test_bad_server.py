@@ -51,9 +51,9 @@ def agent_of(server: BadServer, **settings: Any) -> OpenAIAgent:
 
 
 def play(
-    server: BadServer, out: Path, suite: Suite = SMOKE, concurrency: int = 16, **settings: Any
+    server: BadServer, out: Path, suite: Suite = SMOKE, concurrency: int = 16, limit: int = 4, **settings: Any
 ) -> Counter[Failure]:
-    request = Request(limit=4, concurrency=concurrency, limits=Limits(episode=60.0))
+    request = Request(limit=limit, concurrency=concurrency, limits=Limits(episode=60.0))
     return run_suite(suite, agent_of(server, **settings), out, request).failures
 
 
