@@ -12,17 +12,20 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from math import inf
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
 import tomli_w
 
+from ragen_agent.config_checks import check
+
 __all__ = [
     "Config",
     "Demonstrations",
+    "Diagnostics",
     "Evaluation",
     "SmallModel",
+    "Stops",
     "Training",
     "Turns",
     "WarmStart",
@@ -89,8 +92,20 @@ class Training:
     Each iteration plays `groups` levels with `members` episodes each. StarPO-S keeps the share `keep` of the groups
     with the largest spread of returns, clips ratios to [1 - clip_low, 1 + clip_high] and has no KL term; vanilla
     keeps all groups, clips to 1 -+ clip_low and subtracts `kl` times the k1 estimate of the divergence from the
-    starting model.
-    `updates`: passes over one batch of rollouts. `save_every`: iterations between saved states.
+    starting model. Each of the three parts may be chosen by itself: `filter`, `clip` and `kl_kind`, where empty means
+    as `starpo_s` says. The formulas and their papers are in `ragen_agent.algo`.
+
+    `algo`: ppo (with a critic), or a rule by which episodes are compared: `algo.NORMALISATIONS`.
+    `filter`: a rule of `algo.FILTERS`; `keep` is its amount. `filter_by`: reward, entropy or length of the episodes.
+    `filter_statistic`: std or variance. `reweight`: 0, or the power of the spread by which groups are weighed.
+    `updates`: passes over one batch of rollouts (Online-k). `replay`: how many earlier iterations' kept episodes each
+    update learns from beside its own. `save_every`: iterations between saved states.
+    `clip`: symmetric or higher. `dual_clip`: 0 for none, or a bound above 1.
+    `kl_kind`: none, k1, k2 or k3. `kl_place`: reward or loss.
+    `aggregation`: a key of `algo.AGGREGATIONS`; "constant" divides by `turns.max_tokens_per_episode`.
+    `credit`, of ppo: trajectory, turn or bi_level; `gamma` is the discount between tokens, `gamma_turn` between turns.
+    `loss_tokens`, `advantage_tokens`: all sampled tokens, or those of the reasoning or of the answer alone.
+    `format_reward`: a key of `algo.FORMAT_REWARDS`, added to what the game pays; `turns.format_penalty` is the game's.
     """
 
     algo: str = "grpo"
@@ -98,20 +113,93 @@ class Training:
     iterations: int = 60
     groups: int = 32
     members: int = 8
+    filter: str = ""
+    filter_by: str = "reward"
+    filter_statistic: str = "std"
     keep: float = 0.25
+    reweight: float = 0.0
     minibatch: int = 64
     updates: int = 1
+    replay: int = 0
     learning_rate: float = 5e-4
     critic_learning_rate: float = 1e-3
+    clip: str = ""
     clip_low: float = 0.2
     clip_high: float = 0.28
+    dual_clip: float = 0.0
+    aggregation: str = "token_mean"
+    kl_kind: str = ""
+    kl_place: str = "reward"
     kl: float = 0.001
     entropy_bonus: float = 0.001
+    credit: str = "trajectory"
     gamma: float = 1.0
+    gamma_turn: float = 0.95
     gae_lambda: float = 1.0
+    loss_tokens: str = "all"
+    advantage_tokens: str = "all"
+    format_reward: str = "none"
     max_grad_norm: float = 1.0
     temperature: float = 1.0
     save_every: int = 1
+
+    @property
+    def critic(self) -> bool:
+        """Whether a critic estimates the advantages."""
+        return self.algo == "ppo"
+
+    @property
+    def filter_rule(self) -> str:
+        """The filter with the preset resolved."""
+        return self.filter or ("top" if self.starpo_s else "none")
+
+    @property
+    def kl_estimate(self) -> str:
+        """The estimate of the divergence with the preset resolved; none where its weight is 0."""
+        return (self.kl_kind or ("none" if self.starpo_s else "k1")) if self.kl else "none"
+
+    @property
+    def upper_clip(self) -> float:
+        """How far the ratio may rise above 1, with the preset resolved."""
+        higher = self.clip == "higher" if self.clip else self.starpo_s
+        return self.clip_high if higher else self.clip_low
+
+
+@dataclass(frozen=True)
+class Stops:
+    """When to give a run up early (RAGEN-2, arXiv 2604.06268); every rule is off at 0.
+
+    `spread_patience`: iterations in a row with a spread below `spread_share` of its mean over the first
+    `spread_first` iterations.
+    `validate_every`: iterations between measurements on `validation_levels` fixed levels of the split `validation`.
+    `validation_times`: measurements in a row with a success below `validation_floor`.
+    """
+
+    spread_patience: int = 0
+    spread_share: float = 0.1
+    spread_first: int = 10
+    validate_every: int = 0
+    validation_levels: int = 64
+    validation_times: int = 0
+    validation_floor: float = 0.01
+
+
+@dataclass(frozen=True)
+class Diagnostics:
+    """What is measured beside the training itself; see `ragen_agent.diagnostics`. Every 0 turns a part off.
+
+    `alarm`: watch for the Echo Trap. `entropy_every`, `gradients_every`, `information_every`: iterations between the
+    entropies of all rollouts, between the gradient norms of the parts of the loss, and between the mutual information
+    of reasoning and prompt, which is measured on `information_prompts` prompts with `information_samples` episodes
+    each.
+    """
+
+    alarm: bool = True
+    entropy_every: int = 0
+    gradients_every: int = 0
+    information_every: int = 0
+    information_prompts: int = 8
+    information_samples: int = 4
 
 
 @dataclass(frozen=True)
@@ -126,7 +214,14 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Config:
-    """One run. `model` is a Hugging Face folder, or empty for the small model; `knobs` are the game's own."""
+    """One run. `model` is a Hugging Face folder, or empty for the small model; `knobs` are the game's own.
+
+    `games`: a mixture to train on instead of `game` alone: tables {game, weight, knobs, turns, thought}, where a
+    level's game is drawn by weight and what a table leaves out is as in the run. Measured is each by itself, and the
+    comparisons are those of `game`.
+    `curriculum`: tables {iteration, knobs} in ascending order; from that iteration on levels are drawn with these
+    knobs laid over the run's. Measured are levels of the run's own knobs.
+    """
 
     game: str = "FrozenLake"
     seed: int = 0
@@ -134,72 +229,19 @@ class Config:
     device: str = "cpu"
     threads: int = 1
     knobs: dict[str, Any] = field(default_factory=dict)
+    games: list[dict[str, Any]] = field(default_factory=list)
+    curriculum: list[dict[str, Any]] = field(default_factory=list)
     turns: Turns = field(default_factory=Turns)
     small_model: SmallModel = field(default_factory=SmallModel)
     demonstrations: Demonstrations = field(default_factory=Demonstrations)
     warm_start: WarmStart = field(default_factory=WarmStart)
     training: Training = field(default_factory=Training)
+    stops: Stops = field(default_factory=Stops)
+    diagnostics: Diagnostics = field(default_factory=Diagnostics)
     evaluation: Evaluation = field(default_factory=Evaluation)
 
     def __post_init__(self) -> None:
-        training = self.training
-        for name, value, allowed in (
-            ("training.algo", training.algo, ("grpo", "ppo")),
-            ("evaluation.split", self.evaluation.split, ("train", "validation", "test")),
-        ):
-            if value not in allowed:
-                raise ValueError(f"{name} is {value!r}; choose one of {', '.join(allowed)}.")
-        for name, number, least in (
-            ("seed", self.seed, 0),
-            ("threads", self.threads, 1),
-            ("training.iterations", training.iterations, 0),
-            ("training.groups", training.groups, 1),
-            ("training.members", training.members, 2),
-            ("training.minibatch", training.minibatch, 1),
-            ("training.updates", training.updates, 1),
-            ("training.save_every", training.save_every, 1),
-            ("demonstrations.episodes", self.demonstrations.episodes, 1),
-            ("warm_start.epochs", self.warm_start.epochs, 0),
-            ("warm_start.batch", self.warm_start.batch, 1),
-            ("evaluation.levels", self.evaluation.levels, 1),
-            ("evaluation.batch", self.evaluation.batch, 1),
-            ("turns.max_tokens_per_turn", self.turns.max_tokens_per_turn, 1),
-            ("small_model.layers", self.small_model.layers, 1),
-            ("small_model.feed_forward", self.small_model.feed_forward, 1),
-            ("training.clip_high", training.clip_high, 0),
-            ("training.kl", training.kl, 0),
-            ("training.entropy_bonus", training.entropy_bonus, 0),
-        ):
-            if not least <= number < inf:
-                raise ValueError(f"{name} is {number}; it must be at least {least}.")
-        for name, share, low, high in (
-            ("training.keep", training.keep, 0.0, 1.0),
-            ("training.temperature", training.temperature, 0.0, 10.0),
-            ("evaluation.temperature", self.evaluation.temperature, 0.0, 10.0),
-            ("training.learning_rate", training.learning_rate, 0.0, 1e3),
-            ("training.critic_learning_rate", training.critic_learning_rate, 0.0, 1e3),
-            ("training.max_grad_norm", training.max_grad_norm, 0.0, inf),
-            ("warm_start.learning_rate", self.warm_start.learning_rate, 0.0, 1e3),
-        ):
-            if not low < share <= high:
-                raise ValueError(f"{name} is {share}; it must be above {low:g} and at most {high:g}.")
-        for name, share in (
-            ("demonstrations.mistakes", self.demonstrations.mistakes),
-            ("training.gamma", training.gamma),
-            ("training.gae_lambda", training.gae_lambda),
-        ):
-            if not 0 <= share <= 1:
-                raise ValueError(f"{name} is {share}; it must be from 0 to 1.")
-        if not 0 <= training.clip_low < 1:
-            raise ValueError(f"training.clip_low is {training.clip_low}; it must be at least 0 and below 1.")
-        if self.small_model.hidden % 32 or self.small_model.hidden < 32:
-            raise ValueError(f"small_model.hidden is {self.small_model.hidden}; it must be a multiple of 32.")
-        moves: list[Any] = self.demonstrations.moves  # a list of anything, as TOML gives it
-        numbers = all(isinstance(chance, int | float) and not isinstance(chance, bool) for chance in moves)
-        if not numbers or not all(0 <= chance < inf for chance in moves) or not sum(moves):
-            raise ValueError(
-                f"demonstrations.moves is {self.demonstrations.moves}; give chances such as [0.7, 0.2, 0.1]."
-            )
+        check(self)
 
 
 def with_settings(base: T, settings: Mapping[str, Any], where: str = "") -> T:

@@ -101,11 +101,14 @@ class Agent:
             raise ValueError(f"device {config.device!r} cannot be used: {error}; try --device cpu.") from error
         if folder is None and config.model:
             folder = Path(config.model)
+        from ragen_agent.local.mixture import all_settings  # which imports `derive` from here
+
         if folder is not None:
             model, tokenizer = load_checkpoint(folder, config.device)
         else:
-            texts = game_texts(make_env(config, None), config.demonstrations.thought)
-            tokenizer = build_tokenizer([texts])
+            games = all_settings(config)
+            texts = [game_texts(make_env(game, None), game.demonstrations.thought) for game in games]
+            tokenizer = build_tokenizer(texts)
             model = move(build_model(config.small_model, tokenizer, derive(config.seed, 0)), config.device)
         chat = ChatFormat.from_tokenizer(tokenizer)
         return cls(config, model, tokenizer, chat, TorchEngine(model, chat.stop_ids, len(tokenizer)))

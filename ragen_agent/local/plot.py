@@ -50,7 +50,7 @@ def plot_curve(metrics: Sequence[Mapping[str, Any]], rates: Mapping[str, Any], p
             axes.axhline(
                 rates[row]["rate"], color=color, linestyle="--", label=f"{row} {100 * rates[row]['rate']:.0f} %"
             )
-    name = {"grpo": "GRPO", "ppo": "PPO"}[config.training.algo]
+    name = config.training.algo.upper().replace("_", " ")
     axes.set(
         xlabel="iteration",
         ylabel="success",

@@ -1,9 +1,9 @@
-"""The update of StarPO: score groups of episodes, step the policy (RAGEN, arXiv 2504.20073, section 3)."""
+"""The update of StarPO: step the policy on the kept episodes (RAGEN, arXiv 2504.20073, section 3)."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,16 +12,25 @@ from transformers import PreTrainedModel
 
 from ragen_agent import algo
 from ragen_agent.config import Training
+from ragen_agent.diagnostics.reasoning import reply_parts
 from ragen_agent.local.batches import Batch, sampled_logits
 from ragen_agent.local.critic import Critic
 from ragen_agent.token_mdp import Trajectory
 
-__all__ = ["Policy", "score", "update"]
+__all__ = ["Policy", "Targets", "cut", "policy_terms", "targets_of", "update"]
+
+Targets = dict[str, Tensor]
+"""What a step reads beside its batch, each (rows, width): `advantages`, `mask` (M_loss); with a critic `returns`,
+`values` and `critic_mask` (M_loss and M_adv); with a KL term in the loss `reference`, the log-probs of the start."""
 
 
 @dataclass
 class Policy:
-    """What an update changes. `critic` (PPO) and `start`, the frozen model of vanilla StarPO's KL term, may be None."""
+    """What an update changes.
+
+    `critic` (PPO) and `start`, the frozen model of the KL term, may be None. `piece`: text of a token id, which only
+    selective masks need. `longest`: the most tokens that an episode may have, for the aggregation "constant".
+    """
 
     model: PreTrainedModel
     optimiser: torch.optim.Optimizer
@@ -29,25 +38,17 @@ class Policy:
     critic: Critic | None = None
     critic_optimiser: torch.optim.Optimizer | None = None
     start: PreTrainedModel | None = None
-
-
-def score(trajectories: Sequence[Trajectory], settings: Training) -> tuple[Tensor, Tensor, Tensor]:
-    """Compares the members of each group, which stand side by side.
-
-    Returns:
-        advantages (groups, members), kept (groups, members) bool, spread (groups,): the standard deviation of
-        returns. Failed episodes are never kept.
-    """
-    shape = (-1, settings.members)
-    returns = torch.tensor([t.total_reward for t in trajectories]).view(shape)
-    counted = torch.tensor([t.failure is None for t in trajectories]).view(shape)
-    spread = algo.spread(returns, counted)
-    groups = algo.keep_top(spread, settings.keep) if settings.starpo_s else torch.ones_like(spread, dtype=torch.bool)
-    return algo.normalised(returns, counted=counted), groups[:, None] & counted, spread
+    piece: Callable[[int], str] | None = None
+    longest: int = 1024
 
 
 def update(
-    policy: Policy, trajectories: Sequence[Trajectory], advantages: Tensor, settings: Training, seed: int
+    policy: Policy,
+    trajectories: Sequence[Trajectory],
+    advantages: Tensor,
+    settings: Training,
+    seed: int,
+    weights: Tensor | None = None,
 ) -> dict[str, float]:
     """Gradient steps on the kept trajectories.
 
@@ -57,23 +58,25 @@ def update(
         advantages: float (rows,), of whole trajectories; PPO estimates its own and does not read them.
         settings: `Training`.
         seed: of the minibatches.
+        weights: float (rows,), with which PPO multiplies its advantages; None for none.
 
     Returns:
-        Means over the steps: entropy (nats a token), grad_norm (before clipping), clip_fraction, approx_kl, and with
-        a critic value_loss; train_tokens, all tokens that went forward and backward; and, only where there were any,
-        skipped_steps, those not taken because the gradient was not finite (they are in none of the means).
+        Means over the steps: entropy (nats a token), grad_norm (before clipping), clip_fraction, approx_kl, with a
+        critic value_loss, and with a KL term kl; train_tokens, all tokens that went forward and backward; and, only
+        where there were any, skipped_steps, those not taken because the gradient was not finite or the mask left no
+        token (they are in none of the means).
     """
     batch = Batch.of(trajectories, policy.bias.device)
-    targets = _targets(policy, batch, trajectories, advantages, settings)
+    targets = targets_of(policy, batch, trajectories, advantages, settings, weights)
     generator = torch.Generator().manual_seed(seed)
     sums: dict[str, float] = {}
     steps = tokens = skipped = 0
     for _ in range(settings.updates):
         for chosen in torch.randperm(len(trajectories), generator=generator).split(settings.minibatch):
             part = batch.rows(chosen)
-            measured = _step(policy, part, [target[chosen, : part.ids.shape[1]] for target in targets], settings)
+            measured = _step(policy, part, cut(targets, chosen, part), settings)
             tokens += part.tokens * (1 if policy.critic is None else 2)
-            if not all(map(math.isfinite, measured.values())):
+            if not measured or not all(map(math.isfinite, measured.values())):
                 skipped += 1
                 continue
             sums = {name: sums.get(name, 0.0) + value for name, value in measured.items()}
@@ -82,47 +85,126 @@ def update(
     return {name: value / steps for name, value in sums.items()} | counts
 
 
-def _targets(
-    policy: Policy, batch: Batch, trajectories: Sequence[Trajectory], advantages: Tensor, settings: Training
-) -> list[Tensor]:
-    """Advantages (rows, width), and for a critic its returns and its values before the update.
+def targets_of(
+    policy: Policy,
+    batch: Batch,
+    trajectories: Sequence[Trajectory],
+    advantages: Tensor,
+    settings: Training,
+    weights: Tensor | None = None,
+) -> Targets:
+    """See `Targets`.
 
-    Vanilla StarPO's KL penalty enters as a cost of each token, `kl` times the k1 estimate: with PPO as part of the
-    reward, with GRPO as part of the token's advantage. (The gradient of k1 taken as a loss is zero in expectation.)
+    A KL penalty in the reward enters as a cost of each token, `kl` times the estimate: with PPO as part of the
+    reward, with any other rule as part of the token's advantage. (The gradient of k1 taken as a loss is zero in
+    expectation.)
     """
+    targets = {"mask": _mask(policy, batch, trajectories, settings.loss_tokens)}
     cost = torch.zeros_like(batch.log_probs)
     with torch.no_grad():
         if policy.start is not None:
-            parts = torch.arange(len(trajectories)).split(settings.minibatch)
-            for rows in parts:
+            reference = torch.zeros_like(batch.log_probs)
+            for rows in torch.arange(len(trajectories)).split(settings.minibatch):
                 part = batch.rows(rows)
-                reference = sampled_logits(policy.start, part, policy.bias, settings.temperature)[1]
-                cost[rows, : part.ids.shape[1]] = settings.kl * algo.kl_penalty(part.log_probs, reference)
+                reference[rows, : part.ids.shape[1]] = sampled_logits(
+                    policy.start, part, policy.bias, settings.temperature
+                )[1]
+            if settings.kl_place == "loss":
+                targets["reference"] = reference
+            else:
+                penalty = algo.kl_penalty(batch.log_probs, reference, settings.kl_estimate)
+                cost = torch.where(batch.sampled, settings.kl * penalty, cost)
         if policy.critic is None:
-            return [algo.broadcast_to_tokens(advantages.to(cost.device), batch.sampled) - cost]
-        rewards = -cost
-        for row, trajectory in enumerate(trajectories):
-            rewards[row, list(trajectory.turn_ends)] += torch.tensor(trajectory.turn_rewards, device=cost.device)
-        values = torch.where(batch.sampled, policy.critic(batch), 0.0)
-        estimated, returns = algo.gae(rewards, values, batch.sampled, settings.gamma, settings.gae_lambda)
-        return [algo.whiten(estimated, batch.sampled), returns, values]
+            return targets | {"advantages": algo.broadcast_to_tokens(advantages.to(cost.device), batch.sampled) - cost}
+        return targets | _estimated(policy, policy.critic, batch, trajectories, cost, settings, weights)
 
 
-def _step(policy: Policy, batch: Batch, targets: list[Tensor], settings: Training) -> dict[str, float]:
-    clip_high = settings.clip_high if settings.starpo_s else settings.clip_low
+def cut(targets: Targets, rows: Tensor, part: Batch) -> Targets:
+    """The targets of some rows, as wide as their batch."""
+    return {name: target[rows, : part.ids.shape[1]] for name, target in targets.items()}
+
+
+def policy_terms(
+    policy: Policy, batch: Batch, targets: Targets, settings: Training
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """The terms of the policy's loss: `policy`, `entropy` (minus the bonus), and with a KL term `kl`.
+
+    Returns:
+        the terms, with gradient, whose sum is the loss; and figures to report, see `update`.
+    """
     logits, log_probs = sampled_logits(policy.model, batch, policy.bias, settings.temperature)
-    loss, stats = algo.policy_loss(log_probs, batch.log_probs, targets[0], batch.sampled, settings.clip_low, clip_high)
+    mask, how, length = targets["mask"], settings.aggregation, policy.longest
+    loss, stats = algo.policy_loss(
+        log_probs,
+        batch.log_probs,
+        targets["advantages"],
+        mask,
+        settings.clip_low,
+        settings.upper_clip,
+        dual_clip=settings.dual_clip or None,
+        how=how,
+        length=length,
+    )
     entropy = algo.entropy_of(logits).mean()
-    norm = _descend(policy.optimiser, loss - settings.entropy_bonus * entropy, policy.model, settings)
-    measured = {
-        "entropy": entropy,
-        "grad_norm": norm,
-        "clip_fraction": stats.clip_fraction,
-        "approx_kl": stats.approx_kl,
-    }
+    terms = {"policy": loss, "entropy": -settings.entropy_bonus * entropy}
+    figures = {"entropy": entropy, "clip_fraction": stats.clip_fraction, "approx_kl": stats.approx_kl}
+    if "reference" in targets:
+        figures["kl"] = algo.kl_loss(log_probs, targets["reference"], mask, settings.kl_estimate, how, length=length)
+        terms["kl"] = settings.kl * figures["kl"]
+    return terms, figures
+
+
+def _estimated(
+    policy: Policy,
+    critic: Critic,
+    batch: Batch,
+    trajectories: Sequence[Trajectory],
+    cost: Tensor,
+    settings: Training,
+    weights: Tensor | None,
+) -> Targets:
+    """Advantages, returns and values by the critic, over the tokens of M_adv."""
+    ends = [list(t.turn_ends) for t in trajectories]
+    earned = [list(t.turn_rewards) for t in trajectories]
+    mask = _mask(policy, batch, trajectories, settings.advantage_tokens)
+    if settings.advantage_tokens != "all":
+        ends, earned = algo.narrowed_turns(ends, earned, mask)
+    rewards = algo.rewards_at(ends, earned, cost) - torch.where(mask, cost, 0.0)
+    values = torch.where(mask, critic(batch), 0.0)
+    lam = settings.gae_lambda
+    if settings.credit == "trajectory":
+        estimated, returns = algo.gae(rewards, values, mask, settings.gamma, lam)
+    elif settings.credit == "turn":
+        estimated, returns = algo.turn_wise_gae(rewards, values, mask, ends, settings.gamma_turn, lam)
+    else:
+        estimated, returns = algo.bi_level_gae(rewards, values, mask, ends, settings.gamma_turn, settings.gamma, lam)
+    advantages = algo.whiten(estimated, mask)
+    if weights is not None:
+        advantages = advantages * weights.to(advantages.device)[:, None]
+    # The critic learns only where the recursion ran: elsewhere there is no return.
+    critic_mask = mask & _mask(policy, batch, trajectories, settings.loss_tokens)
+    return {"advantages": advantages, "returns": returns, "values": values, "critic_mask": critic_mask}
+
+
+def _mask(policy: Policy, batch: Batch, trajectories: Sequence[Trajectory], tokens: str) -> Tensor:
+    """The sampled tokens, or those of one part of the replies (VAGEN, selective masks)."""
+    if tokens == "all":
+        return batch.sampled
+    assert policy.piece is not None, "a selective mask needs the text of the tokens"
+    spans = [reply_parts(trajectory, policy.piece, tokens) for trajectory in trajectories]
+    return algo.part_mask(spans, batch.sampled)
+
+
+def _step(policy: Policy, batch: Batch, targets: Targets, settings: Training) -> dict[str, float]:
+    """One step of the policy and its critic; what it measured, nothing where the mask left no token."""
+    if not all(bool(targets[name].any()) for name in ("mask", "critic_mask") if name in targets):
+        return {}
+    terms, measured = policy_terms(policy, batch, targets, settings)
+    measured["grad_norm"] = _descend(policy.optimiser, torch.stack(list(terms.values())).sum(), policy.model, settings)
     if policy.critic is not None and policy.critic_optimiser is not None:
-        _, returns, old = targets
-        critic_loss = algo.value_loss(policy.critic(batch), old, returns, batch.sampled)
+        critic_loss = algo.value_loss(
+            policy.critic(batch), targets["values"], targets["returns"], targets["critic_mask"]
+        )
         critic_norm = _descend(policy.critic_optimiser, critic_loss, policy.critic, settings)
         measured["value_loss"] = critic_loss if bool(critic_norm.isfinite()) else critic_norm
     return {name: float(value.detach()) for name, value in measured.items()}

@@ -7,7 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragen_agent.config import Config, merged, read_toml, to_toml, with_settings
+from ragen_agent import algo
+from ragen_agent.config import Config, Training, merged, read_toml, to_toml, with_settings
+from ragen_agent.config_checks import CHOICES, GROUP_RULES
+from ragen_agent.diagnostics.reasoning import PARTS
 from ragen_agent.local.agent import make_env
 from ragen_agent.local.demonstrations import THOUGHTS, thinking
 from ragen_agent.local.recipes import MODEL, RECIPES, recipe
@@ -32,7 +35,20 @@ def test_toml_gives_the_configuration_back(seed: int, rate: float, knobs: dict[s
         ({"training": 3}, r"'training' is 3; it must be a table"),
         ({"training": {"iterations": "many"}}, r"'training\.iterations' is 'many'; it must be int"),
         ({"training": {"iterations": True}}, "must be int"),
-        ({"training": {"algo": "reinforce"}}, r"training\.algo is 'reinforce'; choose one of grpo, ppo"),
+        ({"training": {"algo": "trpo"}}, r"training\.algo is 'trpo'; choose one of grpo, ppo, dr_grpo"),
+        ({"training": {"filter": "best"}}, r"training\.filter is 'best'; choose one of none, top, top_p"),
+        ({"training": {"dual_clip": 0.5}}, r"training\.dual_clip is 0\.5; it must be 0 \(none\) or above 1"),
+        ({"training": {"credit": "turn"}}, r"training\.credit is 'turn', which needs a critic"),
+        ({"training": {"members": 1, "algo": "ppo"}}, r"training\.members is 1.*the filter ranks groups"),
+        ({"training": {"gamma_turn": 2.0}}, r"training\.gamma_turn is 2\.0; it must be from 0 to 1"),
+        ({"training": {"replay": -1}}, r"training\.replay is -1; it must be at least 0"),
+        ({"stops": {"spread_share": 0.0}}, r"stops\.spread_share is 0\.0"),
+        ({"diagnostics": {"information_prompts": 1}}, r"diagnostics\.information_prompts is 1; it must be at least 2"),
+        ({"games": [{"weight": 1.0}]}, r"games holds \{'weight': 1\.0\}; give tables with game"),
+        ({"games": ["Sokoban"]}, r"games holds 'Sokoban'"),
+        ({"games": [{"game": "Sokoban", "weight": 0}]}, r"games gives Sokoban the weight 0"),
+        ({"curriculum": [{"iteration": 3, "knobs": {}}] * 2}, r"curriculum holds.*ascending"),
+        ({"curriculum": [{"knobs": {}}]}, r"curriculum holds"),
         ({"training": {"members": 1}}, r"training\.members is 1; it must be at least 2"),
         ({"training": {"keep": 0.0}}, "must be above 0 and at most 1"),
         ({"evaluation": {"split": "tets"}}, "choose one of train, validation, test"),
@@ -58,6 +74,35 @@ def test_toml_gives_the_configuration_back(seed: int, rate: float, knobs: dict[s
 def test_what_is_wrong_is_said(settings: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         with_settings(Config(), settings)
+
+
+def test_the_names_in_the_checks_are_those_of_the_algorithms() -> None:
+    assert set(CHOICES["training.algo"]) == {"ppo", *algo.NORMALISATIONS}
+    assert set(CHOICES["training.filter"]) == {"", *algo.FILTERS}
+    assert set(CHOICES["training.aggregation"]) == set(algo.AGGREGATIONS)
+    assert set(CHOICES["training.kl_kind"]) == {"", "none", *algo.KL_KINDS}
+    assert set(CHOICES["training.format_reward"]) == set(algo.FORMAT_REWARDS)
+    assert set(CHOICES["training.loss_tokens"]) == set(CHOICES["training.advantage_tokens"]) == {"all", *PARTS}
+    assert set(GROUP_RULES) == {rule for rule, (across, _) in algo.NORMALISATIONS.items() if across == "group"}
+
+
+def test_each_part_of_starpo_s_may_be_chosen_by_itself() -> None:
+    both = Training()
+    assert (both.filter_rule, both.kl_estimate, both.upper_clip) == ("top", "none", 0.28)
+    vanilla = Training(starpo_s=False)
+    assert (vanilla.filter_rule, vanilla.kl_estimate, vanilla.upper_clip) == ("none", "k1", 0.2)
+    alone = Training(starpo_s=False, filter="top_p", kl_kind="none", clip="higher")
+    assert (alone.filter_rule, alone.kl_estimate, alone.upper_clip) == ("top_p", "none", 0.28)
+    assert Training(kl_kind="k2", kl=0.0).kl_estimate == "none"
+    single = Training(members=1, algo="brpo", filter="none")
+    assert with_settings(Config(), {"training": {"members": 1, "algo": "brpo", "filter": "none"}}).training == single
+
+
+def test_games_and_stages_come_back_from_toml() -> None:
+    mixed = with_settings(Config(), {"games": [{"game": "Bandit", "weight": 2}, {"game": "FrozenLake"}]})
+    staged = with_settings(Config(), {"curriculum": [{"iteration": 5, "knobs": {"size": 5}}]})
+    for config in (mixed, staged):
+        assert with_settings(Config(), tomllib.loads(to_toml(config))) == config
 
 
 def test_a_whole_number_may_stand_for_a_fraction() -> None:

@@ -28,10 +28,11 @@ from ragen_agent.local.evaluation import (
     rate_of_played,
     scripted_rate,
 )
+from ragen_agent.local.iterations import PATIENCE
 from ragen_agent.local.plot import measured_on
 from ragen_agent.local.recipes import RECIPES
-from ragen_agent.local.reinforce import score
 from ragen_agent.local.run_folder import RunFolder, read_json_lines
+from ragen_agent.local.scoring import score
 from ragen_agent.rollout import group
 
 TINY = {
@@ -63,7 +64,7 @@ def weights(path: Path) -> dict[str, torch.Tensor]:
 
 
 def without_clock(path: Path) -> list[dict[str, Any]]:
-    clock = ("seconds", "tokens_per_s")
+    clock = ("seconds", "tokens_per_s", "diagnostics_s")
     return [{k: v for k, v in record.items() if k not in clock} for record in read_json_lines(path / "metrics.jsonl")]
 
 
@@ -88,7 +89,15 @@ def test_reinforcement_learns_what_no_demonstration_says(algo: str, tmp_path: Pa
     assert rates["after"]["low"] > max(rates[row]["high"] for row in ("before", "random", "demonstrator"))
 
 
-@pytest.mark.parametrize("settings", [{"algo": "grpo"}, {"algo": "ppo"}, {"starpo_s": False}])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"algo": "grpo"},
+        {"algo": "ppo", "credit": "bi_level", "replay": 2},
+        {"starpo_s": False},
+        {"algo": "arpo", "replay": 1, "filter": "random", "keep": 0.5},
+    ],
+)
 def test_a_resumed_run_equals_an_unbroken_one(
     settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,7 +194,7 @@ def test_a_dead_run_stops_and_says_so(tmp_path: Path) -> None:
     config = configure(merged(TINY, {"warm_start": {"epochs": 0}, "training": {"iterations": 50}}))
     out = io.StringIO()
     training.train(config, RunFolder.create(tmp_path / "run", config), Display(Console(file=out)))
-    assert len(read_json_lines(tmp_path / "run" / "metrics.jsonl")) == training.PATIENCE
+    assert len(read_json_lines(tmp_path / "run" / "metrics.jsonl")) == PATIENCE
     assert "The run is dead" in out.getvalue()
 
 
@@ -196,7 +205,7 @@ def test_failed_episodes_are_never_learned_from() -> None:
     rewards = [0.0, 1.0, 0.0, 9.0, 0.5, 0.5, 0.5, 0.5]
     played = [replace(t, turn_rewards=(r,)) for t, r in zip(played, rewards, strict=True)]
     played[3] = replace(played[3], failure="environment_error: x")
-    advantages, kept, spread = score(played, replace(config.training, members=4, keep=1.0))
+    advantages, kept, spread, _ = score(played, replace(config.training, members=4, keep=1.0))
     assert kept.tolist() == [[True, True, True, False], [False] * 4]
     assert advantages[0, 3] == 0
     assert spread[0].item() == pytest.approx(math.sqrt(1 / 3))

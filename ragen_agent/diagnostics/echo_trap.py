@@ -1,0 +1,130 @@
+"""The Echo Trap alarm: which sign of collapse is seen, when, and what usually follows.
+
+RAGEN (arXiv 2504.20073, section on the Echo Trap) describes how multi-turn training collapses onto a few replies: the
+spread of returns within groups falls first, the entropy falls or jumps, the gradient norm spikes, and the success
+does not come back. Two signs of format collapse, which small models meet more often, stand beside these: malformed
+replies, and an end of all spread.
+
+A sign is a function of the history up to an iteration, so it can be computed on a run's `metrics.jsonl` afterwards
+and is the same for a resumed run. A sign is a warning, not a verdict: each compares the last iterations with the
+first ones by a factor, and how often it is right depends on model, game and factor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+
+__all__ = ["FOLLOWS", "Alarm", "Sign", "signs_at"]
+
+#: What each sign is, and what usually follows it.
+FOLLOWS = {
+    "spread_fall": "episodes of one level earn nearly the same; the gradient loses its signal, and the replies grow alike",
+    "spread_end": "no group disagrees about anything; without a critic nothing is learned from here on",
+    "entropy_fall": "the policy settles on few replies; success stays where it is, or falls when the replies turn wrong",
+    "entropy_jump": "the policy drifts to noise; malformed replies follow within a few iterations",
+    "gradient_spike": "one step moved the policy far; RAGEN sees no recovery after it, so look at the next success rates",
+    "invalid_rise": "format collapse: malformed replies play no move, so no reward teaches the way back",
+}
+
+Record = Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Alarm:
+    """The factors. `first`: iterations that say what the start was; they can raise nothing but an end of spread.
+
+    `window`: iterations whose mean is compared. `fall`, `jump`: of that mean over the start's. `spike`: of one norm
+    over the median of the norms before it. `invalid`: share of malformed turns, where the start had less.
+    """
+
+    first: int = 10
+    window: int = 3
+    fall: float = 0.4
+    jump: float = 2.0
+    spike: float = 5.0
+    invalid: float = 0.5
+
+
+@dataclass(frozen=True)
+class Sign:
+    """One sign: its name (a key of `FOLLOWS`), the iteration it was seen at, the figure, and what it was held against."""
+
+    name: str
+    iteration: int
+    value: float
+    reference: float
+
+    def __str__(self) -> str:
+        what = self.name.replace("_", " ")
+        return (
+            f"Echo Trap alarm after iteration {self.iteration + 1}: {what} ({self.value:.3g} against "
+            f"{self.reference:.3g}). What usually follows: {FOLLOWS[self.name]}."
+        )
+
+
+def signs_at(history: Sequence[Record], alarm: Alarm | None = None) -> list[Sign]:
+    """The signs that the last iteration of the history shows.
+
+    Args:
+        history: the records of `metrics.jsonl` so far, in order. Read are `spread`, `entropy`, `grad_norm` and
+            `invalid_rate`; an iteration without an update lacks some of them, and those signs pass over it.
+        alarm: the factors; None for the defaults.
+
+    Returns:
+        in the order of `FOLLOWS`; empty for a healthy run, and for an empty history.
+    """
+    alarm = alarm or Alarm()
+    if not history:
+        return []
+    iteration = int(history[-1].get("iteration", len(history) - 1))
+    checks: dict[str, Callable[[], tuple[float, float] | None]] = {
+        "spread_fall": lambda: _fall(_series(history, "spread"), alarm),
+        "spread_end": lambda: _end(_series(history, "spread"), alarm),
+        "entropy_fall": lambda: _fall(_series(history, "entropy"), alarm),
+        "entropy_jump": lambda: _jump(_series(history, "entropy"), alarm),
+        "gradient_spike": lambda: _spike(_series(history, "grad_norm"), alarm),
+        "invalid_rise": lambda: _rise(_series(history, "invalid_rate"), alarm),
+    }
+    found = {name: check() for name, check in checks.items()}
+    return [Sign(name, iteration, *figures) for name, figures in found.items() if figures is not None]
+
+
+def _series(history: Sequence[Record], name: str) -> list[float]:
+    """A figure's course; empty where the last iteration lacks it, since it then shows nothing new."""
+    return [record[name] for record in history if name in record] if name in history[-1] else []
+
+
+def _ends(series: Sequence[float], alarm: Alarm) -> tuple[float, float] | None:
+    """The mean of the last iterations and of the first, once they do not overlap."""
+    if len(series) < alarm.first + alarm.window:
+        return None
+    return fmean(series[-alarm.window :]), fmean(series[: alarm.first])
+
+
+def _fall(series: Sequence[float], alarm: Alarm) -> tuple[float, float] | None:
+    ends = _ends(series, alarm)
+    return ends if ends is not None and ends[0] < alarm.fall * ends[1] else None
+
+
+def _jump(series: Sequence[float], alarm: Alarm) -> tuple[float, float] | None:
+    ends = _ends(series, alarm)
+    return ends if ends is not None and ends[0] > alarm.jump * ends[1] > 0 else None
+
+
+def _end(series: Sequence[float], alarm: Alarm) -> tuple[float, float] | None:
+    last = series[-alarm.window :]
+    return (0.0, max(series)) if len(last) == alarm.window and not any(last) and any(series) else None
+
+
+def _spike(series: Sequence[float], alarm: Alarm) -> tuple[float, float] | None:
+    if len(series) <= alarm.first:
+        return None
+    usual = median(series[:-1])
+    return (series[-1], usual) if series[-1] > alarm.spike * usual > 0 else None
+
+
+def _rise(series: Sequence[float], alarm: Alarm) -> tuple[float, float] | None:
+    ends = _ends(series, alarm)
+    return ends if ends is not None and ends[0] > alarm.invalid > ends[1] else None

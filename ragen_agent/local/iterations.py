@@ -1,0 +1,198 @@
+"""Reinforcement: play, score, update, measure, write down, again and again (StarPO and StarPO-S)."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from ragen_agent.algo import NO_SPREAD
+from ragen_agent.config import Config
+from ragen_agent.config_checks import GROUP_RULES
+from ragen_agent.diagnostics.reasoning import piece_decoder
+from ragen_agent.local.agent import Agent, derive
+from ragen_agent.local.critic import Critic
+from ragen_agent.local.display import Display
+from ragen_agent.local.evaluation import without_failed
+from ragen_agent.local.players import Players
+from ragen_agent.local.reinforce import Policy, update
+from ragen_agent.local.replay import Kept, Replay
+from ragen_agent.local.run_folder import RunFolder
+from ragen_agent.local.scoring import Scored, rewarded, score
+from ragen_agent.local.watch import Watch
+from ragen_agent.token_mdp import Trajectory
+
+__all__ = ["PATIENCE", "Reinforcement"]
+
+MINIBATCHES, FILTER = 6, 8  # the second number of `derive`
+
+ROLLOUT_COST = 2  # what a token of a rollout costs, in tokens that go forward and backward
+PATIENCE = 3  # iterations without anything to learn from before a run is called dead
+SHOWN = 2  # episodes of each iteration that are written down
+
+
+class Reinforcement:
+    """The iterations of one run from the last saved one on.
+
+    `spent` is what they cost so far in the unit of `ragen_agent.local.train`; `wall_s` says how long the run took.
+    """
+
+    def __init__(
+        self, config: Config, agent: Agent, folder: RunFolder, display: Display, state: Mapping[str, Any] | None
+    ) -> None:
+        self.config, self.agent, self.folder, self.display = config, agent, folder, display
+        self.policy = _policy(config, agent)
+        self.players = Players(config, agent)
+        self.replay = Replay(config.training.replay)
+        self.watch = Watch(config, agent, folder, display)
+        self.iteration = self.spent = self.still = 0
+        if state is not None:
+            self.iteration, self.spent, self.still = state["iteration"], state["spent"], state["still"]
+            self.replay.restore(state.get("replay", []))
+            self._restore(state)
+
+    def run(self, wall_s: Callable[[], float]) -> None:
+        """Iterates until the last iteration or a reason to stop, which is shown."""
+        settings = self.config.training
+        self.display.begin("reinforcement", settings.iterations, self.iteration)
+        while self.iteration < settings.iterations and not self.reason:
+            record, shown = self._iterate()
+            self.folder.append(self.folder.metrics, [record])
+            self.folder.append(self.folder.episodes, shown)
+            self.watch.records.append(record)
+            self.iteration += 1
+            self.display.advance(record)
+            over = self.iteration == settings.iterations or bool(self.reason)
+            if over or self.iteration % settings.save_every == 0:
+                self._save(wall_s())
+        self.display.end()
+        if self.reason:
+            self.display.say(self.reason)
+
+    @property
+    def reason(self) -> str:
+        """Why to stop before the last iteration, or the empty text; a function of what was written down."""
+        return _dead(self.watch.records[-1]) if self.still >= PATIENCE else self.watch.reason
+
+    def _iterate(self) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        """One iteration; its record and the episodes to write down."""
+        settings, seed, started = self.config.training, self.config.seed, time.monotonic()
+        played, games = self.players.play(self.iteration)
+        decoded = time.monotonic()
+        whole = without_failed(played)
+        learned = rewarded(played, settings.format_reward)
+        scored = score(learned, settings, derive(seed, FILTER, self.iteration))
+        self.still = self.still + 1 if _teaches_nothing(scored, self.config) else 0
+        figures = self.watch.before_update(self.policy, learned, scored, self.iteration)
+        rows = scored.kept.flatten().nonzero().flatten().tolist()
+        measured: dict[str, float] = {"train_tokens": 0}
+        kept = self.replay.joined(Kept.of(learned, scored) if rows and not self.still else Kept.none())
+        if rows and not self.still:
+            measured = update(
+                self.policy,
+                kept.trajectories,
+                kept.advantages,
+                settings,
+                derive(seed, MINIBATCHES, self.iteration),
+                kept.weights if settings.reweight else None,
+            )
+        self.spent += ROLLOUT_COST * sum(len(t.ids) for t in played) + int(measured["train_tokens"])
+        record: dict[str, Any] = {
+            "iteration": self.iteration,
+            "success": float(np.mean([t.success for t in whole])),
+            **_by_game(played, games, settings.members),
+            "return": float(np.mean([t.total_reward for t in whole])),
+            "spread": float(scored.spread.mean()),
+            "kept": len(rows),
+            "failed": sum(t.failure is not None for t in played),
+            "reply_tokens": float(np.mean([t.sampled.sum() / max(1, len(t.turn_ends)) for t in played])),
+            **measured,
+            **({} if rows and not self.still else {"empty_updates": 1}),
+            **({"replayed": len(kept.trajectories) - len(rows)} if settings.replay else {}),
+            **figures,
+            "tokens_per_s": sum(int(t.sampled.sum()) for t in played) / (decoded - started),
+        }
+        record |= self.watch.after_update(record)
+        record |= {"diagnostics_s": self.watch.take_costs(), "seconds": time.monotonic() - started}
+        shown = [{"phase": "train", "iteration": self.iteration, **t.to_dict()} for t in played[:SHOWN]]
+        return record, shown
+
+    def _save(self, wall_s: float) -> None:
+        state = {name: part.state_dict() for name, part in _parts(self.policy).items()}
+        counts = {"iteration": self.iteration, "spent": self.spent, "still": self.still}
+        replay = {"replay": self.replay.state()} if self.config.training.replay else {}
+        self.folder.save_state({**state, **counts, **replay, "wall_s": wall_s})
+
+    def _restore(self, state: Mapping[str, Any]) -> None:
+        try:
+            for name, part in _parts(self.policy).items():
+                part.load_state_dict(state[name])
+        except (KeyError, RuntimeError) as error:
+            raise ValueError(f"{self.folder.path / 'state.pt'} does not fit the run's settings: {error}") from error
+
+
+def _policy(config: Config, agent: Agent) -> Policy:
+    settings, model = config.training, agent.model
+    policy = Policy(
+        model,
+        torch.optim.AdamW(model.parameters(), settings.learning_rate, weight_decay=0.0),
+        agent.engine.bias,
+        piece=piece_decoder(agent.tokenizer),
+        longest=config.turns.max_tokens_per_episode,
+    )
+    if settings.critic:
+        policy.critic = Critic(model)
+        policy.critic_optimiser = torch.optim.AdamW(
+            policy.critic.parameters(), settings.critic_learning_rate, weight_decay=0.0
+        )
+    if settings.kl_estimate != "none":
+        policy.start = copy.deepcopy(model)
+    return policy
+
+
+def _teaches_nothing(scored: Scored, config: Config) -> bool:
+    """Whether no episode did better or worse than what it is compared with."""
+    if config.training.critic:  # whose advantages need no spread within groups
+        return False
+    if config.training.algo in GROUP_RULES:
+        return float(scored.spread.max()) <= NO_SPREAD
+    return not bool(scored.advantages.any())
+
+
+def _by_game(played: list[Trajectory], games: list[str], members: int) -> dict[str, float]:
+    """The success of each game of a mixture, where any episode of it was played to the end."""
+    if len(set(games)) < 2:
+        return {}
+    players = np.repeat(games, members)
+    of = {
+        game: [t.success for t, player in zip(played, players, strict=True) if player == game and t.failure is None]
+        for game in games
+    }
+    return {f"success/{game}": float(np.mean(wins)) for game, wins in of.items() if wins}
+
+
+def _dead(last: Mapping[str, Any]) -> str:
+    verdict = (
+        "Every episode succeeds: the game is solved."
+        if last["success"] == 1
+        else "The run is dead: try a lower training.learning_rate, a longer warm start or another --seed."
+    )
+    return (
+        f"Stopped after iteration {last['iteration'] + 1}: for {PATIENCE} iterations all episodes of each group earned "
+        f"the same, so there is nothing to learn from (success {100 * last['success']:.0f} %, "
+        f"return {last['return']:.2f}). {verdict}"
+    )
+
+
+def _parts(policy: Policy) -> dict[str, Any]:
+    parts = {
+        "model": policy.model,
+        "optimiser": policy.optimiser,
+        "critic": policy.critic,
+        "critic_optimiser": policy.critic_optimiser,
+    }
+    return {name: part for name, part in parts.items() if part is not None}
