@@ -26,6 +26,7 @@ __all__ = ["create_app"]
 
 SessionId = Annotated[str, Path(description="The id of a session, as `POST /sessions` gave it.")]
 _JSON = "application/json"
+_OPERATIONS = ("state", "reset", "step", "turn", "batch_reset", "batch_step", "render", "close")
 
 G = TypeVar("G", bound=Grain)
 R = TypeVar("R", requests.ResetRequest, requests.BatchResetRequest)
@@ -49,7 +50,13 @@ def create_app(limits: Limits | None = None, token: str | None = None) -> FastAP
             yield
 
     gate = Middleware(Gate, limits=limits, token=token, clock=now)
-    app = FastAPI(lifespan=lifespan, middleware=[gate], redoc_url=None, **describe(limits))
+    app = FastAPI(
+        lifespan=lifespan,
+        middleware=[gate],
+        redoc_url=None,
+        generate_unique_id_function=lambda route: route.name,
+        **describe(limits),
+    )
     app.state.service = service
     app.include_router(router)
     install_error_handlers(app, token is not None)
@@ -76,7 +83,10 @@ async def envs() -> Response:
 
 
 @router.post(
-    "/sessions", status_code=201, responses=said(answers.Created, 201, body=True, also=(501, 503)), tags=["sessions"]
+    "/sessions",
+    status_code=201,
+    responses=said(answers.Created, 201, body=True, also=(501, 503), then=_OPERATIONS),
+    tags=["sessions"],
 )
 async def create(request: Request, body: requests.CreateRequest) -> Response:
     """Make an environment of single moves, one of whole replies, or a batch."""
@@ -84,7 +94,7 @@ async def create(request: Request, body: requests.CreateRequest) -> Response:
     return Response(made, 201, media_type=_JSON)
 
 
-@router.get("/sessions/{session}", responses=said(answers.State, also=(404, 503)), tags=["sessions"])
+@router.get("/sessions/{session}", responses=said(answers.State, also=(404, 422, 503)), tags=["sessions"])
 async def state(request: Request, session: SessionId) -> Response:
     """A session as it stands: boards, levels, conversation."""
     return Response(await _service(request).state(session), media_type=_JSON)
@@ -155,7 +165,7 @@ async def render(
     return Response(await _service(request).picture(session, index), media_type="image/png")
 
 
-@router.delete("/sessions/{session}", status_code=204, responses=said(None, 204, also=(404,)), tags=["sessions"])
+@router.delete("/sessions/{session}", status_code=204, responses=said(None, 204, also=(404, 422)), tags=["sessions"])
 async def close(request: Request, session: SessionId) -> Response:
     """Close a session."""
     _service(request).close(session)

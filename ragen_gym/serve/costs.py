@@ -76,11 +76,14 @@ class LevelCosts:
         async with self._lock:
             await self._running()
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """End the process."""
-        if self._process is not None and self._process.returncode is None:
-            self._process.kill()
-        self._process = None
+        process, self._process = self._process, None
+        if process is None:
+            return
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()  # waits for its end, and closes its pipes
 
     async def _trial(self, line: str) -> float:
         process = await self._running()
@@ -90,10 +93,10 @@ class LevelCosts:
             process.stdin.write(line.encode() + b"\n")
             answer = json.loads(await asyncio.wait_for(process.stdout.readline(), _WALL))
         except (TimeoutError, json.JSONDecodeError, ConnectionError):  # too slow, or out of memory
-            self.close()
+            await self.close()
             return inf
         except asyncio.CancelledError:  # the client is gone, and the answer would be taken for the next one's
-            self.close()
+            await self.close()
             raise
         if "error" in answer:
             raise Refusal("bad_value", answer["error"])
@@ -114,7 +117,7 @@ class LevelCosts:
             assert self._process.stdout is not None
             said = await asyncio.wait_for(self._process.stdout.readline(), _STARTS_WITHIN)
             if said.decode().strip() != _READY:
-                self.close()
+                await self.close()
                 raise RuntimeError("the process that measures levels did not start.")
         return self._process
 

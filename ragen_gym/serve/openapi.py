@@ -9,13 +9,14 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 
 from ragen_gym import __version__
 from ragen_gym.serve.answers import Problem
 from ragen_gym.serve.limits import Limits
 from ragen_gym.serve.refusals import STATUS, Refusal
 
-__all__ = ["describe", "install_error_handlers", "said"]
+__all__ = ["describe", "install_error_handlers", "links", "said"]
 
 _OF_STATUS = {404: "not_found", 405: "method_not_allowed", 400: "bad_json"}
 
@@ -37,14 +38,33 @@ _EVERYWHERE = (401, 403, 429)
 _WITH_BODY = (400, 408, 413, 422)
 
 
-def said(model: Any, status: int = 200, *, body: bool = False, also: tuple[int, ...] = ()) -> dict[int | str, Any]:
-    """What a route answers: its model, and the refusals that it may give."""
+def said(
+    model: Any, status: int = 200, *, body: bool = False, also: tuple[int, ...] = (), then: tuple[str, ...] = ()
+) -> dict[int | str, Any]:
+    """What a route answers.
+
+    Args:
+        model: of a good answer; a media type where that is no JSON, None where it has no body.
+        status: of a good answer.
+        body: whether a request has a body, which can be refused.
+        also: statuses of refusals beside those that every route may give.
+        then: operations on the session that the answer names.
+    """
     refused = sorted({*_EVERYWHERE, *(_WITH_BODY if body else ()), *also})
     good: dict[str, Any] = {"content": {model: {}}, "description": "The picture."} if isinstance(model, str) else {}
+    good = good or {"model": model}
+    if then:
+        good["links"] = links(*then)
     return {
-        status: good or {"model": model},
+        status: good,
         **{code: {"model": Problem, "description": _description(code)} for code in refused},
     }
+
+
+def links(*operations: str) -> dict[str, Any]:
+    """That the session which a route answers with is what these operations name."""
+    session = {"session": "$response.body#/session"}
+    return {name: {"operationId": name, "parameters": session} for name in operations}
 
 
 def describe(limits: Limits) -> dict[str, Any]:
@@ -93,7 +113,8 @@ def install_error_handlers(app: FastAPI, with_token: bool) -> None:
         assert isinstance(error, HTTPException)
         code = _OF_STATUS.get(error.status_code, "bad_request")
         body = Refusal(code, f"{request.method} {request.url.path}: {error.detail}").body()
-        return JSONResponse(body, error.status_code, error.headers)
+        headers = {"Allow": _methods(app, request)} if error.status_code == 405 else error.headers
+        return JSONResponse(body, error.status_code, headers)
 
     async def broken(request: Request, error: Exception) -> JSONResponse:
         refusal = Refusal("internal", "the server failed at this request; its log says how.")
@@ -120,6 +141,15 @@ def install_error_handlers(app: FastAPI, with_token: bool) -> None:
         return app.openapi_schema
 
     app.openapi = openapi  # type: ignore[method-assign]
+
+
+def _methods(app: FastAPI, request: Request) -> str:
+    """The methods of all routes of a path; Starlette names those of the first."""
+    found: set[str] = set()
+    for method in ("DELETE", "GET", "POST"):
+        scope = {**request.scope, "method": method}
+        found |= {method for route in app.router.routes if route.matches(scope)[0] is Match.FULL}
+    return ", ".join(sorted(found))
 
 
 def _description(status: int) -> str:

@@ -17,7 +17,8 @@ __all__ = [
     "TurnRequest",
 ]
 
-Seed = Annotated[int, Field(ge=0, lt=2**63, description="Any integer from 0 to 2**63 - 1.")]
+#: Up to the largest integer that JSON keeps exactly in every language.
+Seed = Annotated[int, Field(ge=0, le=2**53 - 1)]
 BoardText = Annotated[str, Field(min_length=1, max_length=8192, description="A board, its rows separated by newlines.")]
 
 

@@ -67,7 +67,7 @@ class Service:
                 task.cancel()
                 with suppress(asyncio.CancelledError):
                     await task
-            self._costs.close()
+            await self._costs.close()
             self.store.close_all()
             self._work.close()
 

@@ -1,0 +1,222 @@
+"""Bad input is refused with the library's own words, and never with a 500."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import gymnasium
+import httpx
+import numpy as np
+import pytest
+
+from ragen_gym.serve import RemoteBatchEnv, RemoteEnv, RemoteTurnEnv, SessionLost
+
+CREATE = [
+    ({"env": "FrozenLak"}, "bad_value", "Did you mean FrozenLake?"),
+    ({"env": "FrozenLake", "knobs": {"sucess_rate": 1}}, "bad_value", "Did you mean success_rate?"),
+    ({"env": "FrozenLake", "knobs": {"success_rate": 2}}, "bad_value", "success_rate=2 must be a number from 0 to 1"),
+    ({"env": "FrozenLake", "knobs": {"success_rate": "1"}}, "bad_value", "must be a number"),
+    ({"env": "FrozenLake", "knobs": {"success_rate": {}}}, "bad_value", "cannot be an object"),
+    ({"env": "FrozenLake", "knobs": {"success_rate": True}}, "bad_value", "must be a number"),
+    ({"env": "FrozenLake", "knobs": {"levels": "/etc/passwd"}}, "bad_value", "has no knob 'levels'"),
+    ({"env": "FrozenLake", "knobs": {"render_mode": "human"}}, "bad_value", "has no knob 'render_mode'"),
+    ({"env": "FrozenLake", "levels": "/etc/passwd"}, "bad_request", "valid list"),
+    ({"env": "FrozenLake", "levels": ["/etc/passwd"]}, "bad_value", "unknown symbol"),
+    ({"env": "Sokoban", "levels": ["/etc/passwd"]}, "bad_value", "is written in the symbols of"),
+    ({"env": "FrozenLake", "levels": ["P__\n___\n__G"]}, "bad_value", "make it with height=3, width=3"),
+    ({"env": "FrozenLake", "levels": []}, "bad_request", "at least 1 item"),
+    ({"env": "FrozenLake", "split": "exam"}, "bad_value", "choose one of train, validation, test"),
+    ({"env": "FrozenLake", "preset": "hardest"}, "bad_value", "it has easy, medium, hard, expert"),
+    ({"env": "FrozenLake", "vocabulary": "runes"}, "bad_value", "choose one of ragen"),
+    ({"env": "FrozenLake", "vocabulary": {"name": "x", "symbols": "aabbcc"}}, "bad_value", "stands for two tiles"),
+    ({"env": "FrozenLake", "vocabulary": {"name": "x", "symbols": "ab"}}, "bad_value", "needs 6"),
+    ({"env": "Bandit", "text_format": "coord"}, "bad_value", "does not fit arms"),
+    ({"env": "Bandit", "knobs": {"names": [["A", "\ud800"]]}}, "bad_value", "use printable characters"),
+    ({"env": "\ud800"}, "bad_request", "unicode"),
+    ({"env": "FrozenLake", "colour": "red"}, "bad_request", "body.colour: Extra inputs are not permitted"),
+    ({"env": "FrozenLake", "grain": "token"}, "bad_request", "'step' or 'turn'"),
+    ({"env": "FrozenLake", "num_envs": 0}, "bad_request", "greater than or equal to 1"),
+    ({"env": "FrozenLake", "num_envs": 2, "grain": "turn"}, "bad_value", "num_envs does not go with grain='turn'"),
+    ({"env": "FrozenLake", "budgets": {}}, "bad_value", "budgets does not go with grain='step'"),
+    ({"env": "FrozenLake", "grain": "turn", "observation": "grid"}, "bad_value", "does not go with grain='turn'"),
+    ({"env": "FrozenLake", "autoreset": "SameStep"}, "bad_value", "autoreset does not go with"),
+    ({"env": "FrozenLake", "start": {"seed": [1, 2]}}, "bad_value", "give one seed"),
+    ({"env": "FrozenLake", "start": {"which": [True]}}, "bad_value", "no which"),
+    ({"env": "FrozenLake", "start": {"seed": -1}}, "bad_request", "greater than or equal to 0"),
+    ({"env": "FrozenLake", "start": {"level": "####"}}, "bad_value", "unknown symbol '#'"),
+    ({"env": "FrozenLake", "num_envs": 2, "start": {"seed": [1]}}, "bad_value", "1 seeds for 2 environments"),
+    ({"env": "FrozenLake", "num_envs": 2, "start": {"which": [False, True]}}, "bad_value", "never reset"),
+    ({}, "bad_request", "body.env: Field required"),
+    ([], "bad_request", "Content-Type: application/json"),
+]
+
+
+@pytest.mark.parametrize(("body", "code", "words"), CREATE, ids=[str(body)[:70] for body, *_ in CREATE])
+def test_what_cannot_be_made(http: httpx.Client, body: Any, code: str, words: str) -> None:
+    answer = http.post("/sessions", content=encode(body), headers={"Content-Type": "application/json"})
+    assert answer.status_code == 422, answer.text
+    problem = answer.json()
+    assert problem == {"error": {"code": code, "message": problem["error"]["message"]}}
+    assert words in problem["error"]["message"]
+
+
+def encode(body: Any) -> bytes:
+    return json.dumps(body).encode()  # half a surrogate pair goes through as an escape
+
+
+@pytest.mark.parametrize(
+    ("content", "status"),
+    [
+        (b"{", 400),
+        (b"\xff\xfe", 400),
+        (b"[" * 100_000, 400),
+        (b'{"env": ' + b"1" * 5000 + b"}", 400),
+        (b"", 422),
+        (b"null", 422),
+        (b'{"env": NaN}', 422),
+        (b'{"env": "FrozenLake", "knobs": {"success_rate": NaN}}', 422),
+        (b'{"env": "FrozenLake", "knobs": {"success_rate": 1e999}}', 422),
+        (b'{"env": "FrozenLake", "knobs": {"size": ' + b"9" * 4000 + b"}}", 422),
+        (b'{"env": "FrozenLake", "knobs": ' + b'{"a":' * 500 + b"1" + b"}" * 501, 422),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_bodies_that_are_no_requests(http: httpx.Client, content: bytes, status: int) -> None:
+    answer = http.post("/sessions", content=content, headers={"Content-Type": "application/json"})
+    assert answer.status_code == status, answer.text
+    assert answer.json()["error"]["message"]
+
+
+def session(http: httpx.Client, **body: Any) -> str:
+    answer = http.post("/sessions", json=body)
+    assert answer.status_code == 201, answer.text
+    return f"/sessions/{answer.json()['session']}"
+
+
+def refused(answer: httpx.Response) -> tuple[int, str, str]:
+    error = answer.json()["error"]
+    return answer.status_code, error["code"], error["message"]
+
+
+def test_steps_out_of_order(http: httpx.Client) -> None:
+    path = session(http, env="Bandit")
+    for _ in range(2):
+        status, code, message = refused(http.post(f"{path}/step", json={"action": 0}))
+        assert (status, code) == (409, "no_episode")
+        assert "reset" in message
+        assert http.get(path).json()["boards"] == []
+        http.post(f"{path}/reset", json={})
+        status, code, message = refused(http.post(f"{path}/step", json={"action": 2}))
+        assert (status, code) == (422, "bad_value")
+        assert message == "action 2 is not one of Bandit's: 0 FIRST, 1 SECOND."
+        assert refused(http.post(f"{path}/step", json={"action": 10**30}))[0] == 422
+        assert refused(http.post(f"{path}/step", json={"action": True}))[1] == "bad_request"
+        assert http.post(f"{path}/step", json={"action": 0}).json()["terminated"]
+        http.delete(path)
+        path = session(http, env="Bandit")
+
+
+def test_a_step_after_truncation(http: httpx.Client) -> None:
+    path = session(http, env="FrozenLake", max_episode_steps=1, start={"level": "P___\n____\n____\n___G"})
+    assert http.post(f"{path}/step", json={"action": 0}).json()["truncated"]
+    assert refused(http.post(f"{path}/step", json={"action": 0}))[1] == "no_episode"
+
+
+def test_turns_out_of_order(http: httpx.Client) -> None:
+    path = session(http, env="Bandit", grain="turn")
+    assert refused(http.post(f"{path}/turn", json={"reply": "x"}))[1] == "no_episode"
+    http.post(f"{path}/reset", json={})
+    answer = http.post(f"{path}/turn", json={"reply": "x"}).json()
+    assert answer["info"]["reply"]["problem"] == "no_answer"
+    assert answer["terminated"]
+    assert refused(http.post(f"{path}/turn", json={"reply": "x"}))[1] == "no_episode"
+
+
+def test_batches_out_of_order(http: httpx.Client) -> None:
+    path = session(http, env="FrozenLake", num_envs=2)
+    assert refused(http.post(f"{path}/batch/step", json={"actions": [0, 0]}))[1] == "no_episode"
+    http.post(f"{path}/batch/reset", json={"seed": 0})
+    for actions in ([0], [0, 4], [0, 2**70], [0, -1]):
+        status, code, message = refused(http.post(f"{path}/batch/step", json={"actions": actions}))
+        assert (status, code) == (422, "bad_value")
+        assert message.startswith("actions must be 2 integers, each one of 0 LEFT")
+    assert refused(http.post(f"{path}/batch/reset", json={"which": [False, False]}))[0] == 422
+    assert refused(http.post(f"{path}/batch/reset", json={"which": [True]}))[0] == 422
+
+
+def test_another_grain(http: httpx.Client) -> None:
+    requests: dict[str, dict[str, Any]] = {
+        "reset": {},
+        "step": {"action": 0},
+        "turn": {"reply": ""},
+        "batch/reset": {},
+        "batch/step": {"actions": [0]},
+    }
+    for body, takes in (
+        ({}, {"reset", "step"}),
+        ({"grain": "turn"}, {"reset", "turn"}),
+        ({"num_envs": 1}, {"batch/reset", "batch/step"}),
+    ):
+        path = session(http, env="FrozenLake", **body)
+        for name, request in requests.items():
+            answer = http.post(f"{path}/{name}", json=request)
+            assert (answer.status_code == 200) == (name in takes), answer.text
+            if name not in takes:
+                assert refused(answer)[:2] == (409, "wrong_grain")
+
+
+def test_pictures_that_were_not_asked_for(http: httpx.Client) -> None:
+    path = session(http, env="FrozenLake", start={})
+    assert refused(http.get(f"{path}/render.png"))[:2] == (409, "not_rendering")
+    path = session(http, env="FrozenLake", render=True)
+    assert refused(http.get(f"{path}/render.png"))[:2] == (409, "no_episode")
+    http.post(f"{path}/reset", json={})
+    assert refused(http.get(f"{path}/render.png?index=1"))[:2] == (422, "bad_value")
+    assert http.get(f"{path}/render.png").content.startswith(b"\x89PNG")
+
+
+def test_unknown_sessions_and_pages(http: httpx.Client) -> None:
+    path = session(http, env="FrozenLake")
+    assert http.delete(path).status_code == 204
+    for method, url in (("GET", path), ("DELETE", path), ("GET", "/sessions/x"), ("GET", "/sessions/../../etc")):
+        assert http.request(method, url).status_code == 404
+    assert refused(http.post(f"{path}/step", json={"action": 0}))[1] == "unknown_session"
+    assert refused(http.get("/nothing"))[:2] == (404, "not_found")
+    answer = http.put(path)
+    assert refused(answer)[:2] == (405, "method_not_allowed")
+    assert answer.headers["Allow"] == "DELETE, GET"
+
+
+def test_clients_raise_what_the_library_raises(server: str) -> None:
+    env = RemoteEnv(server, "FrozenLake")
+    with pytest.raises(gymnasium.error.ResetNeeded):
+        env.step(0)
+    with pytest.raises(gymnasium.error.ResetNeeded):
+        env.board  # noqa: B018
+    env.reset(seed=0)
+    for action in (4, -1, "0", 0.5, True, np.array([1])):
+        with pytest.raises(ValueError, match="action"):
+            env.step(action)
+    with pytest.raises(ValueError, match="greater than or equal to 0"):
+        env.reset(options={"noise_seed": -1})
+    with pytest.raises(ValueError, match="not a dict"):
+        env.reset(options=[1])  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="colour"):
+        env.reset(options={"colour": "red"})
+    other = RemoteEnv(server, "FrozenLake")
+    assert httpx.delete(f"{server}/sessions/{other.session}").status_code == 204
+    with pytest.raises(SessionLost, match="create another one"):
+        other.step(0)
+    turns = RemoteTurnEnv(server, "FrozenLake")
+    with pytest.raises(gymnasium.error.ResetNeeded):
+        turns.step("x")
+    with pytest.raises(ValueError, match="not int"):
+        turns.step(3)  # type: ignore[arg-type]
+    envs = RemoteBatchEnv(server, "FrozenLake", 2)
+    with pytest.raises(ValueError, match="2 integers"):
+        envs.step([1])
+    with pytest.raises(ValueError, match="Did you mean FrozenLake"):
+        RemoteEnv(server, "FrozenLakes")
+    for closing in (env, other, turns, envs):
+        closing.close()
