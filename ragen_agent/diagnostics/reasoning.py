@@ -11,10 +11,12 @@ from bisect import bisect_right
 from collections.abc import Callable
 from functools import cache
 from itertools import accumulate
-
-from transformers import PreTrainedTokenizerBase
+from typing import TYPE_CHECKING
 
 from ragen_agent.trajectory import Trajectory
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 __all__ = ["PARTS", "piece_decoder", "reasoning_spans", "reply_parts", "turn_spans"]
 

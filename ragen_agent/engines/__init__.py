@@ -36,6 +36,10 @@ class Session(Protocol):
         """Keeps only `rows` (increasing) and appends `ids[i]`, the template's own tokens, to the i-th of them."""
         ...
 
+    def close(self) -> None:
+        """Ends the session; nothing may be asked of it afterwards."""
+        ...
+
 
 class Engine(Protocol):
     """Continues token ids. It never sees text, so nothing that was sampled is ever encoded a second time."""

@@ -7,6 +7,7 @@ over when the row grows. A slot is taken over by starting again at column 0.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import torch
@@ -27,38 +28,42 @@ def in_steps(columns: int) -> int:
 
 
 class _Layer(DynamicLayer):
-    """One layer's buffers, each of shape (slots, heads, columns, head size); which slots come next says the cache."""
+    """One layer's keys and values, each a view (slots, heads, columns, head size) of memory that stays allocated."""
 
     def __init__(self, cache: SlotCache) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.cache = cache
+        self.memory: list[Tensor] = []
         self.buffers: list[Tensor] = []
 
     def get_seq_length(self) -> int:
-        return 0 if not self.buffers else int(self.buffers[0].shape[2])
+        return self.cache.columns
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         cache, new = self.cache, (key_states, value_states)
         if not self.buffers:
-            self.buffers = [x.new_zeros(cache.slots, x.shape[1], cache.columns, x.shape[3]) for x in new]
-        self.is_initialized = True
+            shapes = [(cache.slots, states.shape[1], cache.columns, states.shape[3]) for states in new]
+            self.memory = [states.new_zeros(prod(shape)) for states, shape in zip(new, shapes, strict=True)]
+            self.buffers = [memory.view(shape) for memory, shape in zip(self.memory, shapes, strict=True)]
+            self.is_initialized = True
         if cache.copies is not None:  # prompts, each for some of the slots: nothing stands before them
             for buffer, states in zip(self.buffers, new, strict=True):
-                buffer[cache.targets, :, : states.shape[2]] = states[cache.copies]
+                buffer[cache.rows, :, : states.shape[2]] = states[cache.copies]
             return new
-        rows = slice(cache.first, cache.first + len(key_states))
-        index = torch.arange(rows.start, rows.stop, device=key_states.device)[:, None]
+        index = torch.arange(len(self.buffers[0]), device=key_states.device)[cache.rows, None]
         for buffer, states in zip(self.buffers, new, strict=True):
             buffer.transpose(1, 2)[index, cache.positions] = states.transpose(1, 2)
-        self.keys, self.values = (buffer[rows] for buffer in self.buffers)
+        self.keys, self.values = (buffer[cache.rows] for buffer in self.buffers)
         return self.keys, self.values
 
-    def resize(self, slots: int, columns: int) -> None:
+    def resize(self, slots: int, columns: int, live: int) -> None:
         for index, old in enumerate(self.buffers):
-            new = old.new_zeros(slots, old.shape[1], columns, old.shape[3])
-            rows, width = min(slots, len(old)), min(columns, old.shape[2])
-            new[:rows, :, :width] = old[:rows, :, :width]
-            self.buffers[index] = new
+            shape = (slots, old.shape[1], columns, old.shape[3])
+            kept = old[:live, :, :columns].clone()
+            if prod(shape) > len(self.memory[index]):
+                self.memory[index] = old.new_zeros(prod(shape))
+            self.buffers[index] = self.memory[index][: prod(shape)].view(shape)
+            self.buffers[index][:live, :, : kept.shape[2]] = kept
 
     def move(self, sources: Tensor, targets: Tensor) -> None:
         for buffer in self.buffers:
@@ -71,45 +76,50 @@ class SlotCache(Cache):
     Before each forward pass, `reading` or `prompting` says which slots the rows of the pass are.
 
     Attributes:
-        capacity: the most tokens that it may hold, `slots * columns`, or None.
+        capacity: the most tokens that it may hold, `slots * columns`.
         slots, columns: what it holds now.
     """
 
-    def __init__(self, capacity: int | None = None) -> None:
+    def __init__(self, capacity: int) -> None:
         super().__init__(layer_class_to_replicate=lambda: _Layer(self))  # type: ignore[arg-type]
         self.capacity = capacity
         self.slots = self.columns = 0
-        self.first = 0
+        self.rows: slice | Tensor = slice(0)
         self.positions = torch.zeros(0, 0, dtype=torch.long)
-        self.targets = torch.zeros(0, dtype=torch.long)
         self.copies: Tensor | None = None
 
-    def reading(self, first: int, positions: Tensor) -> None:
-        """The next pass reads tokens at `positions` (rows, width) of the slots from `first` on."""
-        self.first, self.positions, self.copies = first, positions, None
+    def reading(self, rows: slice | Tensor, positions: Tensor) -> None:
+        """The next pass reads tokens at `positions` (rows, width) of these slots."""
+        self.rows, self.positions, self.copies = rows, positions, None
 
-    def prompting(self, targets: Tensor, copies: Tensor) -> None:
-        """The next pass reads prompts from position 0; slot `targets[i]` gets that of row `copies[i]`."""
-        self.targets, self.copies = targets, copies
+    def prompting(self, rows: Tensor, copies: Tensor) -> None:
+        """The next pass reads prompts from position 0; slot `rows[i]` gets the one in row `copies[i]`."""
+        self.rows, self.copies = rows, copies
 
-    def reserve(self, slots: int, columns: int) -> None:
-        """Makes room for so many slots and columns, and gives back columns when far fewer are needed.
+    def reserve(self, slots: int, columns: int, live: int) -> None:
+        """Makes room for so many slots and columns; spare columns go when they are the half or more.
+
+        Args:
+            slots: how many.
+            columns: how many, at least.
+            live: the first so many slots keep what they hold; never more columns than `columns`.
 
         Raises:
             MemoryError: that is more than `capacity` tokens.
         """
         columns = in_steps(columns)
-        slots = max(slots, self.slots)
-        if slots <= self.slots and self.columns / 2 <= columns <= self.columns:
-            return
-        if self.capacity is not None and slots * columns > self.capacity:
+        if self.columns > columns and self.columns - columns < max(STEP, columns):
+            columns = self.columns
+        if slots * columns > self.capacity:
             raise MemoryError(
                 f"{slots} rows of {columns} tokens are more than the {self.capacity} that may be cached; "
                 "play fewer episodes at a time, or allow more"
             )
+        if slots <= self.slots and columns == self.columns:
+            return
         for layer in self.layers:
             assert isinstance(layer, _Layer)
-            layer.resize(slots, columns)
+            layer.resize(slots, columns, live)
         self.slots, self.columns = slots, columns
 
     def move(self, sources: Sequence[int], targets: Sequence[int]) -> None:

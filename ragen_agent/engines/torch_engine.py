@@ -36,7 +36,7 @@ SUPPRESSED = -1e9
 CACHED_TOKENS = 2**20
 """The most tokens in a session's cache, unless something else is asked for: 256 rows of 4,096."""
 
-READ = 8192
+READ = 16384
 """Tokens that one pass reads, at most: prompts and messages of many rows are read in several passes."""
 
 
@@ -92,6 +92,7 @@ class TorchEngine:
         self.pad_id = pad_id
         self.cached_tokens = cached_tokens
         self.work = Work()
+        self.spare: SlotCache | None = None  # a closed session's
         self.bias = suppression(model, vocabulary_size)
         self.windows = _windows(model)
 
@@ -128,9 +129,11 @@ class TorchSession:
         self.device = engine.bias.device
         self.temperature = temperature
         self.key = mix(stream_key(seed, Stream.LEVEL))  # mixed, or an environment of this seed drew the same numbers
-        self.cache = SlotCache(engine.cached_tokens)
+        self.cache, engine.spare = engine.spare or SlotCache(engine.cached_tokens), None
         self.slots: list[int] = []  # of each row
         self.pending: list[list[int]] = []  # of each slot: ids that the cache does not hold yet
+        self.histories: list[int] = []  # of each slot: the number of what the cache holds
+        self.numbered: dict[tuple[int, ...], int] = {}
         self.lengths = np.zeros(0, np.int64)
         self.keys = np.zeros(0, np.uint64)
         self.drawn = np.zeros(0, np.int64)
@@ -142,6 +145,7 @@ class TorchSession:
         new = [episode_keys(self.key, episode, 1) for _, episode in zip(prompts, episodes, strict=True)]
         self.slots += range(len(self.pending), len(self.pending) + len(prompts))
         self.pending += [list(prompt) for prompt in prompts]
+        self.histories += [0] * len(prompts)
         self.keys = np.concatenate([self.keys, *new])
         self.lengths = np.concatenate([self.lengths, np.zeros(len(prompts), np.int64)])
         self.drawn = np.concatenate([self.drawn, np.zeros(len(prompts), np.int64)])
@@ -159,6 +163,7 @@ class TorchSession:
         work.seconds += time.perf_counter() - begun
         for slot, reply in zip(self.slots, replies, strict=True):
             self.pending[slot] = [reply.ids[-1]]  # drawn last, never fed: its turn ended there
+            self.histories[slot] = self._history((self.histories[slot], *reply.ids[:-1]))
         return replies
 
     @torch.inference_mode()
@@ -170,8 +175,13 @@ class TorchSession:
         count, taken = len(rows), set(self.slots)
         late = [slot for slot in self.slots if slot >= count]
         self._move(late, [slot for slot in range(count) if slot not in taken])
-        self.pending = self.pending[:count]
+        self.pending, self.histories = self.pending[:count], self.histories[:count]
         self.lengths, self.keys, self.drawn = self.lengths[:count], self.keys[:count], self.drawn[:count]
+
+    def close(self) -> None:
+        """See `Session.close`; on a CPU the next session takes over the cache's memory, which costs time to get."""
+        if self.device.type == "cpu":
+            self.engine.spare = self.cache
 
     def _move(self, sources: Sequence[int], targets: Sequence[int]) -> None:
         """Slot `targets[i]` gets what `sources[i]` holds, all at once."""
@@ -180,39 +190,64 @@ class TorchSession:
         self.cache.move(sources, targets)
         for array in (self.lengths, self.keys, self.drawn):
             array[list(targets)] = array[list(sources)]
-        for target, ids in zip(targets, [self.pending[slot] for slot in sources], strict=True):
-            self.pending[target] = ids
+        moved = [(self.pending[slot], self.histories[slot]) for slot in sources]
+        for target, (ids, history) in zip(targets, moved, strict=True):
+            self.pending[target], self.histories[target] = ids, history
         place = dict(zip(sources, targets, strict=True))
         self.slots = [place.get(slot, slot) for slot in self.slots]
 
     def _read(self) -> Tensor:
         """Reads what waits; returns the logits after each slot's last id, (slots, vocabulary)."""
         waiting = [len(ids) for ids in self.pending]
-        self.cache.reserve(len(waiting), int((self.lengths + waiting).max()) + 1)
-        columns = self.cache.columns
-        old = int((self.lengths > 0).sum())  # the slots from here on joined last and hold nothing yet
-        slots: list[int] = []
-        logits: list[Tensor] = []
-        for first, end in _parts(waiting[:old]):
-            offsets = torch.arange(max(waiting[first:end]), device=self.device)
-            positions = self._tensor(self.lengths[first:end])[:, None] + offsets
-            self.cache.reading(first, positions.clamp(max=columns - 1))  # padding: a column that no row has reached yet
-            logits.append(self._last(self.pending[first:end], positions, columns))
-            slots += range(first, end)
-        readers: dict[tuple[int, ...], list[int]] = {}
-        for slot in range(old, len(waiting)):
-            readers.setdefault(tuple(self.pending[slot]), []).append(slot)
-        prompts = sorted(readers, key=len)
-        for first, end in _parts([len(prompt) for prompt in prompts]):
-            targets = [(slot, row) for row, prompt in enumerate(prompts[first:end]) for slot in readers[prompt]]
-            part, copies = [slot for slot, _ in targets], self._tensor([row for _, row in targets])
-            self.cache.prompting(self._tensor(part), copies)
-            positions = torch.arange(len(prompts[end - 1]), device=self.device)[None]
-            logits.append(self._last(prompts[first:end], positions, positions.shape[1])[copies])
-            slots += part
+        self.cache.reserve(len(waiting), int((self.lengths + waiting).max()) + 1, int((self.lengths > 0).sum()))
+        readers: dict[tuple[int, ...], list[int]] = {}  # slots by all that they have read and are to read
+        for slot, ids in enumerate(self.pending):
+            readers.setdefault((self.histories[slot], *ids), []).append(slot)
+        groups = list(readers.values())
+        parts = [*self._read_on([group for group in groups if self.lengths[group[0]]])]
+        parts += self._read_prompts([group for group in groups if not self.lengths[group[0]]])
+        for key, group in readers.items():
+            for slot in group:
+                self.histories[slot] = self._history(key)
         self.lengths = self.lengths + waiting
         self.engine.work.read += sum(waiting)
-        return torch.cat(logits)[self._tensor(slots).argsort()]
+        slots = [slot for part, _ in parts for slot in part]
+        return torch.cat([logits for _, logits in parts])[self._tensor(slots).argsort()]
+
+    def _read_on(self, groups: list[list[int]]) -> Iterator[tuple[list[int], Tensor]]:
+        """The first slot of each group reads what waits, and the others copy it; yields slots and their logits."""
+        columns, leaders = self.cache.columns, [group[0] for group in groups]
+        alone = sum(map(len, groups)) == len(leaders)
+        for first, end in _parts([len(self.pending[slot]) for slot in leaders]):
+            part = [self.pending[slot] for slot in leaders[first:end]]
+            offsets = torch.arange(max(map(len, part)), device=self.device)
+            positions = self._tensor(self.lengths[leaders[first:end]])[:, None] + offsets
+            # Padding is written to the last column, which no row has reached yet.
+            rows = slice(first, end) if alone else self._tensor(leaders[first:end])
+            self.cache.reading(rows, positions.clamp(max=columns - 1))
+            logits = self._last(part, positions, columns)
+            yield [slot for group in groups[first:end] for slot in group], logits[self._copies(groups[first:end])]
+        followers = [slot for group in groups for slot in group[1:]]
+        if followers:
+            self.cache.move([group[0] for group in groups for _ in group[1:]], followers)
+
+    def _read_prompts(self, groups: list[list[int]]) -> Iterator[tuple[list[int], Tensor]]:
+        """Reads a prompt for each group of slots, shorter ones first; yields slots and their logits."""
+        groups = sorted(groups, key=lambda group: len(self.pending[group[0]]))
+        prompts = [self.pending[group[0]] for group in groups]
+        for first, end in _parts([len(prompt) for prompt in prompts]):
+            slots = [slot for group in groups[first:end] for slot in group]
+            copies = self._copies(groups[first:end])
+            self.cache.prompting(self._tensor(slots), copies)
+            positions = torch.arange(len(prompts[end - 1]), device=self.device)[None]
+            yield slots, self._last(prompts[first:end], positions, positions.shape[1])[copies]
+
+    def _copies(self, groups: list[list[int]]) -> Tensor:
+        return self._tensor([row for row, group in enumerate(groups) for _ in group])
+
+    def _history(self, key: tuple[int, ...]) -> int:
+        """A number for an earlier history and the ids that followed it; equal histories have equal numbers."""
+        return self.numbered.setdefault(key, len(self.numbered) + 1)
 
     def _write(self, logits: Tensor, limits: Sequence[int]) -> list[Sampled]:
         """Draws until every row has stopped or written `limits[row]` tokens. Arrays here have one entry a row."""
@@ -251,9 +286,9 @@ class TorchSession:
 
     def _step(self, tokens: Tensor, active: NDArray[np.bool_]) -> Tensor:
         """Reads one token in each of the first slots; logits (slots, vocabulary). Only active slots grow by it."""
-        self.cache.reserve(len(self.slots), int(self.lengths.max()) + 1)
+        self.cache.reserve(len(self.slots), int(self.lengths.max()) + 1, len(self.slots))
         positions = self._tensor(self.lengths[: len(active)])[:, None]
-        self.cache.reading(0, positions)
+        self.cache.reading(slice(len(active)), positions)
         logits = self._forward(tokens.to(self.device)[:, None], positions, self.cache.columns, torch.zeros(1).long())
         self.lengths[: len(active)] += active
         return logits[:, 0]
@@ -270,12 +305,12 @@ class TorchSession:
         """Reads ids (rows, width) at `positions`; logits (rows, len(kept), vocabulary) of the kept places of width."""
         model = self.engine.model
         column = torch.arange(columns, device=self.device)
-        distance = positions[:, None, :, None] - column
+        query = positions[:, None, :, None]
         masks = {}
         for kind, window in self.engine.windows.items():
-            allowed = (distance >= 0) if window is None else (distance >= 0) & (distance < window)
-            mask = torch.zeros(allowed.shape, dtype=model.dtype, device=self.device)
-            masks[kind] = mask.masked_fill_(~allowed, torch.finfo(model.dtype).min)
+            hidden = column > query if window is None else (column > query) | (column <= query - window)
+            mask = torch.zeros(hidden.shape, dtype=model.dtype, device=self.device)
+            masks[kind] = mask.masked_fill_(hidden, torch.finfo(model.dtype).min)
         output = model(
             input_ids=ids,
             attention_mask=masks if len(masks) > 1 else next(iter(masks.values())),

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ragen_agent.openrlhf.settings import Workers
+from ragen_agent.openrlhf.state import AGGREGATIONS
 
 __all__ = ["flags"]
 
 BETAS = [0.9, 0.999]  # torch's own, as in the local trainer
-AGGREGATIONS = {"token_mean": "token-mean", "sequence_mean": "seq-mean-token-mean"}
 VALUE_CLIP = 0.2  # as in `ragen_agent.algo.losses.value_loss`
 EXECUTOR = Path(__file__).with_name("executor.py")
 

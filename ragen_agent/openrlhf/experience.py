@@ -9,8 +9,9 @@ OpenRLHF's tensors of actions are one shorter than a row: column t is about toke
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
+from dataclasses import asdict, dataclass
 from math import isfinite
 from typing import Any
 
@@ -18,28 +19,57 @@ import torch
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 from torch import Tensor
 
-from ragen_agent.algo import advantages as on_tokens
-from ragen_agent.algo import credit, masks
-from ragen_agent.openrlhf.generation import Played
+from ragen_agent import algo
+from ragen_agent.config import Training
+from ragen_agent.diagnostics.reasoning import reply_parts
 from ragen_agent.openrlhf.settings import Workers
+from ragen_agent.token_mdp import Trajectory
 
-__all__ = ["StarPOExperience", "WeightsLostError", "agreement", "padded", "prepared"]
+__all__ = ["Note", "StarPOExperience", "WeightsLostError", "agreement", "estimated", "note_of", "padded"]
 
 
 class WeightsLostError(RuntimeError):
     """vLLM does not sample from the weights that are trained."""
 
 
-def prepared(played: Played, advantage: float) -> Any:
-    """The row that is trained on, with what its advantages need: OpenRLHF carries ragged data in `labels` alone."""
-    trajectory, experience = played.trajectory, copy(played.experience)
-    note = {
-        "advantage": advantage,
-        "turn_ends": [end - 1 for end in trajectory.turn_ends],
-        "turn_rewards": list(trajectory.turn_rewards),
-    }
-    experience.labels = [json.dumps(note)]
-    return experience
+@dataclass(frozen=True)
+class Note:
+    """What the advantages of one row are made from; OpenRLHF carries such ragged data in `labels` alone.
+
+    `advantage` of the whole episode and `weight` of its group; `turn_ends` and the (first, end) spans of the tokens of
+    M_loss and M_adv as columns of actions, None for all sampled tokens.
+    """
+
+    advantage: float = 0.0
+    weight: float = 1.0
+    turn_ends: tuple[int, ...] = ()
+    turn_rewards: tuple[float, ...] = ()
+    loss: tuple[tuple[int, int], ...] | None = None
+    estimate: tuple[tuple[int, int], ...] | None = None
+
+    def to_json(self) -> str:
+        """The label of a row."""
+        return json.dumps(asdict(self))
+
+
+def note_of(
+    trajectory: Trajectory, advantage: float, weight: float, settings: Training, piece: Callable[[int], str]
+) -> Note:
+    """The note of a row whose rewards are final; `piece` gives a token's text, which selective masks need."""
+
+    def columns(tokens: str) -> tuple[tuple[int, int], ...] | None:
+        if tokens == "all":
+            return None
+        return tuple((first - 1, end - 1) for first, end in reply_parts(trajectory, piece, tokens))
+
+    return Note(
+        advantage,
+        weight,
+        tuple(end - 1 for end in trajectory.turn_ends),
+        trajectory.turn_rewards,
+        columns(settings.loss_tokens),
+        columns(settings.advantage_tokens),
+    )
 
 
 def padded(rows: Sequence[Any], multiple: int) -> list[Any]:
@@ -52,7 +82,7 @@ def padded(rows: Sequence[Any], multiple: int) -> list[Any]:
     while len(filled) % multiple:
         blank = copy(rows[0])
         blank.action_mask = torch.zeros_like(blank.action_mask)
-        blank.labels = [json.dumps({"advantage": 0.0, "turn_ends": [], "turn_rewards": []})]
+        blank.labels = [Note().to_json()]
         blank.info = dict(blank.info)
         filled.append(blank)
     return filled
@@ -68,6 +98,36 @@ def agreement(experiences: Sequence[Any]) -> tuple[float, float]:
     parts = [(e.rollout_log_probs.float() - e.action_log_probs.float())[e.action_mask.bool()] for e in experiences]
     difference = torch.cat(parts)
     return float(difference.mean()), float(difference.abs().mean())
+
+
+def estimated(
+    notes: Sequence[Note], sampled: Tensor, values: Tensor, cost: Tensor, settings: Training
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Advantages and returns by the critic's values, and the tokens that they run over.
+
+    Args:
+        notes: one for each row.
+        sampled: bool (rows, T - 1).
+        values: float (rows, T - 1), before each action.
+        cost: float (rows, T - 1), of each action; 0 where none was sampled.
+        settings: estimator, discounts and selective mask.
+
+    Returns:
+        advantages, returns and the mask M_adv, each (rows, T - 1).
+    """
+    ends, earned = [list(note.turn_ends) for note in notes], [list(note.turn_rewards) for note in notes]
+    mask = sampled
+    if settings.advantage_tokens != "all":
+        mask = algo.part_mask([list(note.estimate or ()) for note in notes], sampled)
+        ends, earned = algo.narrowed_turns(ends, earned, mask)
+    rewards = algo.rewards_at(ends, earned, values) - torch.where(mask, cost, 0.0)
+    values = torch.where(mask, values, 0.0)
+    gamma, between, lam = settings.gamma, settings.gamma_turn, settings.gae_lambda
+    if settings.credit == "turn":
+        return *algo.turn_wise_gae(rewards, values, mask, ends, between, lam), mask
+    if settings.credit == "bi_level":
+        return *algo.bi_level_gae(rewards, values, mask, ends, between, gamma, lam), mask
+    return *algo.gae(rewards, values, mask, gamma, lam), mask
 
 
 class StarPOExperience(RemoteExperienceMaker):  # type: ignore[misc]
@@ -97,44 +157,44 @@ class StarPOExperience(RemoteExperienceMaker):  # type: ignore[misc]
 
     @torch.no_grad()
     def compute_advantages_and_returns(self, experiences: list[Any]) -> list[Any]:
-        """Fills in `advantages` and `returns`, both (rows, T - 1), by the run's estimator."""
-        for experience in experiences:
-            notes = [json.loads(label) for label in experience.labels]
-            sampled = experience.action_mask.bool()
-            cost = self.kl_ctl.value * torch.where(sampled, experience.kl.float(), 0.0)
-            if self.run.config.training.critic:
-                estimated = self._with_critic(experience, notes, sampled, cost)
+        """Fills in `advantages` and `returns`, both (rows, T - 1), and narrows `action_mask` to M_loss."""
+        settings = self.run.config.training
+        notes = [[Note(**json.loads(label)) for label in e.labels] for e in experiences]
+        masks = []
+        for experience, rows in zip(experiences, notes, strict=True):
+            mask = experience.action_mask.bool()
+            cost = self.kl_ctl.value * torch.where(mask, experience.kl.float(), 0.0)
+            if settings.critic:
+                experience.advantages, experience.returns, mask = estimated(
+                    rows, mask, experience.values.float(), cost, settings
+                )
             else:
-                flat = torch.tensor([note["advantage"] for note in notes])
-                advantages = on_tokens.broadcast_to_tokens(flat, sampled) - cost
-                estimated = advantages, advantages.clone()
-            experience.advantages, experience.returns = estimated
-            experience.info["return"] = torch.tensor([float(sum(note["turn_rewards"])) for note in notes])
+                flat = torch.tensor([note.advantage for note in rows])
+                experience.advantages = algo.broadcast_to_tokens(flat, mask) - cost
+                experience.returns = experience.advantages.clone()
+            masks.append(mask)
+            experience.info["return"] = torch.tensor([float(sum(note.turn_rewards)) for note in rows])
             experience.kl = None
-            experience.labels = [""] * len(notes)  # read; the models' processes need not have it
-        if self.run.config.training.critic:
-            _whiten(experiences)
+            experience.labels = [""] * len(rows)  # read; the models' processes need not have it
+        if settings.critic:
+            _whiten(experiences, masks)
+        for experience, rows in zip(experiences, notes, strict=True):
+            _narrow(experience, rows, settings)
         return experiences
 
-    def _with_critic(
-        self, experience: Any, notes: list[dict[str, Any]], sampled: Tensor, cost: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        training = self.run.config.training
-        values = torch.where(sampled, experience.values.float(), 0.0)
-        ends = [note["turn_ends"] for note in notes]
-        rewards = masks.rewards_at(ends, [note["turn_rewards"] for note in notes], values) - cost
-        gamma, between, lam = training.gamma, training.gamma_turn, training.gae_lambda
-        if training.credit == "turn":
-            return credit.turn_wise_gae(rewards, values, sampled, ends, between, lam)
-        if training.credit == "bi_level":
-            return credit.bi_level_gae(rewards, values, sampled, ends, between, gamma, lam)
-        return credit.gae(rewards, values, sampled, gamma, lam)
 
-
-def _whiten(experiences: list[Any]) -> None:
-    """One mean and one deviation over the sampled tokens of all rows, however they are cut into batches."""
-    chosen = [e.action_mask.bool() for e in experiences]
-    flat = torch.cat([e.advantages[mask] for e, mask in zip(experiences, chosen, strict=True)])
-    white = on_tokens.whiten(flat, torch.ones_like(flat, dtype=torch.bool))
-    for experience, mask, part in zip(experiences, chosen, white.split([int(m.sum()) for m in chosen]), strict=True):
+def _whiten(experiences: Sequence[Any], masks: Sequence[Tensor]) -> None:
+    """One mean and one deviation over the tokens of all rows, however they are cut into batches."""
+    flat = torch.cat([e.advantages[mask] for e, mask in zip(experiences, masks, strict=True)])
+    white = algo.whiten(flat, torch.ones_like(flat, dtype=torch.bool))
+    for experience, mask, part in zip(experiences, masks, white.split([int(m.sum()) for m in masks]), strict=True):
         experience.advantages = torch.zeros_like(experience.advantages).masked_scatter(mask, part)
+
+
+def _narrow(experience: Any, notes: Sequence[Note], settings: Training) -> None:
+    """Weighs a critic's advantages by their groups, and leaves in the loss the tokens that are meant to be there."""
+    if settings.critic and settings.reweight:
+        experience.advantages *= torch.tensor([note.weight for note in notes])[:, None]
+    if settings.loss_tokens != "all":
+        spans = [list(note.loss or ()) for note in notes]
+        experience.action_mask = algo.part_mask(spans, experience.action_mask.bool()).to(experience.action_mask.dtype)

@@ -27,7 +27,7 @@ from typing import Any
 
 import tomli_w
 
-from ragen_agent.config import Config, read_toml, with_settings
+from ragen_agent.config import Config
 from ragen_agent.local.agent import make_env
 from ragen_agent.local.display import Display
 from ragen_agent.local.evaluation import baselines, fixed_instances
@@ -36,9 +36,9 @@ from ragen_agent.openrlhf import cpu
 from ragen_agent.openrlhf.command import flags
 from ragen_agent.openrlhf.seed_list import train_rows, write_rows
 from ragen_agent.openrlhf.settings import VARIABLE, OpenRLHF, Workers
-from ragen_agent.openrlhf.state import check_batches, mend
+from ragen_agent.openrlhf.state import check_possible, mend
 
-__all__ = ["RunStoppedError", "read_settings", "train_distributed"]
+__all__ = ["RunStoppedError", "train_distributed"]
 
 LOOK_EVERY = 0.5  # seconds between looks at a run's metrics
 PATIENCE = 30.0  # seconds that a run is given to stop when asked to
@@ -80,7 +80,7 @@ def train_distributed(
     state = mend(folder)
     model = _model(config, folder, display)
     run = Workers(config, settings, str(folder.path.resolve()), *_forbidden(model))
-    check_batches(run)
+    check_possible(run)
     if not (folder.path / "prompts.jsonl").is_file():
         write_rows(folder.path / "prompts.jsonl", train_rows(config))
     _measure_baselines(run, folder, display)
@@ -102,12 +102,6 @@ def train_distributed(
         display.rate(name, summary.get(name))
     _finish(config, folder, summary, display)
     return summary
-
-
-def read_settings(folder: Path) -> OpenRLHF | None:
-    """The settings of a distributed run; None if the folder holds none."""
-    path = folder / "openrlhf.toml"
-    return with_settings(OpenRLHF(), read_toml(path)) if path.is_file() else None
 
 
 def _check_installed() -> None:
@@ -164,11 +158,8 @@ def _devices(run: Workers) -> int:
     settings, training = run.settings, run.config.training
     actor = settings.actor_nodes * settings.actor_gpus
     critic = settings.critic_nodes * settings.critic_gpus if training.critic else 0
-    return (
-        actor * (1 if training.kl_estimate == "none" else 2)
-        + critic
-        + settings.vllm_engines * settings.vllm_tensor_parallel
-    )
+    reference = 0 if training.kl_estimate == "none" else actor
+    return actor + reference + critic + settings.vllm_engines * settings.vllm_tensor_parallel
 
 
 def _environment(run: Workers, on_cpu: bool) -> dict[str, str]:

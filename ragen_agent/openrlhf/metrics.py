@@ -39,6 +39,7 @@ def of_episodes(played: Sequence[Played], scored: Scored) -> dict[str, Any]:
     games = sorted({p.row.game for p in whole})
     kept, spread = scored.kept.any(1), scored.spread
     shares = {f"success/{game}": _mean([p.trajectory.success for p in whole if p.row.game == game]) for game in games}
+    shares = shares if len(games) > 1 else {}
     return {
         "success": _mean([p.trajectory.success for p in whole]),
         **shares,

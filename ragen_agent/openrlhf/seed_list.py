@@ -12,7 +12,7 @@ levels with the same `seed`.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,19 +22,14 @@ import numpy as np
 from ragen_agent.config import Config, with_settings
 from ragen_agent.local.agent import derive, make_env
 from ragen_agent.local.evaluation import fixed_instances
+from ragen_agent.local.mixture import draw_games, games_at
+from ragen_agent.local.players import LEVELS
 from ragen_agent.local.run_folder import write_whole
 from ragen_gym.envs.turn import TurnEnv
-from ragen_gym.registry import find
 
 __all__ = ["Row", "env_of", "evaluation_rows", "read_rows", "train_rows", "write_rows"]
 
-LEVELS, GAMES, NOISE, REQUEST, FILTER = (
-    4,
-    20,
-    21,
-    22,
-    23,
-)  # the second number of `derive`; that of LEVELS is the local trainer's
+NOISE, REQUEST = 21, 22  # the second number of `derive`: what a random choice is for
 
 
 @dataclass(frozen=True)
@@ -78,16 +73,14 @@ class Row:
 
 def train_rows(config: Config) -> Iterator[Row]:
     """The rows of a run: `iterations` times `groups`, fresh levels of the training split in every iteration."""
-    games = _games(config)
-    weights = np.array([float(entry.get("weight", 1.0)) for entry in games])
+    groups = config.training.groups
     for iteration in range(config.training.iterations):
-        seeds = np.random.default_rng(derive(config.seed, LEVELS, iteration))
-        which = np.random.default_rng(derive(config.seed, GAMES, iteration))
-        chosen = which.choice(len(games), size=config.training.groups, p=weights / weights.sum())
-        levels = seeds.integers(2**62, size=config.training.groups)
+        levels = np.random.default_rng(derive(config.seed, LEVELS, iteration)).integers(2**62, size=groups)
+        shares = games_at(config, iteration)
+        chosen = draw_games(shares, config.seed, iteration, groups)
         for prompt, (seed, index) in enumerate(zip(levels, chosen, strict=True)):
-            game, knobs, turns = _told(config, games[int(index)], iteration)
-            yield Row(iteration, prompt, game, knobs, turns, int(seed), "train")
+            game = shares[int(index)].config
+            yield Row(iteration, prompt, game.game, dict(game.knobs), asdict(game.turns), int(seed), "train")
 
 
 def evaluation_rows(config: Config) -> list[Row]:
@@ -96,20 +89,6 @@ def evaluation_rows(config: Config) -> list[Row]:
     instances = fixed_instances(make_env(config, split), config.evaluation.levels)
     told = config.game, dict(config.knobs), asdict(config.turns)
     return [Row(-1, number, *told, i.seed, split, i.noise_seed) for number, i in enumerate(instances)]
-
-
-def _games(config: Config) -> list[dict[str, Any]]:
-    return config.games or [{"game": config.game}]
-
-
-def _told(config: Config, entry: Mapping[str, Any], iteration: int) -> tuple[str, dict[str, Any], dict[str, Any]]:
-    """A game of the mixture, its knobs as the curriculum has them by then, and its turns."""
-    own = find(entry["game"]).name == find(config.game).name  # another game has other knobs
-    knobs = dict(config.knobs) if own else {}
-    for step in config.curriculum:
-        knobs |= step["knobs"] if step["iteration"] <= iteration else {}
-    turns = asdict(config.turns) | entry.get("turns", {})
-    return str(entry["game"]), knobs | entry.get("knobs", {}), turns
 
 
 def env_of(row: Row, config: Config) -> TurnEnv:

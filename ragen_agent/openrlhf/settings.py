@@ -11,11 +11,12 @@ import json
 import os
 from dataclasses import dataclass, field
 from math import inf
+from pathlib import Path
 from typing import Any
 
-from ragen_agent.config import Config, with_settings
+from ragen_agent.config import Config, read_toml, with_settings
 
-__all__ = ["VARIABLE", "OpenRLHF", "Workers"]
+__all__ = ["VARIABLE", "OpenRLHF", "Workers", "read_settings"]
 
 VARIABLE = "RAGEN_AGENT_WORKERS"
 """The environment variable in which every process of a run finds its `Workers`."""
@@ -147,3 +148,9 @@ class Workers:
         if VARIABLE not in os.environ:
             raise RuntimeError(f"{VARIABLE} is not set: this code runs inside a training run; see ragen-agent train.")
         return cls.from_json(os.environ[VARIABLE])
+
+
+def read_settings(folder: Path) -> OpenRLHF | None:
+    """The settings of a distributed run; None if the folder holds none."""
+    path = folder / "openrlhf.toml"
+    return with_settings(OpenRLHF(), read_toml(path)) if path.is_file() else None

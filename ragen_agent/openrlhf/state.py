@@ -11,7 +11,11 @@ from pathlib import Path
 from ragen_agent.local.run_folder import RunFolder, write_whole
 from ragen_agent.openrlhf.settings import Workers
 
-__all__ = ["State", "check_batches", "mend", "planned_rows", "planned_updates"]
+__all__ = ["AGGREGATIONS", "State", "check_possible", "mend", "planned_rows", "planned_updates"]
+
+
+AGGREGATIONS = {"token_mean": "token-mean", "sequence_mean": "seq-mean-token-mean"}
+"""What OpenRLHF calls those aggregations of the loss that it has."""
 
 
 @dataclass(frozen=True)
@@ -71,9 +75,18 @@ def planned_updates(run: Workers) -> int:
     return training.iterations * training.updates * math.ceil(planned_rows(run) / training.minibatch)
 
 
-def check_batches(run: Workers) -> None:
-    """Raises a ValueError where the minibatch cannot be cut into the micro-batches of the GPUs."""
+def check_possible(run: Workers) -> None:
+    """Raises a ValueError for what OpenRLHF cannot do, and a minibatch that its GPUs cannot share."""
     training, settings = run.config.training, run.settings
+    for setting, value, possible in (
+        ("replay", training.replay, (0,)),
+        ("aggregation", training.aggregation, tuple(AGGREGATIONS)),
+    ):
+        if value not in possible:
+            raise ValueError(
+                f"training.{setting} is {value!r}, which OpenRLHF does not have; use "
+                f"{' or '.join(map(str, possible))}, or the local trainer."
+            )
     for name, gpus in (
         ("actor", settings.actor_nodes * settings.actor_gpus),
         ("critic", settings.critic_nodes * settings.critic_gpus if training.critic else 1),

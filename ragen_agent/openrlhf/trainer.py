@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +17,22 @@ import ray
 from openrlhf.trainer.ppo_trainer import PPOTrainer
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 
-from ragen_agent.algo.filters import NO_SPREAD
+from ragen_agent.algo import NO_SPREAD
+from ragen_agent.config import Training
+from ragen_agent.config_checks import GROUP_RULES
+from ragen_agent.diagnostics.reasoning import piece_decoder
 from ragen_agent.local.agent import derive
 from ragen_agent.local.evaluation import rate_of_played
+from ragen_agent.local.iterations import FILTER, MINIBATCHES, PATIENCE, SHOWN
 from ragen_agent.local.run_folder import RunFolder
-from ragen_agent.local.scoring import Scored, score
-from ragen_agent.local.train import MINIBATCHES, PATIENCE, SHOWN
+from ragen_agent.local.scoring import Scored, rewarded, score
 from ragen_agent.openrlhf import metrics
-from ragen_agent.openrlhf.experience import StarPOExperience, padded, prepared
+from ragen_agent.openrlhf.experience import StarPOExperience, note_of, padded
 from ragen_agent.openrlhf.generation import Played, Rollouts
-from ragen_agent.openrlhf.seed_list import FILTER, Row, evaluation_rows
+from ragen_agent.openrlhf.seed_list import Row, evaluation_rows
 from ragen_agent.openrlhf.settings import Workers
 from ragen_agent.openrlhf.state import State, planned_updates
+from ragen_agent.token_mdp import Trajectory
 
 __all__ = ["StarPO", "TooManyFailuresError"]
 
@@ -51,6 +56,7 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
         self.experience_maker.run = self.run
         dataset = self.prompts_dataloader.dataset
         self.rows = [Row.of(label) for label in dataset.labels]
+        self.piece = piece_decoder(self.tokenizer)
         self.still = 0
 
     def get_max_steps(self) -> int:
@@ -91,15 +97,15 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
         played = self.rollouts.play(rows, training.members, training.temperature, **self._generate())
         decoded = time.monotonic()
         self._check_failures(played)
-        scored = score([p.trajectory for p in played], training, derive(self.run.config.seed, FILTER, iteration))
-        # A critic's advantages need no spread within groups.
-        flat = float(scored.spread.max()) <= NO_SPREAD and not training.critic
+        learned = rewarded([p.trajectory for p in played], training.format_reward)
+        scored = score(learned, training, derive(self.run.config.seed, FILTER, iteration))
+        flat = _teaches_nothing(scored, training)
         self.still = self.still + 1 if flat else 0
         record = {"iteration": iteration, **metrics.of_episodes(played, scored)}
         if bool(scored.kept.any()) and not flat:
-            record |= self._train(played, scored, iteration)
+            record |= self._train(played, learned, scored, iteration)
         else:
-            record |= {"train_tokens": 0, "updates": 0}
+            record |= {"train_tokens": 0, "updates": 0, "empty_updates": 1}
         sampled = sum(int(p.trajectory.sampled.sum()) for p in played)
         self.folder.append(
             self.folder.episodes,
@@ -111,10 +117,18 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
             "seconds": time.monotonic() - started,
         }
 
-    def _train(self, played: Sequence[Played], scored: Scored, iteration: int) -> dict[str, Any]:
+    def _train(
+        self, played: Sequence[Played], learned: Sequence[Trajectory], scored: Scored, iteration: int
+    ) -> dict[str, Any]:
+        """Trains on the kept episodes; `learned` are the played ones with the rewards that are learned from."""
         training = self.run.config.training
-        chosen, advantages = scored.kept.flatten().nonzero().flatten().tolist(), scored.advantages.flatten()
-        samples = padded([prepared(played[i], float(advantages[i])) for i in chosen], training.minibatch)
+        advantages, members = scored.advantages.flatten(), training.members
+        chosen: list[int] = scored.kept.flatten().nonzero().flatten().tolist()
+        rows = [copy(played[i].experience) for i in chosen]
+        for row, i in zip(rows, chosen, strict=True):
+            weight = float(scored.weights[i // members])
+            row.labels = [note_of(learned[i], float(advantages[i]), weight, training, self.piece).to_json()]
+        samples = padded(rows, training.minibatch)
         seed = derive(self.run.config.seed, MINIBATCHES, iteration) % 2**32
         ray.get(self.actor_model_group.async_run_method(method_name="seed_minibatches", seed=seed))
         status, _ = self.train_step(samples, iteration)
@@ -176,3 +190,12 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
 
     def _generate(self) -> dict[str, Any]:
         return {name: value for name, value in self.generate_kwargs.items() if name != "temperature"}
+
+
+def _teaches_nothing(scored: Scored, settings: Training) -> bool:
+    """Whether no kept episode did better or worse than what it is compared with."""
+    if settings.critic:  # whose advantages need no spread within groups
+        return False
+    if settings.algo in GROUP_RULES:
+        return float(scored.spread.max()) <= NO_SPREAD
+    return not bool(scored.advantages[scored.kept].any())

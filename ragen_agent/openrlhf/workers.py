@@ -21,6 +21,8 @@ from ragen_agent.openrlhf.settings import Workers
 
 __all__ = ["CpuRollouts", "Policy", "Reference"]
 
+BATCHED = 8192  # tokens that vLLM reads at a time on a CPU, at least one prompt
+
 
 def _forbid(model: nn.Module, run: Workers) -> None:
     """Adds `SUPPRESSED` to the logits of the forbidden ids in every forward pass of `model`."""
@@ -77,4 +79,7 @@ class CpuRollouts(RolloutRayActor.__ray_metadata__.modified_class):  # type: ign
 
     async def __init__(self, *args: Any, **kwargs: Any) -> None:  # type: ignore[misc]
         kwargs["worker_extension_cls"] = "ragen_agent.openrlhf.cpu.CpuWorker"
+        # vLLM takes the draw of a prompt that was read in part back from its request's generator, which a CPU's cannot
+        # do ("CPU Generator does not use offset"), and the engine dies. So prompts are read whole.
+        kwargs |= {"enable_chunked_prefill": False, "max_num_batched_tokens": max(BATCHED, kwargs["max_model_len"])}
         await super().__init__(*args, **kwargs)

@@ -2,31 +2,39 @@
 
 A record holds what an episode needs: the level by its place in the suite, the seed of its luck, and the replies or
 moves. So the game is played again by the package's own rules, and what comes out is compared with what was written.
+This finds a changed reward or outcome, moves that the replies do not say, another level or luck than the suite's, an
+episode that is hidden among the failures of the infrastructure although it came to its end, and a summary that the
+records do not give. It cannot tell whether the replies are truly a model's.
 """
 
 from __future__ import annotations
 
+import json
 import math
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from ragen_gym.bench.plan import episode_key
 from ragen_gym.bench.records import EpisodeRecord
 from ragen_gym.bench.replay import Reading, Replay, Stage
+from ragen_gym.bench.rescoring import Rescoring
+from ragen_gym.bench.run import Run
+from ragen_gym.bench.run_folder import RunFolder
+from ragen_gym.bench.score import score
 from ragen_gym.bench.suite import Suite, noise_seed
 
-__all__ = ["Difference", "check_episode", "check_summary", "verify_records"]
+__all__ = ["Difference", "Verdict", "check_episode", "differences", "verify"]
 
 _CLOSE = 1e-9
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Something that a record claims and the replay denies.
+    """Something that a file claims and the replay denies.
 
     Attributes:
-        where: the episode as ``split/index/rollout``, with ``turn n`` where it is one turn's; or the summary's entry.
+        where: the episode as ``split/index/rollout``, with ``turn n`` where it is one turn's; or a part of the summary.
         what: the field.
         claimed: what the file says.
         found: what the replay says.
@@ -38,45 +46,86 @@ class Difference:
     found: Any
 
     def __str__(self) -> str:
-        return f"{self.where}: {self.what} is {_short(self.claimed)} in the file, {_short(self.found)} in the replay"
+        return f"{self.where}: {self.what} is {_short(self.claimed)} in the file and {_short(self.found)} in the replay"
 
 
-def verify_records(
-    suite: Suite,
-    records: Iterable[EpisodeRecord],
-    reading: Callable[[Any], Reading] = Reading.of,
-) -> Iterator[tuple[EpisodeRecord, list[Difference]]]:
-    """Replay records one after the other; each with its differences, none where it is what it claims.
+@dataclass
+class Verdict:
+    """What came of a run's verification.
+
+    Attributes:
+        episodes: how many were replayed.
+        agreed: how many of them are what they claim.
+        asked: how many the sessions of the run asked for.
+        missing: how many of these there is no record of.
+        excluded: how many failed for reasons of infrastructure, and are out of the score.
+        differences: of the episodes.
+        summary: of ``summary.json``; None where there is none.
+    """
+
+    episodes: int = 0
+    agreed: int = 0
+    asked: int = 0
+    missing: int = 0
+    excluded: int = 0
+    differences: list[Difference] = field(default_factory=list)
+    summary: list[Difference] | None = None
+
+    @property
+    def holds(self) -> bool:
+        """Whether nothing differs."""
+        return self.agreed == self.episodes and not self.summary
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain JSON values."""
+        return {"holds": self.holds, **asdict(self)}
+
+
+def verify(run: Run, progress: Callable[[int], None] = lambda done: None) -> Verdict:
+    """Replay every episode of a run, and make its summary again.
+
+    Args:
+        run: see `load_run`.
+        progress: is told how many episodes are done.
+    """
+    suite, verdict = run.suite, Verdict(excluded=sum(not record.counted for record in run.records))
+    rescoring = Rescoring.of(run.info)
+    stages = {split.name: (Stage(split), rescoring.reading(split)) for split in suite.splits}
+    seen: set[tuple[str, int, int]] = set()
+    for record in run.records:
+        if record.split in stages:
+            stage, reading = stages[record.split]
+            found = check_episode(suite, stage, record, reading, said=rescoring.changes_nothing)
+            found += _check_key(run.info, record, seen)
+        else:
+            found = [Difference(_name(record), "split", record.split, f"one of {', '.join(stages)}")]
+        verdict.differences += found
+        verdict.episodes, verdict.agreed = verdict.episodes + 1, verdict.agreed + (not found)
+        progress(verdict.episodes)
+    asked = _asked(run)
+    verdict.asked, verdict.missing = len(asked), len(asked - seen)
+    verdict.summary = _check_summary(run)
+    return verdict
+
+
+def check_episode(
+    suite: Suite, stage: Stage, record: EpisodeRecord, reading: Reading, said: bool = True
+) -> list[Difference]:
+    """The differences between a record and its replay, in the order of the episode; nothing follows false actions.
+
+    An episode that failed is compared up to where it failed.
 
     Args:
         suite: what was played.
-        records: its episodes.
-        reading: from a split to how its replies are read and paid; the split's own unless the run was rescored.
+        stage: of the record's split.
+        record: an episode.
+        reading: how its replies are read and paid.
+        said: whether the messages must be those of the replay; in a rescored run they tell of the rewards of old.
     """
-    stages = {split.name: (Stage(split), reading(split)) for split in suite.splits}
-    seen: Counter[tuple[str, int, int]] = Counter()
-    for record in records:
-        where = name_of(record)
-        if record.split not in stages:
-            yield record, [Difference(where, "split", record.split, f"one of {', '.join(stages)}")]
-            continue
-        stage, own = stages[record.split]
-        found = check_episode(suite, stage, record, own)
-        seen[record.split, record.index, record.rollout] += 1
-        if seen[record.split, record.index, record.rollout] == 2:
-            found.append(Difference(where, "number of records", "several", 1))
-        yield record, found
-
-
-def check_episode(suite: Suite, stage: Stage, record: EpisodeRecord, reading: Reading) -> list[Difference]:
-    """The differences between a record and its replay, in the order of the episode; nothing follows a first false turn.
-
-    An episode that failed is compared up to where it failed.
-    """
-    where, levels = name_of(record), stage.split.levels
+    where, levels = _name(record), stage.split.levels
     if not 0 <= record.index < len(levels):
         return [Difference(where, "index", record.index, f"0 to {len(levels) - 1}")]
-    found = []
+    found: list[Difference] = []
 
     def compare(what: str, claimed: Any, replayed: Any, place: str = where) -> bool:
         same = math.isclose(claimed, replayed, abs_tol=_CLOSE) if isinstance(replayed, float) else claimed == replayed
@@ -89,57 +138,96 @@ def check_episode(suite: Suite, stage: Stage, record: EpisodeRecord, reading: Re
     try:
         replay = stage.replay(record, reading)
     except ValueError as error:
-        return [*found, Difference(where, "actions", "a game that can be played", str(error))]
-    if record.turns:
+        return [*found, Difference(where, "actions", "actions of the game", str(error))]
+    if record.turns and said:
         compare("system", record.system, replay.system)
     for number, (claimed, turn) in enumerate(zip(record.turns, replay.turns, strict=False), 1):
         place = f"{where} turn {number}"
-        compare("message", claimed.message, turn.message, place)
+        if said:
+            compare("message", claimed.message, turn.message, place)
         compare("problem", claimed.problem, turn.reply.problem if turn.reply else None, place)
         if not compare("actions", claimed.actions, turn.actions, place):
             return found
         compare("reward", claimed.reward, turn.reward, place)
-    if replay.after:
-        found.append(Difference(where, "turns", len(record.turns), len(replay.turns)))
     _compare_end(record, replay, compare)
     return found
 
 
 def _compare_end(record: EpisodeRecord, replay: Replay, compare: Callable[[str, Any, Any], bool]) -> None:
+    compare("number of turns", len(record.turns), len(record.turns) - replay.after)
     compare("total_reward", record.total_reward, replay.total_reward)
+    if record.failure is not None:
+        compare("success of an episode that failed", record.success, False)
+        if replay.over:
+            compare("failure", str(record.failure), "none: the episode came to its end")
+        return
     compare("success", record.success, replay.success)
-    if record.failure is None:
-        compare("terminated", record.terminated, replay.terminated)
-        compare("truncated", record.truncated, replay.truncated)
-        compare("last_board", record.last_board, replay.last_board)
-        if not replay.over:
-            compare("end", "the episode came to its end", "the episode goes on")
+    compare("terminated", record.terminated, replay.terminated)
+    compare("truncated", record.truncated, replay.truncated)
+    compare("last_board", record.last_board, replay.last_board)
+    if not replay.over:
+        compare("end", "the episode came to its end", "it goes on")
 
 
-def check_summary(claimed: Mapping[str, Any], found: Mapping[str, Any]) -> list[Difference]:
-    """Entries of a summary that differ from one made again, numbers by more than 1e-9."""
-    return list(_unlike(claimed, found, "summary"))
+def _check_key(info: Mapping[str, Any], record: EpisodeRecord, seen: set[tuple[str, int, int]]) -> list[Difference]:
+    """Whether the record is named after what was asked, and is the only one of its place."""
+    found, place = [], (record.split, record.index, record.rollout)
+    if place in seen:
+        found.append(Difference(_name(record), "number of records", "several", 1))
+    seen.add(place)
+    try:
+        key = episode_key(dict(info), *place)
+    except KeyError as missing:
+        return [*found, Difference("run.json", str(missing.args[0]), "missing", "needed to name the episodes")]
+    return found if key == record.key else [*found, Difference(_name(record), "key", record.key, key)]
 
 
-def _unlike(claimed: Any, found: Any, where: str) -> Iterator[Difference]:
+def _asked(run: Run) -> set[tuple[str, int, int]]:
+    """The episodes that the sessions of the run asked for."""
+    return {
+        (split.name, index, rollout)
+        for session in run.info.get("sessions", [])
+        for split in run.suite.splits
+        if not session.get("splits") or split.name in session["splits"]
+        for index in range(len(split.levels[: session.get("limit")]))
+        for rollout in range(session.get("rollouts", 1))
+    }
+
+
+def _check_summary(run: Run) -> list[Difference] | None:
+    path = RunFolder(run.path).summary
+    if not path.is_file():
+        return None
+    try:
+        claimed = json.loads(path.read_text(encoding="utf-8"))
+        again = score(run.suite, run.records, run.agent)
+    except ValueError as error:
+        return [Difference("summary", path.name, "a summary of the records", str(error))]
+    return differences(claimed, json.loads(json.dumps(again)))
+
+
+def differences(claimed: Any, found: Any, where: str = "summary") -> list[Difference]:
+    """The entries in which two JSON values differ, numbers by more than 1e-9."""
     if isinstance(claimed, Mapping) and isinstance(found, Mapping):
-        for name in dict.fromkeys([*claimed, *found]):
-            if name in claimed and name in found:
-                yield from _unlike(claimed[name], found[name], f"{where}.{name}")
-            else:
-                yield Difference(where, name, claimed.get(name, "missing"), found.get(name, "missing"))
-    elif isinstance(claimed, list | tuple) and isinstance(found, list | tuple) and len(claimed) == len(found):
-        for place, pair in enumerate(zip(claimed, found, strict=True)):
-            yield from _unlike(*pair, f"{where}.{place}")
-    elif isinstance(claimed, float | int) and isinstance(found, float | int):
-        if not math.isclose(claimed, found, rel_tol=_CLOSE, abs_tol=_CLOSE):
-            yield Difference(where.rpartition(".")[0], where.rpartition(".")[2], claimed, found)
-    elif claimed != found:
-        yield Difference(where.rpartition(".")[0], where.rpartition(".")[2], claimed, found)
+        names = dict.fromkeys([*claimed, *found])
+        pairs = [(f"{where}.{name}", claimed.get(name, "missing"), found.get(name, "missing")) for name in names]
+        return [difference for place, one, other in pairs for difference in differences(one, other, place)]
+    if _is_list(claimed) and _is_list(found) and len(claimed) == len(found):
+        pairs = [(f"{where}.{place}", *pair) for place, pair in enumerate(zip(claimed, found, strict=True))]
+        return [difference for place, one, other in pairs for difference in differences(one, other, place)]
+    if isinstance(claimed, int | float) and isinstance(found, int | float):
+        same = math.isclose(claimed, found, rel_tol=_CLOSE, abs_tol=_CLOSE)
+    else:
+        same = claimed == found
+    place, _, name = where.rpartition(".")
+    return [] if same else [Difference(place or where, name, claimed, found)]
 
 
-def name_of(record: EpisodeRecord) -> str:
-    """An episode's place: ``split/index/rollout``."""
+def _is_list(value: Any) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str)
+
+
+def _name(record: EpisodeRecord) -> str:
     return f"{record.split}/{record.index}/{record.rollout}"
 
 

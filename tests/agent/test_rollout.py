@@ -44,6 +44,9 @@ class Breaking:
     def join(self, prompts: Sequence[Sequence[int]], episodes: Sequence[int]) -> None:
         self.session.join(prompts, episodes)
 
+    def close(self) -> None:
+        self.session.close()
+
     def rows(self, tokens: int) -> int:
         return self.engine.rows(tokens)
 

@@ -1,0 +1,184 @@
+"""The local engine beside `transformers.generate`, the same work in one run: `python -m benchmarks.rollout`.
+
+Both play the same levels through the same loop, with the same model, batch, temperature and budgets. At each turn
+`generate` is given the whole history of every episode, padded on the left, and reads it anew; the engine keeps its
+cache over the turns. The engine also returns the log-prob of every token, which training needs; `generate` is spared
+that. Rates are sampled tokens in a second of CPU time, on one thread, everything included: prompts, chat templates,
+parsing, the games. The two take turns, and the median of the runs counts. `--json FILE` writes the figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import GenerationConfig
+
+from ragen_agent.config import Config, with_settings
+from ragen_agent.engines import Engine, Sampled
+from ragen_agent.engines.torch_engine import TorchEngine
+from ragen_agent.local.agent import Agent
+from ragen_agent.local.demonstrations import demonstrate
+from ragen_agent.local.display import Display
+from ragen_agent.local.recipes import recipe
+from ragen_agent.local.run_folder import RunFolder, read_json_lines
+from ragen_agent.local.warm_start import imitate
+from ragen_agent.rollout import Instance, group, play
+
+__all__ = ["GenerateEngine", "main"]
+
+GAME = "FrozenLake"
+TURNS = (1, 2, 5, 10)
+DEMONSTRATIONS = 4000
+
+
+class GenerateEngine:
+    """`transformers.generate`, once a turn, on the whole history: what a loop without a cache of its own does."""
+
+    def __init__(self, engine: TorchEngine) -> None:
+        self.model, self.stop_ids, self.pad_id = engine.model, engine.stop_ids, engine.pad_id
+        self.suppressed = torch.nonzero(engine.bias).flatten().tolist()
+        self.rows_of: list[list[int]] = []
+        self.temperature = 1.0
+
+    def start(
+        self, prompts: Sequence[Sequence[int]], *, temperature: float, seed: int, episodes: Sequence[int] | None = None
+    ) -> GenerateEngine:
+        """See `Engine.start`; it draws from the global generator, as `generate` does."""
+        torch.manual_seed(seed)
+        self.rows_of, self.temperature = [list(prompt) for prompt in prompts], temperature
+        return self
+
+    def rows(self, tokens: int) -> int:
+        """See `Engine.rows`: no bound."""
+        return 1 << 30
+
+    def join(self, prompts: Sequence[Sequence[int]], episodes: Sequence[int]) -> None:
+        """See `Session.join`."""
+        self.rows_of += [list(prompt) for prompt in prompts]
+
+    def close(self) -> None:
+        """See `Session.close`."""
+
+    def reply(self, limits: Sequence[int]) -> list[Sampled]:
+        """See `Session.reply`; log-probs are 0."""
+        width = max(map(len, self.rows_of))
+        padding = [width - len(row) for row in self.rows_of]
+        ids = torch.tensor([[self.pad_id] * pad + row for pad, row in zip(padding, self.rows_of, strict=True)])
+        config = GenerationConfig(
+            do_sample=True,
+            temperature=self.temperature,
+            top_k=0,
+            max_new_tokens=max(limits),
+            eos_token_id=list(self.stop_ids),
+            pad_token_id=self.pad_id,
+            suppress_tokens=self.suppressed or None,
+        )
+        mask = (torch.arange(width) >= torch.tensor(padding)[:, None]).long()
+        with torch.inference_mode():
+            written = self.model.generate(ids, attention_mask=mask, generation_config=config)[:, width:].tolist()
+        replies = []
+        for row, tokens, limit in zip(self.rows_of, written, limits, strict=True):
+            stops = [place + 1 for place, token in enumerate(tokens) if token in self.stop_ids]
+            reply = tokens[: min([limit, *stops[:1]])]
+            row += reply
+            replies.append(Sampled(reply, [0.0] * len(reply)))
+        return replies
+
+    def feed(self, rows: Sequence[int], ids: Sequence[Sequence[int]]) -> None:
+        """See `Session.feed`."""
+        self.rows_of = [self.rows_of[row] + list(new) for row, new in zip(rows, ids, strict=True)]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measures and prints; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.rollout", description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("--runs", type=int, default=5, metavar="N", help="runs to take the median of (default 5)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here")
+    arguments = parser.parse_args(argv)
+    config = with_settings(Config(), {**recipe(GAME), "game": GAME})
+    agent = _warm(config)
+    print("Sampled tokens a second, batch 256, one thread:")
+    results: dict[str, Any] = {"default": _compare(agent, config, arguments.runs, "the default game, after imitation")}
+    untrained = Agent.build(config)  # its replies are never valid, so every episode takes all its turns
+    for turns in TURNS:
+        longer = replace(config, turns=replace(config.turns, max_turns=turns, max_actions=100))
+        title = f"{turns} turns, untrained" if turns > 1 else "1 turn, untrained"
+        results[f"turns {turns}"] = _compare(replace(untrained, config=longer), longer, arguments.runs, title)
+    # results["adapter"] = _adapter(config)
+    if arguments.json is not None:
+        arguments.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    return 0
+
+
+def _warm(config: Config) -> Agent:
+    """A model that answers in the right form, by imitating some of the run's demonstrations once."""
+    agent = Agent.build(config)
+    seeds = np.random.default_rng(0).integers(2**62, size=DEMONSTRATIONS)
+    instances = [Instance(int(seed), index) for index, seed in enumerate(seeds)]
+    rows = demonstrate(agent.processes("train", 1)[0], instances, config.demonstrations, seed=0)
+    optimiser = torch.optim.AdamW(agent.model.parameters(), lr=config.warm_start.learning_rate)
+    batches = [rows[start : start + config.warm_start.batch] for start in range(0, len(rows), config.warm_start.batch)]
+    imitate(agent.model, optimiser, batches, agent.engine.bias)
+    return agent
+
+
+def _compare(agent: Agent, config: Config, runs: int, title: str) -> dict[str, float]:
+    """Tokens a second of both, by turns; the first run of each only warms up."""
+    settings = config.training
+    processes = agent.processes("train", settings.groups * settings.members)
+    instances = group(range(settings.groups), settings.members)
+    engines: dict[str, Engine] = {"engine": agent.engine, "generate": GenerateEngine(agent.engine)}
+    rates: dict[str, list[float]] = {name: [] for name in engines}
+    turns = 0.0
+    for run in range(runs + 1):
+        for name, engine in engines.items():
+            begun = time.process_time()
+            played = play(engine, processes, instances, temperature=settings.temperature, seed=run)
+            spent = time.process_time() - begun
+            if run:
+                rates[name].append(sum(int(t.sampled.sum()) for t in played) / spent)
+            turns = float(np.mean([len(t.turn_ends) for t in played]))
+    found = {name: statistics.median(values) for name, values in rates.items()}
+    found |= {"ratio": found["engine"] / found["generate"], "turns": turns}
+    print(
+        f"{title}: engine {found['engine']:,.0f}, generate {found['generate']:,.0f}, ratio {found['ratio']:.2f} "
+        f"({turns:.1f} turns an episode)",
+        flush=True,
+    )
+    return found
+
+
+def _adapter(config: Config) -> dict[str, float]:
+    """The share of a training iteration that is neither the model's forward nor its backward passes."""
+    from ragen_agent.local.train import Run
+
+    short = replace(config, training=replace(config.training, iterations=8))
+    short = replace(short, demonstrations=replace(config.demonstrations, episodes=DEMONSTRATIONS))
+    with tempfile.TemporaryDirectory() as folder:
+        run = Run(short, RunFolder.create(Path(folder) / "run", short), Display())
+        run.warm_start()
+        before = run.agent.engine.work.seconds
+        run.reinforce()
+        metrics = read_json_lines(run.folder.metrics)
+        decoding = run.agent.engine.work.seconds - before
+        sampled = [m["reply_tokens"] for m in metrics]
+    assert sampled
+    seconds = sum(m["seconds"] for m in metrics)
+    rollouts = sum(m["rollout_s"] for m in metrics)
+    share = (rollouts - decoding) / seconds
+    print(f"adapter (chat, parsing, games, bookkeeping): {100 * share:.1f} % of an iteration of {seconds / 8:.2f} s")
+    return {"share": share, "iteration_s": seconds / len(metrics), "rollout_s": rollouts / len(metrics)}
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,204 @@
+"""Recorded replies read by another parser or paid by another reward, without asking the model again.
+
+The game is replayed from what the other parser reads. As long as it reads the actions that were played, the model was
+shown just these boards, and its replies stand. Where it reads others, the episode leaves the record: this turn is
+played as it reads; if the game or a budget ends with it, the outcome is known, and otherwise what the model would have
+said next is not. Such an episode is *unknown*: it is left out of the new score, listed by name, and the success rate is
+given between two bounds, with all unknown episodes failed and with all solved.
+
+The messages tell the model the reward of its last turn. Where another reading changes that number, the replies are kept
+as answers to the message of old, and the episode is counted as *reworded*.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from ragen_gym.bench.plan import episode_key
+from ragen_gym.bench.records import EpisodeRecord, TurnRecord
+from ragen_gym.bench.replay import Replay, ReplayedTurn, Stage
+from ragen_gym.bench.rescoring import Rescoring
+from ragen_gym.bench.run import Run
+from ragen_gym.bench.run_folder import EpisodeLog, RunFolder, write_whole
+from ragen_gym.bench.score import score
+
+__all__ = ["Rescored", "Unknown", "bounds", "rescore", "save"]
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """An episode whose rest cannot be known.
+
+    Attributes:
+        split: its split.
+        index: its instance.
+        rollout: its rollout.
+        turn: the turn, from 1, that reads as other actions than were played.
+        played: what was played there.
+        read: what the other parser reads.
+        turns: how many turns were recorded in all.
+        success: how the episode ended as it was played.
+    """
+
+    split: str
+    index: int
+    rollout: int
+    turn: int
+    played: tuple[str, ...]
+    read: tuple[str, ...]
+    turns: int
+    success: bool
+
+    def __str__(self) -> str:
+        played, read = (", ".join(names) or "nothing" for names in (self.played, self.read))
+        return f"{self.split}/{self.index}/{self.rollout}: turn {self.turn} reads {read} where {played} was played"
+
+
+@dataclass(frozen=True)
+class Rescored:
+    """A run in another reading.
+
+    Attributes:
+        identity: of the new run, for its ``run.json``.
+        records: the episodes whose outcome is known, under new keys.
+        unknown: the others.
+        changed: episodes among `records` that read as other actions in their last turn, so that it ended them.
+        reworded: episodes among `records` in which the model would have been told another reward.
+    """
+
+    identity: dict[str, Any]
+    records: tuple[EpisodeRecord, ...]
+    unknown: tuple[Unknown, ...]
+    changed: int
+    reworded: int
+
+
+def rescore(run: Run, rescoring: Rescoring, progress: Callable[[int], None] = lambda done: None) -> Rescored:
+    """Read the replies of a run in another way.
+
+    Episodes of an agent that moves have no replies, and failures of the infrastructure no outcome: both stay as they
+    are.
+
+    Args:
+        run: see `load_run`.
+        rescoring: what is changed.
+        progress: is told how many episodes are done.
+
+    Raises:
+        ValueError: a record is not of the run's suite, or a parser returns something else than a `Reply`.
+    """
+    identity = _identity(run, rescoring)
+    stages = {split.name: (Stage(split), rescoring.reading(split)) for split in run.suite.splits}
+    records, unknown, changed, reworded = [], [], 0, 0
+    for done, record in enumerate(run.records, 1):
+        if record.split not in stages:
+            raise ValueError(f"suite {run.suite.name} has no split {record.split!r}: verify the run first.")
+        stage, reading = stages[record.split]
+        replay = stage.replay(record, reading)
+        if replay.left_at is not None and not replay.over and record.counted:
+            unknown.append(_unknown(record, replay))
+        else:
+            records.append(_record(record, replay, episode_key(identity, record.split, record.index, record.rollout)))
+            changed += replay.left_at is not None
+            # The reward of the last turn is told in no message that was answered.
+            reworded += any(_pays_anew(*pair) for pair in zip(record.turns[:-1], replay.turns[:-1], strict=False))
+        progress(done)
+    return Rescored(identity, tuple(records), tuple(unknown), changed, reworded)
+
+
+def bounds(rescored: Rescored) -> dict[str, dict[str, Any]]:
+    """For each split: episodes that count and are known, those unknown, and success if all of these fail or succeed."""
+    names = dict.fromkeys([*(record.split for record in rescored.records), *(each.split for each in rescored.unknown)])
+    found = {}
+    for name in names:
+        known = [record for record in rescored.records if record.split == name and record.counted]
+        unknown = sum(each.split == name for each in rescored.unknown)
+        solved, total = sum(record.success for record in known), len(known) + unknown
+        found[name] = {
+            "known": len(known),
+            "unknown": unknown,
+            "rate": solved / len(known) if known else None,
+            "least": solved / total if total else None,
+            "most": (solved + unknown) / total if total else None,
+        }
+    return found
+
+
+def _record(record: EpisodeRecord, replay: Replay, key: str) -> EpisodeRecord:
+    """The record in the new reading; a turn that was not played again, after a failure, is none of it."""
+    turns = tuple(_turn(old, new) for old, new in zip(record.turns, replay.turns, strict=False))
+    same = replace(record, key=key, turns=turns, total_reward=replay.total_reward)
+    if record.failure is not None and not replay.over:
+        return same
+    return replace(
+        same,
+        success=replay.success,
+        terminated=replay.terminated,
+        truncated=replay.truncated,
+        last_board=replay.last_board,
+        failure=None,
+        detail="",
+    )
+
+
+def _turn(old: TurnRecord, new: ReplayedTurn) -> TurnRecord:
+    if new.reply is None:
+        return old
+    problem = None if new.reply.problem is None else str(new.reply.problem)
+    return replace(old, actions=new.actions, reward=new.reward, problem=problem)
+
+
+def _pays_anew(old: TurnRecord, new: ReplayedTurn) -> bool:
+    return new.reply is not None and f"{old.reward:g}" != f"{new.reward:g}"  # as the messages write it
+
+
+def _unknown(record: EpisodeRecord, replay: Replay) -> Unknown:
+    assert replay.left_at is not None
+    turn, old = replay.turns[replay.left_at], record.turns[replay.left_at]
+    played, read = (tuple(turn.names[action] for action in each) for each in (old.actions, turn.actions))
+    place = record.split, record.index, record.rollout
+    return Unknown(*place, replay.left_at + 1, played, read, len(record.turns), record.success)
+
+
+def _identity(run: Run, rescoring: Rescoring) -> dict[str, Any]:
+    """That of the run, and what it was rescored by: so no session of the run can be taken for one of the new one."""
+    if "rescored" in run.info["settings"]:
+        raise ValueError(f"{run.path} was rescored already: rescore the run that was played.")
+    same = {name: value for name, value in run.info.items() if name not in ("sessions", "settings")}
+    by = {name: value for name, value in asdict(rescoring).items() if value is not None}
+    how = ", ".join(f"{name}={value}" for name, value in by.items()) or "as it was"
+    rescored = {"agent": run.info["agent"], "by": by}
+    return {**same, "agent": f"{run.agent} ({how})", "settings": {**run.info["settings"], "rescored": rescored}}
+
+
+def save(run: Run, rescored: Rescored, path: Path) -> None:
+    """Write a rescored run as a folder that reports and `verify` read as any other, with its ``unknown.jsonl``.
+
+    Args:
+        run: what was rescored.
+        rescored: see `rescore`.
+        path: the new folder; it appears whole or not at all.
+
+    Raises:
+        ValueError: there is something at ``path``.
+    """
+    if path.exists():
+        raise ValueError(f"{path} exists: choose another folder for the rescored run.")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as parent:
+        folder = RunFolder(Path(parent) / path.name)
+        for session in run.info["sessions"]:
+            folder.begin(rescored.identity, session)
+        with EpisodeLog(folder.episodes) as log:
+            for record in rescored.records:
+                log.append(record)
+        lines = (json.dumps(asdict(each), ensure_ascii=False) for each in rescored.unknown)
+        write_whole(folder.path / "unknown.jsonl", "".join(f"{line}\n" for line in lines))
+        if rescored.records:
+            folder.write_summary(score(run.suite, rescored.records, rescored.identity["agent"]))
+        folder.path.rename(path)
