@@ -88,6 +88,9 @@ class Scripted:
     def feed(self, rows: Sequence[int], ids: Sequence[Sequence[int]]) -> None:
         assert len(rows) == len(ids) == 1
 
+    def close(self) -> None:
+        pass
+
 
 def alone(process: TokenMDP, generate: Any, seed: int = 5, **limits: float) -> Trajectory:
     return asyncio.run(
