@@ -96,6 +96,7 @@ class Training:
     as `starpo_s` says. The formulas and their papers are in `ragen_agent.algo`.
 
     `algo`: ppo (with a critic), or a rule by which episodes are compared: `algo.NORMALISATIONS`.
+    `shared_noise`: whether the members of a group meet the same luck, as in the paper's code, or each has its own.
     `filter`: a rule of `algo.FILTERS`; `keep` is its amount. `filter_by`: reward, entropy or length of the episodes.
     `filter_statistic`: std or variance. `reweight`: 0, or the power of the spread by which groups are weighed.
     `updates`: passes over one batch of rollouts (Online-k). `replay`: how many earlier iterations' kept episodes each
@@ -113,6 +114,7 @@ class Training:
     iterations: int = 60
     groups: int = 32
     members: int = 8
+    shared_noise: bool = False
     filter: str = ""
     filter_by: str = "reward"
     filter_statistic: str = "std"

@@ -19,7 +19,7 @@ from ragen_agent.local.critic import Critic
 from ragen_agent.local.display import Display
 from ragen_agent.local.evaluation import without_failed
 from ragen_agent.local.players import Players
-from ragen_agent.local.reinforce import Policy, update
+from ragen_agent.local.reinforce import Policy, Targets, update
 from ragen_agent.local.replay import Kept, Replay
 from ragen_agent.local.run_folder import RunFolder
 from ragen_agent.local.scoring import Scored, rewarded, score
@@ -90,6 +90,7 @@ class Reinforcement:
         figures = self.watch.before_update(self.policy, learned, scored, self.iteration)
         rows = scored.kept.flatten().nonzero().flatten().tolist()
         measured: dict[str, float] = {"train_tokens": 0}
+        taught: list[Targets] = []
         kept = self.replay.joined(Kept.of(learned, scored) if rows and not self.still else Kept.none())
         if rows and not self.still:
             measured = update(
@@ -99,6 +100,7 @@ class Reinforcement:
                 settings,
                 derive(seed, MINIBATCHES, self.iteration),
                 kept.weights if settings.reweight else None,
+                taught.append,
             )
         self.spent += ROLLOUT_COST * sum(len(t.ids) for t in played) + int(measured["train_tokens"])
         record: dict[str, Any] = {
@@ -118,8 +120,33 @@ class Reinforcement:
         }
         record |= self.watch.after_update(record)
         record |= {"diagnostics_s": self.watch.take_costs(), "seconds": time.monotonic() - started}
-        shown = [{"phase": "train", "iteration": self.iteration, **t.to_dict()} for t in played[:SHOWN]]
+        shown = self._shown(played, rows, taught)
         return record, shown
+
+    def _shown(self, played: list[Trajectory], rows: list[int], taught: list[Targets]) -> list[dict[str, Any]]:
+        """The first episodes of the iteration and those of the group it learned most from: its best and its worst.
+
+        Beside the trajectory: `noise_seed`, by which it can be played again; `kept`, whether it was learned from; and
+        if so `advantages`, of its sampled tokens.
+        """
+        instances = self.players.instances(self.iteration)
+        places = list(range(min(SHOWN, len(played))))
+        if rows:
+            returns = np.array([t.total_reward for t in played]).reshape(-1, self.config.training.members)
+            groups = sorted({row // self.config.training.members for row in rows})
+            best = max(groups, key=lambda index: float(returns[index].std()))
+            mine = [row for row in rows if row // self.config.training.members == best]
+            ends = (max(mine, key=returns.ravel().__getitem__), min(mine, key=returns.ravel().__getitem__))
+            places = list(dict.fromkeys([*places, *ends]))
+        shown = []
+        for place in places:
+            record: dict[str, Any] = {"phase": "train", "iteration": self.iteration, **played[place].to_dict()}
+            record |= {"noise_seed": instances[place].noise_seed, "kept": place in rows}
+            if place in rows and taught:
+                advantages = taught[0]["advantages"][rows.index(place), : len(played[place].ids)].cpu()
+                record["advantages"] = [round(a, 4) for a in advantages[played[place].sampled].tolist()]
+            shown.append(record)
+        return shown
 
     def _save(self, wall_s: float) -> None:
         state = {name: part.state_dict() for name, part in _parts(self.policy).items()}

@@ -9,7 +9,7 @@ import numpy as np
 from ragen_agent.config import Config
 from ragen_agent.local.agent import Agent, derive
 from ragen_agent.local.mixture import draw_games, games_at
-from ragen_agent.rollout import group
+from ragen_agent.rollout import Instance, group
 from ragen_agent.token_mdp import TokenMDP, Trajectory
 
 __all__ = ["Players"]
@@ -31,8 +31,7 @@ class Players:
             the trajectories, and the name of each group's game.
         """
         settings, seed = self.config.training, self.config.seed
-        rng = np.random.default_rng(derive(seed, LEVELS, iteration))
-        instances = group([int(s) for s in rng.integers(2**62, size=settings.groups)], settings.members)
+        instances = self.instances(iteration)
         shares = games_at(self.config, iteration)
         chosen = draw_games(shares, seed, iteration, settings.groups)
         self._processes = [(c, p) for c, p in self._processes if any(share.config == c for share in shares)]
@@ -50,6 +49,15 @@ class Players:
                 )
                 played.update(zip(places, episodes, strict=True))
         return [played[place] for place in range(len(instances))], [shares[i].config.game for i in chosen]
+
+    def instances(self, iteration: int) -> list[Instance]:
+        """What an iteration plays, a group's members side by side."""
+        settings, seed = self.config.training, self.config.seed
+        rng = np.random.default_rng(derive(seed, LEVELS, iteration))
+        instances = group([int(s) for s in rng.integers(2**62, size=settings.groups)], settings.members)
+        if settings.shared_noise:
+            instances = [replace(instance, noise_seed=instance.seed) for instance in instances]
+        return instances
 
     def _of(self, config: Config) -> list[TokenMDP]:
         found = [processes for settings, processes in self._processes if settings == config]

@@ -49,6 +49,7 @@ def update(
     settings: Training,
     seed: int,
     weights: Tensor | None = None,
+    seen: Callable[[Targets], None] | None = None,
 ) -> dict[str, float]:
     """Gradient steps on the kept trajectories.
 
@@ -59,6 +60,7 @@ def update(
         settings: `Training`.
         seed: of the minibatches.
         weights: float (rows,), with which PPO multiplies its advantages; None for none.
+        seen: is told the targets before the first step.
 
     Returns:
         Means over the steps: entropy (nats a token), grad_norm (before clipping), clip_fraction, approx_kl, with a
@@ -68,6 +70,8 @@ def update(
     """
     batch = Batch.of(trajectories, policy.bias.device)
     targets = targets_of(policy, batch, trajectories, advantages, settings, weights)
+    if seen is not None:
+        seen(targets)
     generator = torch.Generator().manual_seed(seed)
     sums: dict[str, float] = {}
     steps = tokens = skipped = 0

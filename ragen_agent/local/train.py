@@ -88,7 +88,13 @@ class Run:
         if row in self.summary:
             return
         played = play_fixed(agent or self.agent, self.instances)
-        self.folder.append(self.folder.episodes, [{"phase": row, **t.to_dict()} for t in played])
+        self.folder.append(
+            self.folder.episodes,
+            [
+                {"phase": row, **t.to_dict(), "noise_seed": instance.noise_seed}
+                for t, instance in zip(played, self.instances, strict=True)
+            ],
+        )
         self._note(row, rate_of_played(played).to_dict())
 
     def baselines(self) -> None:
