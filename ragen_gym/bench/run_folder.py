@@ -20,7 +20,7 @@ import json
 import os
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -183,9 +183,10 @@ class EpisodeLog:
     def __enter__(self) -> EpisodeLog:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         try:
-            self._sync()
+            with suppress(OSError) if kind else nullcontext():  # what has gone wrong already is the one to be told
+                self._sync()
         finally:
             os.close(self._handle)
 
