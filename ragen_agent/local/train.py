@@ -15,6 +15,7 @@ CPU core as reinforcement did, rather more than less. More imitation may spend w
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 from ragen_agent.config import Config, Demonstrations
@@ -24,9 +25,11 @@ from ragen_agent.local.display import Display
 from ragen_agent.local.evaluation import baselines, fixed_instances, play_fixed, rate_of_played, scripted_rate
 from ragen_agent.local.imitation import faultless, imitation_phase, show
 from ragen_agent.local.iterations import Reinforcement
+from ragen_agent.local.mixture import games_at
 from ragen_agent.local.plot import plot_curve
 from ragen_agent.local.run_folder import RunFolder, read_json_lines
 from ragen_agent.local.small_model import save_checkpoint
+from ragen_agent.local.watch import cost_line
 from ragen_agent.token_mdp import Trajectory
 
 __all__ = ["Run", "train"]
@@ -40,9 +43,11 @@ def train(config: Config, folder: RunFolder, display: Display) -> dict[str, Any]
     try:
         run.warm_start()
         run.measure("before")
+        run.measure_games("before")
         run.baselines()
         run.reinforce()
         run.measure("after")
+        run.measure_games("after")
         run.compare_imitation()
         return run.finish()
     except KeyboardInterrupt:
@@ -97,6 +102,22 @@ class Run:
         )
         self._note(row, rate_of_played(played).to_dict())
 
+    def measure_games(self, row: str) -> None:
+        """The same for the other games of a mixture, beside random and optimal play; into the summary's `games`."""
+        for share in games_at(self.config, 0):
+            if share.config.game == self.config.game:
+                continue
+            rates = self.summary.setdefault("games", {}).setdefault(share.config.game, {})
+            env = make_env(share.config, share.config.evaluation.split)
+            instances = fixed_instances(env, share.config.evaluation.levels)
+            if "optimal" not in rates:
+                rates.update({name: rate.to_dict() for name, rate in baselines(env, instances).items()})
+            if row not in rates:
+                rate = rate_of_played(play_fixed(replace(self.agent, config=share.config), instances))
+                rates[row] = rate.to_dict()
+                self.display.say(f"{share.config.game}, {row}: {rate}")
+            self.folder.write_summary(self.summary)
+
     def baselines(self) -> None:
         """Random and optimal play on the same levels, and the demonstrator if there is one."""
         if "optimal" not in self.summary:
@@ -143,6 +164,8 @@ class Run:
         plot_curve(metrics, self.summary, self.folder.path / "curve.png", self.config)
         self._note("wall_s", self._wall_s())
         self.display.report(self.config, self.summary, self.folder)
+        if line := cost_line(metrics):
+            self.display.say(line)
         return self.summary
 
     def _drop_unfinished(self, iteration: int) -> None:
