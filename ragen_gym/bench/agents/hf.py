@@ -72,12 +72,14 @@ class HFAgent:
         dtype: str = "",
         template: Mapping[str, Any] | None = None,
     ) -> None:
+        self.name = f"hf:{path}"
+        if path.startswith((".", "/", "~")) and not Path(path).is_dir():  # else it may be a name on the Hub
+            raise ValueError(f"{self.name}: there is no such folder.")
         try:
             import torch
             import transformers
         except ImportError as error:
             raise ImportError("hf: agents need transformers and torch: pip install 'ragen-gym[agent]'") from error
-        self.name = f"hf:{path}"
         check_number(self.name, "max_tokens", max_tokens, 1, whole=True)
         check_number(self.name, "batch", batch, 1, whole=True)
         self._device = device or ("cuda" if torch.cuda.is_available() else "cpu")
