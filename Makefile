@@ -42,9 +42,10 @@ test: $(VENV)/.test.installed ## Run the tests
 	@echo 'test: running the tests with pytest on two processes'
 	@SDL_VIDEODRIVER=dummy SDL_AUDIODRIVER=dummy MPLBACKEND=Agg $(BIN)/python -m pytest -n 2 $(ARGS)
 
+# Warnings of the libraries in that environment are shown and fail nothing: they are not ours to mend.
 test-openrlhf: $(OPENRLHF)/.installed ## Train a small model on real Ray, vLLM and DeepSpeed, without a GPU
 	@echo 'test-openrlhf: running tests/openrlhf with pytest in $(OPENRLHF)'
-	@$(OPENRLHF)/bin/python -m pytest tests/openrlhf $(ARGS)
+	@$(OPENRLHF)/bin/python -m pytest -W default tests/openrlhf $(ARGS)
 
 lint: $(VENV)/.dev.installed ## Check style and formatting, changing nothing
 	@echo 'lint: checking style and formatting with ruff'

@@ -69,7 +69,7 @@ class AgentExecutor(AgentExecutorBase):  # type: ignore[misc]
             process,
             partial(self._generate, llm_engine, sampling_params),
             seed=row.seed,
-            noise_seed=row.noise(config.seed, member),
+            noise_seed=row.noise(config.seed, member, config.training.shared_noise),
             request_seed=lambda turn: row.request(config.seed, member, turn),
             generation_timeout=settings.generation_timeout,
             environment_timeout=settings.environment_timeout,

@@ -58,10 +58,12 @@ class Row:
         except (TypeError, ValueError) as error:
             raise ValueError(f"the label {label!r} is not a row of a seed list: {error}.") from error
 
-    def noise(self, seed: int, member: int) -> int:
-        """The noise seed of one member of the group, for the run's `seed`."""
+    def noise(self, seed: int, member: int, shared: bool = False) -> int:
+        """The noise seed of one member of the group, for the run's `seed`; `shared` is `Training.shared_noise`."""
         if self.noise_seed is not None:
             return self.noise_seed
+        if shared:
+            return self.seed
         return derive(seed, NOISE, self.iteration, self.prompt, member)
 
     def request(self, seed: int, member: int, turn: int) -> int:

@@ -106,7 +106,7 @@ def alone(process: TokenMDP, generate: Any, seed: int = 5, **limits: float) -> T
     )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(data=st.data(), seed=st.integers(0, 2**40))
 def test_equal_tokens_give_equal_trajectories_on_both_backends(agent: Agent, data: st.DataObject, seed: int) -> None:
     text = st.sampled_from(["<answer>Up</answer>", "<think></think><answer>Down || Left</answer>", "Right", ""])

@@ -77,7 +77,10 @@ def played(response: dict[str, Any]) -> Trajectory:
 
 
 def right(agent: Agent) -> list[int]:
-    return [*agent.tokenizer.encode("<answer>Right</answer>", add_special_tokens=False), agent.chat.end_id]
+    return [
+        *agent.tokenizer.encode("<think></think><answer>Right</answer>", add_special_tokens=False),
+        agent.chat.end_id,
+    ]
 
 
 def test_requests_have_parameters_of_their_own(executor: AgentExecutor, agent: Agent) -> None:

@@ -58,6 +58,9 @@ def test_every_member_has_its_own_luck_and_every_reply_its_own_seed() -> None:
     rows = list(train_rows(CONFIG))
     luck = {row.noise(seed, member) for seed in (0, 1) for row in rows for member in range(4)}
     assert len(luck) == 2 * len(rows) * 4
+    assert {row.noise(seed, member, True) for seed in (0, 1) for row in rows[:1] for member in range(4)} == {
+        rows[0].seed
+    }
     asked = {row.request(0, member, turn) for row in rows for member in range(4) for turn in range(3)}
     assert len(asked) == len(rows) * 12
     assert luck.isdisjoint(asked)
