@@ -68,6 +68,10 @@ def load_runs(paths: Sequence[str | Path], suite: str | Path | None = None) -> l
                 f"{run.path} played {run.suite.name} ({run.suite.hash}) and {runs[0].path} {runs[0].suite.name} "
                 f"({runs[0].suite.hash}): a report is of one suite; write one for each."
             )
+    folders = [run.path.resolve() for run in runs]
+    for place, folder in enumerate(folders):
+        if folder in folders[:place]:
+            raise ValueError(f"the run {runs[place].path} is named twice: name each once.")
     names = [run.agent for run in runs]
     told = [run.agent if names.count(run.agent) == 1 else f"{run.agent} ({run.path.name})" for run in runs]
     if len(set(told)) < len(told):

@@ -40,12 +40,17 @@ def heading(record: EpisodeRecord, agent: str, over: int | None, name: str) -> d
     """
     rollout = f", rollout {record.rollout}" if record.rollout else ""
     turns, moves = len(record.turns), sum(len(turn.actions) for turn in record.turns)
-    said = [f"{turns} turn{'s' * (turns != 1)}"] if any(turn.reply is not None for turn in record.turns) else []
-    said.append(f"{moves} move{'s' * (moves != 1)}" + (f", {over} over optimal" if over and over > 0 else ""))
+    if over and over > 0:
+        note = f"{moves} moves, {over} over optimal"
+    else:
+        replies = any(turn.reply is not None for turn in record.turns)
+        note = f"{turns} turn{'s' * (turns != 1)} · " * replies + f"{moves} move{'s' * (moves != 1)}"
+    if not record.counted:
+        note = str(record.failure).replace("_", " ")
     return {
         "id": name,
         "title": f"{record.split} {record.index}{rollout}",
-        "note": f"{agent} · {' · '.join(said) if record.counted else str(record.failure).replace('_', ' ')}",
+        "note": f"{agent} · {note}",
         "tags": tags(record, over),
         "fields": {"agent": agent, "split": record.split},
         "pair": f"{record.split}/{record.index}/{record.rollout}",

@@ -1,6 +1,6 @@
 """Pictures of a report for the documentation: ``python -m ragen_gym.bench.report.pictures renders``.
 
-Two scripted players, who need no model, play the suite `smoke`; the page of their runs is photographed in Chromium
+Two scripted players, who need no model, play the suite `ragen-v1`; the page of their runs is photographed in Chromium
 through Playwright, which the extra ``test`` brings.
 """
 
@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -24,7 +25,11 @@ from ragen_gym.bench.score import score
 from ragen_gym.bench.suites import load_suite
 from ragen_gym.envs.turn import TurnEnv
 
-__all__ = ["Scripted", "main", "make_page", "photograph"]
+__all__ = ["BROWSERS", "Scripted", "main", "make_page", "photograph"]
+
+
+#: Programs that are Chromium, where Playwright has none of its own.
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
 class Scripted:
@@ -78,10 +83,10 @@ def _plan(env: TurnEnv, moves: int) -> list[int]:
 
 def make_page(folder: Path) -> Path:
     """The report of both players, in ``folder``."""
-    suite = load_suite("smoke")
+    suite = load_suite("ragen-v1")
     players = Scripted("careful", 0.92, 0.97), Scripted("hasty", 0.6, 0.8, seed=1)
     for player in players:
-        run_suite(suite, player, folder / player.name, Request(rollouts=4))
+        run_suite(suite, player, folder / player.name, Request())
     runs = load_runs([folder / player.name for player in players])
     summaries = [score(suite, run.records, run.agent) for run in runs]
     first, second = ((run.agent, run.records) for run in runs)
@@ -90,33 +95,37 @@ def make_page(folder: Path) -> Path:
     return path
 
 
-def photograph(path: Path, out: Path) -> Iterator[Path]:
-    """Pictures of the page at ``path``: its upper part, and its viewer in the middle of an episode."""
-    from playwright.sync_api import sync_playwright
-
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        sheet = browser.new_page(viewport={"width": 1240, "height": 1000}, reduced_motion="reduce")
-        sheet.goto(path.as_uri())
-        sheet.wait_for_selector(".rv-turn")
-        sheet.screenshot(path=out / "benchmark_report.png")
-        yield out / "benchmark_report.png"
-        sheet.locator(".rv").scroll_into_view_if_needed()
-        sheet.get_by_role("option").nth(3).click()
-        for _ in range(3):
-            sheet.keyboard.press("ArrowRight")
-        sheet.locator(".rv").screenshot(path=out / "benchmark_viewer.png")
-        yield out / "benchmark_viewer.png"
-        browser.close()
+def photograph(browser: Any, path: Path, out: Path) -> Iterator[Path]:
+    """Pictures of the page at ``path`` in a browser of Playwright's: its upper part, and its viewer in mid-episode."""
+    sheet = browser.new_page(viewport={"width": 1240, "height": 1180}, reduced_motion="reduce", color_scheme="light")
+    sheet.goto(path.as_uri())
+    sheet.wait_for_selector(".rv-turn")
+    sheet.screenshot(path=out / "benchmark_report.png")
+    yield out / "benchmark_report.png"
+    sheet.locator(".rv-row").nth(2).click()
+    sheet.locator(".rv-head").click()  # where no ring of the focus distracts
+    for _ in range(3):
+        sheet.keyboard.press("ArrowRight")
+    sheet.locator(".rv-turn.current summary").click()
+    sheet.mouse.move(0, 0)
+    sheet.locator(".rv").screenshot(path=out / "benchmark_viewer.png")
+    yield out / "benchmark_viewer.png"
+    sheet.close()
 
 
 def main(arguments: Sequence[str]) -> int:
     """Write both pictures into the folder that is named, or into ``renders``."""
+    from playwright.sync_api import sync_playwright
+
     out = Path(arguments[0] if arguments else "renders")
+    executable = next(filter(None, map(shutil.which, BROWSERS)), None)
     with tempfile.TemporaryDirectory() as folder:
-        for picture in photograph(make_page(Path(folder)), out):
-            print(picture)
+        path = make_page(Path(folder))  # before Playwright, which keeps an event loop running
+        with sync_playwright() as playwright:
+            browser = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
+            for picture in photograph(browser, path, out):
+                print(picture)
+            browser.close()
     return 0
 
 

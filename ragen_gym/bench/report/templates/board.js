@@ -76,9 +76,8 @@ class Board {
   paint(x, y, names) {
     const key = `${x},${y}`, look = names.join();
     if (this.on.get(key)?.look === look) return;
-    this.on.get(key)?.cell.remove();
     const cell = svg("g", {}, ...names.map((name) => sprite(name, x * 100, y * 100)));
-    this.ground.append(cell);
+    if (this.on.has(key)) this.on.get(key).cell.replaceWith(cell); else this.ground.append(cell);
     this.on.set(key, {look, cell});
   }
 
