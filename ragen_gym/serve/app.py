@@ -31,7 +31,7 @@ _OPERATIONS = ("state", "reset", "step", "turn", "batch_reset", "batch_step", "r
 G = TypeVar("G", bound=Grain)
 R = TypeVar("R", requests.ResetRequest, requests.BatchResetRequest)
 
-router = APIRouter()
+router = APIRouter(generate_unique_id_function=lambda route: route.name)
 
 
 def create_app(limits: Limits | None = None, token: str | None = None) -> FastAPI:
@@ -50,64 +50,14 @@ def create_app(limits: Limits | None = None, token: str | None = None) -> FastAP
             yield
 
     gate = Middleware(Gate, limits=limits, token=token, clock=now)
-    app = FastAPI(
-        lifespan=lifespan,
-        middleware=[gate],
-        redoc_url=None,
-        generate_unique_id_function=lambda route: route.name,
-        **describe(limits),
-    )
+    app = FastAPI(lifespan=lifespan, middleware=[gate], redoc_url=None, **describe(limits))
     app.state.service = service
-    app.include_router(router)
+    app.router.routes.extend(router.routes)  # an included router would look for every request's route twice
     install_error_handlers(app, token is not None)
     return app
 
 
-@router.get("/", include_in_schema=False)
-async def front() -> Response:
-    """To the page that says how to use it."""
-    return RedirectResponse("/docs")
-
-
-@router.get("/health", responses=said(answers.Health), tags=["server"])
-async def health(request: Request) -> Response:
-    """Whether the server runs, and how full it is."""
-    store = _service(request).store
-    return _json({"status": "ok", "version": __version__, "sessions": len(store), "envs": store.envs})
-
-
-@router.get("/envs", responses=said(list[answers.Listed]), tags=["server"])
-async def envs() -> Response:
-    """The games, with their knobs, presets and vocabularies."""
-    return _json([_listed(row) for row in TABLE.values()])
-
-
-@router.post(
-    "/sessions",
-    status_code=201,
-    responses=said(answers.Created, 201, body=True, also=(501, 503), then=_OPERATIONS),
-    tags=["sessions"],
-)
-async def create(request: Request, body: requests.CreateRequest) -> Response:
-    """Make an environment of single moves, one of whole replies, or a batch."""
-    made = await _service(request).create(body, client_of(request.scope))
-    return Response(made, 201, media_type=_JSON)
-
-
-@router.get("/sessions/{session}", responses=said(answers.State, also=(404, 422, 503)), tags=["sessions"])
-async def state(request: Request, session: SessionId) -> Response:
-    """A session as it stands: boards, levels, conversation."""
-    return Response(await _service(request).state(session), media_type=_JSON)
-
-
-@router.post(
-    "/sessions/{session}/reset",
-    responses=said(answers.Reset | answers.TurnReset, body=True, also=(404, 409, 503)),
-    tags=["single environments"],
-)
-async def reset(request: Request, session: SessionId, body: requests.ResetRequest) -> Response:
-    """Start an episode: of a seed, on a level, or the next one."""
-    return await _ask(request, session, SingleGrain, lambda grain: grain.reset(_checked(body)))
+# A request's route is found by trying them in this order, so the busiest come first.
 
 
 @router.post(
@@ -131,6 +81,26 @@ async def turn(request: Request, session: SessionId, body: requests.TurnRequest)
 
 
 @router.post(
+    "/sessions/{session}/batch/step",
+    responses=said(answers.BatchStep, body=True, also=(404, 409, 503)),
+    tags=["batches"],
+)
+async def batch_step(request: Request, session: SessionId, body: requests.BatchStepRequest) -> Response:
+    """Play one move in every environment of a batch."""
+    return await _ask(request, session, BatchGrain, lambda grain: grain.step(body.actions))
+
+
+@router.post(
+    "/sessions/{session}/reset",
+    responses=said(answers.Reset | answers.TurnReset, body=True, also=(404, 409, 503)),
+    tags=["single environments"],
+)
+async def reset(request: Request, session: SessionId, body: requests.ResetRequest) -> Response:
+    """Start an episode: of a seed, on a level, or the next one."""
+    return await _ask(request, session, SingleGrain, lambda grain: grain.reset(_checked(body)))
+
+
+@router.post(
     "/sessions/{session}/batch/reset",
     responses=said(answers.BatchReset, body=True, also=(404, 409, 503)),
     tags=["batches"],
@@ -141,13 +111,21 @@ async def batch_reset(request: Request, session: SessionId, body: requests.Batch
 
 
 @router.post(
-    "/sessions/{session}/batch/step",
-    responses=said(answers.BatchStep, body=True, also=(404, 409, 503)),
-    tags=["batches"],
+    "/sessions",
+    status_code=201,
+    responses=said(answers.Created, 201, body=True, also=(501, 503), then=_OPERATIONS),
+    tags=["sessions"],
 )
-async def batch_step(request: Request, session: SessionId, body: requests.BatchStepRequest) -> Response:
-    """Play one move in every environment of a batch."""
-    return await _ask(request, session, BatchGrain, lambda grain: grain.step(body.actions))
+async def create(request: Request, body: requests.CreateRequest) -> Response:
+    """Make an environment of single moves, one of whole replies, or a batch."""
+    made = await _service(request).create(body, client_of(request.scope))
+    return Response(made, 201, media_type=_JSON)
+
+
+@router.get("/sessions/{session}", responses=said(answers.State, also=(404, 422, 503)), tags=["sessions"])
+async def state(request: Request, session: SessionId) -> Response:
+    """A session as it stands: boards, levels, conversation."""
+    return Response(await _service(request).state(session), media_type=_JSON)
 
 
 @router.get(
@@ -170,6 +148,25 @@ async def close(request: Request, session: SessionId) -> Response:
     """Close a session."""
     _service(request).close(session)
     return Response(status_code=204)
+
+
+@router.get("/envs", responses=said(list[answers.Listed]), tags=["server"])
+async def envs() -> Response:
+    """The games, with their knobs, presets and vocabularies."""
+    return _json([_listed(row) for row in TABLE.values()])
+
+
+@router.get("/health", responses=said(answers.Health), tags=["server"])
+async def health(request: Request) -> Response:
+    """Whether the server runs, and how full it is."""
+    store = _service(request).store
+    return _json({"status": "ok", "version": __version__, "sessions": len(store), "envs": store.envs})
+
+
+@router.get("/", include_in_schema=False)
+async def front() -> Response:
+    """To the page that says how to use it."""
+    return RedirectResponse("/docs")
 
 
 def _service(request: Request) -> Service:

@@ -22,7 +22,7 @@ from ragen_gym.registry import TABLE, Row, add, build_game
 from ragen_gym.seeding import Stream, episode_keys, stream_key
 from ragen_gym.serve.refusals import Refusal
 
-__all__ = ["LEVELS", "LevelCosts", "measure"]
+__all__ = ["LEVELS", "LevelCosts", "answer"]
 
 #: Levels of a trial.
 LEVELS = 32
@@ -42,42 +42,48 @@ class LevelCosts:
 
     def __init__(self, limit: float) -> None:
         self._limit = limit
-        self._known: OrderedDict[str, float] = OrderedDict()
+        self._known: OrderedDict[str, float | str] = OrderedDict()
+        self._trials: dict[str, asyncio.Task[float | str]] = {}
         self._process: asyncio.subprocess.Process | None = None
         self._lock = asyncio.Lock()
-        self._waiting = 0
 
     async def of(self, row: Row, preset: str | None, knobs: dict[str, Any], split: str | None) -> float:
         """Mean seconds of CPU time a level; infinite above the limit.
 
+        Without knobs it is a game of the table that the server was started with, which is trusted and measured here.
+
         Raises:
-            Refusal: no level meets the knobs, or too many requests wait for a trial.
+            Refusal: no level meets the knobs, or too many trials wait already.
         """
         request = {"row": asdict(row), "preset": preset, "knobs": knobs, "split": split, "limit": self._limit}
         key = json.dumps(request, sort_keys=True)
         if key in self._known:
             self._known.move_to_end(key)
-            return self._known[key]
-        if self._waiting >= _WAITING:
-            raise Refusal("busy", "many sessions with new knobs are being made at once: try again.", retry_after=2)
-        self._waiting += 1
-        try:
-            async with self._lock:
-                if key not in self._known:
-                    self._known[key] = await self._trial(key)
-                    while len(self._known) > _KEPT:
-                        self._known.popitem(last=False)
-                return self._known[key]
-        finally:
-            self._waiting -= 1
+        elif not knobs:
+            self._keep(key, await asyncio.to_thread(answer, row, preset, knobs, split, inf))
+        else:
+            await self._wait_for(key)
+        found = self._known[key]
+        if isinstance(found, str):
+            raise Refusal("bad_value", found)
+        return found
 
-    async def start(self) -> None:
-        """Have the process ready before the first request."""
-        async with self._lock:
-            await self._running()
+    async def _wait_for(self, key: str) -> None:
+        """Have the cost known after the trial of these knobs, which all who ask for them share."""
+        trial = self._trials.get(key)
+        if trial is None:
+            if len(self._trials) >= _WAITING:
+                raise Refusal("busy", "many sessions with new knobs are being made at once: try again.", retry_after=2)
+            trial = self._trials[key] = asyncio.create_task(self._trial(key))
+        self._keep(key, await asyncio.shield(trial))
+
+    def _keep(self, key: str, found: float | str) -> None:
+        self._known[key] = found
+        while len(self._known) > _KEPT:
+            self._known.popitem(last=False)
 
     async def close(self) -> None:
-        """End the process."""
+        """End the process; trials that wait for it find out that it is too slow."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -85,22 +91,21 @@ class LevelCosts:
             process.kill()
         await process.communicate()  # waits for its end, and closes its pipes
 
-    async def _trial(self, line: str) -> float:
-        process = await self._running()
-        assert process.stdin is not None
-        assert process.stdout is not None
+    async def _trial(self, line: str) -> float | str:
         try:
-            process.stdin.write(line.encode() + b"\n")
-            answer = json.loads(await asyncio.wait_for(process.stdout.readline(), _WALL))
-        except (TimeoutError, json.JSONDecodeError, ConnectionError):  # too slow, or out of memory
-            await self.close()
-            return inf
-        except asyncio.CancelledError:  # the client is gone, and the answer would be taken for the next one's
-            await self.close()
-            raise
-        if "error" in answer:
-            raise Refusal("bad_value", answer["error"])
-        return float(answer["seconds"])
+            async with self._lock:
+                process = await self._running()
+                assert process.stdin is not None
+                assert process.stdout is not None
+                try:
+                    process.stdin.write(line.encode() + b"\n")
+                    found: float | str = json.loads(await asyncio.wait_for(process.stdout.readline(), _WALL))
+                except (TimeoutError, json.JSONDecodeError, ConnectionError):  # too slow, or out of memory
+                    await self.close()
+                    return inf
+                return found
+        finally:
+            del self._trials[line]
 
     async def _running(self) -> asyncio.subprocess.Process:
         if self._process is None or self._process.returncode is not None:
@@ -122,21 +127,23 @@ class LevelCosts:
         return self._process
 
 
-def measure(row: Row, preset: str | None, knobs: dict[str, Any], split: str | None, limit: float) -> float:
-    """Mean seconds of CPU time that a level takes to generate; infinite where it is clear that it is over ``limit``.
+def answer(row: Row, preset: str | None, knobs: dict[str, Any], split: str | None, limit: float) -> float | str:
+    """Mean seconds of CPU time that a level takes to generate, or why there is none.
 
-    Raises:
-        ValueError: no level meets the knobs.
+    Infinite as soon as it is clear that it is over ``limit``.
     """
-    game = build_game(row, knobs, preset)
-    keys = episode_keys(stream_key(0, Stream.LEVEL), 0, LEVELS)
-    game.generate(keys[:1], split)  # loads what is compiled, which is no level's cost
-    began = time.process_time()
-    for i in range(LEVELS):
-        game.generate(keys[i : i + 1], split)
-        if time.process_time() - began > LEVELS * limit:
-            return inf
-    return (time.process_time() - began) / LEVELS
+    try:
+        game = build_game(row, knobs, preset)
+        keys = episode_keys(stream_key(0, Stream.LEVEL), 0, LEVELS)
+        game.generate(keys[:1], split)  # loads what is compiled, which is no level's cost
+        began = time.thread_time()
+        for i in range(LEVELS):
+            game.generate(keys[i : i + 1], split)
+            if time.thread_time() - began > LEVELS * limit:
+                return inf
+        return (time.thread_time() - began) / LEVELS
+    except (ValueError, MemoryError) as error:
+        return str(error)
 
 
 def _serve() -> None:
@@ -147,12 +154,9 @@ def _serve() -> None:
     print(_READY, flush=True)
     for line in sys.stdin:
         request = json.loads(line)
-        try:
-            row = Row(**request.pop("row"))
-            add(row)
-            print(json.dumps({"seconds": measure(row, **request)}), flush=True)  # Infinity is JSON to Python
-        except (ValueError, MemoryError) as error:
-            print(json.dumps({"error": str(error)}), flush=True)
+        row = Row(**request.pop("row"))
+        add(row)
+        print(json.dumps(answer(row, **request)), flush=True)  # Infinity is JSON to Python
 
 
 if __name__ == "__main__":

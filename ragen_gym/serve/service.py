@@ -59,14 +59,13 @@ class Service:
     async def running(self) -> AsyncIterator[None]:
         """From the first request to the last."""
         await self._work.warm_up()
-        tasks = [asyncio.create_task(self._sweep()), asyncio.create_task(self._costs.start())]
+        sweeping = asyncio.create_task(self._sweep())
         try:
             yield
         finally:
-            for task in tasks:
-                task.cancel()
-                with suppress(asyncio.CancelledError):
-                    await task
+            sweeping.cancel()
+            with suppress(asyncio.CancelledError):
+                await sweeping
             await self._costs.close()
             self.store.close_all()
             self._work.close()

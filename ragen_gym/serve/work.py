@@ -20,10 +20,12 @@ T = TypeVar("T")
 
 _THREADS, _WAITING = 4, 4096
 
+_encoder = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
+
 
 def encode(answer: Any) -> bytes:
     """JSON in ASCII, so that even half a surrogate pair can be sent back to whoever sent it."""
-    return json.dumps(answer, separators=(",", ":"), allow_nan=False).encode()
+    return _encoder.encode(answer).encode()
 
 
 class Work:

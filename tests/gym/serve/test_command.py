@@ -18,24 +18,10 @@ import pytest
 from ragen_gym.commands import serve
 from ragen_gym.serve import RemoteEnv, RemoteTurnEnv, ServerRefused, ServerUnreachable, SessionLost
 
-PROGRAM = """
-import argparse, sys
-from ragen_gym.commands import serve
-parser = argparse.ArgumentParser()
-serve.add(parser.add_subparsers())
-arguments = parser.parse_args(sys.argv[1:])
-try:
-    sys.exit(arguments.run(arguments))
-except (ValueError, OSError) as error:
-    sys.exit(f"error: {error}")
-except KeyboardInterrupt:
-    sys.exit(130)
-"""
-
 
 def command(*options: str, **environment: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-W", "error", "-c", PROGRAM, "serve", *options],
+        [sys.executable, "-W", "error", "-m", "ragen_gym.cli", "serve", *options],
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, **environment},
@@ -96,7 +82,7 @@ def test_it_ends_when_told_to(sent: signal.Signals, code: int) -> None:
         process.send_signal(sent)
         assert process.wait(20) == code
         assert process.stderr is not None
-        assert process.stderr.read() == ""
+        assert process.stderr.read().strip() == ""
         with pytest.raises(ServerUnreachable):
             env.step(0)
         env.close()
@@ -108,7 +94,7 @@ def test_it_lets_others_in_only_with_a_token() -> None:
     for given, words in (({}, "clients must show a token"), ({"MY_TOKEN": "abc"}, "must have 16 or more")):
         process = command(*options, **given)
         assert words in process.communicate(timeout=60)[1]
-        assert process.returncode == 1
+        assert process.returncode == 2
     with started(*options, MY_TOKEN=token) as (url, _):
         local = f"http://127.0.0.1:{port_of(url)}"
         assert httpx.get(f"{local}/envs").status_code == 401
@@ -124,7 +110,7 @@ def test_a_port_that_is_taken() -> None:
         taken.listen()
         process = command("--port", str(taken.getsockname()[1]))
         assert "cannot listen on 127.0.0.1 port" in process.communicate(timeout=60)[1]
-        assert process.returncode == 1
+        assert process.returncode == 2
 
 
 def test_the_limits_are_options() -> None:

@@ -1,0 +1,328 @@
+"""How much one server takes: `python -m benchmarks.serve_load` prints JSON.
+
+It starts ``ragen-gym serve`` in a process of its own and plays it over the loopback address from this one, each session
+on a connection of its own that asks again as soon as it is answered. Requests go over bare asyncio streams, since a
+full HTTP client would be slower than the server. CPU time is the server's, all threads, where the system tells it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from rich.console import Console
+
+__all__ = ["Played", "Player", "Server", "allow_many_files", "hundreds", "main", "played", "started"]
+
+Play = Callable[["Player", float], Awaitable[None]]
+Aside = tuple[int, dict[str, Any], Play]
+
+_LAKE: dict[str, Any] = {"env": "FrozenLake"}
+_SERVER = ("--port", "0", "--rate", "0", "--max-sessions", "20000")
+
+
+class Server(NamedTuple):
+    """A server in a process of its own."""
+
+    port: int
+    pid: int
+
+    def cpu(self) -> float | None:
+        """Seconds of CPU time that it has taken, where the system tells."""
+        try:
+            fields = Path(f"/proc/{self.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+        except OSError:
+            return None
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def memory(self) -> float | None:
+        """Bytes of memory that it holds, where the system tells."""
+        try:
+            pages = Path(f"/proc/{self.pid}/statm").read_text(encoding="ascii").split()[1]
+        except OSError:
+            return None
+        return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+
+class Played(NamedTuple):
+    """What sessions that played at once found.
+
+    Attributes:
+        taken: seconds of each timed request, sorted.
+        spent: seconds in all.
+        cpu: seconds of CPU time of the server, where the system tells.
+    """
+
+    taken: list[float]
+    spent: float
+    cpu: float | None
+
+    def summary(self, steps: int = 1) -> dict[str, float]:
+        """Rates, and latencies in milliseconds; ``steps`` is how many environments a request moves."""
+        taken = self.taken
+        out = {
+            "requests": len(taken),
+            "requests_per_second": round(len(taken) / self.spent),
+            "p50_ms": round(1000 * taken[len(taken) // 2], 2),
+            "p99_ms": round(1000 * taken[int(0.99 * len(taken))], 2),
+            "max_ms": round(1000 * taken[-1], 2),
+        }
+        if steps > 1:
+            out["steps_per_second"] = round(steps * len(taken) / self.spent)
+        if self.cpu is not None:
+            out["server_cpu_us_per_request"] = round(1e6 * self.cpu / len(taken))
+        return out
+
+
+class Player:
+    """One connection to the server, and one session on it.
+
+    Args:
+        port: of the server.
+        number: seed of what it plays.
+
+    Attributes:
+        seconds: how long each request took that was timed.
+    """
+
+    def __init__(self, port: int, number: int = 0) -> None:
+        self._port, self.number = port, number
+        self.seconds: list[float] = []
+        self.path = ""
+
+    async def open(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Connect, and make a session."""
+        self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._port)
+        made = await self.ask("POST", "/sessions", body)
+        self.path = f"/sessions/{made['session']}"
+        return made
+
+    async def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Send a request and time it; what was answered.
+
+        Raises:
+            RuntimeError: the server refused.
+        """
+        content = b"" if body is None else json.dumps(body).encode()
+        head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        began = time.perf_counter()
+        self._writer.write(f"{head}Content-Length: {len(content)}\r\n\r\n".encode() + content)
+        start = await self._reader.readuntil(b"\r\n\r\n")
+        length = re.search(rb"content-length: (\d+)", start, re.IGNORECASE)
+        answer = await self._reader.readexactly(int(length[1])) if length else b""
+        self.seconds.append(time.perf_counter() - began)
+        if not start.startswith(b"HTTP/1.1 2"):
+            raise RuntimeError(f"{method} {path}: {start[:40]!r} {answer[:300]!r}")
+        return json.loads(answer) if answer.startswith((b"{", b"[")) else {}
+
+    async def close(self) -> None:
+        """Close the session and the connection."""
+        await self.ask("DELETE", self.path)
+        self._writer.close()
+        await self._writer.wait_closed()
+
+    def drop(self) -> None:
+        """Close the connection, in the midst of whatever it was."""
+        self._writer.transport.abort()
+
+    async def steps(self, until: float, pause: float = 0.0) -> None:
+        """Play single moves, and a new episode whenever one is over.
+
+        Args:
+            until: when to stop, by the clock.
+            pause: mean seconds between an answer and the next request.
+        """
+        rng = np.random.default_rng(self.number)
+        await asyncio.sleep(pause * rng.random())
+        await self.ask("POST", f"{self.path}/reset", {})
+        while time.perf_counter() < until:
+            answer = await self.ask("POST", f"{self.path}/step", {"action": int(rng.integers(4))})
+            if answer["terminated"] or answer["truncated"]:
+                await self.ask("POST", f"{self.path}/reset", {})
+            if pause:
+                await asyncio.sleep(2 * pause * rng.random())
+
+    async def turns(self, until: float) -> None:
+        """Give replies of two moves, and play a new episode whenever one is over."""
+        await self.ask("POST", f"{self.path}/reset", {})
+        reply = f"<think>{'The goal is below. ' * 20}</think><answer>Down || Right</answer>"
+        while time.perf_counter() < until:
+            answer = await self.ask("POST", f"{self.path}/turn", {"reply": reply})
+            if answer["terminated"] or answer["truncated"]:
+                await self.ask("POST", f"{self.path}/reset", {})
+
+    async def batch_steps(self, until: float, num_envs: int) -> None:
+        """Move every environment of a batch."""
+        await self.ask("POST", f"{self.path}/batch/reset", {"seed": 0})
+        actions = [i % 4 for i in range(num_envs)]
+        while time.perf_counter() < until:
+            await self.ask("POST", f"{self.path}/batch/step", {"actions": actions})
+            actions.append(actions.pop(0))
+
+    async def resets(self, until: float) -> None:
+        """Start episode after episode."""
+        while time.perf_counter() < until:
+            await self.ask("POST", f"{self.path}/reset", {})
+
+    async def pictures(self, until: float) -> None:
+        """Ask for pictures of a board."""
+        await self.ask("POST", f"{self.path}/reset", {})
+        while time.perf_counter() < until:
+            await self.ask("GET", f"{self.path}/render.png")
+
+
+async def played(
+    server: Server, count: int, body: dict[str, Any], play: Play, seconds: float, aside: tuple[Aside, ...] = ()
+) -> Played:
+    """Have ``count`` sessions play at once.
+
+    Args:
+        server: the server.
+        count: sessions.
+        body: what makes each.
+        play: what each does until the clock shows that time.
+        seconds: how long.
+        aside: (sessions, body, play) of others that play meanwhile and are not timed.
+    """
+    groups = [(count, body, play), *aside]
+    players = [[Player(server.port, i) for i in range(many)] for many, _, _ in groups]
+    for (_, made_of, _), group in zip(groups, players, strict=True):
+        for some in hundreds(group):
+            await asyncio.gather(*(player.open(made_of) for player in some))
+            for player in some:
+                player.seconds.clear()
+    began, before = time.perf_counter(), server.cpu()
+    playing = [play(p, began + seconds) for (_, _, play), group in zip(groups, players, strict=True) for p in group]
+    await asyncio.gather(*playing)
+    spent, after = time.perf_counter() - began, server.cpu()
+    taken = sorted(second for player in players[0] for second in player.seconds)
+    for some in hundreds([player for group in players for player in group]):
+        await asyncio.gather(*(player.close() for player in some))
+    return Played(taken, spent, None if before is None or after is None else after - before)
+
+
+def hundreds(players: list[Player]) -> Iterator[list[Player]]:
+    """A hundred at a time: a server's queue of new connections is not endless."""
+    for first in range(0, len(players), 100):
+        yield players[first : first + 100]
+
+
+@contextmanager
+def started(*options: str) -> Iterator[Server]:
+    """A server with these options."""
+    command = [sys.executable, "-m", "ragen_gym.cli", "serve", *options]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    try:
+        line = process.stderr.readline()
+        found = re.search(r"http://\S+:(\d+)", line)
+        if found is None:
+            raise RuntimeError(f"the server did not start: {line}{process.stderr.read()}")
+        yield Server(int(found[1]), process.pid)
+    finally:
+        process.kill()
+        process.wait()
+        process.stderr.close()
+
+
+def allow_many_files() -> int:
+    """Raise the limit on open files as far as the system allows; how many there may be."""
+    if sys.platform == "win32":
+        return 512
+    import resource
+
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 65_536 if hard == resource.RLIM_INFINITY else hard
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return wanted
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the measurements."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.serve_load", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--seconds", type=float, default=5.0, help="length of each measurement (default: 5)")
+    parser.add_argument("--most", type=int, default=4000, help="sessions of the largest crowd (default: 4000)")
+    parser.add_argument("--out", type=Path, help="write the JSON there and not to the output")
+    arguments = parser.parse_args(argv)
+    most = min(arguments.most, allow_many_files() - 100)
+    with started(*_SERVER) as server:
+        memory = asyncio.run(_memory(server, min(2000, most)))  # before the server holds memory that it has no use for
+        tasks = _measured(server, arguments.seconds, most)
+    results = {"machine": _machine(), "seconds": arguments.seconds, "tasks": tasks, "kb_per_session": memory}
+    text = json.dumps(results, indent=1) + "\n"
+    if arguments.out is None:
+        print(text, end="")
+    else:
+        temporary = arguments.out.with_name(arguments.out.name + ".tmp")
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(arguments.out)
+    return 0
+
+
+def _measured(server: Server, seconds: float, most: int) -> dict[str, Any]:
+    dear = {"env": "Sokoban", "knobs": {"size": 10, "boxes": 3}}
+    large, drawn = {**_LAKE, "num_envs": 1024}, {**_LAKE, "render": True}
+    aside: dict[str, tuple[Aside, ...]] = {
+        "nothing else": (),
+        "beside 4 that generate dear levels": ((4, dear, Player.resets),),
+        "beside 2 that draw": ((2, drawn, Player.pictures),),
+        "beside 2 batches of 1,024": ((2, large, _batch(1024)),),
+    }
+    tasks: list[tuple[str, int, int, dict[str, Any], Play, tuple[Aside, ...]]] = [
+        *((f"step, {n} at once", 1, n, _LAKE, Player.steps, ()) for n in (1, 32, min(1000, most), most)),
+        *((f"step, {n} that pause, 500/s in all", 1, n, _LAKE, _paced(n / 500), ()) for n in (min(1000, most), most)),
+        ("turn, 32 at once", 1, 32, {**_LAKE, "grain": "turn"}, Player.turns, ()),
+        *((f"batch of {n}", n, 1, {**_LAKE, "num_envs": n}, _batch(n), ()) for n in (16, 256, 1024)),
+        *((f"step, 8 that pause, {what}", 1, 8, _LAKE, _paced(0.05), others) for what, others in aside.items()),
+    ]
+    console, results = Console(stderr=True), {}
+    for key, steps, count, body, play, others in tasks:
+        console.print(f"{key} …", highlight=False)
+        results[key] = asyncio.run(played(server, count, body, play, seconds, others)).summary(steps)
+    return results
+
+
+def _batch(num_envs: int) -> Play:
+    return lambda player, until: player.batch_steps(until, num_envs)
+
+
+def _paced(pause: float) -> Play:
+    return lambda player, until: player.steps(until, pause)
+
+
+async def _memory(server: Server, count: int) -> float | None:
+    """Kilobytes that a session takes of the server, its connection and an episode included."""
+    before, players = server.memory(), [Player(server.port) for _ in range(count)]
+    for some in hundreds(players):
+        await asyncio.gather(*(player.open({**_LAKE, "start": {}}) for player in some))
+    after = server.memory()
+    for some in hundreds(players):
+        await asyncio.gather(*(player.close() for player in some))
+    return None if before is None or after is None else round((after - before) / count / 1000, 1)
+
+
+def _machine() -> dict[str, str]:
+    found = {"python": platform.python_version(), "cores": str(os.cpu_count())}
+    for package in ("fastapi", "uvicorn", "httptools"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "not installed"
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,74 @@
+"""Thousands of sessions at once, and requests that take long beside many that do not."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections import Counter
+from typing import Any
+
+from benchmarks.serve_load import Player, allow_many_files, hundreds, played, started
+
+LAKE: dict[str, Any] = {"env": "FrozenLake"}
+
+
+def test_thousands_of_sessions_play_at_once() -> None:
+    count = min(2000, allow_many_files() - 200)
+
+    async def one(player: Player, index: int, door: asyncio.Semaphore) -> str:
+        async with door:  # a server's queue of connections is not endless
+            made = await player.open({**LAKE, "start": {"seed": index % 7}})
+        return str(made["start"]["observation"])
+
+    async def crowd(port: int) -> None:
+        door, players = asyncio.Semaphore(100), [Player(port) for _ in range(count)]
+        seen = await asyncio.gather(*(one(player, i, door) for i, player in enumerate(players)))
+        assert len({player.path for player in players}) == count
+        assert seen == [seen[i % 7] for i in range(count)]  # nobody plays on another's board
+        health = await players[0].ask("GET", "/health")
+        assert health["sessions"] == count
+        answers = await asyncio.gather(
+            *(player.ask("POST", f"{player.path}/step", {"action": 1}) for player in players)
+        )
+        assert len(Counter(answer["observation"] for answer in answers)) > 1
+        assert all(answer["info"]["level_id"] == answers[i % 7]["info"]["level_id"] for i, answer in enumerate(answers))
+        for some in hundreds(players):
+            await asyncio.gather(*(player.close() for player in some))
+
+    with started("--port", "0", "--rate", "0", "--max-sessions", str(count)) as server:
+        asyncio.run(crowd(server.port))
+        assert len(asyncio.run(played(server, 8, LAKE, Player.steps, 0.5)).taken) > 16
+
+
+def test_dear_requests_hold_up_nobody() -> None:
+    """While a block of 256 dear levels is generated, and batches move, single moves are answered."""
+    dear: dict[str, Any] = {"env": "Sokoban", "knobs": {"size": 10, "boxes": 3}}
+
+    async def while_the_longest_reset_lasted(port: int) -> int:
+        generating, moving, batch = Player(port), Player(port), Player(port)
+        await asyncio.gather(generating.open(dear), moving.open(LAKE), batch.open({**LAKE, "num_envs": 1024}))
+        moves: list[float] = []
+
+        async def move() -> None:
+            while True:
+                await moving.ask("POST", f"{moving.path}/reset", {"seed": 0})
+                await moving.ask("POST", f"{moving.path}/step", {"action": 1})
+                moves.append(time.perf_counter())
+
+        others = [asyncio.create_task(move()), asyncio.create_task(batch.batch_steps(math.inf, 1024))]
+        lasted = []
+        for _ in range(86):  # blocks of 1, 4, 16, 64, then 256 levels
+            began = time.perf_counter()
+            await generating.ask("POST", f"{generating.path}/reset", {})
+            lasted.append((time.perf_counter() - began, began))
+        for other in others:
+            other.cancel()
+        await asyncio.wait(others)
+        for player in (generating, moving, batch):
+            player.drop()
+        longest, began = max(lasted)
+        return sum(began < at < began + longest for at in moves)
+
+    with started("--port", "0", "--rate", "0") as server:
+        assert asyncio.run(while_the_longest_reset_lasted(server.port)) >= 5
