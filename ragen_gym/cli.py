@@ -11,7 +11,7 @@ from importlib.util import find_spec
 import gymnasium
 
 from ragen_gym import __version__
-from ragen_gym.commands import bench, catalog, levels, picture, play
+from ragen_gym.commands import bench, catalog, levels, picture, play, serve
 
 __all__ = ["build_parser", "main"]
 
@@ -31,8 +31,8 @@ A game goes by its name (FrozenLake) or by its id (ragen/FrozenLake-v0).
 """
 
 #: Each module adds its own commands to the parser.
-_COMMANDS = (catalog, play, picture, levels, bench)
-_LATER = ("serve", "speed")
+_COMMANDS = (catalog, play, picture, levels, bench, serve)
+_LATER = ("speed",)
 
 
 def build_parser() -> argparse.ArgumentParser:

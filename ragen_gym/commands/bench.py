@@ -5,12 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ragen_gym.commands import bench_scores
+from ragen_gym.commands import bench_reports, bench_scores
 
 if TYPE_CHECKING:
     from ragen_gym.bench.agent import ReplyAgent, StepAgent
@@ -59,9 +57,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     group = parser.add_subparsers(dest="bench_command", metavar="COMMAND", required=True)
     _add_run(group)
     bench_scores.add(group)
-    for name in ("bench_reports",):
-        if find_spec(f"ragen_gym.commands.{name}"):
-            import_module(f"ragen_gym.commands.{name}").add(group)
+    bench_reports.add(group)
 
 
 def _add_run(group: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
