@@ -158,7 +158,7 @@ class Pane {
     if (turn < 0) return "The start";
     const where = what.title ?? `Turn ${turn + 1}`;
     if (!action) return `${where}: nothing was played`;
-    const reward = frame.reward === undefined ? "" : ` (${signed(frame.reward)})`;
+    const reward = !frame.reward ? "" : ` (${signed(frame.reward)})`;
     return `${where}${of > 1 ? `, action ${action} of ${of}` : ""}: ${frame.note ?? frame.name ?? ""}${reward}`;
   }
 }

@@ -18,7 +18,7 @@ function el(name, attributes = {}, ...children) {
 
 function signed(number) {
   const text = `${+Math.abs(number).toFixed(3)}`;
-  return number < 0 ? `−${text}` : `+${text}`;
+  return text === "0" ? text : number < 0 ? `−${text}` : `+${text}`;
 }
 
 class Transcript {
@@ -56,7 +56,7 @@ class Transcript {
   turn(turn, number) {
     const facts = turn.facts?.length ? el("span", {class: "rv-facts"}, turn.facts.join(" · ")) : null;
     const reward = turn.reward === undefined ? null
-      : el("span", {class: turn.reward < 0 ? "rv-reward bad" : "rv-reward"}, signed(turn.reward));
+      : el("span", {class: `rv-reward ${turn.reward < 0 ? "bad" : turn.reward > 0 ? "good" : ""}`}, signed(turn.reward));
     if (!turn.message && turn.reply === null) {  // a single move, which nothing was said about
       return el("article", {class: "rv-turn move"}, el("header", {}, el("h4", {}, turn.title), this.actions(turn), reward));
     }
