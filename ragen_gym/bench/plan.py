@@ -50,7 +50,15 @@ class Request:
 
 
 def identity(suite: Suite, agent: ReplyAgent | StepAgent, request: Request) -> dict[str, Any]:
-    """All that decides what is asked of an agent, as JSON: what two sessions of one run must have in common."""
+    """All that decides what is asked of an agent, as JSON: what two sessions of one run must have in common.
+
+    Raises:
+        ValueError: the agent has no name, or neither of the two methods.
+    """
+    if not getattr(agent, "name", None):
+        raise ValueError(f"{agent!r} has no `name`: an agent needs one, which every result carries.")
+    if not hasattr(agent, "reply") and not hasattr(agent, "act"):
+        raise ValueError(f"{agent!r} has neither a method `reply` nor `act`.")
     temperature = suite.temperature if request.temperature is None else request.temperature
     return {
         "suite": suite.name,

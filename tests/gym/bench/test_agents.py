@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import io
+import os
 import re
+import shlex
+import shutil
 import sys
 import textwrap
 import time
@@ -28,6 +31,7 @@ from ragen_gym.bench.run_folder import RunFolder
 from ragen_gym.bench.runner import Outcome, run_suite
 from ragen_gym.bench.suites import load_suite
 from ragen_gym.cli import build_parser, main
+from tests.gym.bench.bad_server import BadServer
 
 SMOKE = load_suite("smoke")
 SPLITS = {split.name: split for split in SMOKE.splits}
@@ -420,21 +424,28 @@ def planes(env: gymnasium.Env[Any, Any], first: bool = False) -> gymnasium.Env[A
     return gymnasium.wrappers.TransformObservation(env, encode, space)
 
 
-@pytest.fixture(scope="module", params=["grid", "planes", "planes first"])
-def policy(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A policy after some hundred steps of PPO on the lake."""
+@pytest.fixture(scope="module")
+def policies(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Policies after some hundred steps of PPO on the lake, by what they see."""
     import torch
     from stable_baselines3 import PPO
 
     torch.set_num_threads(1)
-    env = gymnasium.make("ragen/FrozenLake-v0", observation="grid", split="train")
-    if request.param != "grid":
-        env = planes(env, request.param == "planes first")
-    model = PPO("MlpPolicy", env, n_steps=64, batch_size=64, n_epochs=1, seed=0, device="cpu")
-    model.learn(256)
-    path: Path = tmp_path_factory.mktemp("policy") / "lake"
-    model.save(path)
-    return path
+    paths = {}
+    for seen in ("grid", "planes", "planes first"):
+        env = gymnasium.make("ragen/FrozenLake-v0", observation="grid", split="train")
+        if seen != "grid":
+            env = planes(env, seen == "planes first")
+        model = PPO("MlpPolicy", env, n_steps=64, batch_size=64, n_epochs=1, seed=0, device="cpu")
+        model.learn(256)
+        paths[seen] = tmp_path_factory.mktemp("policy") / "lake"
+        model.save(paths[seen])
+    return paths
+
+
+@pytest.fixture(params=["grid", "planes", "planes first"])
+def policy(request: pytest.FixtureRequest, policies: dict[str, Path]) -> Path:
+    return policies[request.param]
 
 
 def test_a_policy_plays(policy: Path, tmp_path: Path) -> None:
@@ -586,8 +597,6 @@ def test_tokens_are_counted_and_the_context_ends(checkpoint: Path) -> None:
 
 
 def test_other_weights_are_another_agent(checkpoint: Path, tmp_path: Path) -> None:
-    import shutil
-
     same, other = (shutil.copytree(checkpoint, tmp_path / name) for name in ("same", "other"))
     weights = next(other.glob("*.safetensors"))
     data = bytearray(weights.read_bytes())
@@ -639,3 +648,32 @@ def test_agents_are_of_one_of_two_protocols() -> None:
     assert not isinstance(make_agent("random"), ReplyAgent)
     assert isinstance(make_agent("cmd:true"), ReplyAgent)
     assert isinstance(make_agent("cmd:true", kind="step"), StepAgent)
+
+
+# The documentation
+
+
+PAGE = Path(__file__).parents[3] / "renders" / "benchmark_an_agent.md"
+
+
+def test_every_command_of_the_page_plays(
+    here: Path, checkpoint: Path, policies: dict[str, Path], monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    (here / "my_agent.py").write_text(blocks[0] + "\n\n" + blocks[1])
+    (here / "my_program.py").write_text(next(block for block in blocks if block.startswith("# my_program.py")))
+    shutil.copytree(checkpoint, here / "models" / "lake")
+    shutil.copytree(policies["planes"].parent, here / "policies")
+    commands = re.findall(r"^\$ ragen-gym (.*)$", text, re.MULTILINE)
+    assert len(commands) >= 8
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with BadServer() as server:
+        for command in commands:
+            arguments = shlex.split(command.replace("http://127.0.0.1:8000/v1", server.url))
+            limited = ["--limit", "2"] if "smoke" in arguments else []
+            assert main([*arguments, *limited]) == 0, f"{command}\n{capsys.readouterr().err}"
+    prices = [record.cost for record in RunFolder("runs/priced").records()]
+    assert all(prices)
+    assert len(RunFolder("runs/qwen").records()) == 4 * 2 * len(SMOKE.splits)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -192,8 +193,17 @@ def test_requests_that_make_no_sense_are_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
-class Crash(BaseException):
-    pass
+def test_what_is_no_agent_is_refused(tmp_path: Path) -> None:
+    agent = Scripted()
+    agent.name = ""
+    with pytest.raises(ValueError, match="has no `name`"):
+        play(agent, tmp_path / "run")
+    with pytest.raises(ValueError, match="has neither a method `reply` nor `act`"):
+        play(Nobody(), tmp_path / "run")
+
+
+class Nobody:
+    name = "nobody"
 
 
 async def hang() -> str:
@@ -253,7 +263,7 @@ def test_whatever_an_agent_does_ends_its_episode_and_not_the_run(
         assert not record.success
         assert not record.terminated
         assert not record.truncated
-        assert pytest.importorskip("re").search(detail, record.detail)
+        assert re.search(detail, record.detail)
     assert agent.closed
     again = Scripted()
     expected = 0 if failure is Failure.CONTEXT_OVERFLOW else len(failed)  # the model's own limit counts
