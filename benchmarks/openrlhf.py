@@ -38,6 +38,7 @@ training levels, for {iterations} iterations. Success is measured on {levels} he
 {optimal:.1f} %.
 
 Machine: {machine}; no GPU. The local trainer computes in float32; OpenRLHF runs Ray, vLLM and DeepSpeed in bfloat16.
+The cores were shared with other work, so compare the orders of magnitude.
 
 | trainer | before | after | seconds an iteration | sampled tokens/s of the rollout |
 |---|---|---|---|---|
