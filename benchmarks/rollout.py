@@ -2,9 +2,9 @@
 
 Both play the same levels through the same loop, with the same model, batch, temperature and budgets. At each turn
 `generate` is given the whole history of every episode, padded on the left, and reads it anew; the engine keeps its
-cache over the turns. The engine also returns the log-prob of every token, which training needs; `generate` is spared
-that. Rates are sampled tokens in a second of CPU time, on one thread, everything included: prompts, chat templates,
-parsing, the games. The two take turns, and the median of the runs counts. `--json FILE` writes the figures.
+cache over the turns. Both give the tokens and their log-probs, which training needs. Rates are sampled tokens in a
+second of CPU time, on one thread, everything included: prompts, chat templates, parsing, the games. The two take
+turns, and the median of the runs counts. `--json FILE` writes the figures.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class GenerateEngine:
     def close(self) -> None:
         """See `Session.close`."""
 
-    def reply(self, limits: Sequence[int]) -> list[Sampled]:
-        """See `Session.reply`; log-probs are 0."""
+    def reply(self, limits: Sequence[int]) -> list[Sampled | None]:
+        """See `Session.reply`."""
         width = max(map(len, self.rows_of))
         padding = [width - len(row) for row in self.rows_of]
         ids = torch.tensor([[self.pad_id] * pad + row for pad, row in zip(padding, self.rows_of, strict=True)])
@@ -82,16 +82,20 @@ class GenerateEngine:
             eos_token_id=list(self.stop_ids),
             pad_token_id=self.pad_id,
             suppress_tokens=self.suppressed or None,
+            return_dict_in_generate=True,
+            output_scores=True,
         )
         mask = (torch.arange(width) >= torch.tensor(padding)[:, None]).long()
         with torch.inference_mode():
-            written = self.model.generate(ids, attention_mask=mask, generation_config=config)[:, width:].tolist()
-        replies = []
-        for row, tokens, limit in zip(self.rows_of, written, limits, strict=True):
+            output: Any = self.model.generate(ids, attention_mask=mask, generation_config=config)
+            new = output.sequences[:, width:]
+            scores = torch.stack(output.scores, 1).log_softmax(-1).gather(2, new[:, :, None])[:, :, 0].tolist()
+        replies: list[Sampled | None] = []
+        for row, tokens, log_probs, limit in zip(self.rows_of, new.tolist(), scores, limits, strict=True):
             stops = [place + 1 for place, token in enumerate(tokens) if token in self.stop_ids]
             reply = tokens[: min([limit, *stops[:1]])]
             row += reply
-            replies.append(Sampled(reply, [0.0] * len(reply)))
+            replies.append(Sampled(reply, log_probs[: len(reply)]))
         return replies
 
     def feed(self, rows: Sequence[int], ids: Sequence[Sequence[int]]) -> None:

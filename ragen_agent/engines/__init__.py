@@ -28,8 +28,12 @@ class Session(Protocol):
         """Appends one row for each prompt; `episodes` are numbers that no other row of the session has."""
         ...
 
-    def reply(self, limits: Sequence[int]) -> list[Sampled]:
-        """Samples for every row until a stop id or `limits[row]` tokens, whichever comes first."""
+    def reply(self, limits: Sequence[int]) -> list[Sampled | None]:
+        """Samples for every row until a stop id or `limits[row]` tokens, whichever comes first.
+
+        None where a row is still writing: it goes on at the next call, if it is kept and fed nothing, with the same
+        limit. At least one row has stopped.
+        """
         ...
 
     def feed(self, rows: Sequence[int], ids: Sequence[Sequence[int]]) -> None:

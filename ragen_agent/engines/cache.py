@@ -46,9 +46,9 @@ class _Layer(DynamicLayer):
             self.memory = [states.new_zeros(prod(shape)) for states, shape in zip(new, shapes, strict=True)]
             self.buffers = [memory.view(shape) for memory, shape in zip(self.memory, shapes, strict=True)]
             self.is_initialized = True
-        if cache.copies is not None:  # prompts, each for some of the slots: nothing stands before them
+        if cache.positions is None:  # prompts: nothing stands before them
             for buffer, states in zip(self.buffers, new, strict=True):
-                buffer[cache.rows, :, : states.shape[2]] = states[cache.copies]
+                buffer[cache.rows, :, : states.shape[2]] = states
             return new
         index = torch.arange(len(self.buffers[0]), device=key_states.device)[cache.rows, None]
         for buffer, states in zip(self.buffers, new, strict=True):
@@ -84,17 +84,16 @@ class SlotCache(Cache):
         super().__init__(layer_class_to_replicate=lambda: _Layer(self))  # type: ignore[arg-type]
         self.capacity = capacity
         self.slots = self.columns = 0
-        self.rows: slice | Tensor = slice(0)
-        self.positions = torch.zeros(0, 0, dtype=torch.long)
-        self.copies: Tensor | None = None
+        self.rows = slice(0)
+        self.positions: Tensor | None = None
 
-    def reading(self, rows: slice | Tensor, positions: Tensor) -> None:
+    def reading(self, rows: slice, positions: Tensor) -> None:
         """The next pass reads tokens at `positions` (rows, width) of these slots."""
-        self.rows, self.positions, self.copies = rows, positions, None
+        self.rows, self.positions = rows, positions
 
-    def prompting(self, rows: Tensor, copies: Tensor) -> None:
-        """The next pass reads prompts from position 0; slot `rows[i]` gets the one in row `copies[i]`."""
-        self.rows, self.copies = rows, copies
+    def prompting(self, rows: slice) -> None:
+        """The next pass reads prompts, from position 0 on, into these slots."""
+        self.rows, self.positions = rows, None
 
     def reserve(self, slots: int, columns: int, live: int) -> None:
         """Makes room for so many slots and columns; spare columns go when they are the half or more.
@@ -124,6 +123,8 @@ class SlotCache(Cache):
 
     def move(self, sources: Sequence[int], targets: Sequence[int]) -> None:
         """Slot `targets[i]` gets what slot `sources[i]` holds, all at once; a swap names two slots in both."""
+        if not sources:
+            return
         for layer in self.layers:
             assert isinstance(layer, _Layer)
             device = layer.buffers[0].device

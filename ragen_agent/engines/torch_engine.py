@@ -1,9 +1,9 @@
 """The engine in this process: any Hugging Face causal LM, many rows, one key-value cache kept over all turns.
 
 Nothing is read twice: a turn reads the template's glue and the next message, then writes one token at a time for all
-rows together. Equal prompts, such as those of a group, are read once. A row that has ended its turn is carried along
-until half of the rows have; then the others go on alone. Between turns rows whose episode ended leave and new ones
-join in their place.
+rows together. Rows with equal histories, such as those of a group at its start, are computed once (`branches`). When
+most rows have ended their turn, they are answered and read their next message while the others write on. Rows whose
+episode ended leave, and new ones join in their place.
 
 Every row draws from uniform numbers of its own, a function of (seed, episode, tokens drawn so far), so its tokens
 depend neither on the rows beside it nor on when it joined, up to the rounding of sums that a batch of another size
@@ -25,6 +25,7 @@ from transformers import PreTrainedModel
 
 from ragen_agent.engines import Sampled
 from ragen_agent.engines.attention import decoding
+from ragen_agent.engines.branches import Branches
 from ragen_agent.engines.cache import SlotCache, in_steps
 from ragen_gym.seeding import GOLDEN, Stream, episode_keys, mix, stream_key, uniforms
 
@@ -35,6 +36,9 @@ SUPPRESSED = -1e9
 
 CACHED_TOKENS = 2**20
 """The most tokens in a session's cache, unless something else is asked for: 256 rows of 4,096."""
+
+PATIENCE = 0.125
+"""Of 256 rows, the last 32 do not hold up the others: they write on while these read their next message."""
 
 READ = 16384
 """Tokens that one pass reads, at most: prompts and messages of many rows are read in several passes."""
@@ -73,7 +77,8 @@ class TorchEngine:
     """Samples from `model` in place; it reads the weights as they are at each call, so a trainer just goes on.
 
     `stop_ids`: ids that end a reply. `vocabulary_size`: see `suppression`. `pad_id`: any valid id, used where nobody
-    looks. `cached_tokens`: the most tokens that a session's cache may hold, all rows together. `work`: counters.
+    looks. `cached_tokens`: the most tokens that a session's cache may hold, all rows together. `patience`: with no more
+    than this share of the rows still writing, those that have stopped are answered first. `work`: counters.
 
     Raises:
         ValueError: a model with layers that keep something else than keys and values.
@@ -86,11 +91,13 @@ class TorchEngine:
         vocabulary_size: int | None = None,
         pad_id: int = 0,
         cached_tokens: int = CACHED_TOKENS,
+        patience: float = PATIENCE,
     ) -> None:
         self.model = model
         self.stop_ids = tuple(sorted(stop_ids))
         self.pad_id = pad_id
         self.cached_tokens = cached_tokens
+        self.patience = patience
         self.work = Work()
         self.spare: SlotCache | None = None  # a closed session's
         self.bias = suppression(model, vocabulary_size)
@@ -120,8 +127,7 @@ class TorchEngine:
 class TorchSession:
     """Rows in play against one cache; see `ragen_agent.engines.Session`.
 
-    Rows sit in slots, the first `len(self.slots)` of the cache; arrays with one entry a slot: `lengths`, tokens in
-    the cache; `keys`, of the uniform numbers; `drawn`, how many of them were used.
+    Arrays have one entry a row: `keys`, of its uniform numbers; `drawn`, how many of them were used.
     """
 
     def __init__(self, engine: TorchEngine, temperature: float, seed: int) -> None:
@@ -130,167 +136,123 @@ class TorchSession:
         self.temperature = temperature
         self.key = mix(stream_key(seed, Stream.LEVEL))  # mixed, or an environment of this seed drew the same numbers
         self.cache, engine.spare = engine.spare or SlotCache(engine.cached_tokens), None
-        self.slots: list[int] = []  # of each row
-        self.pending: list[list[int]] = []  # of each slot: ids that the cache does not hold yet
-        self.histories: list[int] = []  # of each slot: the number of what the cache holds
-        self.numbered: dict[tuple[int, ...], int] = {}
-        self.lengths = np.zeros(0, np.int64)
+        self.branches = Branches()
+        self.pending: list[list[int]] = []  # of each row: ids that the cache does not hold yet
+        self.begun: list[Sampled] = []  # of each row: what it has written of a reply that goes on
         self.keys = np.zeros(0, np.uint64)
-        self.drawn = np.zeros(0, np.int64)
+        self.drawn = np.zeros(0, np.uint64)
 
     def join(self, prompts: Sequence[Sequence[int]], episodes: Sequence[int]) -> None:
         """See `Session.join`; raises a ValueError for no prompt or an empty one."""
         if not prompts or not all(prompts):
             raise ValueError("a session needs at least one prompt, and no prompt may be empty.")
         new = [episode_keys(self.key, episode, 1) for _, episode in zip(prompts, episodes, strict=True)]
-        self.slots += range(len(self.pending), len(self.pending) + len(prompts))
+        self.branches.join(len(prompts))
         self.pending += [list(prompt) for prompt in prompts]
-        self.histories += [0] * len(prompts)
+        self.begun += [Sampled([], []) for _ in prompts]
         self.keys = np.concatenate([self.keys, *new])
-        self.lengths = np.concatenate([self.lengths, np.zeros(len(prompts), np.int64)])
-        self.drawn = np.concatenate([self.drawn, np.zeros(len(prompts), np.int64)])
+        self.drawn = np.concatenate([self.drawn, np.zeros(len(prompts), np.uint64)])
 
     @torch.inference_mode()
-    def reply(self, limits: Sequence[int]) -> list[Sampled]:
+    def reply(self, limits: Sequence[int]) -> list[Sampled | None]:
         """See `Session.reply`."""
-        rows = len(self.slots)
+        rows = len(self.pending)
         if len(limits) != rows or not rows or min(limits) < 1:
             raise ValueError(f"{rows} rows need {rows} limits of at least 1, not {list(limits)}.")
-        work, begun = self.engine.work, time.perf_counter()
+        work, started = self.engine.work, time.perf_counter()
         with decoding(self.engine.model):
-            replies = self._write(self._read(), limits)
-        work.sampled += sum(len(reply.ids) for reply in replies)
-        work.seconds += time.perf_counter() - begun
-        for slot, reply in zip(self.slots, replies, strict=True):
-            self.pending[slot] = [reply.ids[-1]]  # drawn last, never fed: its turn ended there
-            self.histories[slot] = self._history((self.histories[slot], *reply.ids[:-1]))
-        return replies
+            replies, writing = self._write(self._read(), np.asarray(limits))
+        work.sampled += sum(len(new.ids) for new in replies)
+        self.pending = [[new.ids[-1]] for new in replies]  # drawn last, never read: it is read with what follows
+        whole = [Sampled(b.ids + n.ids, b.log_probs + n.log_probs) for b, n in zip(self.begun, replies, strict=True)]
+        self.begun = [reply if on else Sampled([], []) for reply, on in zip(whole, writing, strict=True)]
+        work.seconds += time.perf_counter() - started
+        return [None if on else reply for reply, on in zip(whole, writing, strict=True)]
 
     @torch.inference_mode()
     def feed(self, rows: Sequence[int], ids: Sequence[Sequence[int]]) -> None:
         """See `Session.feed`."""
-        self.slots = [self.slots[row] for row in rows]
-        for slot, new in zip(self.slots, ids, strict=True):
-            self.pending[slot] += new
-        count, taken = len(rows), set(self.slots)
-        late = [slot for slot in self.slots if slot >= count]
-        self._move(late, [slot for slot in range(count) if slot not in taken])
-        self.pending, self.histories = self.pending[:count], self.histories[:count]
-        self.lengths, self.keys, self.drawn = self.lengths[:count], self.keys[:count], self.drawn[:count]
+        self.pending = [self.pending[row] + list(new) for row, new in zip(rows, ids, strict=True)]
+        self.begun = [self.begun[row] for row in rows]
+        self.keys, self.drawn = self.keys[list(rows)], self.drawn[list(rows)]
+        self.cache.move(*self.branches.keep(rows))
 
     def close(self) -> None:
         """See `Session.close`; on a CPU the next session takes over the cache's memory, which costs time to get."""
         if self.device.type == "cpu":
             self.engine.spare = self.cache
 
-    def _move(self, sources: Sequence[int], targets: Sequence[int]) -> None:
-        """Slot `targets[i]` gets what `sources[i]` holds, all at once."""
-        if not len(sources):
-            return
-        self.cache.move(sources, targets)
-        for array in (self.lengths, self.keys, self.drawn):
-            array[list(targets)] = array[list(sources)]
-        moved = [(self.pending[slot], self.histories[slot]) for slot in sources]
-        for target, (ids, history) in zip(targets, moved, strict=True):
-            self.pending[target], self.histories[target] = ids, history
-        place = dict(zip(sources, targets, strict=True))
-        self.slots = [place.get(slot, slot) for slot in self.slots]
-
     def _read(self) -> Tensor:
-        """Reads what waits; returns the logits after each slot's last id, (slots, vocabulary)."""
-        waiting = [len(ids) for ids in self.pending]
-        self.cache.reserve(len(waiting), int((self.lengths + waiting).max()) + 1, int((self.lengths > 0).sum()))
-        readers: dict[tuple[int, ...], list[int]] = {}  # slots by all that they have read and are to read
-        for slot, ids in enumerate(self.pending):
-            readers.setdefault((self.histories[slot], *ids), []).append(slot)
-        groups = list(readers.values())
-        parts = [*self._read_on([group for group in groups if self.lengths[group[0]]])]
-        parts += self._read_prompts([group for group in groups if not self.lengths[group[0]]])
-        for key, group in readers.items():
-            for slot in group:
-                self.histories[slot] = self._history(key)
-        self.lengths = self.lengths + waiting
-        self.engine.work.read += sum(waiting)
-        slots = [slot for part, _ in parts for slot in part]
-        return torch.cat([logits for _, logits in parts])[self._tensor(slots).argsort()]
-
-    def _read_on(self, groups: list[list[int]]) -> Iterator[tuple[list[int], Tensor]]:
-        """The first slot of each group reads what waits, and the others copy it; yields slots and their logits."""
-        columns, leaders = self.cache.columns, [group[0] for group in groups]
-        alone = sum(map(len, groups)) == len(leaders)
-        for first, end in _parts([len(self.pending[slot]) for slot in leaders]):
-            part = [self.pending[slot] for slot in leaders[first:end]]
-            offsets = torch.arange(max(map(len, part)), device=self.device)
-            positions = self._tensor(self.lengths[leaders[first:end]])[:, None] + offsets
+        """Reads what waits; returns the logits after it, one row for each slot."""
+        branches, ways = self.branches, [tuple(ids) for ids in self.pending]
+        waiting = np.array([len(ids) for ids in self.pending])
+        needed = int((branches.length + waiting).max()) + 1
+        self.cache.reserve(len(waiting), needed, branches.count)
+        old = np.flatnonzero(branches.slot >= 0)
+        copies, end = branches.part(old, [ways[row] for row in old], branches.count)
+        self.cache.move(*copies)
+        readers = dict(zip(branches.slot[old].tolist(), old.tolist(), strict=True))  # one row for each slot
+        logits = []
+        for first, last in _parts([len(ways[readers[slot]]) for slot in range(end)]):
+            rows = [readers[slot] for slot in range(first, last)]
+            offsets = torch.arange(max(waiting[rows]), device=self.device)
+            positions = self._tensor(branches.length[rows])[:, None] + offsets
             # Padding is written to the last column, which no row has reached yet.
-            rows = slice(first, end) if alone else self._tensor(leaders[first:end])
-            self.cache.reading(rows, positions.clamp(max=columns - 1))
-            logits = self._last(part, positions, columns)
-            yield [slot for group in groups[first:end] for slot in group], logits[self._copies(groups[first:end])]
-        followers = [slot for group in groups for slot in group[1:]]
-        if followers:
-            self.cache.move([group[0] for group in groups for _ in group[1:]], followers)
+            self.cache.reading(slice(first, last), positions.clamp(max=self.cache.columns - 1))
+            logits.append(self._last([ways[row] for row in rows], positions, self.cache.columns))
+        prompts: dict[tuple[int, ...], list[int]] = {}
+        for row in np.flatnonzero(branches.slot < 0):
+            prompts.setdefault(ways[row], []).append(int(row))
+        each = sorted(prompts, key=len)
+        branches.open([prompts[prompt] for prompt in each])
+        for first, last in _parts([len(prompt) for prompt in each]):
+            positions = torch.arange(len(each[last - 1]), device=self.device)[None]
+            self.cache.prompting(slice(end + first, end + last))
+            logits.append(self._last(each[first:last], positions, positions.shape[1]))
+        branches.length += waiting
+        self.engine.work.read += int(waiting.sum())
+        return torch.cat(logits)
 
-    def _read_prompts(self, groups: list[list[int]]) -> Iterator[tuple[list[int], Tensor]]:
-        """Reads a prompt for each group of slots, shorter ones first; yields slots and their logits."""
-        groups = sorted(groups, key=lambda group: len(self.pending[group[0]]))
-        prompts = [self.pending[group[0]] for group in groups]
-        for first, end in _parts([len(prompt) for prompt in prompts]):
-            slots = [slot for group in groups[first:end] for slot in group]
-            copies = self._copies(groups[first:end])
-            self.cache.prompting(self._tensor(slots), copies)
-            positions = torch.arange(len(prompts[end - 1]), device=self.device)[None]
-            yield slots, self._last(prompts[first:end], positions, positions.shape[1])[copies]
+    def _write(self, logits: Tensor, limits: NDArray[np.int64]) -> tuple[list[Sampled], NDArray[np.bool_]]:
+        """Draws until few enough rows are still writing; what each wrote, and which go on. Arrays have an entry a row.
 
-    def _copies(self, groups: list[list[int]]) -> Tensor:
-        return self._tensor([row for row, group in enumerate(groups) for _ in group])
-
-    def _history(self, key: tuple[int, ...]) -> int:
-        """A number for an earlier history and the ids that followed it; equal histories have equal numbers."""
-        return self.numbered.setdefault(key, len(self.numbered) + 1)
-
-    def _write(self, logits: Tensor, limits: Sequence[int]) -> list[Sampled]:
-        """Draws until every row has stopped or written `limits[row]` tokens. Arrays here have one entry a row."""
-        rows, most = len(self.slots), max(limits)
-        left, counts = np.asarray(limits), np.zeros(rows, np.int64)
-        advanced = self.keys[self.slots] + self.drawn[self.slots].astype(np.uint64) * np.uint64(GOLDEN)
-        numbers = torch.from_numpy(uniforms(advanced, 0, most).astype(np.float32))
-        ids, scores = torch.zeros(rows, most, dtype=torch.long), torch.zeros(rows, most)
-        writing = np.argsort(self.slots)  # the rows that go on, by slot; some have stopped and are carried along
-        active = np.ones(rows, bool)
+        `limits` count from a reply's beginning.
+        """
+        branches, left = self.branches, limits - [len(begun.ids) for begun in self.begun]
+        most, few = int(left.max()), int(self.engine.patience * len(left))
+        counts = np.zeros(len(left), np.int64)
+        numbers = torch.from_numpy(uniforms(self.keys + self.drawn * np.uint64(GOLDEN), 0, most).astype(np.float32))
+        ids, scores = torch.zeros(len(left), most, dtype=torch.long), torch.zeros(len(left), most)
+        rows, front = np.arange(len(left)), branches.count  # rows that write, and the slots before which theirs are
         for step in range(most):
-            tokens, log_probs = self._draw(logits, numbers[writing, step])
-            ids[writing, step], scores[writing, step] = tokens, log_probs
-            counts[writing[active]] = step + 1
-            active = active & (step + 1 < left[writing]) & ~np.isin(tokens, self.engine.stop_ids)
-            if not active.any():
+            tokens, log_probs = self._draw(logits, branches.slot[rows], numbers[rows, step])
+            ids[rows, step], scores[rows, step] = tokens, log_probs
+            counts[rows] += 1
+            going = (counts[rows] < left[rows]) & ~np.isin(tokens, self.engine.stop_ids)
+            rows, tokens = rows[going], tokens[torch.from_numpy(going)]
+            if len(rows) <= few:
                 break
-            if active.sum() <= len(active) / 2:
-                chosen = self._to_front(active)
-                writing, tokens, active = writing[chosen], tokens[chosen], active[chosen]
-            logits = self._step(torch.where(torch.from_numpy(active), tokens, self.engine.pad_id), active)
-        self.drawn[self.slots] += counts
-        return [
-            Sampled(written[:count], drawn[:count])
-            for written, drawn, count in zip(ids.tolist(), scores.tolist(), counts, strict=True)
-        ]
+            copies, front = branches.part(rows, tokens.tolist(), front)
+            self.cache.move(*copies)
+            if len(np.unique(branches.slot[rows])) <= front / 2:
+                copies, front = branches.to_front(rows)
+                self.cache.move(*copies)
+            logits = self._step(rows, tokens, front)
+        self.drawn += counts.astype(np.uint64)
+        written = zip(ids.tolist(), scores.tolist(), counts, strict=True)
+        return [Sampled(i[:count], s[:count]) for i, s, count in written], np.isin(np.arange(len(left)), rows)
 
-    def _to_front(self, active: NDArray[np.bool_]) -> NDArray[np.int64]:
-        """Moves the active slots before the others; returns which slots now stand in front, as they were."""
-        count = int(active.sum())
-        late, free = np.flatnonzero(active[count:]) + count, np.flatnonzero(~active[:count])
-        self._move([*late, *free], [*free, *late])
-        front = np.arange(count)
-        front[free] = late
-        return front
-
-    def _step(self, tokens: Tensor, active: NDArray[np.bool_]) -> Tensor:
-        """Reads one token in each of the first slots; logits (slots, vocabulary). Only active slots grow by it."""
-        self.cache.reserve(len(self.slots), int(self.lengths.max()) + 1, len(self.slots))
-        positions = self._tensor(self.lengths[: len(active)])[:, None]
-        self.cache.reading(slice(len(active)), positions)
-        logits = self._forward(tokens.to(self.device)[:, None], positions, self.cache.columns, torch.zeros(1).long())
-        self.lengths[: len(active)] += active
+    def _step(self, rows: NDArray[np.int64], tokens: Tensor, front: int) -> Tensor:
+        """These rows read a token each; logits (front, vocabulary). Slots of others between them are carried along."""
+        branches = self.branches
+        self.cache.reserve(len(self.pending), int(branches.length.max()) + 1, branches.count)
+        ids, positions = np.full(front, self.engine.pad_id), np.zeros(branches.count, np.int64)
+        np.maximum.at(positions, branches.slot, branches.length)  # behind all that any row of the slot has read
+        ids[branches.slot[rows]] = tokens.numpy()
+        where = self._tensor(positions[:front])[:, None]
+        self.cache.reading(slice(front), where)
+        logits = self._forward(self._tensor(ids)[:, None], where, self.cache.columns, torch.zeros(1).long())
+        branches.length[rows] += 1
         return logits[:, 0]
 
     def _last(self, parts: Sequence[Sequence[int]], positions: Tensor, columns: int) -> Tensor:
@@ -322,10 +284,11 @@ class TorchSession:
         logits: Tensor = output.logits
         return logits
 
-    def _draw(self, logits: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:
-        """One id for each row by inversion of its distribution, and its log-prob; both of shape (rows,), on the CPU."""
+    def _draw(self, logits: Tensor, slots: NDArray[np.int64], numbers: Tensor) -> tuple[Tensor, Tensor]:
+        """An id for each row, by inversion of its slot's distribution, and its log-prob; both (rows,), on the CPU."""
         scaled = (logits.float() + self.engine.bias) / self.temperature
-        log_probs, cumulative = scaled.log_softmax(-1), scaled.softmax(-1).cumsum(-1)
+        of_row = self._tensor(slots)
+        log_probs, cumulative = scaled.log_softmax(-1)[of_row], scaled.softmax(-1).cumsum(-1)[of_row]
         wanted = numbers.to(self.device)[:, None] * cumulative[:, -1:]
         ids = torch.searchsorted(cumulative, wanted, right=True).squeeze(1)
         ids = torch.where(ids < log_probs.shape[1], ids, log_probs.argmax(-1))  # a draw rounded up to the very end

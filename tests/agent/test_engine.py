@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, cast
+
 import gymnasium
 import pytest
 import torch
 
 from ragen_agent.config import Config, with_settings
-from ragen_agent.engines.torch_engine import TorchEngine
+from ragen_agent.engines.cache import SlotCache
+from ragen_agent.engines.torch_engine import TorchEngine, TorchSession
 from ragen_agent.local.agent import Agent
 from ragen_agent.local.batches import Batch, by_length, sampled_logits
 from ragen_agent.local.tokenizer import reading_only
-from ragen_agent.rollout import Instance, group
+from ragen_agent.rollout import Instance, group, play
+from ragen_agent.token_mdp import Trajectory
 
 CONFIG = with_settings(
     Config(),
@@ -95,7 +101,7 @@ def test_sampling_follows_the_distribution(agent: Agent) -> None:
     session = TorchEngine(agent.model, agent.chat.stop_ids, len(agent.tokenizer)).start(
         [[1, 2, 3]] * 4000, temperature=2.0, seed=1
     )
-    tokens = torch.tensor([reply.ids[0] for reply in session.reply([1] * 4000)])
+    tokens = torch.tensor([reply.ids[0] for reply in session.reply([1] * 4000) if reply is not None])
     with torch.no_grad():
         logits = agent.model(torch.tensor([[1, 2, 3]])).logits[0, -1] + agent.engine.bias
     expected = (logits / 2.0).softmax(-1)
@@ -131,3 +137,75 @@ def test_minibatches_by_length_hold_every_row_once() -> None:
     batches = list(by_length(lengths, 2, torch.Generator().manual_seed(0)))
     assert sorted(index for batch in batches for index in batch) == list(range(len(lengths)))
     assert max(map(len, batches)) == 2
+
+
+def ids_of(played: list[Trajectory]) -> list[list[int]]:
+    return [t.ids.tolist() for t in played]
+
+
+@pytest.mark.parametrize(("seats", "patience"), [(1, 0.0), (3, 0.6), (5, 0.125), (12, 0.3)])
+def test_tokens_do_not_depend_on_who_plays_beside_or_when_an_episode_begins(
+    agent: Agent, seats: int, patience: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    instances = group([3, 4, 5, 6], 3)
+    together = agent.play(agent.processes("train", 12), instances, 1.0, seed=9)
+    monkeypatch.setattr(agent.engine, "patience", patience)
+    assert ids_of(agent.play(agent.processes("train", seats), instances, 1.0, seed=9)) == ids_of(together)
+
+
+def test_places_are_taken_over_as_soon_as_an_episode_ends(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    joined: list[int] = []
+    join = TorchSession.join
+
+    def noted(session: TorchSession, prompts: Sequence[Sequence[int]], episodes: Sequence[int]) -> None:
+        joined.append(len(prompts))
+        join(session, prompts, episodes)
+
+    monkeypatch.setattr(TorchSession, "join", noted)
+    short = replace(agent, config=with_settings(agent.config, {"turns": {"max_turns": 1}}))
+    processes = [*agent.processes("train", 2), *short.processes("train", 2)]
+    played = play(agent.engine, processes, group(range(5), 2), temperature=1.0, seed=1)
+    assert joined == [4, 2, 2, 2], "the two whose episodes take one turn are followed at once"
+    assert sorted(len(t.turn_ends) for t in played) == [1] * 6 + [3] * 4
+
+
+def test_the_cache_never_holds_more_tokens_than_it_may(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    most = agent.config.turns.max_tokens_per_episode
+    engine = TorchEngine(agent.model, agent.chat.stop_ids, len(agent.tokenizer), cached_tokens=3 * (most + 32))
+    held: list[int] = []
+    reserve = SlotCache.reserve
+
+    def noted(cache: SlotCache, slots: int, columns: int, live: int) -> None:
+        reserve(cache, slots, columns, live)
+        held.append(cache.slots * cache.columns)
+        for layer in cast(list[Any], cache.layers):
+            assert layer.memory[0].numel() == layer.memory[1].numel()
+            held.append(layer.memory[0].numel() // agent.config.small_model.hidden)
+
+    monkeypatch.setattr(SlotCache, "reserve", noted)
+    instances = group([3, 4, 5, 6], 2)
+    played = play(engine, agent.processes("train", 8), instances, temperature=1.0, seed=9)
+    assert engine.rows(most) == 3
+    assert 0 < max(held) <= 3 * (most + 32)
+    assert ids_of(played) == ids_of(agent.play(agent.processes("train", 8), instances, 1.0, seed=9))
+    engine.cached_tokens = most // 2
+    with pytest.raises(ValueError, match="does not fit into what the engine may cache"):
+        play(engine, agent.processes("train", 8), instances, temperature=1.0, seed=9)
+
+
+def test_equal_histories_are_computed_once(agent: Agent) -> None:
+    session = agent.engine.start([[1, 2, 3]] * 8 + [[4, 5]] * 8, temperature=1e-4, seed=0)  # all say what is likeliest
+    session.reply([5] * 16)
+    assert session.branches.count == 2
+    warm = agent.engine.start([[1, 2, 3]] * 8, temperature=3.0, seed=0)
+    warm.reply([5] * 8)
+    assert warm.branches.count == 8
+
+
+def test_work_is_counted(agent: Agent) -> None:
+    before = replace(agent.engine.work)
+    played = agent.play(agent.processes("train", 4), group([1], 4), 1.0, seed=0)
+    work = agent.engine.work
+    assert work.sampled - before.sampled == sum(int(t.sampled.sum()) for t in played)
+    assert work.read - before.read >= sum(int((~t.sampled).sum()) for t in played)
+    assert work.seconds > before.seconds

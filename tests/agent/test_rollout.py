@@ -53,12 +53,12 @@ class Breaking:
     def feed(self, rows: Sequence[int], ids: Sequence[Sequence[int]]) -> None:
         self.session.feed(rows, ids)
 
-    def reply(self, limits: Sequence[int]) -> list[Sampled]:
+    def reply(self, limits: Sequence[int]) -> list[Sampled | None]:
         replies, turn = self.session.reply(limits), self.asked
         self.asked += 1
         if turn in self.turns and self.error is not None:
             raise self.error
-        if turn in self.turns:
+        if turn in self.turns and replies[0] is not None:
             replies[0].log_probs[-1] = math.nan
         return replies
 
