@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from benchmarks.tasks import TASKS
+from ragen_gym.speed.measuring import ratios
+from ragen_gym.speed.tasks import TASKS
+from ragen_gym.speed.timer import number
 
-__all__ = ["number", "plot", "write_page"]
+__all__ = ["plot", "write_page"]
 
 _INTRO = """\
 # Speed
@@ -25,14 +27,6 @@ a level of its own, generated while the clock runs.
 """
 
 
-def number(value: float) -> str:
-    """Three digits and a unit: 34.6M, 560k, 18.3k, 0.42."""
-    for unit, size in (("M", 1e6), ("k", 1e3)):
-        if value >= 0.9995 * size:
-            return f"{value / size:.3g}{unit}"
-    return f"{value:.3g}"
-
-
 def write_page(path: Path, results: dict[str, Any]) -> None:
     """Write the page of these results."""
     rates, skipped = results["rates"], results["skipped"]
@@ -40,17 +34,13 @@ def write_page(path: Path, results: dict[str, Any]) -> None:
     lines += ["| what | per second | promised | against |", "|---|---|---|---|"]
     for task in TASKS:
         row = rates.get(task.key)
-        if row is None or "gymnasium" in task.key.split():
+        if row is None or task.of_gymnasium:
             continue
-        against = [
-            f"{number(row['rate'] / rates[peer]['rate'])} times {rates[peer]['title']}"
-            for peer in task.peers
-            if peer in rates
-        ]
+        against = [f"{number(times)} times {rates[peer]['title']}" for peer, times in ratios(task, rates).items()]
         promised = number(task.target) if task.target else ""
         lines.append(f"| {row['title']} | {number(row['rate'])} {row['unit']} | {promised} | {'; '.join(against)} |")
     lines += ["", "## Others", "", "| what | per second | version |", "|---|---|---|"]
-    ours = {task.key for task in TASKS if "gymnasium" not in task.key.split()}
+    ours = {task.key for task in TASKS if not task.of_gymnasium}
     for key, row in rates.items():
         if key not in ours:
             lines.append(f"| {row['title']} | {number(row['rate'])} {row['unit']} | {row['package']} |")

@@ -9,18 +9,17 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.page import number, plot, write_page
+from benchmarks.page import plot, write_page
 from benchmarks.peers import PEERS, measure
 from benchmarks.startup import first_resets, import_times, memory_per_env
-from benchmarks.tasks import GROWTH, LAKE, SIZES, TASKS, batch
-from benchmarks.timer import rate
+from ragen_gym.speed.measuring import machine, measured, row_of
+from ragen_gym.speed.tasks import GROWTH, LAKE, SIZES, TASKS, batch
+from ragen_gym.speed.timer import number, rate
 
 __all__ = ["main"]
 
@@ -38,22 +37,20 @@ def main(argv: list[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     runs, seconds = (3, 0.1) if arguments.quick else (7, 0.5)
     rates: dict[str, Any] = {}
-    for task in TASKS:
-        if arguments.only is None or arguments.only in task.key:
-            package = f"gymnasium {version('gymnasium')}" if "gymnasium" in task.key.split() else ""
-            row = {"title": task.title, "unit": task.unit, "target": task.target, "package": package}
-            rates[task.key] = row | _row(rate(*task.make(), runs, seconds))
-            _say(rates[task.key])
+    chosen = [task for task in TASKS if arguments.only is None or arguments.only in task.key]
+    for row in measured(chosen, runs, seconds):
+        rates[row.pop("key")] = row
+        _say(row)
     if arguments.only is not None:
         return 0
-    results: dict[str, Any] = {"machine": _machine(), "runs": runs, "rates": rates, "skipped": []}
+    results: dict[str, Any] = {"machine": machine(), "runs": runs, "rates": rates, "skipped": []}
     for peer in () if arguments.no_peers else PEERS:
         for found in measure(peer, arguments.cache):
             if "skipped" in found:
                 results["skipped"].append(found)
                 print(f"{found['title']}: skipped: {found['skipped']}")
             else:
-                rates[found.pop("key")] = row = found | _row(found["rate"])
+                rates[found.pop("key")] = row = found | row_of(found["rate"])
                 _say(row)
     results |= {"growth": _growth(seconds), "sizes": _sizes(seconds)}
     results |= {"imports": import_times(), "first": first_resets(), "memory": memory_per_env()}
@@ -61,11 +58,6 @@ def main(argv: list[str] | None = None) -> int:
     (_HERE / "results.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     write_page(_HERE / "README.md", results)
     return 0
-
-
-def _row(measured: Any) -> dict[str, float]:
-    median, lowest, highest = measured
-    return {"rate": median, "lowest": lowest, "highest": highest}
 
 
 def _say(row: dict[str, Any]) -> None:
@@ -92,16 +84,6 @@ def _sizes(seconds: float) -> dict[str, dict[str, float]]:
             play, work = batch(LAKE, size=side, levels=levels, observation=observation, max_episode_steps=100)
             rates[str(side)] = rate(play, work, 3, seconds)[0]
     return found
-
-
-def _machine() -> str:
-    model = platform.processor() or platform.machine()
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        names = [line.partition(":")[2].strip() for line in cpuinfo.read_text().splitlines() if "model name" in line]
-        model = f"{names[0]}, {len(names)} cores" if names else model
-    packages = ", ".join(f"{name} {version(name)}" for name in ("numpy", "numba", "gymnasium"))
-    return f"{model}; Python {platform.python_version()}, {packages}"
 
 
 if __name__ == "__main__":

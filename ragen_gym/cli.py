@@ -5,13 +5,11 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from importlib import import_module
-from importlib.util import find_spec
 
 import gymnasium
 
 from ragen_gym import __version__
-from ragen_gym.commands import bench, catalog, levels, picture, play, serve
+from ragen_gym.commands import bench, catalog, levels, picture, play, serve, speed
 
 __all__ = ["build_parser", "main"]
 
@@ -25,14 +23,14 @@ examples:
   ragen-gym levels export Sokoban --split test -n 100 --out levels.jsonl
   ragen-gym solve Sokoban board.txt                         optimal play of the boards of a file
   ragen-gym check FrozenLake                                test that a game keeps the suite's promises
+  ragen-gym bench-speed                                     how many steps a second this machine plays
   ragen-gym bench run --suite smoke --agent random --out runs/random      measure an agent on held-out levels
 
 A game goes by its name (FrozenLake) or by its id (ragen/FrozenLake-v0).
 """
 
 #: Each module adds its own commands to the parser.
-_COMMANDS = (catalog, play, picture, levels, bench, serve)
-_LATER = ("speed",)
+_COMMANDS = (catalog, play, picture, levels, bench, serve, speed)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -47,9 +45,6 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for module in _COMMANDS:
         module.add(commands)
-    for name in _LATER:
-        if find_spec(f"ragen_gym.commands.{name}"):
-            import_module(f"ragen_gym.commands.{name}").add(commands)
     return parser
 
 

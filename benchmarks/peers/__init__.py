@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ragen_gym.speed import timer
+
 __all__ = ["PEERS", "Peer", "measure"]
 
 _HERE = Path(__file__).parent
@@ -50,7 +52,7 @@ def measure(peer: Peer, cache: Path, seconds: float = 900) -> list[dict[str, Any
         version = _call([str(python), "-c", asked], seconds).strip()
         # Only the timer is on the path: the scripts' own folder holds names that are those of packages.
         script = [str(python), "-W", "ignore", "-P", str(_HERE / peer.script)]
-        said = _call(script, seconds, PYTHONPATH=str(_HERE.parent))
+        said = _call(script, seconds, PYTHONPATH=str(Path(timer.__file__).parent))
     except (OSError, subprocess.SubprocessError) as error:
         return [{"key": peer.package, "title": peer.package, "unit": "", "skipped": _reason(error)}]
     lines = [json.loads(line) for line in said.splitlines() if line.startswith("{")]

@@ -10,9 +10,12 @@ from typing import Any
 
 import pytest
 
-from benchmarks import peers, timer
-from benchmarks.page import number, write_page
-from benchmarks.tasks import TASKS, batch
+from benchmarks import peers
+from benchmarks.page import write_page
+from ragen_gym.cli import main
+from ragen_gym.speed import measuring, timer
+from ragen_gym.speed.tasks import TASKS, batch
+from ragen_gym.speed.timer import number
 
 
 def test_a_rate_is_work_per_second_of_cpu_time() -> None:
@@ -58,6 +61,52 @@ def test_a_batch_plays_the_steps_that_it_counts() -> None:
     play, work = batch("ragen/FrozenLake-v0", 5, read=("level_id",))
     play(70)
     assert work == 5
+
+
+SHORT = ("bench-speed", "--runs", "2", "--seconds", "0.01")
+
+
+def test_the_command_measures_beside_gymnasium(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*SHORT, "--only", "lake single", "--json"]) == 0
+    told = capsys.readouterr()
+    found = json.loads(told.out)
+    assert list(found["rates"]) == ["gymnasium lake", "lake single"]  # the peer first, in the same run
+    row = found["rates"]["lake single"]
+    assert 1e4 < row["lowest"] <= row["rate"] <= row["highest"]
+    assert row["times"] == {"gymnasium lake": pytest.approx(row["rate"] / found["rates"]["gymnasium lake"]["rate"])}
+    assert "numba" in found["machine"]
+    assert told.err.splitlines()[1].startswith("ragen-gym: measuring 2 of 2: FrozenLake")
+    assert main([*SHORT, "--only", "bandit single"]) == 0
+    assert "steps/s" in capsys.readouterr().out
+
+
+def test_the_command_lists_and_refuses(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench-speed", "--list"]) == 0
+    assert [line.split("  ")[0] for line in capsys.readouterr().out.splitlines()] == [task.key for task in TASKS]
+    assert main(["bench-speed", "--list", "--json"]) == 0
+    assert [task["key"] for task in json.loads(capsys.readouterr().out)] == [task.key for task in TASKS]
+    for words, said in (
+        (["--only", "chess"], "no measurement's key has that; they are lake grid, "),
+        (["--runs", "0"], "give 1 run or more"),
+        (["--seconds", "nan"], "above 0 to 60 s"),
+        (["--only", "a", "--all"], "not allowed with"),
+    ):
+        assert main(["bench-speed", *words]) == 2
+        assert said in capsys.readouterr().err
+
+
+def test_interrupted_it_tells_what_it_has(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def impatient(*arguments: Any) -> tuple[float, float, float]:
+        asked.append(arguments)
+        if len(asked) == 2:
+            raise KeyboardInterrupt
+        return timer.rate(*arguments)
+
+    monkeypatch.setattr(measuring, "rate", impatient)
+    assert main([*SHORT, "--only", "lake single", "--json"]) == 130
+    assert list(json.loads(capsys.readouterr().out)["rates"]) == ["gymnasium lake"]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import statistics
 import time
 from collections.abc import Callable
 
-__all__ = ["rate", "report"]
+__all__ = ["number", "rate", "report"]
 
 
 def rate(play: Callable[[int], object], work: float, runs: int = 7, seconds: float = 0.4) -> tuple[float, float, float]:
@@ -41,6 +41,14 @@ def report(key: str, title: str, unit: str, measure: Callable[[], tuple[float, f
     except Exception as error:  # a peer may fail in any way, and the others are measured all the same
         said["skipped"] = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:200]
     print(json.dumps(said), flush=True)
+
+
+def number(value: float) -> str:
+    """Three digits and a unit: 34.6M, 560k, 18.3k, 0.42."""
+    for unit, size in (("M", 1e6), ("k", 1e3)):
+        if value >= 0.9995 * size:
+            return f"{value / size:.3g}{unit}"
+    return f"{value:.3g}"
 
 
 def _spent(play: Callable[[int], object], count: int) -> float:

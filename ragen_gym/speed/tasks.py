@@ -48,6 +48,11 @@ class Task:
     target: float | None = None
     peers: tuple[str, ...] = field(default=())
 
+    @property
+    def of_gymnasium(self) -> bool:
+        """Whether an environment of Gymnasium is measured, as a peer."""
+        return self.key.startswith("gymnasium ")
+
 
 def batch(name: str, n: int = BATCH, read: tuple[str, ...] = (), **arguments: Any) -> Play:
     """Random steps of a batch; the infos named in ``read`` are read at each."""
@@ -145,7 +150,7 @@ TASKS: tuple[Task, ...] = (
     Task("lake single", "FrozenLake 4x4, single, `gymnasium.make`, text, fresh lakes", "steps",
          lambda: _single(LAKE), 0.8e6, ("gymnasium lake", "textarena lake")),
     Task("boxes single", "Sokoban 6x6, single, `gymnasium.make`, text, fresh levels", "steps",
-         lambda: _single(BOXES), 0.8e6, ("gem sokoban", "textarena sokoban")),
+         lambda: _single(BOXES), 0.8e6, ("gymnasium lake", "gem sokoban", "textarena sokoban")),
     Task("bandit single", "Bandit, single, `gymnasium.make`, text", "steps", lambda: _single("ragen/Bandit-v0")),
     Task("lakes", "lakes 4x4", LAKES, lambda: _levels("FrozenLake", 4096), None, ("gymnasium maps",)),
     Task("lakes train", "lakes 4x4 of the train split", LAKES, lambda: _levels("FrozenLake", 4096, "train")),
