@@ -41,7 +41,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Turns:
-    """The turn environment and its budgets (RAGEN, arXiv 2504.20073, section 3)."""
+    """The turn environment and its budgets (RAGEN, arXiv 2504.20073, section 3).
+
+    `history`: how many earlier turns the prompt of a turn keeps; -1 keeps all, 0 shows the current turn alone.
+    """
 
     max_turns: int = 5
     max_actions_per_turn: int = 5
@@ -50,6 +53,7 @@ class Turns:
     think: bool = True
     max_tokens_per_turn: int = 40
     max_tokens_per_episode: int = 1024
+    history: int = -1
 
 
 @dataclass(frozen=True)

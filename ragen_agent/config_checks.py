@@ -64,6 +64,7 @@ LEAST = {
     "evaluation.levels": 1,
     "evaluation.batch": 1,
     "turns.max_tokens_per_turn": 1,
+    "turns.history": -1,
     "small_model.layers": 1,
     "small_model.feed_forward": 1,
     "training.clip_high": 0,

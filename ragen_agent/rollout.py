@@ -90,6 +90,7 @@ class _Table:
         self.temperature, self.seed, self.check = temperature, seed, check
         self.session: Session | None = None
         self.seats: list[tuple[int, TokenMDP]] = []
+        self.moved: list[tuple[int, TokenMDP]] = []  # the last of the seats: they begin a new prefix in a new row
 
     def play(self, processes: Sequence[TokenMDP]) -> list[Trajectory]:
         played: dict[int, Trajectory] = {}
@@ -112,13 +113,16 @@ class _Table:
             process.reset(seed=instance.seed, options={"noise_seed": instance.noise_seed})
             self.check(process.ids)
         self.seats += new
-        prompts, episodes = [process.ids for _, process in new], [episode for episode, _ in new]
+        joining, self.moved = [*self.moved, *new], []
+        prompts = [process.ids for _, process in joining]
+        # A row's number decides its draws, so every prefix of an episode has one of its own.
+        episodes = [episode + len(self.instances) * process.context for episode, process in joining]
         try:
             if self.session is None:
                 self.session = self.engine.start(
                     prompts, temperature=self.temperature, seed=self.seed, episodes=episodes
                 )
-            elif new:
+            elif joining:
                 self.session.join(prompts, episodes)
         except ValueError:  # of the arguments, which no other episode would change
             raise
@@ -137,12 +141,19 @@ class _Table:
             self._break(error)
             return
         rows, feeds = [], []
-        for row, ((_, process), reply) in enumerate(replies):
-            glue = _append(process, reply)
-            if not process.done:
-                self.check(glue)
+        for row, ((episode, process), reply) in enumerate(replies):
+            context = process.context
+            glue = [] if reply is None else _append(process, reply)  # None: it is still writing
+            if process.done:
+                continue
+            self.check(process.ids if process.context > context else glue)
+            if process.context > context:
+                self.moved.append((episode, process))
+            else:
                 rows.append(row)
                 feeds.append(glue)
+        over = [seat for seat, _ in replies if seat[1].done]
+        self.seats = [*(self.seats[row] for row in rows), *self.moved, *over]
         if not rows:
             self.session.close()
             self.session = None
@@ -154,7 +165,7 @@ class _Table:
 
     def _break(self, error: Exception) -> None:
         _fail([process for _, process in self.seats], error)
-        self.session = None
+        self.session, self.moved = None, []
 
 
 def _append(process: TokenMDP, reply: Sampled) -> list[int]:

@@ -62,6 +62,9 @@ class TokenMDP(gymnasium.Env[NDArray[np.int64], np.int64]):
       cut: the end token is appended but counts as not sampled, and the reply goes to the environment as it
       stands.
     - `max_tokens_per_episode`: the most tokens that the prefix may have, prompt and glue included.
+    - `history`: how many earlier turns the prefix keeps; -1 keeps all of them, 0 shows the current turn alone. Where
+      a turn falls out of it, the prefix is made anew: the prompt with the first message that is kept, the kept turns
+      as the ids that they were, the next message. `context` counts the prefixes of an episode, from 0.
 
     ## Batched rollouts
     An engine that decodes many episodes at once calls `append_reply(ids, log_probs)` once a turn, or
@@ -76,6 +79,7 @@ class TokenMDP(gymnasium.Env[NDArray[np.int64], np.int64]):
         *,
         max_tokens_per_turn: int = 128,
         max_tokens_per_episode: int = 2048,
+        history: int = -1,
     ) -> None:
         for name, value in (
             ("max_tokens_per_turn", max_tokens_per_turn),
@@ -83,10 +87,13 @@ class TokenMDP(gymnasium.Env[NDArray[np.int64], np.int64]):
         ):
             if value < 1:
                 raise ValueError(f"{name} is {value}; it must be at least 1")
+        if history < -1:
+            raise ValueError(f"history is {history}; it must be -1 (all turns), 0 (the current one alone) or more")
         self.env = env
         self.chat = chat
         self.max_tokens_per_turn = max_tokens_per_turn
         self.max_tokens_per_episode = max_tokens_per_episode
+        self.history = history
         self._vocabulary = chat.vocabulary_size
         self.action_space = spaces.Discrete(self._vocabulary)
         prefix = spaces.Sequence(spaces.Discrete(self._vocabulary), stack=True)
@@ -94,6 +101,7 @@ class TokenMDP(gymnasium.Env[NDArray[np.int64], np.int64]):
         self.metadata = env.metadata
         self.render_mode = env.render_mode
         self.ids: list[int] = []
+        self.context = 0
         self.done = True
 
     def reset(
@@ -118,6 +126,10 @@ class TokenMDP(gymnasium.Env[NDArray[np.int64], np.int64]):
         self._seed = None if seed is None else int(seed)
         self._level_id = str(info.get("level_id", ""))
         self._messages: tuple[Mapping[str, str], ...] = tuple(info.get("messages", ()))
+        self.context = 0
+        self._past: list[int] = []  # the prefixes before this one
+        self._contexts = [0]
+        self._window: list[tuple[str, list[int]]] = [(message, [])] if self.history >= 0 else []
         self._spans: list[tuple[int, int]] = []
         self._log_probs: list[float] = []
         self._rewards: list[float] = []
@@ -144,8 +156,9 @@ class TokenMDP(gymnasium.Env[NDArray[np.int64], np.int64]):
             log_prob: the log-probability with which it was sampled.
 
         Returns:
-            the ids that follow the sampled one without being sampled: none inside a turn and at the
-            episode's end (`done`); after a turn the end token, unless it was sampled, and the glue.
+            the ids that follow the sampled one without being sampled: none inside a turn, at the
+            episode's end (`done`) and where a new prefix begins (`context`), which is then `ids`; after
+            any other turn the end token, unless it was sampled, and the glue.
 
         Raises:
             ValueError: an id outside the vocabulary, for example of a padded output layer, or a
@@ -212,7 +225,7 @@ class TokenMDP(gymnasium.Env[NDArray[np.int64], np.int64]):
         if self.done:
             return
         if len(self.ids) > self._start:
-            self._spans.append((self._start, len(self.ids)))
+            self._spans.append(self._span())
         self._failure = reason
         self.done = True
 
@@ -220,13 +233,14 @@ class TokenMDP(gymnasium.Env[NDArray[np.int64], np.int64]):
         """The record of the episode that has ended."""
         assert self.ids, "no episode has begun"
         assert self.done, "the episode goes on"
-        sampled = np.zeros(len(self.ids), dtype=np.bool_)
+        ids = self._past + self.ids
+        sampled = np.zeros(len(ids), dtype=np.bool_)
         for start, end in self._spans:
             sampled[start:end] = True
-        log_probs = np.zeros(len(self.ids), dtype=np.float32)
+        log_probs = np.zeros(len(ids), dtype=np.float32)
         log_probs[sampled] = self._log_probs
         return Trajectory(
-            ids=np.array(self.ids, dtype=np.int64),
+            ids=np.array(ids, dtype=np.int64),
             sampled=sampled,
             log_probs=log_probs,
             turn_ends=tuple(end - 1 for _, end in self._spans[: len(self._rewards)]),
@@ -238,6 +252,7 @@ class TokenMDP(gymnasium.Env[NDArray[np.int64], np.int64]):
             level_id=self._level_id,
             seed=self._seed,
             messages=self._messages,
+            contexts=tuple(self._contexts) if self.context else (),
             turn_facts=tuple(self._facts) if len(self._facts) == len(self._rewards) else (),
         )
 
@@ -261,9 +276,10 @@ class TokenMDP(gymnasium.Env[NDArray[np.int64], np.int64]):
     def _end_turn(self, cut: str | None) -> list[int]:
         """Give the reply to the environment; append and return what follows it."""
         reply = self.chat.decode_reply(self.ids[self._start :])
-        self._spans.append((self._start, len(self.ids)))
+        self._spans.append(self._span())
         self._messages = (*self._messages, {"role": "assistant", "content": reply})
         self._info = {"reply_text": reply, "cut": cut}
+        fresh: list[int] | None = None
         try:
             message, reward, terminated, truncated, info = self.env.step(reply)
             if not math.isfinite(reward):
@@ -271,6 +287,7 @@ class TokenMDP(gymnasium.Env[NDArray[np.int64], np.int64]):
             follow = [] if self.ids[-1] == self.chat.end_id else [self.chat.end_id]
             if not (terminated or truncated):
                 follow += self.chat.glue_ids(message)
+                fresh = self._fresh(follow, message)
         except Exception as error:  # whatever a game raises costs its own episode, never the run
             self._failure = f"environment_error: {type(error).__name__}: {error}"
             self._info["failure"] = self._failure
@@ -283,15 +300,41 @@ class TokenMDP(gymnasium.Env[NDArray[np.int64], np.int64]):
         self._facts += [facts] if facts is not None else []
         self._messages = tuple(info.get("messages", self._messages))
         self._success = bool(info.get("success", False))
-        full = len(self.ids) + len(follow) >= self.max_tokens_per_episode
+        following = len(self.ids) + len(follow) if fresh is None else len(fresh)
+        full = following >= self.max_tokens_per_episode
         self._terminated = bool(terminated)
         self._truncated = not terminated and (bool(truncated) or full)
         self.done = self._terminated or self._truncated
         if self.done:
             return []
+        if fresh is not None:
+            self._past += self.ids
+            self._contexts.append(len(self._past))
+            self.context += 1
+            self.ids, follow = fresh, []
         self.ids += follow
         self._start = len(self.ids)
         return follow
+
+    def _span(self) -> tuple[int, int]:
+        """Where the turn's sampled ids stand in the trajectory."""
+        return len(self._past) + self._start, len(self._past) + len(self.ids)
+
+    def _fresh(self, follow: list[int], message: str) -> list[int] | None:
+        """The next turn's prefix, if `history` drops an earlier turn from it; None to go on with this one.
+
+        The window holds the messages that the prefix shows, each with the ids from its reply to the next reply.
+        """
+        if self.history < 0:
+            return None
+        said, _ = self._window[-1]
+        self._window[-1] = (said, self.ids[self._start :] + follow)
+        self._window.append((message, []))
+        if len(self._window) <= self.history + 1:
+            return None
+        self._window = self._window[-self.history - 1 :]
+        prompt = self.chat.prompt_ids(str(self.env.get_wrapper_attr("instructions")), self._window[0][0])
+        return prompt + [token for _, ids in self._window for token in ids]
 
     def _observation(self) -> NDArray[np.int64]:
         return np.array(self.ids, dtype=np.int64)

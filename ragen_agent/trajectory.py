@@ -32,6 +32,8 @@ class Trajectory:
         seed: the seed of the reset, if one was given.
         messages: the conversation as ({"role", "content"}, ...), for people to read. Training never uses it.
         turn_facts: what each turn was; empty where the environment does not say.
+        contexts: where the model began to read anew, ascending from 0, if its prompt did not keep every turn
+            (`TokenMDP`, `history`): what stands before such an index it no longer saw. Empty if it saw the whole row.
     """
 
     ids: NDArray[np.int64]
@@ -47,6 +49,7 @@ class Trajectory:
     seed: int | None
     messages: tuple[Mapping[str, str], ...] = ()
     turn_facts: tuple[TurnFacts, ...] = ()
+    contexts: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         ids, sampled, log_probs, ends = self.ids, self.sampled, self.log_probs, self.turn_ends
@@ -61,6 +64,8 @@ class Trajectory:
         assert len(self.turn_facts) in (0, len(ends))
         assert list(ends) == sorted(set(ends)), "turns end one after the other"
         assert all(0 <= end < len(ids) and sampled[end] for end in ends)
+        assert not self.contexts or self.contexts[0] == 0, "the first context begins with the row"
+        assert list(self.contexts) == sorted(set(self.contexts)), "contexts follow one another"
         assert not (self.terminated and self.truncated), "an episode ends once"
         if self.failure is None:
             assert self.terminated or self.truncated, "an episode ends by the game, a budget or a failure"
@@ -88,6 +93,7 @@ class Trajectory:
             "seed": self.seed,
             "messages": [dict(message) for message in self.messages],
             "turn_facts": [asdict(facts) for facts in self.turn_facts],
+            **({"contexts": list(self.contexts)} if self.contexts else {}),
         }
 
     @classmethod
@@ -111,4 +117,5 @@ class Trajectory:
             seed=record["seed"],
             messages=tuple(record["messages"]),
             turn_facts=tuple(TurnFacts(**facts) for facts in record.get("turn_facts", ())),
+            contexts=tuple(record.get("contexts", ())),
         )

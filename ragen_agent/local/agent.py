@@ -122,6 +122,7 @@ class Agent:
                 self.chat,
                 max_tokens_per_turn=turns.max_tokens_per_turn,
                 max_tokens_per_episode=turns.max_tokens_per_episode,
+                history=turns.history,
             )
             for _ in range(count)
         ]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
 from ragen_agent.token_mdp import Trajectory
@@ -16,12 +17,16 @@ __all__ = ["Batch", "by_length", "sampled_logits"]
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows of equal width: `ids`, `sampled` (bool), `attention`, `log_probs` (as recorded), each (rows, width)."""
+    """Rows of equal width: `ids`, `sampled` (bool), `attention`, `log_probs` (as recorded), each (rows, width).
+
+    `contexts`: for each row where the model began to read anew; empty if it read every row as a whole.
+    """
 
     ids: Tensor
     sampled: Tensor
     attention: Tensor
     log_probs: Tensor
+    contexts: tuple[tuple[int, ...], ...] = ()
 
     @classmethod
     def of(cls, trajectories: Sequence[Trajectory], device: torch.device | str = "cpu", pad_id: int = 0) -> Batch:
@@ -35,12 +40,35 @@ class Batch:
             sampled[row, : len(t.ids)] = torch.as_tensor(t.sampled)
             log_probs[row, : len(t.ids)] = torch.as_tensor(t.log_probs, dtype=torch.float32)
             attention[row, : len(t.ids)] = 1
-        return cls(ids.to(device), sampled.to(device), attention.to(device), log_probs.to(device))
+        contexts = tuple(t.contexts or (0,) for t in trajectories) if any(t.contexts for t in trajectories) else ()
+        return cls(ids.to(device), sampled.to(device), attention.to(device), log_probs.to(device), contexts)
 
     def rows(self, rows: Tensor) -> Batch:
         """These rows, without the columns that are padding in all of them."""
         width = int(self.attention[rows].sum(1).max())
-        return Batch(*(part[rows, :width] for part in (self.ids, self.sampled, self.attention, self.log_probs)))
+        contexts = tuple(self.contexts[row] for row in rows.tolist()) if self.contexts else ()
+        parts = [part[rows, :width] for part in (self.ids, self.sampled, self.attention, self.log_probs)]
+        return Batch(parts[0], parts[1], parts[2], parts[3], contexts)
+
+    def as_read(self) -> Batch:
+        """The rows as the model read them: one for each context that holds a sampled token.
+
+        The sampled tokens stand in the same order, row by row, so `masked_scatter` brings what was made of them back.
+        """
+        if not self.contexts:
+            return self
+        lengths = self.attention.sum(1).tolist()
+        spans = [
+            (row, first, end)
+            for row, starts in enumerate(self.contexts)
+            for first, end in zip(starts, [*starts[1:], lengths[row]], strict=True)
+            if bool(self.sampled[row, first:end].any())
+        ]
+        ids, sampled, attention, log_probs = (
+            pad_sequence([part[row, first:end] for row, first, end in spans], batch_first=True)
+            for part in (self.ids, self.sampled, self.attention, self.log_probs)
+        )
+        return Batch(ids, sampled, attention, log_probs)
 
     @property
     def tokens(self) -> int:
@@ -63,14 +91,15 @@ def sampled_logits(
         logits float32 (sampled tokens in all, vocabulary) in row-major order, divided by the temperature; log-probs
         float32 (rows, width), 0 where nothing was sampled.
     """
-    first = int(batch.sampled.any(0).int().argmax())  # nothing before it is scored, so no logits are made there
-    kept = batch.ids.shape[1] - first + 1
+    read = batch.as_read()
+    first = int(read.sampled.any(0).int().argmax())  # nothing before it is scored, so no logits are made there
+    kept = read.ids.shape[1] - first + 1
     output = model(
-        batch.ids, use_cache=False, logits_to_keep=kept
+        read.ids, use_cache=False, logits_to_keep=kept
     )  # padded on the right: causal attention never sees it
-    mask = batch.sampled[:, first:]
+    mask = read.sampled[:, first:]
     logits = (output.logits[:, :-1][mask].float() + bias) / temperature
-    chosen = batch.ids[:, first:][mask]
+    chosen = read.ids[:, first:][mask]
     scores = logits.log_softmax(-1).gather(1, chosen[:, None]).squeeze(1)
     log_probs = torch.zeros(batch.ids.shape, device=scores.device)
     return logits, log_probs.masked_scatter(batch.sampled, scores)

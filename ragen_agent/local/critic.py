@@ -26,7 +26,14 @@ class Critic(nn.Module):
         nn.init.zeros_(self.head.bias)
 
     def forward(self, batch: Batch) -> Tensor:
-        """float32 (rows, width): the value before each token, read where the token before it stands; 0 at the first."""
-        output = self.backbone(batch.ids, use_cache=False)
-        values = self.head(output.last_hidden_state.float()).squeeze(-1)
-        return torch.nn.functional.pad(values[:, :-1], (1, 0))
+        """float32 (rows, width): the value before each token, read where the token before it stands; 0 at the first.
+
+        In rows that were read in several contexts, only the sampled tokens have a value.
+        """
+        read = batch.as_read()
+        output = self.backbone(read.ids, use_cache=False)
+        values: Tensor = self.head(output.last_hidden_state.float()).squeeze(-1)
+        before = torch.nn.functional.pad(values[:, :-1], (1, 0))
+        if not batch.contexts:
+            return before
+        return torch.zeros(batch.ids.shape, device=before.device).masked_scatter(batch.sampled, before[read.sampled])

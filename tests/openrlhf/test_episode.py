@@ -82,7 +82,7 @@ class Scripted:
     def rows(self, tokens: int) -> int:
         return 1
 
-    def reply(self, limits: Sequence[int]) -> list[Sampled]:
+    def reply(self, limits: Sequence[int]) -> list[Sampled | None]:
         return [self.say(limits[0])]
 
     def feed(self, rows: Sequence[int], ids: Sequence[Sequence[int]]) -> None:
