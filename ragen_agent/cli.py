@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,10 @@ if TYPE_CHECKING:
     from ragen_agent.local.run_folder import RunFolder
     from ragen_agent.openrlhf.settings import OpenRLHF
 
-__all__ = ["main"]
+__all__ = ["main", "settings_of_pairs"]
+
+#: Modules that add their own commands to the parser; each imports what it needs when it runs.
+COMMANDS = ("ragen_agent.experiments.command",)
 
 OPENRLHF = "openrlhf"  # the table of the distributed trainer's settings
 DESCRIPTION = "Train a language-model agent on a game by StarPO-S, or measure one."
@@ -66,7 +70,7 @@ def _refusals() -> tuple[type[Exception], ...]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="ragen-agent", description=DESCRIPTION)
-    commands = parser.add_subparsers(required=True, metavar="train | eval")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
     raw = argparse.RawDescriptionHelpFormatter
     train = commands.add_parser(
         "train", help="train an agent and show what it gained", description=TRAIN, formatter_class=raw
@@ -106,6 +110,8 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument("--levels", type=int, metavar="N", help="how many levels (default 256)")
     evaluate.add_argument("--temperature", type=float, metavar="T", help="of sampling (default 0.5)")
     evaluate.add_argument("--json", type=Path, metavar="FILE", help="write the rates here")
+    for module in COMMANDS:
+        import_module(module).add(commands)
     return parser
 
 
@@ -255,16 +261,21 @@ def _config(options: argparse.Namespace, flags: Settings) -> Config:
 
 
 def _pairs(options: argparse.Namespace) -> Settings:
+    knobs = settings_of_pairs("--knob", [f"knobs.{pair}" for pair in options.knob])
+    return merged(settings_of_pairs("--set", options.set), knobs)
+
+
+def settings_of_pairs(flag: str, pairs: Sequence[str]) -> Settings:
+    """KEY=VALUE pairs as nested tables; raises a ValueError for one without a value."""
     settings: Settings = {}
-    for flag, pairs in (("--set", options.set), ("--knob", [f"knobs.{pair}" for pair in options.knob])):
-        for pair in pairs:
-            key, equals, text = pair.partition("=")
-            if not equals:
-                raise ValueError(f"{flag} {pair.removeprefix('knobs.')} needs a value: KEY=VALUE.")
-            value: Any = _value(text)
-            for part in reversed(key.split(".")):
-                value = {part: value}
-            settings = merged(settings, value)
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        if not equals:
+            raise ValueError(f"{flag} {pair.removeprefix('knobs.')} needs a value: KEY=VALUE.")
+        value: Any = _value(text)
+        for part in reversed(key.split(".")):
+            value = {part: value}
+        settings = merged(settings, value)
     return settings
 
 

@@ -1,0 +1,132 @@
+"""The page of an experiment: what was asked, what was measured, what it supports and what it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ragen_agent.experiments.calibration import KINDS, Judged, calibrate, collapse, kind
+from ragen_agent.experiments.findings import Finding, Runs, conclusion, figure, summarise
+from ragen_agent.experiments.measures import MEASURES
+from ragen_agent.experiments.statistics import Interval
+from ragen_agent.experiments.table import Experiment
+
+__all__ = ["alarm_table", "page"]
+
+
+def page(
+    experiment: Experiment,
+    runs: Runs,
+    findings: Sequence[Finding],
+    failures: Mapping[str, str],
+    *,
+    wanted: int,
+    pictures: Sequence[str],
+    note: str = "",
+) -> str:
+    """The page in Markdown.
+
+    Args:
+        experiment: the table.
+        runs: those that are whole.
+        findings: of its comparisons.
+        failures: what went wrong, by run.
+        wanted: how many runs there should be.
+        pictures: names of files beside the page.
+        note: a warning at its head.
+    """
+    there = sum(len(seeds) for seeds in runs.values())
+    lines = [f"# {experiment.title}", ""]
+    if note:
+        lines += [f"> {note}", ""]
+    lines += [f"**Question.** {experiment.question}", ""]
+    lines += [f"**Claim.** {experiment.claim} ({experiment.source})", ""]
+    lines += [f"**What would count.** {experiment.evidence}", "", "## What the runs say", ""]
+    lines += [f"- {sentence}" for sentence in conclusion(findings)] or ["- Nothing was compared."]
+    lines += [f"- {_whole(there, wanted)}", f"- **Limits.** {experiment.limits}", "", "## Comparisons", ""]
+    lines += _table(
+        ["question", "first", "second", "measure", "claim", "first \N{MINUS SIGN} second [95 %]"],
+        [
+            [c.asks, c.first, c.second or "0", c.measure, c.claim or "none", finding.sentence]
+            for finding in findings
+            for c in [finding.comparison]
+        ],
+    )
+    lines += ["", "## Arms", "", "Means over seeds with 95 % intervals by Student's t.", ""]
+    lines += _arms(experiment, runs)
+    lines += ["", *[f"![{name}]({name})\n" for name in pictures]]
+    lines += [
+        "## Collapse and alarm",
+        "",
+        *_collapses(runs),
+        "",
+        *alarm_table(_every(runs)),
+        "",
+        "## The arms in words",
+        "",
+    ]
+    lines += [f"- **{a.name}**{' (control)' if a.control else ''}: {a.about}" for a in experiment.arms]
+    lines += ["", *[f"- {name}: {MEASURES[name].about}." for name in experiment.columns]]
+    if failures:
+        lines += ["", "## Runs that failed", "", *[f"- {name}: {problem}" for name, problem in failures.items()]]
+    lines += ["", f"Made by `ragen-agent experiment {experiment.name}`.", ""]
+    return "\n".join(lines)
+
+
+def alarm_table(judged: Sequence[Judged]) -> list[str]:
+    """The alarm's signs as rows: announced collapses, leads, false alarms."""
+    return _table(
+        ["sign", "collapses announced", "median lead (iterations)", "false alarms in runs that did not collapse"],
+        [
+            [
+                j.sign.replace("_", " "),
+                f"{j.announced} of {j.collapses}",
+                "\N{EN DASH}" if j.lead is None else f"{j.lead:g}",
+                f"{j.false_alarms} of {j.healthy}",
+            ]
+            for j in judged
+        ],
+    )
+
+
+def _every(runs: Runs) -> list[Judged]:
+    return calibrate(run for seeds in runs.values() for run in seeds.values())
+
+
+def _arms(experiment: Experiment, runs: Runs) -> list[str]:
+    rows = []
+    for arm in experiment.arms:
+        if arm.name in runs:
+            cells = [_cell(summarise(runs, arm.name, name), name) for name in experiment.columns]
+            rows.append([arm.name + (" (control)" if arm.control else ""), str(len(runs[arm.name])), *cells])
+    return _table(["arm", "seeds", *experiment.columns], rows)
+
+
+def _cell(found: Interval | None, name: str) -> str:
+    if found is None:
+        return "\N{EN DASH}"
+    mean = figure(found.mean, name)
+    if found.n < 2 or found.low == found.high:
+        return mean
+    return f"{mean} [{figure(found.low, name).removesuffix(' %')}, {figure(found.high, name).removesuffix(' %')}]"
+
+
+def _collapses(runs: Runs) -> list[str]:
+    rows = []
+    for arm, seeds in runs.items():
+        kinds = [kind(run) for run in seeds.values()]
+        whens = [str(at + 1) for run in seeds.values() if (at := collapse(run)) is not None]
+        rows.append([arm, *[str(kinds.count(name)) for name in KINDS], ", ".join(whens) or "\N{EN DASH}"])
+    return _table(["arm", *KINDS, "after iteration"], rows)
+
+
+def _whole(there: int, wanted: int) -> str:
+    if there == wanted:
+        return f"All {wanted} runs are whole."
+    return f"{there} of {wanted} runs are whole: what is said here may change."
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    if not rows:
+        return ["(no whole run yet)"]
+    lines = [head, ["---"] * len(head), *rows]
+    return ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines]
