@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -356,14 +357,15 @@ def test_bench_score_prints_and_writes(folders: tuple[Path, Path], capsys: pytes
     assert summary["splits"]["sokoban"]["success"]["n"] == 8
 
 
-def test_bench_compare_prints(folders: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+def test_bench_compare_prints(folders: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command("compare", *folders) == 0
     printed = capsys.readouterr().out
     assert "chance (first) and shouting (second)" in printed
     assert "large_sokoban" in printed
     assert run_command("compare", *folders, "--json") == 0
     assert json.loads(capsys.readouterr().out)["splits"]["bandit"]["first"] > 0
-    assert run_command("compare", folders[0], folders[0]) == 0
+    same = shutil.copytree(folders[0], tmp_path / "same")
+    assert run_command("compare", folders[0], same) == 0
     assert "not told from zero" in capsys.readouterr().out
 
 
