@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from ragen_gym.envs.step import StepEnv
 from ragen_gym.games.sokoban import Sokoban
 from ragen_gym.games.sokoban.backwards import explore
 from ragen_gym.games.sokoban.generate import work_arrays
+from ragen_gym.games.sokoban.most_boxes import most_boxes
 from ragen_gym.games.sokoban.solve import find_plan
 from ragen_gym.levels import SPLITS, write_levels
 from ragen_gym.seeding import episode_keys
@@ -28,7 +30,7 @@ def rooms(draw: st.DrawFn) -> tuple[Sokoban, bytes, list[int], int]:
     height, width, boxes = draw(st.integers(4, 7)), draw(st.integers(4, 7)), draw(st.integers(1, 3))
     stride = width + 1
     inner = [r * stride + c for r in range(1, height - 1) for c in range(1, width - 1)]
-    assume(2 * boxes + 1 <= len(inner))
+    assume(boxes <= most_boxes(height, width))
     walls = draw(st.sets(st.sampled_from(inner), max_size=len(inner) // 3))
     floor = [cell for cell in inner if cell not in walls]
     assume(len(floor) > boxes)
@@ -287,7 +289,13 @@ def test_files_that_cannot_be_read_are_refused(tmp_path: Path, text: str, says: 
         ({"width": 65}, "width=65"),
         ({"width": True}, "width=True"),
         ({"boxes": 0}, "boxes=0"),
-        ({"boxes": 4, "size": 4}, "boxes=4 do not fit on height=4, width=4"),
+        ({"boxes": 4, "size": 5}, "boxes=4 do not fit on height=5, width=5.* set boxes to 3 or fewer, or make"),
+        ({"size": 4}, "boxes=1 do not fit on height=4, width=4.* has a solution; make the board larger"),
+        ({"boxes": 3, "height": 3, "width": 20}, "boxes=3 do not fit on height=3, width=20"),
+        ({"boxes": 18, "size": 8}, "boxes=18 do not fit on height=8, width=8.* set boxes to 17 or fewer"),
+        ({"boxes": 3, "max_moves": 2}, "max_moves=2 is below boxes=3: every box starts off target"),
+        ({"boxes": 2, "max_pushes": 1}, "max_pushes=1 is below boxes=2"),
+        ({"min_pushes": 9, "max_moves": 8}, "min_pushes=9 is above max_moves=8: a push is a move"),
         ({"search_depth": 1}, "search_depth=1"),
         ({"walk_steps": 0}, "walk_steps=0"),
         ({"generator": "magic"}, "one of reverse_play, reverse_walk"),
@@ -304,10 +312,44 @@ def test_knobs_out_of_range_are_refused(knobs: dict[str, Any], says: str) -> Non
         StepEnv("Sokoban", **knobs)
 
 
+def some_level_is_solved(height: int, width: int, boxes: int) -> bool:
+    """Whether play backwards from some choice of targets in an empty room brings every box off target."""
+    floor = {(r, c) for r in range(height - 2) for c in range(width - 2)}
+    for chosen in combinations(sorted(floor), boxes):
+        targets = frozenset(chosen)
+        todo = [(targets, cell) for cell in floor - targets]
+        seen = set(todo)
+        while todo:
+            stones, (r, c) = todo.pop()
+            for dr, dc in ((0, 1), (1, 0), (0, -1), (-1, 0)):
+                ahead, behind = (r + dr, c + dc), (r - dr, c - dc)
+                if ahead not in floor - stones:
+                    continue
+                pulled = [stones - {behind} | {(r, c)}] if behind in stones else []
+                for state in ((each, ahead) for each in (stones, *pulled)):
+                    if not state[0] & targets:
+                        return True
+                    if state not in seen:
+                        seen.add(state)
+                        todo.append(state)
+    return False
+
+
+@pytest.mark.parametrize(
+    ("height", "width"), [(3, 4), (3, 5), (3, 6), (3, 7), (3, 8), (3, 9), (4, 4), (4, 5), (4, 6), (4, 7), (5, 5)]
+)
+def test_what_cannot_fit_is_known_of_small_rooms(height: int, width: int) -> None:
+    most = most_boxes(height, width)
+    assert most == most_boxes(width, height)
+    assert most == 0 or some_level_is_solved(height, width, most)
+    if 2 * most + 2 < (height - 2) * (width - 2):
+        assert not some_level_is_solved(height, width, most + 1)
+
+
 @pytest.mark.parametrize(
     "knobs",
     [
-        {"size": 5, "boxes": 4},
+        {"size": 9, "boxes": 24},
         {"min_moves": 500},
         {"height": 3, "width": 5, "min_pushes": 2},
         {"wall_prob": 0.9999},

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from ragen_gym.games.game import Board, Boards, Solution
 from ragen_gym.games.grid import GridGame
 from ragen_gym.games.sokoban import rules
+from ragen_gym.games.sokoban.most_boxes import most_boxes
 from ragen_gym.games.sokoban.xsb import XSB, is_xsb, read_file, to_rectangle
 from ragen_gym.levels import read_levels
 from ragen_gym.seeding import Stream
@@ -131,11 +132,12 @@ class Sokoban(GridGame):
             if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= (high or value):
                 limit = f"from {low} on" if high is None else f"from {low} to {high}"
                 raise ValueError(f"Sokoban: {knob}={value!r} must be an integer {limit}.")
-        room = (self.height - 2) * (self.width - 2)
-        if 2 * self.boxes + 1 > room:
+        most = most_boxes(self.height, self.width)
+        if self.boxes > most:
+            fix = f"set boxes to {most} or fewer, or make the board larger" if most else "make the board larger"
             raise ValueError(
-                f"Sokoban: boxes={self.boxes} do not fit on height={self.height}, width={self.width}: boxes, as many "
-                f"targets and a player need {2 * self.boxes + 1} cells within the walls, and there are {room}."
+                f"Sokoban: boxes={self.boxes} do not fit on height={self.height}, width={self.width}: no level with so "
+                f"many boxes within the walls has a solution; {fix}."
             )
         if self.generator not in GENERATORS:
             raise ValueError(f"Sokoban: generator={self.generator!r} must be one of {', '.join(GENERATORS)}.")
@@ -148,6 +150,15 @@ class Sokoban(GridGame):
                     raise ValueError(f"Sokoban: {end}_{kind}={value!r} must be None or an integer from 1 on.")
             if None not in low_high and low_high[0] > low_high[1]:
                 raise ValueError(f"Sokoban: min_{kind}={low_high[0]} is above max_{kind}={low_high[1]}.")
+            if low_high[1] is not None and low_high[1] < self.boxes:
+                raise ValueError(
+                    f"Sokoban: max_{kind}={low_high[1]} is below boxes={self.boxes}: every box starts off target, so "
+                    "each needs a push."
+                )
+        if self.min_pushes and self.max_moves and self.min_pushes > self.max_moves:
+            raise ValueError(
+                f"Sokoban: min_pushes={self.min_pushes} is above max_moves={self.max_moves}: a push is a move."
+            )
 
     @cached_property
     def params(self) -> array[int]:
