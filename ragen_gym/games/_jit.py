@@ -6,19 +6,30 @@ use it. Compiled code is cached on disk beside the sources, or in the user's cac
 
 from __future__ import annotations
 
-import inspect
-import sys
-from collections.abc import Callable
-from types import FunctionType
+import hashlib
+from collections.abc import Callable, Iterator
+from enum import EnumType
+from functools import cache
+from types import CodeType, FunctionType, ModuleType
 from typing import Any, TypeVar, cast
 
 import numba
 import numpy as np
 
-from ragen_gym.levels import FNV_PRIME, SPLIT_SALT, SPLIT_TENTHS, fnv
+from ragen_gym.levels import FNV_PRIME, SPLIT_SALT, SPLIT_TENTHS
 from ragen_gym.seeding import GOLDEN
 
-__all__ = ["canonical_hash", "compiled", "compiled_with", "mix", "next_word", "row_hash", "row_hashes", "split_index"]
+__all__ = [
+    "canonical_hash",
+    "compiled",
+    "compiled_with",
+    "content_of",
+    "mix",
+    "next_word",
+    "row_hash",
+    "row_hashes",
+    "split_index",
+]
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -27,35 +38,87 @@ _PRIME = np.uint64(FNV_PRIME)
 _SALT = np.uint64(SPLIT_SALT)
 _TRAIN, _VALIDATION = SPLIT_TENTHS[0], SPLIT_TENTHS[0] + SPLIT_TENTHS[1]
 _C1, _C2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
-_27, _30, _31, _TEN = np.uint64(27), np.uint64(30), np.uint64(31), np.uint64(10)
+_ONE, _TEN, _27, _30, _31 = (np.uint64(i) for i in (1, 10, 27, 30, 31))
 
 
 def compiled(function: F) -> F:
-    """Compile a function of numbers and arrays on its first call; the result is cached on disk."""
-    return cast(F, numba.njit(cache=True, nogil=True, error_model="numpy")(function))
+    """Compile a function of numbers and arrays on its first call; the result is cached on disk.
+
+    The cache is numba's own, which looks no further than the function's file: after an edit of a function in another
+    file that it calls, it would go on with machine code that holds the old one. So the name under which the function is
+    cached says what the machine code follows from; see `content_of`.
+    """
+    return cast(F, _cached(_named(function, function.__qualname__)))
 
 
 def compiled_with(template: F, **rules: Callable[..., Any]) -> F:
     """Compile a copy of ``template`` in which each global name of ``rules`` is that function, compiled.
 
-    The copy is cached under a name that holds the content of the rules' modules: a rule that changes is compiled anew,
-    and the kernels of two games do not displace each other. (A closure over the rule would never be found in the cache,
-    since numba names closures by objects of the process.) Rules that were typed into an interpreter have no file to
-    name, so their kernels are not cached.
+    The copy is cached under a name of its own, so that the kernels of two games do not displace each other. (A closure
+    over the rule would never be found in the cache, since numba names closures by objects of the process.)
     """
     inner = {name: numba.njit(nogil=True, error_model="numpy")(rule) for name, rule in rules.items()}
     copy = FunctionType(template.__code__, {**template.__globals__, **inner}, template.__name__)
     copy.__module__, copy.__doc__ = template.__module__, template.__doc__
-    name, sources = template.__name__, []
-    for rule in rules.values():
-        name += f"_{rule.__module__}_{rule.__qualname__}"
-        try:
-            sources.append(inspect.getsource(sys.modules[rule.__module__]))
-        except (KeyError, OSError, TypeError):
-            return cast(F, numba.njit(nogil=True, error_model="numpy")(copy))
-    name = "".join(c if c.isalnum() else "_" for c in name)
-    copy.__qualname__ = f"{name}_{fnv(chr(0).join(sources)):016x}"
-    return compiled(cast(F, copy))
+    names = [template.__name__, *(f"{rule.__module__}_{rule.__qualname__}" for rule in rules.values())]
+    name = "".join(c if c.isalnum() else "_" for c in "_".join(names))
+    return cast(F, _cached(_named(copy, name)))
+
+
+def _cached(function: FunctionType) -> Any:
+    try:
+        return numba.njit(cache=True, nogil=True, error_model="numpy")(function)
+    except RuntimeError:  # there is nowhere to write, or the function was typed in and has no file
+        return numba.njit(nogil=True, error_model="numpy")(function)
+
+
+@cache
+def content_of(function: Callable[..., object]) -> str:
+    """16 hexadecimal digits that change with the code of a function, of those that it calls, and with its constants.
+
+    They do not follow what the function takes by an attribute of another module, nor what its own module has yet to
+    define: what compiled code calls is imported by name and stands above it.
+    """
+    made = cast(FunctionType, function)
+    parts = [repr(made.__defaults__)]
+    names = [*zip(made.__code__.co_freevars, (cell.cell_contents for cell in made.__closure__ or ()), strict=True)]
+    for code in _codes(made.__code__):
+        constants = [constant for constant in code.co_consts if not isinstance(constant, CodeType)]
+        parts.append(repr((code.co_code, constants, code.co_names, code.co_varnames)))
+        names += [(name, made.__globals__.get(name)) for name in code.co_names]  # some are attributes' names
+    for name, value in names:
+        value = getattr(value, "py_func", value)
+        if value is not None and value is not made:
+            parts.append(f"{name}={content_of(value) if isinstance(value, FunctionType) else _said(value)}")
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    """The code and that of the functions and comprehensions within it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _codes(constant)
+
+
+def _said(value: Any) -> str:
+    """What compiled code takes over of a value that is no function."""
+    if isinstance(value, ModuleType):
+        return f"{value.__name__} {getattr(value, '__version__', '')}"
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype} {value.shape} {value.tobytes().hex()}"
+    if isinstance(value, EnumType):
+        return repr((value, *value.__members__.items()))
+    return repr((value, *getattr(value, "_fields", ())))
+
+
+def _named(function: Callable[..., object], name: str) -> FunctionType:
+    """A copy of the function under a name that holds its content."""
+    made = cast(FunctionType, function)
+    copy = FunctionType(made.__code__, made.__globals__, made.__name__, made.__defaults__, made.__closure__)
+    copy.__module__, copy.__doc__, copy.__annotations__ = made.__module__, made.__doc__, made.__annotations__
+    copy.__qualname__ = f"{name}_{content_of(made)}"
+    return copy
 
 
 @compiled

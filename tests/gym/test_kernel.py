@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ragen_gym.envs import kernel
-from ragen_gym.games._jit import compiled_with
+from ragen_gym.games._jit import compiled, compiled_with
 from ragen_gym.games.frozen_lake import FrozenLake
 from ragen_gym.games.frozen_lake.generate import _fill, player_cells
 from ragen_gym.seeding import episode_keys
@@ -70,6 +72,36 @@ def test_a_rule_without_a_file_is_compiled_too() -> None:
     exec("def rule(board, state, action, u, params):\n    return 0.5 * action, 0\n", names)
     kernel_of_it = compiled_with(_pay, rule=names["rule"])  # type: ignore[arg-type]
     assert kernel_of_it(np.zeros(3, np.uint8), 3) == 1.5
+    assert compiled(names["rule"])(None, None, 3, 0.0, None) == (1.5, 0)  # type: ignore[type-var,operator]
+
+
+def test_rules_that_differ_in_what_they_close_over_are_two() -> None:
+    def rule_of(gain: float) -> Any:
+        def rule(board: Any, state: Any, action: int, u: float, params: Any) -> tuple[float, int]:
+            return gain * action, 0
+
+        return rule
+
+    for gain in (1.0, 2.0):
+        assert compiled_with(_pay, rule=rule_of(gain))(np.zeros(3, np.uint8), 3) == 3 * gain
+
+
+def test_cached_code_follows_every_file_that_it_came_from(tmp_path: Path) -> None:
+    (tmp_path / "outer.py").write_text(
+        "from ragen_gym.games._jit import compiled\nfrom inner import FEE, pay\n"
+        "@compiled\ndef price(x):\n    return pay(x) + FEE\nprint(price(3))\n"
+    )
+    printed = []
+    for fee, factor in ((1, 2), (5, 2), (5, 9), (5, 9)):
+        (tmp_path / "inner.py").write_text(
+            f"from ragen_gym.games._jit import compiled\nFEE = {fee}\n@compiled\ndef pay(x):\n    return {factor} * x\n"
+        )
+        run = subprocess.run(
+            [sys.executable, "-B", "outer.py"], cwd=tmp_path, capture_output=True, text=True, check=True
+        )
+        printed.append(int(run.stdout))
+    assert printed == [7, 11, 32, 32]
+    assert len([*(tmp_path / "__pycache__").glob("outer.price*.nbc")]) == 3
 
 
 def rule(board: np.ndarray, state: int, action: int, u: float, params: int) -> tuple[float, int]:
