@@ -1,0 +1,103 @@
+"""An experiment as a user runs it: for real on tiny runs, killed on the way, gone on with, and written up."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ragen_agent.cli import main
+from ragen_agent.experiments.plan import plan
+from ragen_agent.experiments.runner import missing
+from ragen_agent.experiments.table import read
+from ragen_agent.local.run_folder import read_json_lines
+
+ARMS = ["--only", "Bandit, none", "--only", "BanditRev, none"]
+CLOCKS = ("seconds", "tokens_per_s", "diagnostics_s")
+
+
+def command(out: Path, *more: str) -> list[str]:
+    return ["experiment", "thinking", "--quick", "--seeds", "2", *ARMS, "--out", str(out), *more]
+
+
+def curves(out: Path) -> dict[str, list[dict[str, Any]]]:
+    return {
+        path.parent.name: [{k: v for k, v in record.items() if k not in CLOCKS} for record in read_json_lines(path)]
+        for path in sorted((out / "thinking" / "runs").glob("*/metrics.jsonl"))
+    }
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The experiment, run without a break."""
+    out = tmp_path_factory.mktemp("whole")
+    assert main(command(out, "--jobs", "2")) == 0
+    return out
+
+
+def test_it_leaves_a_page_figures_and_numbers(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = whole / "thinking"
+    results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    assert [(row["arm"], row["seed"]) for row in results["runs"]] == [
+        ("Bandit, none", 0),
+        ("Bandit, none", 1),
+        ("BanditRev, none", 0),
+        ("BanditRev, none", 1),
+    ]
+    assert all(0 <= row["random"] <= row["optimal"] <= 1 for row in results["runs"])
+    page = (folder / "thinking.md").read_text(encoding="utf-8")
+    assert "evidence of nothing" in page
+    assert "All 4 runs are whole." in page
+    for picture in ["curves.png", *results["pictures"]]:
+        assert (folder / picture).read_bytes().startswith(b"\x89PNG")
+        assert picture in page
+    assert main(command(whole, "--write", "--json")) == 0
+    assert json.loads(capsys.readouterr().out) == results, "the page follows from the runs alone"
+
+
+def test_a_killed_experiment_goes_on_to_the_same_curves(whole: Path, tmp_path: Path) -> None:
+    out = tmp_path / "killed"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ragen_agent.cli", *command(out)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    deadline = time.monotonic() + 120
+    while not list(out.glob("thinking/runs/*/metrics.jsonl")) and time.monotonic() < deadline:
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.kill()
+    process.wait()
+    planned = plan(read("thinking"), out / "thinking", 2, only=[ARMS[1], ARMS[3]], quick=True)
+    assert 0 < len(missing(planned)) <= 4
+    time.sleep(1)  # its workers see that it is gone
+    assert main(command(out)) == 0
+    assert missing(planned) == []
+    assert curves(out) == curves(whole)
+
+
+def test_a_run_that_fails_does_not_end_the_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    broken = tmp_path / "thinking" / "runs" / "Bandit-none-seed0"
+    broken.mkdir(parents=True)
+    (broken / "config.toml").write_text('game = "Bandit"\nseed = 5\n', encoding="utf-8")
+    arguments = ["experiment", "thinking", "--quick", "--seeds", "2", "--only", ARMS[1], "--out", str(tmp_path)]
+    assert main(arguments) == 1
+    page = (tmp_path / "thinking" / "thinking.md").read_text(encoding="utf-8")
+    assert "1 of 2 runs are whole" in page
+    assert "begun with other settings" in page
+    assert "Bandit-none-seed0" in capsys.readouterr().err
+
+
+def test_the_list_and_the_estimate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["experiment", "--list"]) == 0
+    assert "echo-trap" in capsys.readouterr().out
+    assert main(command(tmp_path, "--dry-run", "--json")) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert len(printed["runs"]) == 4
+    assert printed["minutes"] > 0
+    assert list(tmp_path.iterdir()) == [], "nothing was run"
+    assert main(["experiment", "thinking", "--seeds", "0"]) == 2
+    assert "--seeds is 0" in capsys.readouterr().err
