@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -111,10 +113,13 @@ def _add_run(group: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 def _run(arguments: argparse.Namespace) -> int:
     try:
         import ragen_gym.bench.score  # noqa: F401  (an extra that is missing should not be found out after the run)
+        from ragen_gym.bench.job import Limits
         from ragen_gym.bench.suites import load_suite
 
         suite, request = load_suite(arguments.suite), _request(arguments)
         agent = _agent(arguments)
+        if getattr(agent, "at_terminal", False):  # a person may think for as long as it takes
+            request = replace(request, limits=Limits())
     except ImportError as error:
         raise ValueError(str(error)) from error
     try:
@@ -141,7 +146,8 @@ def _tell(suite: Suite, agent: ReplyAgent | StepAgent, arguments: argparse.Names
     folder = RunFolder(arguments.out)
     if outcome.stopped:
         print(f"ragen-gym: {outcome.stopped}; the same command goes on.", file=sys.stderr)
-    if records := folder.records():
+    records = folder.records()
+    if records:
         summary = score(suite, records, agent.name)
         folder.write_summary(summary)
         if arguments.json:
@@ -151,12 +157,14 @@ def _tell(suite: Suite, agent: ReplyAgent | StepAgent, arguments: argparse.Names
             print(f"\n{outcome.played} episodes played now, {outcome.kept} kept: {folder.path}")
     again = outcome.infrastructure
     if again:
-        kinds = ", ".join(f"{kind} {number}" for kind, number in sorted(again.items()))
         print(
-            f"ragen-gym: {sum(again.values())} episodes failed and are out of the score ({kinds}); the same command "
-            f"plays them again. {folder.episodes} says how each failed.",
+            f"ragen-gym: {sum(again.values())} episodes failed and are out of the score; the same command plays them "
+            f"again. {folder.episodes} says how each failed; of each kind the most frequent:",
             file=sys.stderr,
         )
+        for kind, number in sorted(again.items()):
+            details = Counter(record.detail for record in records if record.failure == kind)
+            print(f"  {number} {kind}: {details.most_common(1)[0][0]}", file=sys.stderr)
     return 1 if again else 0
 
 

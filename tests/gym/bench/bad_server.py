@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
 GOOD = "<think>On we go.</think><answer>Up || Left</answer>"
 
@@ -77,12 +78,20 @@ class BadServer:
         arrivals: when each request came, on the monotonic clock.
         bodies: what it said.
         most: the most requests that were open at once.
-        answer: what ``"good"`` answers.
+        answer: what ``"good"`` answers, unless a real server stands behind: then it answers.
+
+    Args:
+        behave: the way of each request, or of all.
+        delay: seconds that ``"slow"`` waits.
+        upstream: the address of a real server, such as ``"http://127.0.0.1:8000/v1"``.
+        model: the name of the model that it lists.
     """
 
-    def __init__(self, behave: Behave | str = "good", delay: float = 0.02) -> None:
+    def __init__(
+        self, behave: Behave | str = "good", delay: float = 0.02, upstream: str = "", model: str = "m"
+    ) -> None:
         self.behave: Behave = behave if callable(behave) else lambda number, body: behave
-        self.delay = delay
+        self.delay, self.upstream, self.model = delay, upstream, model
         self.arrivals: list[float] = []
         self.bodies: list[dict[str, Any]] = []
         self.open = self.most = 0
@@ -119,7 +128,7 @@ class BadServer:
                 headers = {name.lower(): value for name, value in (line.split(": ", 1) for line in lines)}
                 body = await reader.readexactly(int(headers.get("content-length", 0)))
                 if first.startswith("GET"):
-                    models = {"object": "list", "data": [{"id": "m", "object": "model"}]}
+                    models = {"object": "list", "data": [{"id": self.model, "object": "model"}]}
                     writer.write(_response("200 OK", {}, models))
                     continue
                 self.open += 1
@@ -144,7 +153,10 @@ class BadServer:
             return False
         if way == "slow":
             await asyncio.sleep(self.delay)
-        whole = self._response(way, headers)
+        if self.upstream and way in ("good", "slow", "cut body"):
+            whole = await self._forward(json.dumps(body).encode())
+        else:
+            whole = self._response(way, headers)
         if way == "drip":
             for byte in whole * 1000:
                 writer.write(bytes([byte]))
@@ -155,6 +167,21 @@ class BadServer:
         writer.write(whole)
         await writer.drain()
         return True
+
+    async def _forward(self, body: bytes) -> bytes:
+        """What the real server answers, on a connection for this request alone."""
+        place = urlsplit(self.upstream)
+        reader, writer = await asyncio.open_connection(place.hostname, place.port)
+        writer.write(
+            f"POST {place.path}/chat/completions HTTP/1.1\r\nHost: {place.netloc}\r\nConnection: close\r\n"
+            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+            + body
+        )
+        head = await reader.readuntil(b"\r\n\r\n")
+        _, _, length = head.lower().partition(b"\r\ncontent-length:")
+        content = await reader.readexactly(int(length.split(b"\r\n")[0]))
+        writer.close()
+        return head.replace(b"connection: close\r\n", b"") + content
 
     def _response(self, way: str, headers: Mapping[str, str]) -> bytes:
         if way in _REFUSALS:

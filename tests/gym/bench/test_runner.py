@@ -546,7 +546,8 @@ def test_the_exit_code_says_that_something_is_left_to_play(
     arguments = ["bench", "run", "--suite", "smoke", "--agent", "python:moody:reply", "--out", "run"]
     assert main(arguments) == 1
     said = capsys.readouterr()
-    assert "6 episodes failed and are out of the score (agent_error 6); the same command plays them again" in said.err
+    assert "6 episodes failed and are out of the score; the same command plays them again" in said.err
+    assert "6 agent_error: " in said.err
     assert "42 episodes" in said.out or "48 episodes" in said.out
     Path("fine").touch()
     assert main(arguments) == 0
