@@ -1,6 +1,8 @@
 """A run's folder: what it was told, what it measured, where it stands. Every file is either whole or not there.
 
 config.toml      all settings; `--config` repeats the run
+versions.json    when it was started, with which versions and which state of the code; an entry more for each time that
+                 it went on with others
 metrics.jsonl    one line an iteration; a line that a crash tore is dropped when the run goes on
 episodes.jsonl   the measured episodes and some of each iteration's, token by token
 summary.json     the final rates; while the run goes on, those measured so far
@@ -21,6 +23,7 @@ from typing import Any
 import torch
 
 from ragen_agent.config import Config, read_toml, to_toml, with_settings
+from ragen_agent.local.versions import versions
 
 __all__ = ["RunFolder", "read_json_lines", "write_whole"]
 
@@ -69,6 +72,7 @@ class RunFolder:
         path.mkdir(parents=True, exist_ok=True)
         folder = cls(path)
         write_whole(path / "config.toml", to_toml(config))
+        folder.note_versions()
         return folder
 
     @classmethod
@@ -107,6 +111,18 @@ class RunFolder:
                 f"{self._state} is damaged: {error}; remove it, and --resume begins reinforcement again."
             ) from error
         return state
+
+    def note_versions(self) -> None:
+        """Writes down what the run goes on with, if it is not what it was last made with."""
+        noted, now = self.read_versions(), versions()
+        if not noted or {**noted[-1], "started": ""} != {**now, "started": ""}:
+            write_whole(self.path / "versions.json", json.dumps([*noted, now], indent=2) + "\n")
+
+    def read_versions(self) -> list[dict[str, Any]]:
+        """See `versions.json` in the module; empty for a run that was made without it."""
+        path = self.path / "versions.json"
+        noted: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
+        return noted
 
     def read_summary(self) -> dict[str, Any]:
         """The rates so far."""

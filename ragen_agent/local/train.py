@@ -40,6 +40,7 @@ SCRIPTED = 7  # the second number of `derive`
 def train(config: Config, folder: RunFolder, display: Display) -> dict[str, Any]:
     """Runs or goes on with the run of `folder`; returns its summary. Raises ValueError for settings that do not fit."""
     run = Run(config, folder, display)
+    folder.note_versions()
     try:
         run.warm_start()
         run.measure("before")
