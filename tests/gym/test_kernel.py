@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from ragen_gym.envs import kernel
 from ragen_gym.games._jit import compiled, compiled_with
 from ragen_gym.games.frozen_lake import FrozenLake
-from ragen_gym.games.frozen_lake.generate import _fill, player_cells
+from ragen_gym.games.frozen_lake.bitboards import fill_bitboards
+from ragen_gym.games.frozen_lake.generate import fill_arrays, player_cells
 from ragen_gym.seeding import episode_keys
 
 
@@ -43,18 +44,20 @@ def test_characters_are_looked_up(cells: list[int]) -> None:
     chance=st.sampled_from([0.0, 0.2, 0.5, 0.8, 0.999, 1.0]),
     min_path=st.integers(1, 4),
     random_start=st.booleans(),
+    split=st.integers(-1, 2),
+    count=st.sampled_from([1, 50, 64, 150]),
     seed=st.integers(0, 2**32),
 )
-def test_lakes_are_the_same_whether_searched_as_bits_or_as_arrays(
-    size: tuple[int, int], chance: float, min_path: int, random_start: bool, seed: int
+def test_lakes_are_the_same_whether_drawn_as_bits_or_as_arrays(
+    size: tuple[int, int], chance: float, min_path: int, random_start: bool, split: int, count: int, seed: int
 ) -> None:
-    game, keys = FrozenLake(height=size[0], width=size[1]), episode_keys(seed, 0, 50)
+    game, keys = FrozenLake(height=size[0], width=size[1]), episode_keys(seed, 0, count)
     drawn = []
-    for on_bits in (True, False):
-        boards = np.zeros((50, game.cells), np.uint8)
+    for fill in (fill_bitboards, fill_arrays):
+        boards = np.zeros((count, game.cells), np.uint8)
         threshold = np.uint64(round(chance * 2**32))
-        failed = _fill(keys, boards, size, threshold, min_path, random_start, -1, game.identity, on_bits, 20)
-        drawn.append((failed, boards[: failed if failed >= 0 else 50].tolist()))
+        failed = fill(keys, boards, size, threshold, min_path, random_start, split, game.identity, 20)
+        drawn.append((failed, boards[: failed if failed >= 0 else count].tolist()))
     assert drawn[0] == drawn[1]
 
 
