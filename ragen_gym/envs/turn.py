@@ -10,7 +10,8 @@ from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.error import ResetNeeded
 
-from ragen_gym.envs.reply import SEPARATOR, parse_reply
+from ragen_gym.envs.messages import instructions, message
+from ragen_gym.envs.reply import Reply, parse_reply
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.games.game import Game, Solution, check_number
 from ragen_gym.levels import Level
@@ -39,7 +40,8 @@ class TurnEnv(gymnasium.Env[str, str]):
 
     ## Rewards
     The sum of the rewards of the moves played, plus ``format_penalty`` if the reply is malformed or names an unknown
-    action.
+    action, plus for a reply without fault ``state_reward`` / 2 for each of its observation and its prediction that is
+    the true board, before and after the moves.
 
     ## Episode End
     Terminated when the game is over, or when the last turn of a game that is bounded by its rules (a bandit) has gone
@@ -48,7 +50,7 @@ class TurnEnv(gymnasium.Env[str, str]):
     ## Information
     ``messages`` (tuple of {"role", "content"}, the whole conversation), ``reply`` (`Reply`, None at reset),
     ``actions`` (ids played this turn), ``rewards`` (of each of them), ``success`` (bool), ``level_id`` (str), ``turn``
-    (turns taken), ``actions_left``.
+    (turns taken), ``actions_left``; where they are asked for, ``observation_right`` and ``prediction_right`` (bool).
 
     ## Arguments
     env: a `StepEnv`.
@@ -59,9 +61,14 @@ class TurnEnv(gymnasium.Env[str, str]):
     format_penalty: added to the reward of a turn whose reply is malformed or names an unknown action.
     think: whether a reply must think in ``<think>`` tags before it answers.
     max_tokens_per_turn: a length limit that the messages state, or None; whoever samples the tokens enforces it.
+    grounding: whether the thinking must hold the board as it is, in ``<observation>`` tags.
+    world_modelling: whether it must hold the board that it expects after its moves, in ``<prediction>`` tags. Both, and
+    the equal weights of their rewards, follow VAGEN (arXiv 2510.16907); a board is right if it is read as the very
+    state, or wrong.
+    state_reward: what a right observation and a right prediction earn together.
 
     Raises:
-        ValueError: a budget below 1.
+        ValueError: a budget below 1; grounding or world modelling without thinking.
 
     ## Version History
     v0: first release.
@@ -79,6 +86,9 @@ class TurnEnv(gymnasium.Env[str, str]):
         format_penalty: float = -0.1,
         think: bool = True,
         max_tokens_per_turn: int | None = None,
+        grounding: bool = False,
+        world_modelling: bool = False,
+        state_reward: float = 0.0,
     ) -> None:
         for name, budget in (
             ("max_turns", max_turns),
@@ -87,10 +97,20 @@ class TurnEnv(gymnasium.Env[str, str]):
         ):
             check_number("TurnEnv", name, budget, 1, whole=True)
         check_number("TurnEnv", "format_penalty", format_penalty)
+        check_number("TurnEnv", "state_reward", state_reward)
         if max_tokens_per_turn is not None:
             check_number("TurnEnv", "max_tokens_per_turn", max_tokens_per_turn, 1, whole=True)
-        if not isinstance(think, bool):
-            raise ValueError(f"TurnEnv: think={think!r} must be True or False.")
+        for name, switch in (("think", think), ("grounding", grounding), ("world_modelling", world_modelling)):
+            if not isinstance(switch, bool):
+                raise ValueError(f"TurnEnv: {name}={switch!r} must be True or False.")
+        parts = {"observation": grounding, "prediction": world_modelling}
+        self._parts = tuple(part for part, asked in parts.items() if asked)
+        if self._parts and not think:
+            raise ValueError("TurnEnv: grounding and world_modelling are parts of the thinking; they need think=True.")
+        if state_reward and not self._parts:
+            raise ValueError(
+                f"TurnEnv: state_reward={state_reward} rewards nothing without grounding=True or world_modelling=True."
+            )
         self.env = env
         longest = env.game.longest or max(max_turns, max_actions)
         self._bounded = env.game.longest is not None and min(max_turns, max_actions) >= longest
@@ -102,8 +122,9 @@ class TurnEnv(gymnasium.Env[str, str]):
             think,
             max_tokens_per_turn,
         )
+        self.grounding, self.world_modelling, self.state_reward = grounding, world_modelling, float(state_reward)
         self.render_mode = env.render_mode
-        self.instructions = _instructions(self)
+        self.instructions = instructions(self)
         charset, _, longest = self.game.charset(env.vocabulary, env.text_format)
         characters = frozenset(string.printable) | charset
         self.observation_space = spaces.Text(longest + 400, charset=characters)
@@ -151,8 +172,8 @@ class TurnEnv(gymnasium.Env[str, str]):
         _, self._info = self.env.reset(seed=seed, options=options)
         self._turn, self._played, self._over = 0, 0, False
         self._messages: list[dict[str, str]] = [{"role": "system", "content": self.instructions}]
-        message = self._say(None)
-        return message, self._report(None, (), ())
+        said = self._say(None)
+        return said, self._report(None, (), ())
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Take a reply.
@@ -165,12 +186,12 @@ class TurnEnv(gymnasium.Env[str, str]):
             raise ResetNeeded("the episode is over, or none was started: call reset() before step().")
         if not isinstance(action, str):
             raise ValueError(f"a turn's action is the reply's text, not {type(action).__name__}: {action!r}.")
-        reply = parse_reply(action, self.action_names, think=self.think)
+        reply = parse_reply(action, self.action_names, think=self.think, parts=self._parts)
         self._messages.append({"role": "assistant", "content": action})
         budget = min(self.max_actions_per_turn, self.max_actions - self._played)
         actions: list[int] = []
         rewards: list[float] = []
-        terminated = False
+        terminated, before = False, self.env.state[0]
         for move in reply.actions[:budget]:
             _, reward, terminated, _, self._info = self.env.step(move)
             actions.append(move)
@@ -179,13 +200,15 @@ class TurnEnv(gymnasium.Env[str, str]):
                 break
         self._turn += 1
         self._played += len(actions)
-        total = sum(rewards) + (self.format_penalty if reply.problem else 0.0)
+        right = self._right(reply, before)
+        earned = sum(right.values()) * self.state_reward / 2
+        total = sum(rewards) + (self.format_penalty if reply.problem else earned)
         spent = self._turn == self.max_turns or self._played == self.max_actions
         terminated |= spent and self._bounded
         truncated = spent and not terminated
         self._over = terminated or truncated
-        message = self._say(total)
-        return message, total, terminated, truncated, self._report(reply, tuple(actions), tuple(rewards))
+        said = self._say(total)
+        return said, total, terminated, truncated, self._report(reply, tuple(actions), tuple(rewards)) | right
 
     def render(self) -> Any:
         """What the environment of single moves renders: text, a picture, or None."""
@@ -203,10 +226,27 @@ class TurnEnv(gymnasium.Env[str, str]):
         """A best action here, with the actions that are left."""
         return self.env.oracle_action(self.actions_left)
 
+    def _right(self, reply: Reply, before: bytes) -> dict[str, bool]:
+        """Whether what the reply says of the boards is true, by the names of the information."""
+        boards = {"observation": before, "prediction": self.env.state[0]}
+        return {f"{part}_right": self._is(getattr(reply, part), boards[part]) for part in self._parts}
+
+    def _is(self, text: str | None, board: bytes) -> bool:
+        """Whether a text is read as this board; empty lines around it do not matter, nor space that is no symbol."""
+        if text is None:
+            return False
+        text = text.strip("\r\n")
+        if not any(symbol.isspace() for symbol in self.env.vocabulary.symbols):
+            text = "\n".join(line.strip() for line in text.strip().splitlines())
+        try:
+            return self.game.parse(text, self.env.vocabulary, self.env.text_format) == board
+        except ValueError:
+            return False
+
     def _say(self, reward: float | None) -> str:
-        message = _message(self, reward)
-        self._messages.append({"role": "user", "content": message})
-        return message
+        said = message(self, reward)
+        self._messages.append({"role": "user", "content": said})
+        return said
 
     def _report(self, reply: Any, actions: tuple[int, ...], rewards: tuple[float, ...]) -> dict[str, Any]:
         return {
@@ -230,6 +270,9 @@ def make_turn(
     format_penalty: float = -0.1,
     think: bool = True,
     max_tokens_per_turn: int | None = None,
+    grounding: bool = False,
+    world_modelling: bool = False,
+    state_reward: float = 0.0,
     **knobs: Any,
 ) -> TurnEnv:
     """A `TurnEnv` over the `StepEnv` of that name or id; ``knobs`` are the arguments of `StepEnv`.
@@ -244,44 +287,12 @@ def make_turn(
         "format_penalty": format_penalty,
         "think": think,
         "max_tokens_per_turn": max_tokens_per_turn,
+        "grounding": grounding,
+        "world_modelling": world_modelling,
+        "state_reward": state_reward,
     }
     env = TurnEnv(StepEnv(name, **knobs), **budgets)
     env.spec = EnvSpec(
         f"ragen/{env.env.row.name}-turn-v0", "ragen_gym.envs.turn:make_turn", kwargs={"name": name, **budgets, **knobs}
     )
     return env
-
-
-def _instructions(env: TurnEnv) -> str:
-    """The system message, made from the game's own tables."""
-    game, vocabulary = env.game, env.env.vocabulary
-    legend = ", ".join(f"{symbol} {meaning}" for symbol, meaning in game.legend(vocabulary))
-    names = ", ".join(action.name.capitalize() for action in game.Action) if legend else "the names of the arms"
-    rewards = "; ".join(f"{value:g} for {what}" for what, value in game.rewards())
-    turns, actions = env.max_turns, env.max_actions
-    lines = [
-        game.description,
-        f"Symbols: {legend}." if legend else "",
-        f"Actions: {names}.",
-        f"Rewards: {rewards}.",
-        f"You have {turns} turn{'s' * (turns > 1)} and {actions} action{'s' * (actions > 1)}, "
-        f"at most {env.max_actions_per_turn} a turn.",
-    ]
-    return "\n".join(line for line in lines if line)
-
-
-def _message(env: TurnEnv, reward: float | None) -> str:
-    """The user message of a turn."""
-    form = f"<answer>first {SEPARATOR} second</answer>" if env.max_actions_per_turn > 1 else "<answer>action</answer>"
-    if env.think:
-        form = "<think>your thoughts</think>" + form
-    limit = f", in at most {env.max_tokens_per_turn} tokens" if env.max_tokens_per_turn else ""
-    lines = [] if reward is None else [f"Reward: {reward:g}."]
-    if env.over:
-        return "\n".join([*lines, "The episode is over.", env.board])
-    lines += [
-        f"Turn {env.turn + 1} of {env.max_turns}, actions left: {env.actions_left}.",
-        env.board,
-        f"Reply with {form}{limit}.",
-    ]
-    return "\n".join(lines)

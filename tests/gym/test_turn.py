@@ -222,3 +222,67 @@ def test_replies_are_strings_and_budgets_whole_numbers() -> None:
 def test_a_limit_of_tokens_is_stated() -> None:
     env = make_turn("FrozenLake", max_tokens_per_turn=80, think=False)
     assert env.reset(seed=0)[0].endswith("Reply with <answer>first || second</answer>, in at most 80 tokens.")
+
+
+def describe(seen: str, expected: str, *names: str) -> str:
+    parts = f"<observation>\n{seen}\n</observation>So.<prediction>{expected}</prediction>"
+    return f"<think>{parts}</think><answer>{' || '.join(names)}</answer>"
+
+
+@pytest.mark.parametrize("name", TABLE)
+@given(seed=st.integers(0, 2**32 - 1), data=st.data())
+def test_what_a_reply_says_of_the_board_is_judged_exactly(name: str, seed: int, data: st.DataObject) -> None:
+    knobs = {} if name.startswith("Bandit") else {"text_format": data.draw(st.sampled_from(("grid", "coord")))}
+    env = make_turn(name, grounding=True, world_modelling=True, state_reward=0.5, max_turns=9, **knobs)
+    plain = make_turn(name, max_turns=9, **knobs)
+    env.reset(seed=seed)
+    plain.reset(seed=seed)
+    before, moves = env.board, data.draw(st.lists(st.sampled_from(env.action_names), min_size=1, max_size=5))
+    _, reward, *_ = plain.step(say(*moves))
+    after = plain.board
+    seen, hoped = data.draw(st.sampled_from((before, after))), data.draw(st.sampled_from((before, after)))
+    _, earned, _, _, info = env.step(describe(seen, hoped, *moves))
+    assert env.board == after, "what is said of the boards changes nothing on them"
+    assert (info["observation_right"], info["prediction_right"]) == (seen == before, hoped == after)
+    assert earned == pytest.approx(reward + 0.25 * (seen == before) + 0.25 * (hoped == after))
+
+
+def test_a_description_of_another_board_or_of_none_earns_nothing() -> None:
+    env = lake(grounding=True, state_reward=1.0)
+    assert (
+        "Reply with <think><observation>the board as it is</observation>your thoughts</think>"
+        in (env.reset(seed=0, options={"level": LAKE})[0])
+    )
+    for seen, right in ((LAKE, True), (f"  {LAKE}".replace("\n", "\n  "), True), (LAKE[:-1], False), ("x", False)):
+        env.reset(seed=0, options={"level": LAKE})
+        _, reward, _, _, info = env.step(f"<think><observation>{seen}</observation></think><answer>Down</answer>")
+        assert (reward, info["observation_right"]) == (0.5 * right, right)
+    assert "prediction_right" not in info
+    env.reset(seed=0, options={"level": LAKE})
+    _, reward, _, _, info = env.step(f"<think><observation>{LAKE}</observation></think><answer>Fly</answer>")
+    assert (reward, info["observation_right"]) == (-0.1, True), "only a reply without fault is paid"
+    for thought in ("", "well", f"<observation>{LAKE}</observation>" * 2):
+        env.reset(seed=0, options={"level": LAKE})
+        _, reward, _, _, info = env.step(f"<think>{thought}</think><answer>Down</answer>")
+        assert (reward, info["reply"].problem, info["actions"]) == (-0.1, Problem.NO_STATE, ())
+
+
+def test_a_board_whose_floor_is_a_space_is_read_as_it_stands() -> None:
+    env = make_turn("Sokoban", vocabulary="xsb", grounding=True, state_reward=2)
+    env.reset(seed=1)
+    _, _, _, _, info = env.step(f"<think><observation>\n{env.board}\n</observation></think><answer>Up</answer>")
+    assert info["observation_right"] is True
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"grounding": True, "think": False}, "parts of the thinking"),
+        ({"state_reward": 0.5}, "rewards nothing without grounding=True"),
+        ({"world_modelling": 1}, "world_modelling=1 must be True or False"),
+        ({"grounding": True, "state_reward": float("nan")}, "state_reward"),
+    ],
+)
+def test_styles_that_make_no_sense(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make_turn("FrozenLake", **arguments)
