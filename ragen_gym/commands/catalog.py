@@ -14,6 +14,13 @@ from ragen_gym.registry import TABLE
 
 __all__ = ["add"]
 
+_EXAMPLES = """\
+examples:
+  ragen-gym info FrozenLake
+  ragen-gym info Sokoban --preset hard --split test -n 1000
+  ragen-gym info FrozenLake --knob success_rate=1 --json
+"""
+
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the two commands."""
@@ -24,6 +31,8 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "info",
         help="what a game is: spaces, actions, rewards, knobs, random and optimal success",
         description="What a game is, and how well random and optimal play do on its levels.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_environment_options(parser)
     parser.add_argument(

@@ -10,6 +10,7 @@ from typing import Any
 import gymnasium
 
 from ragen_gym.envs.step import StepEnv
+from ragen_gym.games.game import Solution
 from ragen_gym.levels import Level
 
 __all__ = ["LevelFacts", "distinct_levels", "facts_of", "file_bytes"]
@@ -73,19 +74,26 @@ def distinct_levels(env: StepEnv, n: int, seed: int) -> list[Level]:
     )
 
 
-def facts_of(env: StepEnv, level: Level, actions: int | None) -> LevelFacts:
-    """What the oracle knows of a level within so many actions (None: as many as the rules allow)."""
+def facts_of(env: StepEnv, level: Level, actions: int | None, solution: Solution | None = None) -> LevelFacts:
+    """What the oracle knows of a level within so many actions (None: as many as the rules allow).
+
+    Args:
+        env: an environment that can play the level; it is reset.
+        level: the level.
+        actions: the number of actions.
+        solution: the oracle of the level; the game's own for None.
+    """
     game = env.game
     env.reset(seed=0, options={"level": level})
     board, state = env.state
     left = actions or game.longest or _UNBOUNDED
     known = level.id, level.game, game.split_of(board), level.text, left
     try:
-        solution = env.solution()
+        solution = solution or env.solution()
         success = solution.success(board, state, left)
         total = solution.expected_return(board, state, left)
         first = env.action_names[solution.action(board, state, left)]
-        plan = _plan(env, left) if success == 1 and not game.stochastic else None
+        plan = _plan(env, solution, left) if success == 1 and not game.stochastic else None
     except RuntimeError as error:  # a search that met its limit: said, and never a wrong answer
         return LevelFacts(*known, problem=str(error))
     return LevelFacts(*known, success, total, first, plan)
@@ -135,10 +143,10 @@ def _schema(pa: Any) -> Any:
     return pa.schema(list(kinds.items()))
 
 
-def _plan(env: StepEnv, left: int) -> tuple[str, ...]:
+def _plan(env: StepEnv, solution: Solution, left: int) -> tuple[str, ...]:
     names: list[str] = []
     while True:
-        action = env.oracle_action(left - len(names))
+        action = solution.action(*env.state, left - len(names))
         names.append(env.action_names[action])
         if env.step(action)[2]:
             return tuple(names)

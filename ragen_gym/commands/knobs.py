@@ -81,13 +81,21 @@ def read_knobs(row: Row, pairs: Sequence[str]) -> dict[str, Any]:
     return read
 
 
-def add_environment_options(parser: argparse.ArgumentParser) -> None:
-    """The options that choose an environment: the game, its knobs, preset, split, vocabulary and text format."""
+def add_environment_options(parser: argparse.ArgumentParser, *, rules_only: bool = False) -> None:
+    """The options that choose an environment: the game, its knobs, preset, split, vocabulary and text format.
+
+    Args:
+        parser: gets the options.
+        rules_only: only the game, its knobs and preset, for what brings its levels along.
+    """
     parser.add_argument("id", metavar="ID", help="a game's name or id; `ragen-gym list` shows them")
     parser.add_argument(
         "--knob", action="append", default=[], metavar="NAME=VALUE", help="set a knob of the game; may be repeated"
     )
     parser.add_argument("--preset", help="a difficulty of the game, such as easy")
+    if rules_only:
+        parser.set_defaults(split=None, levels=None, vocabulary=None, text_format="grid")
+        return
     parser.add_argument("--split", help=f"levels of one split only: {', '.join(SPLITS)}")
     parser.add_argument("--levels", metavar="FILE", help="play the levels of a file instead of fresh ones")
     parser.add_argument("--vocabulary", metavar="NAME", help="the symbols of the board; `info` shows them")

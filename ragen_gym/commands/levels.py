@@ -12,7 +12,9 @@ from typing import Any
 from ragen_gym.commands.facts import LevelFacts, distinct_levels, facts_of, file_bytes
 from ragen_gym.commands.files import check_free, write_new
 from ragen_gym.commands.knobs import add_environment_options, chosen_environment
+from ragen_gym.commands.progress import tracked
 from ragen_gym.envs.step import StepEnv
+from ragen_gym.games.sokoban import Sokoban
 from ragen_gym.registry import Row
 
 __all__ = ["add"]
@@ -30,8 +32,14 @@ A file holds boards in the game's own symbols, a blank line between two; for Sok
 given.
 
 examples:
-  ragen-gym solve Sokoban level.txt
+  ragen-gym solve Sokoban level.txt --pushes
   printf 'P___\\n_O__\\n___O\\n___G\\n' | ragen-gym solve FrozenLake -
+"""
+
+_CHECK_EXAMPLES = """\
+examples:
+  ragen-gym check FrozenLake
+  ragen-gym check Sokoban --knob size=5 --knob generator=reverse_walk --json
 """
 
 
@@ -60,17 +68,23 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         epilog=_SOLVE_EXAMPLES,
         formatter_class=form,
     )
-    add_environment_options(solve)
+    add_environment_options(solve, rules_only=True)
     solve.add_argument("file", metavar="FILE", help="a file of boards, or - for the standard input")
     solve.add_argument("--actions", type=int, metavar="N", help="the most actions (default: the id's horizon)")
+    solve.add_argument("--pushes", action="store_true", help="Sokoban: a plan with the fewest pushes, too")
+    solve.add_argument("--max-nodes", type=int, metavar="N", help="Sokoban: limit of each search (default: 2,000,000)")
     solve.add_argument("--json", action="store_true", help="print JSON")
     solve.set_defaults(run=_solve)
     check = commands.add_parser(
         "check",
         help="test whether a game keeps the suite's promises",
-        description="Test a game and its environment by ragen_gym.testing: determinism, oracle, splits, spaces, text.",
+        description="Test a game and its environment by ragen_gym.testing: determinism, oracle, splits, spaces, text. "
+        "The exit code is 0 where they hold and 1 where one does not.",
+        epilog=_CHECK_EXAMPLES,
+        formatter_class=form,
     )
     add_environment_options(check)
+    check.add_argument("--json", action="store_true", help="print JSON")
     check.set_defaults(run=_check)
 
 
@@ -81,7 +95,8 @@ def _export(arguments: argparse.Namespace) -> int:
     env = StepEnv(row.name, **chosen)
     file_bytes(out.suffix, [])  # a form that cannot be written is refused before the work
     levels = distinct_levels(env, arguments.n, arguments.seed)
-    data = file_bytes(out.suffix, [facts_of(env, level, env.row.horizon) for level in levels])
+    solving = tracked(levels, len(levels), "levels solved")
+    data = file_bytes(out.suffix, [facts_of(env, level, env.row.horizon) for level in solving])
     write_new(out, data, arguments.force)
     print(f"{out}: {len(levels)} distinct levels of {row.id}, split {env.split or 'any'}")
     return 0
@@ -89,16 +104,45 @@ def _export(arguments: argparse.Namespace) -> int:
 
 def _solve(arguments: argparse.Namespace) -> int:
     row, chosen = chosen_environment(arguments)
+    for option, value in (("--actions", arguments.actions), ("--max-nodes", arguments.max_nodes)):
+        if value is not None and value < 1:
+            raise ValueError(f"{option} {value}: give 1 or more.")
+    if (arguments.pushes or arguments.max_nodes) and not issubclass(row.game_class, Sokoban):
+        option = "--pushes" if arguments.pushes else "--max-nodes"
+        raise ValueError(f"{option} is for Sokoban's games, which are solved by search; leave it out for {row.name}.")
     solved = []
-    for text in _boards(row, arguments.file):
-        env = StepEnv(row.name, **_sized(row, chosen, text))
-        level = env.game.level(env.game.board(text))
-        solved.append(facts_of(env, level, arguments.actions or row.horizon))
+    texts = _boards(row, arguments.file)
+    for number, text in enumerate(tracked(texts, len(texts), "boards"), 1):
+        try:
+            solved.append(_solved(row, _sized(row, chosen, text), text, arguments))
+        except ValueError as error:
+            raise ValueError(f"board {number} of {len(texts)}: {error}") from None
         if not arguments.json:
-            _print(solved[-1])
+            _print(*solved[-1])
     if arguments.json:
-        print(json.dumps([facts.record() for facts in solved], indent=2, ensure_ascii=False))
-    return 1 if any(facts.problem for facts in solved) else 0
+        records = [facts.record() | (pushes or {}) for facts, pushes in solved]
+        print(json.dumps(records, indent=2, ensure_ascii=False))
+    return 1 if any(facts.problem for facts, _ in solved) else 0
+
+
+def _solved(
+    row: Row, chosen: dict[str, Any], text: str, arguments: argparse.Namespace
+) -> tuple[LevelFacts, dict[str, Any] | None]:
+    """What the oracle knows of a board, and its plan with the fewest pushes where that is asked for."""
+    env = StepEnv(row.name, **chosen)
+    board, actions = env.game.board(text), arguments.actions or row.horizon
+    level = env.game.level(board)
+    if not isinstance(env.game, Sokoban):
+        return facts_of(env, level, actions), None
+    from ragen_gym.games.sokoban.solve import MAX_NODES, SokobanSolution, find_plan
+
+    nodes = arguments.max_nodes or MAX_NODES
+    facts = facts_of(env, level, actions, SokobanSolution(env.game, board, max_nodes=nodes))
+    if not arguments.pushes or facts.problem:
+        return facts, None
+    plan = find_plan(board, env.game.width, metric="pushes", max_nodes=nodes)
+    names = [env.action_names[action] for action in plan.actions] if plan else None
+    return facts, {"fewest_pushes": plan.pushes if plan else None, "push_plan": names}
 
 
 def _boards(row: Row, file: str) -> list[str]:
@@ -115,20 +159,31 @@ def _sized(row: Row, chosen: dict[str, Any], text: str) -> dict[str, Any]:
     rows = text.split("\n")
     size = {"height": len(rows), "width": max(map(len, rows))}
     own = row.game_class.knobs()
-    return chosen if {"height", "width", "size"} & set(chosen) or not set(size) <= set(own) else {**chosen, **size}
+    if {"height", "width", "size"} & set(chosen) or not set(size) <= set(own):
+        return chosen
+    # The number of boxes of generated levels says nothing about this one, and might not fit on it.
+    return {**({"boxes": 1} if "boxes" in own else {}), **chosen, **size}
 
 
-def _print(facts: LevelFacts) -> None:
+def _print(facts: LevelFacts, pushes: dict[str, Any] | None) -> None:
     print(f"level {facts.id}, split {facts.split or 'none'}\n{facts.text}")
     if facts.problem:
         print(f"  {facts.problem}\n")
         return
-    print(f"  optimal success {100 * facts.optimal_success:.2f} % within {facts.actions} actions")
+    within = f"{facts.actions} action{'s' * (facts.actions != 1)}"
+    print(f"  optimal success {100 * facts.optimal_success:.2f} % within {within}")
     print(f"  optimal return  {facts.optimal_return:g}")
     if facts.plan is not None:
         print(f"  plan            {' '.join(facts.plan) or 'none within the actions'}")
     else:
         print(f"  first action    {facts.first_action}")
+    if pushes:
+        plan = pushes["push_plan"]
+        print(
+            f"  fewest pushes   {pushes['fewest_pushes']}: {' '.join(plan)}"
+            if plan
+            else "  fewest pushes   no solution"
+        )
     print()
 
 
@@ -136,19 +191,23 @@ def _check(arguments: argparse.Namespace) -> int:
     try:
         from ragen_gym.testing import check_env, check_game
     except ImportError as error:
-        raise ValueError(f"checks need {error.name}: run `pip install 'ragen-gym[test]'`.") from None
+        raise ValueError(str(error)) from None
     row, chosen = chosen_environment(arguments)
     game = StepEnv(row.name, **chosen).game
     steps: tuple[tuple[str, Any], ...] = (
         ("the game: generator, splits, text, rule, mask, oracle", lambda: check_game(game)),
         ("the environment: spaces, seeds, resets, processes, batches", lambda: check_env(row.name, **chosen)),
     )
-    failed = 0
+    found = []
     for what, run in steps:
+        problem = None
         try:
             run()
-            print(f"ok      {what}", flush=True)
         except AssertionError as error:
-            failed = 1
-            print(f"FAILED  {what}\n{error}", flush=True)
-    return failed
+            problem = str(error)
+        found.append({"check": what, "passed": problem is None, "problem": problem})
+        if not arguments.json:
+            print(f"ok      {what}" if problem is None else f"FAILED  {what}\n{problem}", flush=True)
+    if arguments.json:
+        print(json.dumps(found, indent=2, ensure_ascii=False))
+    return int(not all(entry["passed"] for entry in found))

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ragen_gym.commands.progress import tracked
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.registry import Row
 
@@ -74,7 +75,7 @@ def measure(row: Row, chosen: dict[str, Any], levels: int, seed: int = 0) -> dic
     rates = {}
     for player in ("random", "optimal"):
         successes = 0
-        for episode in range(levels):
+        for episode in tracked(range(levels), levels, f"episodes of {player} play"):
             env.reset(seed=seed if episode == 0 else None)
             for left in range(budget(env), 0, -1):
                 action = int(rng.integers(actions)) if player == "random" else env.oracle_action(left)

@@ -18,6 +18,12 @@ examples:
   ragen-gym render FrozenLake --gif --player random --seed 4 --tile-size 32
 """
 
+_GALLERY_EXAMPLES = """\
+examples:
+  ragen-gym gallery
+  ragen-gym gallery FrozenLake Sokoban --out lakes-and-boxes
+"""
+
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the two commands."""
@@ -41,6 +47,8 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "gallery",
         help="write a page with pictures for every game",
         description="Write a page, a picture and a GIF for every game, and a README that shows them all.",
+        epilog=_GALLERY_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("ids", nargs="*", metavar="ID", help="only these games (default: all)")
     parser.add_argument("--out", default="renders", metavar="DIR", help="folder (default: renders)")

@@ -17,6 +17,7 @@ import pytest
 
 from ragen_gym.cli import main
 from ragen_gym.commands.measure import wilson
+from ragen_gym.commands.progress import tracked
 from ragen_gym.commands.terminal import colourful, painted, single_keys
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.levels import read_levels
@@ -113,6 +114,12 @@ def test_intervals_are_wilsons(successes: int, n: int, low: float, high: float) 
         ("levels export Bandit --split test --out x.txt -n 17", "only 16 different levels"),
         ("solve FrozenLake -", "holds no board"),
         ("solve FrozenLake nowhere.txt", "not a file"),
+        ("solve FrozenLake - --pushes", "--pushes is for Sokoban's games"),
+        ("solve Bandit - --max-nodes 9", "--max-nodes is for Sokoban's games"),
+        ("solve Sokoban - --max-nodes 0", "--max-nodes 0: give 1 or more"),
+        ("solve FrozenLake - --actions -1", "--actions -1: give 1 or more"),
+        ("solve Sokoban - --split test", "unrecognized arguments"),
+        ("play Sokoban --knob boxes=4 --knob size=5", "boxes=4 do not fit on height=5, width=5"),
         ("check Chess", "not a game"),
         ("gallery Chess", "not a game"),
         ("conquer", "invalid choice"),
@@ -131,9 +138,11 @@ def test_bad_input_gets_one_clear_message(
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("words", ["--help", "play --help", "render --help", "levels export --help", "solve --help"])
+@pytest.mark.parametrize(
+    "words", ["", "play", "info", "render", "gallery", "levels export", "solve", "check", "bench-speed"]
+)
 def test_help_shows_examples(run: Run, words: str) -> None:
-    code, out, _ = run(*words.split())
+    code, out, _ = run(*words.split(), "--help")
     assert code == 0
     assert re.search(r"examples?:\n.*ragen-gym", out, re.DOTALL)
 
@@ -287,6 +296,43 @@ def test_solve_takes_any_size_from_the_standard_input(run: Run) -> None:
     assert json.loads(out)[0]["optimal_success"] == pytest.approx(1 / 3)
 
 
+def test_solve_knows_the_fewest_pushes_and_its_own_limit(run: Run) -> None:
+    around = "#######\n#  . .#\n#@$#$ #\n#     #\n#######\n"
+    code, out, _ = run("solve", "LargeSokoban", "-", "--pushes", "--json", "--actions", 30, typed=around)
+    solved = json.loads(out)[0]
+    assert (code, solved["optimal_success"], solved["fewest_pushes"]) == (0, 1.0, 4)
+    assert len(solved["push_plan"]) >= len(solved["plan"])
+    stuck = "######\n#@ $##\n# . ##\n######\n"
+    assert "fewest pushes   no solution" in run("solve", "Sokoban", "-", "--pushes", typed=stuck)[1]
+    code, out, _ = run("solve", "Sokoban", "-", "--max-nodes", 2, "--actions", 30, typed=around)
+    assert code == 1
+    assert "not solved within 2 nodes" in out
+    # On so narrow a board two boxes would not fit, yet the level is one.
+    assert "plan            Right\n" in run("solve", "LargeSokoban", "-", typed="#####\n#@$.#\n#####\n")[1]
+    code, _, errors = run("solve", "FrozenLake", "-", typed="P_\n_G\n\nP_\nG\n")
+    assert code == 2
+    assert "board 2 of 2: FrozenLake: the rows of a board must be equally long" in errors
+
+
+class Screen(io.StringIO):
+    """A terminal that keeps what is written to it."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("stream", [io.StringIO, Screen])
+def test_what_takes_long_tells_how_far_it_is(monkeypatch: pytest.MonkeyPatch, stream: type[io.StringIO]) -> None:
+    clock = iter(range(1000))
+    monkeypatch.setattr("ragen_gym.commands.progress.time.monotonic", lambda: next(clock))
+    written = stream()
+    monkeypatch.setattr(sys, "stderr", written)
+    assert list(tracked(range(40), 40, "levels")) == list(range(40))
+    said = written.getvalue()
+    assert "ragen-gym: 29 of 40 levels" in said
+    assert (said.count("\n"), said.count("\r")) == ((0, 40) if stream is Screen else (2, 0))
+
+
 def test_check_reports_and_fails_with_its_own_code(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     code, out, _ = run("check", "Bandit")
     assert (code, out.count("ok  ")) == (0, 2)
@@ -300,6 +346,21 @@ def test_check_reports_and_fails_with_its_own_code(run: Run, monkeypatch: pytest
     assert code == 1
     assert "FAILED  the game" in out
     assert "two players on one board" in out
+    code, out, _ = run("check", "Bandit", "--json")
+    assert code == 1
+    assert [(entry["passed"], entry["problem"]) for entry in json.loads(out)] == [
+        (False, "two players on one board"),
+        (True, None),
+    ]
+
+
+def test_check_says_what_it_needs(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "hypothesis", None)
+    for module in [name for name in sys.modules if name.startswith("ragen_gym.testing")]:
+        monkeypatch.delitem(sys.modules, module)
+    code, _, errors = run("check", "Bandit")
+    assert code == 2
+    assert "needs Hypothesis: pip install 'ragen-gym[test]'" in errors
 
 
 def test_a_window_without_a_display_is_refused(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
