@@ -83,12 +83,45 @@ FIRST_LEVELS = {
     "Bandit": ("75c063d30ef07f2a", "c3e8c2cea0deff67", "3621e616c7429359"),
     "BanditRev": ("e2dd06a6f343d322", "5fc065238588049f", "c42711d7e7582ca2"),
     "FrozenLake": ("1e9ec1bca626995e", "d905a83f2d7f5039", "d3b937fea50b8d12"),
+    "Sokoban": ("4a846c8492a8364c", "91b3d6031b019a3d", "d9a0807831fb7288"),
+    "LargeSokoban": ("b30d787460419725", "53c0c3c9c55ce6a9", "af399144d8cdffe5"),
+    "NewVocab": ("4a846c8492a8364c", "91b3d6031b019a3d", "d9a0807831fb7288"),
 }
 
 
-@pytest.mark.parametrize("name", FIRST_LEVELS)
+@pytest.mark.parametrize("name", TABLE)
 def test_seeds_give_the_levels_they_always_gave(name: str) -> None:
     """A seed is an episode for ever: a change here is a change of every published number."""
     env = StepEnv(name)
     resets: list[dict[str, Any]] = [{"seed": 0}, {}, {"seed": 2**70}]
     assert tuple(env.reset(**arguments)[1]["level_id"] for arguments in resets) == FIRST_LEVELS[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "knobs", "level_id"),
+    [
+        ("Sokoban", {"generator": "reverse_walk", "split": "test"}, "3ae6c4283d5a0f6b"),
+        ("Sokoban", {"wall_prob": 0.2, "boxes": 2, "size": 7, "min_moves": 4}, "70ab948bc2801ae8"),
+        ("FrozenLake", {"size": 6, "split": "validation"}, "430763699ce49493"),
+    ],
+)
+def test_so_do_seeds_under_other_knobs(name: str, knobs: dict[str, Any], level_id: str) -> None:
+    assert StepEnv(name, **knobs).reset(seed=1)[1]["level_id"] == level_id
+
+
+@pytest.mark.parametrize(
+    ("name", "knobs", "noise_seed", "told"),
+    [
+        ("Bandit", {"pulls": 12}, None, "0 0 1 0 0 0 0 0 0 0 0 0"),
+        ("Bandit", {"pulls": 12}, 9, "0 0 1 0 0 0 0 0 1 0 0 1"),
+        ("FrozenLake", {"frozen_prob": 1.0}, None, "_G_P ____ ____ ____"),
+        ("FrozenLake", {"frozen_prob": 1.0}, 9, "_G__ ____ ____ ___P"),
+        ("FrozenLake", {"frozen_prob": 1.0}, 2**70, "_G_P ____ ____ ____"),
+    ],
+)
+def test_so_does_the_luck_of_an_episode(name: str, knobs: dict[str, Any], noise_seed: int | None, told: str) -> None:
+    """What the second arm pays, or where a walk to and fro slips to."""
+    env = StepEnv(name, **knobs)
+    env.reset(seed=5, options=None if noise_seed is None else {"noise_seed": noise_seed})
+    rewards = [env.step(action)[1] for action in ((1,) * 12 if name == "Bandit" else (1, 0, 3, 2, 1, 3))]
+    assert told == (" ".join(f"{reward:g}" for reward in rewards) if name == "Bandit" else env.text.replace("\n", " "))
