@@ -13,16 +13,20 @@ from typing import TYPE_CHECKING, Any
 
 import gymnasium
 
-from ragen_agent.config import Config, Settings, merged, read_toml, with_settings
+from ragen_agent.config import Config, Settings, merged, with_settings
 
 if TYPE_CHECKING:
     from ragen_agent.local.run_folder import RunFolder
     from ragen_agent.openrlhf.settings import OpenRLHF
 
-__all__ = ["main", "settings_of_pairs"]
+__all__ = ["add_settings", "configure", "main", "settings_of_pairs"]
 
 #: Modules that add their own commands to the parser; each imports what it needs when it runs.
-COMMANDS = ("ragen_agent.experiments.command",)
+COMMANDS = (
+    "ragen_agent.experiments.command",
+    "ragen_agent.openrlhf.data_command",
+    "ragen_agent.openrlhf.doctor_command",
+)
 
 OPENRLHF = "openrlhf"  # the table of the distributed trainer's settings
 DESCRIPTION = "Train a language-model agent on a game by StarPO-S, or measure one."
@@ -76,7 +80,7 @@ def _parser() -> argparse.ArgumentParser:
         "train", help="train an agent and show what it gained", description=TRAIN, formatter_class=raw
     )
     train.set_defaults(run=_train)
-    _add_common(train)
+    add_settings(train)
     train.add_argument(
         "--model",
         metavar="DIR",
@@ -95,6 +99,13 @@ def _parser() -> argparse.ArgumentParser:
         help="the trainer: this process (local, default), or OpenRLHF on Ray, vLLM and DeepSpeed, whose own flags may "
         "follow after --",
     )
+    train.add_argument("--recipe", metavar="NAME", help="a whole run by name, such as qwen2.5-0.5b-sokoban")
+    train.add_argument("--list-recipes", action="store_true", help="say which recipes there are, and stop")
+    train.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="print the settings, the command of OpenRLHF, the arithmetic and a scripted episode, and stop",
+    )
     train.add_argument("--seed", type=int, metavar="N", help="seed of everything random (default 0)")
     train.add_argument("--out", type=Path, metavar="DIR", help="new folder for the run (default runs/GAME-ALGO-seedN)")
     train.add_argument(
@@ -103,7 +114,7 @@ def _parser() -> argparse.ArgumentParser:
     evaluate = commands.add_parser("eval", help="measure a run or a model", description=EVAL, formatter_class=raw)
     evaluate.set_defaults(run=_evaluate)
     evaluate.add_argument("model", type=Path, metavar="RUN|MODEL", help="a run's folder, or a Hugging Face model's")
-    _add_common(evaluate)
+    add_settings(evaluate)
     evaluate.add_argument(
         "--split", choices=("train", "validation", "test"), help="whose levels (default: the run's, test)"
     )
@@ -115,7 +126,8 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_common(parser: argparse.ArgumentParser) -> None:
+def add_settings(parser: argparse.ArgumentParser) -> None:
+    """Adds the options that choose a game and change settings."""
     parser.add_argument(
         "--game", metavar="NAME", help="FrozenLake (default), Bandit, BanditRev, ...: see ragen-gym list"
     )
@@ -145,16 +157,22 @@ def _train(options: argparse.Namespace) -> int:
     from ragen_agent.local.run_folder import RunFolder
     from ragen_agent.local.train import train
 
+    if options.list_recipes:
+        return _list_recipes()
     if options.resume is not None:
-        own = ("run", "resume", "extra", "backend")
+        own = ("run", "resume", "extra", "backend", "dry_run", "list_recipes")
         others = {k: v for k, v in vars(options).items() if k not in own and v not in (None, [])}
         if others:
             raise ValueError(
                 f"--resume goes on with the run's own settings: leave out {', '.join('--' + k for k in others)}."
             )
         folder, config = RunFolder.reopen(options.resume)
+        if options.dry_run:
+            return _dry_run(options, config, folder)
     else:
-        config = _config(options, _flags(options))
+        config = configure(options, _flags(options))
+        if options.dry_run:
+            return _dry_run(options, config, RunFolder(options.out or _fresh(config)))
         _check(config)
         folder = RunFolder.create(options.out or _fresh(config), config)
     distributed = _distributed(options, folder)
@@ -182,8 +200,28 @@ def _distributed(options: argparse.Namespace, folder: RunFolder) -> OpenRLHF | N
 
     if options.resume is not None:
         return read_settings(folder.path)
-    file = read_toml(options.config) if options.config is not None else {}
-    return with_settings(OpenRLHF(), merged(file.get(OPENRLHF, {}), _pairs(options).get(OPENRLHF, {})), "openrlhf.")
+    told = merged(_files(options).get(OPENRLHF, {}), _pairs(options).get(OPENRLHF, {}))
+    return with_settings(OpenRLHF(), told, "openrlhf.")
+
+
+def _dry_run(options: argparse.Namespace, config: Config, folder: RunFolder) -> int:
+    from rich.console import Console
+
+    from ragen_agent.dry_run import dry_run
+    from ragen_agent.recipes import read
+
+    recipe = read(options.recipe) if options.recipe else None
+    settings = _distributed(options, folder)
+    dry_run(config, settings, folder.path, options.extra, Console(highlight=False), recipe)
+    return 0
+
+
+def _list_recipes() -> int:
+    from ragen_agent.recipes import names, read
+
+    for recipe in map(read, names()):
+        print(f"{recipe.name}\n    {recipe.title}; about {recipe.memory_gib:g} GiB of it; {recipe.seen}")
+    return 0
 
 
 def _evaluate(options: argparse.Namespace) -> int:
@@ -208,9 +246,9 @@ def _evaluate(options: argparse.Namespace) -> int:
         if options.game is None and options.config is None:
             config = with_settings(trained, merged(flags, _pairs(options)))
         else:
-            config = _config(options, flags)
+            config = configure(options, flags)
     else:
-        config = _config(options, {**flags, "model": str(folder)})
+        config = configure(options, {**flags, "model": str(folder)})
     agent = Agent.build(config, folder)
     if weights is not None:
         agent.model.load_state_dict(weights)
@@ -247,17 +285,26 @@ def _flags(options: argparse.Namespace) -> Settings:
     return settings
 
 
-def _config(options: argparse.Namespace, flags: Settings) -> Config:
-    """Defaults, the game's recipe, the file, the flags: each laid over the one before."""
+def configure(options: argparse.Namespace, flags: Settings) -> Config:
+    """Defaults, the game's settings, the recipe, the file, the flags: each laid over the one before."""
     from ragen_agent.local.recipes import recipe
     from ragen_gym.registry import find
 
-    file = read_toml(options.config) if options.config is not None else {}
+    file = _files(options)
     game = find(options.game or file.get("game", Config.game)).name
     settings: Settings = merged(recipe(game, str(flags.get("model") or file.get("model", ""))), file)
     settings = merged(merged(settings, flags), _pairs(options))
     settings.pop(OPENRLHF, None)  # one file serves both trainers
     return with_settings(Config(), {**settings, "game": game})
+
+
+def _files(options: argparse.Namespace) -> Settings:
+    """The recipe, and the file over it."""
+    from ragen_agent.recipes import read, read_settings_file
+
+    name = getattr(options, "recipe", None)
+    recipe = read(name).settings if name else {}
+    return merged(recipe, read_settings_file(options.config)) if options.config is not None else recipe
 
 
 def _pairs(options: argparse.Namespace) -> Settings:

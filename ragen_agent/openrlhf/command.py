@@ -1,4 +1,7 @@
-"""OpenRLHF's command line for a run, as data: every setting of ours is one of its flags."""
+"""OpenRLHF's command line for a run, as data: every setting of ours is one of its flags.
+
+Further flags of OpenRLHF may follow, but none that a setting of ours decides already (`refuse`).
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,14 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from ragen_agent.openrlhf.conflicts import refuse
 from ragen_agent.openrlhf.settings import Workers
 from ragen_agent.openrlhf.state import AGGREGATIONS
 
-__all__ = ["flags"]
+__all__ = ["MODULE", "check_layout", "flags"]
+
+MODULE = "openrlhf.cli.train_ppo_ray"
+"""What `python -m` runs with these flags."""
 
 BETAS = [0.9, 0.999]  # torch's own, as in the local trainer
 VALUE_CLIP = 0.2  # as in `ragen_agent.algo.losses.value_loss`
@@ -24,8 +31,12 @@ def flags(run: Workers, model: Path, cpu: bool, resume: bool, extra: Sequence[st
         model: folder of the model to start from.
         cpu: whether the run does without CUDA.
         resume: whether to read the last saved iteration.
-        extra: flags of OpenRLHF's own that come last and therefore win.
+        extra: flags of OpenRLHF's own that come last.
+
+    Raises:
+        ValueError: a flag of `extra` that a setting decides, see `conflicts.refuse`.
     """
+    refuse(extra)
     training, settings, turns = run.config.training, run.settings, run.config.turns
     folder, kl = Path(run.folder), training.kl_estimate
     actor, critic = (settings.actor_nodes, settings.actor_gpus), (settings.critic_nodes, settings.critic_gpus)
@@ -110,3 +121,23 @@ def flags(run: Workers, model: Path, cpu: bool, resume: bool, extra: Sequence[st
     for name, value in values.items():
         words += [f"--{name}", *map(str, value if isinstance(value, list) else [value])]
     return [*words, *(f"--{name}" for name, on in switches.items() if on), *extra]
+
+
+def check_layout(run: Workers) -> None:
+    """Raises a ValueError if the models cannot be laid over the GPUs as the settings say."""
+    settings = run.settings
+    actor = settings.actor_nodes * settings.actor_gpus
+    engines = settings.vllm_engines * settings.vllm_tensor_parallel
+    critic = settings.critic_nodes * settings.critic_gpus
+    if not settings.colocate:
+        return
+    if actor != engines:
+        raise ValueError(
+            f"openrlhf.colocate puts every model on the same GPUs, so the actor's {actor} and vLLM's {engines} must be "
+            "equally many: actor_nodes * actor_gpus = vllm_engines * vllm_tensor_parallel."
+        )
+    if run.config.training.critic and critic != actor:
+        raise ValueError(
+            f"openrlhf.colocate puts every model on the same GPUs, so the actor's {actor} and the critic's {critic} "
+            "must be equally many: actor_nodes * actor_gpus = critic_nodes * critic_gpus."
+        )

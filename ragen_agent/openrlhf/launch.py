@@ -33,8 +33,9 @@ from ragen_agent.local.display import Display
 from ragen_agent.local.evaluation import baselines, fixed_instances
 from ragen_agent.local.run_folder import RunFolder, read_json_lines, write_whole
 from ragen_agent.openrlhf import cpu
-from ragen_agent.openrlhf.command import flags
-from ragen_agent.openrlhf.seed_list import train_rows, write_rows
+from ragen_agent.openrlhf.command import check_layout, flags
+from ragen_agent.openrlhf.conflicts import refuse
+from ragen_agent.openrlhf.seed_list import adopt_rows, train_rows, write_rows
 from ragen_agent.openrlhf.settings import VARIABLE, OpenRLHF, Workers
 from ragen_agent.openrlhf.state import check_possible, mend
 
@@ -42,6 +43,8 @@ __all__ = ["RunStoppedError", "train_distributed"]
 
 LOOK_EVERY = 0.5  # seconds between looks at a run's metrics
 PATIENCE = 30.0  # seconds that a run is given to stop when asked to
+PASSED = ("NCCL_", "GLOO_", "TORCH_NCCL_")
+"""How the names of variables begin that reach every process of a cluster as they are here."""
 CPU_ENVIRONMENT = {
     "TORCHDYNAMO_DISABLE": "1",
     "VLLM_CPU_KVCACHE_SPACE": "1",
@@ -72,6 +75,7 @@ def train_distributed(
         ValueError: settings that do not fit one another or this machine; `RunStoppedError` if the run broke off.
     """
     _check_installed()
+    refuse(extra)
     on_cpu = cpu.needed(settings.accelerator)
     if on_cpu:
         cpu.refuse(extra)
@@ -81,8 +85,10 @@ def train_distributed(
     model = _model(config, folder, display)
     run = Workers(config, settings, str(folder.path.resolve()), *_forbidden(model))
     check_possible(run)
+    check_layout(run)
     if not (folder.path / "prompts.jsonl").is_file():
-        write_rows(folder.path / "prompts.jsonl", train_rows(config))
+        given = settings.prompts
+        write_rows(folder.path / "prompts.jsonl", adopt_rows(Path(given), config) if given else train_rows(config))
     _measure_baselines(run, folder, display)
     environment = _environment(run, on_cpu)
     told = {
@@ -175,6 +181,7 @@ def _environment(run: Workers, on_cpu: bool) -> dict[str, str]:
         "RAY_USAGE_STATS_ENABLED": "0",
         "TOKENIZERS_PARALLELISM": "false",
         "OMP_NUM_THREADS": str(run.config.threads),
+        **{name: value for name, value in os.environ.items() if name.startswith(PASSED)},
         **(CPU_ENVIRONMENT if on_cpu else {}),
     }
 

@@ -12,7 +12,7 @@ levels with the same `seed`.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from ragen_agent.local.players import LEVELS
 from ragen_agent.local.run_folder import write_whole
 from ragen_gym.envs.turn import TurnEnv
 
-__all__ = ["Row", "env_of", "evaluation_rows", "read_rows", "train_rows", "write_rows"]
+__all__ = ["Row", "adopt_rows", "check_rows", "env_of", "evaluation_rows", "read_rows", "train_rows", "write_rows"]
 
 NOISE, REQUEST = 21, 22  # the second number of `derive`: what a random choice is for
 
@@ -99,7 +99,7 @@ def env_of(row: Row, config: Config) -> TurnEnv:
     return make_env(replace(config, game=row.game, knobs=dict(row.knobs), turns=turns), row.split)
 
 
-def write_rows(path: Path, rows: Iterator[Row]) -> int:
+def write_rows(path: Path, rows: Iterable[Row]) -> int:
     """Writes the dataset as lines of {prompt, label}; returns how many."""
     lines = [
         json.dumps({"prompt": f"{row.game}, level seed {row.seed}", "label": row.label}, ensure_ascii=False) + "\n"
@@ -110,5 +110,44 @@ def write_rows(path: Path, rows: Iterator[Row]) -> int:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """The rows of a dataset; raises a ValueError if a line is none."""
-    return [Row.of(json.loads(line)["label"]) for line in path.read_text(encoding="utf-8").splitlines()]
+    """The rows of a dataset; raises a ValueError if a line is none, or if it cannot be read."""
+    rows = []
+    try:
+        for line in path.read_text(encoding="utf-8").splitlines():
+            rows.append(Row.of(json.loads(line)["label"]))
+    except (OSError, KeyError, TypeError, json.JSONDecodeError) as error:
+        raise ValueError(f"{path} is no seed list ({error!r}); make one with: ragen-agent data --out {path}") from error
+    return rows
+
+
+def adopt_rows(path: Path, config: Config) -> list[Row]:
+    """The rows of a file that somebody gave a run, as many as it plays.
+
+    Raises:
+        ValueError: too few rows, rows that are not in the run's order of iterations and prompts, a split that is not
+            for training, or an environment that cannot be made.
+    """
+    rows, groups = read_rows(path), config.training.groups
+    needed = config.training.iterations * groups
+    if len(rows) < needed:
+        raise ValueError(
+            f"{path} has {len(rows)} rows; {config.training.iterations} iterations of {groups} groups need {needed}."
+        )
+    rows = rows[:needed]
+    for number, row in enumerate(rows):
+        if (row.iteration, row.prompt) != divmod(number, groups):
+            raise ValueError(
+                f"{path}, line {number + 1}, is prompt {row.prompt} of iteration {row.iteration}; with training.groups="
+                f"{groups} it must be prompt {number % groups} of iteration {number // groups}: write it anew."
+            )
+        if row.split != "train":
+            raise ValueError(f"{path}, line {number + 1}, is of the split {row.split!r}; training draws from 'train'.")
+    check_rows(rows, config)
+    return rows
+
+
+def check_rows(rows: Sequence[Row], config: Config) -> None:
+    """Raises a ValueError if the environment of a row cannot be made; each kind is made once."""
+    kinds = {json.dumps([row.game, row.knobs, row.turns, row.split]): row for row in rows}
+    for row in kinds.values():
+        env_of(row, config).reset(seed=row.seed)

@@ -29,6 +29,8 @@ class OpenRLHF:
     Algorithm. `correction`: bounds of the importance weight of trainer against vLLM on each token, clipped (TIS).
     `keep_thinking`, `template_options`: see `ChatFormat.from_tokenizer`.
 
+    Data. `prompts`: a seed list that `ragen-agent data` wrote, to play instead of the one that the run would draw.
+
     Schedule. `schedule` and `warm_up`: name of a learning-rate schedule of transformers and the share of the updates
     that it warms up; updates are counted after the filter.
 
@@ -46,6 +48,8 @@ class OpenRLHF:
     correction: list[float] = field(default_factory=lambda: [0.0, 2.0])
     keep_thinking: bool = True
     template_options: dict[str, Any] = field(default_factory=dict)
+
+    prompts: str = ""
 
     schedule: str = "constant"
     warm_up: float = 0.0

@@ -10,11 +10,14 @@ import pytest
 
 from ragen_agent.cli import main
 from ragen_agent.config import Config, with_settings
+from ragen_agent.local.agent import Agent
 from ragen_agent.local.run_folder import RunFolder, read_json_lines
 from ragen_agent.openrlhf import cpu
-from ragen_agent.openrlhf.command import flags
+from ragen_agent.openrlhf.command import check_layout, flags
+from ragen_agent.openrlhf.conflicts import DECIDED, refuse
 from ragen_agent.openrlhf.settings import OpenRLHF, Workers
 from ragen_agent.openrlhf.state import State, check_possible, mend, planned_updates
+from ragen_agent.picture import scripted_episode
 
 
 def workers(config: dict[str, Any], settings: dict[str, Any] | None = None) -> Workers:
@@ -83,7 +86,7 @@ def test_settings_out_of_range_are_refused(settings: dict[str, Any], reason: str
 def test_what_openrlhf_or_a_cpu_cannot_do_is_refused() -> None:
     with pytest.raises(ValueError, match=r"must be a multiple of openrlhf.micro_batch=8 times the 3 GPUs of the actor"):
         check_possible(workers({"training": {"minibatch": 64}}, {"actor_gpus": 3}))
-    with pytest.raises(ValueError, match=r"training.replay is 2, which OpenRLHF does not have; use 0"):
+    with pytest.raises(ValueError, match=r"training.replay is 2, which .* does not have; use 0"):
         check_possible(workers({"training": {"replay": 2}}))
     check_possible(workers({}))
     with pytest.raises(ValueError, match=r"--ds.packing_samples needs CUDA"):
@@ -123,3 +126,118 @@ def test_an_interruption_leaves_no_trace_beyond_the_last_saved_iteration(tmp_pat
     assert mend(fresh) == State()
     assert not (fresh.path / "deepspeed" / "_actor").exists()
     assert json.loads((folder.path / "state.json").read_text())["tag"] == "iteration4"
+
+
+RECIPE = ["train", "--recipe", "qwen2.5-0.5b-sokoban"]
+
+
+def test_a_dry_run_shows_everything_and_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main([*RECIPE, "--backend", "openrlhf", "--dry-run", "--seed", "7", "--", "--ds.overlap_comm"]) == 0
+    said = capsys.readouterr().out
+    for part in (
+        "seed = 7",
+        "[openrlhf]",
+        "python -m openrlhf.cli.train_ppo_ray",
+        "--rollout.batch_size 8",
+        "--train.seed 7",
+        "Passed on as given: --ds.overlap_comm",
+        "8 prompts (levels) x 16 samples = 128 episodes",
+        "2 x 16 = 32 episodes to train on",
+        "so 1 update of the policy and of the critic",
+        "25,600 episodes",
+        "GPUs: 1, shared by all",
+        "about 52.2 of 80 GiB",
+        "not run here",
+        "⟦<think></think><answer>",
+    ):
+        assert part in said, part
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_dry_run_of_the_local_trainer_has_the_same_arithmetic(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "--dry-run"]) == 0
+    said = capsys.readouterr().out
+    assert 'game = "FrozenLake"' in said
+    assert "32 prompts (levels) x 8 samples = 256 episodes" in said
+    assert "keeps 16 of 32 groups" in said
+    assert "openrlhf" not in said
+    assert "⟦<think>" in said
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_configuration_of_a_dry_run_is_one_that_a_run_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main([*RECIPE, "--backend", "openrlhf", "--dry-run"]) == 0
+    said = capsys.readouterr().out
+    text = said.split("Configuration\n", 1)[1].split("\nCommand\n", 1)[0]
+    (tmp_path / "all.toml").write_text(text)
+    assert main(["train", "--config", "all.toml", "--backend", "openrlhf", "--dry-run"]) == 0
+    assert capsys.readouterr().out.split("\nCommand\n")[1].split("\nMemory")[0] in said
+
+
+def test_a_picture_marks_exactly_the_sampled_tokens() -> None:
+    agent = Agent.build(with_settings(Config(), {"small_model": {"hidden": 32, "layers": 1}}))
+    picture = scripted_episode(agent.config, agent.chat)
+    trajectory = picture.trajectory
+    assert "".join(words for _, words in picture.spans) == agent.tokenizer.decode(trajectory.ids.tolist())
+    sampled = "".join(words for mine, words in picture.spans if mine)
+    assert sampled == agent.tokenizer.decode(trajectory.ids[trajectory.sampled].tolist())
+    coloured = [str(span.style) for span in picture.text.spans]
+    assert coloured.count("bold green") == len(trajectory.turn_ends)
+
+
+def test_a_secret_is_not_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WANDB_API_KEY", "s3cret")
+    assert main([*RECIPE, "--backend", "openrlhf", "--dry-run", "--set", "openrlhf.wandb=p"]) == 0
+    said = capsys.readouterr().out
+    assert "--logger.wandb.project p" in said
+    assert "s3cret" not in said
+
+
+@pytest.mark.parametrize(
+    ("flags", "reason"),
+    [
+        (["--train.seed", "3"], r"--train.seed is decided by .* use the setting seed"),
+        (["--actor.adam.lr=1e-5"], r"use the setting training.learning_rate"),
+        (["--actor.eps_clip", "0.3"], r"--actor.eps_clip, short for --actor.eps_clip_low_high"),
+        (["--train.batch", "64"], r"short for --train.batch_size"),
+        (["--ckpt.path", "/x"], r"it is the run's folder"),
+        (["--algo.dynamic_filtering_enable"], r"the filter is ours"),
+        (["--train.async_enable"], r"does not fit this trainer"),
+    ],
+)
+def test_flags_that_the_settings_decide_are_refused(
+    flags: list[str], reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(ValueError, match=reason):
+        refuse(flags)
+    assert main([*RECIPE, "--backend", "openrlhf", "--dry-run", "--", *flags]) == 2
+    assert capsys.readouterr().err.startswith("ragen-agent: --")
+
+
+def test_every_flag_that_is_written_is_one_that_is_refused() -> None:
+    everything = {"dual_clip": 3.0, "starpo_s": False, "kl_place": "loss", "kl_kind": "k3", "algo": "ppo"}
+    sizes = {"colocate": True, "adam_offload": True, "gradient_checkpointing": True, "vllm_eager": True, "wandb": "p"}
+    written = set(values(workers({"training": everything}, sizes), on_cpu=False, resume=True))
+    assert written == set(DECIDED)
+    refuse(["--train.agent_func_path", "/own/executor.py", "--ds.zpg", "2", "--actor.min_lr_ratio", "0.2"])
+
+
+def test_models_that_share_gpus_must_be_equally_many() -> None:
+    with pytest.raises(ValueError, match="the actor's 2 and vLLM's 1 must be equally many"):
+        check_layout(workers({}, {"colocate": True, "actor_gpus": 2}))
+    with pytest.raises(ValueError, match="the actor's 1 and the critic's 2 must be equally many"):
+        check_layout(workers({"training": {"algo": "ppo"}}, {"colocate": True, "critic_gpus": 2}))
+    check_layout(workers({}, {"colocate": True, "critic_gpus": 2}))
+    check_layout(workers({}, {"actor_gpus": 2}))

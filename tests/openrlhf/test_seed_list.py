@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
+from ragen_agent.cli import main
 from ragen_agent.config import Config, merged, with_settings
 from ragen_agent.local.agent import Agent, make_env
 from ragen_agent.local.evaluation import fixed_instances
 from ragen_agent.local.players import Players
 from ragen_agent.local.recipes import RECIPES
-from ragen_agent.openrlhf.seed_list import Row, env_of, evaluation_rows, read_rows, train_rows, write_rows
+from ragen_agent.openrlhf.seed_list import Row, adopt_rows, env_of, evaluation_rows, read_rows, train_rows, write_rows
 
 CONFIG = with_settings(
     Config(),
@@ -81,3 +83,53 @@ def test_games_are_drawn_by_weight_and_knobs_follow_the_curriculum() -> None:
     stages = [{"iteration": 3, "knobs": {"size": 5}}]
     grown = list(train_rows(with_settings(CONFIG, {"curriculum": stages})))
     assert [row.knobs["size"] for row in grown[::6]] == [4, 4, 4, 5, 5]
+
+
+def test_the_command_writes_what_a_run_would(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "prompts.jsonl"
+    sizes = ["--iterations", "5", "--groups", "6"]
+    assert main(["data", "--game", "FrozenLake", *sizes, "--out", str(out)]) == 0
+    assert "30 levels of the split train" in capsys.readouterr().out
+    write_rows(tmp_path / "own.jsonl", train_rows(CONFIG))
+    assert out.read_bytes() == (tmp_path / "own.jsonl").read_bytes()
+    first = json.loads(out.read_text().splitlines()[0])
+    assert set(first) == {"prompt", "label"}
+    assert {"game", "knobs", "seed", "split"} <= set(json.loads(first["label"]))
+    assert main(["data", *sizes, "--out", str(out)]) == 2
+    assert "exists" in capsys.readouterr().err
+
+
+def test_a_mixture_is_drawn_by_weight(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "mixed.jsonl"
+    mix = ["--mix", "Sokoban=3,FrozenLake=1", "--game", "Sokoban", "--iterations", "40", "--groups", "10"]
+    assert main(["data", *mix, "--seed", "4", "--json", "--out", str(out)]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["rows"] == 400
+    assert 0.65 < told["games"]["Sokoban"] / 400 < 0.85
+    assert {row.split for row in read_rows(out)} == {"train"}
+    for wrong in ("Sokoban", "Sokoban=0", "Sokoban=much"):
+        assert main(["data", "--mix", wrong, "--out", str(tmp_path / "no.jsonl")]) == 2
+        assert "is no game and weight" in capsys.readouterr().err
+    assert main(["data", "--mix", "Sokobann=1", "--out", str(tmp_path / "no.jsonl")]) == 2
+    assert "Did you mean Sokoban" in capsys.readouterr().err
+    assert not (tmp_path / "no.jsonl").exists()
+
+
+def test_a_given_list_must_be_one_that_the_run_can_play(tmp_path: Path) -> None:
+    rows = list(train_rows(CONFIG))
+    path = tmp_path / "given.jsonl"
+    write_rows(path, rows)
+    assert adopt_rows(path, CONFIG) == rows
+    assert adopt_rows(path, with_settings(CONFIG, {"training": {"iterations": 3}})) == rows[:18]
+    for settings, reason in (
+        ({"iterations": 6}, "has 30 rows; 6 iterations of 6 groups need 36"),
+        ({"groups": 5}, "line 6, is prompt 5 of iteration 0; with training.groups=5"),
+    ):
+        with pytest.raises(ValueError, match=reason):
+            adopt_rows(path, with_settings(CONFIG, {"training": settings}))
+    path.write_text(path.read_text().replace('\\"split\\": \\"train\\"', '\\"split\\": \\"test\\"'))
+    with pytest.raises(ValueError, match="line 1, is of the split 'test'"):
+        adopt_rows(path, CONFIG)
+    path.write_text("{}\n")
+    with pytest.raises(ValueError, match="is no seed list"):
+        adopt_rows(path, CONFIG)
