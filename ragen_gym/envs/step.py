@@ -46,7 +46,8 @@ class StepEnv(gymnasium.Env[Any, int]):
 
     ## Information
     ``level_id`` (str), ``action_mask`` (int8 (actions,): 1 where the action can change the state) and
-    ``success`` (bool), at every reset and step.
+    ``success`` (bool), at every reset and step. The mask belongs to the board as it stands, and to nothing else: after
+    the end it says what could be moved on the last board, although no action is taken there any more.
 
     ## Arguments
     name: name or id of a row of `ragen_gym.registry.TABLE`.

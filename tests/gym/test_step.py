@@ -125,6 +125,32 @@ def test_seeds_are_far_apart() -> None:
     assert len(set(boards)) > 595
 
 
+@pytest.mark.parametrize(
+    ("name", "knobs", "level", "actions", "mask"),
+    [
+        ("FrozenLake", {"success_rate": 1}, LAKE, [2, 2, 2], [1, 1, 0, 0]),  # in a hole in the corner
+        ("FrozenLake", {"success_rate": 1, "size": 2}, "P_\n_G", [2, 1], [1, 0, 0, 1]),  # on the goal
+        ("Sokoban", {"height": 3, "width": 5}, "#####\n#PXO#\n#####", [3], [0, 0, 1, 0]),
+        ("Bandit", {}, "Teacher\nTrader", [0], [1, 1]),
+    ],
+)
+def test_the_mask_after_the_end_is_that_of_the_last_board(
+    name: str, knobs: dict[str, Any], level: str, actions: list[int], mask: list[int]
+) -> None:
+    env = StepEnv(name, **knobs)
+    env.reset(seed=0, options={"level": level})
+    *_, (_, _, terminated, _, info) = [env.step(action) for action in actions]
+    assert terminated
+    assert info["action_mask"].tolist() == env.game.action_mask(*env.state).tolist() == mask
+    for mode, place in (("Disabled", "action_mask"), ("NextStep", "action_mask"), ("SameStep", "final_info")):
+        envs = gymnasium.make_vec(TABLE[name].id, 1, autoreset_mode=mode, **knobs)
+        envs.reset(seed=0, options={"level": level})
+        *_, (_, _, over, _, infos) = [envs.step(np.array([action])) for action in actions]
+        assert over.all()
+        seen = infos[place]["action_mask"] if place == "final_info" else infos[place]
+        assert seen.tolist() == [mask]
+
+
 def test_without_a_seed_episodes_differ_between_environments() -> None:
     assert len({tuple(env.reset()[0] for _ in range(3)) for env in (StepEnv("FrozenLake") for _ in range(8))}) == 8
 
