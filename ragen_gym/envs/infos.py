@@ -9,58 +9,81 @@ import numpy as np
 import numpy.typing as npt
 
 from ragen_gym.envs.kernel import mask_kernel
+from ragen_gym.envs.play import kept_of
+from ragen_gym.games._jit import compiled_params
 from ragen_gym.games.game import Boards, Game
 
 __all__ = ["Infos", "Moment"]
 
 
 class Moment(NamedTuple):
-    """What the infos of some environments at one step are computed from; nothing in it changes any more.
+    """What the infos of a batch at one step are computed from; nothing in it changes any more.
 
     Attributes:
         game: the game.
-        num_envs: environments of the batch.
         look: what makes observations of boards.
-        which: the environments, integers (m,).
-        boards: their boards, uint8 (m, cells).
-        states: the integers beside them, int32 (m, integers).
-        taken: how many episodes each has begun, int64 (m,).
-        ring: the prepared levels of all environments, uint8 (num_envs, ring, cells).
+        which: the environments that the infos speak of, integers (m,); None for all.
+        sizes: environments of the batch, integers and cells of each.
+        kept: their boards and what stands beside them, a copy of `ragen_gym.envs.play.part_of` the block.
+        ring: the prepared levels, uint8 (num_envs, ring, cells).
     """
 
     game: Game
-    num_envs: int
     look: Callable[[Boards], Any]
-    which: npt.NDArray[Any]
-    boards: Boards
-    states: npt.NDArray[np.int32]
-    taken: npt.NDArray[np.int64]
+    which: npt.NDArray[np.int64] | None
+    sizes: tuple[int, int, int]
+    kept: npt.NDArray[np.uint8]
     ring: Boards
+
+    def _parts(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int32], Boards]:
+        """(the environments, how many episodes each has begun, the integers of their states, their boards)."""
+        taken, states, boards = kept_of(self.kept, *self.sizes)
+        which = np.arange(len(taken)) if self.which is None else self.which
+        return which, taken.take(which), states.take(which, 0), boards.take(which, 0)
+
+    def mask(self) -> npt.NDArray[np.bool_]:
+        """The environments that the infos speak of, bool (num_envs,)."""
+        mask = np.full(self.sizes[0], self.which is None)
+        if self.which is not None:
+            mask[self.which] = True
+        return mask
 
     def level_id(self) -> npt.NDArray[np.object_]:
         """The ids of the levels in play, (num_envs,) of str, None elsewhere."""
-        out = np.full(self.num_envs, None, dtype=object)
-        out[self.which] = self.game.ids(self.ring[self.which, (self.taken - 1) % self.ring.shape[1]])
+        out, (which, taken, _, _) = np.full(self.sizes[0], None, dtype=object), self._parts()
+        out[which] = self.game.ids(self.ring[which, (taken - 1) % self.ring.shape[1]])
         return out
 
     def action_mask(self) -> npt.NDArray[np.int8]:
-        """The actions that can change the state, int8 (num_envs, actions)."""
-        out = np.zeros((self.num_envs, len(self.game.Action)), np.int8)
+        """The actions that can change the state, int8 (num_envs, actions), 0 elsewhere."""
+        out, (which, _, states, boards) = np.zeros((self.sizes[0], len(self.game.Action)), np.int8), self._parts()
         if self.game.legal is not None:
-            masks = np.empty((len(self.boards), out.shape[1]), np.int8)
-            mask_kernel(self.game.legal)(self.boards, self.states, self.game.params, masks)
-            out[self.which] = masks
+            masks = np.empty((len(boards), out.shape[1]), np.int8)
+            mask_kernel(self.game.legal)(boards, states, compiled_params(self.game.params), masks)
+            out[which] = masks
             return out
-        for i, board, state in zip(self.which, self.boards, self.states.tolist(), strict=True):
+        for i, board, state in zip(which, boards, states.tolist(), strict=True):
             out[i] = self.game.action_mask(board.tobytes(), state)
         return out
 
     def final_obs(self) -> npt.NDArray[np.object_]:
         """The observations, (num_envs,) of objects, None elsewhere."""
-        out = np.full(self.num_envs, None, dtype=object)
-        for i, observation in zip(self.which, self.look(self.boards), strict=True):
+        out, (which, _, _, boards) = np.full(self.sizes[0], None, dtype=object), self._parts()
+        for i, observation in zip(which, self.look(boards), strict=True):
             out[i] = observation
         return out
+
+
+#: What computes the value of each key for which a `Moment` can stand.
+_READERS: dict[str, Callable[[Moment], Any]] = {
+    "level_id": Moment.level_id,
+    "action_mask": Moment.action_mask,
+    "final_obs": Moment.final_obs,
+    **dict.fromkeys(
+        ("_level_id", "_action_mask", "_success", "_final_obs", "_final_info"),
+        Moment.mask,
+    ),
+}
 
 
 class Infos(dict[str, Any]):
@@ -73,7 +96,7 @@ class Infos(dict[str, Any]):
     def __getitem__(self, key: str) -> Any:
         value = super().__getitem__(key)
         if value.__class__ is Moment:
-            value = getattr(value, key)()
+            value = _READERS[key](value)
             super().__setitem__(key, value)
         return value
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ragen_gym.envs.play import play_of
 from ragen_gym.games._jit import compiled, compiled_with, mix
 from ragen_gym.seeding import GOLDEN
 
@@ -23,6 +24,7 @@ STOP, NEXT_STEP, SAME_STEP = 0, 1, 2
 
 _GOLDEN, _11 = np.uint64(GOLDEN), np.uint64(11)
 _0, _1, _2, _3, _4, _5, _6, _7, _8 = (np.uint64(i) for i in range(9))
+_10, _12, _15, _16, _20 = (np.uint64(i) for i in (10, 12, 15, 16, 20))
 _TO_UNIT = 2.0**-53
 
 
@@ -49,123 +51,69 @@ def copy_bytes(source: np.ndarray, p: np.uint64, target: np.ndarray, q: np.uint6
         at = min(at + _8, count - _8)
 
 
+_arrays = compiled(play_of)
+
+
 @compiled
-def begin(
+def _place(
     which: np.ndarray,
-    boards: np.ndarray,
+    taken: np.ndarray,
     states: np.ndarray,
-    noise: np.ndarray,
-    elapsed: np.ndarray,
-    done: np.ndarray,
+    boards: np.ndarray,
     ring_boards: np.ndarray,
     ring_states: np.ndarray,
-    noise_keys: np.ndarray,
-    taken: np.ndarray,
-    filled: np.ndarray,
-) -> bool:
-    """Start the next prepared episode of each environment of ``which``, uint32 (m,); see `advance` for the rest.
-
-    Returns whether that was the last prepared one for some environment.
-    """
-    dry = False
+) -> None:
+    """Put the environments ``which`` at the start of the episode that each has taken last."""
     cells, ring = np.uint64(boards.shape[1]), np.uint64(ring_boards.shape[1])
     flat, flat_ring = boards.reshape(-1), ring_boards.reshape(-1)
     for i in which:
-        slot = np.uint64(taken[i]) & (ring - _1)
+        slot = np.uint64(taken[i] - 1) & (ring - _1)
         copy_bytes(flat_ring, (np.uint64(i) * ring + slot) * cells, flat, np.uint64(i) * cells, cells)
         for j in range(states.shape[1]):
             states[i, j] = ring_states[i, slot, j]
+
+
+@compiled
+def _turn(
+    which: np.ndarray,
+    noise_keys: np.ndarray,
+    filled: np.ndarray,
+    taken: np.ndarray,
+    noise: np.ndarray,
+    elapsed: np.ndarray,
+    done: np.ndarray,
+) -> bool:
+    """Take the next episode of the environments ``which``; whether that was the last prepared one for some of them."""
+    dry = False
+    for i in which:
         taken[i] += 1
         noise[i] = mix(noise_keys[i] + np.uint64(taken[i]) * _GOLDEN)
-        elapsed[i] = 0
-        done[i] = False
+        elapsed[i], done[i] = 0, False
         dry |= taken[i] == filled[i]
     return dry
 
 
-def rule(board: Any, state: Any, action: int, u: float, params: Any) -> tuple[float, int]:
-    """The rule of the game for which `advance` is compiled."""
-    raise NotImplementedError
+@compiled
+def begin(which: np.ndarray, block: np.ndarray, ring_boards: np.ndarray, ring_states: np.ndarray) -> bool:
+    """Start the next prepared episode of each environment of ``which``, int64 (m,); see `advance` for the rest.
 
-
-def advance(
-    actions: np.ndarray,
-    n_actions: int,
-    params: Any,
-    limit: int,
-    mode: int,
-    noisy: bool,
-    active: np.ndarray,
-    ended: np.ndarray,
-    luck: np.ndarray,
-    outcomes: np.ndarray,
-    rewards: np.ndarray,
-    terminated: np.ndarray,
-    truncated: np.ndarray,
-    success: np.ndarray,
-    boards: np.ndarray,
-    states: np.ndarray,
-    noise: np.ndarray,
-    elapsed: np.ndarray,
-    done: np.ndarray,
-    ring_boards: np.ndarray,
-    ring_states: np.ndarray,
-    noise_keys: np.ndarray,
-    taken: np.ndarray,
-    filled: np.ndarray,
-) -> tuple[int, bool]:
-    """One step of every environment, in place; (how many are listed in ``ended``, what `begin` says).
-
-    Where an action is not from 0 to ``n_actions - 1`` nothing happens, and the number is -1.
-
-    Two lists keep the loops free of a branch that nobody can predict: ``active`` environments take the step,
-    ``ended`` ones were over before it and begin anew (`NEXT_STEP`) or are over after it (`SAME_STEP`). What is the same
-    for all environments is done in loops of its own, which compile to vector instructions.
-
-    The arguments:
-
-    - ``actions``, ``n_actions``: int64 (n,), and how many actions the game has.
-    - ``params``, ``noisy``: the rule's numbers, and whether it looks at its random number.
-    - ``limit``: the step from which an episode is truncated.
-    - ``mode``: `STOP`, `NEXT_STEP` or `SAME_STEP`. With the last the caller begins the new episodes itself, once it
-      has kept what it needs of the old.
-    - ``active``, ``ended``, ``luck``, ``outcomes``: uint32, uint32, float64, uint8, all (n,), written; ``luck`` holds
-      zeros where the rule does not look at it.
-    - ``rewards``, ``terminated``, ``truncated``, ``success``: float64 (n,) and three times bool (n,), written.
-    - ``boards``, ``states``: of the episodes in play, uint8 (n, cells) and int32 (n, integers).
-    - ``noise``, ``elapsed``, ``done``: the state of the noise generator, the steps so far, and whether the episode is
-      over: uint64, int64, bool, all (n,).
-    - ``ring_boards``, ``ring_states``, ``noise_keys``, ``taken``, ``filled``: of `ragen_gym.envs.pool.Pool`.
+    Returns whether that was the last prepared one for some environment.
     """
-    n: int = actions.shape[0]
-    n_active, n_ended, dry, wrong = 0, 0, False, False
-    for i in range(n):
-        wrong |= (actions[i] < 0) | (actions[i] >= n_actions)
-    if wrong:
-        return -1, dry
-    if noisy:
-        _draw(noise, luck)
-    for i in range(n):
-        over = int(done[i] and mode == NEXT_STEP)
-        active[n_active], ended[n_ended] = i, i
-        n_active += 1 - over
-        n_ended += over
-    for k in range(n_active):
-        i = active[k]
-        rewards[i], outcomes[i] = rule(boards[i], states[i], actions[i], luck[i], params)
-    for i in range(n):
-        elapsed[i] += 1
-    if mode == NEXT_STEP:
-        which = ended[:n_ended]
-        dry = begin(which, boards, states, noise, elapsed, done, ring_boards, ring_states, noise_keys, taken, filled)
-        for i in which:
-            rewards[i], outcomes[i] = 0.0, 0
-    _judge(outcomes, elapsed, limit, terminated, truncated, success, done)
-    if mode == SAME_STEP:
-        for i in range(n):
-            ended[n_ended] = i
-            n_ended += int(done[i])
-    return n_ended, dry
+    n, _, cells = ring_boards.shape
+    play = _arrays(block, n, ring_states.shape[2], cells)
+    dry = _turn(which, play.noise_keys, play.filled, play.taken, play.noise, play.elapsed, play.done)
+    _place(which, play.taken, play.states, play.boards, ring_boards, ring_states)
+    return dry
+
+
+@compiled
+def _list_of(done: np.ndarray, ended: np.ndarray) -> int:
+    """Write the indices of what is done into ``ended``, int64 (n,); how many there are."""
+    count = 0
+    for i in range(done.shape[0]):  # without a branch, which nobody could predict
+        ended[count] = i
+        count += int(done[i])
+    return count
 
 
 @compiled
@@ -191,6 +139,77 @@ def _judge(
         outcome, late = outcomes[i], elapsed[i] >= limit
         terminated[i], truncated[i], success[i] = outcome != 0, late, outcome == 2
         done[i] = (outcome != 0) | late
+
+
+def rule(board: Any, state: Any, action: int, u: float, params: Any) -> tuple[float, int]:
+    """The rule of the game for which `advance` is compiled."""
+    raise NotImplementedError
+
+
+def advance(
+    actions: np.ndarray,
+    settings: np.ndarray,
+    params: Any,
+    block: np.ndarray,
+    ring_boards: np.ndarray,
+    ring_states: np.ndarray,
+    rewards: np.ndarray,
+    terminated: np.ndarray,
+    truncated: np.ndarray,
+    success: np.ndarray,
+) -> tuple[int, bool]:
+    """One step of every environment, in place; (how many are listed as ended, what `begin` says).
+
+    Where an action is not one of the game's nothing happens, and the number is -1.
+
+    The rule runs on every environment, since a branch that nobody can predict costs more than it: one that begins
+    another episode instead of the step (`NEXT_STEP`) plays the step on its new board, and is then put back to that
+    episode's start. What is the same for all environments is done in loops of its own, which compile to vector
+    instructions.
+
+    Args:
+        actions: int64 (n,).
+        settings: int64 (4,): how many actions the game has; the step from which an episode is truncated; `STOP`,
+            `NEXT_STEP` or `SAME_STEP`; whether the rule looks at its random number. With `SAME_STEP`, ``play.ended``
+            lists who is over after the step, and the caller begins the new episodes itself, once it has kept what it
+            needs of the old.
+        params: the rule's numbers.
+        block: what `ragen_gym.envs.play.play_of` takes apart.
+        ring_boards: uint8 (n, ring, cells); this and the next are a `ragen_gym.envs.pool.Pool`'s.
+        ring_states: int32 (n, ring, integers).
+        rewards: float64 (n,), written, as are the following.
+        terminated: bool (n,).
+        truncated: bool (n,).
+        success: bool (n,).
+    """
+    n: int = actions.shape[0]
+    n_actions, limit, mode, noisy = settings[0], settings[1], settings[2], settings[3]
+    n_ended, wrong = 0, False
+    for i in range(n):
+        wrong |= (actions[i] < 0) | (actions[i] >= n_actions)
+    if wrong:
+        return -1, False
+    filled, elapsed, ended, noise, noise_keys, luck, taken, states, boards, outcomes, done = _arrays(
+        block, n, ring_states.shape[2], ring_boards.shape[2]
+    )
+    if noisy:
+        _draw(noise, luck)
+    for i in range(n):
+        elapsed[i] += 1
+    if mode == NEXT_STEP:
+        n_ended = _list_of(done, ended)
+    anew = ended[:n_ended]
+    dry = _turn(anew, noise_keys, filled, taken, noise, elapsed, done)
+    _place(anew, taken, states, boards, ring_boards, ring_states)
+    for i in range(n):
+        rewards[i], outcomes[i] = rule(boards[i], states[i], actions[i], luck[i], params)
+    _place(anew, taken, states, boards, ring_boards, ring_states)
+    for i in anew:
+        rewards[i], outcomes[i] = 0.0, 0
+    _judge(outcomes, elapsed, limit, terminated, truncated, success, done)
+    if mode == SAME_STEP:
+        n_ended = _list_of(done, ended)
+    return n_ended, dry
 
 
 def legal(board: Any, state: Any, params: Any) -> int:
@@ -219,6 +238,13 @@ def mask_kernel(game_legal: Callable[..., Any]) -> Callable[..., None]:
 
 
 @compiled
+def _copy_four(source: np.ndarray, p: np.uint64, target: np.ndarray, q: np.uint64) -> None:
+    """`copy_bytes` of four."""
+    b0, b1, b2, b3 = source[p], source[p + _1], source[p + _2], source[p + _3]
+    target[q], target[q + _1], target[q + _2], target[q + _3] = b0, b1, b2, b3
+
+
+@compiled
 def grids(boards: np.ndarray, out: np.ndarray) -> None:
     """Boards without the bytes between their rows: uint8 (n, height * (width + 1) - 1) -> uint8 (n, height, width)."""
     n, height, width = out.shape
@@ -226,8 +252,14 @@ def grids(boards: np.ndarray, out: np.ndarray) -> None:
     p, q, columns = _0, _0, np.uint64(width)
     last = columns - _4
     for _ in range(n):
-        # The commonest widths have loops of their own: a number of bytes that the compiler knows is copied at once.
-        if width == 8:
+        # The commonest sizes have loops of their own: a number of bytes that the compiler knows is copied at once.
+        if width == 4 and height == 4:
+            _copy_four(source, p, target, q)
+            _copy_four(source, p + _5, target, q + _4)
+            _copy_four(source, p + _10, target, q + _8)
+            _copy_four(source, p + _15, target, q + _12)
+            p, q = p + _20, q + _16
+        elif width == 8:
             for _ in range(height):
                 copy_bytes(source, p, target, q, _8)
                 p, q = p + _8 + _1, q + _8
@@ -242,13 +274,6 @@ def grids(boards: np.ndarray, out: np.ndarray) -> None:
                 copy_bytes(source, p, target, q, columns)
                 p, q = p + columns + _1, q + columns
         p -= _1
-
-
-@compiled
-def _copy_four(source: np.ndarray, p: np.uint64, target: np.ndarray, q: np.uint64) -> None:
-    """`copy_bytes` of four."""
-    b0, b1, b2, b3 = source[p], source[p + _1], source[p + _2], source[p + _3]
-    target[q], target[q + _1], target[q + _2], target[q + _3] = b0, b1, b2, b3
 
 
 @compiled

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
 from ragen_gym.envs.episodes import level_boards, stacked
 from ragen_gym.envs.kernel import copy_bytes
+from ragen_gym.envs.play import part_of, play_of, size_of
 from ragen_gym.games._jit import compiled, mix
 from ragen_gym.games.game import Boards, Game
 from ragen_gym.seeding import GOLDEN, Stream, stream_key
@@ -31,9 +34,9 @@ class Pool:
     Attributes:
         boards: uint8 (num_envs, ring, cells). Episode e of an environment lies in its slot ``e % ring``.
         states: int32 (num_envs, ring, integers).
-        taken: int64 (num_envs,), episodes begun, so that the one in play is ``taken - 1``.
-        filled: int64 (num_envs,), episodes prepared since the seed.
-        noise_keys: uint64 (num_envs,), the stream of the noise.
+        block: the episodes in play; see `ragen_gym.envs.play`.
+        play: the arrays in the block. An environment's episode in play is number ``taken - 1``.
+        part: what infos keep of the block.
     """
 
     def __init__(self, game: Game, num_envs: int, split: str | None, levels: list[bytes] | None) -> None:
@@ -45,11 +48,21 @@ class Pool:
         self.boards: Boards = np.zeros((num_envs, ring, cells), np.uint8)
         integers = game.starts(np.zeros((0, cells), np.uint8)).shape[1]
         self.states = np.zeros((num_envs, ring, integers), np.int32)
-        self.taken = np.zeros(num_envs, np.int64)
-        self.noise_keys = np.zeros(num_envs, np.uint64)
+        self.sizes = num_envs, integers, cells
+        self.block = np.zeros(size_of(*self.sizes), np.uint8)
+        self._take_apart()
         self._level_keys = np.zeros(num_envs, np.uint64)
-        self.filled = np.zeros(num_envs, np.int64)
         self._ahead = 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name not in ("play", "part")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._take_apart()  # a copy's arrays must lie in the copy's block
+
+    def _take_apart(self) -> None:
+        self.play, self.part = play_of(self.block, *self.sizes), part_of(self.block, *self.sizes)
 
     def seed(self, which: list[int], seeds: list[int]) -> None:
         """Go to episode 0 of these seeds.
@@ -59,8 +72,8 @@ class Pool:
         """
         level_keys = np.array([stream_key(seed, Stream.LEVEL) for seed in seeds], np.uint64)
         noise_keys = np.array([stream_key(seed, self._game.noise) for seed in seeds], np.uint64)
-        self._level_keys[which], self.noise_keys[which] = level_keys, noise_keys
-        self.taken[which] = self.filled[which] = self._ahead = 0
+        self._level_keys[which], self.play.noise_keys[which] = level_keys, noise_keys
+        self.play.taken[which] = self.play.filled[which] = self._ahead = 0
 
     def refill(self) -> None:
         """Prepare episodes for every environment; to be called when one has none left.
@@ -68,18 +81,18 @@ class Pool:
         Raises:
             ValueError: the game cannot generate levels with these knobs.
         """
-        ring = self.boards.shape[1]
+        ring, taken, filled = self.boards.shape[1], self.play.taken, self.play.filled
         self._ahead = min(max(1, 2 * self._ahead), ring - 1)
-        keys, slots = _missing(self._level_keys, self.filled, self.taken + self._ahead, ring)
+        keys, slots = _missing(self._level_keys, filled, taken + self._ahead, ring)
         boards = level_boards(self._game, keys, self._split, self._levels)
         self.boards, self.states = self.boards.copy(), self.states.copy()
         _place(np.ascontiguousarray(boards), self._game.starts(boards), slots, self.boards, self.states)
-        self.filled = np.maximum(self.filled, self.taken + self._ahead)
+        np.maximum(filled, taken + self._ahead, out=filled)
 
     def put(self, which: npt.NDArray[np.intp], boards: Boards) -> None:
         """Put these levels in the place of the next ones of the environments ``which``."""
         self.boards, self.states = self.boards.copy(), self.states.copy()
-        slots = self.taken[which] % self.boards.shape[1]
+        slots = self.play.taken[which] % self.boards.shape[1]
         self.boards[which, slots] = boards
         self.states[which, slots] = self._game.starts(boards)
 
@@ -96,9 +109,11 @@ def _missing(
     k = 0
     for i in range(filled.shape[0]):
         for episode in range(filled[i], wanted[i]):
-            keys[k] = mix(level_keys[i] + np.uint64(episode + 1) * _GOLDEN)
+            keys[k] = level_keys[i] + np.uint64(episode + 1) * _GOLDEN
             slots[k] = i * ring + episode % ring
             k += 1
+    for k in range(count):  # in a loop of its own, which compiles to vector instructions
+        keys[k] = mix(keys[k])
     return keys, slots
 
 

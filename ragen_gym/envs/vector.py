@@ -18,6 +18,7 @@ from ragen_gym.envs.looks import batched, grid_maker, picture_maker, text_writer
 from ragen_gym.envs.pool import Pool
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.envs.vector_arguments import check_mode, check_positive, noise_of, one_for_each, reset_mask, seeds_of
+from ragen_gym.games._jit import compiled_params
 from ragen_gym.games.game import Boards
 from ragen_gym.levels import Level
 
@@ -104,16 +105,12 @@ class BatchEnv(VectorEnv[Any, Any, Any]):
         }
         self._look = looks[single.observation]
         self._pool = Pool(self.game, n, single.split, single._levels)
-        self._boards = np.zeros((n, self._pool.boards.shape[2]), np.uint8)
-        self._states = np.zeros((n, self._pool.states.shape[2]), np.int32)
-        self._noise, self._elapsed, self._done = np.zeros(n, np.uint64), np.zeros(n, np.int64), np.zeros(n, np.bool_)
-        self._indices, self._every = np.arange(n), np.ones(n, np.bool_)
-        self._ended = np.zeros(n, np.uint32)
-        self._scratch = np.zeros(n, np.uint32), self._ended, np.zeros(n), np.zeros(n, np.uint8)
+        self._resets_never = self.autoreset_mode is AutoresetMode.DISABLED
+        self._resets_at_once = self.autoreset_mode is AutoresetMode.SAME_STEP
         self._advance = kernel.step_kernel(self.game.rule)
         mode = _KERNEL_MODES[self.autoreset_mode]
-        self._numbers = len(self.game.Action), self.game.params, limit, mode, self.game.stochastic
-        self._gather()
+        self._settings = np.array([len(self.game.Action), limit, mode, self.game.stochastic])
+        self._params = compiled_params(self.game.params)
         self._started = self._dry = False
 
     def reset(
@@ -140,15 +137,16 @@ class BatchEnv(VectorEnv[Any, Any, Any]):
             self._dry = True
         if isinstance(seed, int):
             super().reset(seed=seed)
-        self._refill()
+        if self._dry:
+            self._pool.refill()
         if boards:
             self._pool.put(which, stacked(boards))
-            self._gather()
-        self._dry = kernel.begin(which.astype(np.uint32), *self._arrays)
+        self._dry = self._begin(which)
         if noise is not None:
-            self._noise[which] = noise
+            self._pool.play.noise[which] = noise
         self._started = True
-        return self._look(self._boards), self._infos(Infos(), which, np.zeros(self.num_envs, np.bool_))
+        moment = self._moment(None if mask.all() else which)
+        return self._look(self._pool.play.boards), _infos(moment, np.zeros(self.num_envs, np.bool_))
 
     def step(self, actions: Any) -> Results:
         """Play one move in every environment; what is over is handled as ``autoreset_mode`` says.
@@ -160,35 +158,31 @@ class BatchEnv(VectorEnv[Any, Any, Any]):
             gymnasium.error.ResetNeeded: there was no reset, or an episode is over and nothing resets it.
             ValueError: not one action of the game for each environment; nothing has happened then.
         """
-        moves, n = np.asarray(actions), self.num_envs
+        moves, n, pool = np.asarray(actions), self.num_envs, self._pool
         if moves.shape != (n,) or moves.dtype.kind not in "iu":
             raise ValueError(self._bad_actions(moves))
         if not self._started:
             raise ResetNeeded("no episode was started: call reset() before step().")
-        if self.autoreset_mode is AutoresetMode.DISABLED and self._done.any():
+        if self._resets_never and self._pool.play.done.any():
             raise ResetNeeded(
-                f"the episodes of environments {np.flatnonzero(self._done).tolist()} are over: "
+                f"the episodes of environments {np.flatnonzero(self._pool.play.done).tolist()} are over: "
                 'call reset(options={"reset_mask": terminated | truncated}) before step().'
             )
-        self._refill()
+        if self._dry:
+            pool.refill()
         rewards, terminated = np.empty(n), np.empty(n, np.bool_)
         truncated, success = np.empty(n, np.bool_), np.empty(n, np.bool_)
-        ended, self._dry = self._advance(
-            moves.astype(np.int64, copy=False),
-            *self._numbers,
-            *self._scratch,
-            rewards,
-            terminated,
-            truncated,
-            success,
-            *self._arrays,
+        moves = moves.astype(np.int64, copy=False)
+        results = rewards, terminated, truncated, success
+        count, self._dry = self._advance(
+            moves, self._settings, self._params, pool.block, pool.boards, pool.states, *results
         )
-        if ended < 0:
+        if count < 0:
             raise ValueError(self._bad_actions(moves))
-        infos = Infos()
-        if ended and self.autoreset_mode is AutoresetMode.SAME_STEP:
-            self._finish(infos, self._ended[:ended], success)
-        return self._look(self._boards), rewards, terminated, truncated, self._infos(infos, None, success)
+        final = self._finish(pool.play.ended[:count].copy(), success) if count and self._resets_at_once else {}
+        infos = _infos(self._moment(None), success)
+        infos.update(final)
+        return self._look(pool.play.boards), rewards, terminated, truncated, infos
 
     def render(self) -> tuple[Any, ...] | None:
         """The boards as text in render mode ``"ansi"``, as pictures in ``"rgb_array"``, None without a mode."""
@@ -196,57 +190,36 @@ class BatchEnv(VectorEnv[Any, Any, Any]):
             raise ResetNeeded("there is nothing to render yet: call reset() first.")
         if self.render_mode is None:
             return None
-        return self.texts if self.render_mode == "ansi" else tuple(self._pictures(self._boards))
+        return self.texts if self.render_mode == "ansi" else tuple(self._pictures(self._pool.play.boards))
 
     @property
     def texts(self) -> tuple[str, ...]:
         """The boards as they stand, as text."""
-        return self._texts(self._boards)
+        return self._texts(self._pool.play.boards)
 
     @property
     def levels(self) -> tuple[Level, ...]:
         """The levels of the episodes in play."""
-        ring, slots = self._pool.boards, (self._pool.taken - 1) % self._pool.boards.shape[1]
-        return tuple(self.game.level(board.tobytes()) for board in ring[self._indices, slots])
+        ring, slots = self._pool.boards, (self._pool.play.taken - 1) % self._pool.boards.shape[1]
+        return tuple(self.game.level(board.tobytes()) for board in ring[np.arange(self.num_envs), slots])
 
-    def _gather(self) -> None:
-        """The arrays that the kernels take, in their order; the pool's are new ones after each refill."""
-        play = self._boards, self._states, self._noise, self._elapsed, self._done
-        pool = self._pool
-        self._arrays = (*play, pool.boards, pool.states, pool.noise_keys, pool.taken, pool.filled)
+    def _begin(self, which: npt.NDArray[np.int64]) -> bool:
+        """Begin the next episodes of the environments ``which``; whether one of them was the last prepared."""
+        return kernel.begin(which, self._pool.block, self._pool.boards, self._pool.states)
 
-    def _refill(self) -> None:
-        if self._dry:
-            self._pool.refill()
-            self._gather()
-            self._dry = False
-
-    def _finish(self, infos: Infos, ended: npt.NDArray[np.uint32], success: npt.NDArray[np.bool_]) -> None:
-        """Put how the episodes of ``ended`` ended into ``infos``, and begin the next ones; for SAME_STEP."""
-        which = ended.astype(np.intp)
+    def _finish(self, which: npt.NDArray[np.int64], success: npt.NDArray[np.bool_]) -> dict[str, Any]:
+        """Begin the next episodes of ``which``; the infos of how the last ones ended. For SAME_STEP."""
         last_success = np.zeros_like(success)
         last_success[which], success[which] = success[which], False
-        final = self._infos(Infos(), which, last_success)
-        mask = final["_success"]
-        moment = dict.get(final, "level_id")
-        infos.update(final_obs=moment, _final_obs=mask.copy(), final_info=final, _final_info=mask.copy())
-        self._dry = kernel.begin(ended, *self._arrays)
+        moment = self._moment(which)
+        self._dry = self._begin(which)
+        final = _infos(moment, last_success)
+        return {"final_obs": moment, "_final_obs": moment, "final_info": final, "_final_info": moment}
 
-    def _infos(self, infos: Infos, which: npt.NDArray[np.intp] | None, success: npt.NDArray[np.bool_]) -> Infos:
-        """Put the infos of the environments ``which``, None for all, into ``infos``."""
-        boards, states, taken = self._boards, self._states, self._pool.taken
-        if which is None:
-            mask, which = self._every, self._indices
-            boards, states, taken = boards.copy(), states.copy(), taken.copy()
-        else:  # take is several times as fast as an index here
-            mask = np.zeros(self.num_envs, np.bool_)
-            mask[which] = True
-            boards, states, taken = boards.take(which, 0), states.take(which, 0), taken.take(which)
-        moment = Moment(self.game, self.num_envs, self._look, which, boards, states, taken, self._pool.boards)
-        infos["level_id"] = infos["action_mask"] = moment
-        infos["success"] = success
-        infos["_level_id"], infos["_action_mask"], infos["_success"] = mask.copy(), mask.copy(), mask.copy()
-        return infos
+    def _moment(self, which: npt.NDArray[np.int64] | None) -> Moment:
+        """What the infos of the environments ``which``, None for all, are computed from."""
+        pool = self._pool
+        return Moment(self.game, self._look, which, pool.sizes, pool.part.copy(), pool.boards)
 
     def _bad_actions(self, actions: npt.NDArray[Any]) -> str:
         names = ", ".join(f"{action.value} {action.name}" for action in self.game.Action)
@@ -257,3 +230,17 @@ class BatchEnv(VectorEnv[Any, Any, Any]):
             return f"{wanted}; got {actions.dtype}."
         i = int(np.flatnonzero((actions < 0) | (actions >= len(self.game.Action)))[0])
         return f"{wanted}; environment {i} got {actions[i]}."
+
+
+def _infos(moment: Moment, success: npt.NDArray[np.bool_]) -> Infos:
+    """The infos of a moment."""
+    return Infos(
+        {
+            "level_id": moment,
+            "action_mask": moment,
+            "success": success,
+            "_level_id": moment,
+            "_action_mask": moment,
+            "_success": moment,
+        }
+    )

@@ -7,6 +7,7 @@ use it. Compiled code is cached on disk beside the sources, or in the user's cac
 from __future__ import annotations
 
 import hashlib
+from array import array
 from collections.abc import Callable, Iterator
 from enum import EnumType
 from functools import cache
@@ -22,6 +23,7 @@ from ragen_gym.seeding import GOLDEN
 __all__ = [
     "canonical_hash",
     "compiled",
+    "compiled_params",
     "compiled_with",
     "content_of",
     "mix",
@@ -119,6 +121,13 @@ def _named(function: Callable[..., object], name: str) -> FunctionType:
     copy.__module__, copy.__doc__, copy.__annotations__ = made.__module__, made.__doc__, made.__annotations__
     copy.__qualname__ = f"{name}_{content_of(made)}"
     return copy
+
+
+def compiled_params(params: Any) -> Any:
+    """`ragen_gym.games.game.Game.params` as a compiled rule takes it soonest: `array.array` as numpy's arrays."""
+    if isinstance(params, array):
+        return np.asarray(params)
+    return tuple(np.asarray(each) if isinstance(each, array) else each for each in params)
 
 
 @compiled

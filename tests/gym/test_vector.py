@@ -274,6 +274,15 @@ def test_what_a_step_returned_is_the_callers() -> None:
             array[:] = 1
 
 
+def test_a_deep_copy_goes_on_by_itself() -> None:
+    batch: Any = gymnasium.make_vec("ragen/FrozenLake-v0", 4)
+    batch.reset(seed=0)
+    batch.step([1, 1, 2, 2])
+    other = copy.deepcopy(batch)
+    played = [batch.step([1, 2, 3, 0])[0] for _ in range(40)]
+    assert [other.step([1, 2, 3, 0])[0] for _ in range(40)] == played
+
+
 def test_large_batches_keep_fewer_levels(monkeypatch: pytest.MonkeyPatch) -> None:
     game = build_game(find("FrozenLake"), {})
     assert pool.Pool(game, 10, None, None).boards.shape == (10, pool.RING, 19)

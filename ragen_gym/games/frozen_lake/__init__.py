@@ -90,7 +90,7 @@ class FrozenLake(GridGame):
     @cached_property
     def params(self) -> tuple[array[int], float, float]:
         """(`rules.destinations`, P(intended), P(intended or first side))."""
-        moves = array("i", rules.destinations(self.height, self.width))
+        moves = array("I", rules.destinations(self.height, self.width))  # unsigned: compiled, an index needs no check
         return moves, float(self.success_rate), (1 + self.success_rate) / 2
 
     @property

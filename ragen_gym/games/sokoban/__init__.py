@@ -179,9 +179,9 @@ class Sokoban(GridGame):
 
     def starts(self, boards: Boards) -> npt.NDArray[np.int32]:
         """The player's cell and the number of boxes off target on each board, int32 (n, 2)."""
-        player = (boards == rules.Tile.PLAYER) | (boards == rules.Tile.PLAYER_ON_TARGET)
-        off = (boards == rules.Tile.BOX).sum(axis=1)
-        return np.stack([player.argmax(axis=1), off], axis=1).astype(np.int32)
+        from ragen_gym.games.sokoban.generate import first_states
+
+        return first_states(boards)
 
     @cached_property
     def _masks(self) -> list[npt.NDArray[np.int8]]:

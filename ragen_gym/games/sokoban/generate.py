@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ragen_gym.games.game import Boards
     from ragen_gym.games.sokoban import Sokoban
 
-__all__ = ["MAX_STATES", "MAX_TRIES", "SEARCH_NODES", "generate", "work_arrays"]
+__all__ = ["MAX_STATES", "MAX_TRIES", "SEARCH_NODES", "first_states", "generate", "work_arrays"]
 
 #: Draws per level before the generator gives up, and the states that their searches may look at in all.
 MAX_TRIES, MAX_STATES = 20_000, 50_000_000
@@ -153,6 +153,20 @@ def generate(game: Sokoban, keys: npt.NDArray[np.uint64], split: str | None) -> 
         if (looked[wanted] > MAX_STATES).any():
             break
     raise ValueError(_complaint(game, split))
+
+
+@compiled
+def first_states(boards: np.ndarray) -> np.ndarray:
+    """The player's cell (tiles 5 and 6) and the boxes off target (tile 4): uint8 (n, cells) -> int32 (n, 2)."""
+    states = np.empty((boards.shape[0], 2), np.int32)
+    for i in range(boards.shape[0]):
+        cell, off = np.int32(0), np.int32(0)
+        for j in range(boards.shape[1]):  # without a break, so that it compiles to vector instructions
+            tile = boards[i, j]
+            cell |= np.int32(j) if (tile == 5) | (tile == 6) else np.int32(0)
+            off += np.int32(tile == 4)
+        states[i, 0], states[i, 1] = cell, off
+    return states
 
 
 def work_arrays(game: Sokoban) -> tuple[np.ndarray, ...]:
