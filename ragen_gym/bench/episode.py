@@ -113,7 +113,7 @@ class _Episode:
             seconds = time.perf_counter() - asked
             if isinstance(answer, str):
                 answer = Answer(answer)
-            elif not isinstance(answer, Answer) or not isinstance(answer.text, str):
+            elif not isinstance(answer, Answer) or not _is_plain(answer):
                 raise Failed(Failure.AGENT_ERROR, f"a reply is a text or an Answer, not {answer!r}")
             said, reward, self.terminated, self.truncated, info = self._game(self.env.step, answer.text)
             self.success = info["success"]
@@ -176,6 +176,17 @@ class _Episode:
             return method(options={"level": level, "noise_seed": self.job.noise_seed})
         except Exception as error:
             raise Failed(Failure.ENVIRONMENT_ERROR, described(error)) from error
+
+
+def _is_plain(answer: Answer) -> bool:
+    """Whether a record can hold it: what an agent answers is not to end the run when it is written."""
+    counts = answer.prompt_tokens, answer.completion_tokens
+    return (
+        isinstance(answer.text, str)
+        and all(text is None or isinstance(text, str) for text in (answer.reasoning, answer.finish_reason))
+        and all(count is None or type(count) is int for count in counts)
+        and type(answer.retries) is int
+    )
 
 
 def _action(answer: Any, actions: int) -> int:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
@@ -118,11 +119,48 @@ class EpisodeRecord:
         """The record that `to_dict` wrote.
 
         Raises:
-            ValueError: a field is missing or unknown.
+            ValueError: a field is missing, unknown, or of another type.
         """
         try:
-            turns = tuple(TurnRecord(**{**turn, "actions": tuple(turn["actions"])}) for turn in record["turns"])
+            turns = tuple(_turn(turn) for turn in record["turns"])
             failure = None if record.get("failure") is None else Failure(record["failure"])
+            _check_types(cls, record)
             return cls(**{**record, "turns": turns, "failure": failure})
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"not the record of an episode: {error!r}") from error
+
+
+def _turn(turn: Any) -> TurnRecord:
+    if not isinstance(turn, dict):
+        raise TypeError(f"a turn is {turn!r}")
+    _check_types(TurnRecord, turn)
+    if any(type(action) is not int for action in turn["actions"]):
+        raise TypeError(f"actions are {turn['actions']!r}")
+    return TurnRecord(**{**turn, "actions": tuple(turn["actions"])})
+
+
+def _check_types(cls: type, record: Mapping[str, Any]) -> None:
+    """Raise a TypeError where a field holds what JSON knows by another type; a file may have been written by anyone."""
+    for name, value in record.items():
+        if type(value) not in _TYPES[cls].get(name, _ANY):
+            raise TypeError(f"{name} is {value!r}")
+
+
+_JSON: dict[str, tuple[type, ...]] = {
+    "str": (str,),
+    "int": (int,),
+    "float": (float, int),
+    "bool": (bool,),
+    "dict[str, Any]": (dict,),
+    "None": (type(None),),
+    "Failure": (str, Failure),
+}
+_ANY = (list, dict, str, int, float, bool, type(None))  # unknown fields are for the constructor to refuse
+#: What each field may be in JSON, by its annotation.
+_TYPES: dict[type, dict[str, tuple[type, ...]]] = {
+    cls: {
+        each.name: tuple(kind for part in str(each.type).split(" | ") for kind in _JSON.get(part, (list, tuple)))
+        for each in fields(cls)
+    }
+    for cls in (TurnRecord, EpisodeRecord)
+}

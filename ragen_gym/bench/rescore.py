@@ -113,9 +113,9 @@ def rescore(run: Run, rescoring: Rescoring, progress: Callable[[int], None] = la
 
 def bounds(rescored: Rescored) -> dict[str, dict[str, Any]]:
     """For each split: episodes that count and are known, those unknown, and success if all of these fail or succeed."""
-    names = dict.fromkeys([*(record.split for record in rescored.records), *(each.split for each in rescored.unknown)])
+    names = {*(record.split for record in rescored.records), *(each.split for each in rescored.unknown)}
     found = {}
-    for name in names:
+    for name in sorted(names, key=list(rescored.identity["prompts"]).index):
         known = [record for record in rescored.records if record.split == name and record.counted]
         unknown = sum(each.split == name for each in rescored.unknown)
         solved, total = sum(record.success for record in known), len(known) + unknown

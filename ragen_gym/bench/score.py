@@ -19,7 +19,7 @@
 - ``optimal_expected``: the oracle's exact chance of success, the mean over the instances played.
 - ``normalised``: {value, low, high}, ``success`` on the scale from ``random`` (0) to ``optimal`` (1); None where
   optimal play is no better than random play.
-- ``told_from_random``, ``sentence``: whether ``random`` lies outside ``clustered``, and the same in words.
+- ``told_from_random``, ``sentence``: whether ``random`` lies outside the interval to believe, and the same in words.
 - ``detectable``: the smallest difference to another agent that these levels can show; see `detectable_difference`.
 - ``return``, ``random_return``, ``optimal_return``: the mean sum of rewards: the agent's {mean, low, high, n}, that
   of random play, and the highest that can be expected.
@@ -106,7 +106,7 @@ def _success(suite: Suite, split: Split, counts: Tally) -> dict[str, Any]:
     clustered = clustered_rate(shares, counts.levels, n)
     random = _random(expected, counts)
     optimal = _optimal(suite, split, counts)
-    told, sentence = against_random(clustered, random.value)
+    told, sentence = against_random(clustered if n > len(set(counts.levels)) else success, random.value)
     return {
         "success": success.to_dict("rate"),
         "clustered": clustered.to_dict("rate"),

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 try:
-    from scipy import special, stats
+    from scipy import stats
 except ImportError as error:
     raise ImportError("the statistics of benchmarks need scipy: run `pip install 'ragen-gym[bench]'`.") from error
 
@@ -161,8 +161,8 @@ def pass_at(successes: Counts, rollouts: Counts, k: int) -> npt.NDArray[np.float
         rollouts: n, integers (instances,), each at least ``k``.
         k: from 1 on.
     """
-    none: npt.NDArray[np.float64] = special.binom(rollouts - successes, k) / special.binom(rollouts, k)
-    return 1 - none
+    none = stats.hypergeom.pmf(0, rollouts, successes, k)
+    return 1.0 - np.where(successes == 0, 1.0, none)  # exactly, where it is certain
 
 
 def pass_hat(successes: Counts, rollouts: Counts, k: int) -> npt.NDArray[np.float64]:
@@ -170,8 +170,7 @@ def pass_hat(successes: Counts, rollouts: Counts, k: int) -> npt.NDArray[np.floa
 
     That is C(c, k) / C(n, k) (Yao et al., arXiv 2406.12045, section 5.1). Arguments as in `pass_at`.
     """
-    all_of_them: npt.NDArray[np.float64] = special.binom(successes, k) / special.binom(rollouts, k)
-    return all_of_them
+    return np.where(successes == rollouts, 1.0, stats.hypergeom.pmf(k, rollouts, successes, k))
 
 
 def paired_difference(first: Values, second: Values, clusters: Sequence[Any]) -> Difference:

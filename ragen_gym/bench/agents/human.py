@@ -33,7 +33,8 @@ class HumanAgent:
     def begin(self, task: Task) -> None:
         """Show where the person is."""
         self._planned = []
-        self._say(f"\n== {task.split}, level {task.index + 1} ==\n{task.env.game.description}")
+        rules, _, _ = task.env.instructions.rpartition("\n")  # the last line counts turns, which a person has none of
+        self._say(f"\n== {task.split}, level {task.index + 1} ==\n{rules}")
 
     def end(self, task: Task, record: EpisodeRecord) -> None:
         """Show how the level ended."""

@@ -28,7 +28,7 @@ try:
 except ImportError as error:
     raise ImportError("reports need jinja2: run `pip install 'ragen-gym[bench]'`.") from error
 
-__all__ = ["TEMPLATES", "VIEWER_SCRIPTS", "VIEWER_STYLES", "page", "source"]
+__all__ = ["TEMPLATES", "VIEWER_SCRIPTS", "VIEWER_STYLES", "page", "policy_hash", "source"]
 
 TEMPLATES = Path(__file__).with_name("templates")
 
@@ -79,9 +79,9 @@ def page(
     return environment.get_template("report.html").render(
         suite=suite,
         style=safe(style),
-        style_hash=_policy_hash(style),
+        style_hash=policy_hash(style),
         script=safe(script),
-        script_hash=_policy_hash(script),
+        script_hash=policy_hash(script),
         sprites=safe(source("tiles.svg")),
         index=safe(packed(_index(runs, archive))),
         blocks=[safe(block) for block in archive.blocks],
@@ -163,6 +163,6 @@ def _shown(shown: int, total: int, megabytes: float) -> str:
     )
 
 
-def _policy_hash(text: str) -> str:
+def policy_hash(text: str) -> str:
     """The hash by which a content security policy lets an inline script or style pass."""
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"

@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -239,6 +240,9 @@ def raising(error: BaseException) -> Callable[[Sequence[Any], Task], Any]:
         (lambda messages, task: None, Failure.AGENT_ERROR, "a reply is a text or an Answer, not None"),
         (lambda messages, task: Answer(b"Up"), Failure.AGENT_ERROR, "a reply is a text or an Answer"),  # type: ignore[arg-type]
         (lambda messages, task: 7, Failure.AGENT_ERROR, "not 7"),
+        # What no record can hold.
+        (lambda messages, task: Answer("Up", prompt_tokens=np.int64(3)), Failure.AGENT_ERROR, "not Answer"),  # type: ignore[arg-type]
+        (lambda messages, task: Answer("Up", reasoning={1}), Failure.AGENT_ERROR, "not Answer"),  # type: ignore[arg-type]
     ],
 )
 def test_whatever_an_agent_does_ends_its_episode_and_not_the_run(
@@ -403,6 +407,26 @@ def test_a_torn_last_line_is_left_out_and_cut_off(
         log.append(record("new"))
     assert read_records(path) == [*kept, record("new")]
     assert path.read_bytes().count(b"\n") == len(kept) + 1
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("key", None), ("index", "1"), ("index", 1.0), ("rollout", True), ("noise_seed", None), ("success", 1),
+        ("total_reward", "1"), ("failure", "tired"), ("failure", 1), ("seconds", None), ("cost", "1"), ("extra", []),
+        ("turns", {}), ("turns", [1]), ("message", None), ("reply", 1), ("actions", None), ("actions", ["Up"]),
+        ("actions", [True]), ("reward", None), ("problem", 1), ("prompt_tokens", 1.5), ("retries", None),
+    ],
+)  # fmt: skip
+def test_a_field_of_another_type_is_no_record(name: str, wrong: Any, tmp_path: Path) -> None:
+    """A file may have been written by anyone, and whoever reads a record counts on the types."""
+    play(Scripted(), tmp_path / "run", splits=("frozen_lake",), limit=1)
+    record = json.loads((tmp_path / "run" / "episodes.jsonl").read_text().splitlines()[0])
+    assert EpisodeRecord.from_dict(record).turns
+    place = record if name in record else record["turns"][0]
+    place[name] = wrong
+    with pytest.raises(ValueError, match="not the record of an episode"):
+        EpisodeRecord.from_dict(record)
 
 
 def test_a_torn_line_longer_than_a_block_is_cut_off(tmp_path: Path) -> None:

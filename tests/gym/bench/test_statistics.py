@@ -108,6 +108,13 @@ def test_pass_at_k_counts_the_choices_of_k(n: int, data: st.DataObject) -> None:
         assert share(np.array([c]), np.array([n]), k)[0] == pytest.approx(expected)
 
 
+def test_pass_at_k_of_thousands_of_rollouts() -> None:
+    """Where the numbers of choices are beyond floating point; certain ones are exact."""
+    successes, rollouts = np.array([0, 1, 2999, 3000]), np.full(4, 3000)
+    assert pass_at(successes, rollouts, 1500).tolist() == [0, pytest.approx(0.5), 1, 1]
+    assert pass_hat(successes, rollouts, 1500).tolist() == [0, 0, pytest.approx(0.5), 1]
+
+
 def test_an_agent_does_not_differ_from_itself() -> None:
     values = [0.0, 1.0, 0.5, 1.0]
     same = paired_difference(values, values, "abcd")

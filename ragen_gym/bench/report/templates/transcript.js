@@ -3,7 +3,8 @@
    turn: {message, reply: text | null, thinking?: text, answer?: text (the reply without its thinking),
           said?: [[name, "played" | "left over" | "unknown"], …], problem?: text, reward?: number,
           frames: [from, to] (those that its actions led to; the same number twice if none were),
-          facts?: [text, …], tokens?: [{text, value: number | {name: number}}, …]} */
+          facts?: [text, …], tokens?: [{text, value: number | {name: number}}, …],
+          scale?: {name: number} (the size of a token's value at which its colour is full; else that of the largest)} */
 function el(name, attributes = {}, ...children) {
   const node = document.createElement(name);
   for (const [key, value] of Object.entries(attributes)) {
@@ -70,7 +71,7 @@ class Transcript {
   reply(turn) {
     const words = turn.thinking ? turn.thinking.trim().split(/\s+/).length : 0;
     const box = el("div", {class: "rv-reply"});
-    if (turn.tokens) box.append(colouredTokens(turn.tokens));
+    if (turn.tokens) box.append(this.coloured(turn));
     else {
       if (words) box.append(el("details", {class: "rv-thinking"},
         el("summary", {}, `Thinking, ${words} word${words === 1 ? "" : "s"}`), el("div", {}, turn.thinking)));
@@ -80,6 +81,22 @@ class Transcript {
     if (turn.problem) box.append(el("p", {class: "rv-problem"}, turn.problem));
     box.append(this.actions(turn));
     return box;
+  }
+
+  /* What the colours say is chosen once for all turns, and for the episodes that are opened after. */
+  coloured(turn) {
+    const names = [...new Set(turn.tokens.flatMap(({value}) => typeof value === "object" && value ? Object.keys(value) : []))];
+    const place = el("div", {class: "rv-coloured"});
+    place.paint = () => {
+      const chosen = names.includes(Transcript.colour) ? Transcript.colour : names[0];
+      place.replaceChildren(colouredTokens(turn, names, chosen, (name) => {
+        Transcript.colour = name;
+        for (const other of document.querySelectorAll(".rv-coloured")) other.paint();
+        place.querySelector("select").focus();
+      }));
+    };
+    place.paint();
+    return place;
   }
 
   actions(turn) {
@@ -93,23 +110,21 @@ class Transcript {
   }
 }
 
-/* Text whose background says a number for each token, such as its advantage or log-probability. */
-function colouredTokens(tokens) {
-  const names = [...new Set(tokens.flatMap(({value}) => typeof value === "object" && value ? Object.keys(value) : []))];
-  const text = el("div", {class: "rv-tokens"}), scale = el("p", {class: "rv-scale"});
-  const paint = (name) => {
-    const values = tokens.map(({value}) => typeof value === "object" && value ? value[name] : value);
-    const largest = Math.max(...values.filter(Number.isFinite).map(Math.abs), 1e-12);
-    text.replaceChildren(...tokens.map((token, i) => {
-      const share = Number.isFinite(values[i]) ? values[i] / largest : 0;
-      const span = el("span", {title: Number.isFinite(values[i]) ? `${values[i]}` : null, class: share < 0 ? "low" : "high"}, token.text);
-      span.style.setProperty("--share", `${Math.round(Math.abs(share) * 55)}%`);
-      return span;
-    }));
-    scale.textContent = `Colour: ${name ?? "value"}, from −${+largest.toPrecision(3)} to +${+largest.toPrecision(3)}`;
-  };
-  const choice = names.length > 1 && el("select", {"aria-label": "What the colours say", onchange: (event) => paint(event.target.value)},
-    ...names.map((name) => el("option", {}, name)));
-  paint(names[0]);
-  return el("div", {}, choice, text, scale);
+/* Text whose background says a number for each token, such as its advantage or log-probability. `chosen` is the
+   number's name, one of `names`; choose(name) is called when another is wanted. */
+function colouredTokens({tokens, scale = {}}, names, chosen, choose) {
+  const values = tokens.map(({value}) => typeof value === "object" && value ? value[chosen] : value);
+  const largest = scale[chosen] ?? Math.max(...values.filter(Number.isFinite).map(Math.abs), 1e-12);
+  const text = el("div", {class: "rv-tokens"}, ...tokens.map((token, i) => {
+    const share = Number.isFinite(values[i]) ? Math.max(-1, Math.min(1, values[i] / largest)) : 0;
+    const said = typeof token.value === "object" && token.value ? Object.entries(token.value).map((pair) => pair.join(" ")).join(", ") : `${token.value ?? ""}`;
+    const span = el("span", {title: said || null, class: share < 0 ? "low" : "high"}, token.text);
+    span.style.setProperty("--share", `${Math.round(Math.abs(share) * 55)}%`);
+    return span;
+  }));
+  const choice = names.length > 1 && el("select", {"aria-label": "What the colours say", onchange: (event) => choose(event.target.value)},
+    ...names.map((name) => el("option", {selected: name === chosen}, name)));
+  const known = values.some(Number.isFinite);
+  const words = known ? `Colour: ${chosen ?? "value"}, from −${+largest.toPrecision(3)} to +${+largest.toPrecision(3)}` : `No ${chosen} is known of this reply.`;
+  return el("div", {}, choice, text, el("p", {class: "rv-scale"}, words));
 }
