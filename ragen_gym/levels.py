@@ -83,24 +83,19 @@ def read_levels(source: str | Path) -> list[str]:
     """Board texts of a level file, as ``ragen-gym levels export`` writes it.
 
     A ``.jsonl`` file holds one JSON object with a ``text`` a line. Any other file is text: blocks of lines, separated
-    by blank lines; lines that start with ``;`` are comments.
+    by blank lines or by comments, which are lines that start with ``;``.
 
     Raises:
-        ValueError: there is no such file, or no board in it.
+        ValueError: there is no such file, no board in it, or it is not text in UTF-8.
     """
     path = Path(source)
-    if not path.is_file():
-        raise ValueError(
-            f"levels={str(source)!r} is not a file: give a path to a text file of boards, or a list of boards."
-        )
+    text = _text_of(path)
     if path.suffix == ".jsonl":
-        return _read_records(path)
+        return _read_records(path, text)
     boards: list[str] = []
     block: list[str] = []
-    for line in [*path.read_text(encoding="utf-8").splitlines(), ""]:
-        if line.startswith(";"):
-            continue
-        if line.strip():
+    for line in [*text.splitlines(), ""]:
+        if line.strip() and not line.startswith(";"):
             block.append(line.rstrip())
         elif block:
             boards.append("\n".join(block))
@@ -110,9 +105,20 @@ def read_levels(source: str | Path) -> list[str]:
     return boards
 
 
-def _read_records(path: Path) -> list[str]:
+def _text_of(path: Path) -> str:
+    if not path.is_file():
+        raise ValueError(
+            f"levels={str(path)!r} is not a file: give a path to a text file of boards, or a list of boards."
+        )
     try:
-        boards = [str(json.loads(line)["text"]) for line in path.read_text(encoding="utf-8").splitlines() if line]
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} is not text in UTF-8: save it in that encoding.") from None
+
+
+def _read_records(path: Path, text: str) -> list[str]:
+    try:
+        boards = [str(json.loads(line)["text"]) for line in text.splitlines() if line.strip()]
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(
             f"{path}: each line must be a JSON object with the board as its 'text' ({error!r})."

@@ -157,6 +157,11 @@ def test_level_files(tmp_path: Path) -> None:
     assert kept == [board for board in some_boards(game, 20) if game.split_of(board) == "train"]
     path.write_text("; two lakes, blank lines around\n\n\nPG\n__\n;between\n\n \n_P\nG_\n\n")
     assert read_levels(path) == ["PG\n__", "_P\nG_"]
+    path.write_bytes("\ufeff; 1, with a mark of Windows\r\nPG\r\n__\r\n; 2\r\n_P\r\nG_".encode())
+    assert read_levels(path) == ["PG\n__", "_P\nG_"]
+    records = path.with_suffix(".jsonl")
+    records.write_text('{"text": "PG\\n__"}\n \n{"id": 3, "text": "_P\\nG_"}\n', encoding="utf-8-sig")
+    assert read_levels(records) == ["PG\n__", "_P\nG_"]
 
 
 def test_bad_level_files(tmp_path: Path) -> None:
@@ -165,6 +170,9 @@ def test_bad_level_files(tmp_path: Path) -> None:
     (tmp_path / "empty.txt").write_text("; nothing\n\n")
     with pytest.raises(ValueError, match=r"holds no board: write one row a line, a blank line between boards"):
         read_levels(tmp_path / "empty.txt")
+    (tmp_path / "picture.txt").write_bytes(b"\x89PNG\r\n\xff\xfe")
+    with pytest.raises(ValueError, match=r"picture.txt is not text in UTF-8: save it in that encoding"):
+        read_levels(tmp_path / "picture.txt")
     nothings: list[Any] = [[], 3, None]
     for nothing in nothings:
         with pytest.raises(ValueError, match="holds no level: give a path to a level file, or a list of boards"):

@@ -214,6 +214,62 @@ def test_ragged_and_small_boards_of_a_collection_are_filled_with_walls(tmp_path:
     ]
 
 
+#: As collections on the web look: a head, comments over several lines, titles on either side, no blank lines between.
+ON_THE_WEB = """\
+::: Collection: Gen\u00e8ve :::
+------------------------------------
+
+Title: Small steps
+Author: S. Omebody
+Comment:
+A first level. Push $ onto .
+Comment-End:
+1
+#####
+#@$.#
+#####
+Title: 1
+
+; 2
+  ####
+  #  #
+  #$ #
+###  #
+#.@ ##
+#####
+Title: \u00ab2\u00bb
+Solution: urDldLdL
+
+Level 3
+#######
+#+$ *$#
+# ##. #
+#######
+; 4
+; 4 'again'
+#######
+#@ $.##
+#######
+"""
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "latin-1"])
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_a_collection_as_it_is_found_on_the_web(encoding: str, newline: str, tmp_path: Path) -> None:
+    path = tmp_path / "collection.txt"
+    path.write_text(ON_THE_WEB, encoding=encoding, newline=newline)
+    game = Sokoban(height=6, width=7)
+    rows = [game.own_text(board).split("\n") for board in game.fixed_boards(path, None)]
+    assert [board[:4] for board in rows] == [
+        ["#######", "#PXO###", "#######", "#######"],
+        ["#######", "###__##", "###X_##", "###__##"],
+        ["#######", "#SX_√X#", "#_##O_#", "#######"],
+        ["#######", "#P_XO##", "#######", "#######"],
+    ]
+    env = StepEnv("Sokoban", height=6, width=7, levels=path)
+    assert len({env.reset(seed=seed)[0] for seed in range(40)}) == 4
+
+
 @given(st.integers(0, 2**63), st.sampled_from(" -_"), st.booleans(), st.sampled_from(["\n", "\r\n"]))
 def test_xsb_says_the_same_as_the_own_symbols(key: int, floor: str, open_edge: bool, newline: str) -> None:
     game = Sokoban(height=7, width=9, boxes=2, generator="reverse_walk")

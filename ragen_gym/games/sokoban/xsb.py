@@ -103,7 +103,8 @@ def read_file(source: str | Path, vocabularies: Sequence[Vocabulary]) -> list[tu
         raise ValueError(
             f"levels={str(source)!r} is not a file: give a path to a text file of boards, or a list of boards."
         )
-    levels = split_text(path.read_text(encoding="utf-8"), vocabularies)
+    # Collections come with titles in every encoding; a board has none of the characters that differ.
+    levels = split_text(path.read_text(encoding="utf-8-sig", errors="replace"), vocabularies)
     if not levels:
         raise ValueError(f"{path} holds no board: write one row a line, a blank line between boards.")
     return levels
