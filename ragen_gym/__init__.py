@@ -19,14 +19,16 @@ if TYPE_CHECKING:
     from ragen_gym.envs.reply import Reply
     from ragen_gym.envs.step import StepEnv
     from ragen_gym.envs.turn import TurnEnv, make_turn
+    from ragen_gym.envs.vector import BatchEnv
     from ragen_gym.levels import Level
     from ragen_gym.text import Vocabulary
 
-__all__ = ["Level", "Reply", "StepEnv", "TurnEnv", "Vocabulary", "__version__", "make_turn"]
+__all__ = ["BatchEnv", "Level", "Reply", "StepEnv", "TurnEnv", "Vocabulary", "__version__", "make_turn"]
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "BatchEnv": "envs.vector",
     "Level": "levels",
     "Reply": "envs.reply",
     "StepEnv": "envs.step",
