@@ -1,0 +1,251 @@
+"""The curves of a report: each figure by iteration, smoothed, with the raw values faint and the seeds as a band.
+
+Places are in thousandths of a panel, from its upper left corner, so that a page can draw them at any size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ragen_agent.experiments.measures import CURVES, smooth
+from ragen_agent.report.runs import Group, Run
+from ragen_agent.report.scales import Scale, axis, said
+
+__all__ = ["MAIN", "SIGNS", "Course", "courses", "panels"]
+
+Floats = NDArray[np.float64]
+
+#: What the page shows at once, as far as a run has it; all other figures of `metrics.jsonl` are folded away.
+MAIN = (
+    "success",
+    "validation",
+    "return",
+    "spread",
+    "entropy",
+    "grad_norm",
+    "response_tokens",
+    "reply_tokens",
+    "reasoning_tokens",
+    "invalid_rate",
+    "effective_rate",
+    "repeated_rate",
+    "kl",
+    "approx_kl",
+    "clip_fraction",
+    "value_loss",
+    "mutual_information",
+    "retrieval_accuracy",
+)
+
+#: The figure that each sign of the Echo Trap is about.
+SIGNS = {
+    "spread_fall": "spread",
+    "spread_end": "spread",
+    "entropy_fall": "entropy",
+    "entropy_jump": "entropy",
+    "gradient_spike": "grad_norm",
+    "invalid_rise": "invalid_rate",
+}
+
+TITLES = {
+    **CURVES,
+    "kl": "KL from the starting model",
+    "value_loss": "loss of the critic",
+    "reply_tokens": "tokens of a reply",
+    "entropy_forced": "entropy of all rollouts, by teacher forcing",
+    "entropy_sampled": "entropy of all rollouts, by sampling",
+    "grad_policy": "gradient norm of the policy's part",
+    "grad_entropy": "gradient norm of the entropy's part",
+    "grad_kl": "gradient norm of the KL's part",
+    "conditional_entropy": "conditional entropy of the reasoning",
+    "kept": "episodes learned from",
+    "failed": "episodes that failed",
+    "tokens_per_s": "tokens sampled a second",
+    "seconds": "seconds of an iteration",
+    "train_tokens": "tokens that went forward and backward",
+}
+
+SAME = ("response_tokens", "reply_tokens")  # the second only where the first is missing
+POINTS = 500  # of a line; more are not told apart on a screen
+
+
+@dataclass
+class Course:
+    """A figure of one group.
+
+    Attributes:
+        at: iterations, from 1.
+        mean: the mean of the smoothed seeds there; runs that ended early leave the mean of those that went on.
+        low: the lowest smoothed seed.
+        high: the highest.
+        raw: of each run its iterations and its values as they are.
+    """
+
+    at: Floats
+    mean: Floats
+    low: Floats
+    high: Floats
+    raw: list[tuple[Floats, Floats]] = field(default_factory=list)
+
+
+def courses(groups: Sequence[Group], name: str, weight: float) -> dict[int, Course]:
+    """The figure's course in each group that has it, by the group's place."""
+    found = {group.colour: _course(group.runs, name, weight) for group in groups}
+    return {place: course for place, course in found.items() if course is not None}
+
+
+def panels(groups: Sequence[Group], weight: float) -> list[dict[str, Any]]:
+    """All panels in the order of `MAIN`, then the other figures by name, each as the page's template draws it.
+
+    Args:
+        groups: of a report.
+        weight: with which each value enters the moving average, above 0 to 1.
+    """
+    last = max((len(run.metrics) for group in groups for run in group.runs), default=0)
+    last = max(last, *(int(r["iteration"]) + 1 for g in groups for run in g.runs for r in run.metrics), 1)
+    made = []
+    for name in _names(groups):
+        found = courses(groups, name, weight)
+        if found:
+            made.append(_panel(groups, name, found, last))
+    return made
+
+
+def _names(groups: Sequence[Group]) -> list[str]:
+    """The numeric figures of any iteration that ever differ from 0."""
+    records = [record for group in groups for run in group.runs for record in run.metrics]
+    known = dict.fromkeys(
+        name for record in records for name, value in record.items() if _number(value) and (value or name in MAIN)
+    )
+    known.pop("iteration", None)
+    if SAME[0] in known:
+        known.pop(SAME[1], None)
+    rest = sorted(name for name in known if name not in MAIN)
+    return [name for name in MAIN if name in known] + rest
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
+
+
+def _course(runs: Iterable[Run], name: str, weight: float) -> Course | None:
+    raw = []
+    for run in runs:
+        pairs = [(r["iteration"] + 1, r[name]) for r in run.metrics if _number(r.get(name))]
+        if pairs:
+            raw.append((np.array([p[0] for p in pairs], float), np.array([p[1] for p in pairs], float)))
+    if not raw:
+        return None
+    at = np.unique(np.concatenate([places for places, _ in raw]))
+    table = np.full((len(raw), len(at)), np.nan)
+    for row, (places, values) in enumerate(raw):
+        table[row, np.searchsorted(at, places)] = smooth(values.tolist(), weight)
+    return Course(at, np.nanmean(table, axis=0), np.nanmin(table, axis=0), np.nanmax(table, axis=0), raw)
+
+
+def _panel(groups: Sequence[Group], name: str, found: Mapping[int, Course], last: int) -> dict[str, Any]:
+    scale, ticks = axis(name, [values for course in found.values() for _, values in course.raw])
+
+    def places(iterations: Floats) -> Floats:
+        return 1000 * (iterations - 1) / max(1, last - 1)
+
+    lines = []
+    for colour, course in found.items():
+        x = places(course.at)
+        several = len(course.raw) > 1
+        lines.append(
+            {
+                "colour": colour,
+                "raw": [_path(*_thin(places(at), scale.height(values))) for at, values in course.raw],
+                "mean": _path(*_thin(x, scale.height(course.mean))),
+                "band": _ring(x, scale.height(course.low), scale.height(course.high)) if several else "",
+            }
+        )
+    ends = ", ".join(
+        f"{group.name} from {said(name, found[group.colour].mean[0])} to {said(name, found[group.colour].mean[-1])}"
+        for group in groups
+        if group.colour in found
+    )
+    title = TITLES.get(name, name.replace("_", " ").replace("success/", "success in "))
+    return {
+        "name": name,
+        "title": title,
+        "main": name in MAIN,
+        "lines": lines,
+        "ticks": [(round(float(scale.height(tick)), 1), said(name, tick)) for tick in ticks],
+        "ends": (1, last),
+        "logarithmic": scale.logarithmic,
+        "bounds": _bounds(groups, scale) if name in ("success", "validation") else [],
+        "signs": _marks(groups, name, places),
+        "label": f"{title} by iteration, smoothed: {ends}.",
+        "readout": {
+            "last": last,
+            "places": {
+                str(colour): [[int(i), said(name, value)] for i, value in zip(course.at, course.mean, strict=True)]
+                for colour, course in found.items()
+            },
+        },
+    }
+
+
+def _bounds(groups: Sequence[Group], scale: Scale) -> list[dict[str, Any]]:
+    """Lines of random and optimal play; in a group's colour where they are not the same everywhere."""
+    lines = []
+    for kind in ("random", "optimal"):
+        rates = {
+            (group.colour, round(rate["rate"], 4)): (group, rate["rate"])
+            for group in groups
+            for rate in group.rates(kind).values()
+        }
+        alike = len({value for _, value in rates}) == 1
+        for group, rate in [*rates.values()][:1] if alike else rates.values():
+            whose = "" if alike else f", {group.name}"
+            words = f"{kind} play{whose}: {said('success', rate)}"
+            height = round(float(scale.height(rate)), 1)
+            lines.append({"kind": kind, "y": height, "said": words, "colour": None if alike else group.colour})
+    return lines
+
+
+def _marks(groups: Sequence[Group], name: str, places: Any) -> list[dict[str, Any]]:
+    """Where signs of the Echo Trap were first seen that are about this figure; all of them beside the success."""
+    return [
+        {
+            "x": round(float(places(np.array([sign.iteration + 1.0]))[0]), 1),
+            "colour": group.colour,
+            "said": f"{run.name}: {sign.name.replace('_', ' ')} after iteration {sign.iteration + 1}",
+        }
+        for group in groups
+        for run in group.runs
+        for sign in run.signs
+        if name == "success" or SIGNS.get(sign.name) == name
+    ]
+
+
+def _thin(x: Floats, y: Floats) -> tuple[Floats, Floats]:
+    """No more than `POINTS`: of each stretch its highest and its lowest, so that no spike is lost."""
+    if len(x) <= POINTS:
+        return x, y
+    chosen = {0, len(x) - 1}
+    for stretch in np.array_split(np.arange(len(x)), POINTS // 2):
+        chosen |= {int(stretch[y[stretch].argmin()]), int(stretch[y[stretch].argmax()])}
+    order = np.array(sorted(chosen))
+    return x[order], y[order]
+
+
+def _path(x: Floats, y: Floats) -> str:
+    """A line through the points; a single one is a stroke of no length, which round ends make a dot."""
+    points = [f"{a:.1f} {b:.1f}" for a, b in zip(x, y, strict=True)]
+    return "M" + "L".join(points if len(points) > 1 else points * 2)
+
+
+def _ring(x: Floats, low: Floats, high: Floats) -> str:
+    """The area between two lines."""
+    step = max(1, len(x) // POINTS)
+    there = [(f"{a:.1f} {c:.1f}", f"{a:.1f} {b:.1f}") for a, b, c in zip(x, low, high, strict=True)][::step]
+    return "M" + "L".join([above for above, _ in there] + [below for _, below in reversed(there)]) + "Z"

@@ -1,0 +1,196 @@
+"""One HTML page of one or more runs: what they reached, their curves and alarms, their settings, and their episodes.
+
+The page is one file that needs neither a server nor a network. Its style, the plots between random and optimal play and
+the viewer are those of the benchmark's report (`ragen_gym.bench.report`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from ragen_agent.diagnostics.echo_trap import FOLLOWS
+from ragen_agent.report import curves, rates, settings
+from ragen_agent.report.episodes import FILTERS, Episodes, ordered
+from ragen_agent.report.runs import Group, Run, grouped
+from ragen_gym import __version__
+from ragen_gym.bench.report.archive import Archive, Entry, pack, packed
+from ragen_gym.bench.report.page import TEMPLATES as SHARED
+from ragen_gym.bench.report.page import VIEWER_SCRIPTS, VIEWER_STYLES, policy_hash, source
+from ragen_gym.bench.report.plots import COLOURS
+
+try:
+    import jinja2
+    from markupsafe import Markup as safe
+except ImportError as error:
+    raise ImportError("reports need jinja2: run `pip install 'ragen-gym[bench]'`.") from error
+
+__all__ = ["WEIGHT", "page"]
+
+TEMPLATES = Path(__file__).with_name("templates")
+
+WEIGHT = 0.25  # of each value in the moving average
+
+_TERMS = (
+    ("smoothed", "Exponential moving average: each value enters with the weight {weight:g}. Raw values are faint."),
+    ("band", "From the lowest to the highest seed of a configuration, smoothed; the line is their mean."),
+    ("95 % interval", "Of one run Wilson's, over its levels; of several Student's, over the seeds. Few seeds: wide."),
+    ("random, optimal", "Uniformly random moves, and the exact oracle, on the same fixed levels and budgets."),
+    ("more imitation", "The demonstrations imitated further, at the cost of the reinforcement: it saw no reward."),
+    ("clean warm start", "Imitation of a faultless demonstrator at the cost of the warm start: it saw no reward."),
+    ("advantage", "How much better than its group, or than the critic expected: what a token was pushed by."),
+    ("log-prob", "The chance with which the token was drawn, as a logarithm: 0 is certain, minus 5 is below 1 %."),
+)
+
+
+def page(
+    runs: Sequence[Run],
+    *,
+    megabytes: float = 20.0,
+    weight: float = WEIGHT,
+    progress: Callable[[int, int], None] = lambda done, of: None,
+) -> str:
+    """The page.
+
+    Args:
+        runs: at least one; see `load_runs`.
+        megabytes: the most that the episodes may take in the page. If they take more, it holds some of every phase and
+            of all parts of the training, and says so.
+        weight: with which each value enters the moving average, above 0 to 1.
+        progress: is told how many of the episodes are drawn.
+
+    Raises:
+        ValueError: a weight out of range.
+    """
+    if not 0 < weight <= 1:
+        raise ValueError(f"the weight of the moving average is {weight}; it must be above 0 and at most 1.")
+    groups = grouped(runs)
+    drawn = curves.panels(groups, weight)
+    index, archive, total = _viewer(runs, megabytes, progress)
+    style = source(*VIEWER_STYLES, "page.css") + _own("curves.css")
+    script = source(*VIEWER_SCRIPTS, "report.js") + _own("curves.js")
+    loader = jinja2.FileSystemLoader([TEMPLATES, SHARED])
+    environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
+    return environment.get_template("run.html").render(
+        title=_title(groups, runs),
+        lede=_lede(groups, runs),
+        style=safe(style),
+        style_hash=policy_hash(style),
+        script=safe(script),
+        script_hash=policy_hash(script),
+        sprites=safe(source("tiles.svg")),
+        counts=_counts(groups, runs, total),
+        groups=[{"name": group.name, "colour": group.colour % COLOURS, "seeds": len(group.runs)} for group in groups],
+        findings=rates.findings(groups),
+        lanes=rates.lanes(groups),
+        numbers=rates.table(groups),
+        panels=drawn,
+        curves=safe(packed({panel["name"]: panel["readout"] for panel in drawn})),
+        signs=_signs(groups),
+        varying=settings.varying(groups),
+        own=settings.own(groups),
+        whole=settings.whole(groups),
+        made=settings.made_with(groups),
+        index=safe(packed(index)),
+        blocks=[safe(block) for block in archive.blocks],
+        shown=_shown(len(archive.headings), total, megabytes),
+        terms=[(term, meaning.format(weight=weight)) for term, meaning in _TERMS],
+        colophon=[f"ragen-gym {__version__}.", *(f"{run.name}: {len(run.metrics)} iterations." for run in runs)],
+    )
+
+
+def _viewer(
+    runs: Sequence[Run], megabytes: float, progress: Callable[[int, int], None]
+) -> tuple[dict[str, Any], Archive, int]:
+    """What the viewer needs at once, the episodes, and how many there were to choose from."""
+    several = len(runs) > 1
+    each = [Episodes(run, several) for run in runs]
+    total, done = sum(map(len, each)), 0
+
+    def entries() -> Iterator[list[Entry]]:
+        nonlocal done
+        waiting = [episodes.groups() for episodes in each]
+        while waiting:  # by turns, so that a page that holds only some holds some of every run
+            for groups in [*waiting]:
+                group = next(groups, None)
+                if group is None:
+                    waiting.remove(groups)
+                    continue
+                yield group
+                done += len(group)
+                progress(done, total)
+
+    archive = pack(entries(), megabytes)
+    headings = ordered(archive.headings, runs)
+    tags = {tag for heading in headings for tag in heading["tags"]}
+    always = ("solved", "failed", "malformed", None)
+    index = {
+        "looks": {name: look for episodes in each for name, look in episodes.looks.items()},
+        "systems": {name: text for episodes in each for name, text in episodes.systems.items()},
+        "fields": [*([{"field": "run", "label": "run"}] if several else []), {"field": "phase", "label": "phase"}],
+        "filters": [kind for kind in FILTERS if kind.get("tag") in always or kind.get("tag") in tags],
+        "beside": "player",
+        "episodes": headings,
+    }
+    return index, archive, total
+
+
+def _title(groups: Sequence[Group], runs: Sequence[Run]) -> str:
+    games = list(dict.fromkeys(run.config.game for run in runs))
+    return runs[0].name if len(runs) == 1 else ", ".join(games) + (": comparison of runs" if len(groups) > 1 else "")
+
+
+def _lede(groups: Sequence[Group], runs: Sequence[Run]) -> str:
+    """What was trained on what, from the settings."""
+    if len(groups) > 1:
+        return f"{len(groups)} configurations, told apart by their settings: {', '.join(g.name for g in groups)}."
+    config = runs[0].config
+    training = config.training
+    preset = "StarPO-S" if training.starpo_s else "StarPO"
+    model = config.model or "a small model from scratch"
+    games = [str(table["game"]) for table in config.games] or [config.game]
+    return (
+        f"{preset} with {training.algo.upper().replace('_', ' ')} on {', '.join(games)}: {model}, "
+        f"{training.groups} levels of {training.members} episodes an iteration."
+    )
+
+
+def _counts(groups: Sequence[Group], runs: Sequence[Run], total: int) -> list[tuple[str, str]]:
+    def several(count: int, noun: str) -> tuple[str, str]:
+        return f"{count:,}", noun + "s" * (count != 1)
+
+    counts = [several(len(groups), "configuration")] * (len(groups) > 1)
+    counts += [several(len(runs), "run"), several(sum(len(run.metrics) for run in runs), "iteration")]
+    counts += [several(total, "recorded episode"), several(sum(len(run.signs) for run in runs), "alarm")]
+    return counts
+
+
+def _signs(groups: Sequence[Group]) -> list[dict[str, Any]]:
+    return [
+        {
+            "run": run.name,
+            "colour": group.colour % COLOURS,
+            "iteration": sign.iteration + 1,
+            "sign": sign.name.replace("_", " "),
+            "value": f"{sign.value:.3g}",
+            "reference": f"{sign.reference:.3g}",
+            "follows": FOLLOWS[sign.name],
+        }
+        for group in groups
+        for run in group.runs
+        for sign in run.signs
+    ]
+
+
+def _shown(shown: int, total: int, megabytes: float) -> str:
+    if shown == total:
+        return f"All {total:,} episodes that the runs wrote down."
+    return (
+        f"{shown:,} of {total:,} episodes that the runs wrote down, of every phase and all parts of the training, so "
+        f"that they take less than {megabytes:g} MB (--megabytes). The numbers above are of all episodes."
+    )
+
+
+def _own(name: str) -> str:
+    return f"\n{(TEMPLATES / name).read_text(encoding='utf-8')}"

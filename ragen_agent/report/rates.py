@@ -1,0 +1,212 @@
+"""What the measured rates say: sentences, lanes between random and optimal play, and the table of all numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from ragen_agent.experiments.statistics import Interval, interval
+from ragen_agent.local.display import ROWS
+from ragen_agent.report.runs import Group
+
+__all__ = ["findings", "lanes", "table"]
+
+#: The row that a run is about, and those that it is held against.
+SHOWN = ("before", "after", "more_imitation", "clean_warm_start", "demonstrator")
+BOUNDS = ("random", "optimal")
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A rate of a group: of one run with Wilson's interval, of several their mean with Student's over seeds.
+
+    What is the same in all runs to the last digit, as random play on the same levels, counts as measured once.
+    """
+
+    rate: float
+    low: float
+    high: float
+    seeds: int
+
+    @classmethod
+    def of(cls, rates: Mapping[int, Mapping[str, Any]]) -> Standing | None:
+        """None where no run has it."""
+        if not rates:
+            return None
+        only, *others = rates.values()
+        if all(other == only for other in others):
+            return cls(only["rate"], only["low"], only["high"], 1)
+        found = interval([rate["rate"] for rate in rates.values()])
+        return cls(found.mean, max(0.0, found.low), min(1.0, found.high), found.n)
+
+
+def findings(groups: Sequence[Group]) -> list[str]:
+    """Sentences that follow from the numbers alone, first of each group, then of groups against the first."""
+    said = []
+    for group in groups:
+        said += _of_group(group, "" if len(groups) == 1 else f"{group.name}: ")
+    said += [sentence for other in groups[1:] for sentence in _against(groups[0], other)]
+    return said
+
+
+def lanes(groups: Sequence[Group]) -> list[dict[str, Any]]:
+    """Blocks of lanes as `plots.html` of the benchmark's report draws them.
+
+    Of one group a block of its rows; of several a block for each row, where the groups stand side by side.
+    """
+    if len(groups) == 1:
+        (group,) = groups
+        found = [_lane(group, row, row.replace("_", " "), group.colour if row == "after" else "x") for row in SHOWN]
+        return [_block(group.name, [group], [lane for lane in found if lane])]
+    blocks = []
+    for row in SHOWN:
+        found = [_lane(group, row, group.name, group.colour) for group in groups]
+        if any(found):
+            blocks.append(_block(row.replace("_", " "), groups, [lane for lane in found if lane]))
+    return blocks
+
+
+def table(groups: Sequence[Group]) -> list[dict[str, Any]]:
+    """For each group its rows: name, what it is, mean, interval, and the rates of the seeds."""
+    made = []
+    for group in groups:
+        rows = []
+        for row, about in ROWS.items():
+            rates = group.rates(row)
+            standing = Standing.of(rates)
+            if standing is None:
+                continue
+            failed = sum(rate.get("failed", 0) for rate in rates.values())
+            rows.append(
+                {
+                    "name": row.replace("_", " "),
+                    "bound": row in BOUNDS,
+                    "strong": row == "after",
+                    "about": about + (f" ({failed} failed episodes left out)" if failed else ""),
+                    "rate": _percent(standing.rate),
+                    "interval": f"{100 * standing.low:.1f} to {100 * standing.high:.1f}",
+                    "episodes": sum(rate["n"] for rate in [*rates.values()][: standing.seeds]),
+                    "seeds": [
+                        (seed, _percent(rate["rate"]), f"{100 * rate['low']:.1f} to {100 * rate['high']:.1f}")
+                        for seed, rate in sorted(rates.items())
+                        if standing.seeds > 1
+                    ],
+                }
+            )
+        config, seeds = group.runs[0].config, [run.config.seed for run in group.runs]
+        levels = f"{config.evaluation.levels} fixed levels of the split {config.evaluation.split}"
+        about = f"{levels}, temperature {config.evaluation.temperature:g}; {_seeds(seeds)}"
+        made.append({"name": group.name, "colour": group.colour, "about": about, "rows": rows})
+    return made
+
+
+def _of_group(group: Group, whose: str) -> list[str]:
+    said = []
+    before, after = group.rates("before"), group.rates("after")
+    ends = Standing.of(before), Standing.of(after)
+    random, optimal = (Standing.of(group.rates(row)) for row in BOUNDS)
+    if ends[0] and ends[1]:
+        between = ""
+        if random and optimal:
+            between = f"; random play {_percent(random.rate)}, optimal play {_percent(optimal.rate)}"
+        said.append(
+            f"{whose}success went from {_percent(ends[0].rate)} to {_percent(ends[1].rate)} by reinforcement{between}. "
+            f"{_gain(after, before, 'the gain')}"
+        )
+    if after and (more := group.rates("more_imitation")):
+        said.append(
+            f"{whose}more imitation at the same cost reaches {_percent(fmean(r['rate'] for r in more.values()))}. "
+            f"{_gain(after, more, 'what reinforcement adds to it')}"
+        )
+    for run in group.runs:
+        wanted = run.config.training.iterations
+        if not run.whole:
+            said.append(f"{run.name} is not finished: {len(run.metrics)} of {wanted} iterations of reinforcement.")
+        elif len(run.metrics) < wanted:
+            said.append(f"{run.name} was stopped after {len(run.metrics)} of {wanted} iterations of reinforcement.")
+    raised = sum(bool(run.signs) for run in group.runs)
+    if raised:
+        said.append(
+            f"{whose}{raised} of {len(group.runs)} run{_s(group.runs)} showed a sign of the Echo Trap; see Alarms."
+        )
+    return [sentence[0].upper() + sentence[1:] for sentence in said]
+
+
+def _against(first: Group, other: Group) -> list[str]:
+    ends = first.rates("after"), other.rates("after")
+    if not all(ends) or first.runs[0].config.game != other.runs[0].config.game:
+        return []
+    return [f"{other.name} against {first.name}, after reinforcement: {_gain(ends[1], ends[0], 'the difference')}"]
+
+
+def _gain(over: Mapping[int, Mapping[str, Any]], under: Mapping[int, Mapping[str, Any]], what: str) -> str:
+    """The difference by seed with its interval; of one seed whether the two intervals are apart."""
+    seeds = [seed for seed in over if seed in under]
+    if len(seeds) > 1:
+        found: Interval = interval([over[seed]["rate"] - under[seed]["rate"] for seed in seeds])
+        ends = f"{_points(found.mean)} points ({_points(found.low)} to {_points(found.high)} over {found.n} seeds)"
+        return f"{what[0].upper()}{what[1:]} is {ends}, {'told from zero' if found.told else 'not told from zero'}."
+    one, two = Standing.of(over), Standing.of(under)
+    assert one is not None
+    assert two is not None
+    apart = one.low > two.high or two.low > one.high
+    kind = "of one seed, over its levels, " if one.seeds == two.seeds == 1 else ""
+    verdict = "do not overlap" if apart else "overlap"
+    return (
+        f"{what[0].upper()}{what[1:]} is {_points(one.rate - two.rate)} points; the intervals {kind}{verdict}. "
+        "How seeds differ it does not say."
+    )
+
+
+def _block(name: str, groups: Sequence[Group], found: list[dict[str, Any]]) -> dict[str, Any]:
+    """`bounds` says random and optimal play in words where they are the same in all lanes."""
+    marks = [lane["marks"] for lane in found]
+    alike = marks and all(mark is not None and mark == marks[0] for mark in marks)
+    bounds = f"random {marks[0]['random']:.1f} %, optimal {marks[0]['optimal']:.1f} %" if alike else ""
+    return {"name": name, "bounds": bounds, "lanes": found}
+
+
+def _lane(group: Group, row: str, name: str, colour: int | str) -> dict[str, Any] | None:
+    rates = group.rates(row)
+    standing = Standing.of(rates)
+    if standing is None:
+        return None
+    bounds = [Standing.of(group.rates(bound)) for bound in BOUNDS]
+    marks = None
+    if bounds[0] and bounds[1]:
+        random, optimal = 100 * bounds[0].rate, 100 * bounds[1].rate
+        left = min(random, optimal)
+        places = {"left": left, "span": abs(optimal - random), "random": random, "optimal": optimal}
+        marks = {name: round(place, 2) for name, place in places.items()}
+    several = standing.seeds > 1
+    ticks = [(round(100 * rate["rate"], 2), f"seed {seed}: {_percent(rate['rate'])}") for seed, rate in rates.items()]
+    ends = f"{100 * standing.low:.1f} to {100 * standing.high:.1f} %"
+    return {
+        "name": name,
+        "colour": colour,
+        "rate": round(100 * standing.rate, 2),
+        "low": round(100 * standing.low, 2),
+        "high": round(100 * standing.high, 2),
+        "value": _percent(standing.rate),
+        "reported": ticks if several else [],
+        "marks": marks,
+        "label": f"{group.name}, {row.replace('_', ' ')}: {_percent(standing.rate)}, {ends}",
+    }
+
+
+def _seeds(seeds: Sequence[int]) -> str:
+    return f"seed{_s(seeds)} {', '.join(map(str, sorted(seeds)))}"
+
+
+def _s(things: Sequence[Any]) -> str:
+    return "s" * (len(things) != 1)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def _points(share: float) -> str:
+    return f"{100 * share:+.1f}".replace("-", "\N{MINUS SIGN}")
