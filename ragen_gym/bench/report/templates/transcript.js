@@ -124,7 +124,8 @@ function colouredTokens({tokens, scale = {}}, names, chosen, choose) {
   }));
   const choice = names.length > 1 && el("select", {"aria-label": "What the colours say", onchange: (event) => choose(event.target.value)},
     ...names.map((name) => el("option", {selected: name === chosen}, name)));
-  const known = values.some(Number.isFinite);
-  const words = known ? `Colour: ${chosen ?? "value"}, from −${+largest.toPrecision(3)} to +${+largest.toPrecision(3)}` : `No ${chosen} is known of this reply.`;
+  const end = (sign, there) => there ? `${sign}${+largest.toPrecision(3)}` : "0";
+  const range = `from ${end("−", values.some((value) => value < 0))} to ${end("+", values.some((value) => value > 0))}`;
+  const words = `Colour: ${chosen ?? "value"}, ${range}`;
   return el("div", {}, choice, text, el("p", {class: "rv-scale"}, words));
 }
