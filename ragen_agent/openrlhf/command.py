@@ -5,7 +5,6 @@ Further flags of OpenRLHF may follow, but none that a setting of ours decides al
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -104,7 +103,7 @@ def flags(run: Workers, model: Path, cpu: bool, resume: bool, extra: Sequence[st
         values["logger.tensorboard_dir"] = folder / "tensorboard"
     if settings.wandb:
         values["logger.wandb.project"] = settings.wandb
-        values["logger.wandb.key"] = os.environ.get("WANDB_API_KEY", "")
+        values["logger.wandb.key"] = "environment"  # wandb reads WANDB_API_KEY or its own login; here it would be seen
     switches = {
         "algo.kl.use_loss": kl != "none" and training.kl_place == "loss",
         "ckpt.load_enable": resume,

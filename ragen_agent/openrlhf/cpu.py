@@ -26,7 +26,7 @@ from itertools import pairwise
 from types import ModuleType
 from typing import Any
 
-__all__ = ["HOOK", "UNSUPPORTED", "CpuWorker", "needed", "prepare", "refuse"]
+__all__ = ["HOOK", "UNSUPPORTED", "VALUES", "CpuWorker", "needed", "prepare", "refuse"]
 
 HOOK = "ragen_agent.openrlhf.cpu.prepare"
 """The name by which Ray finds `prepare`."""
@@ -41,6 +41,9 @@ UNSUPPORTED = (
     "--ds.use_liger_kernel",
 )
 """Flags of OpenRLHF that cannot work without CUDA."""
+
+VALUES = {"--ds.ring_attn_size": ("1",), "--ds.attn_implementation": ("sdpa", "eager")}
+"""Flags of which only these values work without CUDA."""
 
 
 def needed(accelerator: str) -> bool:
@@ -62,12 +65,13 @@ def needed(accelerator: str) -> bool:
 
 def refuse(flags: Sequence[str]) -> None:
     """Raises a ValueError for flags of OpenRLHF that cannot work on a CPU."""
-    for flag in flags:
-        if flag.split("=")[0] in UNSUPPORTED:
-            raise ValueError(f"{flag} needs CUDA, and this run is on a CPU; leave it out or run it on a GPU.")
-    for name, value in pairwise(flags):
-        if name == "--ds.ring_attn_size" and value != "1":
-            raise ValueError(f"{name} {value} needs CUDA, and this run is on a CPU; leave it out.")
+    words = [word for flag in flags for word in (flag.split("=", 1) if flag.startswith("--") else [flag])]
+    for name, value in pairwise([*words, ""]):
+        if name in UNSUPPORTED:
+            raise ValueError(f"{name} needs CUDA, and this run is on a CPU; leave it out or run it on a GPU.")
+        if value not in VALUES.get(name, (value,)):
+            allowed = " or ".join(VALUES[name])
+            raise ValueError(f"{name} {value} needs CUDA, and this run is on a CPU; use {allowed}, or run it on a GPU.")
 
 
 def prepare() -> None:

@@ -12,6 +12,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from math import isfinite
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -19,9 +20,18 @@ import numpy as np
 from ragen_agent.engines import Sampled
 from ragen_agent.token_mdp import TokenMDP, Trajectory
 
-__all__ = ["FAILURES", "ContractError", "Generate", "failed", "in_thread", "play_episode"]
+__all__ = [
+    "FAILURES",
+    "ContractError",
+    "Generate",
+    "TooManyFailuresError",
+    "check_failures",
+    "failed",
+    "in_thread",
+    "play_episode",
+]
 
-FAILURES = ("environment_error", "environment_timeout", "engine_error", "generation_timeout")
+FAILURES = ("environment_error", "environment_timeout", "engine_error", "engine_nan", "generation_timeout")
 """The kinds of failure: the word before the colon of `Trajectory.failure`."""
 
 T = TypeVar("T")
@@ -29,6 +39,10 @@ T = TypeVar("T")
 
 class ContractError(ValueError):
     """Settings that no episode can be played with; the run stops at once."""
+
+
+class TooManyFailuresError(RuntimeError):
+    """More episodes failed than the failure budget allows."""
 
 
 class Generate(Protocol):
@@ -111,10 +125,13 @@ async def _reply(generate: Generate, process: TokenMDP, limit: int, seed: int, s
 def _append(process: TokenMDP, reply: Sampled) -> list[int]:
     """Appends a reply; returns what follows it unsampled. A reply that does not end its turn fails the episode."""
     glue: list[int] = []
+    if not all(map(isfinite, reply.log_probs)):
+        process.fail(f"engine_nan: the log-probability of a sampled token is {min(reply.log_probs)}")
+        return glue
     try:
         for token, log_prob in zip(reply.ids, reply.log_probs, strict=True):
             glue = process.append(token, log_prob)
-    except ValueError as error:  # an id outside the vocabulary, a log-prob that is not finite
+    except ValueError as error:  # an id outside the vocabulary
         process.fail(f"engine_error: {type(error).__name__}: {error}")
     if not process.done and not glue:  # a turn that ended left glue, or ended the episode
         process.fail(f"engine_error: the reply stopped after {len(reply.ids)} tokens without an end token")
@@ -143,6 +160,17 @@ def failed(ids: Sequence[int], reason: str, seed: int | None = None) -> Trajecto
         level_id="",
         seed=seed,
     )
+
+
+def check_failures(played: Sequence[Trajectory], budget: float) -> None:
+    """Raises a `TooManyFailuresError` if more than `budget`, a share, of the episodes failed."""
+    reasons = [str(trajectory.failure) for trajectory in played if trajectory.failure is not None]
+    if len(reasons) > budget * len(played):
+        examples = "; ".join(sorted(set(reasons))[:3])
+        raise TooManyFailuresError(
+            f"{len(reasons)} of {len(played)} episodes failed, more than openrlhf.failure_budget={budget:g} "
+            f"allows: {examples}"
+        )
 
 
 async def in_thread(function: Callable[[], T], seconds: float) -> T:

@@ -31,6 +31,18 @@ __all__ = ["Note", "StarPOExperience", "WeightsLostError", "agreement", "estimat
 class WeightsLostError(RuntimeError):
     """vLLM does not sample from the weights that are trained."""
 
+    def __init__(self, seen: str) -> None:
+        super().__init__(
+            f"{seen}: vLLM does not sample from the weights that are trained. Most often those of the last "
+            "synchronisation did not arrive: without NCCL vLLM drops them silently (on a CPU set "
+            "openrlhf.accelerator=cpu). Else the two compute the model differently: compare their versions, dtypes and "
+            "openrlhf.attention."
+        )
+        self.seen = seen
+
+    def __reduce__(self) -> tuple[type[WeightsLostError], tuple[str]]:
+        return type(self), (self.seen,)  # made again from what was seen, wherever Ray carries it
+
 
 @dataclass(frozen=True)
 class Note:
@@ -148,10 +160,7 @@ class StarPOExperience(RemoteExperienceMaker):  # type: ignore[misc]
         most = self.run.settings.max_vllm_kl
         if not (isfinite(self.vllm_kl) and abs(self.vllm_kl) <= most):
             raise WeightsLostError(
-                f"vllm_kl is {self.vllm_kl:.4g} nats a token, more than openrlhf.max_vllm_kl={most:g} from 0: "
-                "vLLM does not sample from the weights that are trained. Most often those of the last synchronisation "
-                "did not arrive: without NCCL vLLM drops them silently (on a CPU set openrlhf.accelerator=cpu). Else "
-                "the two compute the model differently: compare their versions, dtypes and --ds.attn_implementation."
+                f"vllm_kl is {self.vllm_kl:.4g} nats a token, more than openrlhf.max_vllm_kl={most:g} from 0"
             )
         return experiences
 

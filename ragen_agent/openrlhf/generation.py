@@ -14,6 +14,7 @@ from typing import Any
 import ray
 import torch
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
+from openrlhf.trainer.ray.vllm_engine import batch_vllm_engine_call
 
 from ragen_agent.openrlhf.seed_list import Row
 from ragen_agent.token_mdp import Trajectory
@@ -23,9 +24,10 @@ __all__ = ["Played", "Rollouts"]
 
 @dataclass(frozen=True)
 class Played:
-    """One episode: what our code reads, and the row that OpenRLHF trains on."""
+    """One episode: what our code reads, and the row that OpenRLHF trains on; `member` counts within its group."""
 
     row: Row
+    member: int
     trajectory: Trajectory
     experience: Any
 
@@ -41,15 +43,24 @@ class Rollouts(SamplesGenerator):  # type: ignore[misc]
         """
         settings = {**generate, "temperature": temperature, "n_samples_per_prompt": members}
         names = [f"{row.game}, level seed {row.seed}" for row in rows]
+        self._engines("wake_up")
         refs = self._dispatch_prompts_to_vllm(names, [row.label for row in rows], **settings)
+        answers = ray.get(refs)
+        self._engines("sleep")
         return [
             self._played(row, response, settings)
-            for row, responses in zip(rows, ray.get(refs), strict=True)
+            for row, responses in zip(rows, answers, strict=True)
             for response in responses
         ]
 
+    def _engines(self, method: str) -> None:
+        """Engines that share their GPUs with the models sleep while those work; here they wake and go back to sleep."""
+        if self.args.vllm.enable_sleep:
+            batch_vllm_engine_call(self.vllm_engines, method)
+
     def _played(self, row: Row, response: dict[str, Any], settings: dict[str, Any]) -> Played:
-        trajectory = Trajectory.from_dict(json.loads(response["label"])["trajectory"])
+        told = json.loads(response["label"])
+        trajectory = Trajectory.from_dict(told["trajectory"])
         experience = self._process_response_into_experience(response, **settings)
         experience.response_length = torch.tensor([int(trajectory.sampled.sum())])  # not what the environment said
-        return Played(row, trajectory, experience)
+        return Played(row, told["member"], trajectory, experience)

@@ -1,9 +1,10 @@
 """The figures of one iteration, under the names that the local trainer uses; one line of metrics.jsonl.
 
-Beside those of the local trainer: `success/GAME` for each game of a mixture, `spread_kept` and `spread_dropped` (mean
-spread of the groups on either side of the filter), `kept_share`, `updates`, `learning_rate`, `failures` (how many of
-each kind), `vllm_kl` and `vllm_gap` (see `experience.agreement`), `critic_grad_norm`, and the seconds of each part.
-`approx_kl` is the k1 estimate here, where the local trainer has k3.
+Beside those of the local trainer: `spread_kept` and `spread_dropped` (mean spread of the groups on either side of the
+filter), `kept_share`, `updates`, `learning_rate` (of the update to come), `failures` (how many of each kind), `vllm_kl`
+and `vllm_gap` (see `experience.agreement`), `critic_grad_norm`, `eval_success`, `eval_random` and `eval_optimal` where
+the fixed levels were played, and the seconds of each part. `approx_kl` is the k1 estimate here, where the local trainer
+has k3, and the gradient norms are those of the last step. `entropy_sampled` is there in every iteration.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ def of_episodes(played: Sequence[Played], scored: Scored) -> dict[str, Any]:
         "kept_share": float(kept.float().mean()),
         "failed": len(played) - len(whole),
         "failures": {kind: kinds[kind] for kind in FAILURES if kinds[kind]},
+        "entropy_sampled": _surprise(whole),
         "reply_tokens": _mean([p.trajectory.sampled.sum() / max(1, len(p.trajectory.turn_ends)) for p in played]),
     }
 
@@ -58,6 +60,12 @@ def of_episodes(played: Sequence[Played], scored: Scored) -> dict[str, Any]:
 def of_training(status: Mapping[str, Any]) -> dict[str, Any]:
     """What OpenRLHF reports of its steps, under our names."""
     return {ours: float(status[theirs]) for theirs, ours in _NAMES.items() if theirs in status}
+
+
+def _surprise(whole: Sequence[Played]) -> float:
+    """The rollouts' entropy by sampling, nats a token: minus the mean log-prob of the tokens that were drawn."""
+    tokens = sum(int(p.trajectory.sampled.sum()) for p in whole)
+    return -sum(float(p.trajectory.log_probs.sum(dtype="float64")) for p in whole) / max(1, tokens)
 
 
 def _mean(values: Sequence[Any]) -> float:

@@ -8,6 +8,7 @@ import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from ragen_agent.local.mixture import all_settings
 from ragen_agent.local.run_folder import RunFolder, write_whole
 from ragen_agent.openrlhf.settings import Workers
 
@@ -45,6 +46,10 @@ def mend(folder: RunFolder) -> State:
     """
     state = State.read(folder.path)
     summary = folder.read_summary()
+    shutil.rmtree(folder.path / "checkpoint.new", ignore_errors=True)  # a final model that was not saved whole
+    if "after" in summary and not folder.checkpoint.is_dir():  # measured, then killed before it was saved
+        del summary["after"]
+        folder.write_summary(summary)
     folder.keep(folder.metrics, lambda record: record["iteration"] < state.iteration)
     folder.keep(
         folder.episodes, lambda e: e["phase"] in summary or e.get("iteration", state.iteration) < state.iteration
@@ -76,15 +81,22 @@ def planned_updates(run: Workers) -> int:
 
 
 def check_possible(run: Workers) -> None:
-    """Raises a ValueError for what OpenRLHF cannot do, and a minibatch that its GPUs cannot share."""
-    training, settings = run.config.training, run.settings
-    for setting, value, possible in (
-        ("replay", training.replay, (0,)),
-        ("aggregation", training.aggregation, tuple(AGGREGATIONS)),
-    ):
+    """Raises a ValueError for settings of the local trainer alone, and a minibatch that the GPUs cannot share."""
+    training, settings, stops, watched = run.config.training, run.settings, run.config.stops, run.config.diagnostics
+    only_local: list[tuple[str, object, tuple[object, ...]]] = [
+        ("training.replay", training.replay, (0,)),
+        ("training.aggregation", training.aggregation, tuple(AGGREGATIONS)),
+        ("stops.spread_patience", stops.spread_patience, (0,)),
+        ("stops.validate_every", stops.validate_every, (0,)),
+        ("diagnostics.gradients_every", watched.gradients_every, (0,)),
+        ("diagnostics.information_every", watched.information_every, (0,)),
+    ]
+    # A row of OpenRLHF is read as a whole, and a turn that was dropped from the prompt would be read with it.
+    only_local += [("turns.history", config.turns.history, (-1,)) for config in all_settings(run.config)]
+    for setting, value, possible in only_local:
         if value not in possible:
             raise ValueError(
-                f"training.{setting} is {value!r}, which OpenRLHF does not have; use "
+                f"{setting} is {value!r}, which the distributed trainer does not have; use "
                 f"{' or '.join(map(str, possible))}, or the local trainer."
             )
     for name, gpus in (

@@ -18,27 +18,29 @@ from openrlhf.trainer.ppo_trainer import PPOTrainer
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 
 from ragen_agent.algo import NO_SPREAD
-from ragen_agent.config import Training
+from ragen_agent.config import Config, Training
 from ragen_agent.config_checks import GROUP_RULES
+from ragen_agent.diagnostics.echo_trap import signs_at
 from ragen_agent.diagnostics.reasoning import piece_decoder
-from ragen_agent.local.agent import derive
-from ragen_agent.local.evaluation import rate_of_played
+from ragen_agent.diagnostics.replies import reply_figures
+from ragen_agent.local.agent import derive, make_env
+from ragen_agent.local.evaluation import baselines, fixed_instances, rate_of_played
 from ragen_agent.local.iterations import FILTER, MINIBATCHES, PATIENCE, SHOWN
-from ragen_agent.local.run_folder import RunFolder
+from ragen_agent.local.mixture import games_at
+from ragen_agent.local.run_folder import RunFolder, read_json_lines
 from ragen_agent.local.scoring import Scored, rewarded, score
 from ragen_agent.openrlhf import metrics
-from ragen_agent.openrlhf.experience import StarPOExperience, note_of, padded
+from ragen_agent.openrlhf.episode import check_failures
+from ragen_agent.openrlhf.experience import StarPOExperience, WeightsLostError, note_of, padded
 from ragen_agent.openrlhf.generation import Played, Rollouts
 from ragen_agent.openrlhf.seed_list import Row, evaluation_rows
 from ragen_agent.openrlhf.settings import Workers
 from ragen_agent.openrlhf.state import State, planned_updates
 from ragen_agent.token_mdp import Trajectory
 
-__all__ = ["StarPO", "TooManyFailuresError"]
+__all__ = ["StarPO"]
 
-
-class TooManyFailuresError(RuntimeError):
-    """More episodes of an iteration failed than the failure budget allows."""
+LINES = ("random", "optimal")  # what a rate is read against; the launcher has measured those of the run's own game
 
 
 @ray.remote
@@ -57,6 +59,7 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
         dataset = self.prompts_dataloader.dataset
         self.rows = [Row.of(label) for label in dataset.labels]
         self.piece = piece_decoder(self.tokenizer)
+        self.records = read_json_lines(self.folder.metrics)
         self.still = 0
 
     def get_max_steps(self) -> int:
@@ -72,6 +75,8 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
             self.broadcast_to_vllm()  # vLLM has read the weights from before the first iteration
         self._evaluate("before", 0)
         for iteration in range(state.iteration, training.iterations):
+            if self.still >= PATIENCE:  # when the run was interrupted, it was over
+                break
             record = self._iterate(iteration)
             done = iteration + 1
             over = done == training.iterations or self.still >= PATIENCE
@@ -81,8 +86,7 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
             self._log(done, record)
             if done % training.save_every == 0 or over:
                 self._save(done)
-            if over:
-                break
+        self._check_last_weights()
         self._evaluate("after", training.iterations)
         for logger in (self.tensorboard_logger, self.wandb_logger):
             if logger is not None:
@@ -94,23 +98,23 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
         started = time.monotonic()
         first = iteration * training.groups
         rows = self.rows[first : first + training.groups]
-        played = self.rollouts.play(rows, training.members, training.temperature, **self._generate())
+        assert all(row.iteration == iteration for row in rows), "the seed list is in the order of the iterations"
+        played = self._play(rows, training.members, training.temperature)
         decoded = time.monotonic()
-        self._check_failures(played)
         learned = rewarded([p.trajectory for p in played], training.format_reward)
         scored = score(learned, training, derive(self.run.config.seed, FILTER, iteration))
         flat = _teaches_nothing(scored, training)
         self.still = self.still + 1 if flat else 0
-        record = {"iteration": iteration, **metrics.of_episodes(played, scored)}
+        record = {"iteration": iteration, **metrics.of_episodes(played, scored), **reply_figures(learned, self.piece)}
         if bool(scored.kept.any()) and not flat:
             record |= self._train(played, learned, scored, iteration)
         else:
             record |= {"train_tokens": 0, "updates": 0, "empty_updates": 1}
         sampled = sum(int(p.trajectory.sampled.sum()) for p in played)
-        self.folder.append(
-            self.folder.episodes,
-            [{"phase": "train", "iteration": iteration, **p.trajectory.to_dict()} for p in played[:SHOWN]],
-        )
+        kept = scored.kept.flatten().tolist()
+        notes = [{**self._note(p, "train"), "iteration": iteration, "kept": kept[i]} for i, p in enumerate(played)]
+        self.folder.append(self.folder.episodes, notes[:SHOWN])
+        record |= self._alarm(record)
         return record | {
             "tokens_per_s": sampled / (decoded - started),
             "seconds_rollout": decoded - started,
@@ -144,39 +148,70 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
             "seconds_synchronise": status["timing/broadcast"],
         }
 
-    def _check_failures(self, played: Sequence[Played]) -> None:
-        reasons = [str(p.trajectory.failure) for p in played if p.trajectory.failure is not None]
-        budget = self.run.settings.failure_budget
-        if len(reasons) > budget * len(played):
-            examples = "; ".join(sorted(set(reasons))[:3])
-            raise TooManyFailuresError(
-                f"{len(reasons)} of {len(played)} episodes failed, more than openrlhf.failure_budget={budget:g} "
-                f"allows: {examples}"
-            )
+    def _check_last_weights(self) -> None:
+        """Each iteration checks the weights of the one before it; here a group is played for those of the last."""
+        training = self.run.config.training
+        played = self._play(self.rows[:1], training.members, training.temperature)
+        rows = [copy(p.experience) for p in played if p.trajectory.failure is None]
+        if rows:
+            maker = self.experience_maker
+            maker.make_experience(maker.split_rollout_samples(padded(rows, training.minibatch)))
 
     def _evaluate(self, name: str, iteration: int) -> dict[str, Any]:
-        """Plays the fixed levels; a named result goes into the summary, where a resumed run finds it."""
-        summary = self.folder.read_summary()
-        if name in summary or not self.run.config.evaluation.levels:
+        """Plays the fixed levels of every game; a named result goes into the summary, where a resumed run finds it."""
+        config, summary = self.run.config, self.folder.read_summary()
+        if name in summary:
             return {}
-        rows = evaluation_rows(self.run.config)
-        played = self.rollouts.play(rows, 1, self.run.config.evaluation.temperature, **self._generate())
-        rate = rate_of_played([p.trajectory for p in played]).to_dict()
+        played, rate = self._measure(config)
+        result = {"eval_success": rate["rate"]} | {f"eval_{line}": summary[line]["rate"] for line in LINES}
+        for share in games_at(config, 0):
+            game = share.config.game
+            if game == config.game:
+                continue
+            rates = summary.setdefault("games", {}).setdefault(game, {})
+            if "optimal" not in rates:
+                env = make_env(share.config, share.config.evaluation.split)
+                lines = baselines(env, fixed_instances(env, share.config.evaluation.levels))
+                rates |= {line: lines[line].to_dict() for line in LINES}
+            latest = self._measure(share.config)[1]
+            rates |= {name: latest} if name else {}
+            result |= {f"eval_success/{game}": latest["rate"]}
+            result |= {f"eval_{line}/{game}": rates[line]["rate"] for line in LINES}
         if name:
-            notes = [{"phase": name, **p.trajectory.to_dict()} for p in played]
-            self.folder.append(self.folder.episodes, notes)
+            self.folder.append(self.folder.episodes, [self._note(p, name) for p in played])
             self.folder.write_summary({**summary, name: rate})
-        result = {"eval_success": rate["rate"]}
-        self._show(self.tensorboard_logger, "log_eval", iteration, result)
-        self._show(self.wandb_logger, "log_eval", iteration, result)
+        for logger in (self.tensorboard_logger, self.wandb_logger):
+            self._show(logger, "log_eval", iteration, result)
         return result
+
+    def _measure(self, config: Config) -> tuple[list[Played], dict[str, Any]]:
+        """The episodes of one game's fixed levels, and their rate."""
+        played = self._play(evaluation_rows(config), 1, config.evaluation.temperature)
+        return played, rate_of_played([p.trajectory for p in played]).to_dict()
+
+    def _note(self, played: Played, phase: str) -> dict[str, Any]:
+        """An episode as it is written down; level and noise seed say how to play it again."""
+        config = self.run.config
+        noise = played.row.noise(config.seed, played.member, config.training.shared_noise)
+        return {"phase": phase, **played.trajectory.to_dict(), "noise_seed": noise}
+
+    def _alarm(self, record: dict[str, Any]) -> dict[str, Any]:
+        """The signs of the Echo Trap that show for the first time, by name."""
+        if not self.run.config.diagnostics.alarm:
+            return {}
+        known = {name for past in self.records for name in past.get("alarm", ())}
+        signs = [sign for sign in signs_at([*self.records, record]) if sign.name not in known]
+        for sign in signs:
+            print(sign, flush=True)
+        return {"alarm": [sign.name for sign in signs]} if signs else {}
 
     def _log(self, iteration: int, record: Mapping[str, Any]) -> None:
         self.folder.append(self.folder.metrics, [record])
+        self.records.append(dict(record))
         scalars = {name: value for name, value in record.items() if isinstance(value, int | float)}
         scalars |= {f"failures/{kind}": number for kind, number in record["failures"].items()}
-        self._show(self.tensorboard_logger, "log_train", iteration, scalars)
-        self._show(self.wandb_logger, "log_train", iteration, scalars)
+        for logger in (self.tensorboard_logger, self.wandb_logger):
+            self._show(logger, "log_train", iteration, scalars)
 
     def _show(self, logger: Any, method: str, iteration: int, scalars: Mapping[str, float]) -> None:
         if logger is not None:
@@ -188,8 +223,21 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
         ray.get([ref for group in groups for ref in group.async_run_method(method_name="save_checkpoint", tag=tag)])
         State(iteration, tag, self.still).write(self.folder.path)
 
-    def _generate(self) -> dict[str, Any]:
-        return {name: value for name, value in self.generate_kwargs.items() if name != "temperature"}
+    def _play(self, rows: Sequence[Row], members: int, temperature: float) -> list[Played]:
+        """See `Rollouts.play`.
+
+        Raises:
+            WeightsLostError: vLLM's log-probs are no numbers.
+            TooManyFailuresError: above the failure budget.
+        """
+        settings = {name: value for name, value in self.generate_kwargs.items() if name != "temperature"}
+        played = self.rollouts.play(rows, members, temperature, **settings)
+        budget = self.run.settings.failure_budget
+        broken = [p for p in played if str(p.trajectory.failure).startswith("engine_nan")]
+        if len(broken) > budget * len(played):
+            raise WeightsLostError(f"vllm_kl is nan in {len(broken)} of {len(played)} episodes")
+        check_failures([p.trajectory for p in played], budget)
+        return played
 
 
 def _teaches_nothing(scored: Scored, settings: Training) -> bool:

@@ -7,6 +7,7 @@ mean the same policy and their log-probs agree.
 
 from __future__ import annotations
 
+from multiprocessing import active_children
 from typing import Any
 
 import ray
@@ -17,9 +18,10 @@ from openrlhf.trainer.ray.vllm_engine import RolloutRayActor
 from torch import Tensor, nn
 
 from ragen_agent.engines.torch_engine import SUPPRESSED
+from ragen_agent.openrlhf.orphans import follow
 from ragen_agent.openrlhf.settings import Workers
 
-__all__ = ["CpuRollouts", "Policy", "Reference"]
+__all__ = ["CpuPlayers", "Players", "Policy", "Reference"]
 
 BATCHED = 8192  # tokens that vLLM reads at a time on a CPU, at least one prompt
 
@@ -73,9 +75,17 @@ class Reference(ReferenceModelActor.__ray_metadata__.modified_class):  # type: i
         _forbid(self.model.model.module, Workers.here())
 
 
-@ray.remote
-class CpuRollouts(RolloutRayActor.__ray_metadata__.modified_class):  # type: ignore[misc]
-    """The owner of a vLLM engine that receives its weights without CUDA."""
+class _Players(RolloutRayActor.__ray_metadata__.modified_class):  # type: ignore[misc]
+    """The owner of a vLLM engine, whose processes end with it."""
+
+    async def __init__(self, *args: Any, **kwargs: Any) -> None:  # type: ignore[misc]
+        await super().__init__(*args, **kwargs)
+        engine = [child.pid for child in active_children() if child.pid is not None]
+        self.follower = follow(engine)  # whose own children end with it
+
+
+class _CpuPlayers(_Players):
+    """The same for an engine that receives its weights without CUDA."""
 
     async def __init__(self, *args: Any, **kwargs: Any) -> None:  # type: ignore[misc]
         kwargs["worker_extension_cls"] = "ragen_agent.openrlhf.cpu.CpuWorker"
@@ -83,3 +93,6 @@ class CpuRollouts(RolloutRayActor.__ray_metadata__.modified_class):  # type: ign
         # do ("CPU Generator does not use offset"), and the engine dies. So prompts are read whole.
         kwargs |= {"enable_chunked_prefill": False, "max_num_batched_tokens": max(BATCHED, kwargs["max_model_len"])}
         await super().__init__(*args, **kwargs)
+
+
+Players, CpuPlayers = ray.remote(_Players), ray.remote(_CpuPlayers)

@@ -17,7 +17,14 @@ from hypothesis import strategies as st
 from ragen_agent.config import Config, with_settings
 from ragen_agent.engines import Sampled
 from ragen_agent.local.agent import Agent, make_env
-from ragen_agent.openrlhf.episode import ContractError, in_thread, play_episode
+from ragen_agent.openrlhf.episode import (
+    ContractError,
+    TooManyFailuresError,
+    check_failures,
+    failed,
+    in_thread,
+    play_episode,
+)
 from ragen_agent.rollout import Instance, play
 from ragen_agent.token_mdp import TokenMDP, Trajectory
 
@@ -186,7 +193,7 @@ def test_a_broken_engine_costs_its_episode(agent: Agent) -> None:
     async def infinite(ids: Sequence[int], *, limit: int, seed: int) -> Sampled:
         return Sampled([min(agent.chat.stop_ids)], [-math.inf])
 
-    kinds = {hangs: "generation_timeout", dies: "engine_error", stammers: "engine_error", infinite: "engine_error"}
+    kinds = {hangs: "generation_timeout", dies: "engine_error", stammers: "engine_error", infinite: "engine_nan"}
     for engine, kind in kinds.items():
         played = alone(process_of(agent), engine, generation=0.2)
         assert str(played.failure).startswith(f"{kind}: "), engine.__name__
@@ -209,3 +216,13 @@ def test_a_thread_hands_back_what_it_made_and_what_it_raised() -> None:
         asyncio.run(in_thread(lambda: dict[str, int]()["no"], 5.0))
     with pytest.raises(TimeoutError):
         asyncio.run(in_thread(lambda: time.sleep(0.5), 0.05))
+
+
+def test_the_failure_budget(agent: Agent) -> None:
+    sound = alone(process_of(agent), Scripted([[]], agent.chat.stop_ids))
+    broken = [failed([1, 2], f"environment_error: torn {i}") for i in range(3)]
+    check_failures([sound] * 8 + broken[:2], 0.2)
+    with pytest.raises(TooManyFailuresError, match=r"3 of 10 .*failure_budget=0.2 .*torn 0; environment_error: torn 1"):
+        check_failures([sound] * 7 + broken, 0.2)
+    with pytest.raises(TooManyFailuresError):
+        check_failures([sound] * 9 + broken[:1], 0.0)
