@@ -5,7 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ragen_agent.report.follow import Sight
 
 __all__ = ["add"]
 
@@ -47,6 +50,11 @@ def add(commands: Any) -> None:
         "--smooth", type=float, default=0.25, metavar="W", help="weight of a new value in the average (default 0.25)"
     )
     report.add_argument("--json", action="store_true", help="print what the page says as JSON, and write no page")
+    watch = _command(commands, "watch", "show a run in the terminal while it goes on", _WATCH, _WATCH_EXAMPLES, _watch)
+    watch.add_argument("run_folder", type=Path, metavar="RUN", help="the folder of a run, which may still be empty")
+    watch.add_argument("--every", type=float, default=1.0, metavar="S", help="seconds between two looks (default 1)")
+    watch.add_argument("--once", action="store_true", help="print one picture and leave")
+    watch.add_argument("--json", action="store_true", help="print the figures once, as JSON")
 
 
 def _command(commands: Any, name: str, short: str, about: str, examples: str, run: Any) -> argparse.ArgumentParser:
@@ -116,3 +124,46 @@ class _Progress:
         self.done = done
         if done == of:
             self.display.end()
+
+
+def _watch(options: argparse.Namespace) -> int:
+    import time
+
+    from rich.console import Console
+    from rich.live import Live
+
+    from ragen_agent.report.dashboard import dashboard
+    from ragen_agent.report.follow import FINISHED, Follower
+
+    if options.every <= 0:
+        raise ValueError(f"--every is {options.every:g}; it must be above 0.")
+    console, follower = Console(highlight=False), Follower(options.run_folder)
+    sight = follower.look()
+    if options.json:
+        print(json.dumps(_told(sight), indent=2, ensure_ascii=False))
+        return 0
+    if not options.once and console.is_terminal and sight.phase != FINISHED:
+        try:
+            with Live(console=console, screen=True, auto_refresh=False) as live:
+                while sight.phase != FINISHED:
+                    live.update(dashboard(sight, console.width), refresh=True)
+                    time.sleep(options.every)
+                    sight = follower.look()
+        except KeyboardInterrupt:
+            pass
+    console.print(dashboard(sight, console.width))
+    return 0
+
+
+def _told(sight: Sight) -> dict[str, Any]:
+    return {
+        "phase": sight.phase,
+        "iterations": len(sight.metrics),
+        "of": sight.config.training.iterations if sight.config else None,
+        "seconds_an_iteration": sight.seconds,
+        "seconds_left": sight.left,
+        "seconds_quiet": sight.quiet,
+        "rates": sight.rates,
+        "last": sight.metrics[-1] if sight.metrics else None,
+        "alarms": [vars(sign) for sign in sight.signs],
+    }
