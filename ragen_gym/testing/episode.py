@@ -122,6 +122,10 @@ def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 def _check_mask(game: Game, board: bytes, state: Sequence[int]) -> None:
     mask = game.action_mask(board, state)
     require(
+        isinstance(mask, np.ndarray),
+        f"{game.name}.action_mask gives a {type(mask).__name__}; it must be an array, int8 ({len(game.Action)},).",
+    )
+    require(
         mask.dtype == np.int8 and mask.shape == (len(game.Action),),
         f"{game.name}.action_mask gives {mask.dtype} {mask.shape}; it must be int8 ({len(game.Action)},).",
     )

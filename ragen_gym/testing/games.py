@@ -10,8 +10,10 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from ragen_gym.games.game import Game
+from ragen_gym.games.grid import GridGame
 from ragen_gym.levels import SPLITS
 from ragen_gym.seeding import Stream, episode_keys, stream_key
+from ragen_gym.testing.declared import check_declared
 from ragen_gym.testing.episode import CLOSE, check_episode, require
 from ragen_gym.testing.search import Search, TooLarge
 from ragen_gym.testing.strategies import Play, plays
@@ -31,6 +33,7 @@ def check_game(game: Game, *, examples: int = 50, actions: int = 10, max_nodes: 
     Raises:
         AssertionError: what the game does and what it should do.
     """
+    check_declared(game)
     require(
         game.noise in (Stream.DYNAMICS, Stream.REWARD),
         f"{game.name}.noise is {game.noise!r}: it must be Stream.DYNAMICS or Stream.REWARD, lest luck follow levels.",
@@ -62,9 +65,10 @@ def _keys(count: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
 def _check_generator(game: Game) -> None:
     keys, name = _keys(16), game.name
     boards = game.generate(keys, None)
+    cells = game.cells if isinstance(game, GridGame) else boards.shape[-1] if isinstance(boards, np.ndarray) else 0
     require(
-        boards.dtype == np.uint8 and boards.ndim == 2 and len(boards) == len(keys),
-        f"{name}.generate gives {boards.dtype} {boards.shape}; it must be uint8 ({len(keys)}, cells), one board a key.",
+        isinstance(boards, np.ndarray) and boards.dtype == np.uint8 and boards.shape == (len(keys), cells),
+        f"{name}.generate gives {_kind(boards)}; it must be uint8 ({len(keys)}, {cells or 'cells'}), one board a key.",
     )
     alone = np.concatenate([game.generate(keys[i : i + 1], None) for i in reversed(range(len(keys)))])[::-1]
     require(
@@ -73,11 +77,16 @@ def _check_generator(game: Game) -> None:
     )
     starts = game.starts(boards)
     require(
-        starts.dtype == np.int32 and starts.ndim == 2 and len(starts) == len(boards),
-        f"{name}.starts gives {starts.dtype} {starts.shape}; it must be int32 ({len(boards)}, integers).",
+        isinstance(starts, np.ndarray) and starts.dtype == np.int32 and starts.ndim == 2 and len(starts) == len(boards),
+        f"{name}.starts gives {_kind(starts)}; it must be int32 ({len(boards)}, integers).",
     )
     ids = [game.level(bytes(board)).id for board in boards]
     require(list(game.ids(boards)) == ids, f"{name}.ids disagrees with Level.id: {game.ids(boards)} against {ids}.")
+
+
+def _kind(value: Any) -> str:
+    """The dtype and shape of an array, the type of anything else."""
+    return f"{value.dtype} {value.shape}" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
 
 
 def _check_splits(game: Game) -> None:

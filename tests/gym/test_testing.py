@@ -7,6 +7,7 @@ import sys
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,10 @@ import pytest
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.games.frozen_lake import FrozenLake
 from ragen_gym.games.game import Board, Solution
+from ragen_gym.games.grid import GridGame
 from ragen_gym.seeding import Stream
 from ragen_gym.testing import Search, TooLarge, check_env, check_game, intervals, replay
+from ragen_gym.text import Vocabulary
 from tests.gym.tightrope import Tightrope, rules
 from tests.gym.tightrope.solve import TightropeSolution
 
@@ -157,6 +160,56 @@ def test_a_mask_given_twice() -> None:
 
     with pytest.raises(AssertionError, match="gives one array twice: give a fresh one"):
         check_game(Broken())
+
+
+class FromOne(IntEnum):
+    BACK, ON = 1, 2
+
+
+def bare(**members: Any) -> Tightrope:
+    """A game whose class declares these members, and misses those that are `...`."""
+    kept = {name: member for name, member in vars(Tightrope).items() if not name.startswith("__")}
+    kept |= {name: vars(Tightrope)[name] for name in ("__annotations__", "__module__")}
+    kept = {name: member for name, member in (kept | members).items() if member is not ...}
+    made: type[Tightrope] = dataclass(frozen=True)(type("Bare", (GridGame,), kept))
+    return made(width=9)
+
+
+@pytest.mark.parametrize(
+    ("members", "message"),
+    [
+        ({"noise": ...}, "Bare has no `noise`: give it Stream.DYNAMICS or Stream.REWARD"),
+        ({"name": ...}, "Bare has no `name`: give it the name of its id"),
+        ({"rule": ...}, r"Bare has no `rule`: give it staticmethod\(your_rule\)"),
+        ({"vocabularies": ...}, "Bare has no `vocabularies`: give it a dict"),
+        ({"description": ...}, "Bare has no `description`"),
+        ({"rule": rules.step}, r"Bare.rule is a plain function.*write `rule = staticmethod\(…\)`"),
+        ({"Action": FromOne}, r"Bare.Action must be an IntEnum that counts from 0"),
+        ({"vocabularies": {}}, "Bare.vocabularies is empty"),
+        ({"vocabularies": {"few": Vocabulary("few", "-A")}}, "vocabulary 'few' has 2 symbols for .* in that order"),
+        ({"params": property(lambda game: {"grip": game.grip})}, "Bare.params is a dict; it must be a tuple"),
+        ({"action_mask": lambda game, board, state: [1, 1]}, "action_mask gives a list; it must be an array, int8"),
+        ({"starts": lambda game, boards: [[0]] * len(boards)}, r"starts gives a list; it must be int32 \(16"),
+        ({"generate": lambda game, keys, split: [b""]}, r"generate gives a list; it must be uint8 \(16, 9\)"),
+        (
+            {"generate": lambda game, keys, split: Tightrope.generate(game, keys, split)[:, :5]},
+            r"generate gives uint8 \(16, 5\); it must be uint8 \(16, 9\)",
+        ),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else None,
+)
+def test_check_game_says_what_a_class_lacks(members: dict[str, Any], message: str) -> None:
+    check_game(bare(), examples=2)
+    with pytest.raises(AssertionError, match=message):
+        check_game(bare(**members))
+
+
+def test_check_game_says_that_a_knob_is_none() -> None:
+    class Wobbly(Tightrope):
+        wind: float = 0.5
+
+    with pytest.raises(AssertionError, match=r"Wobbly declares wind and is not a dataclass of its own.*frozen=True"):
+        check_game(Wobbly())
 
 
 class TakesAnother(StepEnv):
