@@ -232,7 +232,7 @@ def describe(seen: str, expected: str, *names: str) -> str:
 @pytest.mark.parametrize("name", TABLE)
 @given(seed=st.integers(0, 2**32 - 1), data=st.data())
 def test_what_a_reply_says_of_the_board_is_judged_exactly(name: str, seed: int, data: st.DataObject) -> None:
-    knobs = {} if name.startswith("Bandit") else {"text_format": data.draw(st.sampled_from(("grid", "coord")))}
+    knobs: dict[str, Any] = {} if name.startswith("Bandit") else {"text_format": data.draw(st.sampled_from(("grid", "coord")))}
     env = make_turn(name, grounding=True, world_modelling=True, state_reward=0.5, max_turns=9, **knobs)
     plain = make_turn(name, max_turns=9, **knobs)
     env.reset(seed=seed)
@@ -257,7 +257,7 @@ def test_a_description_of_another_board_or_of_none_earns_nothing() -> None:
         env.reset(seed=0, options={"level": LAKE})
         _, reward, _, _, info = env.step(f"<think><observation>{seen}</observation></think><answer>Down</answer>")
         assert (reward, info["observation_right"]) == (0.5 * right, right)
-    assert "prediction_right" not in info
+        assert "prediction_right" not in info
     env.reset(seed=0, options={"level": LAKE})
     _, reward, _, _, info = env.step(f"<think><observation>{LAKE}</observation></think><answer>Fly</answer>")
     assert (reward, info["observation_right"]) == (-0.1, True), "only a reply without fault is paid"
