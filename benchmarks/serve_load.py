@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from rich.console import Console
 
-__all__ = ["Played", "Player", "Server", "allow_many_files", "hundreds", "main", "played", "started"]
+__all__ = ["Played", "Player", "Server", "allow_many_files", "hundreds", "main", "measure", "played", "started"]
 
 Play = Callable[["Player", float], Awaitable[None]]
 Aside = tuple[int, dict[str, Any], Play]
@@ -257,11 +257,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--most", type=int, default=4000, help="sessions of the largest crowd (default: 4000)")
     parser.add_argument("--out", type=Path, help="write the JSON there and not to the output")
     arguments = parser.parse_args(argv)
-    most = min(arguments.most, allow_many_files() - 100)
-    with started(*_SERVER) as server:
-        memory = asyncio.run(_memory(server, min(2000, most)))  # before the server holds memory that it has no use for
-        tasks = _measured(server, arguments.seconds, most)
-    results = {"machine": _machine(), "seconds": arguments.seconds, "tasks": tasks, "kb_per_session": memory}
+    results = measure(arguments.seconds, arguments.most)
     text = json.dumps(results, indent=1) + "\n"
     if arguments.out is None:
         print(text, end="")
@@ -270,6 +266,23 @@ def main(argv: list[str] | None = None) -> int:
         temporary.write_text(text, encoding="utf-8")
         temporary.replace(arguments.out)
     return 0
+
+
+def measure(seconds: float = 5.0, most: int = 4000) -> dict[str, Any]:
+    """All measurements.
+
+    Args:
+        seconds: length of each.
+        most: sessions of the largest crowd, where the system allows as many open files.
+
+    Returns:
+        {"machine", "seconds", "tasks": {name: rates and latencies}, "kb_per_session"}.
+    """
+    most = min(most, allow_many_files() - 100)
+    with started(*_SERVER) as server:
+        memory = asyncio.run(_memory(server, min(2000, most)))  # before the server holds memory that it has no use for
+        tasks = _measured(server, seconds, most)
+    return {"machine": _machine(), "seconds": seconds, "tasks": tasks, "kb_per_session": memory}
 
 
 def _measured(server: Server, seconds: float, most: int) -> dict[str, Any]:
