@@ -70,7 +70,7 @@ def _refusals() -> tuple[type[Exception], ...]:
     """What is said to the person in one line; a solver's limit too, where a solver was imported."""
     solver = sys.modules.get("ragen_gym.games.sokoban.solve")
     limits = (solver.NotSolvedError,) if solver else ()
-    return ValueError, OSError, gymnasium.error.Error, *limits
+    return ValueError, OSError, ImportError, gymnasium.error.Error, *limits
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -147,7 +147,9 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
         metavar="KEY=VALUE",
         help="any setting, such as training.learning_rate=5e-4; repeatable",
     )
-    parser.add_argument("--device", metavar="NAME", help="cpu (default) or cuda")
+    parser.add_argument(
+        "--device", metavar="NAME", help="cpu, cuda, or auto (default): a GPU for a pretrained model where there is one"
+    )
     parser.add_argument(
         "--threads", type=int, metavar="N", help="CPU threads (default 1; more only help where cores are idle)"
     )
@@ -209,9 +211,10 @@ def _dry_run(options: argparse.Namespace, config: Config, folder: RunFolder) -> 
     from rich.console import Console
 
     from ragen_agent.dry_run import dry_run
-    from ragen_agent.recipes import read
+    from ragen_agent.recipes import base_of, read
 
-    recipe = read(options.recipe) if options.recipe else None
+    name = options.recipe or (base_of(options.config) if options.config is not None else "")
+    recipe = read(name) if name else None
     settings = _distributed(options, folder)
     dry_run(config, settings, folder.path, options.extra, Console(highlight=False), recipe)
     return 0
@@ -229,6 +232,7 @@ def _evaluate(options: argparse.Namespace) -> int:
     from ragen_agent.local.agent import Agent
     from ragen_agent.local.display import Display, rates_table
     from ragen_agent.local.evaluation import measure
+    from ragen_agent.local.lora import load_policy
     from ragen_agent.local.run_folder import RunFolder, write_whole
 
     if options.json is not None:
@@ -240,7 +244,7 @@ def _evaluate(options: argparse.Namespace) -> int:
     for key in ("device", "threads"):
         if getattr(options, key) is not None:
             flags[key] = getattr(options, key)
-    folder, weights = options.model, None
+    folder, weights, trained = options.model, None, Config()
     if (folder / "config.toml").is_file():
         run, trained = RunFolder.reopen(folder)
         folder, weights = _policy_of(run)
@@ -252,7 +256,7 @@ def _evaluate(options: argparse.Namespace) -> int:
         config = configure(options, {**flags, "model": str(folder)})
     agent = Agent.build(config, folder)
     if weights is not None:
-        agent.model.load_state_dict(weights)
+        load_policy(agent.model, trained.lora, weights)
     rates = {row: rate.to_dict() for row, rate in measure(agent).items()}
     Display().console.print(rates_table(config, rates))
     if options.json is not None:

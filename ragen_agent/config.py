@@ -24,6 +24,7 @@ __all__ = [
     "Demonstrations",
     "Diagnostics",
     "Evaluation",
+    "Lora",
     "SmallModel",
     "Stops",
     "Training",
@@ -71,12 +72,14 @@ class Demonstrations:
 
     `moves`: chances that an answer holds 1, 2, 3, ... moves (an answer stops early where the episode ends).
     `mistakes`: chance that a move is drawn uniformly instead of taken from the oracle.
-    `thought`: name of a row of `ragen_agent.local.demonstrations.THOUGHTS`.
+    `quality`: chance that an answer follows the oracle; all moves of the others are drawn uniformly.
+    `thought`: name of a row of `ragen_agent.local.thoughts.THOUGHTS`.
     """
 
     episodes: int = 4096
     moves: list[float] = field(default_factory=lambda: [0.7, 0.2, 0.1])
     mistakes: float = 0.0
+    quality: float = 1.0
     thought: str = "none"
 
 
@@ -172,6 +175,23 @@ class Training:
 
 
 @dataclass(frozen=True)
+class Lora:
+    """Low-rank adaptation in reinforcement (LoRA, arXiv 2106.09685, section 4.1); `rank = 0` trains every weight.
+
+    The weights W that are adapted stay as they are, and W + (alpha / rank) B A plays, where A and B have `rank` rows
+    and columns and B starts at 0; only A and B are trained, and the reference of a KL term is W alone. The warm start
+    trains every weight; with `rank` the model that it leaves is the one that is adapted.
+
+    `targets`: names of the layers that are adapted, such as ["q_proj", "v_proj"], or ["all-linear"]: every linear
+    layer but the output layer.
+    """
+
+    rank: int = 0
+    alpha: float = 32.0
+    targets: list[str] = field(default_factory=lambda: ["all-linear"])
+
+
+@dataclass(frozen=True)
 class Stops:
     """When to give a run up early (RAGEN-2, arXiv 2604.06268); every rule is off at 0.
 
@@ -222,6 +242,10 @@ class Evaluation:
 class Config:
     """One run. `model` is a Hugging Face folder, or empty for the small model; `knobs` are the game's own.
 
+    `device`: cpu, cuda or cuda:N; auto takes a GPU for a pretrained model where there is one, and the CPU otherwise,
+    where the small model is at home. `dtype`, of the weights that play: float32, bfloat16, or auto, bfloat16 for a
+    pretrained model on a GPU and float32 otherwise. What is trained is kept in float32 beside weights in bfloat16.
+
     `games`: a mixture to train on instead of `game` alone: tables {game, weight, knobs, turns, thought}, where a
     level's game is drawn by weight and what a table leaves out is as in the run. Measured is each by itself, and the
     comparisons are those of `game`.
@@ -232,7 +256,8 @@ class Config:
     game: str = "FrozenLake"
     seed: int = 0
     model: str = ""
-    device: str = "cpu"
+    device: str = "auto"
+    dtype: str = "auto"
     threads: int = 1
     knobs: dict[str, Any] = field(default_factory=dict)
     games: list[dict[str, Any]] = field(default_factory=list)
@@ -242,6 +267,7 @@ class Config:
     demonstrations: Demonstrations = field(default_factory=Demonstrations)
     warm_start: WarmStart = field(default_factory=WarmStart)
     training: Training = field(default_factory=Training)
+    lora: Lora = field(default_factory=Lora)
     stops: Stops = field(default_factory=Stops)
     diagnostics: Diagnostics = field(default_factory=Diagnostics)
     evaluation: Evaluation = field(default_factory=Evaluation)

@@ -33,6 +33,7 @@ CHOICES = {
     "training.loss_tokens": TOKENS,
     "training.advantage_tokens": TOKENS,
     "training.format_reward": ("none", "ragen", "vagen"),
+    "dtype": ("auto", "float32", "bfloat16"),
     "evaluation.split": ("train", "validation", "test"),
 }
 
@@ -61,6 +62,7 @@ LEAST = {
     "demonstrations.episodes": 1,
     "warm_start.epochs": 0,
     "warm_start.batch": 1,
+    "lora.rank": 0,
     "evaluation.levels": 1,
     "evaluation.batch": 1,
     "turns.max_tokens_per_turn": 1,
@@ -81,12 +83,19 @@ ABOVE = {
     "training.critic_learning_rate": (0.0, 1e3),
     "training.max_grad_norm": (0.0, inf),
     "warm_start.learning_rate": (0.0, 1e3),
+    "lora.alpha": (0.0, inf),
     "stops.spread_share": (0.0, 1.0),
     "stops.validation_floor": (0.0, 1.0),
 }
 
 #: Settings from 0 to 1.
-SHARES = ("demonstrations.mistakes", "training.gamma", "training.gamma_turn", "training.gae_lambda")
+SHARES = (
+    "demonstrations.mistakes",
+    "demonstrations.quality",
+    "training.gamma",
+    "training.gamma_turn",
+    "training.gae_lambda",
+)
 
 
 def check(config: Config) -> None:
@@ -113,6 +122,9 @@ def check(config: Config) -> None:
         raise ValueError(
             f"demonstrations.moves is {config.demonstrations.moves}; give chances such as [0.7, 0.2, 0.1]."
         )
+    targets: list[Any] = config.lora.targets
+    if not targets or not all(isinstance(name, str) and name for name in targets):
+        raise ValueError(f'lora.targets is {targets}; name layers, such as ["q_proj", "v_proj"], or ["all-linear"].')
     _check_games(config)
 
 

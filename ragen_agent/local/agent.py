@@ -16,6 +16,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ragen_agent.chat import ChatFormat
 from ragen_agent.config import Config, Turns
 from ragen_agent.engines.torch_engine import TorchEngine
+from ragen_agent.local.lora import check_targets
 from ragen_agent.local.recipes import pretrained
 from ragen_agent.local.small_model import build_model, load_checkpoint, move
 from ragen_agent.local.texts import game_texts
@@ -25,7 +26,7 @@ from ragen_agent.token_mdp import TokenMDP, Trajectory
 from ragen_gym.envs.turn import TurnEnv, make_turn
 from ragen_gym.registry import find
 
-__all__ = ["Agent", "derive", "make_env"]
+__all__ = ["Agent", "derive", "make_env", "place"]
 
 
 def derive(seed: int, *path: int) -> int:
@@ -66,6 +67,24 @@ def make_env(config: Config, split: str | None) -> TurnEnv:
     )
 
 
+def place(config: Config) -> tuple[str, torch.dtype]:
+    """The device and the dtype of the weights that play; see `Config`.
+
+    Raises:
+        ValueError: a device that torch does not have.
+    """
+    large = pretrained(config.model)
+    device = config.device
+    if device == "auto":
+        device = "cuda" if large and torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(f"device {device!r} cannot be used: {error}; try --device cpu.") from error
+    half = config.dtype == "bfloat16" or (config.dtype == "auto" and large and device.startswith("cuda"))
+    return device, torch.bfloat16 if half else torch.float32
+
+
 @cache
 def _settle() -> None:
     """Takes what the libraries have made so far, which stays for good, out of the garbage collector's sight.
@@ -91,25 +110,24 @@ class Agent:
         """The agent of a Hugging Face folder, or the small model from scratch where none is given.
 
         Raises:
-            ValueError: see `load_checkpoint` and `ChatFormat.from_tokenizer`; or a device that torch does not have.
+            ValueError: see `load_checkpoint`, `ChatFormat.from_tokenizer`, `place` and `check_targets`.
+            ImportError: the settings ask for LoRA, and peft is not installed.
         """
         torch.set_num_threads(config.threads)
         _settle()
-        try:
-            torch.empty(1, device=config.device)
-        except (RuntimeError, AssertionError) as error:
-            raise ValueError(f"device {config.device!r} cannot be used: {error}; try --device cpu.") from error
+        device, dtype = place(config)
         if folder is None and config.model:
             folder = Path(config.model)
         from ragen_agent.local.mixture import all_settings  # which imports `derive` from here
 
         if folder is not None:
-            model, tokenizer = load_checkpoint(folder, config.device)
+            model, tokenizer = load_checkpoint(folder, device, dtype)
         else:
             games = all_settings(config)
             texts = [game_texts(make_env(game, None), game.demonstrations.thought) for game in games]
             tokenizer = build_tokenizer(texts)
-            model = move(build_model(config.small_model, tokenizer, derive(config.seed, 0)), config.device)
+            model = move(build_model(config.small_model, tokenizer, derive(config.seed, 0)), device, dtype)
+        check_targets(model, config.lora)
         chat = ChatFormat.from_tokenizer(tokenizer)
         return cls(config, model, tokenizer, chat, TorchEngine(model, chat.stop_ids, len(tokenizer)))
 

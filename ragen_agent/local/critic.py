@@ -18,7 +18,9 @@ class Critic(nn.Module):
 
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()
-        self.backbone = copy.deepcopy(model.base_model)
+        # Frozen weights are the same for both: with an adapter the critic has its own beside them.
+        frozen = {id(weight): weight for weight in model.parameters() if not weight.requires_grad}
+        self.backbone = copy.deepcopy(model.base_model, frozen)
         embeddings = model.get_input_embeddings().weight
         assert isinstance(embeddings, Tensor)
         self.head = nn.Linear(embeddings.shape[1], 1, device=model.device)

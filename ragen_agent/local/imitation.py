@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -14,44 +14,68 @@ from ragen_agent.local.batches import by_length
 from ragen_agent.local.demonstrations import demonstrate
 from ragen_agent.local.display import Display
 from ragen_agent.local.mixture import draw_games, games_at
+from ragen_agent.local.optimiser import adamw
 from ragen_agent.local.warm_start import imitate
 from ragen_agent.rollout import Instance
 from ragen_agent.token_mdp import Trajectory
 
-__all__ = ["faultless", "imitation_phase", "show"]
+__all__ = ["Part", "faultless", "imitation_phase", "parts", "show"]
 
 DEMONSTRATIONS, DEMONSTRATOR, BATCHES = 1, 2, 3  # the second number of `derive`
 
 WARM_UP = 20  # supervised steps until the learning rate is full
-PART = 500  # demonstrations between two reports of progress
+PART = 500  # demonstrations from one generator, and between two reports of progress
 
 
 def faultless(config: Config) -> Demonstrations:
     """The demonstrator without its faults: as many moves as an answer may hold, none of them drawn at random."""
     most = config.turns.max_actions_per_turn
-    return replace(config.demonstrations, moves=[0.0] * (most - 1) + [1.0], mistakes=0.0)
+    return replace(config.demonstrations, moves=[0.0] * (most - 1) + [1.0], mistakes=0.0, quality=1.0)
 
 
-def show(config: Config, agent: Agent, how: Demonstrations, display: Display) -> list[Trajectory]:
-    """`how.episodes` demonstrations on training levels of the run's first games, by their weights."""
+@dataclass(frozen=True)
+class Part:
+    """Demonstrations that are drawn one after the other from one generator, of the seed `seed`.
+
+    `config`: the settings of their game. `places`: where they stand among all demonstrations.
+    """
+
+    config: Config
+    how: Demonstrations
+    places: list[int]
+    instances: list[Instance]
+    seed: int
+
+
+def parts(config: Config, how: Demonstrations) -> Iterator[Part]:
+    """All `how.episodes` demonstrations: levels of the run's first games, by their weights."""
     rng = np.random.default_rng(derive(config.seed, DEMONSTRATIONS))
     instances = [Instance(int(s), i) for i, s in enumerate(rng.integers(2**62, size=how.episodes))]
     shares = games_at(config, 0)
     chosen = draw_games(shares, config.seed, 0, len(instances))
-    display.begin("demonstrations", how.episodes)
-    shown: dict[int, Trajectory] = {}
     for index, share in enumerate(shares):
         mine = replace(how, thought=share.config.demonstrations.thought)
-        process = replace(agent, config=share.config).processes("train", 1)[0]
-        places = np.flatnonzero(chosen == index).tolist()
-        for start in range(0, len(places), PART):
-            part = places[start : start + PART]
+        all_places = np.flatnonzero(chosen == index).tolist()
+        for start in range(0, len(all_places), PART):
+            places = all_places[start : start + PART]
             path = (start,) if len(shares) == 1 else (start, 1 + index)
             seed = derive(config.seed, DEMONSTRATOR, *path)
-            shown.update(zip(part, demonstrate(process, [instances[p] for p in part], mine, seed), strict=True))
-            display.advance({}, len(part))
+            yield Part(share.config, mine, places, [instances[place] for place in places], seed)
+
+
+def show(config: Config, agent: Agent, how: Demonstrations, display: Display) -> list[Trajectory]:
+    """`how.episodes` demonstrations on training levels of the run's first games, by their weights."""
+    display.begin("demonstrations", how.episodes)
+    shown: dict[int, Trajectory] = {}
+    process, game = None, None
+    for part in parts(config, how):
+        if process is None or part.config != game:
+            process, game = replace(agent, config=part.config).processes("train", 1)[0], part.config
+        episodes = demonstrate(process, part.instances, part.how, part.seed)
+        shown.update(zip(part.places, episodes, strict=True))
+        display.advance({}, len(part.places))
     display.end()
-    return [shown[place] for place in range(len(instances))]
+    return [shown[place] for place in range(how.episodes)]
 
 
 def imitation_phase(
@@ -69,7 +93,7 @@ def imitation_phase(
     warm = config.warm_start
     generator = torch.Generator().manual_seed(derive(config.seed, BATCHES, stream))
     plan = list(_batches([len(t.ids) for t in rows], warm.batch, generator, epochs, tokens))
-    optimiser = torch.optim.AdamW(agent.model.parameters(), lr=warm.learning_rate, betas=(0.9, 0.99))
+    optimiser = adamw(agent.model, warm.learning_rate, betas=(0.9, 0.99))
     display.begin(phase, len(plan))
     imitate(
         agent.model,

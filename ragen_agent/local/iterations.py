@@ -18,6 +18,8 @@ from ragen_agent.local.agent import Agent, derive
 from ragen_agent.local.critic import Critic
 from ragen_agent.local.display import Display
 from ragen_agent.local.evaluation import without_failed
+from ragen_agent.local.lora import adapt, load_trained, merge, save_adapter, trained
+from ragen_agent.local.optimiser import adamw
 from ragen_agent.local.players import Players
 from ragen_agent.local.reinforce import Policy, Targets, update
 from ragen_agent.local.replay import Kept, Replay
@@ -28,7 +30,7 @@ from ragen_agent.token_mdp import Trajectory
 
 __all__ = ["PATIENCE", "Reinforcement"]
 
-MINIBATCHES, FILTER = 6, 8  # the second number of `derive`
+MINIBATCHES, FILTER, ADAPTER = 6, 8, 9  # the second number of `derive`
 
 ROLLOUT_COST = 2  # what a token of a rollout costs, in tokens that go forward and backward
 PATIENCE = 3  # iterations without anything to learn from before a run is called dead
@@ -148,36 +150,46 @@ class Reinforcement:
             shown.append(record)
         return shown
 
+    def merge(self) -> None:
+        """After the last iteration: writes down the adapter, if there is one, and makes it part of the weights."""
+        if self.policy.adapter is not None:
+            save_adapter(self.policy.adapter, self.folder.adapter, self.folder.warm)
+            merge(self.policy.adapter)
+
     def _save(self, wall_s: float) -> None:
-        state = {name: part.state_dict() for name, part in _parts(self.policy).items()}
+        modules, optimisers = _modules(self.policy), _optimisers(self.policy)
+        state: dict[str, Any] = {name: trained(module) for name, module in modules.items()}
+        state |= {name: optimiser.state_dict() for name, optimiser in optimisers.items()}
         counts = {"iteration": self.iteration, "spent": self.spent, "still": self.still}
         replay = {"replay": self.replay.state()} if self.config.training.replay else {}
         self.folder.save_state({**state, **counts, **replay, "wall_s": wall_s})
 
     def _restore(self, state: Mapping[str, Any]) -> None:
         try:
-            for name, part in _parts(self.policy).items():
-                part.load_state_dict(state[name])
-        except (KeyError, RuntimeError) as error:
+            for name, module in _modules(self.policy).items():
+                load_trained(module, state[name])
+            for name, optimiser in _optimisers(self.policy).items():
+                optimiser.load_state_dict(state[name])
+        except (KeyError, RuntimeError, ValueError) as error:
             raise ValueError(f"{self.folder.path / 'state.pt'} does not fit the run's settings: {error}") from error
 
 
 def _policy(config: Config, agent: Agent) -> Policy:
     settings, model = config.training, agent.model
+    adapter = adapt(model, config.lora, derive(config.seed, ADAPTER)) if config.lora.rank else None
     policy = Policy(
         model,
-        torch.optim.AdamW(model.parameters(), settings.learning_rate, weight_decay=0.0),
+        adamw(model, settings.learning_rate, weight_decay=0.0),
         agent.engine.bias,
         piece=piece_decoder(agent.tokenizer),
         longest=config.turns.max_tokens_per_episode,
+        adapter=adapter,
     )
     if settings.critic:
         policy.critic = Critic(model)
-        policy.critic_optimiser = torch.optim.AdamW(
-            policy.critic.parameters(), settings.critic_learning_rate, weight_decay=0.0
-        )
+        policy.critic_optimiser = adamw(policy.critic, settings.critic_learning_rate, weight_decay=0.0)
     if settings.kl_estimate != "none":
-        policy.start = copy.deepcopy(model)
+        policy.start = copy.deepcopy(model) if adapter is None else model
     return policy
 
 
@@ -215,11 +227,10 @@ def _dead(last: Mapping[str, Any]) -> str:
     )
 
 
-def _parts(policy: Policy) -> dict[str, Any]:
-    parts = {
-        "model": policy.model,
-        "optimiser": policy.optimiser,
-        "critic": policy.critic,
-        "critic_optimiser": policy.critic_optimiser,
-    }
-    return {name: part for name, part in parts.items() if part is not None}
+def _modules(policy: Policy) -> dict[str, torch.nn.Module]:
+    return {"model": policy.model} | ({} if policy.critic is None else {"critic": policy.critic})
+
+
+def _optimisers(policy: Policy) -> dict[str, torch.optim.Optimizer]:
+    critic = policy.critic_optimiser
+    return {"optimiser": policy.optimiser} | ({} if critic is None else {"critic_optimiser": critic})

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -16,6 +18,9 @@ from ragen_agent.diagnostics.reasoning import reply_parts
 from ragen_agent.local.batches import Batch, sampled_logits
 from ragen_agent.local.critic import Critic
 from ragen_agent.token_mdp import Trajectory
+
+if TYPE_CHECKING:
+    from peft import PeftModel
 
 __all__ = ["Policy", "Targets", "cut", "policy_terms", "targets_of", "update"]
 
@@ -30,6 +35,7 @@ class Policy:
 
     `critic` (PPO) and `start`, the frozen model of the KL term, may be None. `piece`: text of a token id, which only
     selective masks need. `longest`: the most tokens that an episode may have, for the aggregation "constant".
+    `adapter`: with LoRA, peft's handle of the adapter in `model`; `start` is then `model` with its adapter off.
     """
 
     model: PreTrainedModel
@@ -40,6 +46,7 @@ class Policy:
     start: PreTrainedModel | None = None
     piece: Callable[[int], str] | None = None
     longest: int = 1024
+    adapter: PeftModel | None = None
 
 
 def update(
@@ -108,11 +115,12 @@ def targets_of(
     with torch.no_grad():
         if policy.start is not None:
             reference = torch.zeros_like(batch.log_probs)
-            for rows in torch.arange(len(trajectories)).split(settings.minibatch):
-                part = batch.rows(rows)
-                reference[rows, : part.ids.shape[1]] = sampled_logits(
-                    policy.start, part, policy.bias, settings.temperature
-                )[1]
+            with nullcontext() if policy.adapter is None else policy.adapter.disable_adapter():
+                for rows in torch.arange(len(trajectories)).split(settings.minibatch):
+                    part = batch.rows(rows)
+                    reference[rows, : part.ids.shape[1]] = sampled_logits(
+                        policy.start, part, policy.bias, settings.temperature
+                    )[1]
             if settings.kl_place == "loss":
                 targets["reference"] = reference
             else:

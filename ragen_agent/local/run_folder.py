@@ -8,6 +8,7 @@ episodes.jsonl   the measured episodes and some of each iteration's, token by to
 summary.json     the final rates; while the run goes on, those measured so far
 curve.png        success by iteration, between random and optimal
 checkpoint/      the model in Hugging Face format; warm/ the model before reinforcement
+adapter/         with LoRA, the adapter that is merged into the checkpoint, made for the model in warm/
 state.pt         what `--resume` needs beside them
 """
 
@@ -59,7 +60,7 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.checkpoint, self.warm = path / "checkpoint", path / "warm"
+        self.checkpoint, self.warm, self.adapter = path / "checkpoint", path / "warm", path / "adapter"
         self.metrics, self.episodes = path / "metrics.jsonl", path / "episodes.jsonl"
         self._state = path / "state.pt"
 

@@ -71,9 +71,9 @@ def build_model(shape: SmallModel, tokenizer: PreTrainedTokenizerBase, seed: int
     return model
 
 
-def move(model: PreTrainedModel, device: str) -> PreTrainedModel:
-    """The same model, on `device`."""
-    torch.nn.Module.to(model, torch.device(device))
+def move(model: PreTrainedModel, device: str, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+    """The same model, on `device` and of `dtype`."""
+    torch.nn.Module.to(model, torch.device(device), dtype)
     return model
 
 
@@ -98,8 +98,10 @@ def save_checkpoint(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, 
     shutil.rmtree(old, ignore_errors=True)
 
 
-def load_checkpoint(folder: Path, device: str = "cpu") -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Model (float32, in evaluation mode) and tokenizer of a Hugging Face folder.
+def load_checkpoint(
+    folder: Path, device: str = "cpu", dtype: torch.dtype = torch.float32
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Model (of `dtype`, in evaluation mode) and tokenizer of a Hugging Face folder.
 
     Raises:
         ValueError: no such folder, no model, tokenizer or chat template in it, or a tokenizer that is not the
@@ -116,7 +118,7 @@ def load_checkpoint(folder: Path, device: str = "cpu") -> tuple[PreTrainedModel,
     logging.disable_progress_bar()
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-        model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, dtype=torch.float32)
+        model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, dtype=dtype)
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise ValueError(f"--model {folder}: transformers cannot load it: {error}") from error
     if not tokenizer.chat_template:
@@ -130,4 +132,4 @@ def load_checkpoint(folder: Path, device: str = "cpu") -> tuple[PreTrainedModel,
             "would mean other words); restore the folder's own tokenizer.json."
         )
     model.eval()
-    return move(model, device), tokenizer
+    return move(model, device, dtype), tokenizer

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ragen_agent.local.demonstrations import thinking
+from ragen_agent.local.thoughts import WORDS, thinking
 from ragen_gym.envs.turn import TurnEnv
 
 __all__ = ["GameTexts", "game_texts"]
@@ -24,7 +24,7 @@ class GameTexts:
 
 def game_texts(env: TurnEnv, thought: str) -> GameTexts:
     """Messages on `LEVELS` levels; the first `PLAYED` are played badly and well, so that all kinds of message occur."""
-    texts = GameTexts([], set())
+    texts = GameTexts([], {WORDS[thought]} if thought in WORDS else set())
     for seed in range(LEVELS):
         _, info = env.reset(seed=seed)
         over = seed >= PLAYED

@@ -25,6 +25,7 @@ from ragen_agent.local.display import Display
 from ragen_agent.local.evaluation import baselines, fixed_instances, play_fixed, rate_of_played, scripted_rate
 from ragen_agent.local.imitation import faultless, imitation_phase, show
 from ragen_agent.local.iterations import Reinforcement
+from ragen_agent.local.lora import load_policy
 from ragen_agent.local.mixture import games_at
 from ragen_agent.local.plot import plot_curve
 from ragen_agent.local.run_folder import RunFolder, read_json_lines
@@ -86,6 +87,7 @@ class Run:
         reinforcement = Reinforcement(self.config, self.agent, self.folder, self.display, self.state)
         self.state = None  # as large as the optimiser: not needed again
         reinforcement.run(self._wall_s)
+        reinforcement.merge()
         self.summary["spent_tokens"] = reinforcement.spent
         save_checkpoint(self.agent.model, self.agent.tokenizer, self.folder.checkpoint)
 
@@ -154,7 +156,9 @@ class Run:
         self.display.end()
         state = self.folder.load_state()
         if state is not None:
-            self.agent.model.load_state_dict(state["model"])
+            if self.config.lora.rank:  # whose adapter the model at hand may have in it, or not yet, or no more
+                self.agent = Agent.build(self.config, self.folder.warm)
+            load_policy(self.agent.model, self.config.lora, state["model"])
             save_checkpoint(self.agent.model, self.agent.tokenizer, self.folder.checkpoint)
         self.summary["wall_s"] = self._wall_s()
         self.folder.write_summary(self.summary)

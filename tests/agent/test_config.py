@@ -12,8 +12,8 @@ from ragen_agent.config import Config, Training, merged, read_toml, to_toml, wit
 from ragen_agent.config_checks import CHOICES, GROUP_RULES
 from ragen_agent.diagnostics.reasoning import PARTS
 from ragen_agent.local.agent import make_env
-from ragen_agent.local.demonstrations import THOUGHTS, thinking
 from ragen_agent.local.recipes import MODEL, RECIPES, recipe
+from ragen_agent.local.thoughts import THOUGHTS, thinking
 from ragen_gym.registry import TABLE
 
 
@@ -57,6 +57,11 @@ def test_toml_gives_the_configuration_back(seed: int, rate: float, knobs: dict[s
         ({"demonstrations": {"moves": ["0.7", 0.3]}}, r"demonstrations\.moves"),
         ({"demonstrations": {"moves": [-0.1, 1.1]}}, r"demonstrations\.moves"),
         ({"demonstrations": {"mistakes": 1.5}}, r"demonstrations\.mistakes is 1\.5; it must be from 0 to 1"),
+        ({"demonstrations": {"quality": -0.1}}, r"demonstrations\.quality is -0\.1; it must be from 0 to 1"),
+        ({"dtype": "float16"}, "dtype is 'float16'; choose one of auto, float32, bfloat16"),
+        ({"lora": {"rank": -1}}, r"lora\.rank is -1"),
+        ({"lora": {"alpha": 0.0}}, r"lora\.alpha is 0"),
+        ({"lora": {"targets": []}}, r"lora\.targets"),
         ({"training": {"clip_low": 1.0}}, r"training\.clip_low is 1\.0.*below 1"),
         ({"training": {"clip_high": -0.1}}, r"training\.clip_high"),
         ({"training": {"gamma": 1.1}}, r"training\.gamma"),

@@ -1,0 +1,129 @@
+"""LoRA in the local trainer, by peft: an adapter is trained beside weights that stay as they are.
+
+What is saved where:
+
+- `state.pt` holds the adapter and its optimiser alone; `--resume` lays them over the model in `warm/`.
+- `adapter/` is the last adapter in peft's own format, for servers that load adapters.
+- `checkpoint/` is a whole model, the adapter merged into its weights; everything that reads a model reads it.
+
+A merged weight is W + (alpha / rank) B A in one number, so it rounds where the sum of two products did not: in
+float32 the log-probs differ in the sixth digit, in bfloat16 in the second or third.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from ragen_agent.config import Lora
+
+if TYPE_CHECKING:
+    from peft import PeftModel
+
+__all__ = ["adapt", "check_targets", "load_policy", "load_trained", "merge", "peft_library", "save_adapter", "trained"]
+
+ALL_LINEAR = "all-linear"
+
+
+def peft_library() -> Any:
+    """The library; raises an ImportError that says how to get it."""
+    try:
+        import peft
+    except ImportError as error:
+        raise ImportError("LoRA (lora.rank above 0) needs peft: pip install 'ragen-gym[sft]'") from error
+    return peft
+
+
+def check_targets(model: PreTrainedModel, settings: Lora) -> None:
+    """Raises before a run if the model cannot be adapted so.
+
+    Raises:
+        ValueError: a target that no layer of the model is called.
+        ImportError: peft is not installed.
+    """
+    if not settings.rank:
+        return
+    peft_library()
+    linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    for target in settings.targets:
+        if target != ALL_LINEAR and not any(name == target or name.endswith(f".{target}") for name in linear):
+            known = ", ".join(sorted({name.rsplit(".", 1)[-1] for name in linear}))
+            raise ValueError(f"lora.targets names {target!r}, which no linear layer of this model is called: {known}.")
+    if ALL_LINEAR in settings.targets and len(settings.targets) > 1:
+        raise ValueError(f"lora.targets is {settings.targets}; give {ALL_LINEAR!r} alone, or the layers by name.")
+
+
+def adapt(model: PreTrainedModel, settings: Lora, seed: int) -> PeftModel:
+    """Puts an adapter into `model`, in place; from then on only the adapter asks for gradients.
+
+    Returns:
+        peft's handle of it. `model` itself plays with the adapter, and without it within `disable_adapter()`.
+    """
+    peft = peft_library()
+    # Without dropout, since a token is scored as it was sampled.
+    config = peft.LoraConfig(
+        r=settings.rank,
+        lora_alpha=settings.alpha,
+        target_modules=ALL_LINEAR if settings.targets == [ALL_LINEAR] else list(settings.targets),
+        lora_dropout=0.0,
+        task_type="CAUSAL_LM",
+    )
+    model.zero_grad(set_to_none=True)  # of a warm start: frozen, they would count in the norm of every later gradient
+    with torch.random.fork_rng():  # A is drawn from torch's global state: seed it, then put it back as it was
+        torch.manual_seed(seed)
+        adapter: PeftModel = peft.get_peft_model(model, config)  # which keeps the adapter in float32
+    adapter.eval()
+    return adapter
+
+
+def merge(adapter: PeftModel) -> PreTrainedModel:
+    """Makes the adapter part of the weights, in place; the model then has no adapter any more."""
+    model = adapter.merge_and_unload()
+    assert isinstance(model, PreTrainedModel)
+    return model
+
+
+def save_adapter(adapter: PeftModel, folder: Path, base: Path) -> None:
+    """Writes the adapter in peft's format; `base` is the folder of the model that it was made for."""
+    new = folder.with_name(folder.name + ".new")
+    shutil.rmtree(new, ignore_errors=True)
+    for config in adapter.peft_config.values():
+        config.base_model_name_or_path = str(base.resolve())
+    adapter.save_pretrained(str(new), save_embedding_layers=False)
+    shutil.rmtree(folder, ignore_errors=True)
+    os.replace(new, folder)
+
+
+def trained(module: nn.Module) -> Mapping[str, Tensor]:
+    """What training changes of a module, by name: all of its state, or, where weights are frozen, the others."""
+    if not _frozen(module):
+        return module.state_dict()
+    return {name: value.detach() for name, value in module.named_parameters() if value.requires_grad}
+
+
+def load_trained(module: nn.Module, state: Mapping[str, Tensor]) -> None:
+    """Puts back what `trained` gave; raises a RuntimeError if it was another module's."""
+    if _frozen(module) and state.keys() != trained(module).keys():
+        raise RuntimeError(f"the names of the trained weights differ, such as {next(iter(state), None)}")
+    module.load_state_dict(state, strict=not _frozen(module))
+
+
+def load_policy(model: PreTrainedModel, settings: Lora, state: Mapping[str, Tensor]) -> None:
+    """Makes the model of `warm/` the policy whose `trained` weights these are; an adapter is merged."""
+    if not settings.rank:
+        model.load_state_dict(state)
+        return
+    adapter = adapt(model, settings, 0)
+    load_trained(model, state)
+    merge(adapter)
+
+
+def _frozen(module: nn.Module) -> bool:
+    return any(not parameter.requires_grad for parameter in module.parameters())
