@@ -26,7 +26,8 @@ examples:
   ragen-gym bench-speed                                     how many steps a second this machine plays
   ragen-gym bench run --suite smoke --agent random --out runs/random      measure an agent on held-out levels
 
-A game goes by its name (FrozenLake) or by its id (ragen/FrozenLake-v0).
+A game goes by its name (FrozenLake) or by its id (ragen/FrozenLake-v0); one of your own by its module and name
+(my_game:MyGame).
 """
 
 #: Each module adds its own commands to the parser.

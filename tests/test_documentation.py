@@ -17,12 +17,13 @@ def blocks(page: Path, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
 
 
-def run_blocks(page: Path, language: str, folder: Path, *flags: str) -> None:
-    """Run a page's blocks of that language as one script in ``folder``.
+def script_of(page: Path, language: str, folder: Path) -> str:
+    """A page's blocks of that language as one script, its modules written to ``folder``.
 
     A block that begins with a comment that names a file is that file, and so is the block after it.
     """
-    script, module = [], None
+    script: list[str] = []
+    module = None
     for block in blocks(page, language):
         if name := re.match(r"# (\w+\.py)\n", block):
             module = folder / name[1]
@@ -32,8 +33,13 @@ def run_blocks(page: Path, language: str, folder: Path, *flags: str) -> None:
             module = None
         else:
             script.append(block)
+    return "\n".join(script)
+
+
+def run_blocks(page: Path, language: str, folder: Path, *flags: str) -> None:
+    """Run a page's blocks of that language in ``folder``."""
     program = folder / "page.py"
-    program.write_text("\n".join(script), encoding="utf-8")
+    program.write_text(script_of(page, language, folder), encoding="utf-8")
     command = [sys.executable, *flags, str(program)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
     assert done.returncode == 0, done.stderr
@@ -68,6 +74,7 @@ def commands(page: Path) -> list[str]:
 
 @pytest.mark.parametrize("page", [page for page in PAGES if commands(page)], ids=lambda page: page.name)
 def test_commands_run_in_their_order(page: Path, tmp_path: Path) -> None:
+    script_of(page, "python", tmp_path)
     for command in commands(page):
         program, *arguments = shlex.split(command)
         done = subprocess.run(

@@ -4,19 +4,31 @@ from __future__ import annotations
 
 import argparse
 import ast
+import os
 import re
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from importlib import import_module
 from inspect import Parameter, getdoc, signature
 from typing import Any
 
 from ragen_gym.games.game import Game
 from ragen_gym.levels import SPLITS
-from ragen_gym.registry import Row, build_game, find
+from ragen_gym.registry import TABLE, Row, build_game, find
 from ragen_gym.text import TEXT_FORMATS
 
-__all__ = ["Knob", "add_environment_options", "chosen_environment", "describe", "knobs_of", "read_knobs", "sections"]
+__all__ = [
+    "Knob",
+    "add_environment_options",
+    "chosen_environment",
+    "describe",
+    "knobs_of",
+    "read_knobs",
+    "row_named",
+    "sections",
+]
 
 
 @dataclass(frozen=True)
@@ -88,7 +100,9 @@ def add_environment_options(parser: argparse.ArgumentParser, *, rules_only: bool
         parser: gets the options.
         rules_only: only the game, its knobs and preset, for what brings its levels along.
     """
-    parser.add_argument("id", metavar="ID", help="a game's name or id; `ragen-gym list` shows them")
+    parser.add_argument(
+        "id", metavar="ID", help="a game's name or id; `ragen-gym list` shows them; MODULE:NAME is a game of your own"
+    )
     parser.add_argument(
         "--knob", action="append", default=[], metavar="NAME=VALUE", help="set a knob of the game; may be repeated"
     )
@@ -104,13 +118,39 @@ def add_environment_options(parser: argparse.ArgumentParser, *, rules_only: bool
 
 def chosen_environment(arguments: argparse.Namespace) -> tuple[Row, dict[str, Any]]:
     """The row, and the arguments of `ragen_gym.StepEnv`, that the options of `add_environment_options` choose."""
-    row = find(arguments.id)
+    row = row_named(arguments.id)
     chosen: dict[str, Any] = {
         name: getattr(arguments, name)
         for name in ("preset", "split", "levels", "vocabulary", "text_format")
         if getattr(arguments, name) is not None
     }
     return row, chosen | read_knobs(row, arguments.knob)
+
+
+def row_named(name: str) -> Row:
+    """The row of a name or id; what stands before a colon is a module that is imported first, and adds the row.
+
+    Raises:
+        ValueError: there is no such game, or its module cannot be imported.
+    """
+    module = name.rpartition(":")[0]
+    if not module or module == "ragen_gym":
+        return find(name)
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    before = set(TABLE)
+    try:
+        import_module(module)
+    except ImportError as error:
+        raise ValueError(f"{name}: importing the module {module} failed here, in {os.getcwd()}: {error}.") from None
+    try:
+        return find(name)
+    except ValueError:
+        added = ", ".join(sorted(set(TABLE) - before)) or "none"
+        raise ValueError(
+            f"{name}: the module {module} adds no game of that name (it adds {added}): "
+            "call ragen_gym.registry.add in it."
+        ) from None
 
 
 def describe(value: Any) -> str:

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from ragen_gym.commands.files import write_new
-from ragen_gym.commands.knobs import add_environment_options, chosen_environment
+from ragen_gym.commands.knobs import add_environment_options, chosen_environment, row_named
 from ragen_gym.envs.step import StepEnv
 
 __all__ = ["add"]
@@ -72,10 +72,10 @@ def _render(arguments: argparse.Namespace) -> int:
 
 
 def _gallery(arguments: argparse.Namespace) -> int:
-    from ragen_gym.registry import TABLE, find
+    from ragen_gym.registry import TABLE
     from ragen_gym.render.gallery import write_gallery
 
-    rows = [find(name) for name in arguments.ids] or list(TABLE.values())
+    rows = [row_named(name) for name in arguments.ids] or list(TABLE.values())
     for path in write_gallery(Path(arguments.out), rows):
         print(path)
     return 0

@@ -121,6 +121,8 @@ def test_intervals_are_wilsons(successes: int, n: int, low: float, high: float) 
         ("solve Sokoban - --split test", "unrecognized arguments"),
         ("play Sokoban --knob boxes=4 --knob size=5", "boxes=4 do not fit on height=5, width=5"),
         ("check Chess", "not a game"),
+        ("check nowhere.to_be:Found", "importing the module nowhere.to_be failed here"),
+        ("check ragen_gym.text:Chess", "adds no game of that name (it adds none): call ragen_gym.registry.add in it"),
         ("gallery Chess", "not a game"),
         ("conquer", "invalid choice"),
         ("levels", "ACTION"),
