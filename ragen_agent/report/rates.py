@@ -98,7 +98,8 @@ def table(groups: Sequence[Group]) -> list[dict[str, Any]]:
         config, seeds = group.runs[0].config, [run.config.seed for run in group.runs]
         levels = f"{config.evaluation.levels} fixed levels of the split {config.evaluation.split}"
         about = f"{levels}, temperature {config.evaluation.temperature:g}; {_seeds(seeds)}"
-        made.append({"name": group.name, "colour": group.colour, "about": about, "rows": rows})
+        if rows:
+            made.append({"name": group.name, "colour": group.colour, "about": about, "rows": rows})
     return made
 
 
@@ -111,15 +112,11 @@ def _of_group(group: Group, whose: str) -> list[str]:
         between = ""
         if random and optimal:
             between = f"; random play {_percent(random.rate)}, optimal play {_percent(optimal.rate)}"
-        said.append(
-            f"{whose}success went from {_percent(ends[0].rate)} to {_percent(ends[1].rate)} by reinforcement{between}. "
-            f"{_gain(after, before, 'the gain')}"
-        )
+        went = f"success went from {_percent(ends[0].rate)} to {_percent(ends[1].rate)} by reinforcement{between}."
+        said.append(f"{_begin(whose, went)} {_gain(after, before, 'the gain')}")
     if after and (more := group.rates("more_imitation")):
-        said.append(
-            f"{whose}more imitation at the same cost reaches {_percent(fmean(r['rate'] for r in more.values()))}. "
-            f"{_gain(after, more, 'what reinforcement adds to it')}"
-        )
+        reaches = f"more imitation at the same cost reaches {_percent(fmean(r['rate'] for r in more.values()))}."
+        said.append(f"{_begin(whose, reaches)} {_gain(after, more, 'what reinforcement adds to it')}")
     for run in group.runs:
         wanted = run.config.training.iterations
         if not run.whole:
@@ -131,7 +128,7 @@ def _of_group(group: Group, whose: str) -> list[str]:
         said.append(
             f"{whose}{raised} of {len(group.runs)} run{_s(group.runs)} showed a sign of the Echo Trap; see Alarms."
         )
-    return [sentence[0].upper() + sentence[1:] for sentence in said]
+    return said
 
 
 def _against(first: Group, other: Group) -> list[str]:
@@ -152,11 +149,10 @@ def _gain(over: Mapping[int, Mapping[str, Any]], under: Mapping[int, Mapping[str
     assert one is not None
     assert two is not None
     apart = one.low > two.high or two.low > one.high
-    kind = "of one seed, over its levels, " if one.seeds == two.seeds == 1 else ""
     verdict = "do not overlap" if apart else "overlap"
     return (
-        f"{what[0].upper()}{what[1:]} is {_points(one.rate - two.rate)} points; the intervals {kind}{verdict}. "
-        "How seeds differ it does not say."
+        f"{what[0].upper()}{what[1:]} is {_points(one.rate - two.rate)} points, and the intervals over levels {verdict}"
+        "; one seed says nothing of how seeds differ."
     )
 
 
@@ -198,6 +194,10 @@ def _lane(group: Group, row: str, name: str, colour: int | str) -> dict[str, Any
 
 def _seeds(seeds: Sequence[int]) -> str:
     return f"seed{_s(seeds)} {', '.join(map(str, sorted(seeds)))}"
+
+
+def _begin(whose: str, words: str) -> str:
+    return whose + words if whose else words[0].upper() + words[1:]
 
 
 def _s(things: Sequence[Any]) -> str:
