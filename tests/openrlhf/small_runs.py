@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import io
-import json
+import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -19,7 +20,9 @@ from ragen_agent.local.run_folder import RunFolder, read_json_lines
 from ragen_agent.openrlhf.launch import train_distributed
 from ragen_agent.openrlhf.settings import OpenRLHF
 
-__all__ = ["BASE", "SHORT", "begin", "configure", "lines", "nothing_left", "processes_of", "quiet"]
+__all__ = ["BASE", "SHORT", "adopt_orphans", "begin", "configure", "left", "lines", "processes", "quiet"]
+
+PR_SET_CHILD_SUBREAPER = 36  # of Linux's <sys/prctl.h>
 
 BASE: dict[str, Any] = {
     "game": "FrozenLake",
@@ -54,21 +57,35 @@ def lines(run: Path) -> list[dict[str, Any]]:
     return read_json_lines(run / "metrics.jsonl")
 
 
-def processes_of(run: Path) -> dict[int, str]:
-    """The processes that were told of this run's folder when they began: Ray's, vLLM's, and the run's own."""
-    told, found = json.dumps(str(run.resolve())).encode(), {}
+def adopt_orphans() -> None:
+    """From here on a process whose parent died becomes a child of this one, where `processes` sees it."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def processes() -> dict[int, str]:
+    """The living processes below this one and their names: the runs', Ray's and vLLM's."""
+    parents = {}
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            if told in (process / "environ").read_bytes():
-                found[int(process.name)] = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            name, rest = (process / "stat").read_text().split(" (", 1)[1].rsplit(") ", 1)
+            state, parent = rest.split()[:2]
+            if state != "Z":  # dead already; its parent need not care
+                parents[int(process.name)] = int(parent), name
+    found: dict[int, str] = {}
+    ahead = [os.getpid()]
+    while ahead:
+        above = ahead.pop()
+        below = {pid: name for pid, (parent, name) in parents.items() if parent == above}
+        found |= below
+        ahead += below
     return found
 
 
-def nothing_left(run: Path, seconds: float = 60.0) -> bool:
-    """Whether all processes of a run end within so many seconds."""
+def left(before: Mapping[int, str], seconds: float = 60.0) -> dict[int, str]:
+    """The processes that were not there before and do not end within so many seconds."""
     limit = time.monotonic() + seconds
-    while processes_of(run):
+    while more := {pid: name for pid, name in processes().items() if pid not in before}:
         if time.monotonic() > limit:
-            return False
+            break
         time.sleep(0.5)
-    return True
+    return more

@@ -13,7 +13,7 @@ import pytest
 
 from ragen_agent.config import to_toml
 from ragen_agent.openrlhf.launch import RunStoppedError
-from tests.openrlhf.small_runs import SHORT, begin, configure, lines, nothing_left, processes_of
+from tests.openrlhf.small_runs import SHORT, begin, configure, left, lines, processes
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.filterwarnings("default")]
 
@@ -34,12 +34,13 @@ def test_weights_that_do_not_arrive_stop_the_run(
     warm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str
 ) -> None:
     monkeypatch.setenv("LOST_WEIGHTS", lost)
+    before = processes()
     with pytest.raises(RunStoppedError, match=r"WeightsLostError: vllm_kl is .*did not arrive.*--resume"):
         begin(tmp_path / "run", configure(warm, SHORT), {"max_vllm_kl": 0.01}, ["--train.agent_func_path", LOST])
     assert 1 <= len(lines(tmp_path / "run")) < 4, "the first synchronisation was the first to be lost"
     assert abs(lines(tmp_path / "run")[0]["vllm_kl"]) < 1e-3, "vLLM read the weights of the start from the disk"
     assert not (tmp_path / "run" / "checkpoint").exists()
-    assert nothing_left(tmp_path / "run"), processes_of(tmp_path / "run")
+    assert not left(before)
 
 
 def test_the_last_synchronisation_is_checked_too(warm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,17 +66,18 @@ def test_too_many_failures_and_a_broken_contract_stop_the_run(
 ) -> None:
     """Half of the second iteration's environments raise; or its replies may have -1 tokens."""
     monkeypatch.setenv("BROKEN", broken)
+    before = processes()
     with pytest.raises(RunStoppedError, match=message):
         begin(tmp_path / "run", configure(warm, SHORT), {}, ["--train.agent_func_path", BROKEN])
     assert len(lines(tmp_path / "run")) == 1
-    assert nothing_left(tmp_path / "run"), processes_of(tmp_path / "run")
+    assert not left(before)
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_a_run_that_is_stopped_leaves_no_process(warm: Path, tmp_path: Path, how: signal.Signals) -> None:
     """By Ctrl-C, and by a kill of the launcher alone, which can tell nobody."""
     (tmp_path / "told.toml").write_text(to_toml(configure(warm, SHORT, {"training": {"iterations": 500}})))
-    run = tmp_path / "run"
+    run, before = tmp_path / "run", processes()
     words = ["train", "--backend", "openrlhf", "--config", str(tmp_path / "told.toml"), "--out", str(run)]
     process = subprocess.Popen(
         [sys.executable, "-c", ATTENTIVE, *words], start_new_session=True, stderr=subprocess.PIPE
@@ -85,11 +87,11 @@ def test_a_run_that_is_stopped_leaves_no_process(warm: Path, tmp_path: Path, how
         assert process.poll() is None
         assert time.monotonic() < limit
         time.sleep(0.2)
-    assert len(processes_of(run)) > 3
+    assert {"VLLM::EngineCor", "raylet"} <= set(processes().values()), "names as the kernel cuts them"
     os.kill(process.pid, how)
     told = process.communicate(timeout=120)[1].decode()
     if how == signal.SIGINT:
         assert process.returncode == 130
         assert f"Go on with: ragen-agent train --resume {run}" in told
-    assert nothing_left(run), processes_of(run)
+    assert not left(before)
     assert not (run / "datasets").exists()
