@@ -8,6 +8,7 @@ mean the same policy and their log-probs agree.
 from __future__ import annotations
 
 from multiprocessing import active_children
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -18,6 +19,7 @@ from openrlhf.trainer.ray.vllm_engine import RolloutRayActor
 from torch import Tensor, nn
 
 from ragen_agent.engines.torch_engine import SUPPRESSED
+from ragen_agent.openrlhf.lora import save_merged, send_merged
 from ragen_agent.openrlhf.orphans import follow
 from ragen_agent.openrlhf.settings import Workers
 
@@ -48,7 +50,10 @@ class Policy(PolicyModelActor.__ray_metadata__.modified_class):  # type: ignore[
     def init_model_from_pretrained(self, strategy: Any, *args: Any, **kwargs: Any) -> None:
         """As OpenRLHF, then forbids ids and keeps rows without a sampled token out of the means."""
         super().init_model_from_pretrained(strategy, *args, **kwargs)
-        _forbid(self.actor.model.module, Workers.here())
+        run = Workers.here()
+        _forbid(self.actor.model.module, run)
+        if run.settings.lora_rank:
+            send_merged(self.trainer, self.actor.model.module)
         step = self.trainer.training_step
 
         def training_step(*args: Any, **kwargs: Any) -> Any:
@@ -59,6 +64,13 @@ class Policy(PolicyModelActor.__ray_metadata__.modified_class):  # type: ignore[
             return status
 
         self.trainer.training_step = training_step
+
+    def save_model(self) -> None:
+        """As OpenRLHF; of a model with LoRA adapters the whole, not the adapters alone."""
+        if not Workers.here().settings.lora_rank:
+            super().save_model()
+        elif torch.distributed.get_rank() == 0:
+            save_merged(self.actor.model.module, self.tokenizer, Path(self.strategy.args.ckpt.output_dir))
 
     def seed_minibatches(self, seed: int) -> None:
         """Seeds the order of the minibatches, so that a resumed run cuts them as the unbroken one would."""

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from ragen_agent.config import Settings, merged, read_toml
 
-__all__ = ["FOLDER", "ROOT", "Recipe", "names", "read", "read_settings_file"]
+__all__ = ["FOLDER", "ROOT", "Recipe", "base_of", "names", "read", "read_settings_file"]
 
 FOLDER = Path(__file__).parent
 ROOT = "recipe"
@@ -63,6 +63,12 @@ def read(name: str) -> Recipe:
         return Recipe(name=name, settings=settings, **{**about, **texts})
     except TypeError as error:
         raise ValueError(f"the table [recipe] of {name}.toml does not fit: {error}.") from error
+
+
+def base_of(path: Path) -> str:
+    """The recipe that a file of settings names as its base, or the empty text."""
+    about = read_toml(path).get(ROOT, {})
+    return str(about.get("base", "")) if isinstance(about, dict) else ""
 
 
 def read_settings_file(path: Path, *, keep: bool = False) -> Settings:

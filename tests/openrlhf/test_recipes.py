@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import re
 import runpy
+import shlex
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,6 +20,7 @@ from ragen_agent.cli import main
 from ragen_agent.config import Config, merged, with_settings
 from ragen_agent.dry_run import command_line
 from ragen_agent.local import recipes as games
+from ragen_agent.local.run_folder import RunFolder
 from ragen_agent.openrlhf.command import MODULE
 from ragen_agent.openrlhf.memory import SHAPES, fullest, parts, shape_of
 from ragen_agent.openrlhf.settings import OpenRLHF
@@ -120,6 +123,40 @@ def test_openrlhf_reads_the_flags_of_a_recipe(name: str, monkeypatch: pytest.Mon
     assert told["actor.entropy_coef"] == 0.001
     assert told["ds.overlap_comm"] is True
     assert told["ds.lora.rank"] == settings.lora_rank
+
+
+SAID = ("optimal", "train_ppo_ray", "not run here", "25,600 episodes", "1600 levels of the split train", "is ready")
+PAGE = Path(__file__).parents[2] / "renders" / "from_laptop_to_cluster.md"
+
+
+def test_the_files_of_the_page_are_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    blocks = re.findall(r"```toml\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    assert blocks
+    for block in blocks:
+        (tmp_path / "mine.toml").write_text(block)
+        assert main(["train", "--config", str(tmp_path / "mine.toml"), "--backend", "openrlhf", "--dry-run"]) == 0
+        said = capsys.readouterr().out
+        assert "iterations = 400" in said
+        assert "of 24 GiB" in said
+
+
+def test_the_commands_of_the_page_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = []
+    for line in re.findall(r"^laptop\$ ragen-agent (.*)$", PAGE.read_text(encoding="utf-8"), re.MULTILINE):
+        code = main(shlex.split(line))
+        said.append(capsys.readouterr())
+        assert code == 0, (line, said[-1])
+    assert [part in text.out for part, text in zip(SAID, said, strict=True)] == [True] * len(SAID)
+    assert RunFolder(tmp_path / "runs" / "laptop").checkpoint.is_dir()
+    assert len((tmp_path / "prompts.jsonl").read_text().splitlines()) == 200 * 8
+
+
+def test_the_page_has_a_row_for_each_recipe() -> None:
+    rows = dict(re.findall(r"^\| `(qwen[^`]+)` \| [^|]+ \| ([\d.]+) \|", PAGE.read_text("utf-8"), re.MULTILINE))
+    assert {name: float(gib) for name, gib in rows.items()} == {n: recipes.read(n).memory_gib for n in recipes.names()}
 
 
 def test_a_recipe_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
