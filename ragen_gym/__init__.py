@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ragen_gym.registry import register_all
 
 if TYPE_CHECKING:
+    from ragen_gym.envs.curriculum import Curriculum
     from ragen_gym.envs.reply import Reply
     from ragen_gym.envs.step import StepEnv
     from ragen_gym.envs.turn import TurnEnv, make_turn
@@ -23,12 +24,13 @@ if TYPE_CHECKING:
     from ragen_gym.levels import Level
     from ragen_gym.text import Vocabulary
 
-__all__ = ["BatchEnv", "Level", "Reply", "StepEnv", "TurnEnv", "Vocabulary", "__version__", "make_turn"]
+__all__ = ["BatchEnv", "Curriculum", "Level", "Reply", "StepEnv", "TurnEnv", "Vocabulary", "__version__", "make_turn"]
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "BatchEnv": "envs.vector",
+    "Curriculum": "envs.curriculum",
     "Level": "levels",
     "Reply": "envs.reply",
     "StepEnv": "envs.step",

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from ragen_gym.commands.files import write_new
 from ragen_gym.commands.measure import Rate, measure
 from ragen_gym.registry import TABLE, Row
 from ragen_gym.render.episode import fitting_tile_size, play_episode, telling_seed
@@ -68,14 +69,15 @@ def gallery_page(rates: dict[str, dict[str, dict[str, Rate]]]) -> str:
         lines.append(f"| {shown} | {name} | {rate['random']} | {rate['optimal']} |")
     lines += ["", "These pages are made by `ragen-gym gallery --out renders`.", ""]
     lines += [
-        "Beside them: [add your own game](your_own_game.md), [use it with other libraries](with_other_libraries.md).",
+        "Beside them: [add your own game](your_own_game.md), [use it with other libraries](with_other_libraries.md), "
+        "[benchmark an agent](benchmark_an_agent.md), [play over HTTP](serve.md).",
         "",
     ]
     return "\n".join(lines)
 
 
 def _write(path: Path, data: bytes) -> Path:
-    path.write_bytes(data)
+    write_new(path, data, force=True)
     return path
 
 

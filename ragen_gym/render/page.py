@@ -34,12 +34,13 @@ def page(row: Row, seed: int, rates: dict[str, dict[str, Rate]], levels: int) ->
         f"# {row.id}",
         _headline(row, text[""]),
         f"![the first move]({row.name}.png) ![the oracle's episode]({row.name}.gif)",
-        "```python\nimport gymnasium\n\n"
-        f'env = gymnasium.make("ragen_gym:{row.id}")\nobservation, info = env.reset(seed={seed})\n```',
+        f"```python\nimport gymnasium\nimport {_module(row)}\n\n"
+        f'env = gymnasium.make("{row.id}")\nobservation, info = env.reset(seed={seed})\n```',
         _section("Description", _prose(text.get("Description", ""))),
         _section("Actions", _table(("id", "name", "key"), _actions(env.game))),
         _section("Observations", *_observations(env)),
         _section("Starting state", _prose(text.get("Starting State", ""))),
+        _section("Levels", _prose(text.get("Levels", ""))),
         _section("Rewards", _prose(text.get("Rewards", "")), _table(("what", "reward"), _rewards(env.game))),
         _section(
             "Episode end",
@@ -51,6 +52,12 @@ def page(row: Row, seed: int, rates: dict[str, dict[str, Rate]], levels: int) ->
         _section("Version history", _prose(text.get("Version History", "v0: first release."))),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _module(row: Row) -> str:
+    """What has to be imported for the id to be there."""
+    module = row.game.partition(":")[0]
+    return "ragen_gym" if module.startswith("ragen_gym.") else module
 
 
 def _headline(row: Row, summary: str) -> str:
@@ -111,7 +118,8 @@ def _observations(env: StepEnv) -> list[str]:
     length = f"{shortest}" if shortest == longest else f"{shortest} to {longest}"
     spaces = (
         f'`Text` of {length} characters by default; with `observation="grid"` `{grid!r}` of tile codes; with '
-        '`observation="rgb"` the picture, `uint8` of (rows, columns, 3).'
+        '`observation="rgb"` the picture, `uint8` of (rows, columns, 3). `info` has `level_id`, `action_mask` (`int8`, '
+        "1 where the action can change the state) and `success` at every reset and step."
     )
     if not env.vocabulary.symbols:
         env.reset(seed=0)
@@ -159,7 +167,14 @@ def _difficulty(row: Row, rates: dict[str, dict[str, Rate]], levels: int) -> lis
         for name, knobs in presets.items()
     ]
     note = f"Success of uniformly random and of optimal play on {levels} levels, with 95 % Wilson intervals."
-    return [note, _table(("preset", "knobs", "random", "optimal"), rows)]
+    names = ", ".join(f'"{name}"' for name in row.game_class.presets)
+    curriculum = (
+        "`ragen_gym.Curriculum` moves from one to the next as the player succeeds:\n\n```python\n"
+        f"presets = ({names})\nenv = ragen_gym.Curriculum("
+        f'[gymnasium.make("{row.id}", preset=preset) for preset in presets])\n```'
+    )
+    parts = [note, _table(("preset", "knobs", "random", "optimal"), rows)]
+    return [*parts, curriculum] if len(row.game_class.presets) > 1 else parts
 
 
 def _conversation(row: Row, seed: int) -> list[str]:
