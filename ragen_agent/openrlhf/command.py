@@ -89,14 +89,16 @@ def flags(run: Workers, model: Path, cpu: bool, resume: bool, extra: Sequence[st
         "algo.advantage.is_correction_threshold": settings.correction,
         "ds.zero_stage": settings.zero_stage,
         "ds.attn_implementation": "sdpa" if cpu else settings.attention,
-        "ds.lora.rank": settings.lora_rank,
-        "ds.lora.alpha": settings.lora_alpha,
+        "ds.lora.rank": run.config.lora.rank,
+        "ds.lora.alpha": int(run.config.lora.alpha),
         "ckpt.path": folder / "deepspeed",
         "ckpt.output_dir": folder / "checkpoint.new",
         "ckpt.max_num": 2,
         "ckpt.best_metric_key": "none",
         "logger.wandb.run_name": folder.name,
     }
+    if run.config.lora.targets != ["all-linear"]:
+        values["ds.lora.target_modules"] = run.config.lora.targets
     if training.dual_clip:
         values["actor.dual_clip"] = training.dual_clip
     if settings.tensorboard:
@@ -123,8 +125,12 @@ def flags(run: Workers, model: Path, cpu: bool, resume: bool, extra: Sequence[st
 
 
 def check_layout(run: Workers) -> None:
-    """Raises a ValueError if the models cannot be laid over the GPUs as the settings say."""
-    settings = run.settings
+    """Raises a ValueError if the models cannot be laid over the GPUs, or adapted, as the settings say."""
+    settings, lora = run.settings, run.config.lora
+    if lora.rank and settings.zero_stage == 3:
+        raise ValueError("lora.rank needs openrlhf.zero_stage 2: at stage 3 no GPU holds the weights to merge.")
+    if lora.rank and not lora.alpha.is_integer():
+        raise ValueError(f"lora.alpha is {lora.alpha}, which OpenRLHF takes as a whole number only.")
     actor = settings.actor_nodes * settings.actor_gpus
     engines = settings.vllm_engines * settings.vllm_tensor_parallel
     critic = settings.critic_nodes * settings.critic_gpus

@@ -120,7 +120,7 @@ def parts(config: Config, settings: OpenRLHF, shape: Shape, gpu_gib: float) -> l
     for place in ("actor", "critic") if training.critic else ("actor",):
         actor = settings.actor_nodes * settings.actor_gpus
         gpus = actor if place == "actor" else settings.critic_nodes * settings.critic_gpus
-        found += _model(place, settings, shape, gpus)
+        found += _model(place, settings, shape, gpus, config.lora.rank)
     if training.kl_estimate != "none":
         gib = 2 * shape.parameters / GIB
         found.append(Part("reference", "weights", gib, f"2 B x {_count(shape.parameters)}"))
@@ -148,11 +148,11 @@ def fullest(found: Sequence[Part]) -> tuple[float, str]:
     return max(sums.values()), when
 
 
-def _model(place: str, settings: OpenRLHF, shape: Shape, gpus: int) -> list[Part]:
-    """Weights, gradients and optimiser of one trained model."""
+def _model(place: str, settings: OpenRLHF, shape: Shape, gpus: int, rank: int) -> list[Part]:
+    """Weights, gradients and optimiser of one trained model; `rank` is LoRA's, or 0."""
     every = shape.parameters
-    trained = shape.adapters(settings.lora_rank) if settings.lora_rank else every
-    whole = every + (trained if settings.lora_rank else 0)
+    trained = shape.adapters(rank) if rank else every
+    whole = every + (trained if rank else 0)
     divided = gpus if settings.zero_stage == 3 else 1
     by = f" / {divided} GPUs" if divided > 1 else ""
     found = [Part(place, "weights", 2 * whole / divided / GIB, f"2 B x {_count(whole)}{by}")]

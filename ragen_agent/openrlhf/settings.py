@@ -38,8 +38,8 @@ class OpenRLHF:
     episodes that may fail; `max_vllm_kl`, how far the log-probs of vLLM may be from the trainer's, in nats a token.
 
     Size. `accelerator`: cuda, cpu, or auto. Nodes and GPUs of the actor, the critic and the reference model;
-    `colocate` puts all models on the same GPUs. `micro_batch`: rows on one GPU at a time. `lora_rank` 0 trains all
-    weights. `ray_address`: of a running cluster; empty starts one here.
+    `colocate` puts all models on the same GPUs. `micro_batch`: rows on one GPU at a time. `ray_address`:
+    of a running cluster; empty starts one here.
 
     Watching. `evaluate_every`: iterations between evaluations, 0 for before and after only. `wandb`: project name,
     empty for none; the key is read from WANDB_API_KEY.
@@ -76,8 +76,6 @@ class OpenRLHF:
     gradient_checkpointing: bool = False
     attention: str = "flash_attention_2"
     packing: bool = True
-    lora_rank: int = 0
-    lora_alpha: int = 16
 
     evaluate_every: int = 0
     tensorboard: bool = True
@@ -104,7 +102,6 @@ class OpenRLHF:
             ("actor_gpus", self.actor_gpus, 1, inf),
             ("critic_nodes", self.critic_nodes, 1, inf),
             ("critic_gpus", self.critic_gpus, 1, inf),
-            ("lora_rank", self.lora_rank, 0, inf),
             ("evaluate_every", self.evaluate_every, 0, inf),
         ):
             if not least <= number <= most:

@@ -15,6 +15,7 @@ import ray
 import torch
 from openrlhf.trainer.ray.launcher import ReferenceModelActor
 from openrlhf.trainer.ray.ppo_actor import PolicyModelActor
+from openrlhf.trainer.ray.ppo_critic import CriticModelActor
 from openrlhf.trainer.ray.vllm_engine import RolloutRayActor
 from torch import Tensor, nn
 
@@ -23,7 +24,7 @@ from ragen_agent.openrlhf.lora import save_merged, send_merged
 from ragen_agent.openrlhf.orphans import follow
 from ragen_agent.openrlhf.settings import Workers
 
-__all__ = ["CpuPlayers", "Players", "Policy", "Reference"]
+__all__ = ["CpuPlayers", "Critic", "Players", "Policy", "Reference"]
 
 BATCHED = 8192  # tokens that vLLM reads at a time on a CPU, at least one prompt
 
@@ -52,7 +53,7 @@ class Policy(PolicyModelActor.__ray_metadata__.modified_class):  # type: ignore[
         super().init_model_from_pretrained(strategy, *args, **kwargs)
         run = Workers.here()
         _forbid(self.actor.model.module, run)
-        if run.settings.lora_rank:
+        if run.config.lora.rank:
             send_merged(self.trainer, self.actor.model.module)
         step = self.trainer.training_step
 
@@ -67,13 +68,22 @@ class Policy(PolicyModelActor.__ray_metadata__.modified_class):  # type: ignore[
 
     def save_model(self) -> None:
         """As OpenRLHF; of a model with LoRA adapters the whole, not the adapters alone."""
-        if not Workers.here().settings.lora_rank:
+        if not Workers.here().config.lora.rank:
             super().save_model()
         elif torch.distributed.get_rank() == 0:
             save_merged(self.actor.model.module, self.tokenizer, Path(self.strategy.args.ckpt.output_dir))
 
     def seed_minibatches(self, seed: int) -> None:
         """Seeds the order of the minibatches, so that a resumed run cuts them as the unbroken one would."""
+        torch.manual_seed(seed)
+
+
+@ray.remote(num_gpus=1)
+class Critic(CriticModelActor.__ray_metadata__.modified_class):  # type: ignore[misc]
+    """The model that estimates values."""
+
+    def seed_minibatches(self, seed: int) -> None:
+        """As `Policy.seed_minibatches`."""
         torch.manual_seed(seed)
 
 

@@ -229,7 +229,8 @@ def test_flags_that_the_settings_decide_are_refused(
 def test_every_flag_that_is_written_is_one_that_is_refused() -> None:
     everything = {"dual_clip": 3.0, "starpo_s": False, "kl_place": "loss", "kl_kind": "k3", "algo": "ppo"}
     sizes = {"colocate": True, "adam_offload": True, "gradient_checkpointing": True, "vllm_eager": True, "wandb": "p"}
-    written = set(values(workers({"training": everything}, sizes), on_cpu=False, resume=True))
+    told = {"training": everything, "lora": {"targets": ["q_proj"]}}
+    written = set(values(workers(told, sizes), on_cpu=False, resume=True))
     assert written == set(DECIDED)
     refuse(["--train.agent_func_path", "/own/executor.py", "--ds.zpg", "2", "--actor.min_lr_ratio", "0.2"])
 
@@ -241,3 +242,15 @@ def test_models_that_share_gpus_must_be_equally_many() -> None:
         check_layout(workers({"training": {"algo": "ppo"}}, {"colocate": True, "critic_gpus": 2}))
     check_layout(workers({}, {"colocate": True, "critic_gpus": 2}))
     check_layout(workers({}, {"actor_gpus": 2}))
+
+
+def test_adapters_are_told_to_openrlhf_as_it_takes_them() -> None:
+    lora = {"rank": 4, "alpha": 8.0, "targets": ["q_proj", "v_proj"]}
+    told = values(workers({"lora": lora}))
+    assert (told["ds.lora.rank"], told["ds.lora.alpha"]) == (["4"], ["8"])
+    assert told["ds.lora.target_modules"] == ["q_proj", "v_proj"]
+    assert "ds.lora.target_modules" not in values(workers({"lora": {"rank": 4}}))
+    with pytest.raises(ValueError, match=r"needs openrlhf.zero_stage 2"):
+        check_layout(workers({"lora": lora}, {"zero_stage": 3}))
+    with pytest.raises(ValueError, match=r"lora.alpha is 8.5"):
+        check_layout(workers({"lora": {**lora, "alpha": 8.5}}))

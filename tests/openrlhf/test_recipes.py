@@ -122,7 +122,7 @@ def test_openrlhf_reads_the_flags_of_a_recipe(name: str, monkeypatch: pytest.Mon
     assert told["actor.eps_clip_low_high"] == [0.2, 0.28]
     assert told["actor.entropy_coef"] == 0.001
     assert told["ds.overlap_comm"] is True
-    assert told["ds.lora.rank"] == settings.lora_rank
+    assert told["ds.lora.rank"] == config.lora.rank
 
 
 SAID = ("optimal", "train_ppo_ray", "not run here", "25,600 episodes", "1600 levels of the split train", "is ready")
