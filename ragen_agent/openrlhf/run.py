@@ -87,6 +87,7 @@ def _put_in_place(on_cpu: bool) -> None:
     import openrlhf.trainer.ppo_trainer
     import openrlhf.trainer.ray.launcher
     import openrlhf.trainer.ray.ppo_actor
+    import openrlhf.trainer.ray.ppo_critic
     import openrlhf.trainer.ray.vllm_engine
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -97,6 +98,7 @@ def _put_in_place(on_cpu: bool) -> None:
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     openrlhf.trainer.ppo_trainer.PPOTrainer = trainer.StarPO.options(scheduling_strategy=here)
     openrlhf.trainer.ray.ppo_actor.PolicyModelActor = workers.Policy
+    openrlhf.trainer.ray.ppo_critic.CriticModelActor = workers.Critic
     openrlhf.trainer.ray.launcher.ReferenceModelActor = workers.Reference
     openrlhf.trainer.ray.vllm_engine.RolloutRayActor = workers.CpuPlayers if on_cpu else workers.Players
 

@@ -134,7 +134,7 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
             row.labels = [note_of(learned[i], float(advantages[i]), weight, training, self.piece).to_json()]
         samples = padded(rows, training.minibatch)
         seed = derive(self.run.config.seed, MINIBATCHES, iteration) % 2**32
-        ray.get(self.actor_model_group.async_run_method(method_name="seed_minibatches", seed=seed))
+        self._all_models("seed_minibatches", seed=seed)
         status, _ = self.train_step(samples, iteration)
         passes = training.updates * (2 if training.critic else 1)
         return {
@@ -163,7 +163,7 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
         if name in summary:
             return {}
         played, rate = self._measure(config)
-        result = {"eval_success": rate["rate"]} | {f"eval_{line}": summary[line]["rate"] for line in LINES}
+        result = {"eval_success": rate["rate"], **{f"eval_{line}": summary[line]["rate"] for line in LINES}}
         for share in games_at(config, 0):
             game = share.config.game
             if game == config.game:
@@ -180,8 +180,7 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
         if name:
             self.folder.append(self.folder.episodes, [self._note(p, name) for p in played])
             self.folder.write_summary({**summary, name: rate})
-        for logger in (self.tensorboard_logger, self.wandb_logger):
-            self._show(logger, "log_eval", iteration, result)
+        self._show("log_eval", iteration, result)
         return result
 
     def _measure(self, config: Config) -> tuple[list[Played], dict[str, Any]]:
@@ -210,17 +209,21 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
         self.records.append(dict(record))
         scalars = {name: value for name, value in record.items() if isinstance(value, int | float)}
         scalars |= {f"failures/{kind}": number for kind, number in record["failures"].items()}
-        for logger in (self.tensorboard_logger, self.wandb_logger):
-            self._show(logger, "log_train", iteration, scalars)
+        self._show("log_train", iteration, scalars)
 
-    def _show(self, logger: Any, method: str, iteration: int, scalars: Mapping[str, float]) -> None:
-        if logger is not None:
-            getattr(logger, method)(iteration, dict(scalars))
+    def _show(self, method: str, iteration: int, scalars: Mapping[str, float]) -> None:
+        for logger in (self.tensorboard_logger, self.wandb_logger):
+            if logger is not None:
+                getattr(logger, method)(iteration, dict(scalars))
+
+    def _all_models(self, method: str, **told: Any) -> None:
+        """Calls a method of the actor's and, if there is one, the critic's processes, and waits."""
+        groups = [group for group in (self.actor_model_group, self.critic_model_group) if group is not None]
+        ray.get([ref for group in groups for ref in group.async_run_method(method_name=method, **told)])
 
     def _save(self, iteration: int) -> None:
         tag = f"iteration{iteration}"
-        groups = [group for group in (self.actor_model_group, self.critic_model_group) if group is not None]
-        ray.get([ref for group in groups for ref in group.async_run_method(method_name="save_checkpoint", tag=tag)])
+        self._all_models("save_checkpoint", tag=tag)
         State(iteration, tag, self.still).write(self.folder.path)
 
     def _play(self, rows: Sequence[Row], members: int, temperature: float) -> list[Played]:
