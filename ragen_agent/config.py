@@ -45,6 +45,7 @@ class Turns:
     """The turn environment and its budgets (RAGEN, arXiv 2504.20073, section 3).
 
     `history`: how many earlier turns the prompt of a turn keeps; -1 keeps all, 0 shows the current turn alone.
+    `grounding`, `world_modelling`, `state_reward`: see `ragen_gym.TurnEnv`.
     """
 
     max_turns: int = 5
@@ -55,6 +56,9 @@ class Turns:
     max_tokens_per_turn: int = 40
     max_tokens_per_episode: int = 1024
     history: int = -1
+    grounding: bool = False
+    world_modelling: bool = False
+    state_reward: float = 0.0
 
 
 @dataclass(frozen=True)

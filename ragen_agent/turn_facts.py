@@ -20,12 +20,16 @@ class TurnFacts:
         named: how many actions the answer named, known or not.
         played: how many of them were played.
         effective: whether the turn changed the board or ended the game.
+        observation_right, prediction_right: whether the board that the reply describes, or expects, is the true one;
+            None where the environment does not ask for it.
     """
 
     problem: str
     named: int
     played: int
     effective: bool
+    observation_right: bool | None = None
+    prediction_right: bool | None = None
 
 
 def turn_facts(info: Mapping[str, Any], before: str | None, after: str | None, terminated: bool) -> TurnFacts | None:
@@ -34,7 +38,14 @@ def turn_facts(info: Mapping[str, Any], before: str | None, after: str | None, t
     if reply is None:
         return None
     played = len(info.get("actions", ()))
-    return TurnFacts(str(reply.problem or ""), len(reply.names), played, played > 0 and (terminated or before != after))
+    return TurnFacts(
+        str(reply.problem or ""),
+        len(reply.names),
+        played,
+        played > 0 and (terminated or before != after),
+        info.get("observation_right"),
+        info.get("prediction_right"),
+    )
 
 
 def board_of(env: gymnasium.Env[str, str]) -> str | None:

@@ -13,7 +13,16 @@ from collections.abc import Callable, Sequence
 from ragen_agent.diagnostics.reasoning import reasoning_spans
 from ragen_agent.trajectory import Trajectory
 
-__all__ = ["effective_rate", "invalid_rate", "reasoning_tokens", "repeated_rate", "reply_figures", "reply_tokens"]
+__all__ = [
+    "effective_rate",
+    "invalid_rate",
+    "observation_rate",
+    "prediction_rate",
+    "reasoning_tokens",
+    "repeated_rate",
+    "reply_figures",
+    "reply_tokens",
+]
 
 
 def reply_figures(trajectories: Sequence[Trajectory], piece: Callable[[int], str] | None = None) -> dict[str, float]:
@@ -28,6 +37,8 @@ def reply_figures(trajectories: Sequence[Trajectory], piece: Callable[[int], str
         "repeated_rate": repeated_rate(trajectories),
         "invalid_rate": invalid_rate(trajectories),
         "effective_rate": effective_rate(trajectories),
+        "observation_rate": observation_rate(trajectories),
+        "prediction_rate": prediction_rate(trajectories),
         "reasoning_tokens": None if piece is None else reasoning_tokens(trajectories, piece),
     }
     return {name: figure for name, figure in figures.items() if figure is not None}
@@ -63,6 +74,18 @@ def effective_rate(trajectories: Sequence[Trajectory]) -> float | None:
     """The share of turns that changed the board or ended the game; None where no environment says so."""
     facts = [facts for t in _whole(trajectories) for facts in t.turn_facts]
     return _mean([float(fact.effective) for fact in facts], len(facts))
+
+
+def observation_rate(trajectories: Sequence[Trajectory]) -> float | None:
+    """The share of turns whose reply describes the very board; None where none is asked to."""
+    said = [fact.observation_right for t in _whole(trajectories) for fact in t.turn_facts]
+    return _mean([float(right) for right in said if right is not None], sum(right is not None for right in said))
+
+
+def prediction_rate(trajectories: Sequence[Trajectory]) -> float | None:
+    """The share of turns whose reply predicts the very board after its moves; None where none is asked to."""
+    said = [fact.prediction_right for t in _whole(trajectories) for fact in t.turn_facts]
+    return _mean([float(right) for right in said if right is not None], sum(right is not None for right in said))
 
 
 def _replies(trajectory: Trajectory) -> list[tuple[int, ...]]:

@@ -13,6 +13,7 @@ import numpy as np
 from scipy.stats import binomtest
 
 from ragen_agent.local.agent import Agent, derive, make_env
+from ragen_agent.local.thoughts import thinking
 from ragen_agent.rollout import Instance
 from ragen_agent.token_mdp import Trajectory
 from ragen_gym.envs.turn import TurnEnv
@@ -109,8 +110,9 @@ def scripted_rate(
 def random_reply(env: TurnEnv, rng: np.random.Generator) -> str:
     """As many actions as an answer may hold, each uniform among the names that the game knows."""
     names = env.action_names
-    answer = " || ".join(names[int(i)] for i in rng.integers(len(names), size=env.max_actions_per_turn))
-    return ("<think></think>" if env.think else "") + f"<answer>{answer}</answer>"
+    actions = [int(action) for action in rng.integers(len(names), size=env.max_actions_per_turn)]
+    answer = " || ".join(names[action] for action in actions)
+    return f"{thinking(env, 'none', actions)}<answer>{answer}</answer>"
 
 
 def optimal_rate(env: TurnEnv, instances: list[Instance]) -> Rate:

@@ -77,12 +77,30 @@ WORDS = {
 def thinking(env: TurnEnv, thought: str, actions: Sequence[int] = ()) -> str:
     """The thought in its tags, or nothing in an environment without thinking.
 
+    Where the environment asks for the board, the true one stands before the thought, and after it the one that the
+    actions lead to if every move goes where it is meant to.
+
     Raises:
         ValueError: there is no such thought.
     """
     if thought not in THOUGHTS:
         raise ValueError(f"demonstrations.thought is {thought!r}; choose one of {', '.join(THOUGHTS)}.")
-    return f"<think>{THOUGHTS[thought](env, actions)}</think>" if env.think else ""
+    if not env.think:
+        return ""
+    seen = f"<observation>\n{env.board}\n</observation>" if env.grounding else ""
+    expected = f"<prediction>\n{_expected(env, actions)}\n</prediction>" if env.world_modelling else ""
+    return f"<think>{seen}{THOUGHTS[thought](env, actions)}{expected}</think>"
+
+
+def _expected(env: TurnEnv, actions: Sequence[int]) -> str:
+    """The board after the actions, as text."""
+    game = env.game
+    board, state = env.env.state
+    cells, integers = bytearray(board), list(state)
+    for action in actions:
+        if game.rule(cells, integers, action, 0.0, game.params)[1] != PLAYING:
+            break
+    return game.formatter(env.env.vocabulary, env.env.text_format)(cells)
 
 
 def _deed(env: TurnEnv, before: bytes, after: bytes, outcome: int) -> str:

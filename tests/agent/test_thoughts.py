@@ -7,12 +7,15 @@ import re
 import numpy as np
 import pytest
 
+from ragen_agent import Trajectory
 from ragen_agent.config import Config, Demonstrations, with_settings
+from ragen_agent.diagnostics.replies import reply_figures
 from ragen_agent.local.agent import Agent, make_env
 from ragen_agent.local.demonstrations import demonstrate, plan, reply_ids, scripted_reply
 from ragen_agent.local.imitation import parts, show
 from ragen_agent.local.thoughts import thinking
 from ragen_agent.local.tokenizer import reading_only
+from ragen_agent.rollout import Instance
 from ragen_gym.envs.turn import TurnEnv, make_turn
 
 
@@ -84,3 +87,30 @@ def test_the_parts_of_the_demonstrations_are_what_is_shown(monkeypatch: pytest.M
     again = [t.to_dict() for part in found for t in demonstrate(process, part.instances, part.how, part.seed)]
     assert again == [t.to_dict() for t in show(config, agent, config.demonstrations, quiet())]
     assert all(re.search("<think>[a-z ]+</think>", m["content"]) for t in again for m in t["messages"][2:3])
+
+
+@pytest.mark.parametrize("game", ["FrozenLake", "Sokoban"])
+def test_demonstrated_boards_are_true_and_paid_for(game: str) -> None:
+    """Where the moves go where they are meant to, the demonstrator sees and foresees every board."""
+    style = {"grounding": True, "world_modelling": True, "state_reward": 0.5}
+    turns = {**style, "max_tokens_per_turn": 400, "max_tokens_per_episode": 4000}
+    knobs = {"success_rate": 1.0} if game == "FrozenLake" else {}
+    config = with_settings(Config(), {"game": game, "knobs": knobs, "turns": turns})
+    agent = Agent.build(config)
+    instances = [Instance(seed, seed) for seed in range(12)]
+    shown = demonstrate(agent.processes("train", 1)[0], instances, config.demonstrations, 0)
+    figures = reply_figures(shown)
+    assert (figures["observation_rate"], figures["prediction_rate"], figures["invalid_rate"]) == (1, 1, 0)
+    assert not set(reading_only(agent.tokenizer)) & {token for t in shown for token in t.ids[t.sampled].tolist()}
+    again = Trajectory.from_dict(shown[0].to_dict())
+    assert again.turn_facts == shown[0].turn_facts
+
+
+def test_on_ice_the_foreseen_board_is_often_another() -> None:
+    turns = {"world_modelling": True, "state_reward": 1.0, "max_tokens_per_turn": 400}
+    config = with_settings(Config(), {"game": "FrozenLake", "knobs": {"success_rate": 0.4}, "turns": turns})
+    process = Agent.build(config).processes("train", 1)[0]
+    shown = demonstrate(process, [Instance(seed, seed) for seed in range(40)], config.demonstrations, 0)
+    figures = reply_figures(shown)
+    assert 0.1 < figures["prediction_rate"] < 0.9
+    assert "observation_rate" not in figures
