@@ -26,6 +26,7 @@ COMMANDS = (
     "ragen_agent.experiments.command",
     "ragen_agent.openrlhf.data_command",
     "ragen_agent.openrlhf.doctor_command",
+    "ragen_agent.sft.command",
     "ragen_agent.report.command",
 )
 
