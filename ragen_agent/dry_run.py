@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 __all__ = ["command_line", "dry_run"]
 
 GPU_GIB = 80.0  # of a GPU where no recipe says it
-SECRETS = ("--logger.wandb.key",)
 
 
 def dry_run(
@@ -70,7 +69,9 @@ def dry_run(
     _title(console, "Arithmetic")
     for sentence in words(config, settings):
         _say(console, f"- {sentence}")
-    if settings and not _on_cpu(settings):
+    if settings and _on_cpu(settings):
+        _say(console, "- There is no CUDA here: each of these GPUs stands for a share of the CPU.")
+    elif settings:
         _memory(console, config, settings, recipe)
     if recipe:
         _title(console, f"Recipe {recipe.name}: {recipe.seen}")
@@ -109,17 +110,13 @@ def _on_cpu(settings: OpenRLHF) -> bool:
 
 
 def _shown(told: Sequence[str], extra: Sequence[str]) -> str:
-    """The command line, a flag a line, without secrets."""
+    """The command line, a flag a line."""
     lines: list[str] = []
-    hidden = False
     for word in told:
         if word.startswith("--"):
             lines.append(word)
-            hidden = word in SECRETS
-        elif word:
-            lines[-1] += " " + ("..." if hidden else shlex.quote(word))
         else:
-            lines[-1] += " ''"
+            lines[-1] += f" {shlex.quote(word)}"
     text = " \\\n  ".join([f"python -m {MODULE}", *lines])
     passed = f"Passed on as given: {shlex.join(extra)}\n" if extra else ""
     return (
