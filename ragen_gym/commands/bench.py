@@ -148,6 +148,8 @@ def _tell(suite: Suite, agent: ReplyAgent | StepAgent, arguments: argparse.Names
         print(f"ragen-gym: {outcome.stopped}; the same command goes on.", file=sys.stderr)
     records = folder.records()
     if records:
+        if sys.stderr.isatty():  # the first time, what plays at random is compiled
+            print("ragen-gym: scoring, between random and optimal play of the same levels", file=sys.stderr)
         summary = score(suite, records, agent.name)
         folder.write_summary(summary)
         if arguments.json:

@@ -116,7 +116,7 @@ class Gate:
         length = headers.get(b"content-length", b"")
         if length.isdigit() and int(length[:20]) > most:
             raise Refusal("body_too_large", f"a request's body may have {most} bytes.")
-        body = b""
+        body = bytearray()  # which grows in place, however small the pieces are
         try:
             async with asyncio.timeout(_BODY_SECONDS):
                 while True:
@@ -130,7 +130,7 @@ class Gate:
                         break
         except TimeoutError:
             raise Refusal("timeout", f"the request's body did not arrive in {_BODY_SECONDS:g} seconds.") from None
-        first: Message | None = {"type": "http.request", "body": body, "more_body": False}
+        first: Message | None = {"type": "http.request", "body": bytes(body), "more_body": False}
 
         async def replay() -> Message:
             nonlocal first
