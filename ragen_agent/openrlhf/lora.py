@@ -52,7 +52,12 @@ def send_merged(trainer: Any, model: PeftModel) -> None:
 
 
 def save_merged(model: PeftModel, tokenizer: Any, folder: Path) -> None:
-    """Writes the model with its adapters merged in, in Hugging Face format; the model has none afterwards."""
+    """Writes the model with its adapters merged in, in Hugging Face format; the model has none afterwards.
+
+    Of the processes that train it together only the first writes.
+    """
+    if torch.distributed.is_initialized() and torch.distributed.get_rank():
+        return
     plain: Any = model
     plain.merge_and_unload().save_pretrained(folder)
     tokenizer.save_pretrained(folder)

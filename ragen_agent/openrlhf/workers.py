@@ -29,6 +29,11 @@ __all__ = ["CpuPlayers", "Critic", "Players", "Policy", "Reference"]
 BATCHED = 8192  # tokens that vLLM reads at a time on a CPU, at least one prompt
 
 
+def _adapted() -> bool:
+    """Whether the policy has LoRA adapters. A function of its own: Ray would take `torch.….config` with an actor."""
+    return Workers.here().config.lora.rank > 0
+
+
 def _forbid(model: nn.Module, run: Workers) -> None:
     """Adds `SUPPRESSED` to the logits of the forbidden ids in every forward pass of `model`."""
     if not run.forbidden:
@@ -51,9 +56,8 @@ class Policy(PolicyModelActor.__ray_metadata__.modified_class):  # type: ignore[
     def init_model_from_pretrained(self, strategy: Any, *args: Any, **kwargs: Any) -> None:
         """As OpenRLHF, then forbids ids and keeps rows without a sampled token out of the means."""
         super().init_model_from_pretrained(strategy, *args, **kwargs)
-        run = Workers.here()
-        _forbid(self.actor.model.module, run)
-        if run.config.lora.rank:
+        _forbid(self.actor.model.module, Workers.here())
+        if _adapted():
             send_merged(self.trainer, self.actor.model.module)
         step = self.trainer.training_step
 
@@ -68,9 +72,9 @@ class Policy(PolicyModelActor.__ray_metadata__.modified_class):  # type: ignore[
 
     def save_model(self) -> None:
         """As OpenRLHF; of a model with LoRA adapters the whole, not the adapters alone."""
-        if not Workers.here().config.lora.rank:
+        if not _adapted():
             super().save_model()
-        elif torch.distributed.get_rank() == 0:
+        else:
             save_merged(self.actor.model.module, self.tokenizer, Path(self.strategy.args.ckpt.output_dir))
 
     def seed_minibatches(self, seed: int) -> None:
