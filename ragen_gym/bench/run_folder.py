@@ -3,7 +3,7 @@
     run.json         the suite and its hash, the agent and its settings, hashes of the prompts, and one entry for each
                      session that played: when, with which versions, rollouts, limits and prices
     episodes.jsonl   one `EpisodeRecord` a line, in the order in which they ended; only ever added to
-    summary.json     the scores
+    summary.json     the scores, from the end of a session to the begin of the next one that plays
 
 An episode's line is handed to the operating system in one write as soon as the episode ends, so that a killed process
 loses no more than the episodes in play. Every two seconds, and at the end, the file is also forced onto the disk, so
@@ -118,6 +118,7 @@ class RunFolder:
         info["sessions"].append(dict(session))
         self.path.mkdir(parents=True, exist_ok=True)
         write_whole(self._run, json.dumps(info, indent=2, ensure_ascii=False) + "\n")
+        self.summary.unlink(missing_ok=True)  # should this session be cut short, it would be of other episodes
         return len(info["sessions"]) - 1
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:

@@ -429,6 +429,22 @@ def test_a_field_of_another_type_is_no_record(name: str, wrong: Any, tmp_path: P
         EpisodeRecord.from_dict(record)
 
 
+def test_no_summary_outlives_the_episodes_it_is_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A session that is cut short leaves no score of other episodes behind, and the run holds."""
+    monkeypatch.chdir(tmp_path)
+    arguments = ["bench", "run", "--suite", "smoke", "--split", "bandit", "--agent", "random", "--out", "run"]
+    assert main(arguments) == 0
+    assert Path("run/summary.json").is_file()
+    assert main(arguments) == 0  # there was nothing to play
+    assert Path("run/summary.json").is_file()
+    outcome = run_suite(SMOKE, make_agent("random"), "run", Request(splits=("bandit",), rollouts=2))
+    assert outcome.played == 8
+    assert not Path("run/summary.json").exists()
+    assert main(["bench", "verify", "run"]) == 0
+    assert main(["bench", "score", "run", "--write"]) == 0
+    assert json.loads(Path("run/summary.json").read_text())["splits"]["bandit"]["success"]["n"] == 16
+
+
 def test_a_torn_line_longer_than_a_block_is_cut_off(tmp_path: Path) -> None:
     path = tmp_path / "episodes.jsonl"
     with EpisodeLog(path) as log:
