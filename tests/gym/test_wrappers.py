@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers import vector as stock
 
 import ragen_gym  # noqa: F401  (registers the ids)
 from ragen_gym.registry import TABLE
@@ -94,3 +96,34 @@ def test_views_stack() -> None:
 def test_the_wrong_observation_is_refused(wrapper: Any, observation: str, wanted: str) -> None:
     with pytest.raises(ValueError, match=wanted):
         wrapper(gymnasium.make("ragen/FrozenLake-v0", observation=observation))
+
+
+STOCK: dict[str, Callable[[Any], Any]] = {
+    "ClipReward": lambda envs: stock.ClipReward(envs, 0.0, 0.5),
+    "NormalizeReward": stock.NormalizeReward,
+    "RecordEpisodeStatistics": stock.RecordEpisodeStatistics,
+    "FlattenObservation": stock.FlattenObservation,
+    "DtypeObservation": lambda envs: stock.DtypeObservation(envs, np.float32),
+    "NormalizeObservation": stock.NormalizeObservation,
+    "ReshapeObservation": lambda envs: stock.ReshapeObservation(envs, (2, 8)),
+    "TransformAction": lambda envs: stock.TransformAction(envs, lambda actions: 3 - actions),
+}
+
+
+@pytest.mark.parametrize("name", STOCK)
+def test_gymnasiums_wrappers_give_what_they_give_around_its_own_loop(name: str) -> None:
+    """In mode NextStep, which they ask for; 30 steps hold several episodes."""
+    kinds: tuple[dict[str, Any], ...] = ({}, {"vectorization_mode": "sync"})
+    ours, loop = (
+        STOCK[name](gymnasium.make_vec("ragen/FrozenLake-v0", 3, observation="grid", **kind)) for kind in kinds
+    )
+    assert ours.single_observation_space == loop.single_observation_space
+    np.testing.assert_array_equal(ours.reset(seed=4)[0], loop.reset(seed=4)[0])
+    ended = 0
+    for step in range(30):
+        actions = np.array([step % 4, 1, 2])
+        mine, theirs = ours.step(actions), loop.step(actions)
+        for one, other in zip(mine[:4], theirs[:4], strict=True):
+            np.testing.assert_allclose(one, other)
+        ended += int((mine[2] | mine[3]).sum())
+    assert ended > 3
