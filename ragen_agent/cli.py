@@ -60,6 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code: int = options.run(options)
         return code
     except _refusals() as error:
+        if isinstance(error, ImportError) and error.name:  # not one of ours, which say what to install: a defect
+            raise
         print(f"ragen-agent: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

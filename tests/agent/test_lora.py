@@ -6,6 +6,7 @@ import copy
 import io
 import json
 import shutil
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -249,3 +250,13 @@ def test_auto_takes_the_cpu_and_float32_where_there_is_no_gpu(tmp_path: Path, mo
     if not torch.backends.cuda.is_built():
         with pytest.raises(ValueError, match="'cuda' cannot be used"):
             place(large)
+
+
+def test_a_missing_peft_is_said_with_its_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "peft", None)  # as Python does where a module cannot be imported
+    with pytest.raises(ImportError, match=r"pip install 'ragen-gym\[sft\]'"):
+        Agent.build(configure())
+    words = ["train", "--game", "Bandit", "--set", "lora.rank=4", "--out", str(tmp_path / "run")]
+    assert main(words) == 2
+    assert not (tmp_path / "run").exists()
+    assert Agent.build(configure({"lora": {"rank": 0}})).model is not None
