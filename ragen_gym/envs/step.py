@@ -11,7 +11,7 @@ from gymnasium import spaces
 from gymnasium.error import ResetNeeded
 
 from ragen_gym.envs.episodes import DRAWS, Episode, Episodes, draws
-from ragen_gym.games.game import SUCCESS, Game, Solution
+from ragen_gym.games.game import SUCCESS, Game, Solution, listed
 from ragen_gym.levels import Level, check_split
 from ragen_gym.registry import Row, build_game, find
 from ragen_gym.text import TEXT_FORMATS, TextFormat, Vocabulary
@@ -98,14 +98,17 @@ class StepEnv(gymnasium.Env[Any, int]):
         self.tile_size = tile_size
         self._observe = {"text": self._write, "grid": self._grid, "rgb": self._pixels}[observation]
         self._levels = None if levels is None else self.game.fixed_boards(levels, split)
-        self._rule, self._params = self.game.rule, self.game.params
+        self._rule = self.game.rule
         self._stage = self._open_stage()
-        self._stochastic, self._action_mask = self.game.stochastic, self.game.action_mask
+        # What a step needs and no episode changes, in one look-up: `self._rule(...)` of what is no method is slow.
+        params, mask = listed(self.game.params), self.game.masker()
+        self._parts = self._rule, params, self._observe, mask, self.game.stochastic
         self._actions = len(self.game.Action)
+        #: How many actions there are to choose from now: none before an episode and after its end.
+        self._allowed = 0
         self.action_space: spaces.Discrete[Any] = spaces.Discrete(self._actions)
         self.observation_space = self._space()
         self._episodes: Episodes | None = None
-        self._over = True
         self._solution: Solution | None = None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -115,14 +118,12 @@ class StepEnv(gymnasium.Env[Any, int]):
             seed = int(self.np_random.integers(2**63)) if seed is None else seed
             self._episodes = Episodes(self.game, seed, self.split, self._levels)
         episode = self._episodes.take() if not options else self._chosen(self._episodes, options)
-        self._start, self._state, self._level_id, self._noise_key, self._draws = episode
-        self._drawn, self._over, self._solution = DRAWS, False, None
+        self._start, state, level_id, self._noise_key, self._draws = episode
+        self._state, self._level_id, self._drawn, self._solution = state, level_id, DRAWS, None
+        self._allowed = self._actions
         board = self._board = bytearray(self._start)
-        return self._observe(board), {
-            "level_id": self._level_id,
-            "action_mask": self._action_mask(board, self._state),
-            "success": False,
-        }
+        _, _, observe, mask, _ = self._parts
+        return observe(board), {"level_id": level_id, "action_mask": mask(board, state), "success": False}
 
     def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Play one move.
@@ -131,29 +132,23 @@ class StepEnv(gymnasium.Env[Any, int]):
             gymnasium.error.ResetNeeded: the episode is over, or none was started.
             ValueError: the action is not one of the game's.
         """
-        if self._over:
-            raise ResetNeeded("the episode is over, or none was started: call reset() before step().")
-        if action.__class__ is not int:
-            action = self._integer(action)
-        if not 0 <= action < self._actions:
-            raise ValueError(self._bad_action(action))
+        if action.__class__ is not int or not 0 <= action < self._allowed:
+            action = self._checked(action)
+        rule, params, observe, mask, stochastic = self._parts
         board, state = self._board, self._state
         u = 0.0
-        if self._stochastic:
-            u = self._draws.pop() if self._draws else self._draw()
-        reward, outcome = self._rule(board, state, action, u, self._params)
+        if stochastic:
+            draws = self._draws
+            u = draws.pop() if draws else self._draw()
+        reward, outcome = rule(board, state, action, u, params)
         if outcome:
-            self._over = True
+            self._allowed = 0
         return (
-            self._observe(board),
+            observe(board),
             reward,
             outcome > 0,
             False,
-            {
-                "level_id": self._level_id,
-                "action_mask": self._action_mask(board, state),
-                "success": outcome == SUCCESS,
-            },
+            {"level_id": self._level_id, "action_mask": mask(board, state), "success": outcome == SUCCESS},
         )
 
     def render(self) -> Any:
@@ -253,9 +248,12 @@ class StepEnv(gymnasium.Env[Any, int]):
             self._observe = stage.watching(self._observe)
         return stage
 
-    def _integer(self, action: Any) -> int:
+    def _checked(self, action: Any) -> int:
+        """An action that is not an ``int`` in range as one that is; errors as of `step`."""
+        if not self._allowed:
+            raise ResetNeeded("the episode is over, or none was started: call reset() before step().")
         number = np.asarray(action)
-        if number.ndim or number.dtype.kind not in "iu":
+        if number.ndim or number.dtype.kind not in "iu" or not 0 <= number < self._allowed:
             raise ValueError(self._bad_action(action))
         return int(action)
 

@@ -125,6 +125,22 @@ def test_seeds_are_far_apart() -> None:
     assert len(set(boards)) > 595
 
 
+@pytest.mark.parametrize("name", ["FrozenLake", "Sokoban", "Bandit"])
+def test_every_mask_is_an_array_of_its_own(name: str) -> None:
+    env, kept, told = StepEnv(name), [], []
+    for seed in range(200):
+        for begin in (True, False):
+            info = env.reset(seed=seed)[1] if begin else env.step(seed % 2)[4]
+            kept.append(info["action_mask"])
+            told.append(env.game.action_mask(*env.state).tolist())
+    assert [mask.tolist() for mask in kept] == told
+    for i, mask in enumerate(kept):
+        assert (mask.dtype, mask.flags.writeable) == (np.int8, True)
+        mask[:] = i % 100
+    assert [set(mask.tolist()) for mask in kept] == [{i % 100} for i in range(len(kept))]
+    assert env.reset(seed=0)[1]["action_mask"].tolist() == told[0]
+
+
 @pytest.mark.parametrize(
     ("name", "knobs", "level", "actions", "mask"),
     [

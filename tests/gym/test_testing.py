@@ -214,7 +214,7 @@ def test_check_game_says_that_a_knob_is_none() -> None:
 
 class TakesAnother(StepEnv):
     def step(self, action: int) -> Any:
-        if self._over:
+        if not self._allowed:
             self.reset()
         return super().step(action)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import InitVar, dataclass
 from functools import cached_property
 from typing import Any, ClassVar
@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ragen_gym.games.frozen_lake import rules
-from ragen_gym.games.game import Board, Boards, Solution, check_number
+from ragen_gym.games.game import Board, Boards, Solution, check_number, spare_masks
 from ragen_gym.games.grid import GridGame
 from ragen_gym.seeding import Stream
 from ragen_gym.text import Vocabulary
@@ -111,16 +111,25 @@ class FrozenLake(GridGame):
         return player_cells(boards)
 
     @cached_property
-    def _masks(self) -> list[npt.NDArray[np.int8]]:
-        masks = np.array(
-            [[rules.legal(b"", [cell], self.params) >> a & 1 for a in self.Action] for cell in range(self.cells)],
-            np.int8,
-        )
-        return list(masks)
+    def _masks(self) -> npt.NDArray[np.int8]:
+        """The mask of each cell, int8 (cells, actions)."""
+        bits = np.array([rules.legal(b"", [cell], self.params) for cell in range(self.cells)])
+        return (bits[:, None] >> np.arange(len(self.Action)) & 1).astype(np.int8)
 
     def action_mask(self, board: Board, state: Sequence[int]) -> npt.NDArray[np.int8]:
         """1 for the actions that can move the player."""
-        return self._masks[state[0]].copy()
+        mask: npt.NDArray[np.int8] = self._masks[state[0]].copy()
+        return mask
+
+    def masker(self) -> Callable[[Board, Sequence[int]], npt.NDArray[np.int8]]:
+        """`action_mask` as a function."""
+        spares, make = spare_masks(self._masks)
+
+        def mask(board: Board, state: Sequence[int]) -> npt.NDArray[np.int8]:
+            spare = spares[state[0]]
+            return spare.pop() if spare else make(state[0])
+
+        return mask
 
     def solve(self, board: Board) -> Solution:
         """Exact play by dynamic programming over the actions left."""
