@@ -23,7 +23,8 @@ examples:
   ragen-agent report runs/FrozenLake-grpo-seed0
   ragen-agent report runs/seed0 runs/seed1 runs/seed2 --out seeds.html
   ragen-agent report runs/starpo-s runs/starpo --out comparison.html --force
-  ragen-agent report runs/seed0 runs/seed1 --json"""
+  ragen-agent report runs/seed0 runs/seed1 --json
+  ragen-agent report runs/seed0 runs/seed1 --tensorboard && tensorboard --logdir runs"""
 
 _WATCH = """\
 Shows a run in the terminal while it goes on: how far it is, its rates between random and optimal play, its figures as
@@ -50,6 +51,11 @@ def add(commands: Any) -> None:
         "--smooth", type=float, default=0.25, metavar="W", help="weight of a new value in the average (default 0.25)"
     )
     report.add_argument("--json", action="store_true", help="print what the page says as JSON, and write no page")
+    report.add_argument(
+        "--tensorboard",
+        action="store_true",
+        help="write no page, but each run's figures as event files into tensorboard/ in its folder",
+    )
     watch = _command(commands, "watch", "show a run in the terminal while it goes on", _WATCH, _WATCH_EXAMPLES, _watch)
     watch.add_argument("run_folder", type=Path, metavar="RUN", help="the folder of a run, which may still be empty")
     watch.add_argument("--every", type=float, default=1.0, metavar="S", help="seconds between two looks (default 1)")
@@ -76,6 +82,8 @@ def _report(options: argparse.Namespace) -> int:
     out = options.out or options.runs[0] / "report.html"
     if options.megabytes <= 0:
         raise ValueError(f"--megabytes is {options.megabytes:g}; it must be above 0.")
+    if options.tensorboard:
+        return _events(options.runs)
     if not options.json:
         check_free(out, options.force)
     runs = load_runs(options.runs)
@@ -104,6 +112,15 @@ def _report(options: argparse.Namespace) -> int:
     text = page(runs, megabytes=options.megabytes, weight=options.smooth, progress=_Progress())
     write_new(out, text.encode("utf-8", "surrogatepass"), force=True)
     Console(highlight=False).print(f"{out}: {len(runs)} run{'s' * (len(runs) != 1)}", markup=False, soft_wrap=True)
+    return 0
+
+
+def _events(paths: list[Path]) -> int:
+    from ragen_agent.local.run_folder import RunFolder
+    from ragen_agent.report.events import write_events
+
+    for path in paths:
+        print(write_events(RunFolder.reopen(path)[0]))
     return 0
 
 

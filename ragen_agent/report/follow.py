@@ -112,8 +112,8 @@ class Follower:
         if self._config is None and (path / "config.toml").is_file():
             self._config = RunFolder.reopen(path)[1]
         metrics = [*self._metrics.read()]
-        if len(metrics) != self._signs[0]:
-            self._signs = len(metrics), first_signs(metrics)
+        done, known = self._signs if self._signs[0] <= len(metrics) else (0, [])
+        self._signs = len(metrics), first_signs(metrics, known, done)
         rates = self.folder.read_summary()
         distributed = (path / "openrlhf.toml").is_file()
         phase = _phase(self._config, rates, len(metrics), self.folder.warm.is_dir(), distributed)

@@ -1,8 +1,8 @@
-"""Pictures of a report for the documentation: ``python -m ragen_agent.report.pictures renders --runs runs/pictures``.
+"""Pictures of a report for the documentation: ``python -m ragen_agent.report.pictures renders [RUN ...]``.
 
-Two seeds of StarPO-S and of vanilla StarPO learn FrozenLake, some five minutes each on one core; runs that lie in the
-folder from an earlier call are used as they are. The page is photographed in Chromium through Playwright, which the
-extra ``test`` brings.
+The page of these runs is photographed in Chromium through Playwright, which the extra ``test`` brings. Where none are
+named, two seeds of StarPO-S and of vanilla StarPO learn FrozenLake in ``runs/pictures``, some five minutes each on one
+core; what is there from an earlier call is used or gone on with.
 """
 
 from __future__ import annotations
@@ -78,10 +78,10 @@ def main(arguments: Sequence[str]) -> int:
 
     parser = argparse.ArgumentParser(prog="python -m ragen_agent.report.pictures", description=__doc__)
     parser.add_argument("out", nargs="?", type=Path, default=Path("renders"), metavar="DIR", help="for the pictures")
-    parser.add_argument("--runs", type=Path, default=Path("runs/pictures"), metavar="DIR", help="for the runs")
+    parser.add_argument("runs", nargs="*", type=Path, metavar="RUN", help="folders of runs (default: plays its own)")
     options = parser.parse_args(arguments)
     executable = next(filter(None, map(shutil.which, BROWSERS)), None)
-    runs = load_runs(play(options.runs))
+    runs = load_runs(options.runs or play(Path("runs/pictures")))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "report.html"
         path.write_bytes(page(runs).encode("utf-8", "surrogatepass"))

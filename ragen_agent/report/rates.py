@@ -135,7 +135,7 @@ def _against(first: Group, other: Group) -> list[str]:
     ends = first.rates("after"), other.rates("after")
     if not all(ends) or first.runs[0].config.game != other.runs[0].config.game:
         return []
-    return [f"{other.name} against {first.name}, after reinforcement: {_gain(ends[1], ends[0], 'the difference')}"]
+    return [f"{other.name} against {first.name}, after reinforcement. {_gain(ends[1], ends[0], 'the difference')}"]
 
 
 def _gain(over: Mapping[int, Mapping[str, Any]], under: Mapping[int, Mapping[str, Any]], what: str) -> str:
@@ -152,7 +152,8 @@ def _gain(over: Mapping[int, Mapping[str, Any]], under: Mapping[int, Mapping[str
     verdict = "do not overlap" if apart else "overlap"
     return (
         f"{what[0].upper()}{what[1:]} is {_points(one.rate - two.rate)} points, and the intervals over levels {verdict}"
-        "; one seed says nothing of how seeds differ."
+        + ("; one seed says" if one.seeds == two.seeds == 1 else ", but what has other seeds says")
+        + " nothing of how seeds differ."
     )
 
 

@@ -88,10 +88,16 @@ def _load(path: Path, name: str) -> Run:
     return Run(name, folder, config, flat(settings), folder.read_summary(), metrics, first_signs(metrics))
 
 
-def first_signs(metrics: Sequence[Mapping[str, Any]]) -> list[Sign]:
-    """Each sign of the Echo Trap where it was first seen, in the order of their iterations."""
-    seen: dict[str, Sign] = {}
-    for end in range(1, len(metrics) + 1):
+def first_signs(metrics: Sequence[Mapping[str, Any]], known: Sequence[Sign] = (), done: int = 0) -> list[Sign]:
+    """Each sign of the Echo Trap where it was first seen, in the order of their iterations.
+
+    Args:
+        metrics: `metrics.jsonl`.
+        known: what was found in its first `done` records, which are not looked at again.
+        done: see `known`.
+    """
+    seen = {sign.name: sign for sign in known}
+    for end in range(done + 1, len(metrics) + 1):
         for sign in signs_at(metrics[:end]):
             seen.setdefault(sign.name, sign)
     return list(seen.values())
