@@ -51,10 +51,10 @@ class Picture:
     def counts(self) -> str:
         """One sentence."""
         t = self.trajectory
-        rewards = ", ".join(f"{reward:g}" for reward in t.turn_rewards)
+        rewards, turns = ", ".join(f"{reward:g}" for reward in t.turn_rewards), len(t.turn_rewards)
         return (
-            f"{len(t.ids)} tokens, {int(t.sampled.sum())} of them sampled, in {len(t.turn_rewards)} turns with the "
-            f"rewards {rewards}; {'solved' if t.success else 'not solved'}."
+            f"{len(t.ids)} tokens, {int(t.sampled.sum())} of them sampled, in {turns} turn{'s' * (turns > 1)} "
+            f"(reward {rewards}); {'solved' if t.success else 'not solved'}."
         )
 
 
