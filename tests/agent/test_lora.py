@@ -35,12 +35,12 @@ pytest.importorskip("peft", reason="LoRA needs the extra sft")
 
 from ragen_agent.local.lora import adapt, load_policy, load_trained, merge, trained
 
+TRAINING = {"algo": "ppo", "starpo_s": False, "iterations": 3, "groups": 2, "members": 4, "learning_rate": 1e-2}
 TINY = {
     "game": "Bandit",
     "small_model": {"hidden": 32, "layers": 2, "feed_forward": 32},
-    "demonstrations": {"episodes": 640},
-    "warm_start": {"batch": 8},
-    "training": {"iterations": 4, "groups": 4, "members": 4, "minibatch": 8, "learning_rate": 1e-2},
+    "demonstrations": {"episodes": 96},
+    "training": TRAINING,
     "evaluation": {"levels": 12},
     "lora": {"rank": 4, "alpha": 8.0},
 }
@@ -106,7 +106,7 @@ def test_an_adapter_depends_on_its_seed_alone_and_not_on_the_global_state() -> N
 
 
 def test_an_iteration_changes_nothing_but_the_adapter(tmp_path: Path) -> None:
-    settings = {"algo": "ppo", "starpo_s": False, "kl_kind": "k2", "kl_place": "loss", "minibatch": 64}
+    settings = {"kl_kind": "k2", "kl_place": "loss", "minibatch": 64}
     config = configure({"training": settings})
     folder = RunFolder.create(tmp_path / "run", config)
     agent = Agent.build(config)
@@ -136,7 +136,7 @@ def test_an_iteration_changes_nothing_but_the_adapter(tmp_path: Path) -> None:
 
 
 def test_a_resumed_run_equals_an_unbroken_one(tmp_path: Path) -> None:
-    config = configure({"training": {"algo": "ppo", "starpo_s": False}})
+    config = configure()
     folder = RunFolder.create(tmp_path / "whole", config)
     run = training.Run(config, folder, quiet())
     run.warm_start()
@@ -177,6 +177,9 @@ def test_a_run_ends_in_a_checkpoint_that_anything_reads(tmp_path: Path, capsys: 
     assert main(["eval", str(folder.path), "--json", str(rates)]) == 0
     assert json.loads(rates.read_text())["model"] == summary["after"]
     merged_model = load_checkpoint(folder.checkpoint)[0]
+    state = folder.load_state()
+    assert state is not None
+    assert all(value.any() for value in state["model"].values()), "it has learned"
     ids = torch.arange(30)[None]
     base = load_checkpoint(folder.warm)[0]
     served = PeftModel.from_pretrained(base, str(folder.adapter))
@@ -220,7 +223,7 @@ def test_weights_in_bfloat16_learn_in_float32(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("rank", [0, 4])
 def test_a_run_in_bfloat16_resumes(rank: int, tmp_path: Path) -> None:
-    config = configure({"dtype": "bfloat16", "lora": {"rank": rank}, "training": {"algo": "ppo", "starpo_s": False}})
+    config = configure({"dtype": "bfloat16", "lora": {"rank": rank}})
     run = training.Run(config, RunFolder.create(tmp_path / "whole", config), quiet())
     run.warm_start()
     assert run.agent.model.dtype == torch.bfloat16
