@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -82,6 +83,17 @@ def test_the_checkpoint_is_a_whole_model(tmp_path: Path) -> None:
     save_merged(model, Tokenizer(), tmp_path / "model")
     loaded = Qwen2ForCausalLM.from_pretrained(tmp_path / "model", dtype=torch.float32).eval()
     torch.testing.assert_close(loaded(IDS).logits, said, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.skipif(find_spec("openrlhf") is None, reason="OpenRLHF is not installed")
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("name", ["Policy", "Reference", "Critic", "Players", "CpuPlayers"])
+def test_ray_can_pickle_an_actor(name: str) -> None:
+    """It takes along every module of torch whose names the code spells, and those that hold settings it cannot."""
+    import_module("torch.distributed.config")
+    cloudpickle = import_module("ray.cloudpickle")
+    actor = getattr(import_module("ragen_agent.openrlhf.workers"), name)
+    assert cloudpickle.dumps(actor.__ray_metadata__.modified_class)
 
 
 @pytest.mark.skipif(find_spec("openrlhf") is None, reason="OpenRLHF is not installed")
