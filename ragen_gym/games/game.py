@@ -88,7 +88,7 @@ def spare_masks(
     spares: list[list[npt.NDArray[np.int8]]] = [[] for _ in masks]
 
     def make(index: int) -> npt.NDArray[np.int8]:
-        spares[index].extend(np.tile(masks[index], (_SPARE_MASKS, 1)))
+        spares[index].extend(masks[index : index + 1].repeat(_SPARE_MASKS, 0))
         return spares[index].pop()
 
     return spares, make
