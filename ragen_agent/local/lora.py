@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
 
 from ragen_agent.config import Lora
 
@@ -51,7 +52,7 @@ def check_targets(model: PreTrainedModel, settings: Lora) -> None:
     if not settings.rank:
         return
     peft_library()
-    linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear | Conv1D)]
     for target in settings.targets:
         if target != ALL_LINEAR and not any(name == target or name.endswith(f".{target}") for name in linear):
             known = ", ".join(sorted({name.rsplit(".", 1)[-1] for name in linear}))
@@ -73,6 +74,7 @@ def adapt(model: PreTrainedModel, settings: Lora, seed: int) -> PeftModel:
         lora_alpha=settings.alpha,
         target_modules=ALL_LINEAR if settings.targets == [ALL_LINEAR] else list(settings.targets),
         lora_dropout=0.0,
+        fan_in_fan_out=any(isinstance(module, Conv1D) for module in model.modules()),  # GPT-2 and its like
         task_type="CAUSAL_LM",
     )
     model.zero_grad(set_to_none=True)  # of a warm start: frozen, they would count in the norm of every later gradient

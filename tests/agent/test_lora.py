@@ -7,7 +7,7 @@ import io
 import json
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 from rich.console import Console
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerBase
 
 from ragen_agent.cli import main
 from ragen_agent.config import Config, Lora, merged, with_settings
@@ -263,3 +264,39 @@ def test_a_missing_peft_is_said_with_its_extra(monkeypatch: pytest.MonkeyPatch, 
     assert main(words) == 2
     assert not (tmp_path / "run").exists()
     assert Agent.build(configure({"lora": {"rank": 0}})).model is not None
+
+
+SHAPE = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+FAMILIES = {
+    "llama": {**SHAPE, "num_key_value_heads": 1},
+    "mistral": {**SHAPE, "num_key_value_heads": 1},
+    "qwen3": {**SHAPE, "num_key_value_heads": 1, "head_dim": 16},
+    "gemma2": {**SHAPE, "num_key_value_heads": 1, "head_dim": 16},
+    "gpt_neox": SHAPE,
+    "gpt2": {"n_embd": 32, "n_layer": 1, "n_head": 2},
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_any_family_with_a_chat_template_learns_by_an_adapter(
+    family: str, tmp_path: Path, make_tokenizer: Callable[[str, str], PreTrainedTokenizerBase]
+) -> None:
+    tokenizer = make_tokenizer("bpe", "llama3" if family == "llama" else "chatml")
+    shape = AutoConfig.for_model(family, vocab_size=len(tokenizer), **FAMILIES[family], pad_token_id=None)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = AutoModelForCausalLM.from_config(shape)
+    save_checkpoint(model, tokenizer, tmp_path / "model")
+    config = configure({"model": str(tmp_path / "model"), "warm_start": {"epochs": 0}, "training": {"iterations": 1}})
+    folder = RunFolder.create(tmp_path / "run", config)
+    run = training.Run(config, folder, quiet())
+    run.warm_start()
+    run.reinforce()
+    state = folder.load_state()
+    assert state is not None
+    assert all(value.any() for value in state["model"].values()), "every part of the adapter has learned"
+    before, after = (load_checkpoint(path)[0].state_dict() for path in (folder.warm, folder.checkpoint))
+    assert before.keys() == after.keys()
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert changed
+    assert all(before[name].ndim == 2 for name in changed)
