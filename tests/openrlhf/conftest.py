@@ -32,15 +32,6 @@ from tests.agent.conftest import make_tokenizer
 __all__ = ["make_tokenizer", "warm"]
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _orphans() -> None:
-    """What a broken run leaves behind comes to the tests, which look for it."""
-    if find_spec("openrlhf") is not None:
-        from tests.openrlhf.small_runs import adopt_orphans
-
-        adopt_orphans()
-
-
 @pytest.fixture(scope="session")
 def warm(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The small model after a short warm start, with which every real run begins."""

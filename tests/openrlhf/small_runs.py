@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
 import io
 import os
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -20,9 +20,11 @@ from ragen_agent.local.run_folder import RunFolder, read_json_lines
 from ragen_agent.openrlhf.launch import train_distributed
 from ragen_agent.openrlhf.settings import OpenRLHF
 
-__all__ = ["BASE", "SHORT", "adopt_orphans", "begin", "configure", "left", "lines", "processes", "quiet"]
+__all__ = ["BASE", "SHORT", "Family", "begin", "configure", "lines", "quiet"]
 
-PR_SET_CHILD_SUBREAPER = 36  # of Linux's <sys/prctl.h>
+Process = tuple[int, int]
+"""A process: its number, and when it began, since numbers are used again."""
+
 
 BASE: dict[str, Any] = {
     "game": "FrozenLake",
@@ -57,35 +59,60 @@ def lines(run: Path) -> list[dict[str, Any]]:
     return read_json_lines(run / "metrics.jsonl")
 
 
-def adopt_orphans() -> None:
-    """From here on a process whose parent died becomes a child of this one, where `processes` sees it."""
-    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+class Family(threading.Thread):
+    """Notes, while it is entered, every process below this one; those of a run, Ray's and vLLM's among them.
+
+    It looks while their parents live: afterwards nothing says any more whose they were.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.names, self.before, self.over = dict[Process, str](), _below(os.getpid()), threading.Event()
+
+    def __enter__(self) -> Family:
+        self.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.over.set()
+        self.join()
+
+    def run(self) -> None:
+        while not self.over.wait(0.2):
+            self.look()
+
+    def look(self) -> None:
+        """Notes the processes of this moment."""
+        self.names |= {process: name for process, name in _below(os.getpid()).items() if process not in self.before}
+
+    def left(self, seconds: float = 60.0) -> list[str]:
+        """The names of those that were noted and do not end within so many seconds."""
+        limit = time.monotonic() + seconds
+        while living := set(self.names) & set(_living()):
+            if time.monotonic() > limit:
+                break
+            time.sleep(0.5)
+        return sorted(self.names[process] for process in living)
 
 
-def processes() -> dict[int, str]:
-    """The living processes below this one and their names: the runs', Ray's and vLLM's."""
-    parents = {}
-    for process in Path("/proc").glob("[0-9]*"):
+def _living() -> dict[Process, tuple[int, str]]:
+    """The number of the parent and the name of every process that is alive."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
-            name, rest = (process / "stat").read_text().split(" (", 1)[1].rsplit(") ", 1)
-            state, parent = rest.split()[:2]
-            if state != "Z":  # dead already; its parent need not care
-                parents[int(process.name)] = int(parent), name
-    found: dict[int, str] = {}
-    ahead = [os.getpid()]
-    while ahead:
-        above = ahead.pop()
-        below = {pid: name for pid, (parent, name) in parents.items() if parent == above}
-        found |= below
-        ahead += below
+            name, rest = path.read_text().split(" (", 1)[1].rsplit(") ", 1)
+            fields = rest.split()
+            if fields[0] != "Z":  # dead already, though its parent has not asked
+                found[int(path.parent.name), int(fields[19])] = int(fields[1]), name
     return found
 
 
-def left(before: Mapping[int, str], seconds: float = 60.0) -> dict[int, str]:
-    """The processes that were not there before and do not end within so many seconds."""
-    limit = time.monotonic() + seconds
-    while more := {pid: name for pid, name in processes().items() if pid not in before}:
-        if time.monotonic() > limit:
-            break
-        time.sleep(0.5)
-    return more
+def _below(parent: int) -> dict[Process, str]:
+    """The living processes that this one started, and those that they did."""
+    everyone, found, ahead = _living(), dict[Process, str](), [parent]
+    while ahead:
+        above = ahead.pop()
+        below = {process: name for process, (parent, name) in everyone.items() if parent == above}
+        found |= below
+        ahead += [pid for pid, _ in below]
+    return found

@@ -13,7 +13,7 @@ import pytest
 
 from ragen_agent.config import to_toml
 from ragen_agent.openrlhf.launch import RunStoppedError
-from tests.openrlhf.small_runs import SHORT, begin, configure, left, lines, processes
+from tests.openrlhf.small_runs import SHORT, Family, begin, configure, lines
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.filterwarnings("default")]
 
@@ -34,13 +34,15 @@ def test_weights_that_do_not_arrive_stop_the_run(
     warm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str
 ) -> None:
     monkeypatch.setenv("LOST_WEIGHTS", lost)
-    before = processes()
-    with pytest.raises(RunStoppedError, match=r"WeightsLostError: vllm_kl is .*did not arrive.*--resume"):
+    with (
+        Family() as family,
+        pytest.raises(RunStoppedError, match=r"WeightsLostError: vllm_kl is .*did not arrive.*--resume"),
+    ):
         begin(tmp_path / "run", configure(warm, SHORT), {"max_vllm_kl": 0.01}, ["--train.agent_func_path", LOST])
     assert 1 <= len(lines(tmp_path / "run")) < 4, "the first synchronisation was the first to be lost"
     assert abs(lines(tmp_path / "run")[0]["vllm_kl"]) < 1e-3, "vLLM read the weights of the start from the disk"
     assert not (tmp_path / "run" / "checkpoint").exists()
-    assert not left(before)
+    assert not family.left()
 
 
 def test_the_last_synchronisation_is_checked_too(warm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,32 +68,33 @@ def test_too_many_failures_and_a_broken_contract_stop_the_run(
 ) -> None:
     """Half of the second iteration's environments raise; or its replies may have -1 tokens."""
     monkeypatch.setenv("BROKEN", broken)
-    before = processes()
-    with pytest.raises(RunStoppedError, match=message):
+    with Family() as family, pytest.raises(RunStoppedError, match=message):
         begin(tmp_path / "run", configure(warm, SHORT), {}, ["--train.agent_func_path", BROKEN])
     assert len(lines(tmp_path / "run")) == 1
-    assert not left(before)
+    assert not family.left()
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_a_run_that_is_stopped_leaves_no_process(warm: Path, tmp_path: Path, how: signal.Signals) -> None:
     """By Ctrl-C, and by a kill of the launcher alone, which can tell nobody."""
     (tmp_path / "told.toml").write_text(to_toml(configure(warm, SHORT, {"training": {"iterations": 500}})))
-    run, before = tmp_path / "run", processes()
+    run = tmp_path / "run"
     words = ["train", "--backend", "openrlhf", "--config", str(tmp_path / "told.toml"), "--out", str(run)]
-    process = subprocess.Popen(
-        [sys.executable, "-c", ATTENTIVE, *words], start_new_session=True, stderr=subprocess.PIPE
-    )
-    limit = time.monotonic() + 300
-    while len(lines(run)) < 2:
-        assert process.poll() is None
-        assert time.monotonic() < limit
-        time.sleep(0.2)
-    assert {"VLLM::EngineCor", "raylet"} <= set(processes().values()), "names as the kernel cuts them"
-    os.kill(process.pid, how)
-    told = process.communicate(timeout=120)[1].decode()
+    with Family() as family:
+        process = subprocess.Popen(
+            [sys.executable, "-c", ATTENTIVE, *words], start_new_session=True, stderr=subprocess.PIPE
+        )
+        limit = time.monotonic() + 300
+        while len(lines(run)) < 2:
+            assert process.poll() is None
+            assert time.monotonic() < limit
+            time.sleep(0.2)
+        family.look()
+        assert {"VLLM::EngineCor", "raylet"} <= set(family.names.values()), "names as the kernel cuts them"
+        os.kill(process.pid, how)
+        told = process.communicate(timeout=120)[1].decode()
     if how == signal.SIGINT:
         assert process.returncode == 130
         assert f"Go on with: ragen-agent train --resume {run}" in told
-    assert not left(before)
+    assert not family.left()
     assert not (run / "datasets").exists()

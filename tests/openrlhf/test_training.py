@@ -26,7 +26,7 @@ from ragen_agent.local.run_folder import RunFolder, read_json_lines
 from ragen_agent.local.small_model import load_checkpoint
 from ragen_agent.openrlhf.seed_list import train_rows
 from ragen_agent.openrlhf.state import State
-from tests.openrlhf.small_runs import BASE, begin, configure, left, lines, processes
+from tests.openrlhf.small_runs import BASE, Family, begin, configure, lines
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.filterwarnings("default")]
 
@@ -104,18 +104,20 @@ def test_ppo_with_a_critic_and_bi_level_gae_survives_being_killed(warm: Path, tm
     training = {"algo": "ppo", "credit": "bi_level", "gamma_turn": 0.95, "save_every": 2}
     config = configure(warm, {"training": training})
     (tmp_path / "told.toml").write_text(to_toml(config) + '\n[openrlhf]\nschedule = "linear"\nwarm_up = 0.2\n')
-    run, here = tmp_path / "run", processes()
+    run = tmp_path / "run"
     command = [sys.executable, "-m", "ragen_agent.cli", "train", "--backend", "openrlhf", "--out", str(run)]
-    process = subprocess.Popen([*command, "--config", str(tmp_path / "told.toml")], start_new_session=True)
-    limit = time.monotonic() + 600
-    while len(lines(run)) < 7:
-        assert process.poll() is None
-        assert time.monotonic() < limit
-        time.sleep(0.1)
-    assert {"VLLM::EngineCor", "raylet"} <= set(processes().values()), "names as the kernel cuts them"
-    kill(process.pid)
-    process.wait()
-    assert not left(here)
+    with Family() as family:
+        process = subprocess.Popen([*command, "--config", str(tmp_path / "told.toml")], start_new_session=True)
+        limit = time.monotonic() + 600
+        while len(lines(run)) < 7:
+            assert process.poll() is None
+            assert time.monotonic() < limit
+            time.sleep(0.1)
+        family.look()
+        assert {"VLLM::EngineCor", "raylet"} <= set(family.names.values()), "names as the kernel cuts them"
+        kill(process.pid)
+        process.wait()
+    assert not family.left()
     saved = State.read(run)
     assert saved.iteration >= 6
     assert saved.iteration % 2 == 0
