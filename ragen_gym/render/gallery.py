@@ -70,7 +70,8 @@ def gallery_page(rates: dict[str, dict[str, dict[str, Rate]]]) -> str:
     lines += ["", "These pages are made by `ragen-gym gallery --out renders`.", ""]
     lines += [
         "Beside them: [add your own game](your_own_game.md), [use it with other libraries](with_other_libraries.md), "
-        "[benchmark an agent](benchmark_an_agent.md), [play over HTTP](serve.md).",
+        "[benchmark an agent](benchmark_an_agent.md), [play over HTTP](serve.md), "
+        "[go from a laptop to a cluster](from_laptop_to_cluster.md).",
         "",
     ]
     return "\n".join(lines)
