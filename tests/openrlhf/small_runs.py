@@ -85,8 +85,8 @@ class Family(threading.Thread):
         """Notes the processes of this moment."""
         self.names |= {process: name for process, name in _below(os.getpid()).items() if process not in self.before}
 
-    def left(self, seconds: float = 60.0) -> list[str]:
-        """The names of those that were noted and do not end within so many seconds."""
+    def left(self, seconds: float = 180.0) -> list[str]:
+        """The names of those that were noted and do not end within so many seconds; Ray's agents take a minute."""
         limit = time.monotonic() + seconds
         while living := set(self.names) & set(_living()):
             if time.monotonic() > limit:
