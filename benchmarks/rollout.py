@@ -87,7 +87,8 @@ class GenerateEngine:
         )
         mask = (torch.arange(width) >= torch.tensor(padding)[:, None]).long()
         with torch.inference_mode():
-            output: Any = self.model.generate(ids, attention_mask=mask, generation_config=config)
+            generate: Any = self.model.generate
+            output = generate(ids, attention_mask=mask, generation_config=config)
             new = output.sequences[:, width:]
             scores = torch.stack(output.scores, 1).log_softmax(-1).gather(2, new[:, :, None])[:, :, 0].tolist()
         replies: list[Sampled | None] = []
