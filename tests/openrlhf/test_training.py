@@ -172,13 +172,12 @@ def test_a_mixture_online_k_and_selective_masks(tmp_path: Path) -> None:
     told = {
         "games": [{"game": "FrozenLake", "weight": 2.0}, {"game": "Bandit", "thought": "choose"}],
         "training": training,
-        "demonstrations": {"episodes": 400},
         "evaluation": {"levels": 8, "split": "train"},
     }
     config = with_settings(Config(), merged(merged(RECIPES["FrozenLake"], BASE), told))
     folder, summary = begin(tmp_path / "run", config, {})
     records = read_json_lines(folder.metrics)
-    assert [record["updates"] for record in records] == [2 * 2 * 8 // 16] * 2
+    assert all(record["updates"] == 2 * record["kept"] // 16 > 0 for record in records)
     assert all(record["grad_norm"] > 0 and record["kl"] >= 0 for record in records)
     assert max(record["vllm_gap"] for record in records) < 0.02
     assert set(summary["games"]) == {"Bandit"}
