@@ -232,7 +232,8 @@ def describe(seen: str, expected: str, *names: str) -> str:
 @pytest.mark.parametrize("name", TABLE)
 @given(seed=st.integers(0, 2**32 - 1), data=st.data())
 def test_what_a_reply_says_of_the_board_is_judged_exactly(name: str, seed: int, data: st.DataObject) -> None:
-    knobs: dict[str, Any] = {} if name.startswith("Bandit") else {"text_format": data.draw(st.sampled_from(("grid", "coord")))}
+    form = "grid" if name.startswith("Bandit") else data.draw(st.sampled_from(("grid", "coord")))
+    knobs: dict[str, Any] = {"text_format": form}
     env = make_turn(name, grounding=True, world_modelling=True, state_reward=0.5, max_turns=9, **knobs)
     plain = make_turn(name, max_turns=9, **knobs)
     env.reset(seed=seed)
