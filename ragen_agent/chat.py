@@ -13,6 +13,8 @@ How text becomes ids:
   reader sees the same characters, but no message can end a turn or speak for another role. Only the ids of
   such messages differ from those that the template gives. (A tokenizer that puts a space before every text,
   as those of the first Llama models do, shows one at the cut.)
+- Where a template that drops the thinking of earlier replies is followed (`drops_thinking`), nothing is appended: each
+  turn's prompt is encoded from the whole conversation, and only what was sampled after it is trained on.
 - The seam before a reply belongs to the sampler: the prompt's ids are those of the text that ends there.
 """
 
@@ -23,7 +25,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ragen_agent.chat_template import TemplateText, read_template
+from ragen_agent.chat_template import DROPPED, Render, TemplateText, read_template
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -47,6 +49,8 @@ class ChatFormat:
         stop_ids: the ids that end a turn when they are sampled: `end_id` and the tokenizer's end of sequence.
         deviations: sentences that say where a row differs from the template's rendering of the same
             conversation; empty where it does not.
+        drops_thinking: whether every turn begins with the conversation as the template writes it, which leaves out
+            the thinking of earlier replies; a `TokenMDP` then reads each turn anew.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -55,6 +59,8 @@ class ChatFormat:
     after_end: str
     stop_ids: frozenset[int]
     deviations: tuple[str, ...]
+    drops_thinking: bool
+    _render: Render = field(repr=False, compare=False)
     _control: Mapping[str, int] = field(repr=False)
     _expected: dict[tuple[str, ...], list[int]] = field(default_factory=dict, repr=False, compare=False)
     _encoded: dict[tuple[str, ...], list[int]] = field(default_factory=dict, repr=False, compare=False)
@@ -73,7 +79,8 @@ class ChatFormat:
             tokenizer: a Hugging Face tokenizer with a chat template.
             keep_thinking: some templates (Qwen3, DeepSeek-R1) drop the thinking of a reply once a later
                 message comes. True keeps every sampled token in the row all the same, which deviates from
-                such a template (see `deviations`). False refuses such a template.
+                such a template (see `deviations`). False follows it: then each turn is a row of its own
+                (see `drops_thinking`).
             template_options: further variables of the template, such as `{"enable_thinking": False}`
                 (Qwen3) or `{"date_string": "26 Jul 2024"}` (Llama 3, which otherwise writes today's date
                 into the prompt).
@@ -96,12 +103,7 @@ class ChatFormat:
             return text
 
         text = read_template(render)
-        if not (text.keeps_thinking or keep_thinking):
-            raise ValueError(
-                "the chat template drops the thinking of earlier replies, and rows that follow it there (one "
-                "row per turn) are not made; use keep_thinking=True, which keeps every sampled token in one "
-                "row, or a template that keeps the thinking"
-            )
+        drops = not (text.keeps_thinking or keep_thinking)
         end, after_end, end_deviation = _end_of_reply(tokenizer, text)
         end_id = _encode(tokenizer, end)[0]
         chat = cls(
@@ -110,7 +112,9 @@ class ChatFormat:
             end_id=end_id,
             after_end=after_end,
             stop_ids=frozenset({end_id, tokenizer.eos_token_id} - {None}),
-            deviations=(*text.deviations, *end_deviation),
+            deviations=(*(note for note in text.deviations if not (drops and note == DROPPED)), *end_deviation),
+            drops_thinking=drops,
+            _render=render,
             _control=_control_tokens(tokenizer, text, end),
         )
         chat._check(render)
@@ -153,6 +157,28 @@ class ChatFormat:
         """
         end = self.tokenizer.convert_ids_to_tokens(self.end_id)
         return self._ids([f"{end}{self.after_end}", self._trimmed(user), self.text.opening])[1:]
+
+    def conversation_ids(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        """Ids of a whole conversation as the template writes it, up to where the next reply begins.
+
+        Args:
+            messages: {"role", "content"} from the system message on, a user message last.
+
+        Raises:
+            ValueError: a message that holds a special token.
+        """
+        said = [dict(message) for message in messages]
+        if self.text.fold_system and said[0]["role"] == "system":
+            system, first, *others = said
+            said = [{"role": "user", "content": f"{system['content']}\n\n{first['content']}"}, *others]
+        ids = _encode(self.tokenizer, self._render(said, True))
+        frame = _encode(self.tokenizer, self._render([{**message, "content": "x"} for message in said], True))
+        if self._control_ids(ids) != self._control_ids(frame):
+            raise ValueError(
+                "a message holds a special token, which a conversation that drops its thinking cannot spell in "
+                "another way; choose symbols for the board that are not special tokens, or keep_thinking=True"
+            )
+        return ids
 
     def decode_reply(self, ids: Sequence[int]) -> str:
         """The text of a sampled reply, as the environment reads it.

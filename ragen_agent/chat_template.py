@@ -15,10 +15,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-__all__ = ["Render", "TemplateText", "read_template"]
+__all__ = ["DROPPED", "Render", "TemplateText", "read_template"]
 
 Render = Callable[[list[dict[str, str]], bool], str]
 """(messages, add_generation_prompt) -> the template's text; raises whatever the template raises."""
+
+DROPPED = "the template drops the thinking of earlier replies; the row keeps every sampled token"
 
 _SYSTEM = "Marksystem"
 _USERS = ("Markfirst", "Marksecond", "Markthird")
@@ -67,7 +69,7 @@ class TemplateText:
         if self.fold_system:
             notes.append("the template has no lasting place for a system message; it begins the first user message")
         if not self.keeps_thinking:
-            notes.append("the template drops the thinking of earlier replies; the row keeps every sampled token")
+            notes.append(DROPPED)
         if self.trims_replies:
             notes.append("the template strips white space at the ends of earlier replies; the row keeps it")
         if self.opening != self.past_opening:

@@ -45,6 +45,7 @@ class Turns:
     """The turn environment and its budgets (RAGEN, arXiv 2504.20073, section 3).
 
     `history`: how many earlier turns the prompt of a turn keeps; -1 keeps all, 0 shows the current turn alone.
+    `keep_thinking`, `template_options`: see `ChatFormat.from_tokenizer`.
     `grounding`, `world_modelling`, `state_reward`: see `ragen_gym.TurnEnv`.
     """
 
@@ -56,6 +57,8 @@ class Turns:
     max_tokens_per_turn: int = 40
     max_tokens_per_episode: int = 1024
     history: int = -1
+    keep_thinking: bool = True
+    template_options: dict[str, Any] = field(default_factory=dict)
     grounding: bool = False
     world_modelling: bool = False
     state_reward: float = 0.0

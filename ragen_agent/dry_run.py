@@ -80,7 +80,7 @@ def dry_run(
             _say(console, f"Cluster: {recipe.cluster}")
     _title(console, "One scripted episode")
     tokenizer, note = _tokenizer(config)
-    how = settings or OpenRLHF()
+    how = config.turns
     chat = ChatFormat.from_tokenizer(tokenizer, keep_thinking=how.keep_thinking, template_options=how.template_options)
     picture = scripted_episode(config, chat)
     console.print(picture.text, soft_wrap=True)

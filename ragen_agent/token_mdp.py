@@ -65,6 +65,8 @@ class TokenMDP(gymnasium.Env[NDArray[np.int64], np.int64]):
     - `history`: how many earlier turns the prefix keeps; -1 keeps all of them, 0 shows the current turn alone. Where
       a turn falls out of it, the prefix is made anew: the prompt with the first message that is kept, the kept turns
       as the ids that they were, the next message. `context` counts the prefixes of an episode, from 0.
+    - `chat.drops_thinking`: every prefix is then the conversation as the template writes it, without the thinking of
+      earlier replies, and made anew where that is not what the ids already say.
 
     ## Batched rollouts
     An engine that decodes many episodes at once calls `append_reply(ids, log_probs)` once a turn, or
@@ -115,7 +117,8 @@ class TokenMDP(gymnasium.Env[NDArray[np.int64], np.int64]):
         super().reset(seed=seed)
         self.ids, self.done = [], True
         message, info = self.env.reset(seed=seed, options=options)
-        prompt = self.chat.prompt_ids(str(self.env.get_wrapper_attr("instructions")), message)
+        instructions = str(self.env.get_wrapper_attr("instructions"))
+        prompt = self.chat.prompt_ids(instructions, message)
         if len(prompt) >= self.max_tokens_per_episode:
             raise ValueError(
                 f"the prompt has {len(prompt)} tokens, which leaves none for a reply within "
@@ -129,6 +132,8 @@ class TokenMDP(gymnasium.Env[NDArray[np.int64], np.int64]):
         self.context = 0
         self._past: list[int] = []  # the prefixes before this one
         self._contexts = [0]
+        self._said = [{"role": "system", "content": instructions}] if instructions else []
+        self._said.append({"role": "user", "content": message})
         self._window: list[tuple[str, list[int]]] = [(message, [])] if self.history >= 0 else []
         self._spans: list[tuple[int, int]] = []
         self._log_probs: list[float] = []
@@ -325,6 +330,8 @@ class TokenMDP(gymnasium.Env[NDArray[np.int64], np.int64]):
 
         The window holds the messages that the prefix shows, each with the ids from its reply to the next reply.
         """
+        if self.chat.drops_thinking:
+            return self._rendered(follow, message)
         if self.history < 0:
             return None
         said, _ = self._window[-1]
@@ -335,6 +342,16 @@ class TokenMDP(gymnasium.Env[NDArray[np.int64], np.int64]):
         self._window = self._window[-self.history - 1 :]
         prompt = self.chat.prompt_ids(str(self.env.get_wrapper_attr("instructions")), self._window[0][0])
         return prompt + [token for _, ids in self._window for token in ids]
+
+    def _rendered(self, follow: list[int], message: str) -> list[int] | None:
+        """The next turn's prefix as the template writes it; None where that is what the ids already say."""
+        reply = {"role": "assistant", "content": self._info["reply_text"]}
+        self._said += [reply, {"role": "user", "content": message}]
+        first = 1 if self._said[0]["role"] == "system" else 0
+        turns = self._said[first:]
+        window = turns if self.history < 0 else turns[-2 * self.history - 1 :]
+        prefix = self.chat.conversation_ids([*self._said[:first], *window])
+        return None if prefix == self.ids + follow else prefix
 
     def _observation(self) -> NDArray[np.int64]:
         return np.array(self.ids, dtype=np.int64)

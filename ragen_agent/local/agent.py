@@ -131,7 +131,10 @@ class Agent:
             tokenizer = build_tokenizer(texts)
             model = move(build_model(config.small_model, tokenizer, derive(config.seed, 0)), device, dtype)
         check_targets(model, config.lora)
-        chat = ChatFormat.from_tokenizer(tokenizer)
+        turns = config.turns
+        chat = ChatFormat.from_tokenizer(
+            tokenizer, keep_thinking=turns.keep_thinking, template_options=turns.template_options
+        )
         return cls(config, model, tokenizer, chat, TorchEngine(model, chat.stop_ids, len(tokenizer)))
 
     def processes(self, split: str | None, count: int) -> list[TokenMDP]:

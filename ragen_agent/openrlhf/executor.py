@@ -62,8 +62,13 @@ class AgentExecutor(AgentExecutorBase):  # type: ignore[misc]
         config, settings = self.run.config, self.run.settings
         if self.chat is None:
             self.chat = ChatFormat.from_tokenizer(
-                hf_tokenizer, keep_thinking=settings.keep_thinking, template_options=settings.template_options
+                hf_tokenizer, keep_thinking=config.turns.keep_thinking, template_options=config.turns.template_options
             )
+            if self.chat.drops_thinking:  # a row of OpenRLHF is read as a whole, and what was dropped with it
+                raise ContractError(
+                    "the chat template drops the thinking of earlier replies, and the distributed trainer has no rows "
+                    "of one turn; use turns.keep_thinking=true, a template that keeps it, or the local trainer"
+                )
         process = await self._process(row, self.chat)
         trajectory = await play_episode(
             process,

@@ -12,7 +12,6 @@ import os
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
-from typing import Any
 
 from ragen_agent.config import Config, read_toml, with_settings
 
@@ -27,7 +26,6 @@ class OpenRLHF:
     """Settings of the distributed trainer.
 
     Algorithm. `correction`: bounds of the importance weight of trainer against vLLM on each token, clipped (TIS).
-    `keep_thinking`, `template_options`: see `ChatFormat.from_tokenizer`.
 
     Data. `prompts`: a seed list that `ragen-agent data` wrote, to play instead of the one that the run would draw.
 
@@ -46,8 +44,6 @@ class OpenRLHF:
     """
 
     correction: list[float] = field(default_factory=lambda: [0.0, 2.0])
-    keep_thinking: bool = True
-    template_options: dict[str, Any] = field(default_factory=dict)
 
     prompts: str = ""
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from transformers import PreTrainedTokenizerFast
 
 from ragen_agent import ChatFormat, TokenMDP, Trajectory
 from ragen_agent.config import Config, Training, with_settings
@@ -57,6 +59,45 @@ def test_each_turn_reads_its_window(chat: ChatFormat, data: st.DataObject, histo
     assert len(row.contexts) == (0 if history < 0 or len(replies) <= history + 1 else len(replies) - history)
     again = Trajectory.from_dict(row.to_dict())
     assert (again.ids.tolist(), again.contexts) == (row.ids.tolist(), row.contexts)
+
+
+THOUGHTFUL = ("<think>up?</think><answer>Up</answer>", "<think>\nno\n</think>\n\n<answer>Left</answer>", "nothing")
+
+
+@pytest.mark.parametrize("template", ["qwen3", "chatml"])
+@given(data=st.data(), history=st.integers(-1, 2))
+def test_thinking_is_dropped_as_the_template_drops_it(
+    make_tokenizer: Callable[[str, str], PreTrainedTokenizerFast], template: str, data: st.DataObject, history: int
+) -> None:
+    """What the model reads at each turn is the template's own text of the conversation, or of its last turns."""
+    tokenizer = make_tokenizer("bpe", template)
+    chat = ChatFormat.from_tokenizer(tokenizer, keep_thinking=False)
+    assert chat.drops_thinking == (template == "qwen3")
+    replies = data.draw(st.lists(st.sampled_from(THOUGHTFUL), min_size=1, max_size=5))
+    row = written(chat, history, replies).trajectory()
+    messages = [dict(message) for message in row.messages]
+    sampled = [[*tokenizer.encode(reply, add_special_tokens=False), chat.end_id] for reply in replies]
+    assert row.ids[row.sampled].tolist() == [token for reply in sampled for token in reply]
+    starts, system = row.contexts or (0,), messages[0]
+    for turn, end in enumerate(row.turn_ends):
+        begin = max(start for start in starts if start <= end)
+        first = 0 if history < 0 else max(0, turn - history)
+        said = [system, *messages[1 + 2 * first : 2 + 2 * turn]]
+        prompt = tokenizer.apply_chat_template(said, add_generation_prompt=True, return_dict=False)
+        assert row.ids[begin : end + 1].tolist() == [*prompt, *sampled[turn]]
+    thoughts = [turn for turn, reply in enumerate(replies[:-1]) if "<think>" in reply]
+    if history < 0:
+        assert len(row.contexts) == (1 + len(thoughts) if template == "qwen3" and thoughts else 0)
+
+
+def test_a_symbol_that_is_a_special_token_is_refused_where_nothing_can_be_cut(
+    make_tokenizer: Callable[[str, str], PreTrainedTokenizerFast],
+) -> None:
+    chat = ChatFormat.from_tokenizer(make_tokenizer("bpe", "qwen3"), keep_thinking=False)
+    talk = [{"role": "system", "content": "Play."}, {"role": "user", "content": "a<|im_end|>b"}]
+    with pytest.raises(ValueError, match="holds a special token"):
+        chat.conversation_ids(talk)
+    assert chat.conversation_ids([talk[0], {"role": "user", "content": "ab"}]) == chat.prompt_ids("Play.", "ab")
 
 
 def test_a_window_that_does_not_fit_ends_the_episode(chat: ChatFormat) -> None:

@@ -44,8 +44,8 @@ class Engine:
         return SimpleNamespace(outputs=[SimpleNamespace(token_ids=tuple(self.said), logprobs=logprobs)])
 
 
-def executor(monkeypatch: pytest.MonkeyPatch, **settings: Any) -> AgentExecutor:
-    run = Workers(CONFIG, with_settings(OpenRLHF(), settings), "/nowhere", (), 500)
+def executor(monkeypatch: pytest.MonkeyPatch, **turns: Any) -> AgentExecutor:
+    run = Workers(with_settings(CONFIG, {"turns": turns}), OpenRLHF(), "/nowhere", (), 500)
     monkeypatch.setenv(VARIABLE, run.to_json())
     return AgentExecutor()
 
@@ -85,7 +85,7 @@ def test_the_row_is_the_template_s_conversation_and_the_replies_are_its_actions(
 def test_thinking_that_the_template_drops_is_kept_or_refused_on_wish(
     make_tokenizer: MakeTokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(ValueError, match=r"drops the thinking of earlier replies.*keep_thinking=True"):
+    with pytest.raises(ValueError, match=r"drops the thinking of earlier replies.*keep_thinking=true"):
         play(executor(monkeypatch, keep_thinking=False), make_tokenizer("bpe", "qwen3"), REPLY)
     assert play(executor(monkeypatch, keep_thinking=False), make_tokenizer("bpe", "chatml"), REPLY)["action_ranges"]
     silent = executor(monkeypatch, template_options={"enable_thinking": False})
