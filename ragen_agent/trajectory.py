@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -76,6 +76,31 @@ class Trajectory:
     def total_reward(self) -> float:
         """The undiscounted return."""
         return float(sum(self.turn_rewards))
+
+    def as_read(self) -> list[Trajectory]:
+        """The row as the model read it: a trajectory for each context that holds a turn; itself if there is but one.
+
+        Only ids, masks, log-probs and turns are cut; how the episode went is said in each.
+        """
+        if not self.contexts:
+            return [self]
+        parts = []
+        for first, end in zip(self.contexts, (*self.contexts[1:], len(self.ids)), strict=True):
+            turns = [turn for turn, last in enumerate(self.turn_ends) if first <= last < end]
+            if not self.sampled[first:end].any():
+                continue
+            part = replace(
+                self,
+                ids=self.ids[first:end],
+                sampled=self.sampled[first:end],
+                log_probs=self.log_probs[first:end],
+                turn_ends=tuple(self.turn_ends[turn] - first for turn in turns),
+                turn_rewards=tuple(self.turn_rewards[turn] for turn in turns),
+                turn_facts=tuple(self.turn_facts[turn] for turn in turns) if self.turn_facts else (),
+                contexts=(),
+            )
+            parts.append(part)
+        return parts
 
     def to_dict(self) -> dict[str, Any]:
         """The trajectory as plain lists, numbers and strings, for JSON; `from_dict` gives it back exactly."""

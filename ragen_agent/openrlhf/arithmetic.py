@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 
 from ragen_agent.config import Config
 from ragen_agent.openrlhf.settings import OpenRLHF, Workers
-from ragen_agent.openrlhf.state import planned_rows, planned_updates
+from ragen_agent.openrlhf.state import planned_episodes, planned_rows
 
 __all__ = ["Batches", "gpu_plan", "words"]
 
@@ -39,18 +39,20 @@ class Batches:
         """Those of a configuration; `settings` None means the local trainer."""
         training = config.training
         run = Workers(config, settings or OpenRLHF(), "", (), 0)
-        rows, episodes = planned_rows(run), training.groups * training.members
+        kept, episodes = planned_episodes(run), training.groups * training.members
+        rows = planned_rows(run) if settings else kept
+        updates = training.updates * math.ceil(rows / training.minibatch)
         return cls(
             iterations=training.iterations,
             groups=training.groups,
             members=training.members,
             episodes=episodes,
-            kept=rows // training.members,
+            kept=kept // training.members,
             rows=rows,
             minibatch=training.minibatch,
-            updates=training.updates * math.ceil(rows / training.minibatch),
+            updates=updates,
             all_episodes=training.iterations * episodes,
-            all_updates=planned_updates(run),
+            all_updates=training.iterations * updates,
             tokens_per_episode=config.turns.max_tokens_per_episode,
             tokens_per_iteration=episodes * config.turns.max_tokens_per_episode,
             rounds=training.updates,
@@ -65,19 +67,22 @@ class Batches:
 def words(config: Config, settings: OpenRLHF | None) -> list[str]:
     """The arithmetic in sentences."""
     b, training = Batches.of(config, settings), config.training
-    rule = training.filter_rule
+    rule, learned = training.filter_rule, b.kept * b.members
     fixed = rule in ("top", "reverse", "random")
     if rule == "none":
-        kept = f"There is no filter: all {b.groups} groups are trained on, {b.rows} episodes."
+        kept = f"There is no filter: all {b.groups} groups are trained on, {learned} episodes."
     else:
         amount = (
             f"the filter ({rule}, {training.keep:g}) keeps {'' if fixed else 'up to '}{b.kept} of {b.groups} groups"
         )
-        kept = f"Then {amount}: {b.kept} x {b.members} = {b.rows} episodes to train on."
+        kept = f"Then {amount}: {b.kept} x {b.members} = {learned} episodes to train on."
+    if b.rows > learned:
+        kept += f" Their prompts forget, so each is several rows, {b.rows} in all at most."
+    unit = "episodes" if b.rows == learned else "rows"
     padded = -b.rows % b.minibatch
     rest = ""
     if padded:
-        rest = f" The last minibatch of a pass has {b.minibatch - padded} episodes" + (
+        rest = f" The last minibatch of a pass has {b.minibatch - padded} {unit}" + (
             f" and {padded} rows of padding that weigh nothing." if settings else "."
         )
     said = [

@@ -12,6 +12,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from itertools import pairwise
 from math import isfinite
 from typing import Any, Protocol, TypeVar
 
@@ -29,6 +30,7 @@ __all__ = [
     "failed",
     "in_thread",
     "play_episode",
+    "tokens_of",
 ]
 
 FAILURES = ("environment_error", "environment_timeout", "engine_error", "engine_nan", "generation_timeout")
@@ -95,10 +97,11 @@ async def play_episode(
             reply = await _reply(generate, process, limit, request_seed(turn), generation_timeout)
             if reply is None:
                 break
+            context = process.context
             glue = await in_thread(lambda reply=reply: _append(process, reply), environment_timeout)  # type: ignore[misc]
             ids = list(process.ids)
             if not process.done:
-                check(glue)
+                check(ids if process.context > context else glue)
             turn += 1
     except TimeoutError:
         return failed(ids, f"environment_timeout: no answer within {environment_timeout:g} s", seed)
@@ -125,6 +128,7 @@ async def _reply(generate: Generate, process: TokenMDP, limit: int, seed: int, s
 def _append(process: TokenMDP, reply: Sampled) -> list[int]:
     """Appends a reply; returns what follows it unsampled. A reply that does not end its turn fails the episode."""
     glue: list[int] = []
+    context = process.context
     if not all(map(isfinite, reply.log_probs)):
         process.fail(f"engine_nan: the log-probability of a sampled token is {min(reply.log_probs)}")
         return glue
@@ -133,9 +137,21 @@ def _append(process: TokenMDP, reply: Sampled) -> list[int]:
             glue = process.append(token, log_prob)
     except ValueError as error:  # an id outside the vocabulary
         process.fail(f"engine_error: {type(error).__name__}: {error}")
-    if not process.done and not glue:  # a turn that ended left glue, or ended the episode
+    if not process.done and not glue and process.context == context:  # a turn that ended left one, or a new prefix
         process.fail(f"engine_error: the reply stopped after {len(reply.ids)} tokens without an end token")
     return glue
+
+
+def tokens_of(trajectory: Trajectory) -> dict[str, Any]:
+    """What `SamplesGenerator` reads of a row's tokens; a failed episode has no action, so no loss."""
+    sampled = trajectory.sampled
+    edges = [0, *(sampled[1:] != sampled[:-1]).nonzero()[0] + 1, len(trajectory.ids)]
+    spans = [(int(a), int(b)) for a, b in pairwise(edges) if sampled[a]]
+    return {
+        "observation_tokens": trajectory.ids.tolist(),
+        "action_ranges": spans if trajectory.failure is None else [],
+        "rollout_log_probs": trajectory.log_probs.tolist(),
+    }
 
 
 def failed(ids: Sequence[int], reason: str, seed: int | None = None) -> Trajectory:

@@ -10,7 +10,6 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from functools import partial
-from itertools import pairwise
 from typing import Any
 
 from openrlhf.utils.agent import AgentExecutorBase
@@ -18,7 +17,7 @@ from openrlhf.utils.agent import AgentExecutorBase
 from ragen_agent.chat import ChatFormat
 from ragen_agent.engines import Sampled
 from ragen_agent.local.tokenizer import check_known
-from ragen_agent.openrlhf.episode import ContractError, in_thread, play_episode
+from ragen_agent.openrlhf.episode import ContractError, in_thread, play_episode, tokens_of
 from ragen_agent.openrlhf.seed_list import Row, env_of
 from ragen_agent.openrlhf.settings import Workers
 from ragen_agent.token_mdp import TokenMDP, Trajectory
@@ -64,10 +63,11 @@ class AgentExecutor(AgentExecutorBase):  # type: ignore[misc]
             self.chat = ChatFormat.from_tokenizer(
                 hf_tokenizer, keep_thinking=config.turns.keep_thinking, template_options=config.turns.template_options
             )
-            if self.chat.drops_thinking:  # a row of OpenRLHF is read as a whole, and what was dropped with it
+            if self.chat.drops_thinking and config.training.critic:
                 raise ContractError(
-                    "the chat template drops the thinking of earlier replies, and the distributed trainer has no rows "
-                    "of one turn; use turns.keep_thinking=true, a template that keeps it, or the local trainer"
+                    "the chat template drops the thinking of earlier replies, so each turn is a row of its own, and "
+                    "the distributed trainer's critic values rows, not episodes; use turns.keep_thinking=true, an "
+                    "algorithm without a critic, or the local trainer"
                 )
         process = await self._process(row, self.chat)
         trajectory = await play_episode(
@@ -98,7 +98,9 @@ class AgentExecutor(AgentExecutorBase):  # type: ignore[misc]
             return idle.pop()
 
         def make() -> TokenMDP:
-            limits = {name: int(row.turns[name]) for name in ("max_tokens_per_turn", "max_tokens_per_episode")}
+            limits = {
+                name: int(row.turns[name]) for name in ("max_tokens_per_turn", "max_tokens_per_episode", "history")
+            }
             return TokenMDP(self.env(row), chat, **limits)
 
         try:
@@ -135,8 +137,6 @@ def _kind(row: Row) -> str:
 
 def _response(prompt: str, member: int, trajectory: Trajectory) -> dict[str, Any]:
     """What `SamplesGenerator._process_response_into_experience` reads; a failed episode has no action, so no loss."""
-    edges = [0, *(trajectory.sampled[1:] != trajectory.sampled[:-1]).nonzero()[0] + 1, len(trajectory.ids)]
-    spans = [(int(a), int(b)) for a, b in pairwise(edges) if trajectory.sampled[a]]
     played = trajectory.failure is None
     return {
         "prompt": prompt,
@@ -145,9 +145,7 @@ def _response(prompt: str, member: int, trajectory: Trajectory) -> dict[str, Any
         "mm_train_inputs": None,
         "reward": trajectory.total_reward if played else 0.0,
         "scores": float(trajectory.success),
-        "observation_tokens": trajectory.ids.tolist(),
-        "action_ranges": spans if played else [],
-        "rollout_log_probs": trajectory.log_probs.tolist(),
+        **tokens_of(trajectory),
         "truncated": trajectory.truncated,
         "extra_logs": {},
     }

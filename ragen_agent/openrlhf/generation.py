@@ -16,6 +16,7 @@ import torch
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 from openrlhf.trainer.ray.vllm_engine import batch_vllm_engine_call
 
+from ragen_agent.openrlhf.episode import tokens_of
 from ragen_agent.openrlhf.seed_list import Row
 from ragen_agent.token_mdp import Trajectory
 
@@ -24,12 +25,15 @@ __all__ = ["Played", "Rollouts"]
 
 @dataclass(frozen=True)
 class Played:
-    """One episode: what our code reads, and the row that OpenRLHF trains on; `member` counts within its group."""
+    """One episode: what our code reads, and the rows that OpenRLHF trains on; `member` counts within its group.
+
+    There is a row for each part of `trajectory.as_read()`.
+    """
 
     row: Row
     member: int
     trajectory: Trajectory
-    experience: Any
+    experiences: tuple[Any, ...]
 
 
 class Rollouts(SamplesGenerator):  # type: ignore[misc]
@@ -61,6 +65,9 @@ class Rollouts(SamplesGenerator):  # type: ignore[misc]
     def _played(self, row: Row, response: dict[str, Any], settings: dict[str, Any]) -> Played:
         told = json.loads(response["label"])
         trajectory = Trajectory.from_dict(told["trajectory"])
-        experience = self._process_response_into_experience(response, **settings)
-        experience.response_length = torch.tensor([int(trajectory.sampled.sum())])  # not what the environment said
-        return Played(row, told["member"], trajectory, experience)
+        experiences = []
+        for part in trajectory.as_read():
+            experience = self._process_response_into_experience({**response, **tokens_of(part)}, **settings)
+            experience.response_length = torch.tensor([int(part.sampled.sum())])  # not what the environment said
+            experiences.append(experience)
+        return Played(row, told["member"], trajectory, tuple(experiences))

@@ -8,11 +8,12 @@ import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from ragen_agent.config import Turns
 from ragen_agent.local.mixture import all_settings
 from ragen_agent.local.run_folder import RunFolder, write_whole
 from ragen_agent.openrlhf.settings import Workers
 
-__all__ = ["AGGREGATIONS", "State", "check_possible", "mend", "planned_rows", "planned_updates"]
+__all__ = ["AGGREGATIONS", "State", "check_possible", "mend", "planned_episodes", "planned_rows", "planned_updates"]
 
 
 AGGREGATIONS = {"token_mean": "token-mean", "sequence_mean": "seq-mean-token-mean"}
@@ -66,12 +67,23 @@ def mend(folder: RunFolder) -> State:
     return state
 
 
-def planned_rows(run: Workers) -> int:
+def planned_episodes(run: Workers) -> int:
     """Episodes that an iteration trains on when the filter keeps as many groups as its amount says."""
     training = run.config.training
     shares = training.filter_rule in ("top", "reverse", "random")
     kept = max(1, int(training.keep * training.groups + 1e-9)) if shares else training.groups
     return kept * training.members
+
+
+def planned_rows(run: Workers) -> int:
+    """The most rows of those episodes: one of each, or one of each turn where its prompt forgets."""
+    return planned_episodes(run) * max(_rows_of_episode(config.turns) for config in all_settings(run.config))
+
+
+def _rows_of_episode(turns: Turns) -> int:
+    if turns.history >= 0:
+        return max(1, turns.max_turns - turns.history)
+    return 1 if turns.keep_thinking else turns.max_turns
 
 
 def planned_updates(run: Workers) -> int:
@@ -91,8 +103,8 @@ def check_possible(run: Workers) -> None:
         ("diagnostics.gradients_every", watched.gradients_every, (0,)),
         ("diagnostics.information_every", watched.information_every, (0,)),
     ]
-    # A row of OpenRLHF is read as a whole, and a turn that was dropped from the prompt would be read with it.
-    only_local += [("turns.history", config.turns.history, (-1,)) for config in all_settings(run.config)]
+    if training.critic:  # which values rows, and an episode that is read anew has several
+        only_local += [("turns.history", config.turns.history, (-1,)) for config in all_settings(run.config)]
     for setting, value, possible in only_local:
         if value not in possible:
             raise ValueError(

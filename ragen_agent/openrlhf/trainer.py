@@ -128,10 +128,13 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
         training = self.run.config.training
         advantages, members = scored.advantages.flatten(), training.members
         chosen: list[int] = scored.kept.flatten().nonzero().flatten().tolist()
-        rows = [copy(played[i].experience) for i in chosen]
-        for row, i in zip(rows, chosen, strict=True):
+        rows = []
+        for i in chosen:
             weight = float(scored.weights[i // members])
-            row.labels = [note_of(learned[i], float(advantages[i]), weight, training, self.piece).to_json()]
+            for part, experience in zip(learned[i].as_read(), played[i].experiences, strict=True):
+                row = copy(experience)
+                row.labels = [note_of(part, float(advantages[i]), weight, training, self.piece).to_json()]
+                rows.append(row)
         samples = padded(rows, training.minibatch)
         seed = derive(self.run.config.seed, MINIBATCHES, iteration) % 2**32
         self._all_models("seed_minibatches", seed=seed)
@@ -152,7 +155,7 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
         """Each iteration checks the weights of the one before it; here a group is played for those of the last."""
         training = self.run.config.training
         played = self._play(self.rows[:1], training.members, training.temperature)
-        rows = [copy(p.experience) for p in played if p.trajectory.failure is None]
+        rows = [copy(row) for p in played if p.trajectory.failure is None for row in p.experiences]
         if rows:
             maker = self.experience_maker
             maker.make_experience(maker.split_rollout_samples(padded(rows, training.minibatch)))

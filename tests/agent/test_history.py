@@ -57,6 +57,12 @@ def test_each_turn_reads_its_window(chat: ChatFormat, data: st.DataObject, histo
         expected += [*chat.tokenizer.encode(replies[turn], add_special_tokens=False), chat.end_id]
         assert row.ids[begin : end + 1].tolist() == expected
     assert len(row.contexts) == (0 if history < 0 or len(replies) <= history + 1 else len(replies) - history)
+    parts = row.as_read()
+    assert [t for part in parts for t in part.ids[part.sampled].tolist()] == sampled[0]
+    assert [r for part in parts for r in part.turn_rewards] == list(row.turn_rewards)
+    for part, begin in zip(parts, row.contexts or (0,), strict=True):
+        assert part.ids.tolist() == row.ids[begin : begin + len(part.ids)].tolist()
+        assert all(part.sampled[end] for end in part.turn_ends)
     again = Trajectory.from_dict(row.to_dict())
     assert (again.ids.tolist(), again.contexts) == (row.ids.tolist(), row.contexts)
 

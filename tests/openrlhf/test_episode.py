@@ -43,13 +43,14 @@ def agent() -> Agent:
     return Agent.build(CONFIG)
 
 
-def process_of(agent: Agent, env: gymnasium.Env[str, str] | None = None) -> TokenMDP:
+def process_of(agent: Agent, env: gymnasium.Env[str, str] | None = None, history: int = -1) -> TokenMDP:
     turns = CONFIG.turns
     return TokenMDP(
         env or make_env(CONFIG, "train"),
         agent.chat,
         max_tokens_per_turn=turns.max_tokens_per_turn,
         max_tokens_per_episode=turns.max_tokens_per_episode,
+        history=history,
     )
 
 
@@ -119,15 +120,15 @@ def test_equal_tokens_give_equal_trajectories_on_both_backends(agent: Agent, dat
     text = st.sampled_from(["<answer>Up</answer>", "<think></think><answer>Down || Left</answer>", "Right", ""])
     known = [agent.tokenizer.encode(t, add_special_tokens=False) for t in (data.draw(text), data.draw(text))]
     noise = data.draw(st.lists(st.integers(0, len(agent.tokenizer) - 1), max_size=15))
-    replies = [*known, noise]
+    replies, history = [*known, noise], data.draw(st.integers(-1, 1))
     here = play(
         Scripted(replies, agent.chat.stop_ids),
-        [process_of(agent)],
+        [process_of(agent, history=history)],
         [Instance(seed, seed + 1)],
         temperature=1.0,
         seed=0,
     )[0]
-    there = alone(process_of(agent), Scripted(replies, agent.chat.stop_ids), seed)
+    there = alone(process_of(agent, history=history), Scripted(replies, agent.chat.stop_ids), seed)
     assert here.to_dict() == there.to_dict()
     assert here.failure is None
 

@@ -23,8 +23,17 @@ def workers(settings: dict[str, Any]) -> Workers:
     [
         ({"training": {"replay": 2}}, "training.replay is 2, which the distributed trainer does not have; use 0"),
         ({"training": {"aggregation": "constant"}}, "'constant', which .*; use token_mean or sequence_mean, or the lo"),
-        ({"turns": {"history": 0}}, "turns.history is 0, which .*; use -1, or the local trainer"),
-        ({"games": [{"game": "FrozenLake"}, {"game": "Bandit", "turns": {"history": 2}}]}, "turns.history is 2, which"),
+        (
+            {"turns": {"history": 0}, "training": {"algo": "ppo"}},
+            "turns.history is 0, which .*; use -1, or the local trainer",
+        ),
+        (
+            {
+                "games": [{"game": "FrozenLake"}, {"game": "Bandit", "turns": {"history": 2}}],
+                "training": {"algo": "ppo"},
+            },
+            "turns.history is 2, which",
+        ),
         ({"stops": {"spread_patience": 3}}, "stops.spread_patience is 3, which the distributed trainer does not have"),
         ({"diagnostics": {"information_every": 5}}, "diagnostics.information_every is 5, which the distributed"),
         ({"training": {"minibatch": 12}}, "training.minibatch is 12; it must be a multiple of openrlhf.micro_batch=8"),

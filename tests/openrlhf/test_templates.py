@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +15,7 @@ from vllm import SamplingParams
 
 from ragen_agent import ChatFormat
 from ragen_agent.config import Config, with_settings
+from ragen_agent.openrlhf.episode import tokens_of
 from ragen_agent.openrlhf.executor import AgentExecutor
 from ragen_agent.openrlhf.seed_list import train_rows
 from ragen_agent.openrlhf.settings import VARIABLE, OpenRLHF, Workers
@@ -82,11 +84,24 @@ def test_the_row_is_the_template_s_conversation_and_the_replies_are_its_actions(
         assert kept.startswith(whole)
 
 
-def test_thinking_that_the_template_drops_is_kept_or_refused_on_wish(
+def test_thinking_that_the_template_drops_is_kept_or_dropped_on_wish(
     make_tokenizer: MakeTokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(ValueError, match=r"drops the thinking of earlier replies.*keep_thinking=true"):
-        play(executor(monkeypatch, keep_thinking=False), make_tokenizer("bpe", "qwen3"), REPLY)
+    """Each turn is then read as the template writes the conversation before it."""
+    dropping = make_tokenizer("bpe", "qwen3")
+    answer = play(executor(monkeypatch, keep_thinking=False), dropping, REPLY)
+    parts = Trajectory.from_dict(json.loads(answer["label"])["trajectory"]).as_read()
+    assert len(parts) == 3
+    said = [*dropping.encode(REPLY, add_special_tokens=False), ChatFormat.from_tokenizer(dropping).end_id]
+    for turn, part in enumerate(parts):
+        messages = [dict(message) for message in part.messages[: 2 + 2 * turn]]
+        prompt = dropping.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+        assert part.ids.tolist() == [*prompt, *said]
+        assert tokens_of(part)["action_ranges"] == [(len(prompt), len(prompt) + len(said))]
+    critic = executor(monkeypatch, keep_thinking=False)
+    critic.run = replace(critic.run, config=with_settings(critic.run.config, {"training": {"algo": "ppo"}}))
+    with pytest.raises(ValueError, match="critic values rows"):
+        play(critic, dropping, REPLY)
     assert play(executor(monkeypatch, keep_thinking=False), make_tokenizer("bpe", "chatml"), REPLY)["action_ranges"]
     silent = executor(monkeypatch, template_options={"enable_thinking": False})
     tokenizer = make_tokenizer("bpe", "qwen3")

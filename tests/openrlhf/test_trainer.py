@@ -34,7 +34,7 @@ def trainer(reasons: list[str]) -> Any:
     made = kind.__new__(kind)
     made.run = Workers(Config(), OpenRLHF(), "", (), 1)
     made.generate_kwargs = {"temperature": 1.0, "max_len": 10}
-    played = [Played(ROW, i, failed([1, 2], reason), None) for i, reason in enumerate(reasons)]
+    played = [Played(ROW, i, failed([1, 2], reason), ()) for i, reason in enumerate(reasons)]
     made.rollouts = SimpleNamespace(play=lambda rows, members, temperature, **settings: played)
     return made
 
@@ -91,7 +91,7 @@ def test_every_rule_and_filter_of_the_local_trainer_reaches_the_rows(
     config = with_settings(Config(), {"training": training})
     rng = np.random.default_rng(7)
     played = [
-        Played(ROW, i % 3, episode(i // 3, float(reward)), SimpleNamespace(action_mask=torch.ones(1, 3), info={}))
+        Played(ROW, i % 3, episode(i // 3, float(reward)), (SimpleNamespace(action_mask=torch.ones(1, 3), info={}),))
         for i, reward in enumerate(rng.random(12))
     ]
     learned = [p.trajectory for p in played]

@@ -26,6 +26,7 @@ from ragen_agent.local.run_folder import RunFolder, read_json_lines
 from ragen_agent.local.small_model import load_checkpoint
 from ragen_agent.openrlhf.seed_list import train_rows
 from ragen_agent.openrlhf.state import State
+from ragen_agent.token_mdp import Trajectory
 from tests.openrlhf.small_runs import BASE, Family, begin, configure, lines
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.filterwarnings("default")]
@@ -161,6 +162,22 @@ def kill(launcher: int) -> None:
     children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
     for pid in (launcher, *map(int, children)):
         os.kill(pid, signal.SIGKILL)
+
+
+def test_prompts_that_forget_are_rows_of_their_own(tmp_path: Path) -> None:
+    """Only the current turn in the prompt: every turn is a row, which vLLM and the trainer score alike."""
+    told = {"turns": {"history": 0}, "training": {"iterations": 3, "groups": 4}, "evaluation": {"levels": 8}}
+    config = with_settings(Config(), merged(merged(RECIPES["FrozenLake"], BASE), told))
+    folder, summary = begin(tmp_path / "run", config, {})
+    records = read_json_lines(folder.metrics)
+    trained = [record for record in records if record["kept"]]
+    assert trained
+    assert all(record["updates"] * 16 >= record["kept"] and record["grad_norm"] > 0 for record in trained)
+    assert max(record["vllm_gap"] for record in trained) < 0.02
+    episodes = [Trajectory.from_dict(e) for e in read_json_lines(folder.episodes) if e["phase"] == "train"]
+    assert any(len(t.turn_ends) > 1 for t in episodes)
+    assert all(len(t.as_read()) == len(t.turn_ends) for t in episodes)
+    assert "after" in summary
 
 
 def test_a_mixture_online_k_and_selective_masks(tmp_path: Path) -> None:
