@@ -4,13 +4,14 @@ Both play the same levels through the same loop, with the same model, batch, tem
 `generate` is given the whole history of every episode, padded on the left, and reads it anew; the engine keeps its
 cache over the turns. Both give the tokens and their log-probs, which training needs. Rates are sampled tokens in a
 second of CPU time, on one thread, everything included: prompts, chat templates, parsing, the games. The two take
-turns, and the median of the runs counts. `--json FILE` writes the figures.
+turns, and the median of the runs counts. Written are `rollout.json` and `rollout.md`.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import platform
 import statistics
 import tempfile
 import time
@@ -21,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from rich.console import Console
 from transformers import GenerationConfig
 
 from ragen_agent.config import Config, with_settings
@@ -30,12 +32,14 @@ from ragen_agent.local.agent import Agent
 from ragen_agent.local.demonstrations import demonstrate
 from ragen_agent.local.display import Display
 from ragen_agent.local.recipes import recipe
-from ragen_agent.local.run_folder import RunFolder, read_json_lines
+from ragen_agent.local.run_folder import RunFolder, read_json_lines, write_whole
+from ragen_agent.local.train import Run
 from ragen_agent.local.warm_start import imitate
 from ragen_agent.rollout import Instance, group, play
 
 __all__ = ["GenerateEngine", "main"]
 
+HERE = Path(__file__).parent
 GAME = "FrozenLake"
 TURNS = (1, 2, 5, 10)
 DEMONSTRATIONS = 4000
@@ -104,25 +108,71 @@ class GenerateEngine:
         self.rows_of = [self.rows_of[row] + list(new) for row, new in zip(rows, ids, strict=True)]
 
 
+PAGE = """\
+# The local engine
+
+Written by `python -m benchmarks.rollout`. The engine of `ragen-agent train` and `transformers.generate` play the same
+levels through the same loop, with the same model, batch of {batch}, temperature and budgets. `generate` reads every
+episode's whole history anew at each turn; the engine keeps its cache over the turns, reads what rows have in common
+once, and gives the row of an episode that has ended to the next. Sampled tokens a second of CPU time on one thread,
+everything included: prompts, chat templates, parsing, the games. Medians of {runs} runs, in turn.
+
+Machine: {machine}. The small model of {parameters:,} parameters, {game}.
+
+| what | turns an episode | engine | `generate` | ratio |
+|---|---|---|---|---|
+{rows}
+
+The untrained model hardly ever answers in the right form, so its episodes take all their turns.
+
+Of an iteration of training ({iteration:.2f} s in the median) the adapter, which is chat, parsing, games and bookkeeping
+of the rollout, takes {share:.1f} %; the rest is the model, its update and the iteration's figures.
+"""
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measures and prints; returns the exit code."""
+    """Measures, prints and writes; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.rollout", description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--runs", type=int, default=5, metavar="N", help="runs to take the median of (default 5)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here")
+    parser.add_argument("--out", type=Path, default=HERE, metavar="DIR", help="folder of rollout.json and rollout.md")
     arguments = parser.parse_args(argv)
     config = with_settings(Config(), {**recipe(GAME), "game": GAME})
     agent = _warm(config)
-    print("Sampled tokens a second, batch 256, one thread:")
-    results: dict[str, Any] = {"default": _compare(agent, config, arguments.runs, "the default game, after imitation")}
+    batch = config.training.groups * config.training.members
+    print(f"Sampled tokens a second, batch {batch}, one thread:")
+    rates = {"the default run, after imitation": _compare(agent, config, arguments.runs, "after imitation")}
     untrained = Agent.build(config)  # its replies are never valid, so every episode takes all its turns
     for turns in TURNS:
         longer = replace(config, turns=replace(config.turns, max_turns=turns, max_actions=100))
-        title = f"{turns} turns, untrained" if turns > 1 else "1 turn, untrained"
-        results[f"turns {turns}"] = _compare(replace(untrained, config=longer), longer, arguments.runs, title)
-    # results["adapter"] = _adapter(config)
-    if arguments.json is not None:
-        arguments.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+        title = f"{turns} turn{'s' * (turns > 1)}, untrained"
+        rates[title] = _compare(replace(untrained, config=longer), longer, arguments.runs, title)
+    results = {
+        "machine": f"{platform.machine()}, Python {platform.python_version()}, torch {torch.__version__}",
+        "runs": arguments.runs,
+        "batch": batch,
+        "parameters": sum(parameter.numel() for parameter in agent.model.parameters()),
+        "rates": rates,
+        "adapter": _adapter(config, arguments.runs),
+    }
+    write_whole(arguments.out / "rollout.json", json.dumps(results, indent=1) + "\n")
+    write_whole(arguments.out / "rollout.md", _page(results))
     return 0
+
+
+def _page(results: dict[str, Any]) -> str:
+    """The page of these results."""
+    rows = "\n".join(
+        f"| {what} | {r['turns']:.1f} | {r['engine']:,.0f} | {r['generate']:,.0f} | {r['ratio']:.2f} |"
+        for what, r in results["rates"].items()
+    )
+    adapter = results["adapter"]
+    return PAGE.format(
+        **{name: results[name] for name in ("machine", "runs", "batch", "parameters")},
+        game=GAME,
+        rows=rows,
+        iteration=adapter["iteration_s"],
+        share=100 * adapter["share"],
+    )
 
 
 def _warm(config: Config) -> Agent:
@@ -163,26 +213,30 @@ def _compare(agent: Agent, config: Config, runs: int, title: str) -> dict[str, f
     return found
 
 
-def _adapter(config: Config) -> dict[str, float]:
-    """The share of a training iteration that is neither the model's forward nor its backward passes."""
-    from ragen_agent.local.train import Run
-
+def _adapter(config: Config, runs: int) -> dict[str, float]:
+    """What of a training iteration is the rollout's work outside the model; seconds of the clock, medians."""
     short = replace(config, training=replace(config.training, iterations=8))
     short = replace(short, demonstrations=replace(config.demonstrations, episodes=DEMONSTRATIONS))
     with tempfile.TemporaryDirectory() as folder:
-        run = Run(short, RunFolder.create(Path(folder) / "run", short), Display())
+        run = Run(short, RunFolder.create(Path(folder) / "run", short), Display(Console(quiet=True)))
         run.warm_start()
-        before = run.agent.engine.work.seconds
         run.reinforce()
-        metrics = read_json_lines(run.folder.metrics)
-        decoding = run.agent.engine.work.seconds - before
-        sampled = [m["reply_tokens"] for m in metrics]
-    assert sampled
-    seconds = sum(m["seconds"] for m in metrics)
-    rollouts = sum(m["rollout_s"] for m in metrics)
-    share = (rollouts - decoding) / seconds
-    print(f"adapter (chat, parsing, games, bookkeeping): {100 * share:.1f} % of an iteration of {seconds / 8:.2f} s")
-    return {"share": share, "iteration_s": seconds / len(metrics), "rollout_s": rollouts / len(metrics)}
+        iteration = statistics.median(record["seconds"] for record in read_json_lines(run.folder.metrics))
+        agent, training = run.agent, short.training
+        processes = agent.processes("train", training.groups * training.members)
+        outside = []
+        for attempt in range(runs + 1):
+            levels = group(range(attempt * training.groups, (attempt + 1) * training.groups), training.members)
+            begun, inside = time.perf_counter(), agent.engine.work.seconds
+            play(agent.engine, processes, levels, temperature=training.temperature, seed=attempt)
+            outside.append(time.perf_counter() - begun - (agent.engine.work.seconds - inside))
+    found = {"adapter_s": statistics.median(outside[1:]), "iteration_s": iteration}
+    found["share"] = found["adapter_s"] / iteration
+    print(
+        f"adapter (chat, parsing, games, bookkeeping): {100 * found['share']:.1f} % of an iteration "
+        f"of {iteration:.2f} s"
+    )
+    return found
 
 
 if __name__ == "__main__":
