@@ -6,6 +6,7 @@ import io
 import json
 from collections.abc import Mapping
 from dataclasses import replace
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,8 @@ def test_the_data_are_what_the_warm_start_shows(config: Config, tmp_path: Path) 
 def test_a_line_says_how_to_play_it_again(tmp_path: Path) -> None:
     write_data(LAKE, tmp_path / "demos.jsonl", quiet())
     for line in lines_of(tmp_path / "demos.jsonl")[:10]:
-        turns = {k: v for k, v in line["turns"].items() if k not in ("max_tokens_per_episode", "history")}
+        known = signature(make_turn).parameters
+        turns = {k: v for k, v in line["turns"].items() if k in known}
         turns.pop("max_tokens_per_turn")  # stated to pretrained models only
         env = make_turn(line["env"], split=line["split"], **turns, **line["knobs"])
         _, info = env.reset(seed=line["seed"], options={"noise_seed": line["noise_seed"]})
