@@ -78,6 +78,9 @@ def run(bound: socket.socket, limits: Limits, token: str | None, started: Callab
     server.run(sockets=[bound])
 
 
+GRACE = 10.0  # seconds for the requests that are under way
+
+
 @contextmanager
 def serving(limits: Limits | None = None, token: str | None = None, port: int = 0) -> Iterator[str]:
     """The server in a thread of this process, on the loopback address; gives its URL. For tests and notebooks."""
@@ -93,7 +96,9 @@ def serving(limits: Limits | None = None, token: str | None = None, port: int = 
         yield url_of(bound)
     finally:
         server.should_exit = True
-        thread.join()
+        thread.join(GRACE)
+        server.force_exit = True  # a client that keeps its request open would keep us waiting for ever
+        thread.join(GRACE)
         bound.close()
 
 
