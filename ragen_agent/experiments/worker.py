@@ -12,7 +12,7 @@ import tomllib
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from rich.console import Console
 
@@ -47,10 +47,7 @@ def play_warm(config: Config, path: Path) -> None:
     if is_warm(path, config):
         return
     with (path / "log.txt").open("a", encoding="utf-8") as log:
-        run = Run(config, folder, Display(Console(file=log, width=140)))
-        run.warm_start()
-        run.measure("before")
-        run.baselines()
+        _begun(config, folder, log)
 
 
 def play_run(config: Config, path: Path, warm: Path, imitation: bool) -> None:
@@ -61,10 +58,7 @@ def play_run(config: Config, path: Path, warm: Path, imitation: bool) -> None:
     if is_complete(path, imitation):
         return
     with (path / "log.txt").open("a", encoding="utf-8") as log:
-        run = Run(config, folder, Display(Console(file=log, width=140)))
-        run.warm_start()
-        run.measure("before")
-        run.baselines()
+        run = _begun(config, folder, log)
         run.reinforce()
         run.measure("after")
         if imitation:
@@ -84,6 +78,15 @@ def is_complete(path: Path, imitation: bool) -> bool:
     wanted = ("after", "more_imitation", "clean_warm_start") if imitation else ("after",)
     summary = RunFolder(path).read_summary()
     return summary.get("finished", False) is True and all(name in summary for name in wanted)
+
+
+def _begun(config: Config, folder: RunFolder, log: TextIO) -> Run:
+    """A run up to its reinforcement; what its folder has already is not done again."""
+    run = Run(config, folder, Display(Console(file=log, width=140)))
+    run.warm_start()
+    run.measure("before")
+    run.baselines()
+    return run
 
 
 def _prepare(config: Config, path: Path, warm: Path) -> None:
