@@ -188,8 +188,7 @@ class ChatFormat:
         front, since the reply completes it.
         """
         content = list(ids[:-1]) if ids and ids[-1] in self.stop_ids else list(ids)
-        reply = self.tokenizer.decode(content, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        assert isinstance(reply, str)
+        reply = _decode(self.tokenizer, content)
         begun = self.text.opening.rfind(_THINK)
         return self.text.opening[begun:] + reply if begun > self.text.opening.rfind(_END_THINK) else reply
 
@@ -266,6 +265,14 @@ def _encode(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
     if backend is not None and backend.truncation is None and backend.padding is None:
         return list(backend.encode(text, add_special_tokens=False).ids)
     return list(tokenizer.encode(text, add_special_tokens=False))
+
+
+def _decode(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> str:
+    """The text of ids without special tokens; see `_encode`."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is not None:
+        return str(backend.decode(ids, skip_special_tokens=True))
+    return str(tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
 
 def _end_of_reply(tokenizer: PreTrainedTokenizerBase, text: TemplateText) -> tuple[str, str, list[str]]:

@@ -221,12 +221,15 @@ class Stops:
 class Diagnostics:
     """What is measured beside the training itself; see `ragen_agent.diagnostics`. Every 0 turns a part off.
 
+    `tensorboard`: write the figures of each iteration for TensorBoard too, into `tensorboard/` in the run's folder.
+
     `alarm`: watch for the Echo Trap. `entropy_every`, `gradients_every`, `information_every`: iterations between the
     entropies of all rollouts, between the gradient norms of the parts of the loss, and between the mutual information
     of reasoning and prompt, which is measured on `information_prompts` prompts with `information_samples` episodes
     each.
     """
 
+    tensorboard: bool = False
     alarm: bool = True
     entropy_every: int = 0
     gradients_every: int = 0

@@ -110,7 +110,7 @@ class _Table:
         """Begins episodes; False if the engine broke over it."""
         for episode, process in new:
             instance = self.instances[episode]
-            process.reset(seed=instance.seed, options={"noise_seed": instance.noise_seed})
+            process.begin(seed=instance.seed, options={"noise_seed": instance.noise_seed})
             self.check(process.ids)
         self.seats += new
         joining, self.moved = [*self.moved, *new], []

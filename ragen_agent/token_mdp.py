@@ -69,9 +69,9 @@ class TokenMDP(gymnasium.Env[NDArray[np.int64], np.int64]):
       earlier replies, and made anew where that is not what the ids already say.
 
     ## Batched rollouts
-    An engine that decodes many episodes at once calls `append_reply(ids, log_probs)` once a turn, or
-    `append(token, log_prob)`, instead of `step(token)`, reads what to feed next from its result, and takes
-    `trajectory()` when `done`.
+    An engine that decodes many episodes at once calls `begin` instead of `reset`, and `append_reply(ids, log_probs)`
+    once a turn, or `append(token, log_prob)`, instead of `step(token)`. It reads what to feed next from their results,
+    and takes `trajectory()` when `done`.
     """
 
     def __init__(
@@ -109,14 +109,19 @@ class TokenMDP(gymnasium.Env[NDArray[np.int64], np.int64]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.int64], dict[str, Any]]:
-        """Start an episode; `seed` and `options` go to the turn environment.
+        """Start an episode; see `begin`."""
+        info = self.begin(seed=seed, options=options)
+        return self._observation(), info
+
+    def begin(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Start an episode, for engines, which read the prefix from `ids`; `seed` and `options` go to the environment.
 
         Raises:
             ValueError: the prompt leaves no room for a token. The turn environment's errors are passed on.
         """
-        super().reset(seed=seed)
         self.ids, self.done = [], True
         message, info = self.env.reset(seed=seed, options=options)
+        self._np_random, self._np_random_seed = self.env.np_random, self.env.np_random_seed
         instructions = str(self.env.get_wrapper_attr("instructions"))
         prompt = self.chat.prompt_ids(instructions, message)
         if len(prompt) >= self.max_tokens_per_episode:
@@ -143,7 +148,7 @@ class TokenMDP(gymnasium.Env[NDArray[np.int64], np.int64]):
         self._terminated = self._truncated = self._success = False
         self._failure: str | None = None
         self._info: dict[str, Any] = info
-        return self._observation(), info
+        return info
 
     def step(self, action: int | np.int64) -> tuple[NDArray[np.int64], float, bool, bool, dict[str, Any]]:
         """Append one token as sampled (its log-probability is recorded as 0); see the class for the rest."""

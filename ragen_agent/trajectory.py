@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -60,7 +61,7 @@ class Trajectory:
         assert np.isfinite(log_probs).all()
         assert not log_probs[~sampled].any(), "only sampled tokens have a log-probability"
         assert len(ends) == len(self.turn_rewards)
-        assert np.isfinite(self.turn_rewards).all()
+        assert all(map(math.isfinite, self.turn_rewards))
         assert len(self.turn_facts) in (0, len(ends))
         assert list(ends) == sorted(set(ends)), "turns end one after the other"
         assert all(0 <= end < len(ids) and sampled[end] for end in ends)

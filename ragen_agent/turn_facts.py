@@ -50,4 +50,7 @@ def turn_facts(info: Mapping[str, Any], before: str | None, after: str | None, t
 
 def board_of(env: gymnasium.Env[str, str]) -> str | None:
     """The board as it stands, of an environment that shows one."""
-    return str(env.get_wrapper_attr("board")) if env.has_wrapper_attr("board") else None
+    try:
+        return str(env.get_wrapper_attr("board"))
+    except AttributeError:
+        return None

@@ -27,7 +27,7 @@ from ragen_agent.engines import Sampled
 from ragen_agent.engines.attention import decoding
 from ragen_agent.engines.branches import Branches
 from ragen_agent.engines.cache import SlotCache, in_steps
-from ragen_gym.seeding import GOLDEN, Stream, episode_keys, mix, stream_key, uniforms
+from ragen_gym.seeding import GOLDEN, Stream, episode_key, mix, stream_key, uniforms
 
 __all__ = ["CACHED_TOKENS", "SUPPRESSED", "TorchEngine", "TorchSession", "Work", "suppression"]
 
@@ -146,12 +146,14 @@ class TorchSession:
         """See `Session.join`; raises a ValueError for no prompt or an empty one."""
         if not prompts or not all(prompts):
             raise ValueError("a session needs at least one prompt, and no prompt may be empty.")
-        new = [episode_keys(self.key, episode, 1) for _, episode in zip(prompts, episodes, strict=True)]
+        started = time.perf_counter()
+        new = [episode_key(self.key, episode) for _, episode in zip(prompts, episodes, strict=True)]
         self.branches.join(len(prompts))
         self.pending += [list(prompt) for prompt in prompts]
         self.begun += [Sampled([], []) for _ in prompts]
-        self.keys = np.concatenate([self.keys, *new])
+        self.keys = np.concatenate([self.keys, np.array(new, np.uint64)])
         self.drawn = np.concatenate([self.drawn, np.zeros(len(prompts), np.uint64)])
+        self.engine.work.seconds += time.perf_counter() - started
 
     @torch.inference_mode()
     def reply(self, limits: Sequence[int]) -> list[Sampled | None]:
@@ -172,10 +174,12 @@ class TorchSession:
     @torch.inference_mode()
     def feed(self, rows: Sequence[int], ids: Sequence[Sequence[int]]) -> None:
         """See `Session.feed`."""
+        started = time.perf_counter()
         self.pending = [self.pending[row] + list(new) for row, new in zip(rows, ids, strict=True)]
         self.begun = [self.begun[row] for row in rows]
         self.keys, self.drawn = self.keys[list(rows)], self.drawn[list(rows)]
         self.cache.move(*self.branches.keep(rows))
+        self.engine.work.seconds += time.perf_counter() - started
 
     def close(self) -> None:
         """See `Session.close`; on a CPU the next session takes over the cache's memory, which costs time to get."""

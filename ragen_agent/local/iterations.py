@@ -18,6 +18,7 @@ from ragen_agent.local.agent import Agent, derive
 from ragen_agent.local.critic import Critic
 from ragen_agent.local.display import Display
 from ragen_agent.local.evaluation import without_failed
+from ragen_agent.local.events import Events
 from ragen_agent.local.lora import adapt, load_trained, merge, save_adapter, trained
 from ragen_agent.local.optimiser import adamw
 from ragen_agent.local.players import Players
@@ -60,6 +61,7 @@ class Reinforcement:
     def run(self, wall_s: Callable[[], float]) -> None:
         """Iterates until the last iteration or a reason to stop, which is shown."""
         settings = self.config.training
+        events = Events(self.folder) if self.config.diagnostics.tensorboard else None
         self.display.begin("reinforcement", settings.iterations, self.iteration)
         while self.iteration < settings.iterations and not self.reason:
             record, shown = self._iterate()
@@ -67,11 +69,15 @@ class Reinforcement:
             self.folder.append(self.folder.episodes, shown)
             self.watch.records.append(record)
             self.iteration += 1
+            if events:
+                events.add(record)
             self.display.advance(record)
             over = self.iteration == settings.iterations or bool(self.reason)
             if over or self.iteration % settings.save_every == 0:
                 self._save(wall_s())
         self.display.end()
+        if events:
+            events.close()
         if self.reason:
             self.display.say(self.reason)
 

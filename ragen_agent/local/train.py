@@ -23,6 +23,7 @@ from ragen_agent.local.agent import Agent, derive, make_env
 from ragen_agent.local.demonstrations import scripted_reply
 from ragen_agent.local.display import Display
 from ragen_agent.local.evaluation import baselines, fixed_instances, play_fixed, rate_of_played, scripted_rate
+from ragen_agent.local.events import check_tensorboard
 from ragen_agent.local.imitation import faultless, imitation_phase, show
 from ragen_agent.local.iterations import Reinforcement
 from ragen_agent.local.lora import load_policy
@@ -62,6 +63,8 @@ class Run:
 
     def __init__(self, config: Config, folder: RunFolder, display: Display) -> None:
         self.config, self.folder, self.display = config, folder, display
+        if config.diagnostics.tensorboard:
+            check_tensorboard()
         self.summary = folder.read_summary()
         self.state = folder.load_state()
         saved = self.state or {"iteration": 0}

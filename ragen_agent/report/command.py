@@ -54,7 +54,8 @@ def add(commands: Any) -> None:
     report.add_argument(
         "--tensorboard",
         action="store_true",
-        help="write no page, but each run's figures as event files into tensorboard/ in its folder",
+        help="write no page, but each run's figures as event files into tensorboard/ in its folder "
+        "(a run writes them itself with --set diagnostics.tensorboard=true)",
     )
     watch = _command(commands, "watch", "show a run in the terminal while it goes on", _WATCH, _WATCH_EXAMPLES, _watch)
     watch.add_argument("run_folder", type=Path, metavar="RUN", help="the folder of a run, which may still be empty")
@@ -116,8 +117,8 @@ def _report(options: argparse.Namespace) -> int:
 
 
 def _events(paths: list[Path]) -> int:
+    from ragen_agent.local.events import write_events
     from ragen_agent.local.run_folder import RunFolder
-    from ragen_agent.report.events import write_events
 
     for path in paths:
         print(write_events(RunFolder.reopen(path)[0]))

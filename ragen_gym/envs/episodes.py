@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 
 from ragen_gym.games.game import Boards, Game
-from ragen_gym.seeding import Keys, Stream, episode_keys, stream_key, uniforms
+from ragen_gym.seeding import Keys, Stream, episode_key, episode_keys, stream_key, uniforms
 
 __all__ = ["DRAWS", "Episode", "Episodes", "draws", "level_boards", "stacked"]
 
@@ -16,7 +18,7 @@ _LARGEST_BLOCK = 256
 
 
 #: The start of an episode: (board, state, level id, key of its noise, its first `DRAWS` random numbers, the last one
-#: first). A plain tuple, since a named one takes six times as long to make and resets are frequent.
+#: first, or none as yet). A plain tuple, since a named one takes six times as long to make and resets are frequent.
 Episode = tuple[bytes, list[int], str, int, list[float]]
 
 
@@ -47,20 +49,32 @@ class Episodes:
 
     def take_with(self, board: bytes | None, noise_seed: int | None) -> Episode:
         """The next episode, on another level or with the noise of another seed's first episode where they are given."""
-        noise_key = (
-            None if noise_seed is None else stream_key(noise_seed, self._game.noise)
-        )  # a bad seed takes no episode
-        drawn, _, _, key, _ = self.take()
-        board = drawn if board is None else board
+        game = self._game
+        noise_key = None if noise_seed is None else stream_key(noise_seed, game.noise)  # a bad seed takes no episode
+        drawn, state, level_id, key, luck = self.take()
+        if board is not None:
+            drawn, state, level_id = _levels_of(game, np.frombuffer(board, np.uint8)[None])[0]
         if noise_key is not None:
-            key = int(episode_keys(noise_key, 0, 1)[0])
-        return _episodes(self._game, np.frombuffer(board, np.uint8)[None], np.array([key], np.uint64))[0]
+            key, luck = episode_key(noise_key, 0), []
+        return drawn, state, level_id, key, luck
 
     def _prepare(self, count: int) -> list[Episode]:
         game = self._game
+        if count == 1 and self._levels is None:
+            board, state, level_id = _only_level(game, self._level_key, self._next, self._split)
+            return [(board, list(state), level_id, episode_key(self._noise_key, self._next), [])]
         keys = episode_keys(self._level_key, self._next, count)
-        boards = level_boards(game, keys, self._split, self._levels)
-        return _episodes(game, boards, episode_keys(self._noise_key, self._next, count))[::-1]
+        noise_keys = episode_keys(self._noise_key, self._next, count)
+        levels = _levels_of(game, level_boards(game, keys, self._split, self._levels))
+        rest = zip(levels, noise_keys.tolist(), draws(game, noise_keys, 0), strict=True)
+        return [(*level, key, luck) for level, key, luck in rest][::-1]
+
+
+@lru_cache(1024)
+def _only_level(game: Game, level_key: int, episode: int, split: str | None) -> tuple[bytes, tuple[int, ...], str]:
+    """One level. It is remembered, since the members of a group are environments that begin with the same one."""
+    [(board, state, level_id)] = _levels_of(game, game.generate(episode_keys(level_key, episode, 1), split))
+    return board, tuple(state), level_id
 
 
 def level_boards(game: Game, keys: Keys, split: str | None, levels: list[bytes] | Boards | None) -> Boards:
@@ -84,8 +98,8 @@ def draws(game: Game, noise_keys: Keys, first: int) -> list[list[float]]:
     return rows
 
 
-def _episodes(game: Game, boards: Boards, noise_keys: Keys) -> list[Episode]:
+def _levels_of(game: Game, boards: Boards) -> list[tuple[bytes, list[int], str]]:
+    """(board, state, level id) of each board."""
     flat, cells = boards.tobytes(), boards.shape[1]
     texts = [flat[i : i + cells] for i in range(0, len(flat), cells)]
-    states = game.starts(boards).tolist()
-    return list(zip(texts, states, game.ids(boards), noise_keys.tolist(), draws(game, noise_keys, 0), strict=True))
+    return list(zip(texts, game.starts(boards).tolist(), game.ids(boards), strict=True))

@@ -11,6 +11,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 
 __all__ = ["SEPARATOR", "Problem", "Reply", "parse_reply"]
 
@@ -68,6 +69,11 @@ def parse_reply(text: str, action_names: Sequence[str], *, think: bool = True, p
         think: whether the reply must think first; if not, it must be an answer alone.
         parts: what the thinking must hold, of "observation" and "prediction"; each once, wherever it stands.
     """
+    return _parse(text, tuple(action_names), think, tuple(parts))
+
+
+@lru_cache(1024)  # the members of a group often say the same
+def _parse(text: str, action_names: tuple[str, ...], think: bool, parts: tuple[str, ...]) -> Reply:
     tags = _TAG.findall(text)
     if len(tags) != len(set(tags)):
         return Reply(text, problem=Problem.SEVERAL_ANSWERS)

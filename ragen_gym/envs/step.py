@@ -119,7 +119,7 @@ class StepEnv(gymnasium.Env[Any, int]):
             self._episodes = Episodes(self.game, seed, self.split, self._levels)
         episode = self._episodes.take() if not options else self._chosen(self._episodes, options)
         self._start, state, level_id, self._noise_key, self._draws = episode
-        self._state, self._level_id, self._drawn, self._solution = state, level_id, DRAWS, None
+        self._state, self._level_id, self._drawn, self._solution = state, level_id, len(self._draws), None
         self._allowed = self._actions
         board = self._board = bytearray(self._start)
         _, _, observe, mask, _ = self._parts

@@ -168,8 +168,8 @@ class TurnEnv(gymnasium.Env[str, str]):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """Start an episode; the first message, and the information of the class's list."""
-        super().reset(seed=seed)
         _, self._info = self.env.reset(seed=seed, options=options)
+        self._np_random, self._np_random_seed = self.env.np_random, self.env.np_random_seed
         self._turn, self._played, self._over = 0, 0, False
         self._messages: list[dict[str, str]] = [{"role": "system", "content": self.instructions}]
         said = self._say(None)
@@ -191,7 +191,7 @@ class TurnEnv(gymnasium.Env[str, str]):
         budget = min(self.max_actions_per_turn, self.max_actions - self._played)
         actions: list[int] = []
         rewards: list[float] = []
-        terminated, before = False, self.env.state[0]
+        terminated, before = False, self.env.state[0] if self._parts else b""
         for move in reply.actions[:budget]:
             _, reward, terminated, _, self._info = self.env.step(move)
             actions.append(move)
@@ -228,6 +228,8 @@ class TurnEnv(gymnasium.Env[str, str]):
 
     def _right(self, reply: Reply, before: bytes) -> dict[str, bool]:
         """Whether what the reply says of the boards is true, by the names of the information."""
+        if not self._parts:
+            return {}
         boards = {"observation": before, "prediction": self.env.state[0]}
         return {f"{part}_right": self._is(getattr(reply, part), boards[part]) for part in self._parts}
 

@@ -225,6 +225,10 @@ class Game(ABC):
 
     def action_names(self, board: Board) -> tuple[str, ...]:
         """What a player calls the actions in this state."""
+        return self._action_names
+
+    @cached_property
+    def _action_names(self) -> tuple[str, ...]:
         return tuple(action.name.capitalize() for action in self.Action)
 
     @abstractmethod

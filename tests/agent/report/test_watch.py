@@ -8,9 +8,12 @@ import os
 import pty
 import select
 import shutil
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +27,7 @@ from ragen_agent.local.run_folder import RunFolder, read_json_lines
 from ragen_agent.report.dashboard import BLOCKS, bar, dashboard, plain, sparkline
 from ragen_agent.report.follow import FINISHED, WAITING, Follower, Lines, last_line
 
+HIDE_CURSOR, SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
 RECORDS = st.lists(st.dictionaries(st.text(max_size=5), st.integers() | st.text(max_size=20)), max_size=8)
 
 
@@ -160,9 +164,9 @@ def test_as_json(runs: dict[str, Path], capsys: pytest.CaptureFixture[str], tmp_
     assert "is a file" in capsys.readouterr().err
 
 
-def test_on_a_terminal_it_follows_the_run_to_its_end(runs: dict[str, Path], tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    RunFolder.create(run, RunFolder.reopen(runs["seed0"])[1])
+@contextmanager
+def watching(run: Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """`ragen-agent watch` on a terminal of its own: the process, and the terminal's other end."""
     terminal, other = pty.openpty()
     command = [sys.executable, "-m", "ragen_agent.cli", "watch", str(run), "--every", "0.1"]
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "120", "LINES": "50"}
@@ -171,6 +175,16 @@ def test_on_a_terminal_it_follows_the_run_to_its_end(runs: dict[str, Path], tmp_
     )
     os.close(other)
     try:
+        yield process, terminal
+    finally:
+        process.kill()
+        os.close(terminal)
+
+
+def test_on_a_terminal_it_follows_the_run_to_its_end(runs: dict[str, Path], tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    RunFolder.create(run, RunFolder.reopen(runs["seed0"])[1])
+    with watching(run) as (process, terminal):
         assert "warm start" in _until(terminal, "warm start")
         folder = RunFolder(run)
         folder.append(folder.metrics, [{"iteration": 0, "success": 0.25, "spread": 0.5, "seconds": 2.0}])
@@ -178,9 +192,18 @@ def test_on_a_terminal_it_follows_the_run_to_its_end(runs: dict[str, Path], tmp_
         folder.write_summary(RunFolder(runs["seed0"]).read_summary())
         assert FINISHED in _until(terminal, None)
         assert process.wait(30) == 0
-    finally:
-        process.kill()
-        os.close(terminal)
+
+
+def test_ctrl_c_ends_it_and_gives_the_terminal_back(runs: dict[str, Path], tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    RunFolder.create(run, RunFolder.reopen(runs["seed0"])[1])
+    with watching(run) as (process, terminal):
+        seen = _until(terminal, "warm start")
+        process.send_signal(signal.SIGINT)
+        seen += _until(terminal, None)
+        assert process.wait(30) == 0
+    assert "Traceback" not in seen
+    assert seen.rindex(SHOW_CURSOR) > seen.rindex(HIDE_CURSOR)
 
 
 def _until(terminal: int, wanted: str | None) -> str:
