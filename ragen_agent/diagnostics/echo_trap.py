@@ -33,10 +33,10 @@ Record = Mapping[str, float]
 
 @dataclass(frozen=True)
 class Alarm:
-    """The factors. `first`: iterations that say what the start was; they can raise nothing but an end of spread.
+    """The factors. `first`: iterations that say what the start was, or as many as there are before the last ones.
 
-    `window`: iterations whose mean is compared. `fall`, `jump`: of that mean over the start's. `spike`: of one norm
-    over the median of the norms before it. `invalid`: share of malformed turns, where the start had less.
+    `window`: iterations whose mean is compared: the last ones. `fall`, `jump`: of that mean over the start's. `spike`:
+    of one norm over the median of the norms before it. `invalid`: share of malformed turns, where the start had less.
     """
 
     first: int = 10
@@ -97,10 +97,12 @@ def _series(history: Sequence[Record], name: str) -> list[float]:
 
 
 def _ends(series: Sequence[float], alarm: Alarm) -> tuple[float, float] | None:
-    """The mean of the last iterations and of the first, once they do not overlap."""
-    if len(series) < alarm.first + alarm.window:
-        return None
-    return fmean(series[-alarm.window :]), fmean(series[: alarm.first])
+    """The mean of the last iterations and of the first, which do not overlap.
+
+    A rate that is far too high ends a run within five iterations, so a young run is held against its first one.
+    """
+    first = min(alarm.first, len(series) - alarm.window)
+    return (fmean(series[-alarm.window :]), fmean(series[:first])) if first > 0 else None
 
 
 def _fall(series: Sequence[float], alarm: Alarm) -> tuple[float, float] | None:

@@ -1,7 +1,8 @@
 """How good the Echo Trap alarm is: for each sign, which collapses it announced, how early, and when it cried wolf.
 
-The signs are computed again from every run's `metrics.jsonl`, so the factors in force today are what is judged. A run
-has collapsed where the mean success of five iterations fell below half of its best and stayed there to the end.
+The signs are computed again from every run's `metrics.jsonl`, so the factors in force today are what is judged, or any
+others. A run has collapsed where the mean success of five iterations fell below half of its best, or of the first
+iteration's, and stayed there to the end, for five such means at least.
 """
 
 from __future__ import annotations
@@ -10,15 +11,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from ragen_agent.diagnostics.echo_trap import FOLLOWS, signs_at
-from ragen_agent.experiments.measures import Played, window_means
+from ragen_agent.diagnostics.echo_trap import FOLLOWS, Alarm, signs_at
+from ragen_agent.experiments.measures import WINDOW, Played, window_means
 
 __all__ = ["KINDS", "Judged", "calibrate", "collapse", "first_signs", "kind"]
 
-KINDS = ("no collapse", "format collapse", "Echo Trap", "other collapse")
+KINDS = ("no collapse", "collapse at once", "format collapse", "Echo Trap", "other collapse")
 
 FALL = 0.5  # of the best success
 LEAST = 0.1  # best success below which there is nothing to collapse from
+AT_ONCE = 10  # iterations; a policy that is lost by then never played as it had learned to
 
 #: Signs taken together: an iteration raises it where so many of these have been seen.
 COMBINED: dict[str, tuple[tuple[str, ...], int]] = {
@@ -53,23 +55,25 @@ class Judged:
 def collapse(run: Played) -> int | None:
     """The iteration at whose end the collapse is there, or None for a run that did not."""
     means = window_means(run, "success")
-    if not means or max(means) < LEAST:
+    if not means or max(run.metrics[0]["success"], *means) < LEAST:
         return None
-    best, down = 0.0, None
+    best, down = run.metrics[0]["success"], None
     for place, mean in enumerate(means):
         best = max(best, mean)
         if mean >= FALL * best:
             down = None
         elif down is None:
             down = place
-    return None if down is None else down + len(run.metrics) - len(means)
+    if down is None or len(means) - down < WINDOW:
+        return None
+    return down + len(run.metrics) - len(means)
 
 
-def first_signs(run: Played) -> dict[str, int]:
-    """The iteration at which each sign was first seen."""
+def first_signs(run: Played, alarm: Alarm | None = None) -> dict[str, int]:
+    """The iteration at which each sign was first seen, by these factors or by those in force."""
     seen: dict[str, int] = {}
     for end in range(1, len(run.metrics) + 1):
-        for sign in signs_at(run.metrics[:end]):
+        for sign in signs_at(run.metrics[:end], alarm):
             seen.setdefault(sign.name, end - 1)
     return seen
 
@@ -77,22 +81,24 @@ def first_signs(run: Played) -> dict[str, int]:
 def kind(run: Played) -> str:
     """What became of a run, a member of `KINDS`.
 
-    An Echo Trap shows all of the paper's signs, and replies that are well formed.
+    An Echo Trap shows all of the paper's signs before it, and replies that are well formed.
     """
     at = collapse(run)
     if at is None:
         return "no collapse"
+    if at < AT_ONCE:
+        return "collapse at once"
     invalid = window_means(run, "invalid_rate")
     if invalid and invalid[-1] > 0.5:
         return "format collapse"
-    seen = first_signs(run)
-    trap = "spread_fall" in seen and {"entropy_fall", "entropy_jump"} & seen.keys() and "gradient_spike" in seen
+    seen = {name for name, when in first_signs(run).items() if when <= at}
+    trap = {"spread_fall", "gradient_spike"} <= seen and seen & {"entropy_fall", "entropy_jump"}
     return "Echo Trap" if trap else "other collapse"
 
 
-def calibrate(runs: Iterable[Played]) -> list[Judged]:
-    """Every sign alone, then the combinations, over all runs."""
-    table = [(collapse(run), first_signs(run)) for run in runs]
+def calibrate(runs: Iterable[Played], alarm: Alarm | None = None) -> list[Judged]:
+    """Every sign alone, then the combinations, over all runs, by these factors or by those in force."""
+    table = [(collapse(run), first_signs(run, alarm)) for run in runs]
     rules: dict[str, Callable[[Mapping[str, int]], int | None]] = {}
     for name in FOLLOWS:
         rules[name] = lambda seen, name=name: seen.get(name)  # type: ignore[misc]

@@ -13,7 +13,6 @@ from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from ragen_agent.experiments.findings import Finding
     from ragen_agent.experiments.plan import Cost, Planned
     from ragen_agent.experiments.table import Experiment
 
@@ -44,6 +43,9 @@ def add(commands: Any) -> None:
     parser.add_argument("--list", action="store_true", help="say which experiments there are, and what they ask")
     parser.add_argument("--seeds", type=int, default=3, metavar="N", help="seeds of each arm (default 3)")
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder (default runs/experiments, or -quick)")
+    parser.add_argument(
+        "--pages", type=Path, metavar="DIR", help="folder for pages, figures and JSON (default: beside the runs)"
+    )
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="runs at a time, a core each (default 1)")
     parser.add_argument("--only", action="append", default=[], metavar="ARM", help="only this arm; repeatable")
     parser.add_argument(
@@ -70,9 +72,14 @@ def _run(options: argparse.Namespace) -> int:
     planned = {each.name: _planned(each, options, out) for each in experiments}
     if options.dry_run:
         return _dry(planned, options.jobs, console, options.json)
-    failed = 0
+    failed, pages = 0, options.pages or out
     for each in experiments:
-        failed += _conduct(each, planned[each.name], options, out / each.name, console)
+        failed += _conduct(each, planned[each.name], options, pages / each.name, console)
+    if options.name == "all":
+        from ragen_agent.experiments.pages import write_overview
+
+        write_overview(experiments, planned, pages)
+        console.print(f"All of it in {pages / 'README.md'}")
     return 1 if failed else 0
 
 
@@ -88,6 +95,7 @@ def _conduct(
     experiment: Experiment, planned: Sequence[Planned], options: argparse.Namespace, out: Path, console: Console
 ) -> int:
     """Plays what is missing and writes; how many runs failed."""
+    from ragen_agent.experiments.pages import write_page
     from ragen_agent.experiments.runner import missing, run_all
 
     failures: dict[str, str] = {}
@@ -96,7 +104,7 @@ def _conduct(
         log = Console(stderr=True, highlight=False)
         log.print(f"{experiment.name}: {len(planned)} runs, {len(planned) - left} whole, {left} to play.", markup=False)
         failures = run_all(planned, options.jobs, log)
-    written = _write(experiment, planned, failures, out, quick=options.quick)
+    written = write_page(experiment, planned, failures, out, quick=options.quick)
     if options.json:
         console.print_json(json.dumps(written))
     else:
@@ -104,66 +112,6 @@ def _conduct(
             console.print(f"- {sentence}", markup=False, soft_wrap=True)
         console.print(f"In {out}: {experiment.name}.md, results.json, curves.png, {', '.join(written['pictures'])}")
     return len(failures)
-
-
-def _write(
-    experiment: Experiment, planned: Sequence[Planned], failures: Mapping[str, str], out: Path, *, quick: bool
-) -> dict[str, Any]:
-    from ragen_agent.experiments.figures import draw_arms, draw_curves
-    from ragen_agent.experiments.findings import compare, conclusion
-    from ragen_agent.experiments.markdown import page
-    from ragen_agent.experiments.measures import MEASURES, measure, read_run
-    from ragen_agent.experiments.runner import missing
-    from ragen_agent.local.run_folder import write_whole
-
-    out.mkdir(parents=True, exist_ok=True)
-    absent = {run.name for run in missing(planned)}
-    runs: dict[str, dict[int, Any]] = {}
-    for run in planned:
-        if run.name not in absent:
-            runs.setdefault(run.arm.name, {})[run.config.seed] = read_run(run.folder)
-    findings = [compare(runs, comparison) for comparison in experiment.comparisons]
-    pictures = []
-    if runs:
-        draw_curves(experiment, runs, out / "curves.png")
-        measures = dict.fromkeys(["after", *(c.measure for c in experiment.comparisons)])
-        for name in measures:
-            draw_arms(experiment, runs, name, out / f"{name}.png")
-            pictures.append(f"{name}.png")
-    note = "Made with --quick: this shows that the experiment runs. It is evidence of nothing." if quick else ""
-    names = (["curves.png"] if runs else []) + pictures
-    text = page(experiment, runs, findings, failures, wanted=len(planned), pictures=names, note=note)
-    write_whole(out / f"{experiment.name}.md", text)
-    results = {
-        "experiment": experiment.name,
-        "quick": quick,
-        "runs": [
-            {"arm": arm, "seed": seed, **{name: measure(run, name) for name in MEASURES}}
-            for arm, seeds in runs.items()
-            for seed, run in seeds.items()
-        ],
-        "comparisons": [_plain(finding) for finding in findings],
-        "conclusion": conclusion(findings),
-        "failures": dict(failures),
-        "pictures": pictures,
-    }
-    write_whole(out / "results.json", json.dumps(results, indent=2, ensure_ascii=False) + "\n")
-    return results
-
-
-def _plain(finding: Finding) -> dict[str, Any]:
-    """A finding as JSON, which knows no infinity."""
-    found = finding.interval
-    bounded = found is not None and found.n > 1
-    return {
-        **asdict(finding.comparison),
-        "differences": {str(seed): value for seed, value in finding.differences.items()},
-        "mean": found.mean if found else None,
-        "low": found.low if found and bounded else None,
-        "high": found.high if found and bounded else None,
-        "verdict": finding.verdict,
-        "sentence": finding.sentence,
-    }
 
 
 def _list(console: Console, as_json: bool) -> int:

@@ -13,12 +13,14 @@ from ragen_agent.experiments.measures import MEASURES, Played, measure
 from ragen_agent.experiments.statistics import CONFIDENCE, Interval, interval
 from ragen_agent.experiments.table import Comparison
 
-__all__ = ["Finding", "Runs", "compare", "conclusion", "figure", "summarise", "verdict"]
+__all__ = ["VERDICTS", "Finding", "Runs", "compare", "conclusion", "figure", "summarise", "verdict"]
 
 Runs = Mapping[str, Mapping[int, Played]]
 """Whole runs by arm and seed."""
 
 SUPPORTS, AGAINST, OPEN, SHOWN, MISSING = "supported", "contradicted", "open", "seen", "missing"
+VERDICTS = (SUPPORTS, AGAINST, OPEN)
+"""What can become of a claim where there are runs."""
 
 
 @dataclass(frozen=True)

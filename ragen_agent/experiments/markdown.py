@@ -10,7 +10,7 @@ from ragen_agent.experiments.measures import MEASURES
 from ragen_agent.experiments.statistics import Interval
 from ragen_agent.experiments.table import Experiment
 
-__all__ = ["alarm_table", "page"]
+__all__ = ["alarm_table", "comparisons_table", "markdown_table", "page"]
 
 
 def page(
@@ -43,14 +43,7 @@ def page(
     lines += [f"**What would count.** {experiment.evidence}", "", "## What the runs say", ""]
     lines += [f"- {sentence}" for sentence in conclusion(findings)] or ["- Nothing was compared."]
     lines += [f"- {_whole(there, wanted)}", f"- **Limits.** {experiment.limits}", "", "## Comparisons", ""]
-    lines += _table(
-        ["question", "first", "second", "measure", "claim", "first \N{MINUS SIGN} second [95 %]"],
-        [
-            [c.asks, c.first, c.second or "0", c.measure, c.claim or "none", finding.sentence]
-            for finding in findings
-            for c in [finding.comparison]
-        ],
-    )
+    lines += comparisons_table(findings)
     lines += ["", "## Arms", "", "Means over seeds with 95 % intervals by Student's t.", ""]
     lines += _arms(experiment, runs)
     lines += ["", *[f"![{name}]({name})\n" for name in pictures]]
@@ -72,20 +65,34 @@ def page(
     return "\n".join(lines)
 
 
-def alarm_table(judged: Sequence[Judged]) -> list[str]:
-    """The alarm's signs as rows: announced collapses, leads, false alarms."""
-    return _table(
-        ["sign", "collapses announced", "median lead (iterations)", "false alarms in runs that did not collapse"],
+def comparisons_table(findings: Sequence[Finding]) -> list[str]:
+    """The comparisons as rows: what is compared, what was claimed, and the difference."""
+    return markdown_table(
+        ["question", "first", "second", "measure", "claim", "first \N{MINUS SIGN} second [95 %]"],
         [
-            [
-                j.sign.replace("_", " "),
-                f"{j.announced} of {j.collapses}",
-                "\N{EN DASH}" if j.lead is None else f"{j.lead:g}",
-                f"{j.false_alarms} of {j.healthy}",
-            ]
-            for j in judged
+            [c.asks, c.first, c.second or "0", c.measure, c.claim or "none", finding.sentence]
+            for finding in findings
+            for c in [finding.comparison]
         ],
     )
+
+
+def alarm_table(judged: Sequence[Judged], factors: Sequence[str] = ()) -> list[str]:
+    """The alarm's signs as rows: announced collapses, leads, false alarms; and by which factors, if they are given."""
+    head = ["sign", "collapses announced", "median lead (iterations)", "false alarms in runs that did not collapse"]
+    rows = [
+        [
+            j.sign.replace("_", " "),
+            f"{j.announced} of {j.collapses}",
+            "\N{EN DASH}" if j.lead is None else f"{j.lead:g}",
+            f"{j.false_alarms} of {j.healthy}",
+        ]
+        for j in judged
+    ]
+    if factors:
+        head.insert(1, "factor")
+        rows = [[sign, factor, *rest] for (sign, *rest), factor in zip(rows, factors, strict=True)]
+    return markdown_table(head, rows)
 
 
 def _every(runs: Runs) -> list[Judged]:
@@ -98,7 +105,7 @@ def _arms(experiment: Experiment, runs: Runs) -> list[str]:
         if arm.name in runs:
             cells = [_cell(summarise(runs, arm.name, name), name) for name in experiment.columns]
             rows.append([arm.name + (" (control)" if arm.control else ""), str(len(runs[arm.name])), *cells])
-    return _table(["arm", "seeds", *experiment.columns], rows)
+    return markdown_table(["arm", "seeds", *experiment.columns], rows)
 
 
 def _cell(found: Interval | None, name: str) -> str:
@@ -116,7 +123,7 @@ def _collapses(runs: Runs) -> list[str]:
         kinds = [kind(run) for run in seeds.values()]
         whens = [str(at + 1) for run in seeds.values() if (at := collapse(run)) is not None]
         rows.append([arm, *[str(kinds.count(name)) for name in KINDS], ", ".join(whens) or "\N{EN DASH}"])
-    return _table(["arm", *KINDS, "after iteration"], rows)
+    return markdown_table(["arm", *KINDS, "after iteration"], rows)
 
 
 def _whole(there: int, wanted: int) -> str:
@@ -125,7 +132,8 @@ def _whole(there: int, wanted: int) -> str:
     return f"{there} of {wanted} runs are whole: what is said here may change."
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """A table's lines."""
     if not rows:
         return ["(no whole run yet)"]
     lines = [head, ["---"] * len(head), *rows]

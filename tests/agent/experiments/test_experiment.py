@@ -101,3 +101,17 @@ def test_the_list_and_the_estimate(tmp_path: Path, capsys: pytest.CaptureFixture
     assert list(tmp_path.iterdir()) == [], "nothing was run"
     assert main(["experiment", "thinking", "--seeds", "0"]) == 2
     assert "--seeds is 0" in capsys.readouterr().err
+
+
+def test_the_page_over_all_experiments(whole: Path, tmp_path: Path) -> None:
+    pages = tmp_path / "pages"
+    written = ["--quick", "--seeds", "2", "--write", "--out", str(whole), "--pages", str(pages)]
+    assert main(["experiment", "all", *written]) == 0
+    page = (pages / "README.md").read_text(encoding="utf-8")
+    assert "Not run: action-budget, credit, " in page
+    assert "](thinking/thinking.md)" in page
+    assert (pages / "thinking" / "after.png").is_file()
+    assert "evidence of nothing" in (pages / "thinking" / "thinking.md").read_text(encoding="utf-8")
+    assert "| thinking | 4 | 4 | 0 | 0 | 0 | 0 |" in page, "what became of the four runs"
+    assert "Over 4 runs" in page
+    assert "| spread fall | **0.4** | 0 of 0 | " in page

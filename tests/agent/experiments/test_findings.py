@@ -126,6 +126,8 @@ def test_a_collapse_is_a_fall_below_half_that_lasts() -> None:
     assert collapse(run(0.6, [*up, *[0.0] * 8, *[0.7] * 10])) is None, "it came back"
     assert collapse(run(0.5, [*up, *[0.5] * 10])) is None
     assert collapse(run(0.0, [0.05, 0.0, 0.05, 0.0] * 5)) is None, "there was nothing to fall from"
+    assert collapse(run(0.0, [*up, *[0.7] * 12, *[0.0] * 6])) is None, "a last few bad iterations say little"
+    assert collapse(run(0.0, [0.13, *[0.0] * 12])) == 4, "the first iteration is what it fell from"
 
 
 def test_kinds_of_collapse() -> None:
@@ -133,6 +135,7 @@ def test_kinds_of_collapse() -> None:
     assert kind(run(0.6, [0.6] * 40)) == "no collapse"
     assert kind(run(0.0, fall, invalid_rate=[0.0] * 20 + [1.0] * 20)) == "format collapse"
     assert kind(run(0.0, fall)) == "other collapse"
+    assert kind(run(0.0, [0.13, *[0.0] * 12])) == "collapse at once"
     trap = run(
         0.0,
         fall,

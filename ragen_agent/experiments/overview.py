@@ -1,0 +1,86 @@
+"""The page over all experiments: what each says, what became of the runs, and how good the alarm is over all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ragen_agent.diagnostics.echo_trap import Alarm
+from ragen_agent.experiments.calibration import KINDS, calibrate, kind
+from ragen_agent.experiments.findings import VERDICTS, Finding
+from ragen_agent.experiments.markdown import alarm_table, comparisons_table, markdown_table
+from ragen_agent.experiments.measures import Played
+from ragen_agent.experiments.table import Experiment
+
+__all__ = ["overview", "without_copies"]
+
+#: Factors of the alarm that are tried, by the sign that each decides.
+FACTORS: dict[str, tuple[str, tuple[float, ...]]] = {
+    "spread_fall": ("fall", (0.2, 0.3, 0.4, 0.5, 0.6, 0.7)),
+    "entropy_fall": ("fall", (0.2, 0.3, 0.4, 0.5, 0.6, 0.7)),
+    "entropy_jump": ("jump", (1.5, 2.0, 3.0, 4.0)),
+    "gradient_spike": ("spike", (3.0, 5.0, 8.0, 12.0)),
+    "invalid_rise": ("invalid", (0.1, 0.2, 0.3, 0.5)),
+}
+
+
+def overview(
+    experiments: Sequence[Experiment], findings: Mapping[str, Sequence[Finding]], runs: Mapping[str, Sequence[Played]]
+) -> str:
+    """The page in Markdown.
+
+    Args:
+        experiments: in the order of the page.
+        findings: of each experiment, by its name.
+        runs: the whole runs of each.
+    """
+    there = [experiment for experiment in experiments if runs[experiment.name]]
+    absent = [experiment.name for experiment in experiments if not runs[experiment.name]]
+    every = without_copies([run for name in runs for run in runs[name]])
+    lines = ["# Experiments on small models", ""]
+    lines += [
+        "Written by `ragen-agent experiment all`, with the pages that it names. Verdicts follow from the intervals"
+    ]
+    lines += ["over seeds alone; each page says what would count as evidence, and its limits.", ""]
+    lines += [_count([finding for experiment in there for finding in findings[experiment.name]]), ""]
+    lines += [f"Not run: {', '.join(absent)}.", ""] if absent else []
+    for experiment in there:
+        lines += [f"## [{experiment.title}]({experiment.name}/{experiment.name}.md)", "", experiment.question, ""]
+        lines += comparisons_table(findings[experiment.name])
+        lines += ["", f"![{experiment.name}]({experiment.name}/after.png)", ""]
+    lines += ["## What became of the runs", ""]
+    rows = []
+    for experiment in there:
+        kinds = [kind(run) for run in runs[experiment.name]]
+        rows.append([experiment.name, str(len(kinds)), *[str(kinds.count(name)) for name in KINDS]])
+    lines += markdown_table(["experiment", "runs", *KINDS], rows)
+    lines += ["", "## The alarm", ""]
+    lines += [f"Over {len(every)} runs; runs that several experiments share are counted once. The lead of an announced"]
+    lines += ["collapse is counted from the alarm to the iteration by which the success had fallen for good.", ""]
+    lines += alarm_table(calibrate(every))
+    lines += ["", "The same for other factors of the signs; the factor in force is in bold.", ""]
+    lines += _factors(every)
+    return "\n".join([*lines, ""])
+
+
+def _count(findings: Sequence[Finding]) -> str:
+    claims = [finding.verdict for finding in findings if finding.comparison.claim]
+    counts = ", ".join(f"{claims.count(verdict)} {verdict}" for verdict in dict.fromkeys((*VERDICTS, *claims)))
+    return f"Of {len(claims)} claims: {counts}."
+
+
+def without_copies(runs: Sequence[Played]) -> list[Played]:
+    """The runs without those of equal settings, which are the same run in another experiment."""
+    return list({(run.path / "config.toml").read_text(encoding="utf-8"): run for run in runs}.values())
+
+
+def _factors(runs: Sequence[Played]) -> list[str]:
+    rows = []
+    for sign, (factor, values) in FACTORS.items():
+        for value in values:
+            changed: dict[str, Any] = {factor: value}
+            [judged] = [each for each in calibrate(runs, replace(Alarm(), **changed)) if each.sign == sign]
+            said = f"**{value:g}**" if value == getattr(Alarm(), factor) else f"{value:g}"
+            rows.append((said, judged))
+    return alarm_table([judged for _, judged in rows], [said for said, _ in rows])
