@@ -84,8 +84,8 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _planned(experiment: Experiment, options: argparse.Namespace, out: Path) -> list[Planned]:
-    from ragen_agent.cli import settings_of_pairs
     from ragen_agent.experiments.plan import plan
+    from ragen_agent.options import settings_of_pairs
 
     over = settings_of_pairs("--set", options.set)
     return plan(experiment, out / experiment.name, options.seeds, only=options.only, over=over, quick=options.quick)

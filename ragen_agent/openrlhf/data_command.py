@@ -28,7 +28,7 @@ examples:
 
 def add(commands: Any) -> None:
     """Adds the command to the parser."""
-    from ragen_agent.cli import add_settings
+    from ragen_agent.options import add_settings
 
     raw = argparse.RawDescriptionHelpFormatter
     parser = commands.add_parser(
@@ -48,8 +48,8 @@ def add(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from ragen_agent.cli import configure
     from ragen_agent.openrlhf.seed_list import check_rows, train_rows, write_rows
+    from ragen_agent.options import configure
 
     training = {name: getattr(options, name) for name in ("iterations", "groups")}
     flags: Settings = {"training": {name: value for name, value in training.items() if value is not None}}

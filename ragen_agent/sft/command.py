@@ -79,7 +79,7 @@ def add(commands: Any) -> None:
 
 
 def _add_data(parser: argparse.ArgumentParser) -> None:
-    from ragen_agent.cli import add_settings
+    from ragen_agent.options import add_settings
 
     parser.set_defaults(run=_data)
     add_settings(parser)
@@ -144,9 +144,9 @@ def _data(options: argparse.Namespace) -> int:
 
 def _demonstrators(options: argparse.Namespace) -> Config:
     """The settings; a demonstrator without faults that tells its plan, unless a file or an option says otherwise."""
-    from ragen_agent.cli import configure, settings_of_pairs
     from ragen_agent.config import read_toml
     from ragen_agent.local.imitation import faultless
+    from ragen_agent.options import configure, settings_of_pairs
 
     names = {"episodes": "episodes", "quality": "quality", "noise": "mistakes", "moves": "moves", "thought": "thought"}
     asked = {key: getattr(options, name) for name, key in names.items() if getattr(options, name) is not None}

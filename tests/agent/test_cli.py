@@ -7,10 +7,10 @@ from pathlib import Path
 import gymnasium
 import pytest
 
-from ragen_agent import cli
 from ragen_agent.cli import main
 from ragen_agent.config import Config
 from ragen_agent.local import train as training
+from ragen_agent.local import train_command
 
 TINY = [
     *("--game", "Bandit", "--iterations", "2"),
@@ -89,7 +89,7 @@ def test_refusals_of_the_libraries_are_one_line(
         def refuse(_: object, error: Exception = error) -> int:
             raise error
 
-        monkeypatch.setattr(cli, "_train", refuse)
+        monkeypatch.setattr(train_command, "_train", refuse)
         assert main(["train"]) == 2
         captured = capsys.readouterr().err
         assert captured.startswith("ragen-agent: no")
@@ -133,7 +133,7 @@ def test_eval_of_a_run_that_was_cut_short(tmp_path: Path, capsys: pytest.Capture
 
 
 def test_a_run_is_named_after_its_game() -> None:
-    assert cli._fresh(Config(game="Bandit")) == Path("runs/Bandit-grpo-seed0")
+    assert train_command.fresh_folder(Config(game="Bandit")) == Path("runs/Bandit-grpo-seed0")
 
 
 @pytest.mark.parametrize("arguments", [["train", "--algo", "sarsa"], ["eval", "x", "--split", "tests"], []])
