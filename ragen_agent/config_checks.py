@@ -22,7 +22,7 @@ TOKENS = ("all", "reasoning", "answer")
 #: the tables in `ragen_agent.algo`, which only a run imports.
 CHOICES = {
     "training.algo": ("grpo", "ppo", "dr_grpo", "asymmetric_clip", "rloo", "brpo", "arpo", "reinforce"),
-    "training.filter": ("", "none", "top", "top_p", "min_p", "reverse", "random"),
+    "training.filter": ("", "none", "top", "top_p", "min_p", "reverse", "random", "random_spread"),
     "training.filter_by": ("reward", "entropy", "length"),
     "training.filter_statistic": ("std", "variance"),
     "training.clip": ("", "symmetric", "higher"),

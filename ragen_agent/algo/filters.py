@@ -19,6 +19,7 @@ __all__ = [
     "keep_groups",
     "keep_min_p",
     "keep_random",
+    "keep_random_spread",
     "keep_top",
     "keep_top_p",
     "spread",
@@ -36,6 +37,7 @@ FILTERS = {
     "min_p": "the groups with at least this part of the largest spread",
     "reverse": "the share of the groups with the smallest spread above 0",
     "random": "the share of the groups, drawn at random",
+    "random_spread": "as many as top keeps, drawn at random from the groups with spread",
 }
 
 
@@ -82,20 +84,22 @@ def keep_groups(spread: Tensor, rule: str, amount: float, generator: torch.Gener
         spread: float (groups,), as `spread` returns it.
         rule: a key of `FILTERS`.
         amount: what the rule keeps, in (0, 1]; "none" does not read it.
-        generator: the source of randomness of "random"; the others need none.
+        generator: the source of randomness of "random" and "random_spread"; the others need none.
 
     Returns:
         bool (groups,), on the device of `spread`. None may be kept: the caller then skips the update.
 
     Raises:
-        ValueError: an unknown rule, an amount outside (0, 1], "random" without a generator.
+        ValueError: an unknown rule, an amount outside (0, 1], a random rule without a generator.
     """
     if rule == "none":
         return torch.ones_like(spread, dtype=torch.bool)
-    if rule == "random":
+    if rule in ("random", "random_spread"):
         if generator is None:
-            raise ValueError("the rule 'random' needs a generator")
-        return keep_random(len(spread), amount, generator).to(spread.device)
+            raise ValueError(f"the rule {rule!r} needs a generator")
+        if rule == "random":
+            return keep_random(len(spread), amount, generator).to(spread.device)
+        return keep_random_spread(spread, amount, generator)
     rules = {"top": keep_top, "top_p": keep_top_p, "min_p": keep_min_p, "reverse": keep_bottom}
     if rule not in rules:
         raise ValueError(f"rule is {rule!r}; it must be one of {', '.join(FILTERS)}")
@@ -188,7 +192,9 @@ def keep_min_p(spread: Tensor, part: float = 0.5) -> Tensor:
 
 
 def keep_random(groups: int, share: float, generator: torch.Generator) -> Tensor:
-    """Choose as many groups as `keep_top` allows at random: the control that shows what the filter adds.
+    """Choose as many groups as `keep_top` allows at random: the control of equal samples and equal steps.
+
+    It keeps groups without spread too, which teach nothing; see `keep_random_spread`.
 
     Args:
         groups: how many groups there are.
@@ -204,6 +210,31 @@ def keep_random(groups: int, share: float, generator: torch.Generator) -> Tensor
     kept = torch.zeros(groups, dtype=torch.bool, device=generator.device)
     order = torch.randperm(groups, generator=generator, device=generator.device)
     kept[order[: _number_kept(groups, share)]] = True
+    return kept
+
+
+def keep_random_spread(spread: Tensor, share: float, generator: torch.Generator) -> Tensor:
+    """Choose at random from the groups that have any spread, as many as `keep_top` keeps.
+
+    A filter by spread does two things: it leaves out groups that teach nothing, and of the others it prefers those
+    with the largest spread. Beside this control only the second is left.
+
+    Args:
+        spread: float (groups,), as `spread` returns it.
+        share: the share of all groups to keep, in (0, 1].
+        generator: the source of randomness; on its device the choice is made.
+
+    Returns:
+        bool (groups,), on the device of `spread`.
+
+    Raises:
+        ValueError: the share is outside (0, 1], or a spread is negative or not finite.
+    """
+    _check_spread(spread)
+    order = torch.randperm(len(spread), generator=generator, device=generator.device).to(spread.device)
+    order = order[spread[order] > NO_SPREAD]
+    kept = torch.zeros_like(spread, dtype=torch.bool)
+    kept[order[: _number_kept(len(spread), share)]] = True
     return kept
 
 

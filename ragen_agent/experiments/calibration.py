@@ -2,25 +2,27 @@
 
 The signs are computed again from every run's `metrics.jsonl`, so the factors in force today are what is judged, or any
 others. A run has collapsed where the mean success of five iterations fell below half of its best, or of the first
-iteration's, and stayed there to the end, for five such means at least.
+iteration's, and stayed there to the end, for five such means at least, and where the success that is measured after it
+is below half of that as well. A collapse begins with the first iteration that is itself so low; a sign that is seen in
+an earlier one announces it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean, median
 
 from ragen_agent.diagnostics.echo_trap import FOLLOWS, Alarm, signs_at
-from ragen_agent.experiments.measures import WINDOW, Played, window_means
+from ragen_agent.experiments.measures import WINDOW, Played, course, window_means
 
-__all__ = ["KINDS", "Judged", "calibrate", "collapse", "first_signs", "kind"]
+__all__ = ["AT_ONCE", "KINDS", "Judged", "calibrate", "collapse", "first_signs", "kind"]
 
 KINDS = ("no collapse", "collapse at once", "format collapse", "Echo Trap", "other collapse")
 
 FALL = 0.5  # of the best success
-LEAST = 0.1  # best success below which there is nothing to collapse from
-AT_ONCE = 10  # iterations; a policy that is lost by then never played as it had learned to
+LEAST = 0.05  # best success below which there is nothing to collapse from
+AT_ONCE = 5  # iterations; a policy that falls within them is lost before a sign can be seen
 
 #: Signs taken together: an iteration raises it where so many of these have been seen.
 COMBINED: dict[str, tuple[tuple[str, ...], int]] = {
@@ -33,17 +35,22 @@ COMBINED: dict[str, tuple[tuple[str, ...], int]] = {
 
 @dataclass(frozen=True)
 class Judged:
-    """A sign over many runs: `leads` are iterations from the alarm to the collapse, of those it announced."""
+    """A sign over many runs.
+
+    `leads`: iterations from the sign to the collapse, of the collapses that it announced. `late`: collapses with or
+    after whose beginning it was seen.
+    """
 
     sign: str
     collapses: int
     leads: tuple[int, ...]
+    late: int
     healthy: int
     false_alarms: int
 
     @property
     def announced(self) -> int:
-        """Collapses that it was seen before, or with."""
+        """Collapses before which it was seen."""
         return len(self.leads)
 
     @property
@@ -53,20 +60,21 @@ class Judged:
 
 
 def collapse(run: Played) -> int | None:
-    """The iteration at whose end the collapse is there, or None for a run that did not."""
-    means = window_means(run, "success")
-    if not means or max(run.metrics[0]["success"], *means) < LEAST:
+    """The iteration with which a collapse begins, or None for a run that did not collapse."""
+    success, means = course(run, "success"), window_means(run, "success")
+    if not success:
         return None
-    best, down = run.metrics[0]["success"], None
+    best, down = success[0], None
     for place, mean in enumerate(means):
         best = max(best, mean)
         if mean >= FALL * best:
             down = None
         elif down is None:
             down = place
-    if down is None or len(means) - down < WINDOW:
+    after = run.rates["after"]["rate"] if "after" in run.rates else 0.0
+    if down is None or len(means) - down < WINDOW or best < LEAST or after >= FALL * best:
         return None
-    return down + len(run.metrics) - len(means)
+    return next(place for place in range(down, len(success)) if success[place] < FALL * best)
 
 
 def first_signs(run: Played, alarm: Alarm | None = None) -> dict[str, int]:
@@ -81,15 +89,16 @@ def first_signs(run: Played, alarm: Alarm | None = None) -> dict[str, int]:
 def kind(run: Played) -> str:
     """What became of a run, a member of `KINDS`.
 
-    An Echo Trap shows all of the paper's signs before it, and replies that are well formed.
+    In a format collapse most replies are malformed when it begins. An Echo Trap shows all of the paper's signs before
+    it, and replies that are well formed.
     """
     at = collapse(run)
     if at is None:
         return "no collapse"
     if at < AT_ONCE:
         return "collapse at once"
-    invalid = window_means(run, "invalid_rate")
-    if invalid and invalid[-1] > 0.5:
+    invalid = course(run, "invalid_rate")[at : at + WINDOW]
+    if invalid and fmean(invalid) > 0.5:
         return "format collapse"
     seen = {name for name, when in first_signs(run).items() if when <= at}
     trap = {"spread_fall", "gradient_spike"} <= seen and seen & {"entropy_fall", "entropy_jump"}
@@ -97,8 +106,11 @@ def kind(run: Played) -> str:
 
 
 def calibrate(runs: Iterable[Played], alarm: Alarm | None = None) -> list[Judged]:
-    """Every sign alone, then the combinations, over all runs, by these factors or by those in force."""
-    table = [(collapse(run), first_signs(run, alarm)) for run in runs]
+    """Every sign alone, then the combinations, over all runs, by these factors or by those in force.
+
+    Runs that collapsed at once are left out: nothing could have announced that.
+    """
+    table = [(at, first_signs(run, alarm)) for run in runs if (at := collapse(run)) is None or at >= AT_ONCE]
     rules: dict[str, Callable[[Mapping[str, int]], int | None]] = {}
     for name in FOLLOWS:
         rules[name] = lambda seen, name=name: seen.get(name)  # type: ignore[misc]
@@ -118,7 +130,10 @@ def _together(seen: Mapping[str, int], signs: Sequence[str], count: int) -> int 
 
 
 def _judged(name: str, table: Sequence[tuple[int | None, int | None]]) -> Judged:
-    leads = [at - when for at, when in table if at is not None and when is not None and when <= at]
+    told = [(at, when) for at, when in table if at is not None and when is not None]
+    leads = tuple(at - when for at, when in told if when < at)
     healthy = [when for at, when in table if at is None]
-    collapses = sum(at is not None for at, _ in table)
-    return Judged(name, collapses, tuple(leads), len(healthy), sum(when is not None for when in healthy))
+    collapses = len(table) - len(healthy)
+    return Judged(
+        name, collapses, leads, len(told) - len(leads), len(healthy), sum(when is not None for when in healthy)
+    )

@@ -20,9 +20,15 @@ __all__ = ["COLOURS", "draw_arms", "draw_curves"]
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 COLUMNS = 3
 
+LINED = ("after", "before")  # measured as random and optimal play are: on the fixed levels
+SIGNED = ("gain", "normalised", "over_imitation", "over_clean", "drop", "lost")  # shares that may be below 0
+
 
 def draw_curves(experiment: Experiment, runs: Runs, path: Path) -> None:
-    """A panel for each figure: by arm the mean of the smoothed seeds, and from the lowest to the highest seed."""
+    """A panel for each figure: by arm the mean of the smoothed seeds, and from the lowest to the highest seed.
+
+    A run that stopped by itself keeps its last value to the end; a cross stands where it stopped.
+    """
     records = [record for arm in runs.values() for run in arm.values() for record in run.metrics]
     names = [name for name in experiment.curves if any(name in record for record in records)]
     rows = max(1, -(-len(names) // COLUMNS))
@@ -44,7 +50,8 @@ def draw_curves(experiment: Experiment, runs: Runs, path: Path) -> None:
     if names:
         handles, labels = panels[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=9, frameon=False)
-    figure.suptitle(f"{experiment.title}: mean of seeds, smoothed (EMA 0.25); shaded from lowest to highest seed")
+    how = "mean of seeds, smoothed (EMA 0.25); shaded from lowest to highest; a cross where a run stopped"
+    figure.suptitle(f"{experiment.title}: {how}", fontsize=11)
     _save(figure, path)
 
 
@@ -63,7 +70,7 @@ def draw_arms(experiment: Experiment, runs: Runs, name: str, path: Path) -> None
         if found is not None:
             half = scale * found.half if found.n > 1 else 0.0
             axes.errorbar(scale * found.mean, place, xerr=half, fmt="D", color=colour, capsize=4, markersize=6)
-        if name in ("after", "before", "final", "peak", "early"):
+        if name in LINED:
             for line, style in (("random", ":"), ("optimal", "-")):
                 bound = summarise(runs, arm, line)
                 if bound is not None:
@@ -72,26 +79,31 @@ def draw_arms(experiment: Experiment, runs: Runs, name: str, path: Path) -> None
                     )
     axes.set_yticks(range(len(arms)), arms, fontsize=9)
     axes.set_ylim(len(arms) - 0.5, -0.5)
-    if MEASURES[name].rate and name not in ("gain", "over_imitation", "over_clean", "drop"):
+    if MEASURES[name].rate and name not in SIGNED:
         axes.set_xlim(-2, 104)
     axes.grid(axis="x", alpha=0.25)
     axes.set_xlabel(MEASURES[name].about + (" (%)" if MEASURES[name].rate else ""), fontsize=9)
-    axes.set_title("mean with its 95 % interval over seeds; dotted random play, solid optimal play", fontsize=10)
+    lines = "; dotted random play, solid optimal play" if name in LINED else ""
+    axes.set_title(f"mean with its 95 % interval over seeds{lines}", fontsize=10)
     _save(figure, path)
 
 
 def _band(panel: Axes, runs: Sequence[Played], name: str, place: int, label: str) -> None:
-    curves = [np.array(smooth([float(r[name]) for r in run.metrics if name in r])) for run in runs]
-    places = [np.array([r["iteration"] + 1 for r in run.metrics if name in r]) for run in runs]
-    if not any(len(curve) for curve in curves):
+    known = [run for run in runs if any(name in record for record in run.metrics)]
+    if not known:
         return
-    grid = np.unique(np.concatenate(places))
+    curves = [np.array(smooth([float(r[name]) for r in run.metrics if name in r])) for run in known]
+    places = [np.array([r["iteration"] + 1 for r in run.metrics if name in r]) for run in known]
+    ends = [run.planned for run in known if len(run.metrics) < run.planned]
+    grid = np.unique(np.concatenate([*places, np.array(ends, dtype=int)]))
     table = np.full((len(curves), len(grid)), np.nan)
-    for row, (curve, at) in enumerate(zip(curves, places, strict=True)):
+    colour = COLOURS[place % len(COLOURS)]
+    for row, (run, curve, at) in enumerate(zip(known, curves, places, strict=True)):
         table[row, np.searchsorted(grid, at)] = curve
-    there = ~np.isnan(table).all(axis=0)  # runs that ended early leave the mean of those that went on
-    grid, table = grid[there], table[:, there]
-    colour, style = COLOURS[place % len(COLOURS)], "-" if place < len(COLOURS) else "--"
+        if len(run.metrics) < run.planned:
+            table[row, grid > at[-1]] = curve[-1]
+            panel.plot(at[-1], curve[-1], "x", color=colour, markersize=6)
+    style = "-" if place < len(COLOURS) else "--"
     panel.plot(grid, np.nanmean(table, axis=0), style, color=colour, linewidth=1.6, label=label)
     if len(curves) > 1:
         panel.fill_between(

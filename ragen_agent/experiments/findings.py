@@ -13,14 +13,17 @@ from ragen_agent.experiments.measures import MEASURES, Played, measure
 from ragen_agent.experiments.statistics import CONFIDENCE, Interval, interval
 from ragen_agent.experiments.table import Comparison
 
-__all__ = ["VERDICTS", "Finding", "Runs", "compare", "conclusion", "figure", "summarise", "verdict"]
+__all__ = ["TESTED", "VERDICTS", "Finding", "Runs", "compare", "conclusion", "figure", "summarise", "verdict"]
 
 Runs = Mapping[str, Mapping[int, Played]]
 """Whole runs by arm and seed."""
 
-SUPPORTS, AGAINST, OPEN, SHOWN, MISSING = "supported", "contradicted", "open", "seen", "missing"
+SUPPORTS, AGAINST, OPEN = "supported", "contradicted", "open"
+SHOWN, FIXED, MISSING = "seen", "fixed", "missing"
 VERDICTS = (SUPPORTS, AGAINST, OPEN)
 """What can become of a claim where there are runs."""
+TESTED = (*VERDICTS, SHOWN)
+"""What follows from an interval."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,10 @@ def summarise(runs: Runs, arm: str, name: str) -> Interval | None:
 
 
 def compare(runs: Runs, comparison: Comparison) -> Finding:
-    """The first arm less the second, by seeds that both have: they share the warm start and the levels."""
+    """The first arm less the second, by seeds that both have.
+
+    Arms of one seed share the levels, and the warm start too where they do not change what the model reads and writes.
+    """
     first, second = (_values(runs, arm, comparison.measure) for arm in (comparison.first, comparison.second))
     if comparison.second:
         differences = {seed: first[seed] - second[seed] for seed in sorted(set(first) & set(second))}
@@ -55,10 +61,13 @@ def compare(runs: Runs, comparison: Comparison) -> Finding:
 def verdict(found: Interval | None, claim: str) -> str:
     """Supported or contradicted by the interval, seen where nothing was claimed; open; or missing.
 
+    "fixed" is a difference that is the same in every seed where none was claimed, as of random play: no run decides it.
     That two things are equal is never supported: an interval that holds 0 leaves it open how far they are apart.
     """
     if found is None:
         return MISSING
+    if not claim and found.n > 1 and found.low == found.high:
+        return FIXED
     if not found.told:
         return OPEN
     if not claim:
@@ -85,7 +94,7 @@ def conclusion(findings: Sequence[Finding]) -> list[str]:
     quiet = [_asked(f.comparison) for f in findings if not f.comparison.claim and f.verdict == OPEN]
     if quiet:
         said.append(f"Beside the claims, no difference could be told in: {'; '.join(quiet)}.")
-    tested = sum(finding.interval is not None for finding in findings)
+    tested = sum(finding.verdict in TESTED for finding in findings)
     if tested > 1:
         said.append(
             f"These are {tested} comparisons at {100 * CONFIDENCE:.0f} % each: by chance alone about "
@@ -123,13 +132,16 @@ def _sentence(comparison: Comparison, differences: Mapping[int, float], found: I
         return f"{mean}{unit} on one seed, which tells nothing about the next."
     ends = f"{figure(found.low, name, signed=True)} to {figure(found.high, name, signed=True)}"
     measured = f"{mean}{unit} [{ends}], {found.n} seeds"
+    if said == FIXED:
+        return f"{mean}{unit} in every seed: a property of the levels and the budget, not of a run."
     if found.low == found.high:
         return f"{mean}{unit} in each of {found.n} seeds: an interval without width, from which nothing is concluded."
     if said == OPEN:
         equal = (
             " The claim is that they are equal, which an interval cannot prove." if comparison.claim == "equal" else ""
         )
-        return f"{measured}: not told apart; a difference below about {figure(found.half, name)} would not show.{equal}"
+        half = figure(found.half, name, signed=True).removeprefix("+")
+        return f"{measured}: not told apart; a difference of {half}{unit} would be missed half the time.{equal}"
     direction = "higher" if found.mean > 0 else "lower"
     against = {
         SUPPORTS: "as claimed",

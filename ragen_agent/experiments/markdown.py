@@ -6,11 +6,14 @@ from collections.abc import Mapping, Sequence
 
 from ragen_agent.experiments.calibration import KINDS, Judged, calibrate, collapse, kind
 from ragen_agent.experiments.findings import Finding, Runs, conclusion, figure, summarise
-from ragen_agent.experiments.measures import MEASURES
+from ragen_agent.experiments.measures import MEASURES, Played
 from ragen_agent.experiments.statistics import Interval
-from ragen_agent.experiments.table import Experiment
+from ragen_agent.experiments.table import Comparison, Experiment
 
-__all__ = ["alarm_table", "comparisons_table", "markdown_table", "page"]
+__all__ = ["alarm_table", "comparisons_table", "judgeable", "markdown_table", "page"]
+
+#: What an interval over seeds does not cover.
+LEVELS = "All seeds are measured on the same levels, so an interval over seeds says nothing of other levels."
 
 
 def page(
@@ -35,6 +38,7 @@ def page(
         note: a warning at its head.
     """
     there = sum(len(seeds) for seeds in runs.values())
+    judged = judgeable(experiment, runs)
     lines = [f"# {experiment.title}", ""]
     if note:
         lines += [f"> {note}", ""]
@@ -42,7 +46,7 @@ def page(
     lines += [f"**Claim.** {experiment.claim} ({experiment.source})", ""]
     lines += [f"**What would count.** {experiment.evidence}", "", "## What the runs say", ""]
     lines += [f"- {sentence}" for sentence in conclusion(findings)] or ["- Nothing was compared."]
-    lines += [f"- {_whole(there, wanted)}", f"- **Limits.** {experiment.limits}", "", "## Comparisons", ""]
+    lines += [f"- {_whole(there, wanted)}", f"- **Limits.** {experiment.limits} {LEVELS}", "", "## Comparisons", ""]
     lines += comparisons_table(findings)
     lines += ["", "## Arms", "", "Means over seeds with 95 % intervals by Student's t.", ""]
     lines += _arms(experiment, runs)
@@ -52,7 +56,7 @@ def page(
         "",
         *_collapses(runs),
         "",
-        *alarm_table(_every(runs)),
+        *alarm_table(calibrate(judged)),
         "",
         "## The arms in words",
         "",
@@ -70,21 +74,37 @@ def comparisons_table(findings: Sequence[Finding]) -> list[str]:
     return markdown_table(
         ["question", "first", "second", "measure", "claim", "first \N{MINUS SIGN} second [95 %]"],
         [
-            [c.asks, c.first, c.second or "0", c.measure, c.claim or "none", finding.sentence]
+            [c.asks, c.first, c.second or "0", c.measure, claimed(c), finding.sentence]
             for finding in findings
             for c in [finding.comparison]
         ],
     )
 
 
+def judgeable(experiment: Experiment, runs: Runs) -> list[Played]:
+    """The runs whose fall would be a collapse; see `Arm.misleading`."""
+    misleading = {arm.name for arm in experiment.arms if arm.misleading}
+    return [run for arm, seeds in runs.items() if arm not in misleading for run in seeds.values()]
+
+
+def claimed(comparison: Comparison) -> str:
+    """A claim, and whose it is if it is not the source's."""
+    return f"{comparison.claim or 'none'}{' (ours)' if comparison.by == 'ours' else ''}"
+
+
 def alarm_table(judged: Sequence[Judged], factors: Sequence[str] = ()) -> list[str]:
-    """The alarm's signs as rows: announced collapses, leads, false alarms; and by which factors, if they are given."""
-    head = ["sign", "collapses announced", "median lead (iterations)", "false alarms in runs that did not collapse"]
+    """The alarm's signs as rows; and by which factors, if they are given.
+
+    How many collapses each announced, how early, how many it told only when they had begun, and in how many of the runs
+    that did not collapse it was seen.
+    """
+    head = ["sign", "collapses announced", "median lead (iterations)", "seen only with or after one", "false alarms"]
     rows = [
         [
             j.sign.replace("_", " "),
             f"{j.announced} of {j.collapses}",
             "\N{EN DASH}" if j.lead is None else f"{j.lead:g}",
+            f"{j.late} of {j.collapses}",
             f"{j.false_alarms} of {j.healthy}",
         ]
         for j in judged
@@ -93,10 +113,6 @@ def alarm_table(judged: Sequence[Judged], factors: Sequence[str] = ()) -> list[s
         head.insert(1, "factor")
         rows = [[sign, factor, *rest] for (sign, *rest), factor in zip(rows, factors, strict=True)]
     return markdown_table(head, rows)
-
-
-def _every(runs: Runs) -> list[Judged]:
-    return calibrate(run for seeds in runs.values() for run in seeds.values())
 
 
 def _arms(experiment: Experiment, runs: Runs) -> list[str]:

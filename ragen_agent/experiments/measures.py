@@ -1,7 +1,8 @@
 """What one run comes to, in numbers, from its folder alone.
 
 Means at a run's start and end are over `WINDOW` iterations: one iteration of 256 episodes has a standard error of
-about three points.
+about three points. A run that stopped by itself, because nothing was left to learn from, stands still from then on: its
+last figures count for the iterations that it did not play.
 """
 
 from __future__ import annotations
@@ -14,7 +15,18 @@ from typing import Any
 
 from ragen_agent.local.run_folder import RunFolder, read_json_lines
 
-__all__ = ["CURVES", "MEASURES", "WINDOW", "Measure", "Played", "measure", "read_run", "smooth", "window_means"]
+__all__ = [
+    "CURVES",
+    "MEASURES",
+    "WINDOW",
+    "Measure",
+    "Played",
+    "course",
+    "measure",
+    "read_run",
+    "smooth",
+    "window_means",
+]
 
 WINDOW = 5
 
@@ -40,11 +52,15 @@ CURVES = {
 
 @dataclass(frozen=True)
 class Played:
-    """A run as it lies in its folder: settings left out, `rates` are those of `summary.json`."""
+    """A run as it lies in its folder.
+
+    `rates`: those of `summary.json`. `planned`: the iterations that it was told to play.
+    """
 
     path: Path
     rates: Mapping[str, Any]
     metrics: Sequence[Mapping[str, Any]]
+    planned: int = 0
 
     @property
     def whole(self) -> bool:
@@ -63,8 +79,8 @@ class Measure:
 
 def read_run(path: Path) -> Played:
     """The run of a folder, finished or not; raises a ValueError if a file of it is damaged."""
-    folder = RunFolder(path)
-    return Played(path, folder.read_summary(), read_json_lines(folder.metrics))
+    folder, config = RunFolder.reopen(path)
+    return Played(path, folder.read_summary(), read_json_lines(folder.metrics), config.training.iterations)
 
 
 def measure(run: Played, name: str) -> float | None:
@@ -72,9 +88,15 @@ def measure(run: Played, name: str) -> float | None:
     return MEASURES[name].of(run)
 
 
+def course(run: Played, name: str) -> list[float]:
+    """A figure by iteration, to the planned end; empty where nothing has it."""
+    series = [float(record[name]) for record in run.metrics if name in record]
+    return series + series[-1:] * max(0, run.planned - len(run.metrics))
+
+
 def window_means(run: Played, name: str) -> list[float]:
     """Means of `WINDOW` iterations in a row, or fewer in a shorter run; empty where nothing has the figure."""
-    series = [float(record[name]) for record in run.metrics if name in record]
+    series = course(run, name)
     width = min(WINDOW, len(series))
     return [fmean(series[end - width : end]) for end in range(width, len(series) + 1)] if width else []
 
@@ -115,9 +137,13 @@ def _window(name: str, pick: Callable[[list[float]], float]) -> Callable[[Played
 
 
 def _early(run: Played) -> float | None:
-    """Mean success of the iterations 6 to 15: what is learned first."""
-    series = [record["success"] for record in run.metrics[5:15]]
-    return fmean(series) if series else None
+    """Mean success of the iterations 6 to 15: what is learned first. None of a run that was to be shorter."""
+    series = course(run, "success")[5:15]
+    return fmean(series) if len(series) == 10 else None
+
+
+def _lost(means: list[float]) -> float:
+    return (max(means) - means[-1]) / max(means) if max(means) else 0.0
 
 
 def _sum(name: str) -> Callable[[Played], float | None]:
@@ -140,6 +166,9 @@ MEASURES = {
     "peak": Measure("the best training success", _window("success", max), rate=True),
     "final": Measure("the last training success", _window("success", lambda m: m[-1]), rate=True),
     "drop": Measure("peak less final", _window("success", lambda m: max(m) - m[-1]), rate=True),
+    "lost": Measure(
+        "the share of the best training success that is lost at the end", _window("success", _lost), rate=True
+    ),
     "entropy_start": Measure("entropy at the start", _window("entropy", lambda m: m[0])),
     "entropy_end": Measure("entropy at the end", _window("entropy", lambda m: m[-1])),
     "spread_start": Measure("spread at the start", _window("spread", lambda m: m[0])),

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from ragen_agent.diagnostics.echo_trap import Alarm
-from ragen_agent.experiments.calibration import KINDS, calibrate, kind
-from ragen_agent.experiments.findings import VERDICTS, Finding
+from ragen_agent.experiments.calibration import AT_ONCE, KINDS, calibrate, kind
+from ragen_agent.experiments.findings import TESTED, VERDICTS, Finding
 from ragen_agent.experiments.markdown import alarm_table, comparisons_table, markdown_table
 from ragen_agent.experiments.measures import Played
 from ragen_agent.experiments.table import Experiment
@@ -33,7 +33,7 @@ def overview(
     Args:
         experiments: in the order of the page.
         findings: of each experiment, by its name.
-        runs: the whole runs of each.
+        runs: the whole runs of each whose fall would be a collapse.
     """
     there = [experiment for experiment in experiments if runs[experiment.name]]
     absent = [experiment.name for experiment in experiments if not runs[experiment.name]]
@@ -55,24 +55,52 @@ def overview(
         kinds = [kind(run) for run in runs[experiment.name]]
         rows.append([experiment.name, str(len(kinds)), *[str(kinds.count(name)) for name in KINDS]])
     lines += markdown_table(["experiment", "runs", *KINDS], rows)
-    lines += ["", "## The alarm", ""]
-    lines += [f"Over {len(every)} runs; runs that several experiments share are counted once. The lead of an announced"]
-    lines += ["collapse is counted from the alarm to the iteration by which the success had fallen for good.", ""]
+    lines += ["", "Runs of arms whose rewards teach what is measured as failure are left out here and below.", ""]
+    lines += ["## The alarm", ""]
+    at_once = sum(kind(run) == KINDS[1] for run in every)
+    lines += [
+        f"Over {len(every) - at_once} runs; what several experiments share is counted once, and {at_once} runs that"
+    ]
+    lines += [
+        f"collapsed within {AT_ONCE} iterations are left out, since nothing could have announced that. The lead is"
+    ]
+    lines += ["counted from the sign to the first iteration of the collapse.", ""]
     lines += alarm_table(calibrate(every))
-    lines += ["", "The same for other factors of the signs; the factor in force is in bold.", ""]
+    lines += [
+        "",
+        "The same for other factors of the signs; the factor in force is in bold. A factor that is chosen by this",
+    ]
+    lines += ["table must be judged on other runs.", ""]
     lines += _factors(every)
     return "\n".join([*lines, ""])
 
 
 def _count(findings: Sequence[Finding]) -> str:
-    claims = [finding.verdict for finding in findings if finding.comparison.claim]
-    counts = ", ".join(f"{claims.count(verdict)} {verdict}" for verdict in dict.fromkeys((*VERDICTS, *claims)))
-    return f"Of {len(claims)} claims: {counts}."
+    """What became of the comparisons that carry a claim, by whose it is."""
+    said = []
+    for by, whose in (("source", "of the papers"), ("ours", "of this project")):
+        verdicts = [f.verdict for f in findings if f.comparison.claim and f.comparison.by == by]
+        counts = ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in dict.fromkeys((*VERDICTS, *verdicts)))
+        if verdicts:
+            said.append(f"Of {len(verdicts)} comparisons that carry a claim {whose}: {counts}.")
+    tested = sum(finding.verdict in TESTED for finding in findings)
+    return " ".join(said) + (
+        f" With {tested} comparisons at 95 % each, about {0.05 * tested:.1g} would show a difference by chance alone."
+    )
 
 
 def without_copies(runs: Sequence[Played]) -> list[Played]:
-    """The runs without those of equal settings, which are the same run in another experiment."""
-    return list({(run.path / "config.toml").read_text(encoding="utf-8"): run for run in runs}.values())
+    """The runs without those that are the beginning of another, or the same run in another experiment."""
+    kept: dict[Any, list[Played]] = {}
+    for run in sorted(runs, key=lambda run: -len(run.metrics)):
+        alike = kept.setdefault(_course(run)[0] if run.metrics else None, [])
+        if not any(_course(other)[: len(run.metrics)] == _course(run) for other in alike):
+            alike.append(run)
+    return [run for alike in kept.values() for run in alike]
+
+
+def _course(run: Played) -> list[tuple[Any, ...]]:
+    return [tuple(record.get(name) for name in ("success", "spread", "grad_norm", "entropy")) for record in run.metrics]
 
 
 def _factors(runs: Sequence[Played]) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from ragen_agent.experiments.figures import draw_arms, draw_curves
 from ragen_agent.experiments.findings import Finding, Runs, compare, conclusion
-from ragen_agent.experiments.markdown import page
+from ragen_agent.experiments.markdown import judgeable, page
 from ragen_agent.experiments.measures import MEASURES, Played, measure, read_run
 from ragen_agent.experiments.overview import overview
 from ragen_agent.experiments.plan import Planned
@@ -71,7 +71,7 @@ def write_overview(experiments: Sequence[Experiment], planned: Mapping[str, Sequ
     """Writes `README.md`, the page over the experiments whose pages lie beside it."""
     runs = {each.name: whole_runs(planned[each.name]) for each in experiments}
     findings = {each.name: [compare(runs[each.name], c) for c in each.comparisons] for each in experiments}
-    played = {name: [run for seeds in found.values() for run in seeds.values()] for name, found in runs.items()}
+    played = {each.name: judgeable(each, runs[each.name]) for each in experiments}
     write_whole(out / "README.md", overview(experiments, findings, played))
 
 

@@ -3,8 +3,8 @@
 title, question, claim, source, evidence, limits    text, for the page
 curves, columns                                     figures by iteration; measures by run (`measures.MEASURES`)
 [settings]                                          laid over the game's recipe; every arm's
-[[arms]] name, about, control, imitation, settings  laid over those; `imitation` adds more imitation at equal cost
-[[comparisons]] first, second, measure, claim, asks without `second`: the measure against 0
+[[arms]] name, about, settings, ...                 laid over those; see `Arm`
+[[comparisons]] first, second, measure, asks, ...   without `second`: the measure against 0; see `Comparison`
 """
 
 from __future__ import annotations
@@ -27,24 +27,34 @@ CLAIMS = ("", "higher", "lower", "equal")
 
 @dataclass(frozen=True)
 class Arm:
-    """One configuration. `control`: it is there to rule out another reading of what the others show."""
+    """One configuration.
+
+    `control`: it is there to rule out another reading of what the others show. `imitation`: it is measured beside more
+    imitation at the same cost. `misleading`: its rewards may teach what is measured as failure, so that its fall is no
+    collapse.
+    """
 
     name: str
     about: str
     settings: Settings = field(default_factory=dict)
     control: bool = False
     imitation: bool = False
+    misleading: bool = False
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two arms seed by seed, or one against 0. `claim`: what the source says of the first, see `CLAIMS`."""
+    """Two arms seed by seed, or one against 0.
+
+    `claim`: what is said of the first, see `CLAIMS`; `by`: the source says it, or this project ("ours").
+    """
 
     first: str
     measure: str
     asks: str
     second: str = ""
     claim: str = ""
+    by: str = "source"
 
 
 @dataclass(frozen=True)
@@ -115,6 +125,8 @@ def _check(experiment: Experiment) -> None:
                 raise ValueError(f"{experiment.name} compares {arm!r}; its arms are {', '.join(arms)}.")
         if comparison.claim not in CLAIMS:
             raise ValueError(f"{experiment.name} claims {comparison.claim!r}; a claim is {', '.join(CLAIMS[1:])}.")
+        if comparison.by not in ("source", "ours"):
+            raise ValueError(f"{experiment.name} has a claim by {comparison.by!r}; it is by source, or ours.")
     wanted = [*experiment.columns, *(comparison.measure for comparison in experiment.comparisons)]
     for measure in wanted:
         if measure not in MEASURES:

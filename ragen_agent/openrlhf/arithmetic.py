@@ -68,7 +68,7 @@ def words(config: Config, settings: OpenRLHF | None) -> list[str]:
     """The arithmetic in sentences."""
     b, training = Batches.of(config, settings), config.training
     rule, learned = training.filter_rule, b.kept * b.members
-    fixed = rule in ("top", "reverse", "random")
+    fixed = rule in ("top", "reverse", "random", "random_spread")
     if rule == "none":
         kept = f"There is no filter: all {b.groups} groups are trained on, {learned} episodes."
     else:

@@ -70,7 +70,7 @@ def mend(folder: RunFolder) -> State:
 def planned_episodes(run: Workers) -> int:
     """Episodes that an iteration trains on when the filter keeps as many groups as its amount says."""
     training = run.config.training
-    shares = training.filter_rule in ("top", "reverse", "random")
+    shares = training.filter_rule in ("top", "reverse", "random", "random_spread")
     kept = max(1, int(training.keep * training.groups + 1e-9)) if shares else training.groups
     return kept * training.members
 

@@ -63,6 +63,21 @@ def test_keep_random_prefers_no_group() -> None:
     assert ((times - 1000).abs() < 150).all()  # five standard errors
 
 
+@given(spread=SPREADS, share=st.floats(0.01, 1), seed=st.integers(0, 2**32 - 1))
+def test_keep_random_spread_keeps_as_many_as_the_filter(spread: list[float], share: float, seed: int) -> None:
+    kept = algo.keep_random_spread(torch.tensor(spread), share, torch.Generator().manual_seed(seed))
+    assert kept.sum() == algo.keep_top(torch.tensor(spread), share).sum()
+    assert all(spread[place] > 1e-6 for place in places(kept))
+
+
+def test_keep_random_spread_prefers_none_of_those_with_spread() -> None:
+    generator = torch.Generator().manual_seed(0)
+    spread = torch.tensor([0.1, 0.0, 5.0, 0.2, 0.0])
+    times = torch.stack([algo.keep_random_spread(spread, 0.2, generator) for _ in range(3000)]).sum(0)
+    assert times[[1, 4]].tolist() == [0, 0]
+    assert ((times[[0, 2, 3]] - 1000).abs() < 130).all()  # five standard errors
+
+
 def test_variance_is_the_square_of_the_std() -> None:
     """Deviations -1/2 and 1/2 over G - 1 = 1: the variance is 1/2."""
     returns = torch.tensor([[0.0, 1.0], [0.7, 0.7]], dtype=torch.float64)
@@ -112,7 +127,7 @@ def test_rules_reference(spread: list[float], amount: float) -> None:
         "min_p": [-i for s, i in ranked if s >= amount * max(spread) * (1 - 1e-7)],
         "reverse": [i for _, i in upwards[:number]],
     }
-    assert set(expected) | {"random"} == set(algo.FILTERS)
+    assert set(expected) | {"random", "random_spread"} == set(algo.FILTERS)
     for rule, groups in expected.items():
         kept = algo.keep_groups(torch.tensor(spread, dtype=torch.float64), rule, amount)
         assert places(kept) == sorted(groups), rule
@@ -122,6 +137,8 @@ def test_random_goes_through_the_table_too() -> None:
     spread = torch.zeros(8)
     kept = algo.keep_groups(spread, "random", 0.25, torch.Generator().manual_seed(3))
     assert kept.equal(algo.keep_random(8, 0.25, torch.Generator().manual_seed(3)))
+    kept = algo.keep_groups(spread + 1, "random_spread", 0.25, torch.Generator().manual_seed(3))
+    assert kept.equal(algo.keep_random_spread(spread + 1, 0.25, torch.Generator().manual_seed(3)))
 
 
 @given(spread=SPREADS, power=st.floats(0, 4))
@@ -182,8 +199,9 @@ def test_bad_input_is_told() -> None:
                 keep(torch.tensor([spread]), 0.5)
     with pytest.raises(ValueError, match="rule is 'best'; it must be one of none, top"):
         algo.keep_groups(torch.ones(3), "best", 0.5)
-    with pytest.raises(ValueError, match="needs a generator"):
-        algo.keep_groups(torch.ones(3), "random", 0.5)
+    for rule in ("random", "random_spread"):
+        with pytest.raises(ValueError, match=f"'{rule}' needs a generator"):
+            algo.keep_groups(torch.ones(3), rule, 0.5)
     with pytest.raises(ValueError, match="power is -1"):
         algo.spread_weights(torch.ones(3), -1)
     with pytest.raises(ValueError, match="rule is 'both'; it must be one of none, ragen, vagen"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from scipy import stats
 from ragen_agent.experiments.calibration import calibrate, collapse, first_signs, kind
 from ragen_agent.experiments.findings import compare, conclusion, figure, verdict
 from ragen_agent.experiments.measures import Played, measure, smooth, window_means
+from ragen_agent.experiments.overview import without_copies
 from ragen_agent.experiments.statistics import Interval, interval
 from ragen_agent.experiments.table import Comparison
 
@@ -70,6 +72,8 @@ def test_one_seed_and_equal_seeds_tell_nothing() -> None:
         (Interval(-0.2, -0.3, -0.1, 3), "lower", "supported"),
         (Interval(-0.2, -0.3, -0.1, 3), "equal", "contradicted"),
         (Interval(0.2, 0.1, 0.3, 3), "", "seen"),
+        (Interval(0.2, 0.2, 0.2, 3), "", "fixed"),
+        (Interval(0.2, 0.2, 0.2, 3), "higher", "open"),
     ],
 )
 def test_verdicts(found: Interval | None, claim: str, expected: str) -> None:
@@ -125,9 +129,14 @@ def test_a_collapse_is_a_fall_below_half_that_lasts() -> None:
     assert collapse(run(0.0, [*up, *[0.0] * 12])) is not None
     assert collapse(run(0.6, [*up, *[0.0] * 8, *[0.7] * 10])) is None, "it came back"
     assert collapse(run(0.5, [*up, *[0.5] * 10])) is None
-    assert collapse(run(0.0, [0.05, 0.0, 0.05, 0.0] * 5)) is None, "there was nothing to fall from"
+    assert collapse(run(0.0, [0.04, *[0.0] * 20])) is None, "there was nothing to fall from"
+    assert collapse(run(0.5, [*up, *[0.1] * 12])) is None, "the measured policy does not know of it"
     assert collapse(run(0.0, [*up, *[0.7] * 12, *[0.0] * 6])) is None, "a last few bad iterations say little"
-    assert collapse(run(0.0, [0.13, *[0.0] * 12])) == 4, "the first iteration is what it fell from"
+    assert collapse(run(0.0, [0.13, *[0.0] * 12])) == 1, "the first iteration is what it fell from"
+    assert collapse(run(0.0, [*[0.6] * 20, *[0.0] * 20])) == 20, "it begins with the first low iteration"
+    dead = [*[0.5] * 20, *[0.0] * 3]
+    assert collapse(run(0.0, dead)) is None
+    assert collapse(replace(run(0.0, dead), planned=60)) == 20, "a run that stopped itself stands still from then on"
 
 
 def test_kinds_of_collapse() -> None:
@@ -154,7 +163,24 @@ def test_an_alarm_is_right_before_a_collapse_and_false_without_one() -> None:
     judged = {each.sign: each for each in calibrate([dying, healthy, wolf])}
     spread = judged["spread_fall"]
     assert (spread.announced, spread.collapses) == (1, 1)
-    assert spread.leads[0] > 0
+    assert spread.leads == (25 - 16,)
+    after = run(0.0, [0.6] * 25 + [0.0] * 15, spread=[0.4] * 25 + [0.0] * 15)
+    [late] = [each for each in calibrate([after]) if each.sign == "spread_fall"]
+    assert (late.announced, late.late, late.collapses) == (0, 1, 1), "what is seen with a collapse announces nothing"
+    lost = run(0.0, [0.13, *[0.0] * 30], spread=[0.2, *[0.0] * 30])
+    assert [each.collapses for each in calibrate([lost]) if each.sign == "spread_fall"] == [0]
     assert (spread.false_alarms, spread.healthy) == (1, 2)
     assert judged["any sign"].announced == 1
     assert judged["gradient_spike"].announced == 0
+
+
+def test_what_several_experiments_share_is_counted_once() -> None:
+    long, other = run(0.5, [0.1, 0.3, 0.5], spread=[0.3, 0.2, 0.1]), run(0.5, [0.1, 0.3, 0.4])
+    beginning = run(0.3, [0.1, 0.3], spread=[0.3, 0.2])
+    assert without_copies([beginning, long, other, replace(long, path=Path("again"))]) == [long, other]
+
+
+def test_a_run_that_stopped_itself_stands_still() -> None:
+    dead = replace(run(0.0, [0.5, 0.5, 0.5, 0.0]), planned=20)
+    assert (measure(dead, "final"), measure(dead, "lost"), measure(dead, "early")) == (0.0, 1.0, 0.0)
+    assert measure(run(0.5, [0.5] * 12), "early") is None, "it was never to have fifteen iterations"
