@@ -24,6 +24,9 @@ FACTORS: dict[str, tuple[str, tuple[float, ...]]] = {
     "invalid_rise": ("invalid", (0.1, 0.2, 0.3, 0.5)),
 }
 
+#: Figures of an iteration that two runs have in common only if they are one.
+TRACE = ("success", "return", "spread", "grad_norm", "entropy", "reply_tokens", "repeated_rate", "response_tokens")
+
 
 def overview(
     experiments: Sequence[Experiment], findings: Mapping[str, Sequence[Finding]], runs: Mapping[str, Sequence[Played]]
@@ -100,7 +103,7 @@ def without_copies(runs: Sequence[Played]) -> list[Played]:
 
 
 def _course(run: Played) -> list[tuple[Any, ...]]:
-    return [tuple(record.get(name) for name in ("success", "spread", "grad_norm", "entropy")) for record in run.metrics]
+    return [tuple(record.get(name) for name in TRACE) for record in run.metrics]
 
 
 def _factors(runs: Sequence[Played]) -> list[str]:
