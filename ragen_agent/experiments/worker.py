@@ -57,6 +57,7 @@ def play_run(config: Config, path: Path, warm: Path, imitation: bool) -> None:
     folder = _opened(config, path)
     if is_complete(path, imitation):
         return
+    folder.note_versions()
     with (path / "log.txt").open("a", encoding="utf-8") as log:
         run = _begun(config, folder, log)
         run.reinforce()

@@ -29,27 +29,21 @@ def write_events(folder: RunFolder) -> Path:
     They are made from what was written down, so a run that was resumed has every iteration once.
 
     Raises:
-        ValueError: TensorBoard is not installed, or the folder is that of the distributed trainer, which writes its
-            own.
+        ValueError: TensorBoard is not installed, or the run writes its own: that of the distributed trainer, and one
+            that is not over and was told to.
     """
     if (folder.path / "openrlhf.toml").is_file():
         raise ValueError(f"{folder.path}: the distributed trainer writes its own event files, in tensorboard/.")
-    out, temporary = folder.path / "tensorboard", folder.path / "tensorboard.tmp"
-    shutil.rmtree(temporary, ignore_errors=True)
-    writer = _writer(temporary)
-    for record in read_json_lines(folder.metrics):
-        _add(writer, record)
-    writer.close()
-    shutil.rmtree(out, ignore_errors=True)
-    temporary.replace(out)
-    return out
+    if RunFolder.reopen(folder.path)[1].diagnostics.tensorboard and "after" not in folder.read_summary():
+        raise ValueError(f"{folder.path}: the run writes its own event files as it goes on, in tensorboard/.")
+    return _write(folder)
 
 
 class Events:
     """The event files of a run that goes on: what `write_events` writes, and then each iteration as it comes."""
 
     def __init__(self, folder: RunFolder) -> None:
-        self._writer = _writer(write_events(folder))
+        self._writer = _writer(_write(folder))
 
     def add(self, record: Mapping[str, Any]) -> None:
         """One iteration, to be seen at once."""
@@ -59,6 +53,18 @@ class Events:
     def close(self) -> None:
         """Closes the file."""
         self._writer.close()
+
+
+def _write(folder: RunFolder) -> Path:
+    out, temporary = folder.path / "tensorboard", folder.path / "tensorboard.tmp"
+    shutil.rmtree(temporary, ignore_errors=True)
+    writer = _writer(temporary)
+    for record in read_json_lines(folder.metrics):
+        _add(writer, record)
+    writer.close()
+    shutil.rmtree(out, ignore_errors=True)
+    temporary.replace(out)
+    return out
 
 
 def _writer(path: Path) -> SummaryWriter:

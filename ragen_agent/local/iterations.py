@@ -63,21 +63,23 @@ class Reinforcement:
         settings = self.config.training
         events = Events(self.folder) if self.config.diagnostics.tensorboard else None
         self.display.begin("reinforcement", settings.iterations, self.iteration)
-        while self.iteration < settings.iterations and not self.reason:
-            record, shown = self._iterate()
-            self.folder.append(self.folder.metrics, [record])
-            self.folder.append(self.folder.episodes, shown)
-            self.watch.records.append(record)
-            self.iteration += 1
+        try:
+            while self.iteration < settings.iterations and not self.reason:
+                record, shown = self._iterate()
+                self.folder.append(self.folder.metrics, [record])
+                self.folder.append(self.folder.episodes, shown)
+                self.watch.records.append(record)
+                self.iteration += 1
+                if events:
+                    events.add(record)
+                self.display.advance(record)
+                over = self.iteration == settings.iterations or bool(self.reason)
+                if over or self.iteration % settings.save_every == 0:
+                    self._save(wall_s())
+        finally:
+            self.display.end()
             if events:
-                events.add(record)
-            self.display.advance(record)
-            over = self.iteration == settings.iterations or bool(self.reason)
-            if over or self.iteration % settings.save_every == 0:
-                self._save(wall_s())
-        self.display.end()
-        if events:
-            events.close()
+                events.close()
         if self.reason:
             self.display.say(self.reason)
 

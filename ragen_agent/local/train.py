@@ -68,8 +68,11 @@ class Run:
         self.summary = folder.read_summary()
         self.state = folder.load_state()
         saved = self.state or {"iteration": 0}
+        #: Measured at its end, and its state thrown away: there is nothing to go on with.
+        self.over = self.state is None and "after" in self.summary
         self.begun: float = time.monotonic() - max(self.summary.get("wall_s", 0.0), saved.get("wall_s", 0.0))
-        self._drop_unfinished(saved["iteration"])
+        if not self.over:
+            self._drop_unfinished(saved["iteration"])
         self.env = make_env(config, config.evaluation.split)
         self.instances = fixed_instances(self.env, config.evaluation.levels)
         self.agent = Agent.build(config, folder.warm if folder.warm.is_dir() else None)
@@ -86,7 +89,9 @@ class Run:
         save_checkpoint(self.agent.model, self.agent.tokenizer, self.folder.warm)
 
     def reinforce(self) -> None:
-        """StarPO-S or StarPO from the last saved iteration on."""
+        """StarPO-S or StarPO from the last saved iteration on; nothing where the run is over."""
+        if self.over:
+            return
         reinforcement = Reinforcement(self.config, self.agent, self.folder, self.display, self.state)
         self.state = None  # as large as the optimiser: not needed again
         reinforcement.run(self._wall_s)

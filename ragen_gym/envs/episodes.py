@@ -61,7 +61,11 @@ class Episodes:
     def _prepare(self, count: int) -> list[Episode]:
         game = self._game
         if count == 1 and self._levels is None:
-            board, state, level_id = _only_level(game, self._level_key, self._next, self._split)
+            key = self._level_key, self._next, self._split
+            try:
+                board, state, level_id = _only_level(game, *key)
+            except TypeError:  # a knob that cannot be hashed, such as a list
+                board, state, level_id = _only_level.__wrapped__(game, *key)
             return [(board, list(state), level_id, episode_key(self._noise_key, self._next), [])]
         keys = episode_keys(self._level_key, self._next, count)
         noise_keys = episode_keys(self._noise_key, self._next, count)

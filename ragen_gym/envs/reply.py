@@ -17,6 +17,8 @@ __all__ = ["SEPARATOR", "Problem", "Reply", "parse_reply"]
 
 SEPARATOR = "||"
 
+_REMEMBERED = 4096  # characters of the longest reply whose reading is kept
+
 _ANSWER = re.compile(r"\s*<answer>(?P<answer>.*?)</answer>\s*", re.DOTALL)
 _THINK_ANSWER = re.compile(r"\s*<think>(?P<think>.*?)</think>" + _ANSWER.pattern, re.DOTALL)
 _TAG = re.compile(r"</?(?:think|answer)>")
@@ -69,7 +71,8 @@ def parse_reply(text: str, action_names: Sequence[str], *, think: bool = True, p
         think: whether the reply must think first; if not, it must be an answer alone.
         parts: what the thinking must hold, of "observation" and "prediction"; each once, wherever it stands.
     """
-    return _parse(text, tuple(action_names), think, tuple(parts))
+    parse = _parse if len(text) <= _REMEMBERED else _parse.__wrapped__
+    return parse(text, tuple(action_names), think, tuple(parts))
 
 
 @lru_cache(1024)  # the members of a group often say the same

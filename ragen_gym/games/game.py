@@ -115,7 +115,10 @@ class Solution(ABC):
 
 
 class Game(ABC):
-    """One game with its knobs set. Subclasses are frozen dataclasses; their docstring is their documentation page."""
+    """One game with its knobs set. Subclasses are frozen dataclasses; their docstring is their documentation page.
+
+    Equal games generate equal levels.
+    """
 
     #: Name, as in the id ``ragen/<name>-v0`` and in `Level.game`.
     name: ClassVar[str]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import gymnasium
@@ -69,3 +70,22 @@ def test_its_levels_go_to_a_file_and_back(tmp_path: Path) -> None:
     env = gymnasium.make("ragen/Tightrope-v0", levels=path)
     env.reset(seed=0)
     assert {env.reset()[0] for _ in range(40)} == {level.text for level in drawn}
+
+
+@dataclass(frozen=True)
+class Gusts(Tightrope):
+    """A tightrope with a knob that cannot be hashed."""
+
+    gusts: list[float] = field(default_factory=list)
+
+    name = "Gusts"
+
+
+def test_a_game_with_a_list_for_a_knob() -> None:
+    registry.add(registry.Row("Gusts", f"{__name__}:Gusts", 12, "walk in the wind"))
+    try:
+        env = gymnasium.make("ragen/Gusts-v0", gusts=[0.1, 0.2])
+        rope = gymnasium.make("ragen/Tightrope-v0")
+        assert [env.reset(seed=5)[0], env.reset()[0]] == [rope.reset(seed=5)[0], rope.reset()[0]]
+    finally:
+        del registry.TABLE["Gusts"], gymnasium.registry["ragen/Gusts-v0"]

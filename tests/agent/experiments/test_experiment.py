@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -77,6 +78,14 @@ def test_a_killed_experiment_goes_on_to_the_same_curves(whole: Path, tmp_path: P
     assert main(command(out)) == 0
     assert missing(planned) == []
     assert curves(out) == curves(whole)
+
+
+def test_a_whole_run_that_is_resumed_keeps_its_curve(whole: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(whole / "thinking" / "runs" / "Bandit-none-seed0", run)
+    before = (run / "metrics.jsonl").read_bytes()
+    assert main(["train", "--resume", str(run)]) == 0
+    assert (run / "metrics.jsonl").read_bytes() == before
 
 
 def test_a_run_that_fails_does_not_end_the_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -75,6 +75,7 @@ def test_a_run_writes_them_as_it_goes_on(runs: dict[str, Path], tmp_path: Path) 
     with pytest.raises(KeyboardInterrupt):
         training.train(config, folder, Impatient(console))
     check_events(folder.path, 2)
+    assert main(["report", str(folder.path), "--tensorboard"]) == 2, "the run may be going on"
     training.Run(config, folder, Display(console)).reinforce()
     check_events(folder.path, 4)
 
