@@ -21,7 +21,6 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 COLUMNS = 3
 
 LINED = ("after", "before")  # measured as random and optimal play are: on the fixed levels
-SIGNED = ("gain", "normalised", "over_imitation", "over_clean", "drop", "lost")  # shares that may be below 0
 
 
 def draw_curves(experiment: Experiment, runs: Runs, path: Path) -> None:
@@ -79,7 +78,7 @@ def draw_arms(experiment: Experiment, runs: Runs, name: str, path: Path) -> None
                     )
     axes.set_yticks(range(len(arms)), arms, fontsize=9)
     axes.set_ylim(len(arms) - 0.5, -0.5)
-    if MEASURES[name].rate and name not in SIGNED:
+    if MEASURES[name].rate and not MEASURES[name].signed:
         axes.set_xlim(-2, 104)
     axes.grid(axis="x", alpha=0.25)
     axes.set_xlabel(MEASURES[name].about + (" (%)" if MEASURES[name].rate else ""), fontsize=9)

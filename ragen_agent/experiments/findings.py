@@ -54,20 +54,18 @@ def compare(runs: Runs, comparison: Comparison) -> Finding:
     else:
         differences = first
     found = interval(list(differences.values())) if differences else None
-    said = verdict(found, comparison.claim)
+    known = comparison.measure in ("random", "optimal")  # which no run decides, and no seed changes
+    said = FIXED if known and found is not None else verdict(found, comparison.claim)
     return Finding(comparison, differences, found, said, _sentence(comparison, differences, found, said))
 
 
 def verdict(found: Interval | None, claim: str) -> str:
     """Supported or contradicted by the interval, seen where nothing was claimed; open; or missing.
 
-    "fixed" is a difference that is the same in every seed where none was claimed, as of random play: no run decides it.
     That two things are equal is never supported: an interval that holds 0 leaves it open how far they are apart.
     """
     if found is None:
         return MISSING
-    if not claim and found.n > 1 and found.low == found.high:
-        return FIXED
     if not found.told:
         return OPEN
     if not claim:
@@ -128,12 +126,12 @@ def _sentence(comparison: Comparison, differences: Mapping[int, float], found: I
         return "No seed has both."
     name, unit = comparison.measure, " points" if MEASURES[comparison.measure].rate else ""
     mean = figure(found.mean, name, signed=True)
+    if said == FIXED:
+        return f"{mean}{unit}: a property of the levels and the budget, not of a run."
     if found.n < 2:
         return f"{mean}{unit} on one seed, which tells nothing about the next."
     ends = f"{figure(found.low, name, signed=True)} to {figure(found.high, name, signed=True)}"
     measured = f"{mean}{unit} [{ends}], {found.n} seeds"
-    if said == FIXED:
-        return f"{mean}{unit} in every seed: a property of the levels and the budget, not of a run."
     if found.low == found.high:
         return f"{mean}{unit} in each of {found.n} seeds: an interval without width, from which nothing is concluded."
     if said == OPEN:

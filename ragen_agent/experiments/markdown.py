@@ -48,7 +48,13 @@ def page(
     lines += [f"- {sentence}" for sentence in conclusion(findings)] or ["- Nothing was compared."]
     lines += [f"- {_whole(there, wanted)}", f"- **Limits.** {experiment.limits} {LEVELS}", "", "## Comparisons", ""]
     lines += comparisons_table(findings)
-    lines += ["", "## Arms", "", "Means over seeds with 95 % intervals by Student's t.", ""]
+    lines += [
+        "",
+        "## Arms",
+        "",
+        "Means over seeds with 95 % intervals by Student's t, those of shares cut at 0 and 100 %.",
+        "",
+    ]
     lines += _arms(experiment, runs)
     lines += ["", *[f"![{name}]({name})\n" for name in pictures]]
     lines += [
@@ -130,7 +136,10 @@ def _cell(found: Interval | None, name: str) -> str:
     mean = figure(found.mean, name)
     if found.n < 2 or found.low == found.high:
         return mean
-    return f"{mean} [{figure(found.low, name).removesuffix(' %')}, {figure(found.high, name).removesuffix(' %')}]"
+    low, high = found.low, found.high
+    if MEASURES[name].rate and not MEASURES[name].signed:
+        low, high = max(0.0, low), min(1.0, high)
+    return f"{mean} [{figure(low, name).removesuffix(' %')}, {figure(high, name).removesuffix(' %')}]"
 
 
 def _collapses(runs: Runs) -> list[str]:

@@ -70,11 +70,15 @@ class Played:
 
 @dataclass(frozen=True)
 class Measure:
-    """`of` says None where a run has no such number. `rate`: it is a share and is printed in percent."""
+    """`of` says None where a run has no such number.
+
+    `rate`: it is a share and is printed in percent. `signed`: it may be below 0.
+    """
 
     about: str
     of: Callable[[Played], float | None]
     rate: bool = False
+    signed: bool = False
 
 
 def read_run(path: Path) -> Played:
@@ -154,20 +158,27 @@ def _sum(name: str) -> Callable[[Played], float | None]:
 MEASURES = {
     "after": Measure("success on the fixed levels after reinforcement", _rate("after"), rate=True),
     "before": Measure("success on the fixed levels before it", _rate("before"), rate=True),
-    "gain": Measure("after less before", _difference("after", "before"), rate=True),
+    "gain": Measure("after less before", _difference("after", "before"), rate=True, signed=True),
     "random": Measure("random play on the same levels", _rate("random"), rate=True),
     "optimal": Measure("optimal play on the same levels", _rate("optimal"), rate=True),
-    "normalised": Measure("after, from random play (0) to optimal play (100)", _normalised, rate=True),
+    "normalised": Measure("after, from random play (0) to optimal play (100)", _normalised, rate=True, signed=True),
     "more_imitation": Measure("more imitation at the cost of the reinforcement", _rate("more_imitation"), rate=True),
-    "over_imitation": Measure("after less more imitation", _difference("after", "more_imitation"), rate=True),
+    "over_imitation": Measure(
+        "after less more imitation", _difference("after", "more_imitation"), rate=True, signed=True
+    ),
     "clean_warm_start": Measure("imitation of a faultless demonstrator", _rate("clean_warm_start"), rate=True),
-    "over_clean": Measure("after less clean imitation", _difference("after", "clean_warm_start"), rate=True),
+    "over_clean": Measure(
+        "after less clean imitation", _difference("after", "clean_warm_start"), rate=True, signed=True
+    ),
     "early": Measure("training success, iterations 6 to 15", _early, rate=True),
     "peak": Measure("the best training success", _window("success", max), rate=True),
     "final": Measure("the last training success", _window("success", lambda m: m[-1]), rate=True),
-    "drop": Measure("peak less final", _window("success", lambda m: max(m) - m[-1]), rate=True),
+    "drop": Measure("peak less final", _window("success", lambda m: max(m) - m[-1]), rate=True, signed=True),
     "lost": Measure(
-        "the share of the best training success that is lost at the end", _window("success", _lost), rate=True
+        "the share of the best training success that is lost at the end",
+        _window("success", _lost),
+        rate=True,
+        signed=True,
     ),
     "entropy_start": Measure("entropy at the start", _window("entropy", lambda m: m[0])),
     "entropy_end": Measure("entropy at the end", _window("entropy", lambda m: m[-1])),

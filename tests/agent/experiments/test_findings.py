@@ -72,7 +72,7 @@ def test_one_seed_and_equal_seeds_tell_nothing() -> None:
         (Interval(-0.2, -0.3, -0.1, 3), "lower", "supported"),
         (Interval(-0.2, -0.3, -0.1, 3), "equal", "contradicted"),
         (Interval(0.2, 0.1, 0.3, 3), "", "seen"),
-        (Interval(0.2, 0.2, 0.2, 3), "", "fixed"),
+        (Interval(0.2, 0.2, 0.2, 3), "", "open"),
         (Interval(0.2, 0.2, 0.2, 3), "higher", "open"),
     ],
 )
@@ -94,7 +94,10 @@ def test_arms_are_compared_seed_by_seed() -> None:
     assert alone.verdict == "seen"
     nothing = compare(runs, Comparison("new", "after", "Beside nobody?", "absent", "higher"))
     assert (nothing.verdict, nothing.sentence) == ("missing", "No seed has both.")
-    said = " ".join(conclusion([finding, alone, nothing]))
+    budget = compare(runs, Comparison("new", "random", "More by the budget?", "old"))
+    assert budget.verdict == "fixed"
+    assert "+0.0 points: a property of the levels" in budget.sentence
+    said = " ".join(conclusion([finding, alone, nothing, budget]))
     assert 'support: "Better?" (after of new against old).' in said
     assert 'no runs for: "Beside nobody?"' in said
     assert "2 comparisons at 95 % each" in said
