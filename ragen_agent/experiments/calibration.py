@@ -18,7 +18,7 @@ from ragen_agent.experiments.measures import WINDOW, Played, course, window_mean
 
 __all__ = ["AT_ONCE", "KINDS", "Judged", "calibrate", "collapse", "first_signs", "kind"]
 
-KINDS = ("no collapse", "collapse at once", "format collapse", "Echo Trap", "other collapse")
+KINDS = ("no collapse", "never learned", "collapse at once", "format collapse", "Echo Trap", "other collapse")
 
 FALL = 0.5  # of the best success
 LEAST = 0.05  # best success below which there is nothing to collapse from
@@ -77,6 +77,10 @@ def collapse(run: Played) -> int | None:
     return next(place for place in range(down, len(success)) if success[place] < FALL * best)
 
 
+def _best(run: Played) -> float:
+    return max([*course(run, "success")[:1], *window_means(run, "success")], default=0.0)
+
+
 def first_signs(run: Played, alarm: Alarm | None = None) -> dict[str, int]:
     """The iteration at which each sign was first seen, by these factors or by those in force."""
     seen: dict[str, int] = {}
@@ -89,12 +93,12 @@ def first_signs(run: Played, alarm: Alarm | None = None) -> dict[str, int]:
 def kind(run: Played) -> str:
     """What became of a run, a member of `KINDS`.
 
-    In a format collapse most replies are malformed when it begins. An Echo Trap shows all of the paper's signs before
-    it, and replies that are well formed.
+    One that never learned had nothing to collapse from. In a format collapse most replies are malformed when it begins.
+    An Echo Trap shows all of the paper's signs before it, and replies that are well formed.
     """
     at = collapse(run)
     if at is None:
-        return "no collapse"
+        return "no collapse" if _best(run) >= LEAST else "never learned"
     if at < AT_ONCE:
         return "collapse at once"
     invalid = course(run, "invalid_rate")[at : at + WINDOW]
@@ -108,9 +112,10 @@ def kind(run: Played) -> str:
 def calibrate(runs: Iterable[Played], alarm: Alarm | None = None) -> list[Judged]:
     """Every sign alone, then the combinations, over all runs, by these factors or by those in force.
 
-    Runs that collapsed at once are left out: nothing could have announced that.
+    Runs that collapsed at once are left out, since nothing could have announced that, and those that never learned.
     """
-    table = [(at, first_signs(run, alarm)) for run in runs if (at := collapse(run)) is None or at >= AT_ONCE]
+    unclear = ("never learned", "collapse at once")
+    table = [(collapse(run), first_signs(run, alarm)) for run in runs if kind(run) not in unclear]
     rules: dict[str, Callable[[Mapping[str, int]], int | None]] = {}
     for name in FOLLOWS:
         rules[name] = lambda seen, name=name: seen.get(name)  # type: ignore[misc]

@@ -65,46 +65,79 @@ def _run(options: argparse.Namespace) -> int:
     console = Console(highlight=False)
     if options.list or not options.name:
         return _list(console, options.json)
-    if options.seeds < 1 or options.jobs < 1:
-        raise ValueError(f"--seeds is {options.seeds} and --jobs is {options.jobs}; both must be at least 1.")
+    for name in ("seeds", "jobs"):
+        if getattr(options, name) < 1:
+            raise ValueError(f"--{name} is {getattr(options, name)}; it must be at least 1.")
     experiments = [read(name) for name in (names() if options.name == "all" else [options.name])]
     out = options.out or Path("runs") / ("experiments-quick" if options.quick else "experiments")
-    planned = {each.name: _planned(each, options, out) for each in experiments}
+    pages = options.pages or out
+    for folder in (out, pages):
+        if folder.exists() and not folder.is_dir():
+            raise ValueError(f"{folder} is a file; give a folder.")
+    planned = {each.name: _planned(each, options, out, options.only) for each in experiments}
     if options.dry_run:
         return _dry(planned, options.jobs, console, options.json)
-    failed, pages = 0, options.pages or out
+    # A page is of all arms and of all seeds that are there.
+    shown = {each.name: _planned(each, options, out, seeds=_seeds(out / each.name)) for each in experiments}
+    if options.write and not any(run.folder.is_dir() for runs in shown.values() for run in runs):
+        raise ValueError(f"there are no runs of {options.name} in {out}.")
+    failed = 0
     for each in experiments:
-        failed += _conduct(each, planned[each.name], options, pages / each.name, console)
+        failed += _conduct(each, planned[each.name], shown[each.name], options, pages / each.name, console)
     if options.name == "all":
         from ragen_agent.experiments.pages import write_overview
 
-        write_overview(experiments, planned, pages)
+        write_overview(experiments, shown, pages)
         console.print(f"All of it in {pages / 'README.md'}")
     return 1 if failed else 0
 
 
-def _planned(experiment: Experiment, options: argparse.Namespace, out: Path) -> list[Planned]:
+def _seeds(out: Path) -> int:
+    """How many seeds the runs in an experiment's folder have."""
+    ends = [path.name.rpartition("-seed")[2] for path in (out / "runs").glob("*-seed*")]
+    return max((int(end) + 1 for end in ends if end.isdecimal()), default=0)
+
+
+def _planned(
+    experiment: Experiment, options: argparse.Namespace, out: Path, only: Sequence[str] = (), seeds: int = 0
+) -> list[Planned]:
     from ragen_agent.experiments.plan import plan
     from ragen_agent.options import settings_of_pairs
 
     over = settings_of_pairs("--set", options.set)
-    return plan(experiment, out / experiment.name, options.seeds, only=options.only, over=over, quick=options.quick)
+    seeds = max(seeds, options.seeds)
+    return plan(experiment, out / experiment.name, seeds, only=only, over=over, quick=options.quick)
 
 
 def _conduct(
-    experiment: Experiment, planned: Sequence[Planned], options: argparse.Namespace, out: Path, console: Console
+    experiment: Experiment,
+    planned: Sequence[Planned],
+    shown: Sequence[Planned],
+    options: argparse.Namespace,
+    out: Path,
+    console: Console,
 ) -> int:
-    """Plays what is missing and writes; how many runs failed."""
+    """Plays what is missing of `planned` and writes the page of what there is of `shown`; how many runs failed."""
     from ragen_agent.experiments.pages import write_page
-    from ragen_agent.experiments.runner import missing, run_all
+    from ragen_agent.experiments.runner import check_settings, missing, run_all
 
     failures: dict[str, str] = {}
+    check_settings(shown)
     if not options.write:
         left = len(missing(planned))
         log = Console(stderr=True, highlight=False)
         log.print(f"{experiment.name}: {len(planned)} runs, {len(planned) - left} whole, {left} to play.", markup=False)
-        failures = run_all(planned, options.jobs, log)
-    written = write_page(experiment, planned, failures, out, quick=options.quick)
+        try:
+            failures = run_all(planned, options.jobs, log)
+        except KeyboardInterrupt:
+            left = len(missing(planned))
+            log.print(
+                f"\nStopped: {len(planned) - left} of {len(planned)} runs are whole, and what the others have is kept. "
+                "The same command goes on.",
+                markup=False,
+            )
+            raise
+    written = write_page(experiment, shown, failures, out, quick=options.quick)
     if options.json:
         console.print_json(json.dumps(written))
     else:
@@ -121,8 +154,11 @@ def _list(console: Console, as_json: bool) -> int:
     if as_json:
         console.print_json(json.dumps([asdict(each) for each in experiments]))
         return 0
+    table = Table("name", "arms", "question", box=None, padding=(0, 2, 1, 0))
     for each in experiments:
-        console.print(f"[bold]{each.name}[/bold]  {each.question}", soft_wrap=True)
+        table.add_row(f"[bold]{each.name}[/bold]", str(len(each.arms)), each.question)
+    console.print(table)
+    console.print("An arm has three seeds unless --seeds says something else; --dry-run estimates the minutes.")
     return 0
 
 

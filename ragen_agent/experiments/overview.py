@@ -60,14 +60,14 @@ def overview(
     lines += markdown_table(["experiment", "runs", *KINDS], rows)
     lines += ["", "Runs of arms whose rewards teach what is measured as failure are left out here and below.", ""]
     lines += ["## The alarm", ""]
-    at_once = sum(kind(run) == KINDS[1] for run in every)
+    kinds = [kind(run) for run in every]
+    never, at_once = kinds.count("never learned"), kinds.count("collapse at once")
     lines += [
-        f"Over {len(every) - at_once} runs; what several experiments share is counted once, and {at_once} runs that"
+        f"Over {len(every) - never - at_once} runs; what several experiments share is counted once. Left out are",
+        f"{at_once} runs that collapsed within {AT_ONCE} iterations, which nothing could have announced, and {never}",
+        "that never learned. The lead is counted from the sign to the first iteration of the collapse.",
+        "",
     ]
-    lines += [
-        f"collapsed within {AT_ONCE} iterations are left out, since nothing could have announced that. The lead is"
-    ]
-    lines += ["counted from the sign to the first iteration of the collapse.", ""]
     lines += alarm_table(calibrate(every))
     lines += [
         "",

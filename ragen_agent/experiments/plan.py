@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -105,7 +106,9 @@ def plan(
     arms = {arm.name: arm for arm in experiment.arms}
     for name in only:
         if name not in arms:
-            raise ValueError(f"{experiment.name} has no arm {name!r}; its arms are {', '.join(arms)}.")
+            near = get_close_matches(name, arms, n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise ValueError(f"{experiment.name} has no arm {name!r}.{hint} Its arms are {'; '.join(map(repr, arms))}.")
     chosen = [arm for arm in experiment.arms if not only or arm.name in only]
     return [_planned(experiment, arm, out, seed, over or {}, quick) for seed in range(seeds) for arm in chosen]
 
@@ -159,7 +162,7 @@ def _reinforcement_s(run: Planned) -> float:
     config, training = run.config, run.config.training
     length, sampled = _lengths(_key(config))
     episodes = training.groups * training.members
-    share = training.keep if training.filter_rule in ("top", "random", "reverse") else 1.0
+    share = training.keep if training.filter_rule in ("top", "random", "random_spread", "reverse") else 1.0
     passes = training.updates * share * (1 + training.replay) * (2.5 if training.critic else 1.0)
     passes += share * (training.kl_estimate != "none") / 3
     diagnostics = config.diagnostics

@@ -19,8 +19,19 @@ from ragen_agent.config import Config, to_toml
 from ragen_agent.experiments.measures import read_run
 from ragen_agent.experiments.plan import Planned, warm_starts
 from ragen_agent.experiments.worker import is_complete, is_warm
+from ragen_agent.local.run_folder import RunFolder
 
-__all__ = ["missing", "run_all"]
+__all__ = ["check_settings", "missing", "run_all"]
+
+
+def check_settings(planned: Sequence[Planned]) -> None:
+    """Raises a ValueError if the folder of a run holds one with other settings than are planned for it."""
+    for run in planned:
+        if (run.folder / "config.toml").is_file() and RunFolder.reopen(run.folder)[1] != run.config:
+            raise ValueError(
+                f"{run.folder} was made with other settings than are asked for now: choose another --out, give the "
+                "--set that it was made with, or remove it."
+            )
 
 
 def missing(planned: Sequence[Planned]) -> list[Planned]:

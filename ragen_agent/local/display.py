@@ -145,5 +145,5 @@ def _limits(config: Config) -> str:
         faults.append(f"of its answers {', '.join(shares)} moves, of {config.turns.max_actions_per_turn} allowed")
     return (
         f"What the demonstrator lacks: {'; '.join(faults) or 'nothing'}. "
-        "What the agent does better than its demonstrator it learned from reward alone."
+        "Where the agent does better than its demonstrator, it learned that from reward alone."
     )

@@ -61,6 +61,7 @@ class Reinforcement:
     def run(self, wall_s: Callable[[], float]) -> None:
         """Iterates until the last iteration or a reason to stop, which is shown."""
         settings = self.config.training
+        begun = self.iteration
         events = Events(self.folder) if self.config.diagnostics.tensorboard else None
         self.display.begin("reinforcement", settings.iterations, self.iteration)
         try:
@@ -80,7 +81,7 @@ class Reinforcement:
             self.display.end()
             if events:
                 events.close()
-        if self.reason:
+        if self.reason and self.iteration > begun:
             self.display.say(self.reason)
 
     @property

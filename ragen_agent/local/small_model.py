@@ -108,7 +108,7 @@ def load_checkpoint(
             model's.
     """
     if not folder.is_dir():
-        raise ValueError(f"--model {folder}: there is no such folder; give the folder of a Hugging Face causal LM.")
+        raise ValueError(f"{folder}: there is no such folder; give that of a run, or of a Hugging Face causal LM.")
     if not (folder / "config.json").is_file():
         raise ValueError(f"--model {folder}: it holds no config.json; give the folder of a Hugging Face causal LM.")
     if not (folder / "tokenizer.json").is_file() and not (folder / "tokenizer_config.json").is_file():

@@ -96,6 +96,8 @@ class Run:
         self.state = None  # as large as the optimiser: not needed again
         reinforcement.run(self._wall_s)
         reinforcement.merge()
+        if reinforcement.reason:
+            self.summary["stopped"] = reinforcement.reason
         self.summary["spent_tokens"] = reinforcement.spent
         save_checkpoint(self.agent.model, self.agent.tokenizer, self.folder.checkpoint)
 

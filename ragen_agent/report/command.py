@@ -156,6 +156,8 @@ def _watch(options: argparse.Namespace) -> int:
     if options.every <= 0:
         raise ValueError(f"--every is {options.every:g}; it must be above 0.")
     console, follower = Console(highlight=False), Follower(options.run_folder)
+    if (options.once or options.json) and not options.run_folder.is_dir():
+        raise ValueError(f"there is no folder {options.run_folder}.")
     sight = follower.look()
     if options.json:
         print(json.dumps(_told(sight), indent=2, ensure_ascii=False))

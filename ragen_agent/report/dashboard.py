@@ -114,6 +114,8 @@ def _head(sight: Sight, width: int) -> RenderableType:
     state = Text(sight.phase, "green" if over else "cyan")
     if not over and sight.quiet > max(STILL.get(sight.phase, LONG), 10 * (sight.seconds or 0.0)):
         state = Text(f"{sight.phase}; nothing new for {_span(sight.quiet)}, so perhaps it was stopped", "yellow")
+    if "stopped" in sight.rates:
+        state.append(f"\n{sight.rates['stopped']}", "yellow")
     line = Table.grid(expand=True, padding=(0, 1))
     line.add_column(ratio=1)
     line.add_column(justify="right")

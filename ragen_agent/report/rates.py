@@ -122,7 +122,10 @@ def _of_group(group: Group, whose: str) -> list[str]:
         if not run.whole:
             said.append(f"{run.name} is not finished: {len(run.metrics)} of {wanted} iterations of reinforcement.")
         elif len(run.metrics) < wanted:
-            said.append(f"{run.name} was stopped after {len(run.metrics)} of {wanted} iterations of reinforcement.")
+            why = f" {run.rates['stopped']}" if "stopped" in run.rates else ""
+            said.append(
+                f"{run.name} was stopped after {len(run.metrics)} of {wanted} iterations of reinforcement.{why}"
+            )
     raised = sum(bool(run.signs) for run in group.runs)
     if raised:
         said.append(

@@ -14,7 +14,7 @@ from ragen_agent.local.run_folder import RunFolder, read_json_lines
 __all__ = ["CIRCUMSTANCES", "Group", "Run", "differing", "first_signs", "flat", "grouped", "load_runs"]
 
 #: Settings that say nothing of what is learned.
-CIRCUMSTANCES = ("seed", "threads", "device")
+CIRCUMSTANCES = ("seed", "threads", "device", "diagnostics.tensorboard", "diagnostics.alarm")
 NAMED = 3  # settings that the name of a group may hold
 
 Settings = Mapping[str, Any]

@@ -90,7 +90,7 @@ def _add_data(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--noise", type=float, metavar="P", help="chance that a single move is drawn (default 0)")
     parser.add_argument(
-        "--moves", type=float, nargs="+", metavar="P", help="chances of answers of 1, 2, ... moves (default: the most)"
+        "--moves", type=float, nargs="+", metavar="P", help="weights of answers of 1, 2, ... moves (default: the most)"
     )
     parser.add_argument("--thought", metavar="NAME", help="plan (default), direction, choose or none")
     parser.add_argument("--seed", type=int, metavar="N", help="of levels and faults (default 0)")

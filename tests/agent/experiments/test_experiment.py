@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from ragen_agent.cli import main
+from ragen_agent.config import to_toml
 from ragen_agent.experiments.plan import plan
 from ragen_agent.experiments.runner import missing
 from ragen_agent.experiments.table import read
@@ -53,7 +55,7 @@ def test_it_leaves_a_page_figures_and_numbers(whole: Path, capsys: pytest.Captur
     assert all(0 <= row["random"] <= row["optimal"] <= 1 for row in results["runs"])
     page = (folder / "thinking.md").read_text(encoding="utf-8")
     assert "evidence of nothing" in page
-    assert "All 4 runs are whole." in page
+    assert "4 of 16 runs are whole" in page, "a page is of all arms"
     for picture in ["curves.png", *results["pictures"]]:
         assert (folder / picture).read_bytes().startswith(b"\x89PNG")
         assert picture in page
@@ -88,15 +90,45 @@ def test_a_whole_run_that_is_resumed_keeps_its_curve(whole: Path, tmp_path: Path
     assert (run / "metrics.jsonl").read_bytes() == before
 
 
+def test_runs_of_other_settings_are_not_taken_for_those_asked_for(
+    whole: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(command(whole, "--set", "training.learning_rate=7e-3")) == 2
+    assert "was made with other settings than are asked for now" in capsys.readouterr().err
+
+
+def test_a_page_is_of_all_seeds_that_are_there(whole: Path, tmp_path: Path) -> None:
+    pages = tmp_path / "pages"
+    one = ["--quick", "--seeds", "1", "--only", ARMS[1], "--out", str(whole), "--pages", str(pages)]
+    assert main(["experiment", "thinking", *one]) == 0
+    written = [json.loads((folder / "thinking" / "results.json").read_text()) for folder in (whole, pages)]
+    assert written[0]["runs"] == written[1]["runs"]
+
+
+def test_mistakes_are_told_before_anything_is_played(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    for words, said in (
+        (["--pages", str(file)], "is a file; give a folder"),
+        (["--only", "Bandt, none"], "Did you mean 'Bandit, none'?"),
+        (["--write", "--out", str(tmp_path / "none")], "there are no runs of thinking"),
+        (["--jobs", "0"], "--jobs is 0; it must be at least 1."),
+    ):
+        assert main(["experiment", "thinking", "--quick", "--out", str(tmp_path / "out"), *words]) == 2
+        assert said in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
 def test_a_run_that_fails_does_not_end_the_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    broken = tmp_path / "thinking" / "runs" / "Bandit-none-seed0"
-    broken.mkdir(parents=True)
-    (broken / "config.toml").write_text('game = "Bandit"\nseed = 5\n', encoding="utf-8")
+    [broken, _] = plan(read("thinking"), tmp_path / "thinking", 2, only=[ARMS[1]], quick=True)
+    broken.folder.mkdir(parents=True)
+    (broken.folder / "config.toml").write_text(to_toml(broken.config), encoding="utf-8")
+    (broken.folder / "metrics.jsonl").write_text("not JSON\n\n", encoding="utf-8")
     arguments = ["experiment", "thinking", "--quick", "--seeds", "2", "--only", ARMS[1], "--out", str(tmp_path)]
     assert main(arguments) == 1
     page = (tmp_path / "thinking" / "thinking.md").read_text(encoding="utf-8")
-    assert "1 of 2 runs are whole" in page
-    assert "begun with other settings" in page
+    assert "1 of 16 runs are whole" in page
+    assert "is not JSON" in page
     assert "Bandit-none-seed0" in capsys.readouterr().err
 
 
@@ -121,6 +153,6 @@ def test_the_page_over_all_experiments(whole: Path, tmp_path: Path) -> None:
     assert "](thinking/thinking.md)" in page
     assert (pages / "thinking" / "after.png").is_file()
     assert "evidence of nothing" in (pages / "thinking" / "thinking.md").read_text(encoding="utf-8")
-    assert "| thinking | 4 | 4 | 0 | 0 | 0 | 0 |" in page, "what became of the four runs"
-    assert "Over 4 runs" in page
+    assert re.search(r"\| thinking \| 4 \| \d \| \d \| 0 \| 0 \| 0 \| 0 \|", page), "what became of the four runs"
+    assert "The alarm" in page
     assert "| spread fall | **0.4** | 0 of 0 | " in page

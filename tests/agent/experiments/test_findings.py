@@ -148,6 +148,7 @@ def test_kinds_of_collapse() -> None:
     assert kind(run(0.0, fall, invalid_rate=[0.0] * 20 + [1.0] * 20)) == "format collapse"
     assert kind(run(0.0, fall)) == "other collapse"
     assert kind(run(0.0, [0.13, *[0.0] * 12])) == "collapse at once"
+    assert kind(run(0.0, [0.01] * 20)) == "never learned"
     trap = run(
         0.0,
         fall,

@@ -112,5 +112,5 @@ def test_a_wrong_table_says_what_is_wrong(change: tuple[str, str], message: str,
 def test_unknown_names_are_answered_with_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"no experiment 'echo-trip'.*Did you mean echo-trap\?"):
         read("echo-trip")
-    with pytest.raises(ValueError, match="echo-trap has no arm 'cold'; its arms are vanilla"):
+    with pytest.raises(ValueError, match=r"echo-trap has no arm 'cold'\. Its arms are 'vanilla'; "):
         plan(read("echo-trap"), tmp_path, 1, only=["cold"])
