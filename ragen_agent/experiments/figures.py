@@ -16,8 +16,9 @@ from ragen_agent.experiments.table import Experiment
 
 __all__ = ["COLOURS", "draw_arms", "draw_curves"]
 
-#: Told apart by people who do not see all colours (Okabe and Ito, 2008, without its yellow), then again with dashes.
+#: Told apart by people who do not see all colours (Okabe and Ito, 2008, without its yellow), then again in other styles.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+STYLES = ("-", "--", ":")
 COLUMNS = 3
 
 LINED = ("after", "before")  # measured as random and optimal play are: on the fixed levels
@@ -102,7 +103,7 @@ def _band(panel: Axes, runs: Sequence[Played], name: str, place: int, label: str
         if len(run.metrics) < run.planned:
             table[row, grid > at[-1]] = curve[-1]
             panel.plot(at[-1], curve[-1], "x", color=colour, markersize=6)
-    style = "-" if place < len(COLOURS) else "--"
+    style = STYLES[place // len(COLOURS) % len(STYLES)]
     panel.plot(grid, np.nanmean(table, axis=0), style, color=colour, linewidth=1.6, label=label)
     if len(curves) > 1:
         panel.fill_between(
