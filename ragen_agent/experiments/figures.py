@@ -16,7 +16,7 @@ from ragen_agent.experiments.table import Experiment
 
 __all__ = ["COLOURS", "draw_arms", "draw_curves"]
 
-#: Told apart by people who do not see all colours (Okabe and Ito, 2008, without its yellow), then again in other styles.
+#: Told apart by people who do not see all colours (Okabe and Ito, 2008, without its yellow); then other styles begin.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 STYLES = ("-", "--", ":")
 COLUMNS = 3
