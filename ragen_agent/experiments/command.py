@@ -77,10 +77,14 @@ def _run(options: argparse.Namespace) -> int:
     planned = {each.name: _planned(each, options, out, options.only) for each in experiments}
     if options.dry_run:
         return _dry(planned, options.jobs, console, options.json)
+    from ragen_agent.experiments.runner import check_settings
+
     # A page is of all arms and of all seeds that are there.
     shown = {each.name: _planned(each, options, out, seeds=_seeds(out / each.name)) for each in experiments}
     if options.write and not any(run.folder.is_dir() for runs in shown.values() for run in runs):
         raise ValueError(f"there are no runs of {options.name} in {out}.")
+    for runs in shown.values():  # all of them, before the first takes its hour
+        check_settings(runs)
     failed = 0
     for each in experiments:
         failed += _conduct(each, planned[each.name], shown[each.name], options, pages / each.name, console)
@@ -88,7 +92,8 @@ def _run(options: argparse.Namespace) -> int:
         from ragen_agent.experiments.pages import write_overview
 
         write_overview(experiments, shown, pages)
-        console.print(f"All of it in {pages / 'README.md'}")
+        if not options.json:
+            console.print(f"All of it in {pages / 'README.md'}")
     return 1 if failed else 0
 
 
@@ -119,10 +124,9 @@ def _conduct(
 ) -> int:
     """Plays what is missing of `planned` and writes the page of what there is of `shown`; how many runs failed."""
     from ragen_agent.experiments.pages import write_page
-    from ragen_agent.experiments.runner import check_settings, missing, run_all
+    from ragen_agent.experiments.runner import missing, run_all
 
     failures: dict[str, str] = {}
-    check_settings(shown)
     if not options.write:
         left = len(missing(planned))
         log = Console(stderr=True, highlight=False)

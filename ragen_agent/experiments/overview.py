@@ -41,11 +41,13 @@ def overview(
     there = [experiment for experiment in experiments if runs[experiment.name]]
     absent = [experiment.name for experiment in experiments if not runs[experiment.name]]
     every = without_copies([run for name in runs for run in runs[name]])
-    lines = ["# Experiments on small models", ""]
-    lines += [
-        "Written by `ragen-agent experiment all`, with the pages that it names. Verdicts follow from the intervals"
+    lines = [
+        "# Experiments on small models",
+        "",
+        "Written by `ragen-agent experiment all`, with the pages that it names. Verdicts follow from the intervals",
+        "over seeds alone; each page says what would count as evidence, and its limits.",
+        "",
     ]
-    lines += ["over seeds alone; each page says what would count as evidence, and its limits.", ""]
     lines += [_count([finding for experiment in there for finding in findings[experiment.name]]), ""]
     lines += [f"Not run: {', '.join(absent)}.", ""] if absent else []
     for experiment in there:
@@ -72,8 +74,9 @@ def overview(
     lines += [
         "",
         "The same for other factors of the signs; the factor in force is in bold. A factor that is chosen by this",
+        "table must be judged on other runs.",
+        "",
     ]
-    lines += ["table must be judged on other runs.", ""]
     lines += _factors(every)
     return "\n".join([*lines, ""])
 
