@@ -19,11 +19,12 @@ from numpy.typing import NDArray
 from ragen_agent.chat import ChatFormat
 from ragen_agent.trajectory import Trajectory
 from ragen_agent.turn_facts import TurnFacts, board_of, turn_facts
+from ragen_gym.envs.generators import InnerGenerator
 
 __all__ = ["TokenMDP", "Trajectory"]
 
 
-class TokenMDP(gymnasium.Env[NDArray[np.int64], np.int64]):
+class TokenMDP(InnerGenerator, gymnasium.Env[NDArray[np.int64], np.int64]):
     """A turn-taking game as a decision process over token ids.
 
     ## Description
@@ -121,7 +122,6 @@ class TokenMDP(gymnasium.Env[NDArray[np.int64], np.int64]):
         """
         self.ids, self.done = [], True
         message, info = self.env.reset(seed=seed, options=options)
-        self._np_random, self._np_random_seed = self.env.np_random, self.env.np_random_seed
         instructions = str(self.env.get_wrapper_attr("instructions"))
         prompt = self.chat.prompt_ids(instructions, message)
         if len(prompt) >= self.max_tokens_per_episode:

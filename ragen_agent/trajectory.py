@@ -58,8 +58,8 @@ class Trajectory:
         assert sampled.dtype == np.bool_
         assert log_probs.dtype == np.float32
         assert ids.shape == sampled.shape == log_probs.shape == (len(ids),)
-        assert np.isfinite(log_probs).all()
-        assert not log_probs[~sampled].any(), "only sampled tokens have a log-probability"
+        assert np.count_nonzero(np.isfinite(log_probs)) == len(log_probs)
+        assert not np.count_nonzero(log_probs[~sampled]), "only sampled tokens have a log-probability"
         assert len(ends) == len(self.turn_rewards)
         assert all(map(math.isfinite, self.turn_rewards))
         assert len(self.turn_facts) in (0, len(ends))
@@ -71,7 +71,7 @@ class Trajectory:
         if self.failure is None:
             assert self.terminated or self.truncated, "an episode ends by the game, a budget or a failure"
             assert ends, "an episode has a turn"
-            assert not sampled[ends[-1] + 1 :].any(), "every sampled token belongs to a turn that ended"
+            assert not np.count_nonzero(sampled[ends[-1] + 1 :]), "every sampled token belongs to a turn that ended"
 
     @property
     def total_reward(self) -> float:

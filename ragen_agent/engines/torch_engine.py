@@ -2,8 +2,8 @@
 
 Nothing is read twice: a turn reads the template's glue and the next message, then writes one token at a time for all
 rows together. Rows with equal histories, such as those of a group at its start, are computed once (`branches`). When
-most rows have ended their turn, they are answered and read their next message while the others write on. Rows whose
-episode ended leave, and new ones join in their place.
+most rows have ended their turn and the others do not soon end theirs, they are answered and read their next message
+while the others write on. Rows whose episode ended leave, and new ones join in their place.
 
 Every row draws from uniform numbers of its own, a function of (seed, episode, tokens drawn so far), so its tokens
 depend neither on the rows beside it nor on when it joined, up to the rounding of sums that a batch of another size
@@ -38,7 +38,10 @@ CACHED_TOKENS = 2**20
 """The most tokens in a session's cache, unless something else is asked for: 256 rows of 4,096."""
 
 PATIENCE = 0.125
-"""Of 256 rows, the last 32 do not hold up the others: they write on while these read their next message."""
+"""Of 256 rows, the last 32 do not hold up the others for long: they write on while these read their next message."""
+
+GRACE = 8
+"""The last rows may write so many tokens more first: for few rows, reading a message costs more than waiting does."""
 
 READ = 16384
 """Tokens that one pass reads, at most: prompts and messages of many rows are read in several passes."""
@@ -78,7 +81,8 @@ class TorchEngine:
 
     `stop_ids`: ids that end a reply. `vocabulary_size`: see `suppression`. `pad_id`: any valid id, used where nobody
     looks. `cached_tokens`: the most tokens that a session's cache may hold, all rows together. `patience`: with no more
-    than this share of the rows still writing, those that have stopped are answered first. `work`: counters.
+    than this share of the rows still writing, and for `GRACE` tokens, those that have stopped are answered first.
+    `work`: counters.
 
     Raises:
         ValueError: a model with layers that keep something else than keys and values.
@@ -101,6 +105,8 @@ class TorchEngine:
         self.work = Work()
         self.spare: SlotCache | None = None  # a closed session's
         self.bias = suppression(model, vocabulary_size)
+        self.stops = np.zeros(len(self.bias), np.bool_)
+        self.stops[list(self.stop_ids)] = True
         self.windows = _windows(model)
 
     def start(
@@ -228,13 +234,15 @@ class TorchSession:
         numbers = torch.from_numpy(uniforms(self.keys + self.drawn * np.uint64(GOLDEN), 0, most).astype(np.float32))
         ids, scores = torch.zeros(len(left), most, dtype=torch.long), torch.zeros(len(left), most)
         rows, front = np.arange(len(left)), branches.count  # rows that write, and the slots before which theirs are
+        waited = 0  # tokens that no more than a few rows wrote
         for step in range(most):
             tokens, log_probs = self._draw(logits, branches.slot[rows], numbers[rows, step])
             ids[rows, step], scores[rows, step] = tokens, log_probs
             counts[rows] += 1
-            going = (counts[rows] < left[rows]) & ~np.isin(tokens, self.engine.stop_ids)
+            going = (counts[rows] < left[rows]) & ~self.engine.stops[tokens.numpy()]
             rows, tokens = rows[going], tokens[torch.from_numpy(going)]
-            if len(rows) <= few:
+            waited += len(rows) <= few
+            if not len(rows) or waited > GRACE:
                 break
             copies, front = branches.part(rows, tokens.tolist(), front)
             self.cache.move(*copies)
@@ -295,7 +303,8 @@ class TorchSession:
         log_probs, cumulative = scaled.log_softmax(-1)[of_row], scaled.softmax(-1).cumsum(-1)[of_row]
         wanted = numbers.to(self.device)[:, None] * cumulative[:, -1:]
         ids = torch.searchsorted(cumulative, wanted, right=True).squeeze(1)
-        ids = torch.where(ids < log_probs.shape[1], ids, log_probs.argmax(-1))  # a draw rounded up to the very end
+        if (over := ids == log_probs.shape[1]).any():  # draws rounded up to the very end
+            ids = torch.where(over, log_probs.argmax(-1), ids)
         return ids.cpu(), log_probs.gather(1, ids[:, None]).squeeze(1).cpu()
 
     def _tensor(self, values: Any) -> Tensor:

@@ -11,6 +11,7 @@ from gymnasium import spaces
 from gymnasium.error import ResetNeeded
 
 from ragen_gym.envs.episodes import DRAWS, Episode, Episodes, draws
+from ragen_gym.envs.generators import LazyGenerator
 from ragen_gym.games.game import SUCCESS, Game, Solution, listed
 from ragen_gym.levels import Level, check_split
 from ragen_gym.registry import Row, build_game, find
@@ -26,7 +27,7 @@ METADATA = {"render_modes": ["ansi", "rgb_array", "human"], "render_fps": 4}
 _OPTIONS = ("level", "noise_seed")
 
 
-class StepEnv(gymnasium.Env[Any, int]):
+class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
     """A game of the suite, one move an action.
 
     ## Action Space
@@ -114,9 +115,10 @@ class StepEnv(gymnasium.Env[Any, int]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start an episode; see "Starting State" in the class."""
         if seed is not None or self._episodes is None:
-            super().reset(seed=seed)
-            seed = int(self.np_random.integers(2**63)) if seed is None else seed
-            self._episodes = Episodes(self.game, seed, self.split, self._levels)
+            first = int(self.np_random.integers(2**63)) if seed is None else seed
+            self._episodes = Episodes(self.game, first, self.split, self._levels)
+            if seed is not None:
+                self._seed_generator(int(seed))
         episode = self._episodes.take() if not options else self._chosen(self._episodes, options)
         self._start, state, level_id, self._noise_key, self._draws = episode
         self._state, self._level_id, self._drawn, self._solution = state, level_id, len(self._draws), None

@@ -10,6 +10,7 @@ from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.error import ResetNeeded
 
+from ragen_gym.envs.generators import InnerGenerator
 from ragen_gym.envs.messages import instructions, message
 from ragen_gym.envs.reply import Reply, parse_reply
 from ragen_gym.envs.step import StepEnv
@@ -21,7 +22,7 @@ __all__ = ["TurnEnv", "make_turn"]
 _LONGEST_REPLY = 4096
 
 
-class TurnEnv(gymnasium.Env[str, str]):
+class TurnEnv(InnerGenerator, gymnasium.Env[str, str]):
     """A game of the suite, one reply an action.
 
     ## Description
@@ -169,7 +170,6 @@ class TurnEnv(gymnasium.Env[str, str]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """Start an episode; the first message, and the information of the class's list."""
         _, self._info = self.env.reset(seed=seed, options=options)
-        self._np_random, self._np_random_seed = self.env.np_random, self.env.np_random_seed
         self._turn, self._played, self._over = 0, 0, False
         self._messages: list[dict[str, str]] = [{"role": "system", "content": self.instructions}]
         said = self._say(None)

@@ -143,13 +143,14 @@ def ids_of(played: list[Trajectory]) -> list[list[int]]:
     return [t.ids.tolist() for t in played]
 
 
-@pytest.mark.parametrize(("seats", "patience"), [(1, 0.0), (3, 0.6), (5, 0.125), (12, 0.3)])
+@pytest.mark.parametrize(("seats", "patience", "grace"), [(1, 0.0, 8), (3, 0.6, 0), (5, 0.125, 1), (12, 0.3, 8)])
 def test_tokens_do_not_depend_on_who_plays_beside_or_when_an_episode_begins(
-    agent: Agent, seats: int, patience: float, monkeypatch: pytest.MonkeyPatch
+    agent: Agent, seats: int, patience: float, grace: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     instances = group([3, 4, 5, 6], 3)
     together = agent.play(agent.processes("train", 12), instances, 1.0, seed=9)
     monkeypatch.setattr(agent.engine, "patience", patience)
+    monkeypatch.setattr("ragen_agent.engines.torch_engine.GRACE", grace)
     assert ids_of(agent.play(agent.processes("train", seats), instances, 1.0, seed=9)) == ids_of(together)
 
 

@@ -102,7 +102,7 @@ def test_intervals_are_wilsons(successes: int, n: int, low: float, high: float) 
         ("play FrozenLake --vocabulary runes", "choose one of"),
         ("play Bandit --knob names=Baker", "pairs of names"),
         ("play Bandit --turn --split exam", "choose one of train, validation, test"),
-        ("play FrozenLake --seed -1", "actual value: -1"),
+        ("play FrozenLake --seed -1", "seed=-1 is not a seed"),
         ("info Bandit --preset brutal", "preset"),
         ("info Bandit -n -3", "1 or more"),
         ("render FrozenLake --tile-size 3", "from 8 to 128"),

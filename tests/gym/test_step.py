@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import check_env as gymnasium_check
+from gymnasium.utils.seeding import np_random
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ragen_gym.envs.step import OBSERVATIONS, StepEnv
+from ragen_gym.envs.turn import make_turn
 from ragen_gym.games.frozen_lake import FrozenLake
 from ragen_gym.games.grid import GridGame
 from ragen_gym.levels import Level
@@ -257,8 +259,25 @@ def test_bad_options(options: dict[str, Any], message: str) -> None:
 
 
 def test_a_negative_seed() -> None:
-    with pytest.raises(gymnasium.error.Error, match="greater or equal to zero"):
-        StepEnv("FrozenLake").reset(seed=-1)
+    env = StepEnv("FrozenLake")
+    with pytest.raises(ValueError, match="seed=-1 is not a seed: give an integer from 0 on"):
+        env.reset(seed=-1)
+
+
+def test_the_generator_of_a_seed_is_made_as_gymnasium_makes_it() -> None:
+    env = StepEnv("FrozenLake")
+    env.reset(seed=7)
+    assert env.np_random_seed == 7
+    assert env.np_random.bit_generator.state == np_random(7)[0].bit_generator.state
+    drawn = env.np_random.random()
+    env.reset()
+    assert env.np_random.random() != drawn, "a reset without a seed goes on with the generator"
+    env.reset(seed=7)
+    assert env.np_random.random() == drawn
+    turns = make_turn("FrozenLake")
+    turns.reset(seed=7)
+    assert turns.np_random is turns.env.np_random
+    assert turns.np_random_seed == 7
 
 
 def test_a_refused_reset_takes_no_episode() -> None:
