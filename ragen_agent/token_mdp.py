@@ -287,8 +287,8 @@ class TokenMDP(InnerGenerator, gymnasium.Env[NDArray[np.int64], np.int64]):
         """Give the reply to the environment; append and return what follows it."""
         reply = self.chat.decode_reply(self.ids[self._start :])
         self._spans.append(self._span())
-        self._messages = (*self._messages, {"role": "assistant", "content": reply})
         self._info = {"reply_text": reply, "cut": cut}
+        said = {"role": "assistant", "content": reply}
         fresh: list[int] | None = None
         try:
             message, reward, terminated, truncated, info = self.env.step(reply)
@@ -301,6 +301,7 @@ class TokenMDP(InnerGenerator, gymnasium.Env[NDArray[np.int64], np.int64]):
         except Exception as error:  # whatever a game raises costs its own episode, never the run
             self._failure = f"environment_error: {type(error).__name__}: {error}"
             self._info["failure"] = self._failure
+            self._messages = (*self._messages, said)
             self.done = True
             return []
         self._info = {**info, **self._info}
@@ -308,7 +309,7 @@ class TokenMDP(InnerGenerator, gymnasium.Env[NDArray[np.int64], np.int64]):
         before, self._board = self._board, board_of(self.env)
         facts = turn_facts(info, before, self._board, bool(terminated))
         self._facts += [facts] if facts is not None else []
-        self._messages = tuple(info.get("messages", self._messages))
+        self._messages = tuple(info["messages"]) if "messages" in info else (*self._messages, said)
         self._success = bool(info.get("success", False))
         following = len(self.ids) + len(follow) if fresh is None else len(fresh)
         full = following >= self.max_tokens_per_episode
