@@ -299,7 +299,7 @@ def with_settings(base: T, settings: Mapping[str, Any], where: str = "") -> T:
         if key not in types:
             near = get_close_matches(key, types, n=1)
             hint = f" Did you mean {near[0]}?" if near else ""
-            raise ValueError(f"unknown setting {name!r}: known here are {', '.join(types)}.{hint}")
+            raise ValueError(f"unknown setting {name!r}.{hint} Known here are {', '.join(types)}.")
         old = getattr(base, key)
         if dataclasses.is_dataclass(old):
             if not isinstance(value, Mapping):

@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from ragen_agent.config import Config, to_toml
 from ragen_agent.experiments.measures import read_run
@@ -22,6 +23,8 @@ from ragen_agent.experiments.worker import is_complete, is_warm
 from ragen_agent.local.run_folder import RunFolder
 
 __all__ = ["check_settings", "missing", "run_all"]
+
+LOOK = 1.0  # seconds between two looks at how far the runs are
 
 
 def check_settings(planned: Sequence[Planned]) -> None:
@@ -67,13 +70,14 @@ def run_all(planned: Sequence[Planned], jobs: int, console: Console) -> dict[str
     return failures
 
 
-def _job(config: Config, folder: Path, warm: Path | None = None, imitation: bool = False) -> dict[str, object]:
+def _job(config: Config, folder: Path, warm: Path | None = None, imitation: bool = False) -> dict[str, Any]:
     return {
         "parent": os.getpid(),
         "config": to_toml(config),
         "folder": str(folder.resolve()),
         "warm": str(warm.resolve()) if warm else "",
         "imitation": imitation,
+        "iterations": config.training.iterations if warm else None,
     }
 
 
@@ -84,7 +88,7 @@ class _Workers:
         self._idle: list[subprocess.Popen[str]] = []
         self._all: list[subprocess.Popen[str]] = []
 
-    def play(self, job: Mapping[str, object]) -> str:
+    def play(self, job: Mapping[str, Any]) -> str:
         """Waits for one job; what went wrong, or the empty text. Safe from several threads."""
         try:
             process = self._idle.pop()
@@ -125,14 +129,15 @@ class _Workers:
 
 
 def _play(
-    steps: Sequence[tuple[str, dict[str, object]]], jobs: int, console: Console, what: str, workers: _Workers
+    steps: Sequence[tuple[str, dict[str, Any]]], jobs: int, console: Console, what: str, workers: _Workers
 ) -> dict[str, str]:
     """Plays jobs, so many at a time; what went wrong by name."""
     failures: dict[str, str] = {}
     if not steps:
         return failures
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    left, waiting = list(steps), dict[Future[str], tuple[str, dict[str, object], float]]()
+    left, waiting = list(steps), dict[Future[str], tuple[str, dict[str, Any], float]]()
+    bars: dict[str, TaskID] = {}  # of the runs that are being played
     pool = ThreadPoolExecutor(jobs)
     try:
         with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
@@ -141,9 +146,13 @@ def _play(
                 while left and len(waiting) < jobs:
                     name, job = left.pop(0)
                     waiting[pool.submit(workers.play, job)] = (name, job, time.monotonic())
-                done, _ = wait(waiting, return_when=FIRST_COMPLETED)
+                    bars[name] = progress.add_task(f"  {name}", total=job["iterations"])
+                done, _ = wait(waiting, timeout=LOOK, return_when=FIRST_COMPLETED)
+                for name, job, _ in waiting.values():
+                    progress.update(bars[name], completed=_iterations(job))
                 for future in done:
                     name, job, begun = waiting.pop(future)
+                    progress.remove_task(bars.pop(name))
                     if problem := future.result():
                         failures[name] = problem
                     progress.advance(task)
@@ -158,6 +167,12 @@ def _play(
     finally:
         pool.shutdown()
     return failures
+
+
+def _iterations(job: Mapping[str, Any]) -> int:
+    """How many iterations of reinforcement are written down."""
+    metrics = Path(str(job["folder"])) / "metrics.jsonl"
+    return metrics.read_bytes().count(b"\n") if metrics.is_file() else 0
 
 
 def _said(folder: Path) -> str:

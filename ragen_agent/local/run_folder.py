@@ -26,7 +26,9 @@ import torch
 from ragen_agent.config import Config, read_toml, to_toml, with_settings
 from ragen_agent.local.versions import versions
 
-__all__ = ["RunFolder", "read_json_lines", "write_whole"]
+__all__ = ["RunFolder", "read_json_lines", "runs_below", "write_whole"]
+
+NAMED = 6  # folders that a message names
 
 
 def write_whole(path: Path, data: str | bytes) -> None:
@@ -55,6 +57,15 @@ def read_json_lines(path: Path) -> list[dict[str, Any]]:
     return records
 
 
+def runs_below(path: Path) -> str:
+    """For a folder that is no run itself, such as an experiment's: which runs it holds, to be told; or nothing."""
+    found = sorted(str(file.parent) for depth in ("*", "*/*") for file in path.glob(f"{depth}/config.toml"))
+    if not found:
+        return ""
+    more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
+    return f"it holds the runs {', '.join(found[:NAMED])}{more}: give one of them"
+
+
 class RunFolder:
     """The files of one run; see the module."""
 
@@ -80,7 +91,8 @@ class RunFolder:
     def reopen(cls, path: Path) -> tuple[RunFolder, Config]:
         """A run that was begun, and its settings; raises a ValueError if there is none."""
         if not (path / "config.toml").is_file():
-            raise ValueError(f"{path} holds no run (no config.toml); give the folder that an earlier --out named.")
+            hint = runs_below(path) or "give the folder that an earlier --out named"
+            raise ValueError(f"{path} holds no run (no config.toml); {hint}.")
         return cls(path), with_settings(Config(), read_toml(path / "config.toml"))
 
     def append(self, path: Path, records: Iterable[Mapping[str, Any]]) -> None:

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from ragen_agent.diagnostics.echo_trap import FOLLOWS
 from ragen_agent.experiments.measures import CURVES, smooth
+from ragen_agent.local.run_folder import runs_below
 from ragen_agent.report.follow import FINISHED, WAITING, Sight
 from ragen_agent.report.scales import SHARES, said
 
@@ -50,7 +51,9 @@ WINDOW = 5  # iterations whose mean success is called that of now
 def dashboard(sight: Sight, width: int = 100) -> RenderableType:
     """One picture of the run, for a terminal of so many columns."""
     if sight.config is None:
-        return Panel(Text(f"There is no run in {sight.path} yet."), title=WAITING, title_align="left")
+        below = runs_below(sight.path)
+        hint = f" But {below}." if below else ""
+        return Panel(Text(f"There is no run in {sight.path} yet.{hint}"), title=WAITING, title_align="left")
     inner = width // 2 if width >= WIDE else width
     left: list[RenderableType] = [_rates(sight, inner), _figures(sight, inner)]
     right = [part for part in (_signs(sight), _episode(sight)) if part is not None]

@@ -20,7 +20,7 @@ def test_a_run_is_never_overwritten(tmp_path: Path) -> None:
     assert RunFolder.reopen(tmp_path / "run")[1] == Config(seed=3)
     with pytest.raises(ValueError, match="is not an empty folder"):
         RunFolder.create(tmp_path, Config())
-    with pytest.raises(ValueError, match="holds no run"):
+    with pytest.raises(ValueError, match=f"holds no run .*it holds the runs {tmp_path / 'run'}: give one"):
         RunFolder.reopen(tmp_path)
 
 
