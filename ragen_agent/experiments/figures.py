@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from ragen_agent.experiments.findings import Runs, summarise
 from ragen_agent.experiments.measures import CURVES, MEASURES, Played, measure, smooth
@@ -46,6 +47,7 @@ def draw_curves(experiment: Experiment, runs: Runs, path: Path) -> None:
         panel.set_axis_off()
     for panel in panels[: len(names)]:
         panel.set_xlabel("iteration", fontsize=9)
+        panel.xaxis.set_major_locator(MaxNLocator(integer=True))
         panel.tick_params(labelsize=8)
     if names:
         handles, labels = panels[0].get_legend_handles_labels()
