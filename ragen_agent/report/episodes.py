@@ -100,7 +100,7 @@ class Episodes:
         return {
             "id": name,
             "title": title,
-            "note": " · ".join([*([] if taught and not self.several else [where]), *taught, note]),
+            "note": " · ".join([*taught, *([] if taught and not self.several else [where]), note]),
             "tags": [*tags, *["advantage"] * bool(advantages)],
             "fields": fields,
             "pair": name if episode.trained else level,
