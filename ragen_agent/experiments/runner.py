@@ -146,13 +146,16 @@ def _play(
                 while left and len(waiting) < jobs:
                     name, job = left.pop(0)
                     waiting[pool.submit(workers.play, job)] = (name, job, time.monotonic())
-                    bars[name] = progress.add_task(f"  {name}", total=job["iterations"])
-                done, _ = wait(waiting, timeout=LOOK, return_when=FIRST_COMPLETED)
+                    if console.is_terminal and job["iterations"]:
+                        bars[name] = progress.add_task(f"  {name}", total=job["iterations"])
+                done, _ = wait(waiting, timeout=LOOK if bars else None, return_when=FIRST_COMPLETED)
                 for name, job, _ in waiting.values():
-                    progress.update(bars[name], completed=_iterations(job))
+                    if name in bars:
+                        progress.update(bars[name], completed=_iterations(job))
                 for future in done:
                     name, job, begun = waiting.pop(future)
-                    progress.remove_task(bars.pop(name))
+                    if name in bars:
+                        progress.remove_task(bars.pop(name))
                     if problem := future.result():
                         failures[name] = problem
                     progress.advance(task)
@@ -172,7 +175,10 @@ def _play(
 def _iterations(job: Mapping[str, Any]) -> int:
     """How many iterations of reinforcement are written down."""
     metrics = Path(str(job["folder"])) / "metrics.jsonl"
-    return metrics.read_bytes().count(b"\n") if metrics.is_file() else 0
+    try:
+        return metrics.read_bytes().count(b"\n")
+    except OSError:  # not there yet, or gone: a bar must not end an experiment
+        return 0
 
 
 def _said(folder: Path) -> str:

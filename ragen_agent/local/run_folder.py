@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -59,11 +60,13 @@ def read_json_lines(path: Path) -> list[dict[str, Any]]:
 
 def runs_below(path: Path) -> str:
     """For a folder that is no run itself, such as an experiment's: which runs it holds, to be told; or nothing."""
-    found = sorted(str(file.parent) for depth in ("*", "*/*") for file in path.glob(f"{depth}/config.toml"))
-    if not found:
-        return ""
+    folders = [file.parent for depth in ("*", "*/*") for file in path.glob(f"{depth}/config.toml")]
+    # Neither warm starts, nor runs that are being made, nor what others hide.
+    found = sorted(str(run) for run in folders if not re.search(r"/(warm/|\.)|\.new$", f"/{run.relative_to(path)}"))
+    if len(found) < 2:
+        return f"it holds the run {found[0]}: give that" if found else ""
     more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
-    return f"it holds the runs {', '.join(found[:NAMED])}{more}: give one of them"
+    return f"it holds the runs {', '.join(found[:NAMED])}{more}: name the folder of a run"
 
 
 class RunFolder:

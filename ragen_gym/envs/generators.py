@@ -22,7 +22,7 @@ class LazyGenerator:
 
     @property
     def _np_random(self) -> np.random.Generator | None:
-        if self._generator is None and self._np_random_seed is not None:
+        if self._generator is None and self._np_random_seed not in (None, -1):  # -1: it was set, not seeded
             self._generator, _ = seeding.np_random(self._np_random_seed)
         return self._generator
 

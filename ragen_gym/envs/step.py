@@ -113,7 +113,11 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
         self._solution: Solution | None = None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Start an episode; see "Starting State" in the class."""
+        """Start an episode; see "Starting State" in the class.
+
+        Raises:
+            ValueError: a seed that is negative or no integer, an unknown option, or a level that is none of the game.
+        """
         if seed is not None or self._episodes is None:
             first = int(self.np_random.integers(2**63)) if seed is None else seed
             self._episodes = Episodes(self.game, first, self.split, self._levels)

@@ -7,10 +7,12 @@ from dataclasses import replace
 from typing import Any, cast
 
 import gymnasium
+import numpy as np
 import pytest
 import torch
 
 from ragen_agent.config import Config, with_settings
+from ragen_agent.engines import Sampled
 from ragen_agent.engines.cache import SlotCache
 from ragen_agent.engines.torch_engine import TorchEngine, TorchSession
 from ragen_agent.local.agent import Agent
@@ -32,10 +34,7 @@ CONFIG = with_settings(
 @pytest.fixture(scope="module")
 def agent() -> Agent:
     agent = Agent.build(CONFIG)
-    with torch.no_grad():  # likelier ends, so that turns of one batch differ in length
-        weight = agent.model.get_input_embeddings().weight
-        assert isinstance(weight, torch.Tensor)
-        weight[agent.chat.end_id] *= 3
+    agent.engine.bias[agent.chat.end_id] += 4  # likelier ends, so that turns of one batch differ in length
     return agent
 
 
@@ -98,9 +97,7 @@ def test_suppressed_ids_are_never_written(agent: Agent) -> None:
 
 
 def test_sampling_follows_the_distribution(agent: Agent) -> None:
-    session = TorchEngine(agent.model, agent.chat.stop_ids, len(agent.tokenizer)).start(
-        [[1, 2, 3]] * 4000, temperature=2.0, seed=1
-    )
+    session = agent.engine.start([[1, 2, 3]] * 4000, temperature=2.0, seed=1)
     tokens = torch.tensor([reply.ids[0] for reply in session.reply([1] * 4000) if reply is not None])
     with torch.no_grad():
         logits = agent.model(torch.tensor([[1, 2, 3]])).logits[0, -1] + agent.engine.bias
@@ -143,7 +140,7 @@ def ids_of(played: list[Trajectory]) -> list[list[int]]:
     return [t.ids.tolist() for t in played]
 
 
-@pytest.mark.parametrize(("seats", "patience", "grace"), [(1, 0.0, 8), (3, 0.6, 0), (5, 0.125, 1), (12, 0.3, 8)])
+@pytest.mark.parametrize(("seats", "patience", "grace"), [(1, 0.0, 8), (3, 0.6, 0), (8, 0.3, 1), (12, 0.3, 2)])
 def test_tokens_do_not_depend_on_who_plays_beside_or_when_an_episode_begins(
     agent: Agent, seats: int, patience: float, grace: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,7 +148,24 @@ def test_tokens_do_not_depend_on_who_plays_beside_or_when_an_episode_begins(
     together = agent.play(agent.processes("train", 12), instances, 1.0, seed=9)
     monkeypatch.setattr(agent.engine, "patience", patience)
     monkeypatch.setattr("ragen_agent.engines.torch_engine.GRACE", grace)
+    unfinished = 0
+    reply = TorchSession.reply
+
+    def counted(session: TorchSession, limits: Sequence[int]) -> list[Sampled | None]:
+        nonlocal unfinished
+        replies = reply(session, limits)
+        unfinished += replies.count(None)
+        return replies
+
+    monkeypatch.setattr(TorchSession, "reply", counted)
     assert ids_of(agent.play(agent.processes("train", seats), instances, 1.0, seed=9)) == ids_of(together)
+    assert (unfinished > 0) == (patience > 0), "rows that write on while others are answered, or nothing is tried"
+
+
+def test_a_stop_that_the_model_cannot_write_stops_nothing(agent: Agent) -> None:
+    width = len(agent.engine.bias)
+    engine = TorchEngine(agent.model, [agent.chat.end_id, width + 3], len(agent.tokenizer))
+    assert np.flatnonzero(engine.stops).tolist() == [agent.chat.end_id]
 
 
 def test_places_are_taken_over_as_soon_as_an_episode_ends(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,6 +187,7 @@ def test_places_are_taken_over_as_soon_as_an_episode_ends(agent: Agent, monkeypa
 def test_the_cache_never_holds_more_tokens_than_it_may(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     most = agent.config.turns.max_tokens_per_episode
     engine = TorchEngine(agent.model, agent.chat.stop_ids, len(agent.tokenizer), cached_tokens=3 * (most + 32))
+    engine.bias = agent.engine.bias
     held: list[int] = []
     reserve = SlotCache.reserve
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from typing import Any, get_args
 
@@ -274,10 +275,19 @@ def test_the_generator_of_a_seed_is_made_as_gymnasium_makes_it() -> None:
     assert env.np_random.random() != drawn, "a reset without a seed goes on with the generator"
     env.reset(seed=7)
     assert env.np_random.random() == drawn
+    env.reset(seed=7)
+    assert copy.deepcopy(env).np_random.random() == drawn
+    env.reset(seed=np.int64(7))  # type: ignore[arg-type]
+    assert env.np_random.random() == drawn
+    env.np_random = np_random(9)[0]
+    env.np_random = None  # type: ignore[assignment]  # a fresh one, as Gymnasium makes it
+    env.np_random.random()
     turns = make_turn("FrozenLake")
     turns.reset(seed=7)
     assert turns.np_random is turns.env.np_random
     assert turns.np_random_seed == 7
+    turns.np_random = np_random(9)[0]
+    assert turns.env.np_random is turns.np_random
 
 
 def test_a_refused_reset_takes_no_episode() -> None:
