@@ -61,8 +61,8 @@ def read_json_lines(path: Path) -> list[dict[str, Any]]:
 def runs_below(path: Path) -> str:
     """For a folder that is no run itself, such as an experiment's: which runs it holds, to be told; or nothing."""
     folders = [file.parent for depth in ("*", "*/*") for file in path.glob(f"{depth}/config.toml")]
-    # Neither warm starts, nor runs that are being made, nor what others hide.
-    found = sorted(str(run) for run in folders if not re.search(r"/(warm/|\.)|\.new$", f"/{run.relative_to(path)}"))
+    hidden = re.compile(r"/(warm/|\.)|\.new$")  # warm starts, what others hide, runs that are being made
+    found = sorted(str(run) for run in folders if not hidden.search(f"/{run.relative_to(path).as_posix()}"))
     if len(found) < 2:
         return f"it holds the run {found[0]}: give that" if found else ""
     more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""

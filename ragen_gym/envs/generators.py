@@ -12,7 +12,7 @@ __all__ = ["InnerGenerator", "LazyGenerator"]
 
 
 class LazyGenerator:
-    """For an environment that is seeded often: making numpy's generator takes as long as eight moves."""
+    """For an environment that is seeded often: making numpy's generator takes longer than a move."""
 
     _generator: np.random.Generator | None = None
     _np_random_seed: int | None = None
