@@ -9,7 +9,7 @@ __all__ = ["broadcast_to_tokens", "whiten"]
 
 
 def broadcast_to_tokens(advantages: Tensor, sampled: Tensor) -> Tensor:
-    """Each row's advantage at each of its sampled tokens, 0 at all others (RAGEN, StarPO with GRPO).
+    """Each row's advantage at each of its sampled tokens, 0 at all others (StarPO with GRPO, arXiv 2504.20073).
 
     Args:
         advantages: float (rows,).

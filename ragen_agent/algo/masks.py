@@ -1,4 +1,4 @@
-"""Which tokens take part: the selective masks of VAGEN (TRICO), and where turns end on them.
+"""Which tokens take part: the selective masks of VAGEN (TRICO, arXiv 2510.16907), and where turns end on them.
 
 VAGEN masks twice: M_loss, the tokens in the policy, value and KL losses, and M_adv, the tokens over which the
 advantage recursion runs. Both are subsets of the sampled tokens; without a choice both are all of them. The losses
