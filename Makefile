@@ -44,8 +44,8 @@ test: $(VENV)/.test.installed ## Run the tests
 
 # Warnings of the libraries in that environment are shown and fail nothing: they are not ours to mend.
 test-openrlhf: $(OPENRLHF)/.installed ## Train a small model on real Ray, vLLM and DeepSpeed, without a GPU
-	@echo 'test-openrlhf: running tests/openrlhf with pytest in $(OPENRLHF)'
-	@$(OPENRLHF)/bin/python -m pytest -W default tests/openrlhf $(ARGS)
+	@echo 'test-openrlhf: running tests/ragen_agent/openrlhf with pytest in $(OPENRLHF)'
+	@$(OPENRLHF)/bin/python -m pytest -W default tests/ragen_agent/openrlhf $(ARGS)
 
 lint: $(VENV)/.dev.installed ## Check style and formatting, changing nothing
 	@echo 'lint: checking style and formatting with ruff'

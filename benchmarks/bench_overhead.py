@@ -30,10 +30,9 @@ from typing import Any
 
 from ragen_gym.bench.agent import Answer, Message, Task
 from ragen_gym.bench.agents import make_agent
-from ragen_gym.bench.job import Limits
-from ragen_gym.bench.plan import Request
 from ragen_gym.bench.runner import run_suite
 from ragen_gym.bench.suites import load_suite
+from ragen_gym.bench.tasks import Limits, Request
 
 __all__ = ["main", "measure"]
 

@@ -26,16 +26,16 @@ from rich.console import Console
 from transformers import GenerationConfig
 
 from ragen_agent.config import Config, with_settings
+from ragen_agent.config.game_defaults import recipe
 from ragen_agent.engines import Engine, Sampled
 from ragen_agent.engines.torch_engine import TorchEngine
-from ragen_agent.local.agent import Agent
-from ragen_agent.local.demonstrations import demonstrate
-from ragen_agent.local.display import Display
-from ragen_agent.local.recipes import recipe
-from ragen_agent.local.run_folder import RunFolder, read_json_lines, write_whole
 from ragen_agent.local.train import Run
-from ragen_agent.local.warm_start import imitate
 from ragen_agent.rollout import Instance, group, play
+from ragen_agent.sft.demonstrations import demonstrate
+from ragen_agent.sft.imitate import imitate
+from ragen_agent.training.console import Display
+from ragen_agent.training.policy import Agent
+from ragen_agent.training.run_folder import RunFolder, read_json_lines, write_whole
 
 __all__ = ["GenerateEngine", "main"]
 

@@ -17,9 +17,8 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from ragen_agent.chat import ChatFormat
-from ragen_agent.trajectory import Trajectory
-from ragen_agent.turn_facts import TurnFacts, board_of, turn_facts
-from ragen_gym.envs.generators import InnerGenerator
+from ragen_agent.trajectory import Trajectory, TurnFacts, board_of, turn_facts
+from ragen_gym.envs.lazy_rng import InnerGenerator
 
 __all__ = ["TokenMDP", "Trajectory"]
 

@@ -13,16 +13,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ragen_gym.registry import register_all
+from ragen_gym.games.registry import register_all
 
 if TYPE_CHECKING:
+    from ragen_gym.core.levels import Level
+    from ragen_gym.core.text import Vocabulary
     from ragen_gym.envs.curriculum import Curriculum
     from ragen_gym.envs.reply import Reply
     from ragen_gym.envs.step import StepEnv
     from ragen_gym.envs.turn import TurnEnv, make_turn
     from ragen_gym.envs.vector import BatchEnv
-    from ragen_gym.levels import Level
-    from ragen_gym.text import Vocabulary
 
 __all__ = ["BatchEnv", "Curriculum", "Level", "Reply", "StepEnv", "TurnEnv", "Vocabulary", "__version__", "make_turn"]
 
@@ -31,11 +31,11 @@ __version__ = "0.1.0"
 _HOMES = {
     "BatchEnv": "envs.vector",
     "Curriculum": "envs.curriculum",
-    "Level": "levels",
+    "Level": "core.levels",
     "Reply": "envs.reply",
     "StepEnv": "envs.step",
     "TurnEnv": "envs.turn",
-    "Vocabulary": "text",
+    "Vocabulary": "core.text",
     "make_turn": "envs.turn",
 }
 

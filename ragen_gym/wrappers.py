@@ -22,9 +22,9 @@ from gymnasium import spaces
 from gymnasium.vector import VectorEnv, VectorWrapper
 from gymnasium.vector.utils import batch_space
 
+from ragen_gym.core.text import EDGE, TextFormat, Vocabulary
 from ragen_gym.games.game import Game
 from ragen_gym.games.grid import GridGame
-from ragen_gym.text import EDGE, TextFormat, Vocabulary
 
 __all__ = [
     "BatchFlatSymbols",

@@ -17,9 +17,16 @@ device of its arguments.
 | clip-higher, dual clip | any | `policy_loss(..., clip_high=0.28, dual_clip=3.0)` |
 """
 
-from ragen_agent.algo.advantages import broadcast_to_tokens, whiten
+from ragen_agent.algo.advantages import (
+    METHODS,
+    NORMALISATIONS,
+    broadcast_to_tokens,
+    group_normalised,
+    normalised,
+    whiten,
+)
 from ragen_agent.algo.aggregation import AGGREGATIONS, aggregate, loss_count, masked_mean
-from ragen_agent.algo.credit import bi_level_gae, gae, turn_wise_gae
+from ragen_agent.algo.early_stopping import spread_stop, validation_stop
 from ragen_agent.algo.filters import (
     FILTERS,
     NO_SPREAD,
@@ -34,11 +41,10 @@ from ragen_agent.algo.filters import (
     spread_weights,
 )
 from ragen_agent.algo.format_reward import FORMAT_REWARDS, format_reward
+from ragen_agent.algo.gae import bi_level_gae, gae, turn_wise_gae
 from ragen_agent.algo.kl import KL_KINDS, kl_loss, kl_penalty
 from ragen_agent.algo.losses import PolicyStats, entropy_of, policy_loss, value_loss
 from ragen_agent.algo.masks import narrowed_turns, part_mask, rewards_at, turn_end_mask
-from ragen_agent.algo.normalisation import METHODS, NORMALISATIONS, group_normalised, normalised
-from ragen_agent.algo.stops import spread_stop, validation_stop
 
 __all__ = [
     "AGGREGATIONS",

@@ -1,11 +1,108 @@
-"""Advantages on tokens: from one number for each episode, and on a common scale."""
+"""Advantages from the returns of whole episodes: against what each is compared, on which scale, on which tokens.
+
+The returns of one iteration stand as (groups, members): the members of a group played the same level. A rule says
+*across* what an episode is compared, its group or the whole batch, and by which *method*. RAGEN (arXiv 2504.20073)
+calls these reward normalisations: ARPO keeps the return, BRPO normalises over the batch, GRPO over the group.
+"""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-__all__ = ["broadcast_to_tokens", "whiten"]
+from ragen_agent.algo.filters import spread
+
+__all__ = ["METHODS", "NORMALISATIONS", "broadcast_to_tokens", "group_normalised", "normalised", "whiten"]
+
+#: What is done with a return R, given the mean and the sample standard deviation (over n - 1) of those it is compared
+#: with. An episode compared with equals alone gets 0, but for `identity`.
+METHODS = {
+    "identity": "R",
+    "mean": "R - mean",
+    "mean_std": "(R - mean) / (std + eps)",
+    "asymmetric_clip": "(R - mean) / (std + eps), clamped to [-1, 3]",
+    "leave_one_out": "R - mean of the others",
+}
+
+#: The named rules: across what ("group" or "batch"), and by which method.
+NORMALISATIONS = {
+    # DeepSeekMath, arXiv 2402.03300, section 4.1; RAGEN's StarPO with GRPO.
+    "grpo": ("group", "mean_std"),
+    # arXiv 2503.20783, section 3.2: dividing by the std favours groups that are nearly decided.
+    "dr_grpo": ("group", "mean"),
+    # RAGEN's BRPO and ARPO.
+    "brpo": ("batch", "mean_std"),
+    "arpo": ("batch", "identity"),
+    # RAGEN's code, reward normalisation `asym_clip`: one bad episode in a good group weighs at most 1.
+    "asymmetric_clip": ("group", "asymmetric_clip"),
+    # Ahmadian et al., arXiv 2402.14740, section 2.2 (REINFORCE leave-one-out): an unbiased baseline for each member.
+    "rloo": ("group", "leave_one_out"),
+    # REINFORCE with a baseline (Williams 1992; Sutton and Barto, section 13.4): here the mean of the batch.
+    "reinforce": ("batch", "mean"),
+}
+
+LOWEST, HIGHEST = -1.0, 3.0  # the bounds of `asymmetric_clip`
+
+
+def normalised(returns: Tensor, rule: str = "grpo", eps: float = 1e-6, counted: Tensor | None = None) -> Tensor:
+    """The advantage of each episode by one of the named rules.
+
+    Args:
+        returns: float (groups, members).
+        rule: a key of `NORMALISATIONS`.
+        eps: added to a standard deviation that is divided by.
+        counted: bool (groups, members) or None; episodes that failed are False: they take no part in the mean and
+            the std, and their advantage is 0. None counts all.
+
+    Returns:
+        float (groups, members).
+
+    Raises:
+        ValueError: an unknown rule, or returns of another shape.
+    """
+    if rule not in NORMALISATIONS:
+        raise ValueError(f"rule is {rule!r}; it must be one of {', '.join(NORMALISATIONS)}")
+    if returns.ndim != 2:
+        raise ValueError(f"returns has shape {tuple(returns.shape)}; give it as (groups, members)")
+    across, method = NORMALISATIONS[rule]
+    if across == "group":
+        return group_normalised(returns, method, eps, counted)
+    flat = None if counted is None else counted.reshape(1, -1)
+    return group_normalised(returns.reshape(1, -1), method, eps, flat).view(returns.shape)
+
+
+def group_normalised(
+    returns: Tensor, method: str = "mean_std", eps: float = 1e-6, counted: Tensor | None = None
+) -> Tensor:
+    """Each row's returns compared with one another; see `METHODS` for the formulas and `normalised` for the rest.
+
+    The std divides by n - 1 (the sample standard deviation, which is what torch.std and the implementations of GRPO
+    compute).
+
+    Returns:
+        float (groups, members); but for `identity`, 0 where a row's counted returns are all equal.
+
+    Raises:
+        ValueError: an unknown method, or returns of another shape.
+    """
+    if method not in METHODS:
+        raise ValueError(f"method is {method!r}; it must be one of {', '.join(METHODS)}")
+    deviation = spread(returns, counted)[:, None]
+    keep = torch.ones_like(returns, dtype=torch.bool) if counted is None else counted
+    zero = torch.zeros_like(returns)
+    safe = torch.where(keep, returns, zero)
+    if method == "identity":
+        return safe
+    number = keep.sum(dim=1, keepdim=True).clamp(min=1)
+    scaled = safe - safe.sum(dim=1, keepdim=True) / number
+    if method == "leave_one_out":
+        # R - (sum - R) / (n - 1) = (R - mean) n / (n - 1)
+        scaled = scaled * number / (number - 1).clamp(min=1)
+    elif method != "mean":
+        scaled = scaled / (deviation + eps)
+    if method == "asymmetric_clip":
+        scaled = scaled.clamp(LOWEST, HIGHEST)
+    return torch.where(keep & (deviation > 0), scaled, zero)
 
 
 def broadcast_to_tokens(advantages: Tensor, sampled: Tensor) -> Tensor:

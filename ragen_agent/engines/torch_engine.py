@@ -25,9 +25,9 @@ from transformers import PreTrainedModel
 
 from ragen_agent.engines import Sampled
 from ragen_agent.engines.attention import decoding
-from ragen_agent.engines.branches import Branches
 from ragen_agent.engines.cache import SlotCache, in_steps
-from ragen_gym.seeding import GOLDEN, Stream, episode_key, mix, stream_key, uniforms
+from ragen_agent.engines.prefix_sharing import Branches
+from ragen_gym.core.seeding import GOLDEN, Stream, episode_key, mix, stream_key, uniforms
 
 __all__ = ["CACHED_TOKENS", "SUPPRESSED", "TorchEngine", "TorchSession", "Work", "suppression"]
 

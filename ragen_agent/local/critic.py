@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ragen_agent.local.batches import Batch
+from ragen_agent.training.batches import Batch
 
 __all__ = ["Critic"]
 

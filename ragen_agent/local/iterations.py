@@ -12,22 +12,22 @@ import torch
 
 from ragen_agent.algo import NO_SPREAD
 from ragen_agent.config import Config
-from ragen_agent.config_checks import GROUP_RULES
-from ragen_agent.diagnostics.reasoning import piece_decoder
-from ragen_agent.local.agent import Agent, derive
+from ragen_agent.config.checks import GROUP_RULES
 from ragen_agent.local.critic import Critic
-from ragen_agent.local.display import Display
-from ragen_agent.local.evaluation import without_failed
-from ragen_agent.local.events import Events
-from ragen_agent.local.lora import adapt, load_trained, merge, save_adapter, trained
-from ragen_agent.local.optimiser import adamw
-from ragen_agent.local.players import Players
-from ragen_agent.local.reinforce import Policy, Targets, update
-from ragen_agent.local.replay import Kept, Replay
-from ragen_agent.local.run_folder import RunFolder
-from ragen_agent.local.scoring import Scored, rewarded, score
-from ragen_agent.local.watch import Watch
+from ragen_agent.local.policy_update import Policy, Targets, update
+from ragen_agent.local.replay_buffer import Kept, Replay
 from ragen_agent.token_mdp import Trajectory
+from ragen_agent.training.console import Display
+from ragen_agent.training.diagnostics.reasoning import piece_decoder
+from ragen_agent.training.evaluation import without_failed
+from ragen_agent.training.group_advantages import Scored, rewarded, score
+from ragen_agent.training.lora import adapt, load_trained, merge, save_adapter, trained
+from ragen_agent.training.monitor import Watch
+from ragen_agent.training.optimiser import adamw
+from ragen_agent.training.policy import Agent, derive
+from ragen_agent.training.rollout_worker import Players
+from ragen_agent.training.run_folder import RunFolder
+from ragen_agent.training.tensorboard import Events
 
 __all__ = ["PATIENCE", "Reinforcement"]
 

@@ -1,6 +1,10 @@
-"""Is this machine ready for a run? Checks that say in plain words what was found and what to do.
+"""Is this machine ready for a run? Checks that say what was found and what to do.
 
 Each check is a function that returns a `Check`, and none changes anything but the one that removes a stale lock.
+
+Whoever compiles creates the file `lock` and holds it open until it is done (`torch.utils.file_baton`). A lock that no
+process holds is stale. Another machine's process may hold it on a shared disk, where nobody here can see it, so a
+fresh one is left alone unless asked for.
 """
 
 from __future__ import annotations
@@ -12,15 +16,15 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from ragen_agent.openrlhf.locks import lock_checks
-from ragen_agent.openrlhf.model_checks import model_checks
-from ragen_agent.openrlhf.verdict import Check, fail, ok, warn
+from ragen_agent.openrlhf.model_checks import Check, fail, model_checks, ok, warn
 
-__all__ = ["TESTED", "Check", "Question", "examine"]
+__all__ = ["OLD", "TESTED", "Check", "Question", "examine", "fail", "holders", "lock_checks", "ok", "places", "warn"]
 
 #: The versions that the tests pass with, all together; those of one row stand for each other.
 TESTED = {
@@ -277,3 +281,71 @@ def disk_checks(question: Question) -> list[Check]:
 def plain(checks: list[Check]) -> list[dict[str, str]]:
     """The checks as JSON takes them."""
     return [asdict(check) for check in checks]
+
+
+OLD = 600.0  # seconds after which a lock that nobody here holds is nobody's
+NAME = "DeepSpeed's lock"
+
+
+def places() -> list[Path]:
+    """Folders in which extensions are compiled: the one of our runs, and torch's own."""
+    own = Path(os.environ.get("TORCH_EXTENSIONS_DIR", str(Path(sys.prefix) / "torch_extensions")))
+    cache = Path(os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache"))) / "torch_extensions"
+    return [own, *sorted(path for path in cache.glob("*") if path.is_dir())]
+
+
+def lock_checks(fix: bool, folders: Sequence[Path] | None = None) -> list[Check]:
+    """A verdict on each lock, those removed that nobody can hold; one verdict where there is none.
+
+    Args:
+        fix: remove fresh locks too that nobody here holds.
+        folders: where to look; None for `places`.
+    """
+    looked = places() if folders is None else folders
+    locks = sorted(lock for folder in looked for lock in folder.glob("*/lock"))
+    return [_check(lock, fix) for lock in locks] or [ok(NAME, "none is left behind")]
+
+
+def holders(lock: Path) -> list[int] | None:
+    """The processes that hold a lock open; None where this system does not tell."""
+    if not Path("/proc/self/fd").is_dir():
+        return None
+    target = os.stat(lock)
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            descriptors = list((process / "fd").iterdir())
+        except OSError:  # it ended meanwhile, or is somebody else's
+            continue
+        if any(_same(descriptor, target) for descriptor in descriptors):
+            found.append(int(process.name))
+    return found
+
+
+def _same(descriptor: Path, target: os.stat_result) -> bool:
+    try:
+        there = os.stat(descriptor)
+    except OSError:
+        return False
+    return (there.st_dev, there.st_ino) == (target.st_dev, target.st_ino)
+
+
+def _check(lock: Path, fix: bool) -> Check:
+    try:
+        state, found = lock.stat(), holders(lock)
+    except FileNotFoundError:
+        return ok(NAME, f"{lock} was just released")
+    age = time.time() - state.st_mtime
+    if found:
+        return ok(NAME, f"{lock} is held by process {found[0]}, which is compiling; a run waits for it")
+    if not fix and (age < OLD or found is None or state.st_uid != os.getuid()):
+        what = "no process here holds it" if found is not None else "this system does not say who holds it"
+        advice = "if no other machine compiles there now, remove it: ragen-agent doctor --fix"
+        return fail(NAME, f"{lock} is {age / 60:.0f} minutes old and {what}; runs wait for it for ever", advice)
+    try:
+        lock.unlink()
+    except FileNotFoundError:
+        return ok(NAME, f"{lock} was just released")
+    except OSError as error:
+        return fail(NAME, f"{lock} is stale and cannot be removed: {error}", f"remove it: rm {lock}")
+    return warn(NAME, f"removed {lock}, which a killed run had left", "nothing: the next run compiles what is missing")

@@ -15,12 +15,12 @@ from typing import Any
 from openrlhf.utils.agent import AgentExecutorBase
 
 from ragen_agent.chat import ChatFormat
+from ragen_agent.config.openrlhf import Workers
 from ragen_agent.engines import Sampled
-from ragen_agent.local.tokenizer import check_known
 from ragen_agent.openrlhf.episode import ContractError, in_thread, play_episode, tokens_of
-from ragen_agent.openrlhf.seed_list import Row, env_of
-from ragen_agent.openrlhf.settings import Workers
+from ragen_agent.openrlhf.prompt_dataset import Row, env_of
 from ragen_agent.token_mdp import TokenMDP, Trajectory
+from ragen_agent.training.tokenizer import check_known
 from ragen_gym.envs.turn import TurnEnv
 
 __all__ = ["AgentExecutor"]

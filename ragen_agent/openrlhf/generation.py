@@ -17,7 +17,7 @@ from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 from openrlhf.trainer.ray.vllm_engine import batch_vllm_engine_call
 
 from ragen_agent.openrlhf.episode import tokens_of
-from ragen_agent.openrlhf.seed_list import Row
+from ragen_agent.openrlhf.prompt_dataset import Row
 from ragen_agent.token_mdp import Trajectory
 
 __all__ = ["Played", "Rollouts"]

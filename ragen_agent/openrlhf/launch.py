@@ -1,6 +1,6 @@
 """A distributed run from top to bottom: prepare the folder, start OpenRLHF, show its progress, finish.
 
-The folder is that of the local trainer (`ragen_agent.local.run_folder`), and beside it:
+The folder is that of the local trainer (`ragen_agent.training.run_folder`), and beside it:
 
 openrlhf.toml    the settings of this backend
 prompts.jsonl    the seed list
@@ -28,16 +28,16 @@ from typing import Any
 import tomli_w
 
 from ragen_agent.config import Config
-from ragen_agent.local.agent import make_env
-from ragen_agent.local.display import Display
-from ragen_agent.local.evaluation import baselines, fixed_instances
-from ragen_agent.local.run_folder import RunFolder, read_json_lines, write_whole
+from ragen_agent.config.openrlhf import VARIABLE, OpenRLHF, Workers
 from ragen_agent.openrlhf import cpu
-from ragen_agent.openrlhf.command import check_layout, flags
-from ragen_agent.openrlhf.conflicts import refuse
-from ragen_agent.openrlhf.seed_list import adopt_rows, train_rows, write_rows
-from ragen_agent.openrlhf.settings import VARIABLE, OpenRLHF, Workers
+from ragen_agent.openrlhf.cli_flags import check_layout, flags
+from ragen_agent.openrlhf.prompt_dataset import adopt_rows, train_rows, write_rows
+from ragen_agent.openrlhf.reserved_flags import refuse
 from ragen_agent.openrlhf.state import check_possible, mend
+from ragen_agent.training.console import Display
+from ragen_agent.training.evaluation import baselines, fixed_instances
+from ragen_agent.training.policy import make_env
+from ragen_agent.training.run_folder import RunFolder, read_json_lines, write_whole
 
 __all__ = ["RunStoppedError", "train_distributed"]
 
@@ -123,7 +123,7 @@ def _check_installed() -> None:
 
 def _model(config: Config, folder: RunFolder, display: Display) -> Path:
     """The folder of the model to start from: the one given, or the small model after its warm start."""
-    from ragen_agent.local.recipes import pretrained
+    from ragen_agent.config.game_defaults import pretrained
     from ragen_agent.local.train import Run
 
     if pretrained(config.model):
@@ -191,7 +191,7 @@ def _run(folder: RunFolder, iterations: int, done: int, display: Display) -> Non
     stopped = folder.path / "stopped.json"
     stopped.unlink(missing_ok=True)
     display.say(f"starting OpenRLHF; what it prints is in {folder.path / 'openrlhf.log'}")
-    command = [sys.executable, "-m", "ragen_agent.openrlhf.run", str(folder.path / "openrlhf.json")]
+    command = [sys.executable, "-m", "ragen_agent.openrlhf.driver", str(folder.path / "openrlhf.json")]
     with (folder.path / "openrlhf.log").open("ab") as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
         display.begin("reinforcement", iterations, done)
@@ -248,7 +248,7 @@ def _adopt_checkpoint(folder: RunFolder) -> None:
 
 
 def _finish(config: Config, folder: RunFolder, summary: dict[str, Any], display: Display) -> None:
-    from ragen_agent.local.plot import plot_curve
+    from ragen_agent.training.curve_plot import plot_curve
 
     plot_curve(read_json_lines(folder.metrics), summary, folder.path / "curve.png", config)
     display.report(config, summary, folder)

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from ragen_agent.local.scoring import Scored
 from ragen_agent.openrlhf.episode import FAILURES
 from ragen_agent.openrlhf.generation import Played
+from ragen_agent.training.group_advantages import Scored
 
 __all__ = ["of_episodes", "of_training"]
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-from ragen_agent.openrlhf.verdict import Check, fail, ok, warn
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["CPU_HEADS", "model_checks"]
+__all__ = ["CPU_HEADS", "Check", "fail", "model_checks", "ok", "warn"]
 
 CPU_HEADS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 """Head sizes that vLLM's attention has on a CPU."""
@@ -20,10 +19,34 @@ GAMES = ("FrozenLake", "Sokoban", "NewVocab", "Bandit")
 REPLY = "<think>The goal is up.</think><answer>Up || Left</answer>"
 
 
+@dataclass(frozen=True)
+class Check:
+    """`state`: ok, warn (a run may still work) or fail (it will not). `advice`: what to do; empty for ok."""
+
+    name: str
+    state: str
+    found: str
+    advice: str = ""
+
+
+def ok(name: str, found: str) -> Check:
+    """Nothing to do."""
+    return Check(name, "ok", found)
+
+
+def warn(name: str, found: str, advice: str) -> Check:
+    """A run may work all the same."""
+    return Check(name, "warn", found, advice)
+
+
+def fail(name: str, found: str, advice: str) -> Check:
+    """A run would break."""
+    return Check(name, "fail", found, advice)
+
+
 def model_checks(folder: Path | None, *, cpu: bool) -> list[Check]:
     """All checks of a folder; those of the small model's tokenizer where there is none."""
-    from ragen_agent.local.texts import game_texts
-    from ragen_agent.local.tokenizer import build_tokenizer
+    from ragen_agent.training.tokenizer import build_tokenizer, game_texts
     from ragen_gym.envs.turn import make_turn
 
     if folder is None:

@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ragen_agent.config import Turns
-from ragen_agent.local.mixture import all_settings
-from ragen_agent.local.run_folder import RunFolder, write_whole
-from ragen_agent.openrlhf.settings import Workers
+from ragen_agent.config.openrlhf import Workers
+from ragen_agent.training.run_folder import RunFolder, write_whole
+from ragen_agent.training.task_mixture import all_settings
 
 __all__ = ["AGGREGATIONS", "State", "check_possible", "mend", "planned_episodes", "planned_rows", "planned_updates"]
 

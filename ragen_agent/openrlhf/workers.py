@@ -19,10 +19,10 @@ from openrlhf.trainer.ray.ppo_critic import CriticModelActor
 from openrlhf.trainer.ray.vllm_engine import RolloutRayActor
 from torch import Tensor, nn
 
+from ragen_agent.config.openrlhf import Workers
 from ragen_agent.engines.torch_engine import SUPPRESSED
 from ragen_agent.openrlhf.lora import save_merged, send_merged
-from ragen_agent.openrlhf.orphans import follow
-from ragen_agent.openrlhf.settings import Workers
+from ragen_agent.openrlhf.process_cleanup import follow
 
 __all__ = ["CpuPlayers", "Critic", "Players", "Policy", "Reference"]
 

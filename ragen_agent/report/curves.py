@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ragen_agent.experiments.measures import CURVES, smooth
+from benchmarks.experiments.metrics import CURVES, smooth
+from ragen_agent.report.axes import Scale, axis, said
 from ragen_agent.report.runs import Group, Run
-from ragen_agent.report.scales import Scale, axis, said
 
 __all__ = ["MAIN", "SIGNS", "Course", "courses", "panels"]
 

@@ -13,11 +13,11 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from ragen_agent.diagnostics.echo_trap import FOLLOWS
-from ragen_agent.experiments.measures import CURVES, smooth
-from ragen_agent.local.run_folder import runs_below
-from ragen_agent.report.follow import FINISHED, WAITING, Sight
-from ragen_agent.report.scales import SHARES, said
+from benchmarks.experiments.metrics import CURVES, smooth
+from ragen_agent.report.axes import SHARES, said
+from ragen_agent.report.tail import FINISHED, WAITING, Sight
+from ragen_agent.training.diagnostics.alarm import FOLLOWS
+from ragen_agent.training.run_folder import runs_below
 
 __all__ = ["bar", "dashboard", "plain", "sparkline"]
 

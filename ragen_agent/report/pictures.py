@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from ragen_agent.config import Config, Settings, merged, with_settings
-from ragen_agent.local.display import Display
-from ragen_agent.local.recipes import recipe
-from ragen_agent.local.run_folder import RunFolder
+from ragen_agent.config.game_defaults import recipe
 from ragen_agent.local.train import train
 from ragen_agent.report.page import page
 from ragen_agent.report.runs import load_runs
+from ragen_agent.training.console import Display
+from ragen_agent.training.run_folder import RunFolder
 from ragen_gym.bench.report.pictures import BROWSERS
 
 __all__ = ["main", "photograph", "play"]

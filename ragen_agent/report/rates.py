@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from ragen_agent.experiments.statistics import Interval, interval
-from ragen_agent.local.display import ROWS
+from benchmarks.experiments.statistics import Interval, interval
 from ragen_agent.report.runs import Group
+from ragen_agent.training.console import ROWS
 
 __all__ = ["findings", "lanes", "table"]
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ragen_agent.config import Config, read_toml
-from ragen_agent.diagnostics.echo_trap import Sign, signs_at
-from ragen_agent.local.run_folder import RunFolder, read_json_lines
+from ragen_agent.training.diagnostics.alarm import Sign, signs_at
+from ragen_agent.training.run_folder import RunFolder, read_json_lines
 
 __all__ = ["CIRCUMSTANCES", "Group", "Run", "differing", "first_signs", "flat", "grouped", "load_runs"]
 

@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 
 from ragen_agent.config import Config
-from ragen_agent.local.agent import make_env
-from ragen_agent.local.demonstrations import scripted_reply
-from ragen_agent.local.display import Display
-from ragen_agent.local.imitation import Part, parts
-from ragen_agent.local.run_folder import read_json_lines, write_whole
+from ragen_agent.sft.demonstrations import scripted_reply
+from ragen_agent.sft.warm_start import Part, parts
+from ragen_agent.training.console import Display
+from ragen_agent.training.policy import make_env
+from ragen_agent.training.run_folder import read_json_lines, write_whole
 
 __all__ = ["conversations", "part_file", "write_data"]
 

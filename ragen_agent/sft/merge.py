@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 from transformers import AutoConfig
 
-from ragen_agent.local.lora import merge, peft_library
-from ragen_agent.local.small_model import load_checkpoint, move, save_checkpoint
+from ragen_agent.training.lora import merge, peft_library
+from ragen_agent.training.small_model import load_checkpoint, move, save_checkpoint
 
 __all__ = ["merge_adapter"]
 

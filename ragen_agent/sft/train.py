@@ -25,14 +25,14 @@ import torch
 from transformers import AutoConfig, PreTrainedModel
 
 from ragen_agent.config import Config, Lora, with_settings
-from ragen_agent.local.agent import Agent, derive, place
-from ragen_agent.local.display import Display
-from ragen_agent.local.lora import adapt, save_adapter
-from ragen_agent.local.recipes import pretrained
-from ragen_agent.local.run_folder import write_whole
-from ragen_agent.local.small_model import move, save_checkpoint
-from ragen_agent.local.tokenizer import check_known
+from ragen_agent.config.game_defaults import pretrained
 from ragen_agent.sft.rows import read_conversations, rows_of
+from ragen_agent.training.console import Display
+from ragen_agent.training.lora import adapt, save_adapter
+from ragen_agent.training.policy import Agent, derive, place
+from ragen_agent.training.run_folder import write_whole
+from ragen_agent.training.small_model import move, save_checkpoint
+from ragen_agent.training.tokenizer import check_known
 
 if TYPE_CHECKING:
     from peft import PeftModel

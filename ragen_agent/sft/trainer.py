@@ -22,8 +22,8 @@ from transformers import (
 )
 from transformers.utils import logging
 
-from ragen_agent.local.display import Display
-from ragen_agent.local.run_folder import read_json_lines, write_whole
+from ragen_agent.training.console import Display
+from ragen_agent.training.run_folder import read_json_lines, write_whole
 
 if TYPE_CHECKING:
     from peft import PeftModel

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from ragen_gym.bench.records import EpisodeRecord
-from ragen_gym.bench.statistics import Difference, paired_difference, percent
 from ragen_gym.bench.suite import Suite
 from ragen_gym.bench.tally import Tally, by_split, tally
+from ragen_gym.core.stats import Difference, paired_difference, percent
 
 __all__ = ["compare"]
 

@@ -15,7 +15,7 @@ from ragen_gym.bench.suite import Split
 from ragen_gym.envs.reply import SEPARATOR, Reply, parse_reply
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.envs.turn import TurnEnv
-from ragen_gym.render.caption import what_happened
+from ragen_gym.render.recorder import what_happened
 
 __all__ = ["Move", "Parser", "Reading", "Replay", "ReplayedTurn", "Stage", "TurnReward"]
 

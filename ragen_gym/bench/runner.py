@@ -1,6 +1,6 @@
 """The runner: every episode of a suite that a folder does not hold yet, many at a time, each kept as soon as it ends.
 
-An episode is named by a hash of all that decides what is asked (`ragen_gym.bench.plan.episode_key`). A session plays
+An episode is named by a hash of all that decides what is asked (`ragen_gym.bench.tasks.episode_key`). A session plays
 the keys of which the folder holds no record that counts, so the same command goes on with a run that was cut short, and
 plays again what failed for reasons of infrastructure. Nothing that an agent or a game does ends the run; what does is
 Ctrl-C, an agent's `StopRun`, and a folder that cannot be written to. Then the episodes in play are lost, and no others.
@@ -23,11 +23,10 @@ from typing import Any, Protocol
 
 from ragen_gym.bench.agent import ReplyAgent, StepAgent, StopRun
 from ragen_gym.bench.episode import play_episode
-from ragen_gym.bench.job import Job, make_env
-from ragen_gym.bench.plan import Request, identity, jobs_of
 from ragen_gym.bench.records import INFRASTRUCTURE, EpisodeRecord, Failure
 from ragen_gym.bench.run_folder import EpisodeLog, RunFolder
 from ragen_gym.bench.suite import Split, Suite
+from ragen_gym.bench.tasks import Job, Request, identity, jobs_of, make_env
 from ragen_gym.envs.turn import TurnEnv
 
 __all__ = ["Outcome", "Progress", "run_suite", "run_suite_async"]

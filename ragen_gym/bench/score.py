@@ -45,7 +45,9 @@ import numpy as np
 
 from ragen_gym.bench.baselines import RANDOM_ROLLOUTS, Baseline, baseline, oracle_episodes
 from ragen_gym.bench.records import EpisodeRecord
-from ragen_gym.bench.statistics import (
+from ragen_gym.bench.suite import Split, Suite
+from ragen_gym.bench.tally import Tally, by_split, tally
+from ragen_gym.core.stats import (
     Estimate,
     against_random,
     clustered_mean,
@@ -56,8 +58,6 @@ from ragen_gym.bench.statistics import (
     pass_hat,
     wilson,
 )
-from ragen_gym.bench.suite import Split, Suite
-from ragen_gym.bench.tally import Tally, by_split, tally
 
 __all__ = ["score"]
 

@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
+from ragen_gym.core.levels import Level
+from ragen_gym.core.text import Vocabulary
 from ragen_gym.envs.turn import TurnEnv, make_turn
-from ragen_gym.levels import Level
-from ragen_gym.text import Vocabulary
 
 __all__ = ["Budgets", "Split", "Suite", "noise_seed"]
 

@@ -15,14 +15,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from ragen_gym.bench.plan import episode_key
 from ragen_gym.bench.records import EpisodeRecord
 from ragen_gym.bench.replay import Reading, Replay, Stage
-from ragen_gym.bench.rescoring import Rescoring
+from ragen_gym.bench.rescore import Rescoring
 from ragen_gym.bench.run import Run
 from ragen_gym.bench.run_folder import RunFolder
 from ragen_gym.bench.score import score
 from ragen_gym.bench.suite import Suite, noise_seed
+from ragen_gym.bench.tasks import episode_key
 
 __all__ = ["Difference", "Verdict", "check_episode", "differences", "verify"]
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from ragen_gym.envs.play import play_of
+from ragen_gym.core.seeding import GOLDEN
+from ragen_gym.envs.batch_buffers import play_of
 from ragen_gym.games._jit import compiled, compiled_with, mix
-from ragen_gym.seeding import GOLDEN
 
 __all__ = ["NEXT_STEP", "SAME_STEP", "STOP", "begin", "characters", "copy_bytes", "grids", "mask_kernel", "step_kernel"]
 
@@ -174,8 +174,8 @@ def advance(
             lists who is over after the step, and the caller begins the new episodes itself, once it has kept what it
             needs of the old.
         params: the rule's numbers.
-        block: what `ragen_gym.envs.play.play_of` takes apart.
-        ring_boards: uint8 (n, ring, cells); this and the next are a `ragen_gym.envs.pool.Pool`'s.
+        block: what `ragen_gym.envs.batch_buffers.play_of` takes apart.
+        ring_boards: uint8 (n, ring, cells); this and the next are a `ragen_gym.envs.level_prefetch.Pool`'s.
         ring_states: int32 (n, ring, integers).
         rewards: float64 (n,), written, as are the following.
         terminated: bool (n,).

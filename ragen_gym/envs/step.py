@@ -10,15 +10,15 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.error import ResetNeeded
 
-from ragen_gym.envs.episodes import DRAWS, Episode, Episodes, draws
-from ragen_gym.envs.generators import LazyGenerator
+from ragen_gym.core.levels import Level, check_split
+from ragen_gym.core.text import TEXT_FORMATS, TextFormat, Vocabulary
+from ragen_gym.envs.episode_stream import DRAWS, Episode, Episodes, draws
+from ragen_gym.envs.lazy_rng import LazyGenerator
 from ragen_gym.games.game import SUCCESS, Game, Solution, listed
-from ragen_gym.levels import Level, check_split
-from ragen_gym.registry import Row, build_game, find
-from ragen_gym.text import TEXT_FORMATS, TextFormat, Vocabulary
+from ragen_gym.games.registry import Row, build_game, find
 
 if TYPE_CHECKING:
-    from ragen_gym.render.stage import Stage
+    from ragen_gym.render.renderer import Stage
 
 __all__ = ["OBSERVATIONS", "StepEnv"]
 
@@ -51,10 +51,10 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
     the end it says what could be moved on the last board, although no action is taken there any more.
 
     ## Arguments
-    name: name or id of a row of `ragen_gym.registry.TABLE`.
+    name: name or id of a row of `ragen_gym.games.registry.TABLE`.
     observation: ``"text"``, ``"grid"`` or ``"rgb"``.
     text_format: ``"grid"``, ``"coord"`` or ``"grid_coord"``.
-    vocabulary: name of one of the game's vocabularies, or a `ragen_gym.text.Vocabulary`.
+    vocabulary: name of one of the game's vocabularies, or a `ragen_gym.core.text.Vocabulary`.
     preset: a difficulty of the game, such as ``"easy"``; the knobs given besides go before those of the preset.
     split: ``"train"``, ``"validation"``, ``"test"``, or None for all levels.
     levels: path of a level file, or a list of levels or board texts, to draw from instead of generating.
@@ -175,7 +175,7 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
 
     def get_keys_to_action(self) -> dict[tuple[int, ...], int]:
         """The keys of each action, for `gymnasium.utils.play.play`."""
-        from ragen_gym.render.stage import keys_to_action
+        from ragen_gym.render.renderer import keys_to_action
 
         return keys_to_action(self.game)
 
@@ -246,7 +246,7 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
         """What draws the episodes. It puts itself before the rule, so that an environment without it loses no time."""
         if self.render_mode not in ("rgb_array", "human"):
             return None
-        from ragen_gym.render.stage import Stage
+        from ragen_gym.render.renderer import Stage
 
         stage = Stage(self.game, self._rule, self.tile_size, self.row.id, self.metadata["render_fps"])
         self._rule = stage.rule

@@ -10,12 +10,12 @@ from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.error import ResetNeeded
 
-from ragen_gym.envs.generators import InnerGenerator
-from ragen_gym.envs.messages import instructions, message
+from ragen_gym.core.levels import Level
+from ragen_gym.envs.lazy_rng import InnerGenerator
+from ragen_gym.envs.prompts import instructions, message
 from ragen_gym.envs.reply import Reply, parse_reply
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.games.game import Game, Solution, check_number
-from ragen_gym.levels import Level
 
 __all__ = ["TurnEnv", "make_turn"]
 

@@ -11,16 +11,16 @@ from gymnasium.error import ResetNeeded
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
+from ragen_gym.core.levels import Level
 from ragen_gym.envs import kernel
-from ragen_gym.envs.episodes import stacked
-from ragen_gym.envs.infos import Infos, Moment
-from ragen_gym.envs.looks import batched, grid_maker, picture_maker, text_writer
-from ragen_gym.envs.pool import Pool
+from ragen_gym.envs.batch_observations import batched, grid_maker, picture_maker, text_writer
+from ragen_gym.envs.episode_stream import stacked
+from ragen_gym.envs.lazy_infos import Infos, Moment
+from ragen_gym.envs.level_prefetch import Pool
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.envs.vector_arguments import check_mode, check_positive, noise_of, one_for_each, reset_mask, seeds_of
 from ragen_gym.games._jit import compiled_params
 from ragen_gym.games.game import Boards
-from ragen_gym.levels import Level
 
 __all__ = ["RENDER_MODES", "BatchEnv"]
 
@@ -58,7 +58,7 @@ class BatchEnv(VectorEnv[Any, Any, Any]):
     ``action_mask`` and, in mode ``"SameStep"``, ``final_obs`` are computed when they are read.
 
     ## Arguments
-    name: name or id of a row of `ragen_gym.registry.TABLE`.
+    name: name or id of a row of `ragen_gym.games.registry.TABLE`.
     num_envs: number of environments.
     max_episode_steps: steps after which an episode is truncated; None or -1 for no limit. `make_vec` gives the id's.
     autoreset_mode: a `gymnasium.vector.AutoresetMode` or its value: ``"NextStep"``, ``"SameStep"`` or ``"Disabled"``.
@@ -68,8 +68,8 @@ class BatchEnv(VectorEnv[Any, Any, Any]):
     Raises:
         ValueError: an unknown name, knob or value; the message says what is allowed.
 
-    Memory for each environment: its board and state, up to 16 more of both (`ragen_gym.envs.pool.Pool`), and about
-    60 bytes; beside that the arrays that a step returns.
+    Memory for each environment: its board and state, up to 16 more of both
+    (`ragen_gym.envs.level_prefetch.Pool`), and about 60 bytes; beside that the arrays that a step returns.
     """
 
     def __init__(

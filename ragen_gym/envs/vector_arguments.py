@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.vector import AutoresetMode
 
-from ragen_gym.levels import Level
-from ragen_gym.seeding import Keys, Stream, episode_keys, stream_key
+from ragen_gym.core.levels import Level
+from ragen_gym.core.seeding import Keys, Stream, episode_keys, stream_key
 
 __all__ = ["check_mode", "check_positive", "noise_of", "one_for_each", "reset_mask", "seeds_of"]
 

@@ -17,8 +17,8 @@ from typing import Any, TypeVar, cast
 import numba
 import numpy as np
 
-from ragen_gym.levels import FNV_PRIME, SPLIT_SALT, SPLIT_TENTHS
-from ragen_gym.seeding import GOLDEN
+from ragen_gym.core.levels import FNV_PRIME, SPLIT_SALT, SPLIT_TENTHS
+from ragen_gym.core.seeding import GOLDEN
 
 __all__ = [
     "canonical_hash",
@@ -132,7 +132,7 @@ def compiled_params(params: Any) -> Any:
 
 @compiled
 def mix(x: np.uint64) -> np.uint64:
-    """`ragen_gym.seeding.mix`, compiled."""
+    """`ragen_gym.core.seeding.mix`, compiled."""
     x = (x ^ (x >> _30)) * _C1
     x = (x ^ (x >> _27)) * _C2
     return x ^ (x >> _31)
@@ -147,7 +147,10 @@ def next_word(key: np.uint64) -> tuple[np.uint64, np.uint64]:
 
 @compiled
 def row_hash(row: np.ndarray, codes: np.ndarray, basis: np.uint64) -> np.uint64:
-    """`ragen_gym.levels.text_hash` of a board, uint8 (cells,); ``codes`` are the tiles' code points, uint64 (256,)."""
+    """`ragen_gym.core.levels.text_hash` of a board, uint8 (cells,).
+
+    ``codes`` are the tiles' code points, uint64 (256,).
+    """
     h = basis
     for j in range(row.shape[0]):
         h = (h ^ codes[row[j]]) * _PRIME
@@ -201,6 +204,6 @@ def canonical_hash(row: np.ndarray, codes: np.ndarray, basis: np.uint64, height:
 
 @compiled
 def split_index(canonical: np.uint64) -> int:
-    """`ragen_gym.levels.split_of_hash`, as the split's index in `ragen_gym.levels.SPLITS`."""
+    """`ragen_gym.core.levels.split_of_hash`, as the split's index in `ragen_gym.core.levels.SPLITS`."""
     tenth = mix(canonical ^ _SALT) % _TEN
     return 0 if tenth < _TRAIN else (1 if tenth < _VALIDATION else 2)

@@ -1,9 +1,9 @@
 """The interface that every game implements.
 
 A game is a frozen dataclass whose fields are its knobs. Its state is a flat board (one byte a cell, rows separated by
-the byte `ragen_gym.text.EDGE`) and a short list of integers. Its rule is a plain function on those two, written once:
-the single environment runs it as Python over a `bytearray`, the batch runs the same function compiled over arrays of
-shape (num_envs, cells).
+the byte `ragen_gym.core.text.EDGE`) and a short list of integers. Its rule is a plain function on those two, written
+once: the single environment runs it as Python over a `bytearray`, the batch runs the same function compiled over arrays
+of shape (num_envs, cells).
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from ragen_gym.levels import Level, check_split, read_levels, text_hash
-from ragen_gym.seeding import Stream
-from ragen_gym.text import TextFormat, Vocabulary
+from ragen_gym.core.levels import Level, check_split, read_levels, text_hash
+from ragen_gym.core.seeding import Stream
+from ragen_gym.core.text import TextFormat, Vocabulary
 
 __all__ = [
     "OVER",
@@ -256,7 +256,7 @@ class Game(ABC):
         if choice not in self.vocabularies:
             raise ValueError(
                 f"vocabulary={choice!r} is not known to {self.name}: choose one of "
-                f"{', '.join(self.vocabularies)}, or give a ragen_gym.text.Vocabulary."
+                f"{', '.join(self.vocabularies)}, or give a ragen_gym.core.text.Vocabulary."
             )
         return self.vocabularies[choice]
 

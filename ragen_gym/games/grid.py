@@ -9,9 +9,8 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from ragen_gym.games.game import Board, Boards, Game
-from ragen_gym.levels import fnv, split_of_hash
-from ragen_gym.text import (
+from ragen_gym.core.levels import fnv, split_of_hash
+from ragen_gym.core.text import (
     EDGE,
     TextFormat,
     Vocabulary,
@@ -20,6 +19,7 @@ from ragen_gym.text import (
     parse_coord,
     parse_grid,
 )
+from ragen_gym.games.game import Board, Boards, Game
 
 __all__ = ["GridGame"]
 
@@ -28,7 +28,8 @@ __all__ = ["GridGame"]
 class GridGame(Game):
     """A game on a board of ``height`` rows and ``width`` columns.
 
-    A board is ``height * (width + 1) - 1`` bytes: the tile codes row by row, `ragen_gym.text.EDGE` between two rows.
+    A board is ``height * (width + 1) - 1`` bytes: the tile codes row by row, `ragen_gym.core.text.EDGE` between two
+    rows.
     """
 
     height: int = 4

@@ -17,7 +17,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ragen_gym.registry import TABLE, find
+from ragen_gym.games.registry import TABLE, find
 
 try:
     from pettingzoo.utils import parallel_to_aec, wrappers

@@ -10,11 +10,11 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from ragen_gym.core.text import Vocabulary
 from ragen_gym.games.frozen_lake import FrozenLake
 from ragen_gym.games.game import OVER, PLAYING, SUCCESS
-from ragen_gym.multiagent.others import with_others
+from ragen_gym.multiagent.observations import with_others
 from ragen_gym.multiagent.parallel import ParallelGame
-from ragen_gym.text import Vocabulary
 
 __all__ = ["FrozenLakeRace", "SharedLake", "Tile"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ragen_gym.seeding import Keys, Stream, stream_key
+from ragen_gym.core.seeding import Keys, Stream, stream_key
 
 __all__ = ["player_keys"]
 

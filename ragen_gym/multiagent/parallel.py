@@ -15,16 +15,16 @@ from gymnasium.error import ResetNeeded
 from gymnasium.utils.seeding import np_random
 from pettingzoo import ParallelEnv
 
-from ragen_gym.envs.episodes import Episodes
+from ragen_gym.core.levels import Level, check_split
+from ragen_gym.core.seeding import Stream, episode_keys, stream_key, uniforms
+from ragen_gym.core.text import TEXT_FORMATS, TextFormat, Vocabulary
+from ragen_gym.envs.episode_stream import Episodes
 from ragen_gym.envs.step import OBSERVATIONS, StepEnv
 from ragen_gym.games.game import OVER, PLAYING, SUCCESS, Board, Game
-from ragen_gym.levels import Level, check_split
+from ragen_gym.games.registry import Row, build_game, find
 from ragen_gym.multiagent.checks import check, check_count, moves_of
 from ragen_gym.multiagent.luck import player_keys
-from ragen_gym.multiagent.views import Viewer
-from ragen_gym.registry import Row, build_game, find
-from ragen_gym.seeding import Stream, episode_keys, stream_key, uniforms
-from ragen_gym.text import TEXT_FORMATS, TextFormat, Vocabulary
+from ragen_gym.multiagent.observations import Viewer
 
 if TYPE_CHECKING:
     from ragen_gym.multiagent.picture import Gallery, Scene
@@ -64,11 +64,11 @@ class ParallelGame(ParallelEnv):  # type: ignore[misc]  # PettingZoo ships no ty
     has before it) and ``success`` (bool).
 
     ## Arguments
-    name: name or id of a row of `ragen_gym.registry.TABLE`.
+    name: name or id of a row of `ragen_gym.games.registry.TABLE`.
     players: how many play.
     max_cycles: cycles in an episode; None for the horizon of the id.
     vocabulary: name of one of the game's vocabularies, in which the others get the first letters from Q on that it
-        does not use; or a `ragen_gym.text.Vocabulary` with symbols for them after the game's.
+        does not use; or a `ragen_gym.core.text.Vocabulary` with symbols for them after the game's.
     observation, text_format, preset, split, levels, render_mode, tile_size, knobs: as in `StepEnv`.
 
     Raises:

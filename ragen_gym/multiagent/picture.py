@@ -10,11 +10,11 @@ import numpy as np
 
 from ragen_gym.games.game import Board, Game
 from ragen_gym.render import frozen_lake, sokoban
-from ragen_gym.render.brush import Brush, Colour, Pixels, load_pygame
+from ragen_gym.render.canvas import Brush, Colour, Pixels, load_pygame
 from ragen_gym.render.frames import board_codes, check_tile_size
 from ragen_gym.render.frames import frames as draw_boards
-from ragen_gym.render.painters import PAINTERS, Painter, painter_of
-from ragen_gym.render.window import Window
+from ragen_gym.render.renderer import Window
+from ragen_gym.render.tile_painters import PAINTERS, Painter, painter_of
 
 __all__ = ["Gallery", "Scene", "frame", "picture"]
 

@@ -11,19 +11,21 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from ragen_gym.core.levels import Level
+from ragen_gym.core.seeding import Stream, stream_key, uniforms
+from ragen_gym.core.text import Vocabulary
 from ragen_gym.games.game import PLAYING, SUCCESS, Board, Boards
 from ragen_gym.games.sokoban import Sokoban, rules
-from ragen_gym.levels import Level
-from ragen_gym.multiagent.others import with_others
+from ragen_gym.games.sokoban.solve import NotSolvedError, find_plan
+from ragen_gym.multiagent.observations import with_others
 from ragen_gym.multiagent.parallel import ParallelGame
-from ragen_gym.multiagent.placement import place
-from ragen_gym.seeding import Stream, stream_key
-from ragen_gym.text import Vocabulary
 
-__all__ = ["Action", "SharedSokoban", "SokobanTeam", "Tile"]
+__all__ = ["Action", "SharedSokoban", "SokobanTeam", "Tile", "place", "touched_cells", "walkable_cells"]
 
 #: Further levels drawn for one episode before the environment gives up finding room for all workers.
 MAX_TRIES = 200
+#: Nodes that the solver may look at for one level; a level that needs more counts as one without room.
+MAX_NODES = 200_000
 
 
 class Action(IntEnum):
@@ -214,3 +216,48 @@ class SokobanTeam(ParallelGame):
     def _mask(self, player: int) -> npt.NDArray[np.int8]:
         with self._acting(player) as state:
             return self.game.action_mask(self._board, state)
+
+
+def place(game: Sokoban, board: Board, state: Sequence[int], others: int, level_key: int) -> list[int] | None:
+    """Cells for ``others`` further workers, drawn uniformly by the level's key; None where the level has no room.
+
+    They are floor that the player can walk to and that a move-optimal plan of the player alone never touches.
+    """
+    if not others:
+        return []
+    try:
+        free = sorted(walkable_cells(game, board, state[0]) - touched_cells(game, board, state))
+    except NotSolvedError:
+        return None
+    if len(free) < others:
+        return None
+    # A key of its own, so that the draws of the generator are not used twice.
+    key = np.array([stream_key(level_key, Stream.LEVEL)], np.uint64)
+    return [free.pop(int(u * len(free))) for u in uniforms(key, 0, others)[0].tolist()]
+
+
+def touched_cells(game: Sokoban, board: Board, state: Sequence[int]) -> set[int]:
+    """The cells that change at any time while the player carries out a move-optimal plan; none without a plan.
+
+    Raises:
+        NotSolvedError: the search for the plan was left undecided.
+    """
+    plan = find_plan(board, game.width, max_nodes=MAX_NODES)
+    now, rest = bytearray(board), list(state)
+    touched = {state[0]}
+    for action in plan.actions if plan else ():
+        before = bytes(now)
+        game.rule(now, rest, action, 0.0, game.params)
+        touched |= {cell for cell, tile in enumerate(now) if tile != before[cell]}
+    return touched
+
+
+def walkable_cells(game: Sokoban, board: Board, start: int) -> set[int]:
+    """The cells of bare floor that the player can reach without pushing."""
+    reached, edge = {start}, [start]
+    while edge:
+        cell = edge.pop()
+        new = {cell + offset for offset in game.params if board[cell + offset] in (Tile.FLOOR, Tile.TARGET)} - reached
+        reached |= new
+        edge += new
+    return {cell for cell in reached if board[cell] == Tile.FLOOR}

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from ragen_gym.render.brush import Brush, Colour, Pixels
+from ragen_gym.render.canvas import Brush, Colour, Pixels
 
 if TYPE_CHECKING:
     from ragen_gym.games.game import Game
-    from ragen_gym.render.story import Story
+    from ragen_gym.render.recorder import Story
 
 __all__ = ["CELL", "draw_move", "draw_tile"]
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ragen_gym.games.frozen_lake.rules import Tile
-from ragen_gym.render.brush import Brush, Colour, Pixels
-from ragen_gym.render.caption import DIRECTIONS, player_cell
+from ragen_gym.render.canvas import Brush, Colour, Pixels
+from ragen_gym.render.recorder import DIRECTIONS, player_cell
 
 if TYPE_CHECKING:
     from ragen_gym.games.game import Game
-    from ragen_gym.render.story import Story
+    from ragen_gym.render.recorder import Story
 
 __all__ = ["draw_move", "draw_tile"]
 

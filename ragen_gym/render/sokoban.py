@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from ragen_gym.games.sokoban.rules import BOXES, PLAYERS, TARGETS, Tile
-from ragen_gym.render.brush import Brush, Colour
+from ragen_gym.render.canvas import Brush, Colour
 
 if TYPE_CHECKING:
     from ragen_gym.games.game import Game

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ragen_gym.serve.app import create_app
-    from ragen_gym.serve.batch_client import RemoteBatchEnv
-    from ragen_gym.serve.client import RemoteEnv, RemoteTurnEnv
-    from ragen_gym.serve.connection import ServerRefused, ServerUnreachable, SessionLost
+    from ragen_gym.serve.client import RemoteBatchEnv, RemoteEnv, RemoteTurnEnv
+    from ragen_gym.serve.http_client import ServerRefused, ServerUnreachable, SessionLost
     from ragen_gym.serve.limits import Limits
     from ragen_gym.serve.server import serving
 
@@ -31,12 +30,12 @@ __all__ = [
 
 _HOMES = {
     "Limits": "limits",
-    "RemoteBatchEnv": "batch_client",
+    "RemoteBatchEnv": "client",
     "RemoteEnv": "client",
     "RemoteTurnEnv": "client",
-    "ServerRefused": "connection",
-    "ServerUnreachable": "connection",
-    "SessionLost": "connection",
+    "ServerRefused": "http_client",
+    "ServerUnreachable": "http_client",
+    "SessionLost": "http_client",
     "create_app": "app",
     "serving": "server",
 }

@@ -11,16 +11,15 @@ from fastapi.responses import RedirectResponse
 from starlette.middleware import Middleware
 
 from ragen_gym import __version__
-from ragen_gym.registry import TABLE, Row
-from ragen_gym.serve import answers, requests
-from ragen_gym.serve.batch import BatchGrain
-from ragen_gym.serve.gate import Gate, client_of
-from ragen_gym.serve.grains import Grain
+from ragen_gym.games.registry import TABLE, Row
+from ragen_gym.serve import schemas as answers
+from ragen_gym.serve import schemas as requests
+from ragen_gym.serve.env_sessions import BatchGrain, Grain, SingleGrain, StepGrain, TurnGrain
+from ragen_gym.serve.executor import encode
 from ragen_gym.serve.limits import Limits, check_board_text
+from ragen_gym.serve.middleware import Gate, client_of
 from ragen_gym.serve.openapi import describe, install_error_handlers, said
 from ragen_gym.serve.service import Service, now
-from ragen_gym.serve.single import SingleGrain, StepGrain, TurnGrain
-from ragen_gym.serve.work import encode
 
 __all__ = ["create_app"]
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ragen_gym.serve.refusals import refuse
+from ragen_gym.serve.errors import refuse
 
 __all__ = ["KNOB_LIMITS", "LEVEL_LINE", "LEVEL_LINES", "Limits", "check_board_text", "check_knobs"]
 

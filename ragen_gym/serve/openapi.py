@@ -12,9 +12,9 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
 from ragen_gym import __version__
-from ragen_gym.serve.answers import Problem
+from ragen_gym.serve.errors import STATUS, Refusal
 from ragen_gym.serve.limits import Limits
-from ragen_gym.serve.refusals import STATUS, Refusal
+from ragen_gym.serve.schemas import Problem
 
 __all__ = ["describe", "install_error_handlers", "links", "said"]
 

@@ -11,8 +11,8 @@ from threading import Thread
 import uvicorn
 
 from ragen_gym.serve.app import create_app
-from ragen_gym.serve.gate import is_loopback
 from ragen_gym.serve.limits import Limits
+from ragen_gym.serve.middleware import is_loopback
 
 __all__ = ["LEAST_TOKEN", "bound_socket", "check_token", "run", "serving"]
 

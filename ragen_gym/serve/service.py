@@ -8,17 +8,14 @@ from contextlib import asynccontextmanager, suppress
 from math import inf
 from typing import Any, TypeVar
 
-from ragen_gym.registry import find
-from ragen_gym.serve.batch import BatchGrain
-from ragen_gym.serve.costs import LevelCosts
-from ragen_gym.serve.grains import Grain
+from ragen_gym.games.registry import find
+from ragen_gym.serve.env_sessions import BatchGrain, Grain, SingleGrain, StepGrain, TurnGrain, make_grain
+from ragen_gym.serve.errors import library_errors, refuse
+from ragen_gym.serve.executor import Work, encode
+from ragen_gym.serve.level_cost import LevelCosts
 from ragen_gym.serve.limits import Limits, check_board_text, check_knobs
-from ragen_gym.serve.making import make_grain
-from ragen_gym.serve.refusals import library_errors, refuse
-from ragen_gym.serve.requests import CreateRequest
+from ragen_gym.serve.schemas import CreateRequest
 from ragen_gym.serve.sessions import Session, Store
-from ragen_gym.serve.single import SingleGrain, StepGrain, TurnGrain
-from ragen_gym.serve.work import Work, encode
 
 __all__ = ["Service", "now"]
 
@@ -71,7 +68,7 @@ class Service:
             self._work.close()
 
     async def create(self, request: CreateRequest, owner: str) -> bytes:
-        """Make a session; a `ragen_gym.serve.answers.Created`."""
+        """Make a session; a `ragen_gym.serve.schemas.Created`."""
         with library_errors():
             row = find(request.env)
         check_knobs(request.knobs)
@@ -113,7 +110,7 @@ class Service:
         return await self._run(session, light, _encoded, call, session.grain)
 
     async def state(self, session_id: str) -> bytes:
-        """A session as it stands; a `ragen_gym.serve.answers.State`."""
+        """A session as it stands; a `ragen_gym.serve.schemas.State`."""
         session = self.store.get(session_id)
         return await self._run(session, False, _state, self._named(session), session.grain)
 
@@ -181,7 +178,7 @@ def _state(named: dict[str, Any], grain: Grain) -> bytes:
 
 
 def _png(grain: Grain, index: int) -> bytes:
-    from ragen_gym.render.gif import png
+    from ragen_gym.render.image_files import png
 
     pixels = grain.pixels(index)
     with library_errors():

@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ragen_gym.serve.grains import Grain
+from ragen_gym.serve.env_sessions import Grain
+from ragen_gym.serve.errors import Refusal
 from ragen_gym.serve.limits import Limits
-from ragen_gym.serve.refusals import Refusal
 
 __all__ = ["Session", "Store"]
 

@@ -10,8 +10,8 @@ import gymnasium
 import numpy as np
 
 import ragen_gym  # noqa: F401  (registers the ids)
-from ragen_gym.registry import build_game, find
-from ragen_gym.seeding import episode_keys
+from ragen_gym.core.seeding import episode_keys
+from ragen_gym.games.registry import build_game, find
 
 __all__ = ["BATCH", "GROWTH", "SIZES", "TASKS", "Play", "Task", "batch"]
 

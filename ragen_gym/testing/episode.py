@@ -11,11 +11,11 @@ from typing import Any, get_args
 
 import numpy as np
 
+from ragen_gym.core.levels import Level
+from ragen_gym.core.text import TextFormat, Vocabulary
 from ragen_gym.games.game import OVER, PLAYING, SUCCESS, Game, Solution
-from ragen_gym.levels import Level
-from ragen_gym.testing.search import Search, intervals, thresholds
+from ragen_gym.testing.brute_force import Search, intervals, thresholds
 from ragen_gym.testing.strategies import Play
-from ragen_gym.text import TextFormat, Vocabulary
 
 __all__ = ["CLOSE", "check_episode", "require"]
 

@@ -9,13 +9,13 @@ import numpy as np
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from ragen_gym.core.levels import SPLITS
+from ragen_gym.core.seeding import Stream, episode_keys, stream_key
 from ragen_gym.games.game import Game
 from ragen_gym.games.grid import GridGame
-from ragen_gym.levels import SPLITS
-from ragen_gym.seeding import Stream, episode_keys, stream_key
-from ragen_gym.testing.declared import check_declared
+from ragen_gym.testing.brute_force import Search, TooLarge
 from ragen_gym.testing.episode import CLOSE, check_episode, require
-from ragen_gym.testing.search import Search, TooLarge
+from ragen_gym.testing.interface import check_declared
 from ragen_gym.testing.strategies import Play, plays
 
 __all__ = ["check_game"]

@@ -14,8 +14,8 @@ import gymnasium
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 
-from ragen_gym.registry import TABLE, find
-from ragen_gym.seeding import Stream, episode_keys, stream_key, uniforms
+from ragen_gym.core.seeding import Stream, episode_keys, stream_key, uniforms
+from ragen_gym.games.registry import TABLE, find
 
 __all__ = ["Env", "in_another_process", "make", "record", "replay", "some_actions"]
 
@@ -26,7 +26,7 @@ _CHILD = """
 import json, pickle, sys
 path, rows, arguments = pickle.load(sys.stdin.buffer)
 sys.path[:] = path
-from ragen_gym import registry
+from ragen_gym.games import registry
 for row in pickle.loads(rows):
     if row.name not in registry.TABLE:
         registry.add(row)

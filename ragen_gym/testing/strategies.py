@@ -12,9 +12,9 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
+from ragen_gym.core.levels import Level
 from ragen_gym.games.game import PLAYING, Game
-from ragen_gym.levels import Level
-from ragen_gym.testing.search import thresholds
+from ragen_gym.testing.brute_force import thresholds
 
 __all__ = ["Play", "action_sequences", "boards", "games", "knobs", "levels", "plays", "replies", "states"]
 

@@ -28,11 +28,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ragen_gym.bench.agent import AgentFailure, Answer, Message, Task
-from ragen_gym.bench.agents.completion import is_overflow, read_completion, with_reasoning
-from ragen_gym.bench.agents.pace import Pace, backoff, retry_after
+from ragen_gym.bench.agents.chat_completion import is_overflow, read_completion, with_reasoning
+from ragen_gym.bench.agents.rate_limit import Pace, backoff, retry_after
 from ragen_gym.bench.records import Failure
+from ragen_gym.core.seeding import mix
 from ragen_gym.games.game import check_number
-from ragen_gym.seeding import mix
 
 __all__ = ["OpenAIAgent"]
 

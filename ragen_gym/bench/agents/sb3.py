@@ -25,7 +25,7 @@ import numpy as np
 from ragen_gym.bench.agent import AgentFailure, Task
 from ragen_gym.bench.agents.python import find
 from ragen_gym.bench.records import Failure
-from ragen_gym.seeding import mix
+from ragen_gym.core.seeding import mix
 
 __all__ = ["SB3Agent"]
 

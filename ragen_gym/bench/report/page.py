@@ -16,10 +16,11 @@ from ragen_gym import __version__
 from ragen_gym.bench.baselines import OracleEpisode, oracle_episodes
 from ragen_gym.bench.records import EpisodeRecord
 from ragen_gym.bench.replay import Stage
-from ragen_gym.bench.report import overview, plots
-from ragen_gym.bench.report.archive import Archive, Entry, pack, packed
-from ragen_gym.bench.report.frames import details, heading
-from ragen_gym.bench.report.looks import look
+from ragen_gym.bench.report import plots
+from ragen_gym.bench.report import summary_tables as overview
+from ragen_gym.bench.report.payload import Archive, Entry, pack, packed
+from ragen_gym.bench.report.sprites import look
+from ragen_gym.bench.report.viewer_data import details, heading
 from ragen_gym.bench.run import Run
 
 try:

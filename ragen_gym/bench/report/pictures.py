@@ -17,12 +17,12 @@ import numpy as np
 
 from ragen_gym.bench.agent import Answer, Message, Task
 from ragen_gym.bench.compare import compare
-from ragen_gym.bench.plan import Request
 from ragen_gym.bench.report.page import page
 from ragen_gym.bench.run import load_runs
 from ragen_gym.bench.runner import run_suite
 from ragen_gym.bench.score import score
 from ragen_gym.bench.suites import load_suite
+from ragen_gym.bench.tasks import Request
 from ragen_gym.envs.turn import TurnEnv
 
 __all__ = ["BROWSERS", "Scripted", "main", "make_page", "photograph"]

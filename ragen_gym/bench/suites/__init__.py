@@ -34,8 +34,8 @@ from pathlib import Path
 from typing import Any
 
 from ragen_gym.bench.suite import Budgets, Split, Suite
+from ragen_gym.core.text import Vocabulary
 from ragen_gym.envs.turn import make_turn
-from ragen_gym.text import Vocabulary
 
 __all__ = ["SUITES", "SUITE_FILE", "load_suite", "read_table", "vocabulary_knobs"]
 

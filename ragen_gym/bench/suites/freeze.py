@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from ragen_gym.bench.suites import SUITE_FILE, SUITES, read_table, vocabulary_knobs
+from ragen_gym.core.levels import Level, write_levels
+from ragen_gym.core.seeding import Stream, episode_keys, stream_key
 from ragen_gym.envs.step import StepEnv
-from ragen_gym.levels import Level, write_levels
-from ragen_gym.seeding import Stream, episode_keys, stream_key
 
 __all__ = ["frozen_levels", "main", "recipes"]
 

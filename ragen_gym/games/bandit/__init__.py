@@ -10,13 +10,13 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from ragen_gym.core.levels import check_split, text_hash
+from ragen_gym.core.seeding import Stream
+from ragen_gym.core.text import TextFormat, Vocabulary
 from ragen_gym.games.bandit import rules
-from ragen_gym.games.bandit.names import SPLIT_OF_PAIR
+from ragen_gym.games.bandit.rules import SPLIT_OF_PAIR
 from ragen_gym.games.bandit.solve import BanditSolution
 from ragen_gym.games.game import Board, Boards, Game, Solution, check_number
-from ragen_gym.levels import check_split, text_hash
-from ragen_gym.seeding import Stream
-from ragen_gym.text import TextFormat, Vocabulary
 
 __all__ = ["Bandit", "BanditRev"]
 
@@ -132,7 +132,7 @@ class Bandit(Game):
             raise ValueError(f"{self.name}: names= chooses the arms itself; give split=None, or leave names out.")
         check_split(split)
         chosen = [i for i, pair in enumerate(self.pairs) if split in (None, SPLIT_OF_PAIR.get(pair))]
-        from ragen_gym.seeding import uniforms
+        from ragen_gym.core.seeding import uniforms
 
         draws = uniforms(keys, 0, 2)
         low = 2 * np.array(chosen)[(draws[:, 0] * len(chosen)).astype(np.intp)]

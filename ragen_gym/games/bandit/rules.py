@@ -1,11 +1,28 @@
-"""The rules of the bandits, run as Python by the single environment and compiled by the batch."""
+"""The rules of the bandits, run as Python by the single environment and compiled by the batch; the arms' names."""
 
 from __future__ import annotations
 
 from enum import IntEnum
 from typing import Any
 
-__all__ = ["Action", "Arm", "legal", "step"]
+__all__ = ["SPLIT_OF_PAIR", "Action", "Arm", "legal", "step"]
+
+_LISTS = {
+    "train": """
+        Teacher/Trader Nurse/StartupFounder Librarian/Investor Accountant/StockBroker Engineer/RealEstateAgent
+        Pharmacist/Musician Clerk/Freelancer Technician/Youtuber Planner/Artist Postman/Pilot""",
+    "validation": "Banker/VentureCapitalist Gardener/Cryptominer",
+    "test": """
+        Receptionist/Explorer Archivist/Filmmaker Bookkeeper/Consultant SocialWorker/Photographer Mechanic/GameDesigner
+        Secretary/Entrepreneur Cashier/DataScientist CivilServant/StartupAccelerator""",
+}
+
+#: Split of each pair (low, high).
+SPLIT_OF_PAIR: dict[tuple[str, str], str] = {
+    (low, high): split
+    for split, names in _LISTS.items()
+    for low, _, high in (pair.partition("/") for pair in names.split())
+}
 
 
 class Action(IntEnum):

@@ -11,11 +11,11 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from ragen_gym.core.seeding import Stream
+from ragen_gym.core.text import Vocabulary
 from ragen_gym.games.frozen_lake import rules
 from ragen_gym.games.game import Board, Boards, Solution, check_number, spare_masks
 from ragen_gym.games.grid import GridGame
-from ragen_gym.seeding import Stream
-from ragen_gym.text import Vocabulary
 
 __all__ = ["FrozenLake"]
 

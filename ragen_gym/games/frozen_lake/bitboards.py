@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from ragen_gym.core.seeding import GOLDEN
 from ragen_gym.games._jit import canonical_hash, compiled, mix, split_index
-from ragen_gym.seeding import GOLDEN
 
 __all__ = ["GROUP", "ICE", "KEY", "ROWS", "draw_ends", "draw_ice", "fill_bitboards"]
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from ragen_gym.core.levels import SPLITS, check_split
 from ragen_gym.games._jit import canonical_hash, compiled, split_index
 from ragen_gym.games.frozen_lake.bitboards import GOAL, ICE, KEY, ROWS, START, draw_ends, draw_ice, fill_bitboards
-from ragen_gym.levels import SPLITS, check_split
 
 if TYPE_CHECKING:
     from ragen_gym.games.frozen_lake import FrozenLake

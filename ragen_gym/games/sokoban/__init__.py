@@ -12,14 +12,14 @@ from typing import Any, ClassVar, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
+from ragen_gym.core.levels import read_levels
+from ragen_gym.core.seeding import Stream
+from ragen_gym.core.text import TextFormat, Vocabulary
 from ragen_gym.games.game import Board, Boards, Solution, listed, spare_masks
 from ragen_gym.games.grid import GridGame
 from ragen_gym.games.sokoban import rules
-from ragen_gym.games.sokoban.most_boxes import most_boxes
+from ragen_gym.games.sokoban.rules import most_boxes
 from ragen_gym.games.sokoban.xsb import XSB, is_xsb, read_file, to_rectangle
-from ragen_gym.levels import read_levels
-from ragen_gym.seeding import Stream
-from ragen_gym.text import TextFormat, Vocabulary
 
 __all__ = ["GENERATORS", "Generator", "Sokoban"]
 

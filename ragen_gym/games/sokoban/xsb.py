@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ragen_gym.text import Vocabulary
+from ragen_gym.core.text import Vocabulary
 
 __all__ = ["XSB", "is_xsb", "read_file", "split_text", "to_rectangle"]
 

@@ -1,0 +1,203 @@
+"""The runs of an experiment: its arms times its seeds, each with its settings, its folder and its estimated cost.
+
+Runs whose settings before reinforcement are the same share one warm start, so that arms differ in nothing else and
+the cost is paid once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from benchmarks.experiments.spec import Arm, Experiment
+from ragen_agent.config import Config, Settings, merged, to_toml, with_settings
+from ragen_agent.config.game_defaults import recipe
+
+__all__ = ["QUICK", "Cost", "Planned", "Warm", "costs", "plan", "warm_starts"]
+
+#: Laid over every arm by `--quick`: proof that the machinery works, evidence of nothing.
+QUICK: Settings = {
+    "small_model": {"hidden": 32, "layers": 1, "feed_forward": 32},
+    "demonstrations": {"episodes": 64},
+    "warm_start": {"epochs": 1},
+    "evaluation": {"levels": 16},
+}
+QUICK_ITERATIONS, QUICK_GROUPS, QUICK_MEMBERS = 3, 4, 4
+
+#: Tokens a second on one idle core of a laptop, of the small model: sampled by the engine, and trained on.
+SAMPLED_PER_S, TRAINED_PER_S = 15_000, 45_000
+DEMONSTRATED_PER_S = 600  # episodes
+START_S = 2  # to build a run and to draw its curve
+
+#: What decides a run before its reinforcement.
+BEFORE = (
+    "game",
+    "seed",
+    "model",
+    "knobs",
+    "games",
+    "turns",
+    "small_model",
+    "demonstrations",
+    "warm_start",
+    "evaluation",
+)
+
+
+@dataclass(frozen=True)
+class Warm:
+    """A warm start that runs share: a run without reinforcement."""
+
+    config: Config
+    folder: Path
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One run."""
+
+    arm: Arm
+    config: Config
+    folder: Path
+    warm: Warm
+
+    @property
+    def name(self) -> str:
+        """Such as `vanilla-seed0`."""
+        return self.folder.name
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Estimated minutes on one core: of the run without its warm start, and of that."""
+
+    run: float
+    warm: float
+
+
+def plan(
+    experiment: Experiment,
+    out: Path,
+    seeds: int,
+    *,
+    only: Sequence[str] = (),
+    over: Mapping[str, Any] | None = None,
+    quick: bool = False,
+) -> list[Planned]:
+    """All runs, seed by seed, so that an interrupted experiment has whole seeds.
+
+    Args:
+        experiment: the table.
+        out: the experiment's folder.
+        seeds: how many, from 0.
+        only: names of arms; all if empty.
+        over: settings laid over every arm's.
+        quick: see `QUICK`.
+
+    Raises:
+        ValueError: an unknown arm or setting.
+    """
+    arms = {arm.name: arm for arm in experiment.arms}
+    for name in only:
+        if name not in arms:
+            near = get_close_matches(name, arms, n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise ValueError(f"{experiment.name} has no arm {name!r}.{hint} Its arms are {'; '.join(map(repr, arms))}.")
+    chosen = [arm for arm in experiment.arms if not only or arm.name in only]
+    return [_planned(experiment, arm, out, seed, over or {}, quick) for seed in range(seeds) for arm in chosen]
+
+
+def warm_starts(planned: Iterable[Planned]) -> list[Warm]:
+    """The warm starts that they need, each once."""
+    return list({run.warm.folder: run.warm for run in planned}.values())
+
+
+def _planned(experiment: Experiment, arm: Arm, out: Path, seed: int, over: Mapping[str, Any], quick: bool) -> Planned:
+    settings = merged(merged(experiment.settings, arm.settings), {"seed": seed})
+    config = with_settings(Config(), merged(recipe(settings.get("game", Config.game)), settings))
+    if quick:
+        small = {
+            "iterations": min(QUICK_ITERATIONS, config.training.iterations),
+            "groups": min(QUICK_GROUPS, config.training.groups),
+            "members": min(QUICK_MEMBERS, config.training.members),
+        }
+        config = with_settings(config, merged(QUICK, {"training": small}))
+    config = with_settings(config, over)
+    key = json.dumps({name: asdict(config)[name] for name in BEFORE}, sort_keys=True)
+    digest = hashlib.sha256(key.encode()).hexdigest()[:12]
+    kept = {name: getattr(config, name) for name in (*BEFORE, "device", "threads")}
+    before = replace(Config(), **kept, training=replace(Config().training, iterations=0))
+    slug = "-".join("".join(c if c.isalnum() or c == "." else " " for c in arm.name).split())
+    return Planned(arm, config, out / "runs" / f"{slug}-seed{seed}", Warm(before, out / "warm" / digest))
+
+
+def costs(planned: Sequence[Planned]) -> list[Cost]:
+    """Estimates in the order of the runs; a warm start that several share is counted with the first."""
+    seen: set[Path] = set()
+    found = []
+    for run in planned:
+        warm = 0.0 if run.warm.folder in seen else _warm_s(run.config)
+        seen.add(run.warm.folder)
+        found.append(Cost(_reinforcement_s(run) / 60, warm / 60))
+    return found
+
+
+def _warm_s(config: Config) -> float:
+    if not config.warm_start.epochs:
+        return START_S
+    length, sampled = _lengths(_key(config))
+    episodes = config.demonstrations.episodes
+    trained = episodes * config.warm_start.epochs * length / TRAINED_PER_S
+    return START_S + episodes / DEMONSTRATED_PER_S + trained + _measured_s(config, sampled)
+
+
+def _reinforcement_s(run: Planned) -> float:
+    """As if all iterations took as long as the first: runs that die early are cheaper."""
+    config, training = run.config, run.config.training
+    length, sampled = _lengths(_key(config))
+    episodes = training.groups * training.members
+    share = training.keep if training.filter_rule in ("top", "random", "random_spread", "reverse") else 1.0
+    passes = training.updates * share * (1 + training.replay) * (2.5 if training.critic else 1.0)
+    passes += share * (training.kl_estimate != "none") / 3
+    diagnostics = config.diagnostics
+    # A forward pass costs a third; the norms take about two minibatches forward and backward twice.
+    if diagnostics.entropy_every:
+        passes += 1 / 3 / diagnostics.entropy_every
+    probes = 0.0
+    if diagnostics.gradients_every:
+        probes = 10 * training.minibatch * length / TRAINED_PER_S / diagnostics.gradients_every
+    iteration = episodes * (sampled / SAMPLED_PER_S + passes * length / TRAINED_PER_S) + probes
+    whole = START_S + training.iterations * iteration + _measured_s(config, sampled)
+    return whole * 2 + _warm_s(config) if run.arm.imitation else whole
+
+
+def _measured_s(config: Config, sampled: float) -> float:
+    return config.evaluation.levels * sampled / SAMPLED_PER_S
+
+
+def _key(config: Config) -> str:
+    """What the length of an episode depends on, as text that `_lengths` can remember."""
+    return to_toml(
+        Config(game=config.game, knobs=config.knobs, turns=config.turns, demonstrations=config.demonstrations)
+    )
+
+
+@cache
+def _lengths(text: str) -> tuple[float, float]:
+    """Tokens of an episode, and how many of them are sampled, in the mean over some demonstrations."""
+    import tomllib
+
+    from ragen_agent.rollout import Instance
+    from ragen_agent.sft.demonstrations import demonstrate
+    from ragen_agent.training.policy import Agent
+
+    config = with_settings(Config(), tomllib.loads(text))
+    process = Agent.build(config).processes("train", 1)[0]
+    shown = demonstrate(process, [Instance(seed, seed) for seed in range(24)], config.demonstrations, 0)
+    return sum(len(t.ids) for t in shown) / len(shown), sum(float(t.sampled.sum()) for t in shown) / len(shown)

@@ -1,0 +1,159 @@
+"""A process that plays runs of an experiment, one after the other; each goes on where an earlier process was killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import threading
+import time
+import tomllib
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TextIO
+
+from rich.console import Console
+
+from ragen_agent.config import Config, read_toml, to_toml, with_settings
+from ragen_agent.local.train import Run
+from ragen_agent.training.console import Display
+from ragen_agent.training.run_folder import RunFolder, write_whole
+
+__all__ = ["is_complete", "is_warm", "play_run", "play_warm"]
+
+_following: list[int] = []  # the parent, once it is watched
+
+#: What a warm start knows and its runs need not measure again.
+SHARED = ("before", "random", "optimal", "demonstrator")
+
+
+def _follow(parent: int) -> None:
+    """Ends this process at once where its parent is gone: a killed experiment leaves nobody writing in its runs."""
+
+    def look() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os._exit(1)
+
+    _following.append(parent)
+    threading.Thread(target=look, daemon=True).start()
+
+
+def play_warm(config: Config, path: Path) -> None:
+    """The warm start and its measurements; nothing where they are there."""
+    folder = _opened(config, path)
+    if is_warm(path, config):
+        return
+    with (path / "log.txt").open("a", encoding="utf-8") as log:
+        _begun(config, folder, log)
+
+
+def play_run(config: Config, path: Path, warm: Path, imitation: bool) -> None:
+    """The run from its warm start to its measurements; nothing where they are there."""
+    if not (path / "config.toml").is_file():
+        _prepare(config, path, warm)
+    folder = _opened(config, path)
+    if is_complete(path, imitation):
+        return
+    folder.note_versions()
+    with (path / "log.txt").open("a", encoding="utf-8") as log:
+        run = _begun(config, folder, log)
+        run.reinforce()
+        run.measure("after")
+        if imitation:
+            run.compare_imitation()
+        folder.write_summary(run.finish() | {"finished": True})
+    (path / "state.pt").unlink(missing_ok=True)  # the run is over, and its checkpoint is there
+
+
+def is_warm(path: Path, config: Config) -> bool:
+    """Whether the folder holds a warm start with all its measurements."""
+    wanted = SHARED if config.warm_start.epochs else SHARED[:-1]
+    return (path / "warm").is_dir() and all(name in RunFolder(path).read_summary() for name in wanted)
+
+
+def is_complete(path: Path, imitation: bool) -> bool:
+    """Whether the folder holds a run with all its measurements."""
+    wanted = ("after", "more_imitation", "clean_warm_start") if imitation else ("after",)
+    summary = RunFolder(path).read_summary()
+    return summary.get("finished", False) is True and all(name in summary for name in wanted)
+
+
+def _begun(config: Config, folder: RunFolder, log: TextIO) -> Run:
+    """A run up to its reinforcement; what its folder has already is not done again."""
+    run = Run(config, folder, Display(Console(file=log, width=140)))
+    run.warm_start()
+    run.measure("before")
+    run.baselines()
+    return run
+
+
+def _prepare(config: Config, path: Path, warm: Path) -> None:
+    """The run's folder with its warm start in it, made aside and renamed: it is there whole or not at all."""
+    aside = path.with_name(path.name + ".new")
+    for left in (aside, path):  # what an earlier process did not bring to its first file
+        if left.is_dir():
+            shutil.rmtree(left)
+    aside.mkdir(parents=True)
+    shutil.copytree(warm / "warm", aside / "warm")
+    summary = json.loads((warm / "summary.json").read_text(encoding="utf-8"))
+    write_whole(aside / "summary.json", json.dumps({k: v for k, v in summary.items() if k in SHARED}, indent=2) + "\n")
+    shutil.copyfile(warm / "episodes.jsonl", aside / "episodes.jsonl")
+    write_whole(aside / "config.toml", to_toml(config))
+    os.replace(aside, path)
+
+
+def _opened(config: Config, path: Path) -> RunFolder:
+    """The folder of a run with these settings.
+
+    Raises:
+        ValueError: it holds a run with others.
+    """
+    if not (path / "config.toml").is_file():
+        for left in path.glob("config.toml.tmp"):
+            left.unlink()
+        return RunFolder.create(path, config)
+    if with_settings(Config(), read_toml(path / "config.toml")) != config:
+        raise ValueError(
+            f"{path} was begun with other settings than the experiment has now; choose another --out, or remove it."
+        )
+    return RunFolder(path)
+
+
+def main() -> int:
+    """Jobs from the standard input, one a line as JSON; an answer a line: what went wrong, or nothing."""
+    answers, sys.stdout = sys.stdout, sys.stderr  # so that nothing else is taken for an answer
+    for line in sys.stdin:
+        job = json.loads(line)
+        if not _following:
+            _follow(int(job["parent"]))
+        try:
+            problem = _one(job)
+        except KeyboardInterrupt:
+            return 130
+        print(json.dumps(problem), file=answers, flush=True)
+    return 0
+
+
+def _one(job: Mapping[str, Any]) -> str:
+    """What went wrong, in a line; a fault of the program is also in the run's log."""
+    config = with_settings(Config(), tomllib.loads(job["config"]))
+    folder = Path(job["folder"])
+    try:
+        if job["warm"]:
+            play_run(config, folder, Path(job["warm"]), bool(job["imitation"]))
+        else:
+            play_warm(config, folder)
+    except (ValueError, OSError, RuntimeError) as error:
+        return " ".join(str(error).split()) or repr(error)
+    except Exception as error:  # one run must not end the others
+        with (folder / "log.txt").open("a", encoding="utf-8") as log:
+            traceback.print_exc(file=log)
+        return f"{error!r}; see {folder / 'log.txt'}"
+    return ""
+
+
+if __name__ == "__main__":
+    sys.exit(main())

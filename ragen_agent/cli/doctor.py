@@ -1,0 +1,80 @@
+"""`ragen-agent doctor`: is this machine ready, and if not, what to do."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ragen_agent.openrlhf.doctor import Check
+
+__all__ = ["add"]
+
+ABOUT = """\
+Looks at what a run needs: versions against those that the tests pass with, torch and CUDA, vLLM, flash-attn, shared
+memory, ports, disk, whether the tokenizer gives texts back as they were, whether the chat template keeps the prefixes
+of a conversation, and a lock that a killed run left where DeepSpeed compiles (it is removed if no process holds it).
+The exit code is 0, or 1 if a run would break.
+
+examples:
+  ragen-agent doctor
+  ragen-agent doctor --backend openrlhf --model models/Qwen2.5-0.5B-Instruct
+  ragen-agent doctor --json"""
+
+STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
+
+
+def add(commands: Any) -> None:
+    """Adds the command to the parser."""
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = commands.add_parser(
+        "doctor", help="check this machine and say what to do", description=ABOUT, formatter_class=raw
+    )
+    parser.set_defaults(run=_run)
+    parser.add_argument(
+        "--backend",
+        choices=("local", "openrlhf"),
+        help="whose needs (default: openrlhf where it is installed, local elsewhere)",
+    )
+    parser.add_argument("--model", type=Path, metavar="DIR", help="a Hugging Face model's folder to look at")
+    parser.add_argument("--out", type=Path, default=Path("runs"), metavar="DIR", help="where runs go (default runs)")
+    parser.add_argument("--fix", action="store_true", help="remove locks that nobody here holds, fresh ones too")
+    parser.add_argument("--json", action="store_true", help="print the verdicts as JSON")
+
+
+def _run(options: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from ragen_agent.openrlhf.doctor import Question, examine, plain
+
+    backend = options.backend or ("openrlhf" if find_spec("openrlhf") else "local")
+    with Console(stderr=True).status("looking; imports take a while ..."):
+        checks = examine(Question(backend == "openrlhf", options.model, options.out, options.fix))
+    broken = [check for check in checks if check.state == "fail"]
+    if options.json:
+        print(json.dumps({"ready": not broken, "backend": backend, "checks": plain(checks)}, indent=2))
+    else:
+        _print(Console(highlight=False), checks, backend)
+    return 1 if broken else 0
+
+
+def _print(console: Any, checks: list[Check], backend: str) -> None:
+    from rich.text import Text
+
+    width = max(len(check.name) for check in checks)
+    for check in checks:
+        line = Text(f"{check.state:4}", style=STYLES[check.state])
+        line.append(f"  {check.name:{width}}  {check.found}", style="default")
+        console.print(line, soft_wrap=True)
+        if check.advice:
+            console.print(f"{'':6}{'':{width}}  do: {check.advice}", markup=False, soft_wrap=True)
+    count = {state: sum(check.state == state for check in checks) for state in STYLES}
+    ready = "not ready" if count["fail"] else "ready"
+    console.print(
+        f"\nThis machine is {ready} for the {'distributed' if backend == 'openrlhf' else 'local'} trainer: "
+        f"{count['ok']} fine, {count['warn']} to know, {count['fail']} to mend.",
+        soft_wrap=True,
+    )

@@ -1,0 +1,238 @@
+"""`ragen-agent train --dry-run`: what a run would be, without a run.
+
+It needs neither Ray nor vLLM nor the model: a configuration for a cluster can be read on a laptop.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import tomli_w
+from rich.console import Console
+from rich.table import Table
+
+from ragen_agent.chat import ChatFormat
+from ragen_agent.config import Config, to_toml
+from ragen_agent.config.game_defaults import pretrained
+from ragen_agent.config.openrlhf import OpenRLHF, Workers
+from ragen_agent.config.recipes import Recipe
+from ragen_agent.openrlhf import cpu
+from ragen_agent.openrlhf.batch_plan import words
+from ragen_agent.openrlhf.cli_flags import MODULE, check_layout, flags
+from ragen_agent.openrlhf.memory_estimate import fullest, parts, shape_of
+from ragen_agent.openrlhf.state import check_possible
+from ragen_agent.training.policy import make_env
+from ragen_agent.training.task_mixture import all_settings
+from ragen_agent.training.tokenizer import build_tokenizer, game_texts
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from rich.text import Text
+
+from ragen_agent.rollout import Instance
+from ragen_agent.sft.demonstrations import demonstrate
+from ragen_agent.token_mdp import TokenMDP, Trajectory
+from ragen_agent.training.task_mixture import games_at
+
+__all__ = ["LEGEND", "Picture", "command_line", "dry_run", "scripted_episode"]
+
+GPU_GIB = 80.0  # of a GPU where no recipe says it
+
+
+def dry_run(
+    config: Config,
+    settings: OpenRLHF | None,
+    folder: Path,
+    extra: Sequence[str],
+    console: Console,
+    recipe: Recipe | None = None,
+) -> None:
+    """Prints the configuration, the command, the arithmetic and an episode.
+
+    Args:
+        config: the settings that both trainers share.
+        settings: those of the distributed trainer; None for the local one.
+        folder: of the run that would be.
+        extra: flags passed on to OpenRLHF.
+        console: to print on.
+        recipe: that the settings were laid over.
+
+    Raises:
+        ValueError: settings or flags that a run would refuse.
+    """
+    told = command_line(config, settings, folder, extra) if settings else []
+    _title(console, "Configuration")
+    _say(console, to_toml(config) + (_table(settings) if settings else ""))
+    if settings:
+        _title(console, "Command")
+        _say(console, _shown(told, extra))
+    _title(console, "Arithmetic")
+    for sentence in words(config, settings):
+        _say(console, f"- {sentence}")
+    if settings and _on_cpu(settings):
+        _say(console, "- There is no CUDA here: each of these GPUs stands for a share of the CPU.")
+    elif settings:
+        _memory(console, config, settings, recipe)
+    if recipe:
+        _title(console, f"Recipe {recipe.name}: {recipe.seen}")
+        _say(console, f"{_flow(recipe.title)}.\nSource: {_flow(recipe.source)}\nExpect: {_flow(recipe.expect)}")
+        if recipe.cluster:
+            _say(console, f"Cluster: {recipe.cluster}")
+    _title(console, "One scripted episode")
+    tokenizer, note = _tokenizer(config)
+    how = config.turns
+    chat = ChatFormat.from_tokenizer(tokenizer, keep_thinking=how.keep_thinking, template_options=how.template_options)
+    picture = scripted_episode(config, chat)
+    console.print(picture.text, soft_wrap=True)
+    _say(console, f"{LEGEND} {picture.counts}{note}")
+    _say(console, f"Nothing was run. The run would be in {folder}.")
+
+
+def command_line(config: Config, settings: OpenRLHF, folder: Path, extra: Sequence[str]) -> list[str]:
+    """The flags of OpenRLHF's command for a run in `folder`.
+
+    Raises:
+        ValueError: settings or flags that a run would refuse, but for what only the model's folder tells.
+    """
+    on_cpu = _on_cpu(settings)
+    if on_cpu:
+        cpu.refuse(extra)
+    run = Workers(config, settings, str(folder.resolve()), (), 0)
+    check_possible(run)
+    check_layout(run)
+    model = Path(config.model).resolve() if pretrained(config.model) else folder.resolve() / "warm"
+    return flags(run, model, on_cpu, False, extra)
+
+
+def _on_cpu(settings: OpenRLHF) -> bool:
+    """As the run would decide, but CUDA that is asked for need not be here."""
+    return settings.accelerator != "cuda" and cpu.needed(settings.accelerator)
+
+
+def _shown(told: Sequence[str], extra: Sequence[str]) -> str:
+    """The command line, a flag a line."""
+    lines: list[str] = []
+    for word in told:
+        if word.startswith("--"):
+            lines.append(word)
+        else:
+            lines[-1] += f" {shlex.quote(word)}"
+    text = " \\\n  ".join([f"python -m {MODULE}", *lines])
+    passed = f"Passed on as given: {shlex.join(extra)}\n" if extra else ""
+    return (
+        f"{text}\n\n{passed}ragen-agent starts it with its own trainer, executor and weight check in OpenRLHF's places "
+        "(ragen_agent.openrlhf.driver); by itself this line would train without them."
+    )
+
+
+def _memory(console: Console, config: Config, settings: OpenRLHF, recipe: Recipe | None) -> None:
+    shape = shape_of(config)
+    gpu_gib = recipe.gpu_gib if recipe else GPU_GIB
+    _title(console, f"Memory of a GPU of {gpu_gib:g} GiB, estimated")
+    if shape is None:
+        _say(console, f"Unknown: {config.model} is not here, so its size is not known.")
+        return
+    found = parts(config, settings, shape, gpu_gib)
+    table = Table(show_edge=False)
+    for column in ("GPU", "what", "when", "GiB", "arithmetic"):
+        table.add_column(column, justify="right" if column == "GiB" else "left", overflow="fold")
+    for part in found:
+        table.add_row(part.place, part.name, part.when, f"{part.gib:.2f}", part.arithmetic)
+    console.print(table)
+    most, when = fullest(found)
+    verdict = "it fits" if most < gpu_gib else "it does not fit: lower openrlhf.micro_batch or openrlhf.vllm_memory"
+    _say(console, f"The fullest GPU needs about {most:.1f} of {gpu_gib:g} GiB, while {when}: {verdict}.")
+
+
+def _tokenizer(config: Config) -> tuple[PreTrainedTokenizerBase, str]:
+    """The model's, or the small one that is made of the games' texts, and a sentence where it stands in."""
+    if config.model and Path(config.model).is_dir():
+        from transformers import AutoTokenizer
+
+        return AutoTokenizer.from_pretrained(config.model, local_files_only=True), ""
+    texts = [game_texts(make_env(game, None), game.demonstrations.thought) for game in all_settings(config)]
+    note = f" {config.model} is not here, so the tokens are those of the small model." if config.model else ""
+    return build_tokenizer(texts), note
+
+
+def _table(settings: OpenRLHF) -> str:
+    return "\n" + tomli_w.dumps({"openrlhf": dataclasses.asdict(settings)})
+
+
+def _title(console: Console, text: str) -> None:
+    console.print(f"\n[bold]{text}[/bold]")
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(text, markup=False, soft_wrap=True)
+
+
+def _flow(text: str) -> str:
+    return " ".join(text.split())
+
+
+SAMPLED, GIVEN = "bold green", "dim"
+OPEN, CLOSE = "⟦", "⟧"
+LEGEND = f"Sampled tokens are green and stand in {OPEN}{CLOSE}: they alone are learned from. The rest is given."
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One episode: its text in alternating spans, and its counts."""
+
+    trajectory: Trajectory
+    spans: tuple[tuple[bool, str], ...]
+
+    @classmethod
+    def of(cls, trajectory: Trajectory, chat: ChatFormat) -> Picture:
+        """The row decoded span by span, special tokens written out."""
+        edges = [0, *(trajectory.sampled[1:] != trajectory.sampled[:-1]).nonzero()[0] + 1, len(trajectory.ids)]
+        spans = [
+            (bool(trajectory.sampled[a]), str(chat.tokenizer.decode(trajectory.ids[a:b].tolist())))
+            for a, b in pairwise(edges)
+        ]
+        return cls(trajectory, tuple(spans))
+
+    @property
+    def text(self) -> Text:
+        """Coloured, and bracketed for where there are no colours."""
+        text = Text()
+        for sampled, part in self.spans:
+            text.append(f"{OPEN}{part}{CLOSE}" if sampled else part, style=SAMPLED if sampled else GIVEN)
+        return text
+
+    @property
+    def counts(self) -> str:
+        """One sentence."""
+        t = self.trajectory
+        rewards, turns = ", ".join(f"{reward:g}" for reward in t.turn_rewards), len(t.turn_rewards)
+        return (
+            f"{len(t.ids)} tokens, {int(t.sampled.sum())} of them sampled, in {turns} turn{'s' * (turns > 1)} "
+            f"(reward {rewards}); {'solved' if t.success else 'not solved'}."
+        )
+
+
+def scripted_episode(config: Config, chat: ChatFormat, seed: int = 0) -> Picture:
+    """An episode on a training level of the first game, whose replies the demonstrator writes.
+
+    Raises:
+        ValueError: see `demonstrate`.
+    """
+    share = games_at(config, 0)[0].config
+    turns = share.turns
+    process = TokenMDP(
+        make_env(share, "train"),
+        chat,
+        max_tokens_per_turn=turns.max_tokens_per_turn,
+        max_tokens_per_episode=turns.max_tokens_per_episode,
+        history=turns.history,
+    )
+    how = replace(share.demonstrations, mistakes=0.0)
+    return Picture.of(demonstrate(process, [Instance(seed, seed)], how, seed)[0], chat)

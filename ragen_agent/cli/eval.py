@@ -1,0 +1,96 @@
+"""`ragen-agent eval`: measure a run or any model beside random and optimal play."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ragen_agent.cli.options import add_settings, configure, pairs_of
+from ragen_agent.config import Config, Settings, merged, with_settings
+
+if TYPE_CHECKING:
+    from ragen_agent.training.run_folder import RunFolder
+
+__all__ = ["add"]
+
+EVAL = """\
+Plays fixed levels of one split and prints the success rate beside random and optimal play on the same levels, with
+95 % Wilson intervals. The levels of `validation` and `test` are distinct from all training levels. Takes a
+run's folder, or the folder of any Hugging Face causal LM whose tokenizer has a chat template."""
+
+
+def add(commands: Any) -> None:
+    """Adds the command to the parser."""
+    evaluate = commands.add_parser(
+        "eval", help="measure a run or a model", description=EVAL, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    evaluate.set_defaults(run=_evaluate)
+    evaluate.add_argument("model", type=Path, metavar="RUN|MODEL", help="a run's folder, or a Hugging Face model's")
+    add_settings(evaluate)
+    evaluate.add_argument(
+        "--split", choices=("train", "validation", "test"), help="whose levels (default: the run's, test)"
+    )
+    evaluate.add_argument("--levels", type=int, metavar="N", help="how many levels (default 256)")
+    evaluate.add_argument("--temperature", type=float, metavar="T", help="of sampling (default 0.5)")
+    evaluate.add_argument("--json", type=Path, metavar="FILE", help="write the rates here")
+
+
+def _evaluate(options: argparse.Namespace) -> int:
+    from ragen_agent.training.console import Display, rates_table
+    from ragen_agent.training.evaluation import measure
+    from ragen_agent.training.lora import load_policy
+    from ragen_agent.training.policy import Agent
+    from ragen_agent.training.run_folder import RunFolder, write_whole
+
+    if options.json is not None:
+        _check_writable(options.json)
+    flags: Settings = {"evaluation": {}}
+    for key in ("split", "levels", "temperature"):
+        if getattr(options, key) is not None:
+            flags["evaluation"][key] = getattr(options, key)
+    for key in ("device", "threads"):
+        if getattr(options, key) is not None:
+            flags[key] = getattr(options, key)
+    folder, weights, trained = options.model, None, Config()
+    if (folder / "config.toml").is_file():
+        run, trained = RunFolder.reopen(folder)
+        folder, weights = _policy_of(run)
+        if options.game is None and options.config is None:
+            config = with_settings(trained, merged(flags, pairs_of(options)))
+        else:
+            config = configure(options, flags)
+    else:
+        config = configure(options, {**flags, "model": str(folder)})
+    agent = Agent.build(config, folder)
+    if weights is not None:
+        load_policy(agent.model, trained.lora, weights)
+    rates = {row: rate.to_dict() for row, rate in measure(agent).items()}
+    Display().console.print(rates_table(config, rates))
+    if options.json is not None:
+        write_whole(options.json, json.dumps({"game": config.game, **rates}, indent=2) + "\n")
+    return 0
+
+
+def _policy_of(run: RunFolder) -> tuple[Path, dict[str, Any] | None]:
+    """The folder of a run's model and, where the run was cut short, the weights of its last saved iteration."""
+    if run.checkpoint.is_dir() and "after" in run.read_summary():
+        return run.checkpoint, None
+    state = run.load_state()  # never older than a checkpoint, which an earlier Ctrl-C may have left
+    if state is not None and run.warm.is_dir():
+        print(f"{run.path} was cut short: this is its model after iteration {state['iteration']} of reinforcement.")
+        return run.warm, state["model"]
+    if run.checkpoint.is_dir():
+        return run.checkpoint, None
+    if run.warm.is_dir():
+        print(f"{run.path} was cut short: this is its model before reinforcement.")
+        return run.warm, None
+    raise ValueError(f"{run.path} holds no model yet; go on with it first: ragen-agent train --resume {run.path}")
+
+
+def _check_writable(path: Path) -> None:
+    """Raises before a long evaluation if its result could not be written to `path`."""
+    if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
+        raise ValueError(f"--json {path} cannot be written; name a file in a folder that exists and may be written to.")

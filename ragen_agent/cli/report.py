@@ -1,0 +1,190 @@
+"""`ragen-agent report` and `ragen-agent watch`: look at runs, when they are over and while they go on."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ragen_agent.report.tail import Sight
+
+__all__ = ["add"]
+
+_REPORT = """\
+Writes one HTML page of one or more runs, finished or not, that needs neither a server nor a network: curves between
+random and optimal play, alarms, what was measured with its intervals, settings and versions, and a viewer of the
+recorded episodes with every token's advantage and log-prob. Runs that differ only in their seed are drawn as a band;
+others are compared."""
+
+_REPORT_EXAMPLES = """\
+examples:
+  ragen-agent report runs/FrozenLake-grpo-seed0
+  ragen-agent report runs/seed0 runs/seed1 runs/seed2 --out seeds.html
+  ragen-agent report runs/starpo-s runs/starpo --out comparison.html --force
+  ragen-agent report runs/seed0 runs/seed1 --json
+  ragen-agent report runs/seed0 runs/seed1 --tensorboard && tensorboard --logdir runs"""
+
+_WATCH = """\
+Shows a run in the terminal while it goes on: how far it is, its rates between random and optimal play, its figures as
+sparklines, alarms, and the last episode that it wrote down. It only reads, so it can be started before the run, during
+it and after it. Ctrl-C leaves it."""
+
+_WATCH_EXAMPLES = """\
+examples:
+  ragen-agent watch runs/FrozenLake-grpo-seed0
+  ragen-agent watch runs/FrozenLake-grpo-seed0 --once      one picture, for scripts
+  ragen-agent watch runs/FrozenLake-grpo-seed0 --json      the same figures as JSON"""
+
+
+def add(commands: Any) -> None:
+    """Adds both commands to the parser."""
+    report = _command(commands, "report", "write a page of one or more runs", _REPORT, _REPORT_EXAMPLES, _report)
+    report.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="the folder of a run")
+    report.add_argument("--out", type=Path, metavar="FILE", help="the page (default: report.html in the first folder)")
+    report.add_argument("--force", action="store_true", help="replace the file if there is one")
+    report.add_argument(
+        "--megabytes", type=float, default=20.0, metavar="N", help="the most that episodes take (default 20)"
+    )
+    report.add_argument(
+        "--smooth", type=float, default=0.25, metavar="W", help="weight of a new value in the average (default 0.25)"
+    )
+    report.add_argument("--json", action="store_true", help="print what the page says as JSON, and write no page")
+    report.add_argument(
+        "--tensorboard",
+        action="store_true",
+        help="write no page, but each run's figures as event files into tensorboard/ in its folder "
+        "(a run writes them itself with --set diagnostics.tensorboard=true)",
+    )
+    watch = _command(commands, "watch", "show a run in the terminal while it goes on", _WATCH, _WATCH_EXAMPLES, _watch)
+    watch.add_argument("run_folder", type=Path, metavar="RUN", help="the folder of a run, which may still be empty")
+    watch.add_argument("--every", type=float, default=1.0, metavar="S", help="seconds between two looks (default 1)")
+    watch.add_argument("--once", action="store_true", help="print one picture and leave")
+    watch.add_argument("--json", action="store_true", help="print the figures once, as JSON")
+
+
+def _command(commands: Any, name: str, short: str, about: str, examples: str, run: Any) -> argparse.ArgumentParser:
+    raw = argparse.RawDescriptionHelpFormatter
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name, help=short, description=about, epilog=examples, formatter_class=raw
+    )
+    parser.set_defaults(run=run)
+    return parser
+
+
+def _report(options: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from ragen_agent.report import config_diff as settings
+    from ragen_agent.report import rates
+    from ragen_agent.report.runs import grouped, load_runs
+    from ragen_gym.cli.files import check_free, write_new
+
+    out = options.out or options.runs[0] / "report.html"
+    if options.megabytes <= 0:
+        raise ValueError(f"--megabytes is {options.megabytes:g}; it must be above 0.")
+    if options.tensorboard:
+        return _events(options.runs)
+    if not options.json:
+        check_free(out, options.force)
+    runs = load_runs(options.runs)
+    if options.json:
+        groups = grouped(runs)
+        told = {
+            "configurations": [
+                {
+                    "name": g.name,
+                    "runs": [{"name": r.name, "path": str(r.folder.path), "rates": r.rates} for r in g.runs],
+                }
+                for g in groups
+            ],
+            "findings": rates.findings(groups),
+            "differences": dict(settings.varying(groups)),
+            "alarms": [{"run": r.name, **vars(sign)} for r in runs for sign in r.signs],
+        }
+        print(json.dumps(told, indent=2, ensure_ascii=False))
+        return 0
+    try:
+        from ragen_agent.report.page import page
+    except ImportError as error:
+        if "ragen-gym[" not in str(error):
+            raise
+        raise ValueError(str(error)) from error
+    text = page(runs, megabytes=options.megabytes, weight=options.smooth, progress=_Progress())
+    write_new(out, text.encode("utf-8", "surrogatepass"), force=True)
+    Console(highlight=False).print(f"{out}: {len(runs)} run{'s' * (len(runs) != 1)}", markup=False, soft_wrap=True)
+    return 0
+
+
+def _events(paths: list[Path]) -> int:
+    from ragen_agent.training.run_folder import RunFolder
+    from ragen_agent.training.tensorboard import write_events
+
+    for path in paths:
+        print(write_events(RunFolder.reopen(path)[0]))
+    return 0
+
+
+class _Progress:
+    """How many episodes are drawn, on standard error."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+
+        from ragen_agent.training.console import Display
+
+        self.display, self.done = Display(Console(stderr=True, highlight=False)), 0
+
+    def __call__(self, done: int, of: int) -> None:
+        if not self.done:
+            self.display.begin("episodes", of)
+        self.display.advance({}, done - self.done)
+        self.done = done
+        if done == of:
+            self.display.end()
+
+
+def _watch(options: argparse.Namespace) -> int:
+    import time
+
+    from rich.console import Console
+    from rich.live import Live
+
+    from ragen_agent.report.dashboard import dashboard
+    from ragen_agent.report.tail import FINISHED, Follower
+
+    if options.every <= 0:
+        raise ValueError(f"--every is {options.every:g}; it must be above 0.")
+    console, follower = Console(highlight=False), Follower(options.run_folder)
+    if (options.once or options.json) and not options.run_folder.is_dir():
+        raise ValueError(f"there is no folder {options.run_folder}.")
+    sight = follower.look()
+    if options.json:
+        print(json.dumps(_told(sight), indent=2, ensure_ascii=False))
+        return 0
+    if not options.once and console.is_terminal and sight.phase != FINISHED:
+        try:
+            with Live(console=console, screen=True, auto_refresh=False) as live:
+                while sight.phase != FINISHED:
+                    live.update(dashboard(sight, console.width), refresh=True)
+                    time.sleep(options.every)
+                    sight = follower.look()
+        except KeyboardInterrupt:
+            pass
+    console.print(dashboard(sight, console.width))
+    return 0
+
+
+def _told(sight: Sight) -> dict[str, Any]:
+    return {
+        "phase": sight.phase,
+        "iterations": len(sight.metrics),
+        "of": sight.config.training.iterations if sight.config else None,
+        "seconds_an_iteration": sight.seconds,
+        "seconds_left": sight.left,
+        "seconds_quiet": sight.quiet,
+        "rates": sight.rates,
+        "last": sight.metrics[-1] if sight.metrics else None,
+        "alarms": [vars(sign) for sign in sight.signs],
+    }

@@ -1,0 +1,216 @@
+"""`ragen-agent sft`: write demonstrations, fine-tune a model on them, merge an adapter into its model."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ragen_agent.config import Config, Settings
+
+__all__ = ["add"]
+
+ABOUT = """\
+Supervised fine-tuning before reinforcement: sft data writes demonstrations of the oracle as conversations, sft train
+trains a model on what the assistant says in them (trl; all weights, or LoRA), sft merge makes a LoRA adapter part of
+its model. What comes out is read by ragen-agent train --model, ragen-agent eval and ragen-gym bench run hf:FOLDER.
+
+examples:
+  ragen-agent sft data --game Sokoban --episodes 2000 --out demos.jsonl
+  ragen-agent sft train --data demos.jsonl --model models/Qwen2.5-0.5B-Instruct --lora-rank 16 --out sft
+  ragen-agent sft merge sft/adapter --out sft/model
+  ragen-agent train --game Sokoban --model sft/model"""
+
+DATA = """\
+Writes demonstrations on levels of the training split, one conversation a line: messages, and beside them game, knobs,
+budgets, level, seeds and success. The demonstrator knows the best moves, answers as many as an answer may hold and
+says in its thought what each of them does; --quality, --noise and --moves take that away, --thought changes what it
+thinks. The same settings give the same file. Stopped, the same command goes on.
+
+With --config RUN/config.toml they are the demonstrations that the run's own warm start was shown. For a pretrained
+model give --model: its messages state the limit of tokens, as they will in ragen-agent train --model.
+
+examples:
+  ragen-agent sft data --game FrozenLake --knob size=4 --episodes 4000 --out demos.jsonl
+  ragen-agent sft data --game Sokoban --quality 0.8 --noise 0.1 --seed 1 --out worse.jsonl
+  ragen-agent sft data --game Bandit --thought choose --noise 1 --out undecided.jsonl"""
+
+TRAIN = """\
+Trains a model on the conversations of a file; the loss is on exactly the tokens that the assistant wrote, the end of
+each reply included, and the tokens are those that a rollout would have made. Needs the extra sft: pip install
+'ragen-gym[sft]'. Ctrl-C finishes the step and writes a checkpoint; --resume goes on from the last one.
+
+examples:
+  ragen-agent sft train --data demos.jsonl --out sft                 (the small model, from scratch)
+  ragen-agent sft train --data demos.jsonl --model MODEL --out sft
+  ragen-agent sft train --data demos.jsonl --model MODEL --lora-rank 16 --lora-target q_proj --out sft
+  ragen-agent sft train --resume sft"""
+
+MERGE = """\
+Makes a LoRA adapter part of the weights of its model and writes the result as a model of its own, tokenizer and chat
+template beside it. Takes the adapter/ of ragen-agent sft train, of a run of ragen-agent train, or any of peft's.
+
+examples:
+  ragen-agent sft merge sft --out sft/model
+  ragen-agent sft merge runs/x/adapter --base MODEL --out merged"""
+
+
+def add(commands: Any) -> None:
+    """Adds the commands to the parser."""
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = commands.add_parser(
+        "sft", help="demonstrations, and fine-tuning on them", description=ABOUT, formatter_class=raw
+    )
+    kinds = parser.add_subparsers(required=True, metavar="data|train|merge")
+    _add_data(kinds.add_parser("data", help="write demonstrations", description=DATA, formatter_class=raw))
+    _add_train(kinds.add_parser("train", help="fine-tune on them", description=TRAIN, formatter_class=raw))
+    merge = kinds.add_parser("merge", help="merge an adapter", description=MERGE, formatter_class=raw)
+    merge.set_defaults(run=_merge)
+    merge.add_argument("adapter", type=Path, metavar="ADAPTER", help="its folder, or one that holds an adapter/")
+    merge.add_argument("--out", type=Path, required=True, metavar="DIR", help="new folder for the model")
+    merge.add_argument("--base", type=Path, metavar="DIR", help="the model (default: the one that the adapter names)")
+    for each in kinds.choices.values():
+        each.add_argument("--json", action="store_true", help="print what was written as JSON")
+
+
+def _add_data(parser: argparse.ArgumentParser) -> None:
+    from ragen_agent.cli.options import add_settings
+
+    parser.set_defaults(run=_data)
+    add_settings(parser)
+    parser.add_argument("--model", metavar="DIR", help="who is to learn from them (default: the small model)")
+    parser.add_argument("--episodes", type=int, metavar="N", help="how many (default: the game's settings)")
+    parser.add_argument(
+        "--quality", type=float, metavar="Q", help="share of answers that follow the oracle (default 1)"
+    )
+    parser.add_argument("--noise", type=float, metavar="P", help="chance that a single move is drawn (default 0)")
+    parser.add_argument(
+        "--moves", type=float, nargs="+", metavar="P", help="weights of answers of 1, 2, ... moves (default: the most)"
+    )
+    parser.add_argument("--thought", metavar="NAME", help="plan (default), direction, choose or none")
+    parser.add_argument("--seed", type=int, metavar="N", help="of levels and faults (default 0)")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="a new file of JSON lines")
+
+
+def _add_train(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(run=_train)
+    parser.add_argument("--data", metavar="FILE", help="conversations")
+    parser.add_argument("--model", metavar="DIR", help="a Hugging Face causal LM (default: the small model, new)")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="new folder")
+    parser.add_argument("--resume", type=Path, metavar="DIR", help="go on in this folder; takes no other setting")
+    numbers = {
+        "epochs": "passes over the data (default 1)",
+        "batch": "conversations a step (default 32)",
+        "accumulate": "parts in which a step is computed, to save memory (default 1)",
+        "save_every": "steps between checkpoints (default 100)",
+        "max_tokens": "longer conversations are left out (default 4096)",
+        "seed": "of order and adapter (default 0)",
+        "threads": "CPU threads (default 1)",
+        "lora_rank": "train an adapter of this rank instead of all weights",
+    }
+    for name, text in numbers.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=int, metavar="N", help=text)
+    parser.add_argument(
+        "--learning-rate", type=float, metavar="R", help="default 1e-5, with LoRA 2e-4, small model 3e-3"
+    )
+    parser.add_argument("--lora-alpha", type=float, metavar="A", help="the adapter's scale is this by the rank")
+    parser.add_argument(
+        "--lora-target", action="append", metavar="LAYER", help="a layer to adapt, repeatable (default: every linear)"
+    )
+    parser.add_argument("--successes-only", action="store_true", default=None, help="leave failed episodes out")
+    parser.add_argument("--device", metavar="NAME", help="cpu, cuda or auto (default)")
+
+
+def _data(options: argparse.Namespace) -> int:
+    from ragen_agent.sft.data import part_file, write_data
+
+    config = _demonstrators(options)
+    try:
+        written = write_data(config, options.out, _display())
+    except KeyboardInterrupt:
+        kept = part_file(options.out)
+        print(f"\nragen-agent: stopped; what is done is in {kept}. The same command goes on.", file=sys.stderr)
+        return 130
+    told = "{episodes} conversations, {successes} of them won".format(**written)
+    again = f" ({written['resumed']} were there)" if written["resumed"] else ""
+    _tell(options, {"out": str(options.out), **written}, f"{options.out}: {told}{again}")
+    return 0
+
+
+def _demonstrators(options: argparse.Namespace) -> Config:
+    """The settings; a demonstrator without faults that tells its plan, unless a file or an option says otherwise."""
+    from ragen_agent.cli.options import configure, settings_of_pairs
+    from ragen_agent.config import read_toml
+    from ragen_agent.sft.warm_start import faultless
+
+    names = {"episodes": "episodes", "quality": "quality", "noise": "mistakes", "moves": "moves", "thought": "thought"}
+    asked = {key: getattr(options, name) for name, key in names.items() if getattr(options, name) is not None}
+    flags: Settings = {"demonstrations": asked}
+    if options.model is not None:
+        flags["model"] = options.model
+    if options.seed is not None:
+        flags["seed"] = options.seed
+    config = configure(options, flags)
+    file = read_toml(options.config).get("demonstrations", {}) if options.config is not None else {}
+    told = {*asked, *file, *settings_of_pairs("--set", options.set).get("demonstrations", {})}
+    plain = replace(faultless(config), thought="plan")
+    default = {name: getattr(plain, name) for name in ("moves", "mistakes", "thought") if name not in told}
+    return replace(config, demonstrations=replace(config.demonstrations, **default))
+
+
+def _train(options: argparse.Namespace) -> int:
+    from ragen_agent.config import Lora
+    from ragen_agent.sft.train import Settings, begin, fine_tune, reopen
+
+    names = [field.name for field in fields(Settings) if field.name not in ("lora", "data_sha256")]
+    asked = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+    lora = {"rank": options.lora_rank, "alpha": options.lora_alpha, "targets": options.lora_target}
+    lora = {name: value for name, value in lora.items() if value is not None}
+    if options.resume is not None:
+        if asked or lora or options.out is not None:
+            others = [*asked, *(f"lora_{name}" for name in lora), *(["out"] if options.out is not None else [])]
+            flags = ", ".join(f"--{name.replace('_', '-')}" for name in others)
+            raise ValueError(f"--resume goes on with its own settings: leave out {flags}.")
+        out, settings = options.resume, reopen(options.resume)
+    else:
+        if options.data is None or options.out is None:
+            raise ValueError("sft train needs --data FILE and --out DIR, or --resume DIR.")
+        if lora and not lora.get("rank"):
+            raise ValueError("--lora-alpha and --lora-target are an adapter's: give --lora-rank too, such as 16.")
+        out, settings = options.out, begin(Settings(**asked, lora=Lora(**lora)), options.out)
+    try:
+        done = fine_tune(settings, out, _display())
+    except KeyboardInterrupt:
+        print(f"\nragen-agent: stopped. Go on with: ragen-agent sft train --resume {out}", file=sys.stderr)
+        return 130
+    text = f"{done['steps']} steps on {done['rows']} conversations; loss {done['loss']:.4f} nats a token"
+    text += f"; left out: {done['too_long']} too long, {done['failures']} failed\n{done['model']}"
+    if settings.lora.rank:
+        text += f"\nJoin it with its model: ragen-agent sft merge {done['model']} --out {out / 'model'}"
+    _tell(options, done, text)
+    return 0
+
+
+def _merge(options: argparse.Namespace) -> int:
+    from ragen_agent.sft.merge import merge_adapter
+
+    base = merge_adapter(options.adapter, options.out, options.base)
+    _tell(options, {"out": str(options.out), "base": str(base)}, f"{options.out}: {base} with the adapter in it")
+    return 0
+
+
+def _display() -> Any:
+    from rich.console import Console
+
+    from ragen_agent.training.console import Display
+
+    return Display(Console(stderr=True, highlight=False))
+
+
+def _tell(options: argparse.Namespace, record: Mapping[str, Any], text: str) -> None:
+    print(json.dumps(dict(record)) if options.json else text)

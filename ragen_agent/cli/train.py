@@ -1,0 +1,167 @@
+"""`ragen-agent train`: train an agent on a game, in this process or on OpenRLHF."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ragen_agent.cli.options import add_settings, configure, distributed
+from ragen_agent.config import Config, Settings, with_settings
+
+if TYPE_CHECKING:
+    from ragen_agent.config.openrlhf import OpenRLHF
+    from ragen_agent.training.run_folder import RunFolder
+
+__all__ = ["add", "fresh_folder"]
+
+TRAIN = """\
+Warm-starts a small language model on demonstrations, trains it further by reinforcement (StarPO-S, arXiv 2504.20073),
+and compares it, on fixed levels of one split, with its start, random play, optimal play, the demonstrator, and more
+imitation of the same demonstrations at the same cost. Training draws from the split `train` alone; the default run is
+measured on `test`, levels that it never saw. The bandits are measured on `train`, whose names the small model has read.
+
+The demonstrations are imperfect on purpose. In the default run, FrozenLake without slip and with two answers an
+episode, the demonstrator knows the way but mostly dares one move an answer and so runs out of answers: that several
+moves fit into one answer, and which, is left to reinforcement. It takes six to seven minutes on one
+CPU core, without a GPU or a network."""
+
+
+def add(commands: Any) -> None:
+    """Adds the command to the parser."""
+    train = commands.add_parser(
+        "train",
+        help="train an agent and show what it gained",
+        description=TRAIN,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    train.set_defaults(run=_train)
+    add_settings(train)
+    train.add_argument(
+        "--model",
+        metavar="DIR",
+        help="start from this Hugging Face causal LM instead of the small model; no warm start",
+    )
+    train.add_argument(
+        "--algo", choices=("grpo", "ppo"), help="advantages within groups (grpo, default) or from a critic (ppo)"
+    )
+    train.add_argument(
+        "--starpo-s", action=argparse.BooleanOptionalAction, default=None, help="StarPO-S (default) or vanilla StarPO"
+    )
+    train.add_argument("--iterations", type=int, metavar="N", help="iterations of reinforcement")
+    train.add_argument(
+        "--backend",
+        choices=("local", "openrlhf"),
+        help="the trainer: this process (local, default), or OpenRLHF on Ray, vLLM and DeepSpeed, whose own flags may "
+        "follow after --",
+    )
+    train.add_argument("--recipe", metavar="NAME", help="a whole run by name, such as qwen2.5-0.5b-sokoban")
+    train.add_argument("--list-recipes", action="store_true", help="say which recipes there are, and stop")
+    train.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="print the settings, the command of OpenRLHF, the arithmetic and a scripted episode, and stop",
+    )
+    train.add_argument("--seed", type=int, metavar="N", help="seed of everything random (default 0)")
+    train.add_argument("--out", type=Path, metavar="DIR", help="new folder for the run (default runs/GAME-ALGO-seedN)")
+    train.add_argument(
+        "--resume", type=Path, metavar="DIR", help="go on with the run in this folder; takes no other setting"
+    )
+
+
+def _train(options: argparse.Namespace) -> int:
+    from ragen_agent.local.train import train
+    from ragen_agent.training.console import Display
+    from ragen_agent.training.run_folder import RunFolder
+
+    if options.list_recipes:
+        return _list_recipes()
+    if options.resume is not None:
+        own = ("run", "resume", "extra", "backend", "dry_run", "list_recipes")
+        others = {k: v for k, v in vars(options).items() if k not in own and v not in (None, [])}
+        if others:
+            raise ValueError(
+                f"--resume goes on with the run's own settings: leave out {', '.join('--' + k for k in others)}."
+            )
+        folder, config = RunFolder.reopen(options.resume)
+        if options.dry_run:
+            return _dry_run(options, config, folder)
+    else:
+        config = configure(options, _flags(options))
+        if options.dry_run:
+            return _dry_run(options, config, RunFolder(options.out or fresh_folder(config)))
+        _check(config)
+        folder = RunFolder.create(options.out or fresh_folder(config), config)
+    settings = _distributed(options, folder)
+    try:
+        if settings is None:
+            train(config, folder, Display())
+        else:
+            from ragen_agent.openrlhf.launch import train_distributed
+
+            train_distributed(config, settings, folder, Display(), options.extra)
+    except KeyboardInterrupt:
+        print(
+            f"\nragen-agent: stopped; everything so far is kept. Go on with: ragen-agent train --resume {folder.path}",
+            file=sys.stderr,
+        )
+        return 130
+    return 0
+
+
+def _distributed(options: argparse.Namespace, folder: RunFolder) -> OpenRLHF | None:
+    """The settings of the distributed trainer: a resumed run's own, or those asked for; None for the local one."""
+    if options.resume is None and options.backend != "openrlhf":
+        return None
+    from ragen_agent.config.openrlhf import OpenRLHF, read_settings
+
+    if options.resume is not None:
+        return read_settings(folder.path)
+    return with_settings(OpenRLHF(), distributed(options), "openrlhf.")
+
+
+def _dry_run(options: argparse.Namespace, config: Config, folder: RunFolder) -> int:
+    from rich.console import Console
+
+    from ragen_agent.cli.dry_run import dry_run
+    from ragen_agent.config.recipes import base_of, read
+
+    name = options.recipe or (base_of(options.config) if options.config is not None else "")
+    recipe = read(name) if name else None
+    settings = _distributed(options, folder)
+    dry_run(config, settings, folder.path, options.extra, Console(highlight=False), recipe)
+    return 0
+
+
+def _list_recipes() -> int:
+    from ragen_agent.config.recipes import names, read
+
+    for recipe in map(read, names()):
+        print(f"{recipe.name}\n    {recipe.title}; about {recipe.memory_gib:g} GiB of it; {recipe.seen}")
+    return 0
+
+
+def _flags(options: argparse.Namespace) -> Settings:
+    top = {key: getattr(options, key) for key in ("model", "seed", "device", "threads")}
+    training = {key: getattr(options, key) for key in ("algo", "starpo_s", "iterations")}
+    settings: Settings = {key: value for key, value in top.items() if value is not None}
+    settings["training"] = {key: value for key, value in training.items() if value is not None}
+    if options.model is not None:
+        settings["warm_start"] = {"epochs": 0}
+    return settings
+
+
+def _check(config: Config) -> None:
+    """Raises before a run's folder is made if there is no such game or knob, or if the model cannot be used."""
+    from ragen_agent.training.policy import Agent, make_env
+
+    make_env(config, config.evaluation.split).reset(seed=0)
+    Agent.build(config)
+
+
+def fresh_folder(config: Config) -> Path:
+    """The first folder for such a run that is not there yet."""
+    name = f"{config.game}-{config.training.algo}-seed{config.seed}"
+    candidates = [Path("runs") / (name if number == 1 else f"{name}-{number}") for number in range(1, 10_000)]
+    return next(path for path in candidates if not path.exists())

@@ -1,0 +1,91 @@
+"""Recipes: whole runs as data, for `ragen-agent train --recipe NAME`.
+
+A recipe is a file of settings, the same tree that `--config` takes ([openrlhf] for the distributed trainer), and
+beside it a table [recipe] about it:
+
+base          another recipe, over which this one is laid
+title, source, expect, seen, cluster    text: what it is, whose numbers these are, what curve to expect, whether it was
+              run, how the machines are joined
+gpus, gpu_gib, memory_gib    what it needs: GPUs, memory of each, and how much of that the fullest one is expected to
+              use (`ragen_agent.openrlhf.memory_estimate` does the arithmetic, and a test holds the two together)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+
+from ragen_agent.config import Settings, merged, read_toml
+
+__all__ = ["FOLDER", "ROOT", "Recipe", "base_of", "names", "read", "read_settings_file"]
+
+FOLDER = Path(__file__).parent
+ROOT = "recipe"
+"""The table of a file that is about the recipe and is no setting."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """See the module; `settings` are those of both trainers, those of the distributed one in the table `openrlhf`."""
+
+    name: str
+    title: str
+    source: str
+    gpus: int
+    gpu_gib: float
+    memory_gib: float
+    expect: str
+    seen: str
+    cluster: str = ""
+    settings: Settings = field(default_factory=dict)
+
+
+def names() -> list[str]:
+    """All recipes, by the alphabet."""
+    return sorted(path.stem for path in FOLDER.glob("*.toml"))
+
+
+def read(name: str) -> Recipe:
+    """The recipe of that name, laid over its base.
+
+    Raises:
+        ValueError: there is none, or its table [recipe] lacks something or holds something unknown.
+    """
+    if name not in names():
+        near = get_close_matches(name, names(), n=1)
+        hint = f" Did you mean {near[0]}?" if near else ""
+        raise ValueError(f"there is no recipe {name!r}: choose one of {', '.join(names())}.{hint}")
+    settings = read_settings_file(FOLDER / f"{name}.toml", keep=True)
+    about = settings.pop(ROOT)
+    texts = {key: "\n".join(text.splitlines()) for key, text in about.items() if isinstance(text, str)}
+    try:
+        return Recipe(name=name, settings=settings, **{**about, **texts})
+    except TypeError as error:
+        raise ValueError(f"the table [recipe] of {name}.toml does not fit: {error}.") from error
+
+
+def base_of(path: Path) -> str:
+    """The recipe that a file of settings names as its base, or the empty text."""
+    about = read_toml(path).get(ROOT, {})
+    return str(about.get("base", "")) if isinstance(about, dict) else ""
+
+
+def read_settings_file(path: Path, *, keep: bool = False) -> Settings:
+    """A file of settings laid over the recipe that it names as its base; `keep` leaves the table [recipe] in.
+
+    Raises:
+        ValueError: see `read_toml`; or a base that does not exist.
+    """
+    settings = read_toml(path)
+    about = settings.get(ROOT, {})
+    if not isinstance(about, dict):
+        raise ValueError(f"{path}: recipe is {about!r}; it must be a table: [recipe] with base = NAME.")
+    base = about.pop("base", None)
+    if base is not None:
+        if base not in names():
+            raise ValueError(f"{path}: its base {base!r} is no recipe; choose one of {', '.join(names())}.")
+        settings = merged(read_settings_file(FOLDER / f"{base}.toml", keep=True), settings)
+    if not keep:
+        settings.pop(ROOT, None)
+    return settings

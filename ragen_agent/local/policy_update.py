@@ -1,0 +1,232 @@
+"""The update of StarPO: step the policy on the kept episodes (RAGEN, arXiv 2504.20073, section 3)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from ragen_agent import algo
+from ragen_agent.config import Training
+from ragen_agent.local.critic import Critic
+from ragen_agent.token_mdp import Trajectory
+from ragen_agent.training.batches import Batch, sampled_logits
+from ragen_agent.training.diagnostics.reasoning import reply_parts
+
+if TYPE_CHECKING:
+    from peft import PeftModel
+
+__all__ = ["Policy", "Targets", "cut", "policy_terms", "targets_of", "update"]
+
+Targets = dict[str, Tensor]
+"""What a step reads beside its batch, each (rows, width): `advantages`, `mask` (M_loss); with a critic `returns`,
+`values` and `critic_mask` (M_loss and M_adv); with a KL term in the loss `reference`, the log-probs of the start."""
+
+
+@dataclass
+class Policy:
+    """What an update changes.
+
+    `critic` (PPO) and `start`, the frozen model of the KL term, may be None. `piece`: text of a token id, which only
+    selective masks need. `longest`: the most tokens that an episode may have, for the aggregation "constant".
+    `adapter`: with LoRA, peft's handle of the adapter in `model`; `start` is then `model` with its adapter off.
+    """
+
+    model: PreTrainedModel
+    optimiser: torch.optim.Optimizer
+    bias: Tensor
+    critic: Critic | None = None
+    critic_optimiser: torch.optim.Optimizer | None = None
+    start: PreTrainedModel | None = None
+    piece: Callable[[int], str] | None = None
+    longest: int = 1024
+    adapter: PeftModel | None = None
+
+
+def update(
+    policy: Policy,
+    trajectories: Sequence[Trajectory],
+    advantages: Tensor,
+    settings: Training,
+    seed: int,
+    weights: Tensor | None = None,
+    seen: Callable[[Targets], None] | None = None,
+) -> dict[str, float]:
+    """Gradient steps on the kept trajectories.
+
+    Args:
+        policy: changed in place.
+        trajectories: rows to learn from, none of them failed.
+        advantages: float (rows,), of whole trajectories; PPO estimates its own and does not read them.
+        settings: `Training`.
+        seed: of the minibatches.
+        weights: float (rows,), with which PPO multiplies its advantages; None for none.
+        seen: is told the targets before the first step.
+
+    Returns:
+        Means over the steps: entropy (nats a token), grad_norm (before clipping), clip_fraction, approx_kl, with a
+        critic value_loss, and with a KL term kl; train_tokens, all tokens that went forward and backward; and, only
+        where there were any, skipped_steps, those not taken because the gradient was not finite or the mask left no
+        token (they are in none of the means).
+    """
+    batch = Batch.of(trajectories, policy.bias.device)
+    targets = targets_of(policy, batch, trajectories, advantages, settings, weights)
+    if seen is not None:
+        seen(targets)
+    generator = torch.Generator().manual_seed(seed)
+    sums: dict[str, float] = {}
+    steps = tokens = skipped = 0
+    for _ in range(settings.updates):
+        for chosen in torch.randperm(len(trajectories), generator=generator).split(settings.minibatch):
+            part = batch.rows(chosen)
+            measured = _step(policy, part, cut(targets, chosen, part), settings)
+            tokens += part.tokens * (1 if policy.critic is None else 2)
+            if not measured or not all(map(math.isfinite, measured.values())):
+                skipped += 1
+                continue
+            sums = {name: sums.get(name, 0.0) + value for name, value in measured.items()}
+            steps += 1
+    counts = {"train_tokens": tokens} | ({"skipped_steps": skipped} if skipped else {})
+    return {name: value / steps for name, value in sums.items()} | counts
+
+
+def targets_of(
+    policy: Policy,
+    batch: Batch,
+    trajectories: Sequence[Trajectory],
+    advantages: Tensor,
+    settings: Training,
+    weights: Tensor | None = None,
+) -> Targets:
+    """See `Targets`.
+
+    A KL penalty in the reward enters as a cost of each token, `kl` times the estimate: with PPO as part of the
+    reward, with any other rule as part of the token's advantage. (The gradient of k1 taken as a loss is zero in
+    expectation.)
+    """
+    targets = {"mask": _mask(policy, batch, trajectories, settings.loss_tokens)}
+    cost = torch.zeros_like(batch.log_probs)
+    with torch.no_grad():
+        if policy.start is not None:
+            reference = torch.zeros_like(batch.log_probs)
+            with nullcontext() if policy.adapter is None else policy.adapter.disable_adapter():
+                for rows in torch.arange(len(trajectories)).split(settings.minibatch):
+                    part = batch.rows(rows)
+                    reference[rows, : part.ids.shape[1]] = sampled_logits(
+                        policy.start, part, policy.bias, settings.temperature
+                    )[1]
+            if settings.kl_place == "loss":
+                targets["reference"] = reference
+            else:
+                penalty = algo.kl_penalty(batch.log_probs, reference, settings.kl_estimate)
+                cost = torch.where(batch.sampled, settings.kl * penalty, cost)
+        if policy.critic is None:
+            return targets | {"advantages": algo.broadcast_to_tokens(advantages.to(cost.device), batch.sampled) - cost}
+        return targets | _estimated(policy, policy.critic, batch, trajectories, cost, settings, weights)
+
+
+def cut(targets: Targets, rows: Tensor, part: Batch) -> Targets:
+    """The targets of some rows, as wide as their batch."""
+    return {name: target[rows, : part.ids.shape[1]] for name, target in targets.items()}
+
+
+def policy_terms(
+    policy: Policy, batch: Batch, targets: Targets, settings: Training
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """The terms of the policy's loss: `policy`, `entropy` (minus the bonus), and with a KL term `kl`.
+
+    Returns:
+        the terms, with gradient, whose sum is the loss; and figures to report, see `update`.
+    """
+    logits, log_probs = sampled_logits(policy.model, batch, policy.bias, settings.temperature)
+    mask, how, length = targets["mask"], settings.aggregation, policy.longest
+    loss, stats = algo.policy_loss(
+        log_probs,
+        batch.log_probs,
+        targets["advantages"],
+        mask,
+        settings.clip_low,
+        settings.upper_clip,
+        dual_clip=settings.dual_clip or None,
+        how=how,
+        length=length,
+    )
+    entropy = algo.entropy_of(logits).mean()
+    terms = {"policy": loss, "entropy": -settings.entropy_bonus * entropy}
+    figures = {"entropy": entropy, "clip_fraction": stats.clip_fraction, "approx_kl": stats.approx_kl}
+    if "reference" in targets:
+        figures["kl"] = algo.kl_loss(log_probs, targets["reference"], mask, settings.kl_estimate, how, length=length)
+        terms["kl"] = settings.kl * figures["kl"]
+    return terms, figures
+
+
+def _estimated(
+    policy: Policy,
+    critic: Critic,
+    batch: Batch,
+    trajectories: Sequence[Trajectory],
+    cost: Tensor,
+    settings: Training,
+    weights: Tensor | None,
+) -> Targets:
+    """Advantages, returns and values by the critic, over the tokens of M_adv."""
+    ends = [list(t.turn_ends) for t in trajectories]
+    earned = [list(t.turn_rewards) for t in trajectories]
+    mask = _mask(policy, batch, trajectories, settings.advantage_tokens)
+    if settings.advantage_tokens != "all":
+        ends, earned = algo.narrowed_turns(ends, earned, mask)
+    rewards = algo.rewards_at(ends, earned, cost) - torch.where(mask, cost, 0.0)
+    values = torch.where(mask, critic(batch), 0.0)
+    lam = settings.gae_lambda
+    if settings.credit == "trajectory":
+        estimated, returns = algo.gae(rewards, values, mask, settings.gamma, lam)
+    elif settings.credit == "turn":
+        estimated, returns = algo.turn_wise_gae(rewards, values, mask, ends, settings.gamma_turn, lam)
+    else:
+        estimated, returns = algo.bi_level_gae(rewards, values, mask, ends, settings.gamma_turn, settings.gamma, lam)
+    advantages = algo.whiten(estimated, mask)
+    if weights is not None:
+        advantages = advantages * weights.to(advantages.device)[:, None]
+    # The critic learns only where the recursion ran: elsewhere there is no return.
+    critic_mask = mask & _mask(policy, batch, trajectories, settings.loss_tokens)
+    return {"advantages": advantages, "returns": returns, "values": values, "critic_mask": critic_mask}
+
+
+def _mask(policy: Policy, batch: Batch, trajectories: Sequence[Trajectory], tokens: str) -> Tensor:
+    """The sampled tokens, or those of one part of the replies (VAGEN, selective masks)."""
+    if tokens == "all":
+        return batch.sampled
+    assert policy.piece is not None, "a selective mask needs the text of the tokens"
+    spans = [reply_parts(trajectory, policy.piece, tokens) for trajectory in trajectories]
+    return algo.part_mask(spans, batch.sampled)
+
+
+def _step(policy: Policy, batch: Batch, targets: Targets, settings: Training) -> dict[str, float]:
+    """One step of the policy and its critic; what it measured, nothing where the mask left no token."""
+    if not all(bool(targets[name].any()) for name in ("mask", "critic_mask") if name in targets):
+        return {}
+    terms, measured = policy_terms(policy, batch, targets, settings)
+    measured["grad_norm"] = _descend(policy.optimiser, torch.stack(list(terms.values())).sum(), policy.model, settings)
+    if policy.critic is not None and policy.critic_optimiser is not None:
+        critic_loss = algo.value_loss(
+            policy.critic(batch), targets["values"], targets["returns"], targets["critic_mask"]
+        )
+        critic_norm = _descend(policy.critic_optimiser, critic_loss, policy.critic, settings)
+        measured["value_loss"] = critic_loss if bool(critic_norm.isfinite()) else critic_norm
+    return {name: float(value.detach()) for name, value in measured.items()}
+
+
+def _descend(optimiser: torch.optim.Optimizer, loss: Tensor, module: torch.nn.Module, settings: Training) -> Tensor:
+    """The norm of the gradient before clipping; no step is taken where it is not finite, or the weights were lost."""
+    optimiser.zero_grad(set_to_none=True)
+    loss.backward()
+    norm = torch.nn.utils.clip_grad_norm_(module.parameters(), settings.max_grad_norm)
+    if bool(norm.isfinite()):
+        optimiser.step()
+    return norm

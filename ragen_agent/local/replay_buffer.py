@@ -1,0 +1,77 @@
+"""The kept episodes of the last iterations, from which an update may learn again (Online-k with a replay buffer).
+
+RAGEN (arXiv 2504.20073, section on rollout freshness) compares one update for each batch of rollouts with several.
+`Training.updates` passes over one batch several times; `Training.replay` mixes earlier batches in. A replayed token
+keeps the log-prob with which it was sampled, so the policy loss weighs it by the ratio of the policy now to the
+policy then, within the clip.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ragen_agent.token_mdp import Trajectory
+from ragen_agent.training.group_advantages import Scored
+
+__all__ = ["Kept", "Replay"]
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Episodes to learn from, with the `advantages` and group `weights` that they had when they were played (rows,)."""
+
+    trajectories: list[Trajectory]
+    advantages: Tensor
+    weights: Tensor
+
+    @classmethod
+    def none(cls) -> Kept:
+        """No episode."""
+        return cls([], torch.zeros(0), torch.zeros(0))
+
+    @classmethod
+    def of(cls, trajectories: Sequence[Trajectory], scored: Scored) -> Kept:
+        """The kept ones of an iteration."""
+        rows = scored.kept.flatten().nonzero().flatten()
+        weights = scored.weights[:, None].expand(scored.kept.shape).flatten()
+        return cls([trajectories[row] for row in rows.tolist()], scored.advantages.flatten()[rows], weights[rows])
+
+
+class Replay:
+    """The kept episodes of the last `iterations` iterations, those without any included."""
+
+    def __init__(self, iterations: int) -> None:
+        self._past: deque[Kept] = deque(maxlen=iterations)
+
+    def joined(self, now: Kept) -> Kept:
+        """This iteration's episodes, first, and those remembered; afterwards this iteration's are remembered too."""
+        parts = [now, *self._past]
+        self._past.append(now)
+        return Kept(
+            [trajectory for part in parts for trajectory in part.trajectories],
+            torch.cat([part.advantages for part in parts]),
+            torch.cat([part.weights for part in parts]),
+        )
+
+    def state(self) -> list[dict[str, Any]]:
+        """What `restore` needs, as lists and tensors."""
+        return [
+            {
+                "trajectories": [replace(t, messages=()).to_dict() for t in part.trajectories],
+                "advantages": part.advantages,
+                "weights": part.weights,
+            }
+            for part in self._past
+        ]
+
+    def restore(self, state: Sequence[Mapping[str, Any]]) -> None:
+        """Remembers what `state` said."""
+        for part in state:
+            trajectories = [Trajectory.from_dict(record) for record in part["trajectories"]]
+            self._past.append(Kept(trajectories, part["advantages"], part["weights"]))

@@ -1,0 +1,153 @@
+"""The prompt dataset of a run: a list of level seeds.
+
+OpenRLHF draws prompts from a dataset and samples each of them several times. All samples of a prompt get the same
+label, so the label says which level to play and a group shares its level by construction. The text of a row is only
+its name: the prompt's tokens are made from the level where it is played.
+
+Iteration i of a run plays rows i * groups to (i + 1) * groups - 1, every row once, so the position in the list after a
+resume follows from the number of the iteration. Seeds are drawn as the local trainer draws them: both meet the same
+levels with the same `seed`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ragen_agent.config import Config, with_settings
+from ragen_agent.training.evaluation import fixed_instances
+from ragen_agent.training.policy import derive, make_env
+from ragen_agent.training.rollout_worker import LEVELS
+from ragen_agent.training.run_folder import write_whole
+from ragen_agent.training.task_mixture import draw_games, games_at
+from ragen_gym.envs.turn import TurnEnv
+
+__all__ = ["Row", "adopt_rows", "check_rows", "env_of", "evaluation_rows", "read_rows", "train_rows", "write_rows"]
+
+NOISE, REQUEST = 21, 22  # the second number of `derive`: what a random choice is for
+
+
+@dataclass(frozen=True)
+class Row:
+    """One prompt: a level of a game. `iteration` is -1 for evaluation, whose rows bring their `noise_seed` along."""
+
+    iteration: int
+    prompt: int
+    game: str
+    knobs: dict[str, Any]
+    turns: dict[str, Any]
+    seed: int
+    split: str
+    noise_seed: int | None = None
+
+    @property
+    def label(self) -> str:
+        """The row as JSON; `Row.of` gives it back."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def of(cls, label: str) -> Row:
+        """The row of a label; raises a ValueError if it is none."""
+        try:
+            return cls(**json.loads(label))
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"the label {label!r} is not a row of a seed list: {error}.") from error
+
+    def noise(self, seed: int, member: int, shared: bool = False) -> int:
+        """The noise seed of one member of the group, for the run's `seed`; `shared` is `Training.shared_noise`."""
+        if self.noise_seed is not None:
+            return self.noise_seed
+        if shared:
+            return self.seed
+        return derive(seed, NOISE, self.iteration, self.prompt, member)
+
+    def request(self, seed: int, member: int, turn: int) -> int:
+        """The seed with which one reply is sampled; evaluation is sampled alike for every run."""
+        if self.iteration < 0:
+            return derive(0, REQUEST, 0, self.prompt, member, turn)
+        return derive(seed, REQUEST, 1 + self.iteration, self.prompt, member, turn)
+
+
+def train_rows(config: Config) -> Iterator[Row]:
+    """The rows of a run: `iterations` times `groups`, fresh levels of the training split in every iteration."""
+    groups = config.training.groups
+    for iteration in range(config.training.iterations):
+        levels = np.random.default_rng(derive(config.seed, LEVELS, iteration)).integers(2**62, size=groups)
+        shares = games_at(config, iteration)
+        chosen = draw_games(shares, config.seed, iteration, groups)
+        for prompt, (seed, index) in enumerate(zip(levels, chosen, strict=True)):
+            game = shares[int(index)].config
+            yield Row(iteration, prompt, game.game, dict(game.knobs), asdict(game.turns), int(seed), "train")
+
+
+def evaluation_rows(config: Config) -> list[Row]:
+    """The fixed levels that every run is measured on, those of the local trainer."""
+    split = config.evaluation.split
+    instances = fixed_instances(make_env(config, split), config.evaluation.levels)
+    told = config.game, dict(config.knobs), asdict(config.turns)
+    return [Row(-1, number, *told, i.seed, split, i.noise_seed) for number, i in enumerate(instances)]
+
+
+def env_of(row: Row, config: Config) -> TurnEnv:
+    """The environment in which a row is played; raises a ValueError for an unknown game or knob."""
+    turns = with_settings(config.turns, row.turns, "games.turns.")
+    return make_env(replace(config, game=row.game, knobs=dict(row.knobs), turns=turns), row.split)
+
+
+def write_rows(path: Path, rows: Iterable[Row]) -> int:
+    """Writes the dataset as lines of {prompt, label}; returns how many."""
+    lines = [
+        json.dumps({"prompt": f"{row.game}, level seed {row.seed}", "label": row.label}, ensure_ascii=False) + "\n"
+        for row in rows
+    ]
+    write_whole(path, "".join(lines))
+    return len(lines)
+
+
+def read_rows(path: Path) -> list[Row]:
+    """The rows of a dataset; raises a ValueError if a line is none, or if it cannot be read."""
+    rows = []
+    try:
+        for line in path.read_text(encoding="utf-8").splitlines():
+            rows.append(Row.of(json.loads(line)["label"]))
+    except (OSError, KeyError, TypeError, json.JSONDecodeError) as error:
+        raise ValueError(f"{path} is no seed list ({error!r}); make one with: ragen-agent data --out {path}") from error
+    return rows
+
+
+def adopt_rows(path: Path, config: Config) -> list[Row]:
+    """The rows of a file that somebody gave a run, as many as it plays.
+
+    Raises:
+        ValueError: too few rows, rows that are not in the run's order of iterations and prompts, a split that is not
+            for training, or an environment that cannot be made.
+    """
+    rows, groups = read_rows(path), config.training.groups
+    needed = config.training.iterations * groups
+    if len(rows) < needed:
+        raise ValueError(
+            f"{path} has {len(rows)} rows; {config.training.iterations} iterations of {groups} groups need {needed}."
+        )
+    rows = rows[:needed]
+    for number, row in enumerate(rows):
+        if (row.iteration, row.prompt) != divmod(number, groups):
+            raise ValueError(
+                f"{path}, line {number + 1}, is prompt {row.prompt} of iteration {row.iteration}; with training.groups="
+                f"{groups} it must be prompt {number % groups} of iteration {number // groups}: write it anew."
+            )
+        if row.split != "train":
+            raise ValueError(f"{path}, line {number + 1}, is of the split {row.split!r}; training draws from 'train'.")
+    check_rows(rows, config)
+    return rows
+
+
+def check_rows(rows: Sequence[Row], config: Config) -> None:
+    """Raises a ValueError if the environment of a row cannot be made; each kind is made once."""
+    kinds = {json.dumps([row.game, row.knobs, row.turns, row.split]): row for row in rows}
+    for row in kinds.values():
+        env_of(row, config).reset(seed=row.seed)

@@ -1,0 +1,145 @@
+"""Measurements that cost passes of the model: gradients taken apart, and what the reasoning knows of its prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from ragen_agent import algo
+from ragen_agent.config import Diagnostics, Training
+from ragen_agent.local.policy_update import Policy, policy_terms, targets_of
+from ragen_agent.token_mdp import Trajectory
+from ragen_agent.training.batches import Batch, sampled_logits
+from ragen_agent.training.diagnostics.information import information
+from ragen_agent.training.diagnostics.reasoning import reasoning_spans
+from ragen_agent.training.group_advantages import Scored
+
+__all__ = ["QUANTILES", "gradient_figures", "information_figures", "rollout_entropy"]
+
+QUANTILES = 4
+
+
+def gradient_figures(
+    policy: Policy, played: Sequence[Trajectory], scored: Scored, settings: Training
+) -> dict[str, float]:
+    """Gradient norms of the parts of the loss, before an update; the weights and their gradients stay as they are.
+
+    On up to one minibatch of kept episodes: `grad_policy`, `grad_entropy` and, with a KL term in the loss, `grad_kl`.
+    On up to one minibatch of each quarter of the groups by spread, kept or not: `grad_spread_1` (the smallest
+    spreads) to `grad_spread_4`, of the policy's part alone; a quarter without an episode is left out. RAGEN-2 (arXiv
+    2604.06268) reads from the latter that groups without spread give the regularisers their weight.
+    """
+    figures: dict[str, float] = {}
+    kept = scored.kept.flatten().nonzero().flatten()[: settings.minibatch]
+    for name, norm in _norms(policy, played, scored, kept, settings).items():
+        figures[f"grad_{name}"] = norm
+    counted = torch.tensor([t.failure is None for t in played]).view(scored.kept.shape)
+    order = torch.sort(scored.spread, stable=True).indices
+    for quarter, groups in enumerate(order.tensor_split(QUANTILES), start=1):
+        chosen = torch.zeros_like(counted)
+        chosen[groups] = counted[groups]
+        rows = chosen.flatten().nonzero().flatten()[: settings.minibatch]
+        norms = _norms(policy, played, scored, rows, settings)
+        if norms:
+            figures[f"grad_spread_{quarter}"] = norms["policy"]
+    return figures
+
+
+def _norms(
+    policy: Policy, played: Sequence[Trajectory], scored: Scored, rows: Tensor, settings: Training
+) -> dict[str, float]:
+    if not len(rows):
+        return {}
+    chosen = [played[row] for row in rows.tolist()]
+    batch = Batch.of(chosen, policy.bias.device)
+    weights = scored.weights[rows // scored.kept.shape[1]]
+    targets = targets_of(policy, batch, chosen, scored.advantages.flatten()[rows], settings, weights)
+    if not bool(targets["mask"].any()):
+        return {}
+    terms, _ = policy_terms(policy, batch, targets, settings)
+    parameters = [parameter for parameter in policy.model.parameters() if parameter.requires_grad]
+    norms = {}
+    for name, term in terms.items():
+        parts = torch.autograd.grad(term, parameters, retain_graph=True, allow_unused=True)
+        norms[name] = float(torch.stack([part.norm() for part in parts if part is not None]).norm())
+    return norms
+
+
+def information_figures(
+    policy: Policy, played: Sequence[Trajectory], training: Training, settings: Diagnostics
+) -> dict[str, float]:
+    """RAGEN-2's measures on the first turns of an iteration; empty where too few prompts or no reasoning is there.
+
+    Up to `information_prompts` levels with distinct prompts and `information_samples` episodes of each.
+
+    Returns:
+        mutual_information, conditional_entropy, retrieval_accuracy and retrieval_chance, see
+        `ragen_agent.training.diagnostics.information`.
+    """
+    assert policy.piece is not None, "reasoning is found in the text of the tokens"
+    found: dict[tuple[int, ...], list[tuple[list[int], list[int]]]] = {}
+    for trajectory in played:
+        if trajectory.failure is not None:
+            continue
+        first = int(trajectory.sampled.argmax())
+        start, end = reasoning_spans(trajectory, policy.piece)[0]
+        ids = trajectory.ids.tolist()
+        found.setdefault(tuple(ids[:first]), []).append((ids[first:start], ids[start:end]))
+    enough = [key for key, samples in found.items() if len(samples) >= settings.information_samples]
+    prompts = enough[: settings.information_prompts]
+    samples = [found[prompt][: settings.information_samples] for prompt in prompts]
+    lengths = torch.tensor([[len(reasoning) for _, reasoning in row] for row in samples])
+    if len(prompts) < 2 or not bool((lengths > 0).any()):
+        return {}
+    rows = [(list(prompt) + opening, said) for row in samples for opening, said in row for prompt in prompts]
+    scores = _scores(policy, rows, training).view(len(prompts), -1, len(prompts))
+    measured = information(scores, lengths)
+    return {
+        "mutual_information": measured.mutual_information,
+        "conditional_entropy": measured.conditional_entropy,
+        "retrieval_accuracy": measured.retrieval_accuracy,
+        "retrieval_chance": measured.chance,
+    }
+
+
+@torch.no_grad()
+def _scores(policy: Policy, rows: Sequence[tuple[list[int], list[int]]], settings: Training) -> Tensor:
+    """The log-prob of each row's second part after its first, float64 (rows,), by teacher forcing."""
+    scores = torch.zeros(len(rows), dtype=torch.float64)
+    wanted = [index for index, (_, said) in enumerate(rows) if said]
+    for part in torch.tensor(wanted).split(settings.minibatch):
+        batch = _batch([rows[index] for index in part.tolist()], policy.bias.device)
+        log_probs = sampled_logits(policy.model, batch, policy.bias, settings.temperature)[1]
+        scores[part] = log_probs.sum(dim=1, dtype=torch.float64).cpu()
+    return scores
+
+
+def _batch(rows: Sequence[tuple[list[int], list[int]]], device: torch.device) -> Batch:
+    """Pairs of ids padded on the right, the second of each marked as sampled."""
+    whole = [torch.tensor([*before, *said]) for before, said in rows]
+    marks = [torch.tensor([False] * len(before) + [True] * len(said)) for before, said in rows]
+    attention = [torch.ones(len(ids), dtype=torch.long) for ids in whole]
+    ids, sampled, attended = (pad_sequence(part, batch_first=True).to(device) for part in (whole, marks, attention))
+    return Batch(ids, sampled, attended, torch.zeros(ids.shape, device=device))
+
+
+def rollout_entropy(policy: Policy, played: Sequence[Trajectory], settings: Training) -> dict[str, float]:
+    """The mean entropy of the distributions that the tokens were drawn from, nats a token, two ways.
+
+    `entropy_forced`: by teacher forcing, exact, a forward pass over the iteration. `entropy_sampled`: minus the mean
+    log-prob of the sampled tokens, which costs nothing and has the same mean. Their difference is noise, or a
+    trainer that does not see what the sampler saw.
+    """
+    whole = [t for t in played if t.failure is None and t.sampled.any()]
+    total, surprise, count = 0.0, 0.0, 0
+    with torch.no_grad():
+        for start in range(0, len(whole), settings.minibatch):
+            batch = Batch.of(whole[start : start + settings.minibatch], policy.bias.device)
+            logits, _ = sampled_logits(policy.model, batch, policy.bias, settings.temperature)
+            total += float(algo.entropy_of(logits).sum())
+            surprise -= float(batch.log_probs.sum())
+            count += len(logits)
+    return {"entropy_forced": total / count, "entropy_sampled": surprise / count} if count else {}

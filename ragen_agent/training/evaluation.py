@@ -1,0 +1,151 @@
+"""Success on fixed levels, with 95 % intervals: of a model, of random play, of optimal play, of a demonstrator.
+
+All play the same levels under the same budgets of turns and actions, one episode a level.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+from scipy.stats import binomtest
+
+from ragen_agent.rollout import Instance
+from ragen_agent.token_mdp import Trajectory
+from ragen_agent.training.demo_thoughts import thinking
+from ragen_agent.training.policy import Agent, derive, make_env
+from ragen_gym.envs.turn import TurnEnv
+
+__all__ = [
+    "Rate",
+    "baselines",
+    "fixed_instances",
+    "measure",
+    "optimal_rate",
+    "play_fixed",
+    "random_reply",
+    "rate_of",
+    "rate_of_played",
+    "scripted_rate",
+    "without_failed",
+]
+
+MEASURING, BASELINES = 1000, 1001  # what a random choice is for; the numbers are those of no phase of a run
+MAX_TRIES = 20  # resets for each level wanted
+
+
+@dataclass(frozen=True)
+class Rate:
+    """A share of successes and its 95 % Wilson interval; `n` episodes, and how many beside them failed to be played."""
+
+    rate: float
+    low: float
+    high: float
+    n: int
+    failed: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON; `failed` only where there are any."""
+        return {name: value for name, value in asdict(self).items() if name != "failed" or value}
+
+    def __str__(self) -> str:
+        return f"{100 * self.rate:.1f} % [{100 * self.low:.1f}, {100 * self.high:.1f}]"
+
+
+def rate_of(successes: float, n: int) -> Rate:
+    """The rate of `successes` among `n`; expected successes may be a fraction and are rounded for the interval."""
+    interval = binomtest(min(n, round(successes)), n).proportion_ci(method="wilson")
+    return Rate(successes / n, float(interval.low), float(interval.high), n)
+
+
+def rate_of_played(played: Sequence[Trajectory]) -> Rate:
+    """The rate over the episodes that did not fail; raises a ValueError if all failed."""
+    whole = without_failed(played)
+    return replace(rate_of(sum(t.success for t in whole), len(whole)), failed=len(played) - len(whole))
+
+
+def without_failed(played: Sequence[Trajectory]) -> list[Trajectory]:
+    """The episodes that say something about the player; raises a ValueError if all failed."""
+    whole = [t for t in played if t.failure is None]
+    if not whole:
+        raise ValueError(
+            f"all {len(played)} episodes failed, so nothing was measured. The first failed by: {played[0].failure}"
+        )
+    return whole
+
+
+def fixed_instances(env: TurnEnv, count: int) -> list[Instance]:
+    """The first `count` distinct levels by seed 0, 1, 2, ...: the same for every run and every player.
+
+    A game with fewer levels in the split, as the bandits have, meets them again with other noise.
+    """
+    distinct: dict[str, int] = {}
+    for seed in range(MAX_TRIES * count):
+        _, info = env.reset(seed=seed)
+        distinct.setdefault(info["level_id"], seed)
+        if len(distinct) == count:
+            break
+    seeds = list(distinct.values())
+    return [Instance(seeds[i % len(seeds)], i) for i in range(count)]
+
+
+def scripted_rate(
+    env: TurnEnv, instances: list[Instance], reply: Callable[[TurnEnv, np.random.Generator], str], seed: int
+) -> Rate:
+    """The rate of a player that is a function of the environment."""
+    rng = np.random.default_rng(seed)
+    successes = 0
+    for instance in instances:
+        _, info = env.reset(seed=instance.seed, options={"noise_seed": instance.noise_seed})
+        over = False
+        while not over:
+            _, _, terminated, truncated, info = env.step(reply(env, rng))
+            over = terminated or truncated
+        successes += bool(info["success"])
+    return rate_of(successes, len(instances))
+
+
+def random_reply(env: TurnEnv, rng: np.random.Generator) -> str:
+    """As many actions as an answer may hold, each uniform among the names that the game knows."""
+    names = env.action_names
+    actions = [int(action) for action in rng.integers(len(names), size=env.max_actions_per_turn)]
+    answer = " || ".join(names[action] for action in actions)
+    return f"{thinking(env, 'none', actions)}<answer>{answer}</answer>"
+
+
+def optimal_rate(env: TurnEnv, instances: list[Instance]) -> Rate:
+    """The oracle's exact chance of success within the budget of actions, averaged over the levels.
+
+    Where the dynamics are random this is a bound: the oracle looks after every action, a player only after every
+    answer.
+    """
+    chances = []
+    for instance in instances:
+        env.reset(seed=instance.seed, options={"noise_seed": instance.noise_seed})
+        chances.append(env.solution().success(*env.env.state, env.actions_left))
+    return rate_of(float(sum(chances)), len(chances))
+
+
+def baselines(env: TurnEnv, instances: list[Instance]) -> dict[str, Rate]:
+    """Random and optimal play; the same numbers for every run and model."""
+    return {
+        "random": scripted_rate(env, instances, random_reply, derive(0, BASELINES)),
+        "optimal": optimal_rate(env, instances),
+    }
+
+
+def play_fixed(agent: Agent, instances: list[Instance]) -> list[Trajectory]:
+    """The agent's episodes on the fixed levels, at the temperature of evaluation; sampled alike for every run."""
+    settings = agent.config.evaluation
+    processes = agent.processes(settings.split, min(settings.batch, len(instances)))
+    return agent.play(processes, instances, settings.temperature, derive(0, MEASURING))
+
+
+def measure(agent: Agent) -> dict[str, Rate]:
+    """The rates of `ragen-agent eval`: model, random, optimal."""
+    env = make_env(agent.config, agent.config.evaluation.split)
+    instances = fixed_instances(env, agent.config.evaluation.levels)
+    played = play_fixed(agent, instances)
+    return {"model": rate_of_played(played), **baselines(env, instances)}

@@ -1,0 +1,162 @@
+"""A model that can play: weights, tokenizer, chat format and engine, held together."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from ragen_agent.chat import ChatFormat
+from ragen_agent.config import Config, Turns
+from ragen_agent.config.game_defaults import pretrained
+from ragen_agent.engines.torch_engine import TorchEngine
+from ragen_agent.rollout import Instance, play
+from ragen_agent.token_mdp import TokenMDP, Trajectory
+from ragen_agent.training.lora import check_targets
+from ragen_agent.training.small_model import build_model, load_checkpoint, move
+from ragen_agent.training.tokenizer import build_tokenizer, check_known, game_texts
+from ragen_gym.envs.turn import TurnEnv, make_turn
+from ragen_gym.games.registry import find
+
+__all__ = ["Agent", "derive", "make_env", "place"]
+
+
+def derive(seed: int, *path: int) -> int:
+    """A 63-bit seed for a path of numbers, such as (phase, iteration).
+
+    Independent for paths that differ, up to zeros at the end: (5, 3) and (5, 3, 0) give the same seed, so a phase
+    must keep to one length of path.
+    """
+    return int(np.random.SeedSequence([seed, *path]).generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+def make_env(config: Config, split: str | None) -> TurnEnv:
+    """The run's turn environment on one split. Its messages state the limit of tokens to a pretrained model only.
+
+    Raises:
+        ValueError: an unknown game or knob, or a value out of range.
+    """
+    turns = config.turns
+    for knob in config.knobs:
+        if knob in Turns.__dataclass_fields__:
+            raise ValueError(f"{knob} is no knob of the game; give --set turns.{knob}=...")
+        if knob == "split":
+            raise ValueError("split is no knob of the game; give --set evaluation.split=...")
+    if split is not None and config.knobs.get("names") is not None and find(config.game).name.startswith("Bandit"):
+        raise ValueError(
+            "the knob names chooses the arms itself, so it has no splits to train and to measure on; leave it out."
+        )
+    return make_turn(
+        config.game,
+        max_turns=turns.max_turns,
+        max_actions_per_turn=turns.max_actions_per_turn,
+        max_actions=turns.max_actions,
+        format_penalty=turns.format_penalty,
+        think=turns.think,
+        grounding=turns.grounding,
+        world_modelling=turns.world_modelling,
+        state_reward=turns.state_reward,
+        max_tokens_per_turn=turns.max_tokens_per_turn if pretrained(config.model) else None,
+        split=split,
+        **config.knobs,
+    )
+
+
+def place(config: Config) -> tuple[str, torch.dtype]:
+    """The device and the dtype of the weights that play; see `Config`.
+
+    Raises:
+        ValueError: a device that torch does not have.
+    """
+    large = pretrained(config.model)
+    device = config.device
+    if device == "auto":
+        device = "cuda" if large and torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(f"device {device!r} cannot be used: {error}; try --device cpu.") from error
+    half = config.dtype == "bfloat16" or (config.dtype == "auto" and large and device.startswith("cuda"))
+    return device, torch.bfloat16 if half else torch.float32
+
+
+@cache
+def _settle() -> None:
+    """Takes what the libraries have made so far, which stays for good, out of the garbage collector's sight.
+
+    Looking through it takes a quarter of a second each time, in the middle of a rollout.
+    """
+    gc.collect()
+    gc.freeze()
+
+
+@dataclass
+class Agent:
+    """See the module; `engine` reads the model's weights as they are."""
+
+    config: Config
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    chat: ChatFormat
+    engine: TorchEngine
+
+    @classmethod
+    def build(cls, config: Config, folder: Path | None = None) -> Agent:
+        """The agent of a Hugging Face folder, or the small model from scratch where none is given.
+
+        Raises:
+            ValueError: see `load_checkpoint`, `ChatFormat.from_tokenizer`, `place` and `check_targets`.
+            ImportError: the settings ask for LoRA, and peft is not installed.
+        """
+        torch.set_num_threads(config.threads)
+        _settle()
+        device, dtype = place(config)
+        if folder is None and config.model:
+            folder = Path(config.model)
+        from ragen_agent.training.task_mixture import all_settings  # which imports `derive` from here
+
+        if folder is not None:
+            model, tokenizer = load_checkpoint(folder, device, dtype)
+        else:
+            games = all_settings(config)
+            texts = [game_texts(make_env(game, None), game.demonstrations.thought) for game in games]
+            tokenizer = build_tokenizer(texts)
+            model = move(build_model(config.small_model, tokenizer, derive(config.seed, 0)), device, dtype)
+        check_targets(model, config.lora)
+        turns = config.turns
+        chat = ChatFormat.from_tokenizer(
+            tokenizer, keep_thinking=turns.keep_thinking, template_options=turns.template_options
+        )
+        return cls(config, model, tokenizer, chat, TorchEngine(model, chat.stop_ids, len(tokenizer)))
+
+    def processes(self, split: str | None, count: int) -> list[TokenMDP]:
+        """Token processes for `count` episodes at a time."""
+        turns = self.config.turns
+        return [
+            TokenMDP(
+                make_env(self.config, split),
+                self.chat,
+                max_tokens_per_turn=turns.max_tokens_per_turn,
+                max_tokens_per_episode=turns.max_tokens_per_episode,
+                history=turns.history,
+            )
+            for _ in range(count)
+        ]
+
+    def play(
+        self, processes: Sequence[TokenMDP], instances: Sequence[Instance], temperature: float, seed: int
+    ) -> list[Trajectory]:
+        """Episodes by this agent; raises a ValueError if a text holds words that its tokenizer does not know."""
+        check = partial(check_known, self.tokenizer)
+        return play(self.engine, processes, instances, temperature=temperature, seed=seed, check=check)
+
+    def state(self) -> dict[str, Any]:
+        """A copy of the weights."""
+        return {name: value.detach().clone() for name, value in self.model.state_dict().items()}

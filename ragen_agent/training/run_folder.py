@@ -1,0 +1,151 @@
+"""A run's folder: what it was told, what it measured, where it stands. Every file is either whole or not there.
+
+config.toml      all settings; `--config` repeats the run
+versions.json    when it was started, with which versions and which state of the code; an entry more for each time that
+                 it went on with others
+metrics.jsonl    one line an iteration; a line that a crash tore is dropped when the run goes on
+episodes.jsonl   the measured episodes and some of each iteration's, token by token
+summary.json     the final rates; while the run goes on, those measured so far
+curve.png        success by iteration, between random and optimal
+checkpoint/      the model in Hugging Face format; warm/ the model before reinforcement
+adapter/         with LoRA, the adapter that is merged into the checkpoint, made for the model in warm/
+state.pt         what `--resume` needs beside them
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import re
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ragen_agent.config import Config, read_toml, to_toml, with_settings
+from ragen_agent.training.provenance import versions
+
+__all__ = ["RunFolder", "read_json_lines", "runs_below", "write_whole"]
+
+NAMED = 6  # folders that a message names
+
+
+def write_whole(path: Path, data: str | bytes) -> None:
+    """Writes a file under another name and renames it, so that a reader never meets half of it."""
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_bytes(data.encode() if isinstance(data, str) else data)
+    os.replace(temporary, path)
+
+
+def read_json_lines(path: Path) -> list[dict[str, Any]]:
+    """The records of a file of JSON lines; a last line that was torn is left out, a missing file is empty.
+
+    Raises:
+        ValueError: another line is not JSON.
+    """
+    lines = path.read_bytes().split(b"\n") if path.is_file() else []
+    records = []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            records.append(json.loads(line))
+        except ValueError as error:  # not JSON, or not even UTF-8
+            if number < len(lines):  # a whole line ends with a newline, so a torn one is the last
+                raise ValueError(f"{path}, line {number}, is not JSON: {error}; remove that line.") from error
+    return records
+
+
+def runs_below(path: Path) -> str:
+    """For a folder that is no run itself, such as an experiment's: which runs it holds, to be told; or nothing."""
+    folders = [file.parent for depth in ("*", "*/*") for file in path.glob(f"{depth}/config.toml")]
+    hidden = re.compile(r"/(warm/|\.)|\.new$")  # warm starts, what others hide, runs that are being made
+    found = sorted(str(run) for run in folders if not hidden.search(f"/{run.relative_to(path).as_posix()}"))
+    if len(found) < 2:
+        return f"it holds the run {found[0]}: give that" if found else ""
+    more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
+    return f"it holds the runs {', '.join(found[:NAMED])}{more}: name the folder of a run"
+
+
+class RunFolder:
+    """The files of one run; see the module."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.checkpoint, self.warm, self.adapter = path / "checkpoint", path / "warm", path / "adapter"
+        self.metrics, self.episodes = path / "metrics.jsonl", path / "episodes.jsonl"
+        self._state = path / "state.pt"
+
+    @classmethod
+    def create(cls, path: Path, config: Config) -> RunFolder:
+        """Starts a run in a new or empty folder; raises a ValueError if it holds anything."""
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            what = "holds another run" if (path / "config.toml").exists() else "is not an empty folder"
+            raise ValueError(f"--out {path} {what}; choose another folder, or go on with that run: --resume {path}")
+        path.mkdir(parents=True, exist_ok=True)
+        folder = cls(path)
+        write_whole(path / "config.toml", to_toml(config))
+        folder.note_versions()
+        return folder
+
+    @classmethod
+    def reopen(cls, path: Path) -> tuple[RunFolder, Config]:
+        """A run that was begun, and its settings; raises a ValueError if there is none."""
+        if not (path / "config.toml").is_file():
+            hint = runs_below(path) or "give the folder that an earlier --out named"
+            raise ValueError(f"{path} holds no run (no config.toml); {hint}.")
+        return cls(path), with_settings(Config(), read_toml(path / "config.toml"))
+
+    def append(self, path: Path, records: Iterable[Mapping[str, Any]]) -> None:
+        """Adds lines to `metrics` or `episodes` and sees them onto the disk."""
+        with path.open("a", encoding="utf-8") as file:
+            file.write("".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records))
+            file.flush()
+            os.fsync(file.fileno())
+
+    def keep(self, path: Path, wanted: Callable[[dict[str, Any]], bool]) -> None:
+        """Drops the lines of `metrics` or `episodes` that are not wanted, and a torn last one."""
+        records = filter(wanted, read_json_lines(path))
+        write_whole(path, "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records))
+
+    def save_state(self, state: Mapping[str, Any]) -> None:
+        """Replaces the saved state."""
+        temporary = self._state.with_name("state.pt.tmp")
+        torch.save(dict(state), temporary)
+        os.replace(temporary, self._state)
+
+    def load_state(self) -> dict[str, Any] | None:
+        """The saved state, on the CPU, or None; raises a ValueError if the file is damaged."""
+        if not self._state.is_file():
+            return None
+        try:
+            state: dict[str, Any] = torch.load(self._state, map_location="cpu", weights_only=True)
+        except (RuntimeError, EOFError, pickle.UnpicklingError) as error:
+            raise ValueError(
+                f"{self._state} is damaged: {error}; remove it, and --resume begins reinforcement again."
+            ) from error
+        return state
+
+    def note_versions(self) -> None:
+        """Writes down what the run goes on with, if it is not what it was last made with."""
+        noted, now = self.read_versions(), versions()
+        if not noted or {**noted[-1], "started": ""} != {**now, "started": ""}:
+            write_whole(self.path / "versions.json", json.dumps([*noted, now], indent=2) + "\n")
+
+    def read_versions(self) -> list[dict[str, Any]]:
+        """See `versions.json` in the module; empty for a run that was made without it."""
+        path = self.path / "versions.json"
+        noted: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
+        return noted
+
+    def read_summary(self) -> dict[str, Any]:
+        """The rates so far."""
+        path = self.path / "summary.json"
+        summary: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        return summary
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        """Replaces the rates."""
+        write_whole(self.path / "summary.json", json.dumps(summary, indent=2) + "\n")

@@ -1,0 +1,83 @@
+"""The command line ``ragen-gym``: look at the games, play them, measure them."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+import gymnasium
+
+from ragen_gym import __version__
+from ragen_gym.cli import bench, levels, play, serve
+from ragen_gym.cli import bench_speed as speed
+from ragen_gym.cli import list as catalog
+from ragen_gym.cli import render as picture
+
+__all__ = ["build_parser", "main"]
+
+_EXAMPLES = """\
+examples:
+  ragen-gym list                                            every game
+  ragen-gym info FrozenLake                                 its rules, knobs, random and optimal success
+  ragen-gym play FrozenLake --knob success_rate=1           play in the terminal
+  ragen-gym play Bandit --turn                              play as a language model does, a reply at a time
+  ragen-gym render Sokoban --gif --out pushing.gif          the oracle's episode as a GIF
+  ragen-gym levels export Sokoban --split test -n 100 --out levels.jsonl
+  ragen-gym solve Sokoban board.txt                         optimal play of the boards of a file
+  ragen-gym check FrozenLake                                test that a game keeps the suite's promises
+  ragen-gym bench-speed                                     how many steps a second this machine plays
+  ragen-gym bench run --suite smoke --agent random --out runs/random      measure an agent on held-out levels
+
+A game goes by its name (FrozenLake) or by its id (ragen/FrozenLake-v0); one of your own by its module and name
+(my_game:MyGame).
+"""
+
+#: Each module adds its own commands to the parser.
+_COMMANDS = (catalog, play, picture, levels, bench, serve, speed)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of the whole command line."""
+    parser = argparse.ArgumentParser(
+        prog="ragen-gym",
+        description="Games for language-model agents: list them, play them, measure them.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"ragen-gym {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for module in _COMMANDS:
+        module.add(commands)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; the exit code is 0, 1 where a check failed, 2 for bad input, 130 after Ctrl-C."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a terminal without the board's symbols still shows the rest
+    try:
+        arguments = build_parser().parse_args(argv)
+    except SystemExit as stop:  # --help, --version, or a usage error, which argparse has explained
+        return stop.code if isinstance(stop.code, int) else 2
+    try:
+        code: int = arguments.run(arguments)
+        sys.stdout.flush()
+        return code
+    except KeyboardInterrupt:
+        print(file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader, say `head`, has read enough
+        sys.stderr.close()
+        return 0
+    except _refusals() as error:
+        print(f"ragen-gym: error: {error}", file=sys.stderr)
+        return 2
+
+
+def _refusals() -> tuple[type[Exception], ...]:
+    """What is said to the person in one line; a solver's limit too, where a solver was imported."""
+    solver = sys.modules.get("ragen_gym.games.sokoban.solve")
+    limits = (solver.NotSolvedError,) if solver else ()
+    return ValueError, OSError, gymnasium.error.Error, *limits

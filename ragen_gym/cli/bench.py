@@ -1,0 +1,210 @@
+"""``ragen-gym bench``: measure an agent on held-out levels, and look at what it did."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ragen_gym.cli import bench_reports, bench_scores
+
+if TYPE_CHECKING:
+    from ragen_gym.bench.agent import ReplyAgent, StepAgent
+    from ragen_gym.bench.runner import Outcome
+    from ragen_gym.bench.suite import Suite
+    from ragen_gym.bench.tasks import Request
+
+__all__ = ["add"]
+
+_EXAMPLES = """\
+examples:
+  ragen-gym bench suites                                               what there is to be measured on
+  ragen-gym bench run --suite smoke --agent random --out runs/random   play it, and score it
+  ragen-gym bench score runs/random                                    the scores once more
+  ragen-gym bench report runs/random                                   a page to look at
+"""
+
+_RUN_EXAMPLES = """\
+agents:
+{agents}
+
+Repeat the command to go on with a run that was cut short: what is in --out is kept, episodes that failed for reasons of
+infrastructure are played again. The exit code is 1 while there are such failures.
+
+examples:
+  ragen-gym bench run --suite ragen-v1 --agent oracle --out runs/oracle
+  ragen-gym bench run --suite smoke --agent python:my_agent:reply --out runs/mine
+  ragen-gym bench run --suite ragen-v1 --agent openai:Qwen/Qwen3-4B --base-url http://127.0.0.1:8000/v1 \\
+      --max-tokens 1024 --rollouts 4 --out runs/qwen
+  ragen-gym bench run --suite smoke --agent 'cmd:./my_agent --fast' --set kind=step --out runs/program
+"""
+
+#: Options that are settings of the agents that have them.
+_SETTINGS = ("base_url", "key_env", "max_tokens", "retries", "requests_per_minute")
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the group of commands."""
+    parser = commands.add_parser(
+        "bench",
+        help="measure an agent on held-out levels",
+        description="Measure an agent on held-out levels, and look at what it did.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    group = parser.add_subparsers(dest="bench_command", metavar="COMMAND", required=True)
+    _add_run(group)
+    bench_scores.add(group)
+    bench_reports.add(group)
+
+
+def _add_run(group: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    from ragen_gym.bench.agents import KINDS
+
+    forms = {f"{name}:{kind.target}" if kind.target else name: kind.about for name, kind in KINDS.items()}
+    width = max(map(len, forms))
+    agents = "\n".join(f"  {form:{width}}  {about}" for form, about in forms.items())
+    parser = group.add_parser(
+        "run",
+        help="play a suite, or what is missing of a run",
+        description="Play the episodes of a suite that --out does not hold yet, and score them all.",
+        epilog=_RUN_EXAMPLES.format(agents=agents),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--suite", required=True, metavar="SUITE", help="its name, or the folder of one's own")
+    parser.add_argument("--agent", required=True, metavar="AGENT", help="who plays; see below")
+    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="the run's folder, new or to go on with")
+    parser.add_argument("--split", action="append", default=[], metavar="NAME", help="only this one; repeatable")
+    parser.add_argument("--rollouts", type=int, default=1, metavar="K", help="episodes of each level (default: 1)")
+    parser.add_argument("--limit", type=int, metavar="N", help="the first N levels of each split")
+    parser.add_argument("--temperature", type=float, metavar="T", help="of a language model (default: the suite's)")
+    parser.add_argument("--concurrency", type=int, default=32, metavar="N", help="episodes at a time (default: 32)")
+    parser.add_argument("--timeout", type=float, default=120, metavar="S", help="seconds for an answer (default: 120)")
+    parser.add_argument(
+        "--episode-timeout", type=float, default=1800, metavar="S", help="seconds for an episode (default: 1800)"
+    )
+    parser.add_argument("--price-in", type=float, metavar="P", help="price of a million tokens read")
+    parser.add_argument("--price-out", type=float, metavar="P", help="price of a million tokens written")
+    agent = parser.add_argument_group("settings of the agent")
+    agent.add_argument("--base-url", metavar="URL", help="openai: where the server is")
+    agent.add_argument(
+        "--key-env", metavar="NAME", help="openai: the environment variable with the key (default: OPENAI_API_KEY)"
+    )
+    agent.add_argument("--max-tokens", type=int, metavar="N", help="openai, hf: the most tokens of a reply")
+    agent.add_argument(
+        "--retries", type=int, metavar="N", help="openai: how often a request is sent again (default: 5)"
+    )
+    agent.add_argument("--requests-per-minute", type=float, metavar="N", help="openai: a rate to keep to")
+    agent.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="any setting of the agent, its value as JSON or as text; repeatable",
+    )
+    parser.add_argument("--json", action="store_true", help="print the summary as JSON")
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    try:
+        import ragen_gym.bench.score  # noqa: F401  (an extra that is missing should not be found out after the run)
+        from ragen_gym.bench.suites import load_suite
+        from ragen_gym.bench.tasks import Limits
+
+        suite, request = load_suite(arguments.suite), _request(arguments)
+        agent = _agent(arguments)
+        if getattr(agent, "at_terminal", False):  # a person may think for as long as it takes
+            request = replace(request, limits=Limits())
+    except ImportError as error:
+        raise ValueError(str(error)) from error
+    try:
+        outcome = _play(suite, agent, request, arguments.out)
+    except KeyboardInterrupt:
+        print("\nragen-gym: stopped; the episodes so far are kept, and the same command goes on.", file=sys.stderr)
+        return 130
+    return _tell(suite, agent, arguments, outcome)
+
+
+def _play(suite: Suite, agent: ReplyAgent | StepAgent, request: Request, out: Path) -> Outcome:
+    from ragen_gym.bench.progress import make_progress
+    from ragen_gym.bench.runner import run_suite
+
+    # A person at the terminal is shown boards there, and no bar.
+    return run_suite(suite, agent, out, request, None if getattr(agent, "at_terminal", False) else make_progress())
+
+
+def _tell(suite: Suite, agent: ReplyAgent | StepAgent, arguments: argparse.Namespace, outcome: Outcome) -> int:
+    """Score what the folder holds now, and say what the person should know."""
+    from ragen_gym.bench.run_folder import RunFolder
+    from ragen_gym.bench.score import score
+
+    folder = RunFolder(arguments.out)
+    if outcome.stopped:
+        print(f"ragen-gym: {outcome.stopped}; the same command goes on.", file=sys.stderr)
+    records = folder.records()
+    if records:
+        if sys.stderr.isatty():  # the first time, what plays at random is compiled
+            print("ragen-gym: scoring, between random and optimal play of the same levels", file=sys.stderr)
+        summary = score(suite, records, agent.name)
+        folder.write_summary(summary)
+        if arguments.json:
+            print(json.dumps(summary, indent=2, ensure_ascii=False))
+        else:
+            print("\n".join(bench_scores.score_lines(summary)))
+            print(f"\n{outcome.played} episodes played now, {outcome.kept} kept: {folder.path}")
+    again = outcome.infrastructure
+    if again:
+        print(
+            f"ragen-gym: {sum(again.values())} episodes failed and are out of the score; the same command plays them "
+            f"again. {folder.episodes} says how each failed; of each kind the most frequent:",
+            file=sys.stderr,
+        )
+        for kind, number in sorted(again.items()):
+            details = Counter(record.detail for record in records if record.failure == kind)
+            print(f"  {number} {kind}: {details.most_common(1)[0][0]}", file=sys.stderr)
+    return 1 if again else 0
+
+
+def _request(arguments: argparse.Namespace) -> Request:
+    from ragen_gym.bench.tasks import Limits, Prices, Request
+
+    prices = None
+    if arguments.price_in is not None or arguments.price_out is not None:
+        prices = Prices(arguments.price_in or 0.0, arguments.price_out or 0.0)
+    return Request(
+        splits=tuple(arguments.split),
+        rollouts=arguments.rollouts,
+        limit=arguments.limit,
+        temperature=arguments.temperature,
+        concurrency=arguments.concurrency,
+        limits=Limits(arguments.timeout, arguments.episode_timeout),
+        prices=prices,
+    )
+
+
+def _agent(arguments: argparse.Namespace) -> ReplyAgent | StepAgent:
+    from ragen_gym.bench.agents import make_agent, settings_of
+
+    settings: dict[str, Any] = {}
+    if "timeout" in settings_of(arguments.agent):
+        settings["timeout"] = arguments.timeout
+    settings |= {name: getattr(arguments, name) for name in _SETTINGS if getattr(arguments, name) is not None}
+    for pair in arguments.set:
+        name, equals, text = pair.partition("=")
+        if not equals:
+            raise ValueError(f"--set {pair}: write it as name=value.")
+        settings[name.strip().replace("-", "_")] = _value(text)
+    return make_agent(arguments.agent, **settings)
+
+
+def _value(text: str) -> Any:
+    """A value as JSON reads it (3, 1e-3, true, {"a": 1}), or else the text itself."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text

@@ -1,0 +1,227 @@
+"""Knobs: what they are called, what they mean, and how to read them from the command line."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import os
+import re
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from importlib import import_module
+from inspect import Parameter, getdoc, signature
+from typing import Any
+
+from ragen_gym.core.levels import SPLITS
+from ragen_gym.core.text import TEXT_FORMATS
+from ragen_gym.games.game import Game
+from ragen_gym.games.registry import TABLE, Row, build_game, find
+
+__all__ = [
+    "Knob",
+    "add_environment_options",
+    "chosen_environment",
+    "describe",
+    "knobs_of",
+    "read_knobs",
+    "row_named",
+    "sections",
+]
+
+
+@dataclass(frozen=True)
+class Knob:
+    """One argument of a game.
+
+    Attributes:
+        name: its name.
+        type: its type as the game's class declares it.
+        default: its value in this row of the table.
+        doc: what it means.
+    """
+
+    name: str
+    type: str
+    default: Any
+    doc: str
+
+
+def sections(game_class: type[Game]) -> dict[str, str]:
+    """The text under each ``## Heading`` of a game's docstring; what stands before the first is under ``""``."""
+    found: dict[str, str] = {}
+    heading = ""
+    lines: list[str] = []
+    for line in [*(getdoc(game_class) or "").splitlines(), "## "]:
+        if line.startswith("## "):
+            found[heading] = "\n".join(lines).strip()
+            heading, lines = line.removeprefix("## ").strip(), []
+        else:
+            lines.append(line)
+    return found
+
+
+def knobs_of(row: Row) -> list[Knob]:
+    """The knobs of a row's game, in the order of its signature."""
+    docs: dict[str, str] = {}
+    for base in reversed(row.game_class.__mro__):
+        if issubclass(base, Game):
+            docs.update(_argument_docs(sections(base).get("Arguments", "")))
+    defaults = row.game_class.knobs()
+    return [
+        Knob(name, _declared(parameter), row.knobs.get(name, defaults[name]), docs.get(name, ""))
+        for name, parameter in signature(row.game_class).parameters.items()
+    ]
+
+
+def read_knobs(row: Row, pairs: Sequence[str]) -> dict[str, Any]:
+    """The knobs given as ``name=value``, each value read as the type that the game declares.
+
+    Raises:
+        ValueError: a pair without ``=``, an unknown knob, or a value that is not of its type.
+    """
+    types = {knob.name: knob.type for knob in knobs_of(row)}
+    read: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals:
+            raise ValueError(f"--knob {pair}: write it as name=value, such as --knob {next(iter(types))}=1.")
+        if name not in types:
+            build_game(row, {name: None})  # says which knobs there are
+        read[name] = _read(row, name, types[name], text)
+    return read
+
+
+def add_environment_options(parser: argparse.ArgumentParser, *, rules_only: bool = False) -> None:
+    """The options that choose an environment: the game, its knobs, preset, split, vocabulary and text format.
+
+    Args:
+        parser: gets the options.
+        rules_only: only the game, its knobs and preset, for what brings its levels along.
+    """
+    parser.add_argument(
+        "id", metavar="ID", help="a game's name or id; `ragen-gym list` shows them; MODULE:NAME is a game of your own"
+    )
+    parser.add_argument(
+        "--knob", action="append", default=[], metavar="NAME=VALUE", help="set a knob of the game; may be repeated"
+    )
+    parser.add_argument("--preset", help="a difficulty of the game, such as easy")
+    if rules_only:
+        parser.set_defaults(split=None, levels=None, vocabulary=None, text_format="grid")
+        return
+    parser.add_argument("--split", help=f"levels of one split only: {', '.join(SPLITS)}")
+    parser.add_argument("--levels", metavar="FILE", help="play the levels of a file instead of fresh ones")
+    parser.add_argument("--vocabulary", metavar="NAME", help="the symbols of the board; `info` shows them")
+    parser.add_argument("--text-format", default="grid", help=f"the board as {', '.join(TEXT_FORMATS)}")
+
+
+def chosen_environment(arguments: argparse.Namespace) -> tuple[Row, dict[str, Any]]:
+    """The row, and the arguments of `ragen_gym.StepEnv`, that the options of `add_environment_options` choose."""
+    row = row_named(arguments.id)
+    chosen: dict[str, Any] = {
+        name: getattr(arguments, name)
+        for name in ("preset", "split", "levels", "vocabulary", "text_format")
+        if getattr(arguments, name) is not None
+    }
+    return row, chosen | read_knobs(row, arguments.knob)
+
+
+def row_named(name: str) -> Row:
+    """The row of a name or id; what stands before a colon is a module that is imported first, and adds the row.
+
+    Raises:
+        ValueError: there is no such game, or its module cannot be imported.
+    """
+    module = name.rpartition(":")[0]
+    if not module or module == "ragen_gym":
+        return find(name)
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    before = set(TABLE)
+    try:
+        import_module(module)
+    except ImportError as error:
+        raise ValueError(f"{name}: importing the module {module} failed here, in {os.getcwd()}: {error}.") from None
+    try:
+        return find(name)
+    except ValueError:
+        added = ", ".join(sorted(set(TABLE) - before)) or "none"
+        raise ValueError(
+            f"{name}: the module {module} adds no game of that name (it adds {added}): "
+            "call ragen_gym.games.registry.add in it."
+        ) from None
+
+
+def describe(value: Any) -> str:
+    """A knob's value as a person would write it: 1/3 rather than 0.3333333333333333."""
+    if isinstance(value, float):
+        near = Fraction(value).limit_denominator(100)
+        if float(near) == value and len(repr(value)) > 6:
+            return str(near)
+    return str(value)
+
+
+def _declared(parameter: Parameter) -> str:
+    declared = str(parameter.annotation)
+    inner = re.fullmatch(r"InitVar\[(.*)\]", declared)
+    return inner[1] if inner else declared
+
+
+def _argument_docs(text: str) -> dict[str, str]:
+    """``name, other: what they mean`` lines; a line without such a start goes on with the one before."""
+    docs: dict[str, str] = {}
+    names: list[str] = []
+    for line in text.splitlines():
+        start = re.match(r"(\w+(?:, \w+)*): (.*)", line)
+        if start:
+            names = start[1].split(", ")
+            docs.update(dict.fromkeys(names, start[2].strip()))
+            for quoted in re.findall(r"``(\w+)``", start[2]):
+                docs.setdefault(quoted, start[2].strip())
+        else:
+            docs.update({name: f"{docs[name]} {line.strip()}".strip() for name in names})
+    return docs
+
+
+def _read(row: Row, name: str, declared: str, text: str) -> Any:
+    kinds = [kind.strip() for kind in declared.split("|")]
+    if text.lower() == "none" and "None" in kinds:
+        return None
+    reader, example = _READERS.get(kinds[0], (_anything, declared))
+    try:
+        return reader(text)
+    except (ValueError, ZeroDivisionError):
+        raise ValueError(f"--knob {name}={text}: {row.name} reads {name} as {example}.") from None
+
+
+def _anything(text: str) -> Any:
+    """A Python literal where the text is one, else the text itself."""
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def _boolean(text: str) -> bool:
+    for value, words in ((True, ("true", "yes", "1")), (False, ("false", "no", "0"))):
+        if text.lower() in words:
+            return value
+    raise ValueError(text)
+
+
+def _pairs(text: str) -> tuple[tuple[str, str], ...]:
+    """``Low/High,Low/High``."""
+    pairs = tuple(tuple(pair.strip() for pair in both.split("/")) for both in text.split(","))
+    if any(len(pair) != 2 for pair in pairs):
+        raise ValueError(text)
+    return tuple((low, high) for low, high in pairs)
+
+
+_READERS: dict[str, tuple[Callable[[str], Any], str]] = {
+    "str": (str, "text"),
+    "int": (int, "a whole number"),
+    "float": (lambda text: float(Fraction(text)), "a number, such as 0.8 or 1/3"),
+    "bool": (_boolean, "true or false"),
+    "tuple[tuple[str, str], ...]": (_pairs, "pairs of names, such as Baker/Pirate,Nurse/Gambler"),
+}

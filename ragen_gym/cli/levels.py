@@ -1,0 +1,213 @@
+"""``ragen-gym levels export``, ``ragen-gym solve`` and ``ragen-gym check``: levels, the oracle, and the promises."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from ragen_gym.cli.env_options import add_environment_options, chosen_environment
+from ragen_gym.cli.files import check_free, write_new
+from ragen_gym.cli.level_records import LevelFacts, distinct_levels, facts_of, file_bytes
+from ragen_gym.cli.progress import tracked
+from ragen_gym.envs.step import StepEnv
+from ragen_gym.games.registry import Row
+from ragen_gym.games.sokoban import Sokoban
+
+__all__ = ["add"]
+
+_EXPORT_EXAMPLES = """\
+The file's ending chooses the form: .txt (boards under comments, which --levels reads again), .jsonl, or .parquet
+(needs pyarrow).
+
+example:
+  ragen-gym levels export Sokoban --split test -n 100 --out sokoban-test.jsonl
+"""
+
+_SOLVE_EXAMPLES = """\
+A file holds boards in the game's own symbols, a blank line between two; for Sokoban, in XSB too. Their size need not be
+given.
+
+examples:
+  ragen-gym solve Sokoban level.txt --pushes
+  printf 'P___\\n_O__\\n___O\\n___G\\n' | ragen-gym solve FrozenLake -
+"""
+
+_CHECK_EXAMPLES = """\
+examples:
+  ragen-gym check FrozenLake
+  ragen-gym check Sokoban --knob size=5 --knob generator=reverse_walk --json
+"""
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the three commands."""
+    form = argparse.RawDescriptionHelpFormatter
+    levels = commands.add_parser("levels", help="write levels to a file", description="Levels and files of them.")
+    actions = levels.add_subparsers(metavar="ACTION", required=True)
+    export = actions.add_parser(
+        "export",
+        help="write distinct levels with their ids and what the oracle knows of them",
+        description="Write distinct levels with their ids, splits, and what the oracle knows of them.",
+        epilog=_EXPORT_EXAMPLES,
+        formatter_class=form,
+    )
+    add_environment_options(export)
+    export.add_argument("-n", type=int, default=100, metavar="N", help="how many (default: 100)")
+    export.add_argument("--seed", type=int, default=0, help="seed of the levels (default: 0)")
+    export.add_argument("--out", required=True, metavar="FILE", help="a file that ends in .txt, .jsonl or .parquet")
+    export.add_argument("--force", action="store_true", help="replace the file if there is one")
+    export.set_defaults(run=_export)
+    solve = commands.add_parser(
+        "solve",
+        help="solve the boards of a file",
+        description="What optimal play makes of the boards of a file.",
+        epilog=_SOLVE_EXAMPLES,
+        formatter_class=form,
+    )
+    add_environment_options(solve, rules_only=True)
+    solve.add_argument("file", metavar="FILE", help="a file of boards, or - for the standard input")
+    solve.add_argument("--actions", type=int, metavar="N", help="the most actions (default: the id's horizon)")
+    solve.add_argument("--pushes", action="store_true", help="Sokoban: a plan with the fewest pushes, too")
+    solve.add_argument("--max-nodes", type=int, metavar="N", help="Sokoban: limit of each search (default: 2,000,000)")
+    solve.add_argument("--json", action="store_true", help="print JSON")
+    solve.set_defaults(run=_solve)
+    check = commands.add_parser(
+        "check",
+        help="test whether a game keeps the suite's promises",
+        description="Test a game and its environment by ragen_gym.testing: determinism, oracle, splits, spaces, text. "
+        "The exit code is 0 where they hold and 1 where one does not.",
+        epilog=_CHECK_EXAMPLES,
+        formatter_class=form,
+    )
+    add_environment_options(check)
+    check.add_argument("--json", action="store_true", help="print JSON")
+    check.set_defaults(run=_check)
+
+
+def _export(arguments: argparse.Namespace) -> int:
+    row, chosen = chosen_environment(arguments)
+    out = Path(arguments.out)
+    check_free(out, arguments.force)
+    env = StepEnv(row.name, **chosen)
+    file_bytes(out.suffix, [])  # a form that cannot be written is refused before the work
+    levels = distinct_levels(env, arguments.n, arguments.seed)
+    solving = tracked(levels, len(levels), "levels solved")
+    data = file_bytes(out.suffix, [facts_of(env, level, env.row.horizon) for level in solving])
+    write_new(out, data, arguments.force)
+    print(f"{out}: {len(levels)} distinct levels of {row.id}, split {env.split or 'any'}")
+    return 0
+
+
+def _solve(arguments: argparse.Namespace) -> int:
+    row, chosen = chosen_environment(arguments)
+    for option, value in (("--actions", arguments.actions), ("--max-nodes", arguments.max_nodes)):
+        if value is not None and value < 1:
+            raise ValueError(f"{option} {value}: give 1 or more.")
+    if (arguments.pushes or arguments.max_nodes) and not issubclass(row.game_class, Sokoban):
+        option = "--pushes" if arguments.pushes else "--max-nodes"
+        raise ValueError(f"{option} is for Sokoban's games, which are solved by search; leave it out for {row.name}.")
+    solved = []
+    texts = _boards(row, arguments.file)
+    for number, text in enumerate(tracked(texts, len(texts), "boards"), 1):
+        try:
+            solved.append(_solved(row, _sized(row, chosen, text), text, arguments))
+        except ValueError as error:
+            raise ValueError(f"board {number} of {len(texts)}: {error}") from None
+        if not arguments.json:
+            _print(*solved[-1])
+    if arguments.json:
+        records = [facts.record() | (pushes or {}) for facts, pushes in solved]
+        print(json.dumps(records, indent=2, ensure_ascii=False))
+    return 1 if any(facts.problem for facts, _ in solved) else 0
+
+
+def _solved(
+    row: Row, chosen: dict[str, Any], text: str, arguments: argparse.Namespace
+) -> tuple[LevelFacts, dict[str, Any] | None]:
+    """What the oracle knows of a board, and its plan with the fewest pushes where that is asked for."""
+    env = StepEnv(row.name, **chosen)
+    board, actions = env.game.board(text), arguments.actions or row.horizon
+    level = env.game.level(board)
+    if not isinstance(env.game, Sokoban):
+        return facts_of(env, level, actions), None
+    from ragen_gym.games.sokoban.solve import MAX_NODES, SokobanSolution, find_plan
+
+    nodes = arguments.max_nodes or MAX_NODES
+    facts = facts_of(env, level, actions, SokobanSolution(env.game, board, max_nodes=nodes))
+    if not arguments.pushes or facts.problem:
+        return facts, None
+    plan = find_plan(board, env.game.width, metric="pushes", max_nodes=nodes)
+    names = [env.action_names[action] for action in plan.actions] if plan else None
+    return facts, {"fewest_pushes": plan.pushes if plan else None, "push_plan": names}
+
+
+def _boards(row: Row, file: str) -> list[str]:
+    if file != "-":
+        return row.game_class.level_texts(file)
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "standard-input")
+        path.write_text(sys.stdin.read(), encoding="utf-8")
+        return row.game_class.level_texts(path)
+
+
+def _sized(row: Row, chosen: dict[str, Any], text: str) -> dict[str, Any]:
+    """The arguments, with the height and width of the board where the game has these knobs and none was given."""
+    rows = text.split("\n")
+    size = {"height": len(rows), "width": max(map(len, rows))}
+    own = row.game_class.knobs()
+    if {"height", "width", "size"} & set(chosen) or not set(size) <= set(own):
+        return chosen
+    # The number of boxes of generated levels says nothing about this one, and might not fit on it.
+    return {**({"boxes": 1} if "boxes" in own else {}), **chosen, **size}
+
+
+def _print(facts: LevelFacts, pushes: dict[str, Any] | None) -> None:
+    print(f"level {facts.id}, split {facts.split or 'none'}\n{facts.text}")
+    if facts.problem:
+        print(f"  {facts.problem}\n")
+        return
+    within = f"{facts.actions} action{'s' * (facts.actions != 1)}"
+    print(f"  optimal success {100 * facts.optimal_success:.2f} % within {within}")
+    print(f"  optimal return  {facts.optimal_return:g}")
+    if facts.plan is not None:
+        print(f"  plan            {' '.join(facts.plan) or 'none within the actions'}")
+    else:
+        print(f"  first action    {facts.first_action}")
+    if pushes:
+        plan = pushes["push_plan"]
+        print(
+            f"  fewest pushes   {pushes['fewest_pushes']}: {' '.join(plan)}"
+            if plan
+            else "  fewest pushes   no solution"
+        )
+    print()
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    try:
+        from ragen_gym.testing import check_env, check_game
+    except ImportError as error:
+        raise ValueError(str(error)) from None
+    row, chosen = chosen_environment(arguments)
+    game = StepEnv(row.name, **chosen).game
+    steps: tuple[tuple[str, Any], ...] = (
+        ("the game: generator, splits, text, rule, mask, oracle", lambda: check_game(game)),
+        ("the environment: spaces, seeds, resets, processes, batches", lambda: check_env(row.name, **chosen)),
+    )
+    found = []
+    for what, run in steps:
+        problem = None
+        try:
+            run()
+        except AssertionError as error:
+            problem = str(error)
+        found.append({"check": what, "passed": problem is None, "problem": problem})
+        if not arguments.json:
+            print(f"ok      {what}" if problem is None else f"FAILED  {what}\n{problem}", flush=True)
+    if arguments.json:
+        print(json.dumps(found, indent=2, ensure_ascii=False))
+    return int(not all(entry["passed"] for entry in found))

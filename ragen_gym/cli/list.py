@@ -1,0 +1,127 @@
+"""``ragen-gym list`` and ``ragen-gym info``: what games there are, and what one of them is."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict
+from typing import Any
+
+from ragen_gym.cli.baselines import budget, measure
+from ragen_gym.cli.env_options import add_environment_options, chosen_environment, describe, knobs_of, sections
+from ragen_gym.envs.step import StepEnv
+from ragen_gym.games.registry import TABLE
+
+__all__ = ["add"]
+
+_EXAMPLES = """\
+examples:
+  ragen-gym info FrozenLake
+  ragen-gym info Sokoban --preset hard --split test -n 1000
+  ragen-gym info FrozenLake --knob success_rate=1 --json
+"""
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the two commands."""
+    parser = commands.add_parser("list", help="every game", description="Every game of the suite, one a line.")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=_list)
+    parser = commands.add_parser(
+        "info",
+        help="what a game is: spaces, actions, rewards, knobs, random and optimal success",
+        description="What a game is, and how well random and optimal play do on its levels.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_environment_options(parser)
+    parser.add_argument(
+        "-n",
+        "--measure",
+        type=int,
+        default=256,
+        metavar="N",
+        help="levels on which success is measured (default: 256; 0: none)",
+    )
+    parser.add_argument("--seed", type=int, default=0, help="seed of those levels (default: 0)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=_info)
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    if arguments.json:
+        rows = [
+            {"id": row.id, "name": row.name, "summary": row.summary, "horizon": row.horizon} for row in TABLE.values()
+        ]
+        print(json.dumps(rows, indent=2))
+        return 0
+    width = max(len(row.id) for row in TABLE.values())
+    for row in TABLE.values():
+        print(f"{row.id:{width}}  {row.summary}")
+    return 0
+
+
+def _info(arguments: argparse.Namespace) -> int:
+    row, chosen = chosen_environment(arguments)
+    env = StepEnv(row.name, **chosen)
+    game = env.game
+    facts: dict[str, Any] = {
+        "id": row.id,
+        "name": row.name,
+        "summary": row.summary,
+        "description": game.description,
+        "height": game.height,
+        "width": game.width,
+        "horizon": row.horizon,
+        "budget": budget(env),
+        "stochastic": game.stochastic,
+        "observation_space": repr(env.observation_space),
+        "action_space": repr(env.action_space),
+        "actions": {action.name.capitalize(): action.value for action in game.Action},
+        "rewards": dict(game.rewards()),
+        "episode_end": " ".join(sections(type(game)).get("Episode End", "").split()),
+        "symbols": dict(game.legend(env.vocabulary)),
+        "vocabularies": {name: "".join(v.symbols) for name, v in game.vocabularies.items()},
+        "knobs": {knob.name: {"type": knob.type, "default": knob.default, "doc": knob.doc} for knob in knobs_of(row)},
+        "presets": {name: dict(knobs) for name, knobs in row.game_class.presets.items()},
+    }
+    rates = measure(row, chosen, arguments.measure, arguments.seed) if arguments.measure else {}
+    if rates:
+        facts |= {player: asdict(rate) for player, rate in rates.items()}
+        facts["measured_on"] = {"levels": arguments.measure, "seed": arguments.seed, "split": env.split}
+    if arguments.json:
+        print(json.dumps(facts, indent=2, ensure_ascii=False))
+        return 0
+    _print(facts)
+    if rates:
+        where = f"{_count(arguments.measure, 'level')}, within {_count(facts['budget'], 'action')}"
+        print(f"\nSuccess on {where} (95 % Wilson interval)")
+        for player, rate in rates.items():
+            print(f"  {player:8} {rate!s:>24}")
+    return 0
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
+def _print(facts: dict[str, Any]) -> None:
+    print(f"{facts['id']}: {facts['summary']}\n\n{facts['description']}")
+    horizon = f"truncated after {facts['horizon']} steps" if facts["horizon"] else "ended by its rules alone"
+    print(f"\nBoard         {facts['height']} x {facts['width']}, {horizon}")
+    print(f"Actions       {', '.join(f'{value} {name}' for name, value in facts['actions'].items())}")
+    print("Observation   " + facts["observation_space"].replace("\n", "\\n"))
+    if facts["symbols"]:
+        print(f"Symbols       {', '.join(f'{symbol} {meaning}' for symbol, meaning in facts['symbols'].items())}")
+    print(f"Rewards       {'; '.join(f'{value:g} {what}' for what, value in facts['rewards'].items())}")
+    if any(facts["vocabularies"].values()):
+        print(f"Vocabularies  {', '.join(f'{name} {symbols}' for name, symbols in facts['vocabularies'].items())}")
+    print("\nKnobs")
+    rows = [(name, describe(knob["default"]), knob["doc"].replace("``", "")) for name, knob in facts["knobs"].items()]
+    names, defaults = (max(len(row[i]) for row in rows) for i in (0, 1))
+    for name, default, doc in rows:
+        print(f"  {name:{names}}  {default:{defaults}}  {doc}")
+    if facts["presets"]:
+        print("\nPresets")
+        for name, knobs in facts["presets"].items():
+            print(f"  {name:{names}}  {', '.join(f'{knob}={describe(value)}' for knob, value in knobs.items())}")

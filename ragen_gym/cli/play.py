@@ -1,0 +1,191 @@
+"""``ragen-gym play``: play a game move by move, or turn by turn as a language model does."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from typing import Any
+
+from ragen_gym.cli.env_options import add_environment_options, chosen_environment
+from ragen_gym.cli.human_play import Session
+from ragen_gym.cli.terminal import can_read_keys, colourful, painted, read_lines, single_keys
+from ragen_gym.envs.reply import SEPARATOR
+from ragen_gym.envs.step import StepEnv
+from ragen_gym.envs.turn import TurnEnv, make_turn
+from ragen_gym.games.registry import Row
+
+__all__ = ["add", "play_moves", "play_turns"]
+
+_HINT, _NEXT, _QUIT = ("?", "hint"), ("n", "next"), ("q", "quit")
+
+_EXAMPLES = f"""\
+While playing: the keys or the names of the actions (several with {SEPARATOR} between them), ? for the oracle's
+advice, n for the next level, q to quit.
+
+examples:
+  ragen-gym play FrozenLake
+  ragen-gym play FrozenLake --knob size=6 --knob success_rate=1
+  ragen-gym play Bandit --split test --seed 7
+  echo 'Up {SEPARATOR} Left' | ragen-gym play FrozenLake
+"""
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "play",
+        help="play a game in a window or in the terminal",
+        description="Play a game in a window, or in the terminal where there is no display.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_environment_options(parser)
+    parser.add_argument("--seed", type=int, default=0, help="seed of the levels and their noise (default: 0)")
+    shown = parser.add_mutually_exclusive_group()
+    shown.add_argument("--window", action="store_true", help="play in a window, or fail")
+    shown.add_argument("--terminal", action="store_true", help="play in the terminal even where there is a display")
+    parser.add_argument("--tile-size", type=int, metavar="PIXELS", help="side of a tile in the window, 8 to 128")
+    parser.add_argument("--turn", action="store_true", help="type whole replies, as a language model gives them")
+    parser.add_argument("--no-think", action="store_true", help="with --turn: replies without <think> tags")
+    parser.add_argument("--lines", action="store_true", help="type words and Enter, even where keys can be read")
+    parser.set_defaults(run=_play)
+
+
+def _play(arguments: argparse.Namespace) -> int:
+    row, chosen = chosen_environment(arguments)
+    if arguments.turn:
+        env = make_turn(row.name, think=not arguments.no_think, **chosen)
+        return play_turns(env, arguments.seed, read_lines(sys.stdin, "\nreply> "))
+    by_itself = not arguments.terminal and not arguments.lines and sys.stdin.isatty() and has_display()
+    if arguments.window and not has_screen():
+        raise ValueError("there is no display to open a window on; leave out --window to play in the terminal.")
+    if arguments.window or by_itself:
+        return play_in_window(row, chosen, arguments.seed, arguments.tile_size)
+    if arguments.lines or not can_read_keys(sys.stdin):
+        return play_moves(Session(row, chosen, arguments.seed), read_lines(sys.stdin, "> "))
+    with single_keys(sys.stdin) as keys:
+        return play_moves(Session(row, chosen, arguments.seed), keys)
+
+
+def has_display() -> bool:
+    """Whether a window can be expected to open: pygame is installed, and there is a screen."""
+    return find_spec("pygame") is not None and os.environ.get("SDL_VIDEODRIVER") != "dummy" and has_screen()
+
+
+def has_screen() -> bool:
+    """Whether there is a screen, or a driver was chosen by name; without either pygame draws where nobody sees it."""
+    if os.environ.get("SDL_VIDEODRIVER"):
+        return True
+    return sys.platform in ("win32", "darwin") or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY")))
+
+
+def play_in_window(row: Row, chosen: dict[str, Any], seed: int, tile_size: int | None) -> int:
+    """Play level after level in a window, until the person closes it or presses q."""
+    from ragen_gym.cli.played_episode import fitting_tile_size
+    from ragen_gym.render.renderer import Window
+
+    tile_size = tile_size or fitting_tile_size(StepEnv(row.name, **chosen), 512)
+    session = Session(row, {**chosen, "render_mode": "rgb_array", "tile_size": tile_size}, seed)
+    picture = session.env.render()
+    print(f"{session.env.game.description}\n{session.menu}", flush=True)
+    window = Window(picture.shape[1], picture.shape[0], f"{row.name}: ? hint, n next level, q quit", fps=60)
+    window.show(picture)
+    while (word := window.key()) is not None and word not in _QUIT:
+        action = session.action_of(word)
+        if word in _NEXT:
+            session.next_level()
+        elif word in _HINT and not session.over:
+            print(session.advice(), flush=True)
+        elif action is not None and not session.over:
+            print(session.play(action), flush=True)
+        window.show(session.env.render())
+    window.close()
+    print(session.summary)
+    return 0
+
+
+def play_moves(session: Session, words: Iterator[str]) -> int:
+    """Play level after level with the words or keys of a player, until there are no more or one says to quit."""
+    print(f"{session.env.game.description}\n{session.menu}")
+    _show(session)
+    for line in words:
+        for word in (part.strip().lower() for part in line.split(SEPARATOR)):
+            if word in _QUIT:
+                print(session.summary)
+                return 0
+            if word in _NEXT:
+                session.next_level()
+                _show(session)
+            elif word and session.over:
+                print("This level is over: n plays the next one, q quits.")
+            elif word in _HINT:
+                print(session.advice())
+            elif word:
+                _move(session, word)
+    print(session.summary)
+    return 0
+
+
+def _move(session: Session, word: str) -> None:
+    action = session.action_of(word)
+    if action is None:
+        print(f"{word!r} is not an action. {session.menu}")
+        return
+    print("\n" + session.play(action))
+    if session.env.game.own_vocabulary.symbols:
+        print(_board(session))
+    if session.over:
+        print("n plays the next level, q quits.")
+
+
+def _show(session: Session) -> None:
+    env = session.env
+    print(
+        f"\nLevel {env.level.id}, {session.budget} action{'s' * (session.budget > 1)} to play\n{_board(session)}",
+        flush=True,
+    )
+
+
+def _board(session: Session) -> str:
+    env = session.env
+    if not colourful(sys.stdout) or env.text_format != "grid":
+        return env.text
+    return painted(env.game, env.state[0], env.vocabulary, env.text)
+
+
+def play_turns(env: TurnEnv, seed: int, lines: Iterator[str]) -> int:
+    """Play level after level with whole replies, each one line, until there are no more or one says to quit."""
+    ended: list[bool] = []
+    message, _ = env.reset(seed=seed)
+    print(f"{env.instructions}\n\n{message}", flush=True)
+    for line in lines:
+        word = line.strip().lower()
+        if word in _QUIT:
+            break
+        if word in _NEXT:
+            message, _ = env.reset()
+            print(message, flush=True)
+        elif word and env.over:
+            print("This level is over: n plays the next one, q quits.")
+        elif word in _HINT:
+            print(f"The oracle plays {env.action_names[env.oracle_action()]}.")
+        elif word:
+            ended += _take(env, line)
+    print(f"{sum(ended)} of {len(ended)} levels solved.")
+    return 0
+
+
+def _take(env: TurnEnv, line: str) -> list[bool]:
+    """Take one reply; whether the level ended in success, in a list that is empty while it goes on."""
+    message, _, terminated, truncated, info = env.step(line)
+    reply = info["reply"]
+    played = ", ".join(env.action_names[action] for action in info["actions"]) or "nothing"
+    print(f"\nPlayed: {played}." + (f" Problem: {reply.problem.value}." if reply.problem else ""))
+    print(message, flush=True)
+    if not (terminated or truncated):
+        return []
+    print("Success! " * info["success"] + "n plays the next level, q quits.")
+    return [bool(info["success"])]

@@ -1,1 +1,0 @@
-"""The commands of ``ragen-gym``, a module for each group of them."""

@@ -1,0 +1,137 @@
+r"""What a level is, how it is named, which split it belongs to, and how levels are kept in files.
+
+A `Level` is data: the name of its game and the text of its first board in the game's own symbols. Its `Level.id` is a
+hash of just that (64-bit FNV-1a over the code points of ``name + "\n" + text``, finished by SplitMix64's mixer), so it
+is the same everywhere and forever.
+
+A split must not leak: two boards that differ by a rotation or a reflection are one problem. So the split is decided by
+the smallest hash among a board's eight rotations and reflections (its canonical form), salted with `SPLIT_VERSION`: 80
+% of all canonical forms belong to ``train``, 10 % to ``validation``, 10 % to ``test``, whatever generator or knob made
+them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from ragen_gym.core.seeding import mix
+
+__all__ = ["SPLITS", "SPLIT_VERSION", "Level", "read_levels", "split_of_hash", "text_hash", "write_levels"]
+
+SPLITS = ("train", "validation", "test")
+SPLIT_TENTHS = (8, 1, 1)
+SPLIT_VERSION = "ragen-gym splits v1"
+
+FNV_BASIS, FNV_PRIME = 0xCBF29CE484222325, 0x100000001B3
+_WORD = 0xFFFFFFFFFFFFFFFF
+
+
+def fnv(text: str, h: int = FNV_BASIS) -> int:
+    """64-bit FNV-1a over code points, from the state ``h`` on."""
+    for character in text:
+        h = ((h ^ ord(character)) * FNV_PRIME) & _WORD
+    return h
+
+
+def text_hash(name: str, text: str) -> int:
+    """The 64-bit content hash of a board's text under the name of its game."""
+    return mix(fnv(text, fnv(name + "\n")))
+
+
+SPLIT_SALT = mix(fnv(SPLIT_VERSION))
+
+
+def split_of_hash(canonical: int) -> str:
+    """The split that owns a canonical form, given the smallest hash among the board's rotations and reflections."""
+    tenth = mix(canonical ^ SPLIT_SALT) % 10
+    return SPLITS[0 if tenth < SPLIT_TENTHS[0] else 1 if tenth < SPLIT_TENTHS[0] + SPLIT_TENTHS[1] else 2]
+
+
+def check_split(split: str | None) -> str | None:
+    """Return ``split`` unchanged, or raise a ValueError that names the splits."""
+    if split is not None and split not in SPLITS:
+        raise ValueError(f"split={split!r} is not a split: choose one of {', '.join(SPLITS)}, or None for all levels.")
+    return split
+
+
+@dataclass(frozen=True)
+class Level:
+    """One instance of a game.
+
+    Attributes:
+        game: name of the game, such as ``"FrozenLake"``.
+        text: the first board in the game's own symbols, rows separated by newlines, none at the end.
+    """
+
+    game: str
+    text: str
+
+    @cached_property
+    def id(self) -> str:
+        """Content hash, 16 hexadecimal digits."""
+        return f"{text_hash(self.game, self.text):016x}"
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def read_levels(source: str | Path) -> list[str]:
+    """Board texts of a level file, as ``ragen-gym levels export`` writes it.
+
+    A ``.jsonl`` file holds one JSON object with a ``text`` a line. Any other file is text: blocks of lines, separated
+    by blank lines or by comments, which are lines that start with ``;``.
+
+    Raises:
+        ValueError: there is no such file, no board in it, or it is not text in UTF-8.
+    """
+    path = Path(source)
+    text = _text_of(path)
+    if path.suffix == ".jsonl":
+        return _read_records(path, text)
+    boards: list[str] = []
+    block: list[str] = []
+    for line in [*text.splitlines(), ""]:
+        if line.strip() and not line.startswith(";"):
+            block.append(line.rstrip())
+        elif block:
+            boards.append("\n".join(block))
+            block = []
+    if not boards:
+        raise ValueError(f"{path} holds no board: write one row a line, a blank line between boards.")
+    return boards
+
+
+def _text_of(path: Path) -> str:
+    if not path.is_file():
+        raise ValueError(
+            f"levels={str(path)!r} is not a file: give a path to a text file of boards, or a list of boards."
+        )
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} is not text in UTF-8: save it in that encoding.") from None
+
+
+def _read_records(path: Path, text: str) -> list[str]:
+    try:
+        boards = [str(json.loads(line)["text"]) for line in text.splitlines() if line.strip()]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{path}: each line must be a JSON object with the board as its 'text' ({error!r})."
+        ) from error
+    if not boards:
+        raise ValueError(f"{path} holds no board: export some with `ragen-gym levels export`.")
+    return boards
+
+
+def write_levels(path: str | Path, levels: Iterable[Level]) -> None:
+    """Write levels as a file that `read_levels` reads, each under a comment with its id; replaces the file at once."""
+    path = Path(path)
+    text = "\n\n".join(f"; {level.id}\n{level.text}" for level in levels)
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_text(text + "\n", encoding="utf-8")
+    temporary.replace(path)

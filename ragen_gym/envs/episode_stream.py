@@ -1,0 +1,109 @@
+"""The episodes that a seed gives, prepared in blocks so that fresh levels cost little."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+
+from ragen_gym.core.seeding import Keys, Stream, episode_key, episode_keys, stream_key, uniforms
+from ragen_gym.games.game import Boards, Game
+
+__all__ = ["DRAWS", "Episode", "Episodes", "draws", "level_boards", "stacked"]
+
+#: Random numbers prepared at a time for each episode: as many as the paper's episodes have actions.
+DRAWS = 10
+
+_LARGEST_BLOCK = 256
+
+
+#: The start of an episode: (board, state, level id, key of its noise, its first `DRAWS` random numbers, the last one
+#: first, or none as yet). A plain tuple, since a named one takes six times as long to make and resets are frequent.
+Episode = tuple[bytes, list[int], str, int, list[float]]
+
+
+class Episodes:
+    """Episode 0, 1, 2, … of one seed: their levels, and the keys of their noise.
+
+    Args:
+        game: the game.
+        seed: any integer from 0 on.
+        split: the split that the levels come from, or None.
+        levels: boards to draw from instead of generating.
+    """
+
+    def __init__(self, game: Game, seed: int, split: str | None, levels: list[bytes] | None) -> None:
+        self._game, self._split, self._levels = game, split, levels
+        self._level_key = stream_key(seed, Stream.LEVEL)
+        self._noise_key = stream_key(seed, game.noise)
+        self._block: list[Episode] = []
+        self._next, self._size = 0, 1
+
+    def take(self) -> Episode:
+        """The next episode."""
+        if not self._block:
+            self._block = self._prepare(self._size)
+            self._next += self._size
+            self._size = min(4 * self._size, _LARGEST_BLOCK)
+        return self._block.pop()
+
+    def take_with(self, board: bytes | None, noise_seed: int | None) -> Episode:
+        """The next episode, on another level or with the noise of another seed's first episode where they are given."""
+        game = self._game
+        noise_key = None if noise_seed is None else stream_key(noise_seed, game.noise)  # a bad seed takes no episode
+        drawn, state, level_id, key, luck = self.take()
+        if board is not None:
+            drawn, state, level_id = _levels_of(game, np.frombuffer(board, np.uint8)[None])[0]
+        if noise_key is not None:
+            key, luck = episode_key(noise_key, 0), []
+        return drawn, state, level_id, key, luck
+
+    def _prepare(self, count: int) -> list[Episode]:
+        game = self._game
+        if count == 1 and self._levels is None:
+            key = self._level_key, self._next, self._split
+            try:
+                board, state, level_id = _only_level(game, *key)
+            except TypeError:  # a knob that cannot be hashed, such as a list
+                board, state, level_id = _only_level.__wrapped__(game, *key)
+            return [(board, list(state), level_id, episode_key(self._noise_key, self._next), [])]
+        keys = episode_keys(self._level_key, self._next, count)
+        noise_keys = episode_keys(self._noise_key, self._next, count)
+        levels = _levels_of(game, level_boards(game, keys, self._split, self._levels))
+        rest = zip(levels, noise_keys.tolist(), draws(game, noise_keys, 0), strict=True)
+        return [(*level, key, luck) for level, key, luck in rest][::-1]
+
+
+@lru_cache(1024)
+def _only_level(game: Game, level_key: int, episode: int, split: str | None) -> tuple[bytes, tuple[int, ...], str]:
+    """One level. It is remembered, since the members of a group are environments that begin with the same one."""
+    [(board, state, level_id)] = _levels_of(game, game.generate(episode_keys(level_key, episode, 1), split))
+    return board, tuple(state), level_id
+
+
+def level_boards(game: Game, keys: Keys, split: str | None, levels: list[bytes] | Boards | None) -> Boards:
+    """The first board of the episode of each level key, generated or from ``levels``: uint8 (len(keys), cells)."""
+    if levels is None:
+        return game.generate(keys, split)
+    picks = (uniforms(keys, 0, 1)[:, 0] * len(levels)).astype(np.intp)
+    return levels[picks] if isinstance(levels, np.ndarray) else stacked([levels[pick] for pick in picks.tolist()])
+
+
+def stacked(boards: list[bytes]) -> Boards:
+    """Boards as rows of an array, uint8 (n, cells)."""
+    return np.frombuffer(bytearray().join(boards), np.uint8).reshape(len(boards), -1)
+
+
+def draws(game: Game, noise_keys: Keys, first: int) -> list[list[float]]:
+    """`DRAWS` random numbers of each episode from its step ``first`` on, the last one first, ready for ``pop``."""
+    if not game.stochastic:
+        return [[] for _ in noise_keys]
+    rows: list[list[float]] = uniforms(noise_keys, first, DRAWS)[:, ::-1].tolist()
+    return rows
+
+
+def _levels_of(game: Game, boards: Boards) -> list[tuple[bytes, list[int], str]]:
+    """(board, state, level id) of each board."""
+    flat, cells = boards.tobytes(), boards.shape[1]
+    texts = [flat[i : i + cells] for i in range(0, len(flat), cells)]
+    return list(zip(texts, game.starts(boards).tolist(), game.ids(boards), strict=True))

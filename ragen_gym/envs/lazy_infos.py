@@ -1,0 +1,161 @@
+"""The infos of a batch: a dictionary whose dearer values are computed when they are first read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ragen_gym.envs.batch_buffers import kept_of
+from ragen_gym.envs.kernel import mask_kernel
+from ragen_gym.games._jit import compiled_params
+from ragen_gym.games.game import Boards, Game
+
+__all__ = ["Infos", "Moment"]
+
+
+class Moment(NamedTuple):
+    """What the infos of a batch at one step are computed from; nothing in it changes any more.
+
+    Attributes:
+        game: the game.
+        look: what makes observations of boards.
+        which: the environments that the infos speak of, integers (m,); None for all.
+        sizes: environments of the batch, integers and cells of each.
+        kept: their boards and what stands beside them, a copy of `ragen_gym.envs.batch_buffers.part_of` the block.
+        ring: the prepared levels, uint8 (num_envs, ring, cells).
+    """
+
+    game: Game
+    look: Callable[[Boards], Any]
+    which: npt.NDArray[np.int64] | None
+    sizes: tuple[int, int, int]
+    kept: npt.NDArray[np.uint8]
+    ring: Boards
+
+    def _parts(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int32], Boards]:
+        """(the environments, how many episodes each has begun, the integers of their states, their boards)."""
+        taken, states, boards = kept_of(self.kept, *self.sizes)
+        which = np.arange(len(taken)) if self.which is None else self.which
+        return which, taken.take(which), states.take(which, 0), boards.take(which, 0)
+
+    def mask(self) -> npt.NDArray[np.bool_]:
+        """The environments that the infos speak of, bool (num_envs,)."""
+        mask = np.full(self.sizes[0], self.which is None)
+        if self.which is not None:
+            mask[self.which] = True
+        return mask
+
+    def level_id(self) -> npt.NDArray[np.object_]:
+        """The ids of the levels in play, (num_envs,) of str, None elsewhere."""
+        out, (which, taken, _, _) = np.full(self.sizes[0], None, dtype=object), self._parts()
+        out[which] = self.game.ids(self.ring[which, (taken - 1) % self.ring.shape[1]])
+        return out
+
+    def action_mask(self) -> npt.NDArray[np.int8]:
+        """The actions that can change the state, int8 (num_envs, actions), 0 elsewhere."""
+        out, (which, _, states, boards) = np.zeros((self.sizes[0], len(self.game.Action)), np.int8), self._parts()
+        if self.game.legal is not None:
+            masks = np.empty((len(boards), out.shape[1]), np.int8)
+            mask_kernel(self.game.legal)(boards, states, compiled_params(self.game.params), masks)
+            out[which] = masks
+            return out
+        for i, board, state in zip(which, boards, states.tolist(), strict=True):
+            out[i] = self.game.action_mask(board.tobytes(), state)
+        return out
+
+    def final_obs(self) -> npt.NDArray[np.object_]:
+        """The observations, (num_envs,) of objects, None elsewhere."""
+        out, (which, _, _, boards) = np.full(self.sizes[0], None, dtype=object), self._parts()
+        for i, observation in zip(which, self.look(boards), strict=True):
+            out[i] = observation
+        return out
+
+
+#: What computes the value of each key for which a `Moment` can stand.
+_READERS: dict[str, Callable[[Moment], Any]] = {
+    "level_id": Moment.level_id,
+    "action_mask": Moment.action_mask,
+    "final_obs": Moment.final_obs,
+    **dict.fromkeys(
+        ("_level_id", "_action_mask", "_success", "_final_obs", "_final_info"),
+        Moment.mask,
+    ),
+}
+
+
+class Infos(dict[str, Any]):
+    """A dictionary in which a `Moment` stands for a value until somebody reads it.
+
+    A thousand level ids as strings cost several times the step that they belong to, and most are never read. Whoever
+    reads one, in whatever way a dictionary can be read, gets what an ordinary dictionary would hold.
+    """
+
+    def __getitem__(self, key: str) -> Any:
+        value = super().__getitem__(key)
+        if value.__class__ is Moment:
+            value = _READERS[key](value)
+            super().__setitem__(key, value)
+        return value
+
+    def _settled(self) -> Infos:
+        for key in self:
+            self[key]
+        return self
+
+    def __iter__(self) -> Iterator[str]:
+        # Python copies a dict subclass without asking it for its values, unless the subclass iterates for itself.
+        return super().__iter__()
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The value of a key, or ``default``."""
+        try:
+            return self[key]
+        except KeyError:
+            return default
+
+    def items(self) -> Any:
+        """A view of the keys and values."""
+        return super(Infos, self._settled()).items()
+
+    def values(self) -> Any:
+        """A view of the values."""
+        return super(Infos, self._settled()).values()
+
+    def pop(self, key: str, *default: Any) -> Any:
+        """Remove a key and return its value."""
+        if key in self:
+            self[key]
+        return super().pop(key, *default)
+
+    def popitem(self) -> tuple[str, Any]:
+        """Remove the last key and return it with its value."""
+        return super(Infos, self._settled()).popitem()
+
+    def setdefault(self, key: str, default: Any = None) -> Any:
+        """The value of a key, which is set to ``default`` if there was none."""
+        super().setdefault(key, default)
+        return self[key]
+
+    def copy(self) -> dict[str, Any]:
+        """An ordinary dictionary with the same values."""
+        return dict(self)
+
+    def __or__(self, other: Any) -> Any:
+        return dict(self) | other
+
+    def __ror__(self, other: Any) -> Any:
+        return other | dict(self)
+
+    __hash__ = None
+
+    def __eq__(self, other: object) -> bool:
+        return super(Infos, self._settled()).__eq__(other)
+
+    def __repr__(self) -> str:
+        return super(Infos, self._settled()).__repr__()
+
+    def __reduce__(self) -> tuple[type[dict[str, Any]], tuple[dict[str, Any]]]:
+        return dict, (dict(self),)

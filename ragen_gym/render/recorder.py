@@ -1,0 +1,116 @@
+"""What happened in an episode, recorded for its pictures, and as words for captions. Imports no pygame."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from ragen_gym.games.game import PLAYING, Board, Game, Rule
+
+__all__ = ["DIRECTIONS", "KEYS", "Recorder", "Story", "key_names", "player_cell", "what_happened"]
+
+
+@dataclass
+class Story:
+    """An episode so far.
+
+    Attributes:
+        board: the board as it stands; the environment's own.
+        before: the board before the last move.
+        moves: (action, reward) of every move.
+        outcome: what the rule said last: PLAYING, OVER or SUCCESS.
+    """
+
+    board: bytes | bytearray
+    before: bytes = b""
+    moves: list[tuple[int, float]] = field(default_factory=list)
+    outcome: int = PLAYING
+
+    def last_move(self, game: Game) -> str:
+        """The last move in words."""
+        if not self.moves:
+            return "Start"
+        action, reward = self.moves[-1]
+        return what_happened(game, self.before, action, self.board, reward)
+
+    @property
+    def total(self) -> float:
+        """The sum of the rewards."""
+        return sum(reward for _, reward in self.moves)
+
+
+class Recorder:
+    """Stands before a rule and notes what goes through it.
+
+    An environment that draws calls `rule` in place of its game's own, so one that does not draw loses no time.
+    """
+
+    def __init__(self, rule: Rule) -> None:
+        self._rule = rule
+        self._story: Story | None = None
+
+    def story(self, board: bytes | bytearray) -> Story:
+        """The story of the episode that is played on this very board; a new one where it is new."""
+        if self._story is None or self._story.board is not board:
+            self._story = Story(board)
+        return self._story
+
+    def rule(self, board: Any, state: Any, action: int, u: float, params: Any) -> tuple[float, int]:
+        """The game's rule, noted."""
+        story = self.story(board)
+        story.before = bytes(board)
+        reward, story.outcome = self._rule(board, state, action, u, params)
+        story.moves.append((action, reward))
+        return reward, story.outcome
+
+
+#: (rows, columns) that an action of this name moves.
+DIRECTIONS: dict[str, tuple[int, int]] = {"LEFT": (0, -1), "DOWN": (1, 0), "RIGHT": (0, 1), "UP": (-1, 0)}
+
+#: Keys of an action of this name; every other action has the digit of its place, from 1 on.
+KEYS: dict[str, str] = {"LEFT": "a", "DOWN": "s", "RIGHT": "d", "UP": "w"}
+
+
+def key_names(game: Game) -> tuple[str, ...]:
+    """The key of each action, in the order of their ids."""
+    return tuple(KEYS.get(action.name, str(place)) for place, action in enumerate(game.Action, 1))
+
+
+def player_cell(game: Game, board: Board) -> tuple[int, int] | None:
+    """(row, column) of the player, or None where the game has none."""
+    tiles = [tile.value for tile in game.Tile if tile.name.startswith("PLAYER")]
+    for cell, tile in enumerate(board):
+        if tile in tiles:
+            return divmod(cell, game.width + 1)
+    return None
+
+
+def what_happened(game: Game, before: Board, action: int, board: Board, reward: float) -> str:
+    """One line on a move: which it was, where it led, what it pushed or paid.
+
+    Args:
+        game: the game.
+        before: the board on which the action was chosen.
+        action: its id.
+        board: the board that it left.
+        reward: what it earned.
+    """
+    name = game.action_names(before)[action]
+    start, end = player_cell(game, before), player_cell(game, board)
+    intended = DIRECTIONS.get(game.Action(action).name)
+    if start is None or end is None or intended is None:
+        return f"{name} paid {reward:g}"
+    moved = end[0] - start[0], end[1] - start[1]
+    if moved == intended:
+        return f"{name}, pushing a box" if _boxes(game, before) != _boxes(game, board) else name
+    if moved == (0, 0):
+        ahead = start[0] + intended[0], start[1] + intended[1]
+        inside = 0 <= ahead[0] < game.height and 0 <= ahead[1] < game.width
+        return f"{name}, slipped against the edge" if game.stochastic and inside else f"{name}, blocked"
+    actual = next(direction for direction, step in DIRECTIONS.items() if step == moved)
+    return f"{name}, slipped {actual.capitalize()}"
+
+
+def _boxes(game: Game, board: Board) -> list[int]:
+    tiles = [tile.value for tile in game.Tile if tile.name.startswith("BOX")]
+    return [cell for cell, tile in enumerate(board) if tile in tiles]

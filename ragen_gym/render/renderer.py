@@ -1,0 +1,130 @@
+"""Where an environment's episodes are drawn: frames for ``rgb_array``, a window for ``human``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ragen_gym.games.game import Board, Game, Rule
+from ragen_gym.render.canvas import Pixels, load_pygame
+from ragen_gym.render.frames import check_tile_size, picture, picture_shape
+from ragen_gym.render.recorder import KEYS, Recorder, key_names
+
+__all__ = ["Stage", "Window", "keys_to_action"]
+
+
+class Stage(Recorder):
+    """Notes what goes through a game's rule and draws it.
+
+    Args:
+        game: the game.
+        rule: its rule.
+        tile_size: side of a tile in pixels.
+        title: title of the window.
+        fps: frames a second at which a window shows moves.
+
+    Raises:
+        ValueError: a tile size out of range.
+        gymnasium.error.DependencyNotInstalled: pygame is missing.
+    """
+
+    def __init__(self, game: Game, rule: Rule, tile_size: int, title: str, fps: int) -> None:
+        super().__init__(rule)
+        load_pygame()
+        self.game, self.tile_size = game, check_tile_size(tile_size)
+        self._title, self._fps = title, fps
+        self._window: Window | None = None
+
+    def picture(self, board: Board) -> Pixels:
+        """The episode on this board as it stands, uint8 (height, width, 3); fresh memory."""
+        return picture(self.game, self.story(board), self.tile_size)
+
+    def show(self, board: Board) -> None:
+        """Show the episode in the window, which opens at the first call."""
+        if self._window is None:
+            height, width, _ = picture_shape(self.game, self.tile_size)
+            self._window = Window(width, height, self._title, self._fps)
+        self._window.show(self.picture(board))
+
+    def watching(self, observe: Callable[[Board], Any]) -> Callable[[Board], Any]:
+        """The same observation of a board, shown in the window whenever it is made: at each reset and step."""
+
+        def observe_and_show(board: Board) -> Any:
+            self.show(board)
+            return observe(board)
+
+        return observe_and_show
+
+    def close(self) -> None:
+        """Close the window, if one is open."""
+        if self._window is not None:
+            self._window.close()
+            self._window = None
+
+
+def keys_to_action(game: Game) -> dict[tuple[int, ...], int]:
+    """Pygame's key codes of each action, for `gymnasium.utils.play.play`: letters or digits, and the arrows."""
+    pygame = load_pygame()
+    keys: dict[tuple[int, ...], int] = {
+        (ord(key),): action.value for action, key in zip(game.Action, key_names(game), strict=True)
+    }
+    arrows: dict[tuple[int, ...], int] = {
+        (getattr(pygame, f"K_{action.name}"),): action.value for action in game.Action if action.name in KEYS
+    }
+    return keys | arrows
+
+
+#: What a key says, where it is not the character that it types.
+_WORDS = {"left": "left", "right": "right", "up": "up", "down": "down", "return": "n", "space": "n", "escape": "q"}
+
+
+class Window:
+    """One window. Once the person has closed it, it stays closed and shows nothing more.
+
+    Args:
+        width: width of the pictures in pixels.
+        height: their height.
+        title: what its title bar says.
+        fps: pictures a second at most.
+    """
+
+    def __init__(self, width: int, height: int, title: str, fps: int) -> None:
+        self._pygame = load_pygame()
+        self._pygame.display.init()
+        self._screen = self._pygame.display.set_mode((width, height))
+        self._pygame.display.set_caption(title)
+        self._clock = self._pygame.time.Clock()
+        self._fps = fps
+        self.closed = False
+
+    def show(self, picture: Pixels) -> None:
+        """Show a picture, uint8 (height, width, 3), no sooner than 1 / fps seconds after the last one."""
+        if not self.closed and self._pygame.event.peek(self._pygame.QUIT):
+            self.close()
+        if self.closed:
+            return
+        self._pygame.surfarray.blit_array(self._screen, picture.swapaxes(0, 1))
+        self._pygame.event.pump()
+        self._pygame.display.flip()
+        self._clock.tick(self._fps)
+
+    def key(self) -> str | None:
+        """Wait for a key: an arrow's direction or the character typed; None once the window is closed."""
+        pygame = self._pygame
+        while not self.closed:
+            event = pygame.event.wait()
+            if event.type == pygame.QUIT:
+                self.close()
+            elif event.type == pygame.WINDOWEXPOSED:
+                pygame.display.flip()
+            elif event.type == pygame.KEYDOWN:
+                word = _WORDS.get(pygame.key.name(event.key)) or event.unicode
+                if word:
+                    return str(word)
+        return None
+
+    def close(self) -> None:
+        """Close the window."""
+        if not self.closed:
+            self.closed = True
+            self._pygame.display.quit()

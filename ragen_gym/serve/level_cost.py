@@ -1,0 +1,163 @@
+"""What the levels of some knobs cost, measured in a process that can be ended.
+
+Drawing a level again until it meets the knobs can take microseconds or, with knobs that hardly any level meets, many
+minutes; nothing but a trial tells, and the compiled loops cannot be interrupted. So a few levels of every new
+combination of knobs are first generated in a process of their own, which is killed when it takes too long. The process
+is this module, run with ``python -m``; it reads a JSON request a line and answers with one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import time
+from collections import OrderedDict
+from dataclasses import asdict
+from math import inf
+from typing import Any
+
+from ragen_gym.core.seeding import Stream, episode_keys, stream_key
+from ragen_gym.games.registry import TABLE, Row, add, build_game
+from ragen_gym.serve.errors import Refusal
+
+__all__ = ["LEVELS", "LevelCosts", "answer"]
+
+#: Levels of a trial.
+LEVELS = 32
+
+#: Seconds of wall time after which a trial is ended; one that goes on stops by itself when its CPU time is spent.
+_WALL = 10.0
+_STARTS_WITHIN, _WAITING, _KEPT = 120.0, 64, 4096
+_READY = "ready"
+
+
+class LevelCosts:
+    """Seconds that a level takes to generate, by the knobs.
+
+    Args:
+        limit: seconds a level above which nobody asks how much more it takes.
+    """
+
+    def __init__(self, limit: float) -> None:
+        self._limit = limit
+        self._known: OrderedDict[str, float | str] = OrderedDict()
+        self._trials: dict[str, asyncio.Task[float | str]] = {}
+        self._process: asyncio.subprocess.Process | None = None
+        self._lock = asyncio.Lock()
+
+    async def of(self, row: Row, preset: str | None, knobs: dict[str, Any], split: str | None) -> float:
+        """Mean seconds of CPU time a level; infinite above the limit.
+
+        Without knobs it is a game of the table that the server was started with, which is trusted and measured here.
+
+        Raises:
+            Refusal: no level meets the knobs, or too many trials wait already.
+        """
+        request = {"row": asdict(row), "preset": preset, "knobs": knobs, "split": split, "limit": self._limit}
+        key = json.dumps(request, sort_keys=True)
+        if key in self._known:
+            self._known.move_to_end(key)
+        elif not knobs:
+            self._keep(key, await asyncio.to_thread(answer, row, preset, knobs, split, inf))
+        else:
+            await self._wait_for(key)
+        found = self._known[key]
+        if isinstance(found, str):
+            raise Refusal("bad_value", found)
+        return found
+
+    async def _wait_for(self, key: str) -> None:
+        """Have the cost known after the trial of these knobs, which all who ask for them share."""
+        trial = self._trials.get(key)
+        if trial is None:
+            if len(self._trials) >= _WAITING:
+                raise Refusal("busy", "many sessions with new knobs are being made at once: try again.", retry_after=2)
+            trial = self._trials[key] = asyncio.create_task(self._trial(key))
+        self._keep(key, await asyncio.shield(trial))
+
+    def _keep(self, key: str, found: float | str) -> None:
+        self._known[key] = found
+        while len(self._known) > _KEPT:
+            self._known.popitem(last=False)
+
+    async def close(self) -> None:
+        """End the process; trials that wait for it find out that it is too slow."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()  # waits for its end, and closes its pipes
+
+    async def _trial(self, line: str) -> float | str:
+        try:
+            async with self._lock:
+                process = await self._running()
+                assert process.stdin is not None
+                assert process.stdout is not None
+                try:
+                    process.stdin.write(line.encode() + b"\n")
+                    found: float | str = json.loads(await asyncio.wait_for(process.stdout.readline(), _WALL))
+                except (TimeoutError, json.JSONDecodeError, ConnectionError):  # too slow, or out of memory
+                    await self.close()
+                    return inf
+                return found
+        finally:
+            del self._trials[line]
+
+    async def _running(self) -> asyncio.subprocess.Process:
+        if self._process is None or self._process.returncode is not None:
+            pipe = asyncio.subprocess.PIPE
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                __name__,
+                stdin=pipe,
+                stdout=pipe,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                start_new_session=True,  # Ctrl-C is for the server, which ends this process itself
+            )
+            assert self._process.stdout is not None
+            said = await asyncio.wait_for(self._process.stdout.readline(), _STARTS_WITHIN)
+            if said.decode().strip() != _READY:
+                await self.close()
+                raise RuntimeError("the process that measures levels did not start.")
+        return self._process
+
+
+def answer(row: Row, preset: str | None, knobs: dict[str, Any], split: str | None, limit: float) -> float | str:
+    """Mean seconds of CPU time that a level takes to generate, or why there is none.
+
+    Infinite as soon as it is clear that it is over ``limit``.
+    """
+    try:
+        game = build_game(row, knobs, preset)
+        keys = episode_keys(stream_key(0, Stream.LEVEL), 0, LEVELS)
+        game.generate(keys[:1], split)  # loads what is compiled, which is no level's cost
+        began = time.thread_time()
+        for i in range(LEVELS):
+            game.generate(keys[i : i + 1], split)
+            if time.thread_time() - began > LEVELS * limit:
+                return inf
+        return (time.thread_time() - began) / LEVELS
+    except (ValueError, MemoryError) as error:
+        return str(error)
+
+
+def _serve() -> None:
+    """Answer requests until there are no more."""
+    for row in TABLE.values():  # compiling may take longer than a trial may
+        for preset in (None, *row.game_class.presets):
+            build_game(row, {}, preset).generate(episode_keys(0, 0, 1), "train")
+    print(_READY, flush=True)
+    for line in sys.stdin:
+        request = json.loads(line)
+        row = Row(**request.pop("row"))
+        add(row)
+        print(json.dumps(answer(row, **request)), flush=True)  # Infinity is JSON to Python
+
+
+if __name__ == "__main__":
+    _serve()

@@ -1,0 +1,158 @@
+"""An experiment as a user runs it: for real on tiny runs, killed on the way, gone on with, and written up."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.experiments.plan import plan
+from benchmarks.experiments.runner import missing
+from benchmarks.experiments.spec import read
+from ragen_agent.cli import main
+from ragen_agent.config import to_toml
+from ragen_agent.training.run_folder import read_json_lines
+
+ARMS = ["--only", "Bandit, none", "--only", "BanditRev, none"]
+CLOCKS = ("seconds", "tokens_per_s", "diagnostics_s")
+
+
+def command(out: Path, *more: str) -> list[str]:
+    return ["experiment", "thinking", "--quick", "--seeds", "2", *ARMS, "--out", str(out), *more]
+
+
+def curves(out: Path) -> dict[str, list[dict[str, Any]]]:
+    return {
+        path.parent.name: [{k: v for k, v in record.items() if k not in CLOCKS} for record in read_json_lines(path)]
+        for path in sorted((out / "thinking" / "runs").glob("*/metrics.jsonl"))
+    }
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The experiment, run without a break."""
+    out = tmp_path_factory.mktemp("whole")
+    assert main(command(out, "--jobs", "2")) == 0
+    return out
+
+
+def test_it_leaves_a_page_figures_and_numbers(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = whole / "thinking"
+    results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    assert [(row["arm"], row["seed"]) for row in results["runs"]] == [
+        ("Bandit, none", 0),
+        ("Bandit, none", 1),
+        ("BanditRev, none", 0),
+        ("BanditRev, none", 1),
+    ]
+    assert all(0 <= row["random"] <= row["optimal"] <= 1 for row in results["runs"])
+    page = (folder / "thinking.md").read_text(encoding="utf-8")
+    assert "evidence of nothing" in page
+    assert "4 of 16 runs are whole" in page, "a page is of all arms"
+    for picture in ["curves.png", *results["pictures"]]:
+        assert (folder / picture).read_bytes().startswith(b"\x89PNG")
+        assert picture in page
+    assert main(command(whole, "--write", "--json")) == 0
+    assert json.loads(capsys.readouterr().out) == results, "the page follows from the runs alone"
+
+
+def test_a_killed_experiment_goes_on_to_the_same_curves(whole: Path, tmp_path: Path) -> None:
+    out = tmp_path / "killed"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ragen_agent.cli", *command(out)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    deadline = time.monotonic() + 120
+    while not list(out.glob("thinking/runs/*/metrics.jsonl")) and time.monotonic() < deadline:
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.kill()
+    process.wait()
+    planned = plan(read("thinking"), out / "thinking", 2, only=[ARMS[1], ARMS[3]], quick=True)
+    assert 0 < len(missing(planned)) <= 4
+    time.sleep(1)  # its workers see that it is gone
+    assert main(command(out)) == 0
+    assert missing(planned) == []
+    assert curves(out) == curves(whole)
+
+
+def test_a_whole_run_that_is_resumed_keeps_its_curve(whole: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(whole / "thinking" / "runs" / "Bandit-none-seed0", run)
+    before = (run / "metrics.jsonl").read_bytes()
+    assert main(["train", "--resume", str(run)]) == 0
+    assert (run / "metrics.jsonl").read_bytes() == before
+
+
+def test_runs_of_other_settings_are_not_taken_for_those_asked_for(
+    whole: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(command(whole, "--set", "training.learning_rate=7e-3")) == 2
+    assert "was made with other settings than are asked for now" in capsys.readouterr().err
+
+
+def test_a_page_is_of_all_seeds_that_are_there(whole: Path, tmp_path: Path) -> None:
+    pages = tmp_path / "pages"
+    one = ["--quick", "--seeds", "1", "--only", ARMS[1], "--out", str(whole), "--pages", str(pages)]
+    assert main(["experiment", "thinking", *one]) == 0
+    written = [json.loads((folder / "thinking" / "results.json").read_text()) for folder in (whole, pages)]
+    assert written[0]["runs"] == written[1]["runs"]
+
+
+def test_mistakes_are_told_before_anything_is_played(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    for words, said in (
+        (["--pages", str(file)], "is a file; give a folder"),
+        (["--only", "Bandt, none"], "Did you mean 'Bandit, none'?"),
+        (["--write", "--out", str(tmp_path / "none")], "there are no runs of thinking"),
+        (["--jobs", "0"], "--jobs is 0; it must be at least 1."),
+    ):
+        assert main(["experiment", "thinking", "--quick", "--out", str(tmp_path / "out"), *words]) == 2
+        assert said in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_run_that_fails_does_not_end_the_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    [broken, _] = plan(read("thinking"), tmp_path / "thinking", 2, only=[ARMS[1]], quick=True)
+    broken.folder.mkdir(parents=True)
+    (broken.folder / "config.toml").write_text(to_toml(broken.config), encoding="utf-8")
+    (broken.folder / "metrics.jsonl").write_text("not JSON\n\n", encoding="utf-8")
+    arguments = ["experiment", "thinking", "--quick", "--seeds", "2", "--only", ARMS[1], "--out", str(tmp_path)]
+    assert main(arguments) == 1
+    page = (tmp_path / "thinking" / "thinking.md").read_text(encoding="utf-8")
+    assert "1 of 16 runs are whole" in page
+    assert "is not JSON" in page
+    assert "Bandit-none-seed0" in capsys.readouterr().err
+
+
+def test_the_list_and_the_estimate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["experiment", "--list"]) == 0
+    assert "echo-trap" in capsys.readouterr().out
+    assert main(command(tmp_path, "--dry-run", "--json")) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert len(printed["runs"]) == 4
+    assert printed["minutes"] > 0
+    assert list(tmp_path.iterdir()) == [], "nothing was run"
+    assert main(["experiment", "thinking", "--seeds", "0"]) == 2
+    assert "--seeds is 0" in capsys.readouterr().err
+
+
+def test_the_page_over_all_experiments(whole: Path, tmp_path: Path) -> None:
+    pages = tmp_path / "pages"
+    written = ["--quick", "--seeds", "2", "--write", "--out", str(whole), "--pages", str(pages)]
+    assert main(["experiment", "all", *written]) == 0
+    page = (pages / "README.md").read_text(encoding="utf-8")
+    assert "Not run: action-budget, credit, " in page
+    assert "](thinking/thinking.md)" in page
+    assert (pages / "thinking" / "after.png").is_file()
+    assert "evidence of nothing" in (pages / "thinking" / "thinking.md").read_text(encoding="utf-8")
+    assert re.search(r"\| thinking \| 4 \| \d \| \d \| 0 \| 0 \| 0 \| 0 \|", page), "what became of the four runs"
+    assert "The alarm" in page
+    assert "| spread fall | **0.4** | 0 of 0 | " in page

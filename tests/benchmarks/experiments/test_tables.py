@@ -1,0 +1,116 @@
+"""The tables of experiments: each can be planned whole, and a wrong one says what is wrong with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.experiments.plan import costs, plan, warm_starts
+from benchmarks.experiments.spec import names, read
+from ragen_agent.config import Config, to_toml
+
+WANTED = {
+    "action-budget",
+    "credit",
+    "diversity",
+    "echo-trap",
+    "freshness",
+    "noise-sharing",
+    "thinking",
+    "uncertainty-filter",
+}
+
+TABLE = """
+title = "T"
+question = "Q"
+claim = "C"
+source = "S"
+evidence = "E"
+limits = "L"
+curves = ["success"]
+columns = ["after"]
+
+[settings]
+game = "Bandit"
+
+[[arms]]
+name = "one"
+about = "the first"
+
+[[arms]]
+name = "two"
+about = "the second"
+settings = {training = {clip = "higher"}}
+
+[[comparisons]]
+asks = "Which?"
+first = "one"
+second = "two"
+measure = "after"
+"""
+
+
+def test_the_experiments_of_the_paper_are_there() -> None:
+    assert set(names()) == WANTED
+
+
+@pytest.mark.parametrize("name", sorted(WANTED))
+def test_every_arm_is_a_configuration_of_its_own(name: str, tmp_path: Path) -> None:
+    experiment = read(name)
+    planned = plan(experiment, tmp_path, 3)
+    assert len(planned) == 3 * len(experiment.arms) == len({run.folder for run in planned})
+    first = planned[: len(experiment.arms)]
+    assert len({to_toml(run.config) for run in first}) == len(first), "no two arms are the same"
+    assert {run.config.seed for run in planned} == {0, 1, 2}
+    assert all(run.warm.config.training.iterations == 0 for run in planned)
+    assert not all(arm.control for arm in experiment.arms)
+
+
+def test_runs_that_differ_before_their_reinforcement_share_nothing(tmp_path: Path) -> None:
+    thinking = plan(read("thinking"), tmp_path, 1)
+    warm = {run.arm.name: run.warm.folder for run in thinking}
+    assert warm["Bandit, thinking"] != warm["Bandit, none"]
+    trap = plan(read("echo-trap"), tmp_path, 2)
+    assert len(warm_starts(trap)) == 2, "one for each seed"
+
+
+def test_costs_are_estimated_and_a_shared_warm_start_is_counted_once(tmp_path: Path) -> None:
+    estimates = costs(plan(read("freshness"), tmp_path, 1))
+    assert all(cost.run > 0 for cost in estimates)
+    assert sum(cost.warm > 0 for cost in estimates) == 1
+
+
+def test_quick_makes_everything_small_and_settings_lie_over_every_arm(tmp_path: Path) -> None:
+    quick = plan(read("echo-trap"), tmp_path, 1, quick=True)
+    assert {run.config.training.iterations for run in quick} == {3}
+    over = plan(read("echo-trap"), tmp_path, 1, over={"training": {"iterations": 7}})
+    assert {run.config.training.iterations for run in over} == {7}
+    assert Config().training.iterations not in (3, 7)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (('measure = "after"', 'measure = "luck"'), "asks for 'luck'; measures are after"),
+        (('second = "two"', 'second = "three"'), "compares 'three'; its arms are one, two"),
+        (('name = "two"', 'name = "one"'), "several arms of the name one"),
+        (('curves = ["success"]', 'curves = ["joy"]'), "draws 'joy'; curves are success"),
+        (('title = "T"', 'titel = "T"'), "not the table of an experiment: 'title'"),
+        (('limits = "L"', 'limits = "L"\nmood = "good"'), "unknown keys: mood"),
+        (('asks = "Which?"', 'asks = "Which?"\nclaim = "better"'), "claims 'better'; a claim is higher, lower, equal"),
+    ],
+)
+def test_a_wrong_table_says_what_is_wrong(change: tuple[str, str], message: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text(TABLE, encoding="utf-8")
+    assert [arm.name for arm in read("mine", tmp_path).arms] == ["one", "two"]
+    (tmp_path / "mine.toml").write_text(TABLE.replace(*change), encoding="utf-8")
+    with pytest.raises(ValueError, match=message):
+        read("mine", tmp_path)
+
+
+def test_unknown_names_are_answered_with_the_known_ones(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"no experiment 'echo-trip'.*Did you mean echo-trap\?"):
+        read("echo-trip")
+    with pytest.raises(ValueError, match=r"echo-trap has no arm 'cold'\. Its arms are 'vanilla'; "):
+        plan(read("echo-trap"), tmp_path, 1, only=["cold"])

@@ -1,0 +1,150 @@
+"""Returns as advantages: worked examples, and slow references written with plain loops."""
+
+from __future__ import annotations
+
+import math
+import statistics
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ragen_agent import algo
+from tests.ragen_agent.algo.tensors import GROUPS, ONE, RETURNS, ROWS, YES, close, masks, tensors
+
+
+def test_group_normalised_by_hand() -> None:
+    """Mean 0.25; squared deviations 0.75 in all, over G - 1 = 3, so the std is 0.5."""
+    returns = torch.tensor([[1.0, 0.0, 0.0, 0.0], [0.3, 0.3, 0.3, 0.3]], dtype=torch.float64)
+    close(algo.group_normalised(returns, eps=0.0), [[1.5, -0.5, -0.5, -0.5], [0.0] * 4])
+    close(algo.group_normalised(returns)[0, 0], 0.75 / (0.5 + 1e-6))
+    close(algo.group_normalised(returns, "mean"), [[0.75, -0.25, -0.25, -0.25], [0.0] * 4])
+    close(algo.group_normalised(returns, "identity"), returns)
+
+
+def test_group_normalised_leaves_failed_episodes_out() -> None:
+    returns = torch.tensor([[1.0, 0.0, float("nan")]], dtype=torch.float64)
+    counted = torch.tensor([[True, True, False]])
+    close(algo.group_normalised(returns, "mean", counted=counted), [[0.5, -0.5, 0.0]])
+    close(algo.group_normalised(returns, eps=0.0, counted=counted), [[math.sqrt(0.5), -math.sqrt(0.5), 0.0]])
+
+
+@given(data=st.data(), shape=GROUPS, mode=st.sampled_from(["mean_std", "mean", "identity"]))
+def test_group_normalised_reference(data: st.DataObject, shape: tuple[int, int], mode: str) -> None:
+    returns, counted = data.draw(tensors(shape, RETURNS)), data.draw(masks(shape))
+    advantages = algo.group_normalised(returns, mode, counted=counted)
+    for group in range(shape[0]):
+        values = [float(r) for r, c in zip(returns[group], counted[group], strict=True) if c]
+        for member in range(shape[1]):
+            value = float(returns[group, member])
+            if not counted[group, member]:
+                expected = 0.0
+            elif mode == "identity":
+                expected = value
+            elif len(set(values)) == 1:
+                expected = 0.0
+            else:
+                deviation = statistics.stdev(values) + 1e-6 if mode == "mean_std" else 1.0
+                expected = (value - statistics.fmean(values)) / deviation
+            assert float(advantages[group, member]) == pytest.approx(expected, abs=1e-9)
+
+
+def test_equal_returns_give_no_advantage_whatever_the_rounding() -> None:
+    returns = torch.full((1, 7), 0.1, dtype=torch.float32)
+    assert not algo.group_normalised(returns).any()
+    assert not algo.spread(returns).any()
+
+
+def test_every_rule_by_hand() -> None:
+    """Group 1: mean 1/4, std 1/2. Group 2: mean 1/2, std 1. Batch: mean 3/8, squared deviations 3.875 over 7."""
+    returns = torch.tensor([[1.0, 0.0, 0.0, 0.0], [2.0, 0.0, 0.0, 0.0]], dtype=torch.float64)
+    expected = {
+        "grpo": [[1.5, -0.5, -0.5, -0.5], [1.5, -0.5, -0.5, -0.5]],
+        "asymmetric_clip": [[1.5, -0.5, -0.5, -0.5], [1.5, -0.5, -0.5, -0.5]],
+        "dr_grpo": [[0.75, -0.25, -0.25, -0.25], [1.5, -0.5, -0.5, -0.5]],
+        "rloo": [[1.0, -1 / 3, -1 / 3, -1 / 3], [2.0, -2 / 3, -2 / 3, -2 / 3]],
+        "reinforce": [[0.625, -0.375, -0.375, -0.375], [1.625, -0.375, -0.375, -0.375]],
+        "arpo": returns.tolist(),
+    }
+    for rule, values in expected.items():
+        close(algo.normalised(returns, rule, eps=0.0), values)
+    close(algo.normalised(returns, "brpo", eps=0.0), (returns - 0.375) / math.sqrt(3.875 / 7))
+    assert set(expected) | {"brpo"} == set(algo.NORMALISATIONS)
+
+
+def test_the_asymmetric_clip_bounds_both_sides() -> None:
+    """One of 17 differs: its normalised return is 16 / sqrt(17), about 3.9 on either side."""
+    lucky = torch.zeros(1, 17, dtype=torch.float64)
+    lucky[0, 3] = 1.0
+    close(algo.normalised(lucky, "asymmetric_clip")[0, 3], 3.0)
+    close(algo.normalised(-lucky, "asymmetric_clip")[0, 3], -1.0)
+    assert float(algo.normalised(lucky)[0, 3]) > 3.8
+
+
+def slow_rule(rule: str, value: float, group: list[float], batch: list[float]) -> float:
+    """The formulas as the papers print them; `group` and `batch` hold every return that counts, this one too."""
+    if rule == "arpo":
+        return value
+    own = batch if rule in ("brpo", "reinforce") else group
+    if len(set(own)) < 2:
+        return 0.0
+    if rule == "rloo":
+        others = list(group)
+        others.remove(value)
+        return value - statistics.fmean(others)
+    centred = value - statistics.fmean(own)
+    if rule in ("dr_grpo", "reinforce"):
+        return centred
+    scaled = centred / (statistics.stdev(own) + 1e-6)
+    return min(max(scaled, -1.0), 3.0) if rule == "asymmetric_clip" else scaled
+
+
+@given(data=st.data(), shape=GROUPS, rule=st.sampled_from(sorted(algo.NORMALISATIONS)))
+def test_rules_reference(data: st.DataObject, shape: tuple[int, int], rule: str) -> None:
+    returns, counted = data.draw(tensors(shape, RETURNS)), data.draw(masks(shape))
+    advantages = algo.normalised(returns, rule, counted=counted)
+    batch = returns[counted].tolist()
+    for group in range(shape[0]):
+        values = returns[group, counted[group]].tolist()
+        for member in range(shape[1]):
+            value = float(returns[group, member])
+            expected = slow_rule(rule, value, values, batch) if counted[group, member] else 0.0
+            assert float(advantages[group, member]) == pytest.approx(expected, abs=1e-9)
+
+
+@given(data=st.data(), shape=GROUPS, shift=st.sampled_from([-2.0, 0.5, 8.0]))
+def test_a_baseline_removes_what_all_have_in_common(data: st.DataObject, shape: tuple[int, int], shift: float) -> None:
+    returns = data.draw(tensors(shape, st.integers(-4, 4).map(float)))
+    for rule in set(algo.NORMALISATIONS) - {"arpo"}:
+        close(algo.normalised(returns + shift, rule), algo.normalised(returns, rule))
+
+
+def test_broadcast_to_tokens() -> None:
+    sampled = torch.tensor([[False, True, True], [True, False, False]])
+    close(algo.broadcast_to_tokens(torch.tensor([2.0, -1.0]), sampled), [[0.0, 2.0, 2.0], [-1.0, 0.0, 0.0]])
+
+
+@given(data=st.data(), shape=ROWS)
+def test_whiten(data: st.DataObject, shape: tuple[int, int]) -> None:
+    x, mask = data.draw(tensors(shape, st.integers(-3, 3).map(float))), data.draw(masks(shape))
+    white = algo.whiten(x, mask)
+    assert not white[~mask].any()
+    values = x[mask].tolist()
+    if len(set(values)) < 2:
+        assert not white.any()
+        return
+    scale = math.sqrt(statistics.variance(values) + 1e-8)
+    close(white[mask], [(value - statistics.fmean(values)) / scale for value in values])
+
+
+def test_bad_input_is_told() -> None:
+    with pytest.raises(ValueError, match="method is 'gpro'; it must be one of identity"):
+        algo.group_normalised(ONE, "gpro")
+    with pytest.raises(ValueError, match="rule is 'gpro'; it must be one of grpo"):
+        algo.normalised(ONE, "gpro")
+    for compare in (algo.group_normalised, algo.normalised):
+        with pytest.raises(ValueError, match="as \\(groups, members\\)"):
+            compare(torch.ones(3))
+    with pytest.raises(ValueError, match="do not fit"):
+        algo.broadcast_to_tokens(torch.ones(2), YES)

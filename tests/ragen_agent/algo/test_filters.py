@@ -1,0 +1,212 @@
+"""The choice of groups, rewards for form, and stops: worked examples and slow references."""
+
+from __future__ import annotations
+
+import math
+import statistics
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ragen_agent import algo
+from tests.ragen_agent.algo.tensors import GROUPS, RETURNS, masks, tensors
+
+SPREADS = st.lists(st.sampled_from([0.0, 1e-9, 0.1, 0.2, 0.3, 0.5]), min_size=1, max_size=12)
+
+
+def places(kept: torch.Tensor) -> list[int]:
+    numbers: list[int] = kept.nonzero().flatten().tolist()
+    return numbers
+
+
+@given(data=st.data(), shape=GROUPS)
+def test_spread_reference(data: st.DataObject, shape: tuple[int, int]) -> None:
+    returns, counted = data.draw(tensors(shape, RETURNS)), data.draw(masks(shape))
+    for group, value in enumerate(algo.spread(returns, counted).tolist()):
+        values = returns[group, counted[group]].tolist()
+        assert value == pytest.approx(statistics.stdev(values) if len(values) > 1 else 0.0, abs=1e-9)
+
+
+def test_keep_top_by_hand() -> None:
+    spread = torch.tensor([0.1, 0.5, 0.0, 0.5, 0.3, 0.5, 0.2, 0.0])
+    assert algo.keep_top(spread, 0.25).nonzero().flatten().tolist() == [1, 3]
+    assert algo.keep_top(spread, 1.0).nonzero().flatten().tolist() == [0, 1, 3, 4, 5, 6]
+    assert algo.keep_top(spread, 0.01).nonzero().flatten().tolist() == [1]
+    assert algo.keep_top(torch.tensor([0.0, 1e-8, 0.0])).sum() == 0
+    assert algo.keep_top(torch.zeros(0)).tolist() == []
+
+
+@given(
+    spread=st.lists(st.sampled_from([0.0, 1e-9, 0.1, 0.2, 0.5]), min_size=1, max_size=12),
+    share=st.floats(0.01, 1),
+)
+def test_keep_top_reference(spread: list[float], share: float) -> None:
+    number = max(1, math.floor(share * len(spread) + 1e-9))
+    by_spread_then_index = sorted(range(len(spread)), key=lambda index: (-spread[index], index))
+    expected = {index for index in by_spread_then_index[:number] if spread[index] > 1e-6}
+    assert set(algo.keep_top(torch.tensor(spread), share).nonzero().flatten().tolist()) == expected
+
+
+@given(groups=st.integers(1, 20), share=st.floats(0.01, 1), seed=st.integers(0, 2**32 - 1))
+def test_keep_random_keeps_as_many_and_repeats(groups: int, share: float, seed: int) -> None:
+    kept = algo.keep_random(groups, share, torch.Generator().manual_seed(seed))
+    assert kept.sum() == algo.keep_top(torch.arange(1.0, groups + 1), share).sum()
+    assert kept.equal(algo.keep_random(groups, share, torch.Generator().manual_seed(seed)))
+
+
+def test_keep_random_prefers_no_group() -> None:
+    generator = torch.Generator().manual_seed(0)
+    times = torch.stack([algo.keep_random(4, 0.25, generator) for _ in range(4000)]).sum(0)
+    assert times.sum() == 4000
+    assert ((times - 1000).abs() < 150).all()  # five standard errors
+
+
+@given(spread=SPREADS, share=st.floats(0.01, 1), seed=st.integers(0, 2**32 - 1))
+def test_keep_random_spread_keeps_as_many_as_the_filter(spread: list[float], share: float, seed: int) -> None:
+    kept = algo.keep_random_spread(torch.tensor(spread), share, torch.Generator().manual_seed(seed))
+    assert kept.sum() == algo.keep_top(torch.tensor(spread), share).sum()
+    assert all(spread[place] > 1e-6 for place in places(kept))
+
+
+def test_keep_random_spread_prefers_none_of_those_with_spread() -> None:
+    generator = torch.Generator().manual_seed(0)
+    spread = torch.tensor([0.1, 0.0, 5.0, 0.2, 0.0])
+    times = torch.stack([algo.keep_random_spread(spread, 0.2, generator) for _ in range(3000)]).sum(0)
+    assert times[[1, 4]].tolist() == [0, 0]
+    assert ((times[[0, 2, 3]] - 1000).abs() < 130).all()  # five standard errors
+
+
+def test_variance_is_the_square_of_the_std() -> None:
+    """Deviations -1/2 and 1/2 over G - 1 = 1: the variance is 1/2."""
+    returns = torch.tensor([[0.0, 1.0], [0.7, 0.7]], dtype=torch.float64)
+    assert algo.spread(returns, statistic="variance").tolist() == [0.5, 0.0]
+    assert algo.spread(returns).tolist() == [math.sqrt(0.5), 0.0]
+
+
+def test_top_p_by_hand() -> None:
+    """The spreads sum to 10; 4 + 3 reaches 0.7 of it, 4 + 3 + 2 reaches 0.9, all four are needed for more."""
+    spread = torch.tensor([1.0, 4.0, 0.0, 2.0, 3.0])
+    assert places(algo.keep_top_p(spread, 0.7)) == [1, 4]
+    assert places(algo.keep_top_p(spread, 0.71)) == [1, 3, 4]
+    assert places(algo.keep_top_p(spread, 0.9)) == [1, 3, 4]
+    assert places(algo.keep_top_p(spread, 1.0)) == [0, 1, 3, 4]
+    assert places(algo.keep_top_p(spread, 0.01)) == [1]
+    assert places(algo.keep_top_p(torch.zeros(3))) == []
+    assert algo.keep_top_p(torch.zeros(0)).tolist() == []
+
+
+def test_min_p_and_reverse_by_hand() -> None:
+    spread = torch.tensor([1.0, 4.0, 0.0, 2.0, 3.0])
+    assert places(algo.keep_min_p(spread, 0.5)) == [1, 3, 4]
+    assert places(algo.keep_min_p(spread, 1.0)) == [1]
+    assert places(algo.keep_min_p(torch.zeros(2), 0.5)) == []
+    assert algo.keep_min_p(torch.zeros(0)).tolist() == []
+    assert places(algo.keep_bottom(spread, 0.4)) == [0, 3]
+    assert places(algo.keep_bottom(spread, 1.0)) == [0, 1, 3, 4]
+    assert places(algo.keep_bottom(torch.zeros(3), 0.5)) == []
+
+
+@given(spread=SPREADS, amount=st.floats(0.01, 1))
+def test_rules_reference(spread: list[float], amount: float) -> None:
+    """Each rule as a sentence about sorted lists; a goal that a sum reaches but for rounding is reached."""
+    ranked = sorted((s, -i) for i, s in enumerate(spread) if s > 1e-6)[::-1]
+    total, reached, top_p = math.fsum(s for s, _ in ranked), 0.0, []
+    for value, place in ranked:
+        if reached >= amount * total * (1 - 1e-6):
+            break
+        reached += value
+        top_p.append(-place)
+    number = max(1, math.floor(amount * len(spread) + 1e-9))
+    upwards = sorted((s, i) for i, s in enumerate(spread) if s > 1e-6)
+    expected = {
+        "none": range(len(spread)),
+        "top": [-i for _, i in ranked[:number]],
+        "top_p": top_p,
+        "min_p": [-i for s, i in ranked if s >= amount * max(spread) * (1 - 1e-7)],
+        "reverse": [i for _, i in upwards[:number]],
+    }
+    assert set(expected) | {"random", "random_spread"} == set(algo.FILTERS)
+    for rule, groups in expected.items():
+        kept = algo.keep_groups(torch.tensor(spread, dtype=torch.float64), rule, amount)
+        assert places(kept) == sorted(groups), rule
+
+
+def test_random_goes_through_the_table_too() -> None:
+    spread = torch.zeros(8)
+    kept = algo.keep_groups(spread, "random", 0.25, torch.Generator().manual_seed(3))
+    assert kept.equal(algo.keep_random(8, 0.25, torch.Generator().manual_seed(3)))
+    kept = algo.keep_groups(spread + 1, "random_spread", 0.25, torch.Generator().manual_seed(3))
+    assert kept.equal(algo.keep_random_spread(spread + 1, 0.25, torch.Generator().manual_seed(3)))
+
+
+@given(spread=SPREADS, power=st.floats(0, 4))
+def test_spread_weights_reference(spread: list[float], power: float) -> None:
+    raw = [s**power if s > 1e-6 else 0.0 for s in spread]
+    mean = statistics.fmean(raw)
+    weights = algo.spread_weights(torch.tensor(spread, dtype=torch.float64), power).tolist()
+    assert weights == pytest.approx([r / mean if mean else 0.0 for r in raw])
+
+
+@given(data=st.data(), shape=GROUPS)
+def test_weights_by_spread_turn_grpo_into_dr_grpo(data: st.DataObject, shape: tuple[int, int]) -> None:
+    returns = data.draw(tensors(shape, RETURNS))
+    weights = algo.spread_weights(algo.spread(returns))
+    weighted = algo.normalised(returns, "grpo", eps=0.0) * weights[:, None]
+    plain = algo.normalised(returns, "dr_grpo")
+    factor = algo.spread(returns).mean()
+    torch.testing.assert_close(weighted * factor, plain, rtol=1e-9, atol=1e-9)
+
+
+def test_format_rewards_of_both_papers() -> None:
+    well_formed = torch.tensor([[True, False], [False, True]])
+    penalties = algo.format_reward(well_formed, "ragen").double()
+    torch.testing.assert_close(penalties, torch.tensor([[0.0, -0.1], [-0.1, 0.0]], dtype=torch.float64))
+    assert algo.format_reward(well_formed, "vagen").tolist() == [[0.5, 0.0], [0.0, 0.5]]
+    assert not algo.format_reward(well_formed, "none").any()
+
+
+def test_spread_stop_by_hand() -> None:
+    """The first ten average 1, so what counts is five in a row below 0.1."""
+    start = [2.0, 0.0] * 5
+    assert not algo.spread_stop([*start, *[0.09] * 4])
+    assert algo.spread_stop([*start, *[0.09] * 5])
+    assert not algo.spread_stop([*start, *[0.09] * 4, 0.1])
+    assert algo.spread_stop([*start, 5.0, 0.1, *[0.09] * 5])
+    assert not algo.spread_stop([0.0] * 40), "it never had any"
+    assert algo.spread_stop([1.0, 0.4, 0.4], first=1, share=0.5, patience=2)
+
+
+def test_validation_stop_by_hand() -> None:
+    assert not algo.validation_stop([0.0] * 4)
+    assert algo.validation_stop([0.3, *[0.009] * 5])
+    assert not algo.validation_stop([0.0, 0.0, 0.01, 0.0, 0.0])
+    assert algo.validation_stop([0.2, 0.04], floor=0.05, times=1)
+
+
+def test_bad_input_is_told() -> None:
+    with pytest.raises(ValueError, match="as \\(groups, members\\)"):
+        algo.spread(torch.ones(3))
+    with pytest.raises(ValueError, match="statistic is 'mean'; it must be std or variance"):
+        algo.spread(torch.ones(1, 2), statistic="mean")
+    for keep in (algo.keep_top, algo.keep_bottom, algo.keep_top_p, algo.keep_min_p):
+        for share in (0.0, 1.5, math.nan):
+            with pytest.raises(ValueError, match="must be above 0 and at most 1"):
+                keep(torch.ones(3), share)
+        for spread in (math.nan, -1.0):
+            with pytest.raises(ValueError, match="finite and at least 0"):
+                keep(torch.tensor([spread]), 0.5)
+    with pytest.raises(ValueError, match="rule is 'best'; it must be one of none, top"):
+        algo.keep_groups(torch.ones(3), "best", 0.5)
+    for rule in ("random", "random_spread"):
+        with pytest.raises(ValueError, match=f"'{rule}' needs a generator"):
+            algo.keep_groups(torch.ones(3), rule, 0.5)
+    with pytest.raises(ValueError, match="power is -1"):
+        algo.spread_weights(torch.ones(3), -1)
+    with pytest.raises(ValueError, match="rule is 'both'; it must be one of none, ragen, vagen"):
+        algo.format_reward(torch.ones(1, dtype=torch.bool), "both")
+    with pytest.raises(ValueError, match="need first >= 1"):
+        algo.spread_stop([], patience=0)
+    with pytest.raises(ValueError, match="need 0 < floor"):
+        algo.validation_stop([], floor=0.0)

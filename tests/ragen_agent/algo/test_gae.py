@@ -1,0 +1,246 @@
+"""Credit by token, by turn and by both: worked examples, and the papers' sums written out with plain loops."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ragen_agent import algo
+from tests.ragen_agent.algo.tensors import ONE, ROWS, YES, close, masks, tensors, turns
+
+
+def test_gae_by_hand() -> None:
+    """Prompt, two sampled tokens, an observation, a sampled token; gamma 1/2, lambda 1/2.
+
+    Last: delta = 1 - 4 = -3, A = -3. Second: delta = 0 + 4/2 - 2 = 0, A = 0 - 3/4 = -0.75, past the
+    observation whose value of 100 plays no part. First: delta = 0 + 2/2 - 1 = 0, A = 0 - 0.75/4 = -0.1875.
+    """
+    sampled = torch.tensor([[False, True, True, False, True]])
+    rewards = torch.tensor([[0.0, 0.0, 0.0, 0.0, 1.0]])
+    values = torch.tensor([[50.0, 1.0, 2.0, 100.0, 4.0]])
+    advantages, returns = algo.gae(rewards, values, sampled, gamma=0.5, lam=0.5)
+    close(advantages, [[0.0, -0.1875, -0.75, 0.0, -3.0]])
+    close(returns, [[0.0, 0.8125, 1.25, 0.0, 1.0]])
+
+
+def reference_gae(rewards: Sequence[float], values: Sequence[float], gamma: float, lam: float) -> list[float]:
+    """The defining sum: A_t = sum over l of (gamma lam)^l delta_{t+l}, of a row of sampled tokens only."""
+    following = [*values, 0.0][1:]
+    deltas = [r + gamma * n - v for r, v, n in zip(rewards, values, following, strict=True)]
+    return [sum((gamma * lam) ** k * delta for k, delta in enumerate(deltas[t:])) for t in range(len(deltas))]
+
+
+@given(data=st.data(), shape=ROWS, gamma=st.floats(0, 1), lam=st.floats(0, 1))
+def test_gae_reference(data: st.DataObject, shape: tuple[int, int], gamma: float, lam: float) -> None:
+    """As if the tokens that were not sampled were not there."""
+    sampled, values = data.draw(masks(shape)), data.draw(tensors(shape))
+    rewards = torch.where(sampled, data.draw(tensors(shape)), 0.0)
+    advantages, returns = algo.gae(rewards, values, sampled, gamma, lam)
+    for row in range(shape[0]):
+        at = sampled[row]
+        expected = reference_gae(rewards[row, at].tolist(), values[row, at].tolist(), gamma, lam)
+        close(advantages[row, at], expected)
+        close(returns[row, at], torch.tensor(expected, dtype=torch.float64) + values[row, at])
+        assert not advantages[row, ~at].any()
+        assert not returns[row, ~at].any()
+
+
+@given(data=st.data(), shape=ROWS)
+def test_undiscounted_gae_with_a_blind_critic_is_the_reward_to_go(data: st.DataObject, shape: tuple[int, int]) -> None:
+    sampled = torch.ones(shape, dtype=torch.bool)
+    rewards = data.draw(tensors(shape))
+    advantages, _ = algo.gae(rewards, torch.zeros(shape, dtype=torch.float64), sampled)
+    close(advantages, rewards.flip(1).cumsum(1).flip(1))
+
+
+# Two turns of two tokens with an observation between them. The values at the turns' ends are 2 and 6, the others 1
+# and 4; the observation's 100 plays no part.
+SAMPLED = torch.tensor([[True, True, False, True, True]])
+VALUES = torch.tensor([[1.0, 2.0, 100.0, 4.0, 6.0]], dtype=torch.float64)
+ENDS = [[1, 4]]
+
+
+def test_turn_wise_gae_by_hand() -> None:
+    """gamma_turn 1/2, lambda 1/2, rewards 3 and 8.
+
+    Second turn: A = 8 - 6 = 2. First: delta = 3 + 6/2 - 2 = 4, A = 4 + 2/4 = 4.5. Returns: 6 + 2 and 2 + 4.5.
+    """
+    rewards = torch.tensor([[0.0, 3.0, 0.0, 0.0, 8.0]], dtype=torch.float64)
+    advantages, returns = algo.turn_wise_gae(rewards, VALUES, SAMPLED, ENDS, gamma_turn=0.5, lam=0.5)
+    close(advantages, [[4.5, 4.5, 0.0, 2.0, 2.0]])
+    close(returns, [[6.5, 6.5, 0.0, 8.0, 8.0]])
+
+
+def test_bi_level_gae_by_hand() -> None:
+    """The same turns, gamma_token 1, lambda 1/2: A = 4.5 and 2 at the ends, as above; r' = 6.5 and 8.
+
+    Second turn's first token: delta = 0 + 6 - 4 = 2, A = 2 + 2/2 = 3. First turn's: delta = 0 + 2 - 1 = 1,
+    A = 1 + 4.5/2 = 3.25.
+    """
+    rewards = torch.tensor([[0.0, 3.0, 0.0, 0.0, 8.0]], dtype=torch.float64)
+    advantages, returns = algo.bi_level_gae(rewards, VALUES, SAMPLED, ENDS, gamma_turn=0.5, gamma_token=1.0, lam=0.5)
+    close(advantages, [[3.25, 4.5, 0.0, 3.0, 2.0]])
+    close(returns, [[4.25, 6.5, 0.0, 7.0, 8.0]])
+
+
+def test_a_turn_that_earned_nothing_is_a_turn() -> None:
+    """Reading turn ends off the rewards, as an implementation that looks for nonzero ones does, gives another answer.
+
+    Rewards 0 and 8. First turn: delta = 0 + 6/2 - 2 = 1, A = 1 + 2/4 = 1.5; its first token 1 + 1.5/2 = 1.75.
+    As one turn of four tokens the first turn's end would get 4 - 2 + (2 + 2/2)/2 = 3.5.
+    """
+    rewards = torch.tensor([[0.0, 0.0, 0.0, 0.0, 8.0]], dtype=torch.float64)
+    advantages, _ = algo.bi_level_gae(rewards, VALUES, SAMPLED, ENDS, gamma_turn=0.5, lam=0.5)
+    close(advantages, [[1.75, 1.5, 0.0, 3.0, 2.0]])
+    merged, _ = algo.bi_level_gae(rewards, VALUES, SAMPLED, [[4]], gamma_turn=0.5, lam=0.5)
+    close(merged[0, 1], 3.5)
+
+
+def slow_bi_level(
+    row: list[tuple[float, float, bool]], gamma_turn: float, gamma_token: float, lam: float
+) -> list[float]:
+    """VAGEN's two passes over (reward, value, whether a turn ends here) of a row's sampled tokens."""
+    ends = [index for index, (_, _, end) in enumerate(row) if end]
+    turn_advantages = reference_gae([row[e][0] for e in ends], [row[e][1] for e in ends], gamma_turn, lam)
+    advantages: list[float] = []
+    start = 0
+    for end, turn_advantage in zip(ends, turn_advantages, strict=True):
+        tokens = row[start : end + 1]
+        earned = [reward for reward, _, _ in tokens[:-1]] + [turn_advantage + tokens[-1][1]]
+        advantages += reference_gae(earned, [value for _, value, _ in tokens], gamma_token, lam)
+        start = end + 1
+    return advantages
+
+
+@given(data=st.data(), shape=ROWS, gammas=st.tuples(st.floats(0, 1), st.floats(0, 1)), lam=st.floats(0, 1))
+def test_bi_level_gae_reference(
+    data: st.DataObject, shape: tuple[int, int], gammas: tuple[float, float], lam: float
+) -> None:
+    sampled, values = data.draw(masks(shape)), data.draw(tensors(shape))
+    ends = data.draw(turns(sampled))
+    # Rewards are 0 at many turn ends, and tokens inside a turn may carry a cost.
+    rewards = torch.where(sampled, data.draw(tensors(shape, st.sampled_from([0.0, 0.0, 1.0, -0.3]))), 0.0)
+    advantages, returns = algo.bi_level_gae(rewards, values, sampled, ends, *gammas, lam)
+    for row in range(shape[0]):
+        at = sampled[row]
+        places = at.nonzero().flatten().tolist()
+        tokens = [(float(rewards[row, t]), float(values[row, t]), t in ends[row]) for t in places]
+        expected = slow_bi_level(tokens, *gammas, lam)
+        close(advantages[row, at], expected)
+        close(returns[row, at], torch.tensor(expected, dtype=torch.float64) + values[row, at])
+        assert not advantages[row, ~at].any()
+        assert not returns[row, ~at].any()
+
+
+@given(data=st.data(), shape=ROWS, gamma=st.floats(0, 1), lam=st.floats(0, 1))
+def test_turn_wise_gae_reference(data: st.DataObject, shape: tuple[int, int], gamma: float, lam: float) -> None:
+    sampled, values = data.draw(masks(shape)), data.draw(tensors(shape))
+    ends = data.draw(turns(sampled))
+    rewards = torch.where(sampled, data.draw(tensors(shape)), 0.0)
+    advantages, returns = algo.turn_wise_gae(rewards, values, sampled, ends, gamma, lam)
+    for row in range(shape[0]):
+        starts = [0, *(end + 1 for end in ends[row])]
+        earned = [float(rewards[row, a : e + 1].sum()) for a, e in zip(starts, ends[row], strict=False)]
+        at_ends = [float(values[row, e]) for e in ends[row]]
+        by_turn = reference_gae(earned, at_ends, gamma, lam)
+        for t in range(shape[1]):
+            turn = sum(end < t for end in ends[row])
+            expected = (by_turn[turn], by_turn[turn] + at_ends[turn]) if sampled[row, t] else (0.0, 0.0)
+            assert (float(advantages[row, t]), float(returns[row, t])) == pytest.approx(expected, abs=1e-9)
+
+
+@given(data=st.data(), shape=ROWS, gamma=st.floats(0, 1), lam=st.floats(0, 1))
+def test_one_turn_has_one_level(data: st.DataObject, shape: tuple[int, int], gamma: float, lam: float) -> None:
+    """With a single turn there is nothing between turns: bi-level GAE is GAE over the tokens."""
+    sampled = data.draw(masks(shape))
+    ends = [row.nonzero().flatten().tolist()[-1:] for row in sampled]
+    rewards, values = torch.where(sampled, data.draw(tensors(shape)), 0.0), data.draw(tensors(shape))
+    bi_level = algo.bi_level_gae(rewards, values, sampled, ends, 0.5, gamma, lam)
+    for one, other in zip(bi_level, algo.gae(rewards, values, sampled, gamma, lam), strict=True):
+        close(one, other)
+
+
+@given(data=st.data(), shape=ROWS)
+def test_undiscounted_credit_is_the_reward_to_go_at_both_levels(data: st.DataObject, shape: tuple[int, int]) -> None:
+    """With gamma = lambda = 1 the critic cancels out: A = reward still to come - V, whatever the turns are."""
+    sampled = data.draw(masks(shape))
+    rewards, values = torch.where(sampled, data.draw(tensors(shape)), 0.0), data.draw(tensors(shape))
+    ends = data.draw(turns(sampled))
+    advantages, _ = algo.bi_level_gae(rewards, values, sampled, ends, 1.0, 1.0, 1.0)
+    to_come = rewards.flip(1).cumsum(1).flip(1)
+    # A turn's own costs inside it are not in its r_i, so they count for the tokens up to them and for no earlier turn.
+    inside = rewards.clone()
+    for row, places in enumerate(ends):
+        inside[row, places] = 0.0
+    hidden = torch.zeros_like(rewards)
+    for row, places in enumerate(ends):
+        for t in range(shape[1]):
+            end = min((e for e in places if e >= t), default=t)
+            hidden[row, t] = inside[row, end + 1 :].sum()
+    close(advantages, torch.where(sampled, to_come - hidden - values, 0.0))
+
+
+def test_narrowed_turns_keep_what_was_earned() -> None:
+    """The first turn keeps nothing: the next takes its reward. The last keeps nothing: the one before takes it."""
+    mask = torch.tensor([[False, False, True, False, False, False]])
+    ends, rewards = algo.narrowed_turns([[1, 3, 5]], [[1.0, 2.0, 4.0]], mask)
+    assert (ends, rewards) == ([[2]], [[7.0]])
+    assert algo.narrowed_turns([[1]], [[1.0]], torch.zeros(1, 2, dtype=torch.bool)) == ([[]], [[]])
+
+
+@given(data=st.data(), shape=ROWS)
+def test_narrowed_turns_fit_every_estimator(data: st.DataObject, shape: tuple[int, int]) -> None:
+    sampled = data.draw(masks(shape))
+    ends = data.draw(turns(sampled))
+    earned = [[data.draw(st.sampled_from([0.0, 0.5, -1.0])) for _ in row] for row in ends]
+    mask = sampled & data.draw(masks(shape))
+    new_ends, new_earned = algo.narrowed_turns(ends, earned, mask)
+    values = data.draw(tensors(shape))
+    rewards = algo.rewards_at(new_ends, new_earned, values)
+    for row in range(shape[0]):
+        if mask[row].any():
+            assert sum(new_earned[row]) == pytest.approx(sum(earned[row]))
+            assert new_ends[row][-1] == mask[row].nonzero().flatten().tolist()[-1]
+    advantages, _ = algo.bi_level_gae(rewards, values, mask, new_ends)
+    assert not advantages[~mask].any()
+    assert not algo.gae(rewards, values, mask)[0][~mask].any()
+
+
+def test_part_mask() -> None:
+    sampled = torch.tensor([[False, True, True, True], [True, True, False, True]])
+    mask = algo.part_mask([[(0, 2)], [(1, 3), (3, 4)]], sampled)
+    assert mask.tolist() == [[False, True, False, False], [False, True, False, True]]
+
+
+def test_bad_input_is_told() -> None:
+    with pytest.raises(ValueError, match="share one shape"):
+        algo.gae(ONE, torch.ones(1, 2), YES)
+    with pytest.raises(ValueError, match="last sampled token"):
+        algo.gae(ONE, ONE, ~YES)
+    for estimate in (algo.bi_level_gae, algo.turn_wise_gae):
+        with pytest.raises(ValueError, match="last sampled token"):
+            estimate(ONE, ONE, ~YES, [[]])
+    two = torch.ones(1, 2, dtype=torch.bool)
+    values = torch.zeros(1, 2)
+    for ends, message in (
+        ([[0], [1]], "2 rows of turn ends"),
+        ([[1, 0]], "must ascend"),
+        ([[1, 1]], "must ascend"),
+        ([[0, 2]], "must ascend"),
+        ([[0]], "after its last turn end"),
+        ([[]], "after its last turn end"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            algo.bi_level_gae(values, values, two, ends)
+    with pytest.raises(ValueError, match="stand at tokens of the mask"):
+        algo.turn_wise_gae(values, values, torch.tensor([[True, False]]), [[1]])
+    with pytest.raises(ValueError, match=r"span \(1, 3\) of row 0"):
+        algo.part_mask([[(1, 3)]], two)
+    with pytest.raises(ValueError, match="2 rows of spans"):
+        algo.part_mask([[], []], two)
+    with pytest.raises(ValueError, match="row 0 has 1 turns and 2 rewards"):
+        algo.rewards_at([[1]], [[1.0, 2.0]], values)

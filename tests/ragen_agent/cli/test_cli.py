@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import gymnasium
+import pytest
+
+from ragen_agent.cli import main
+from ragen_agent.cli import train as train_command
+from ragen_agent.config import Config
+from ragen_agent.local import train as training
+
+TINY = [
+    *("--game", "Bandit", "--iterations", "2"),
+    *("--set", "demonstrations.episodes=64", "--set", "training.groups=2", "--set", "training.members=2"),
+    *("--set", "evaluation.levels=8", "--set", "small_model.hidden=32", "--set", "small_model.layers=1"),
+]
+
+
+def test_train_then_eval(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "run"
+    assert main(["train", *TINY, "--out", str(out)]) == 0
+    assert "optimal" in capsys.readouterr().out
+    summary = json.loads((out / "summary.json").read_text())
+    rows = {"before", "after", "random", "optimal", "demonstrator", "more_imitation", "clean_warm_start"}
+    assert rows < set(summary)
+    assert summary["wall_s"] > 0
+    assert {"config.toml", "metrics.jsonl", "episodes.jsonl", "curve.png", "checkpoint"} <= {
+        p.name for p in out.iterdir()
+    }
+    assert main(["eval", str(out), "--json", str(tmp_path / "rates.json")]) == 0
+    rates = json.loads((tmp_path / "rates.json").read_text())
+    assert rates["model"] == summary["after"]
+    assert rates["random"] == summary["random"]
+    assert main(["eval", str(out / "warm"), "--game", "Bandit", "--levels", "4", "--split", "validation"]) == 0
+    assert "4 fixed validation levels" in capsys.readouterr().out
+    kept = (out / "metrics.jsonl").read_bytes()
+    assert main(["train", *TINY, "--out", str(out)]) == 2
+    assert "--resume" in capsys.readouterr().err
+    assert (out / "metrics.jsonl").read_bytes() == kept
+    assert main(["train", "--resume", str(out)]) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "--game", "FrozenLaek"], "Did you mean FrozenLake"),
+        (["train", "--knob", "sise=4"], "Did you mean size"),
+        (["train", "--knob", "size"], "needs a value"),
+        (["train", "--knob", "size=1"], "must be an integer from 2"),
+        (["train", "--set", "training.lr=1"], "unknown setting 'training.lr'"),
+        (["train", "--set", "demonstrations.thought=deep"], "choose one of"),
+        (["train", "--config", "no-such-file.toml"], "cannot read"),
+        (["train", "--model", "no-such-folder"], "no such folder"),
+        (["train", "--device", "quantum"], "cannot be used"),
+        (["train", "--resume", "no-such-run"], "holds no run"),
+        (["train", "--resume", ".", "--seed", "3"], "leave out --seed"),
+        (["train", "--set", "small_model.layers=-1"], "small_model.layers is -1"),
+        (["train", "--out", "/proc/nope/x"], "/proc/nope"),
+        (["train", "--out", f"{__file__}/x"], "Not a directory"),
+        (["eval", "no-such-run"], "no such folder"),
+        (["eval", "no-such-run", "--json", "/nonexistent/x.json"], "--json /nonexistent/x.json cannot be written"),
+    ],
+)
+def test_a_mistake_is_one_line(
+    arguments: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert captured.err.count("\n") == 1
+    assert not list(tmp_path.iterdir()), "nothing is left behind"
+
+
+def test_refusals_of_the_libraries_are_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from ragen_gym.games.sokoban.solve import NotSolvedError
+
+    for error in (gymnasium.error.NameNotFound("no\nsuch game"), NotSolvedError(9)):
+
+        def refuse(_: object, error: Exception = error) -> int:
+            raise error
+
+        monkeypatch.setattr(train_command, "_train", refuse)
+        assert main(["train"]) == 2
+        captured = capsys.readouterr().err
+        assert captured.startswith("ragen-agent: no")
+        assert captured.count("\n") == 1
+
+
+def test_damaged_files_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "run"
+    assert main(["train", *TINY, "--out", str(out)]) == 0
+    for name, arguments in (
+        ("state.pt", ["train", "--resume", str(out)]),
+        ("checkpoint/model.safetensors", ["eval", str(out)]),
+    ):
+        whole = (out / name).read_bytes()
+        for length in (0, 5, len(whole) // 2):
+            (out / name).write_bytes(whole[:length])
+            capsys.readouterr()
+            assert main(arguments) == 2
+            error = capsys.readouterr().err
+            assert str(out) in error
+            assert error.count("\n") == 1
+        (out / name).write_bytes(whole)
+
+
+def test_eval_of_a_run_that_was_cut_short(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, rates = tmp_path / "run", tmp_path / "rates.json"
+    assert main(["train", *TINY, "--out", str(out)]) == 0
+    summary = json.loads((out / "summary.json").read_text())
+    shutil.rmtree(out / "checkpoint")
+    (out / "summary.json").unlink()
+    assert main(["eval", str(out), "--json", str(rates)]) == 0
+    assert json.loads(rates.read_text())["model"] == summary["after"]
+    assert "after iteration 2 of reinforcement" in capsys.readouterr().out
+    (out / "state.pt").unlink()
+    assert main(["eval", str(out), "--json", str(rates)]) == 0
+    assert json.loads(rates.read_text())["model"] == summary["before"]
+    assert "before reinforcement" in capsys.readouterr().out
+    shutil.rmtree(out / "warm")
+    assert main(["eval", str(out)]) == 2
+    assert f"--resume {out}" in capsys.readouterr().err
+
+
+def test_a_run_is_named_after_its_game() -> None:
+    assert train_command.fresh_folder(Config(game="Bandit")) == Path("runs/Bandit-grpo-seed0")
+
+
+@pytest.mark.parametrize("arguments", [["train", "--algo", "sarsa"], ["eval", "x", "--split", "tests"], []])
+def test_argparse_says_the_rest(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments)
+    assert stopped.value.code == 2
+
+
+def test_ctrl_c_says_how_to_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(training, "train", interrupted)
+    assert main(["train", *TINY, "--out", str(tmp_path / "run")]) == 130
+    assert f"--resume {tmp_path / 'run'}" in capsys.readouterr().err

@@ -1,0 +1,63 @@
+"""Slots shared by rows with one history, against a cache that is a list of token lists."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ragen_agent.engines.prefix_sharing import Branches, Copies
+
+
+class Histories:
+    """A cache in plain sight: each slot is the list of the tokens that were written to it."""
+
+    def __init__(self) -> None:
+        self.slots: list[list[int]] = [[] for _ in range(64)]
+
+    def copy(self, copies: Copies) -> None:
+        sources = [self.slots[source].copy() for source in copies[0]]
+        assert len(set(copies[1])) == len(copies[1]), "a slot is written once"
+        for target, tokens in zip(copies[1], sources, strict=True):
+            self.slots[target] = tokens
+
+
+def write(branches: Branches, cache: Histories, rows: list[int], tokens: list[int]) -> None:
+    for row, token in zip(rows, tokens, strict=True):
+        slot, length = int(branches.slot[row]), int(branches.length[row])
+        cache.slots[slot] = [*cache.slots[slot][:length], token]
+    branches.length[rows] += 1
+
+
+@given(st.data())
+def test_every_row_finds_its_own_history_in_its_slot(data: st.DataObject) -> None:
+    branches, cache, expected = Branches(), Histories(), list[list[int]]()
+    for _ in range(data.draw(st.integers(1, 5))):
+        new = data.draw(st.lists(st.integers(0, 1), min_size=0 if expected else 1, max_size=4))  # prompts of one token
+        first = len(expected)
+        branches.join(len(new))
+        groups = [[first + i for i, prompt in enumerate(new) if prompt == kind] for kind in sorted(set(new))]
+        branches.open(groups)
+        expected += [[prompt] for prompt in new]
+        for group in groups:
+            cache.slots[int(branches.slot[group[0]])] = [expected[group[0]][0]]
+        branches.length[first:] = 1
+        writing, front = np.arange(len(expected)), branches.count
+        while len(writing) and data.draw(st.booleans()):
+            tokens = [data.draw(st.integers(0, 2)) for _ in writing]
+            copies, front = branches.part(writing, tokens, front)
+            cache.copy(copies)
+            if data.draw(st.booleans()):
+                copies, front = branches.to_front(writing)
+                cache.copy(copies)
+            assert branches.slot[writing].max() < front <= branches.count <= len(expected)
+            write(branches, cache, writing.tolist(), tokens)
+            for row, token in zip(writing, tokens, strict=True):
+                expected[row].append(token)
+            writing = writing[[data.draw(st.booleans()) for _ in writing]]
+        kept = [row for row in range(len(expected)) if data.draw(st.booleans())]
+        cache.copy(branches.keep(kept))
+        expected = [expected[row] for row in kept]
+        assert set(branches.slot.tolist()) == set(range(branches.count))
+        for index, history in enumerate(expected):
+            assert cache.slots[int(branches.slot[index])][: int(branches.length[index])] == history

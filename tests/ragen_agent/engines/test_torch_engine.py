@@ -1,0 +1,227 @@
+"""The batched engine against the model run plainly, and against the token process stepped one id at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+from ragen_agent.config import Config, with_settings
+from ragen_agent.engines import Sampled
+from ragen_agent.engines.cache import SlotCache
+from ragen_agent.engines.torch_engine import TorchEngine, TorchSession
+from ragen_agent.rollout import Instance, group, play
+from ragen_agent.token_mdp import Trajectory
+from ragen_agent.training.batches import Batch, by_length, sampled_logits
+from ragen_agent.training.policy import Agent
+from ragen_agent.training.tokenizer import reading_only
+
+CONFIG = with_settings(
+    Config(),
+    {
+        "knobs": {"size": 4},
+        "turns": {"max_turns": 3, "max_tokens_per_turn": 7, "max_tokens_per_episode": 180},
+        "demonstrations": {"thought": "direction"},
+    },
+)
+
+
+@pytest.fixture(scope="module")
+def agent() -> Agent:
+    agent = Agent.build(CONFIG)
+    agent.engine.bias[agent.chat.end_id] += 4  # likelier ends, so that turns of one batch differ in length
+    return agent
+
+
+@pytest.mark.parametrize("temperature", [0.7, 1.0])
+def test_rollout_log_probs_are_those_of_training(agent: Agent, temperature: float) -> None:
+    played = agent.play(agent.processes("train", 6), group([1, 2, 3, 4, 5], 4), temperature, seed=3)
+    assert len({len(t.ids) for t in played}) > 2, "rows of different length, or padding is not tried"
+    assert {len(t.turn_ends) for t in played} == {3}
+    batch = Batch.of(played)
+    with torch.no_grad():
+        log_probs = sampled_logits(agent.model, batch, agent.engine.bias, temperature)[1]
+    assert torch.allclose(log_probs, batch.log_probs, atol=1e-4)
+    assert (batch.log_probs[batch.sampled] < 0).all()
+
+
+def test_each_row_of_a_batch_is_as_if_alone(agent: Agent) -> None:
+    played = agent.play(agent.processes("train", 8), group([7, 8], 4), 1.0, seed=0)
+    for trajectory in played:
+        with torch.no_grad():
+            logits = agent.model(torch.as_tensor(trajectory.ids)[None]).logits[0, :-1] + agent.engine.bias
+        sampled = torch.as_tensor(trajectory.sampled[1:])
+        plain = logits.log_softmax(-1).gather(1, torch.as_tensor(trajectory.ids[1:])[:, None])[:, 0]
+        assert torch.allclose(plain[sampled], torch.as_tensor(trajectory.log_probs[1:])[sampled], atol=1e-4)
+
+
+def test_a_batch_gives_what_stepping_with_the_same_samples_gives(agent: Agent) -> None:
+    instances = group([11, 12, 13], 2)
+    for instance, played in zip(
+        instances, agent.play(agent.processes("train", 6), instances, 1.0, seed=5), strict=True
+    ):
+        process = agent.processes("train", 1)[0]
+        process.reset(seed=instance.seed, options={"noise_seed": instance.noise_seed})
+        for token in played.ids[played.sampled].tolist():
+            process.step(token)
+        stepped = process.trajectory()
+        assert stepped.ids.tolist() == played.ids.tolist()
+        assert stepped.sampled.tolist() == played.sampled.tolist()
+        assert (stepped.turn_ends, stepped.turn_rewards) == (played.turn_ends, played.turn_rewards)
+        assert (stepped.success, stepped.level_id) == (played.success, played.level_id)
+
+
+def test_equal_seeds_give_equal_episodes_and_others_do_not(agent: Agent) -> None:
+    def ids(seed: int) -> list[list[int]]:
+        return [t.ids.tolist() for t in agent.play(agent.processes("train", 4), group([1], 4), 1.0, seed)]
+
+    assert ids(0) == ids(0) != ids(1)
+
+
+def test_a_group_shares_its_level_and_not_its_noise() -> None:
+    instances = group([5, 6], 3)
+    assert [i.seed for i in instances] == [5, 5, 5, 6, 6, 6]
+    assert len({i.noise_seed for i in instances}) == 6
+
+
+def test_suppressed_ids_are_never_written(agent: Agent) -> None:
+    played = agent.play(agent.processes("train", 16), group(range(4), 4), 5.0, seed=2)
+    written = {int(token) for t in played for token in t.ids[t.sampled]}
+    assert len(written) > 20
+    assert not written & set(reading_only(agent.tokenizer))
+
+
+def test_sampling_follows_the_distribution(agent: Agent) -> None:
+    session = agent.engine.start([[1, 2, 3]] * 4000, temperature=2.0, seed=1)
+    tokens = torch.tensor([reply.ids[0] for reply in session.reply([1] * 4000) if reply is not None])
+    with torch.no_grad():
+        logits = agent.model(torch.tensor([[1, 2, 3]])).logits[0, -1] + agent.engine.bias
+    expected = (logits / 2.0).softmax(-1)
+    counts = torch.bincount(tokens, minlength=len(expected)) / 4000
+    assert (counts - expected).abs().max() < 0.03
+    assert (counts[expected == 0] == 0).all()
+
+
+def test_a_session_refuses_what_makes_no_sense(agent: Agent) -> None:
+    with pytest.raises(ValueError, match="temperature is 0"):
+        agent.engine.start([[1]], temperature=0, seed=0)
+    with pytest.raises(ValueError, match="no prompt may be empty"):
+        agent.engine.start([[1], []], temperature=1.0, seed=0)
+    with pytest.raises(ValueError, match="limits of at least 1"):
+        agent.engine.start([[1], [2]], temperature=1.0, seed=0).reply([3, 0])
+
+
+def test_a_failed_environment_ends_its_own_episode_only(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    processes = agent.processes("train", 2)
+
+    def broken(action: str) -> tuple[str, float, bool, bool, dict[str, object]]:
+        raise gymnasium.error.Error("no board")
+
+    monkeypatch.setattr(processes[0].env, "step", broken)
+    first, second = agent.play(processes, [Instance(1, 1), Instance(2, 2)], 1.0, seed=0)
+    assert first.failure is not None
+    assert "no board" in first.failure
+    assert second.failure is None
+
+
+def test_minibatches_by_length_hold_every_row_once() -> None:
+    lengths = [3, 9, 1, 7, 7, 2, 5, 8, 4, 6, 11]
+    batches = list(by_length(lengths, 2, torch.Generator().manual_seed(0)))
+    assert sorted(index for batch in batches for index in batch) == list(range(len(lengths)))
+    assert max(map(len, batches)) == 2
+
+
+def ids_of(played: list[Trajectory]) -> list[list[int]]:
+    return [t.ids.tolist() for t in played]
+
+
+@pytest.mark.parametrize(("seats", "patience", "grace"), [(1, 0.0, 8), (3, 0.6, 0), (8, 0.3, 1), (12, 0.3, 2)])
+def test_tokens_do_not_depend_on_who_plays_beside_or_when_an_episode_begins(
+    agent: Agent, seats: int, patience: float, grace: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    instances = group([3, 4, 5, 6], 3)
+    together = agent.play(agent.processes("train", 12), instances, 1.0, seed=9)
+    monkeypatch.setattr(agent.engine, "patience", patience)
+    monkeypatch.setattr("ragen_agent.engines.torch_engine.GRACE", grace)
+    unfinished = 0
+    reply = TorchSession.reply
+
+    def counted(session: TorchSession, limits: Sequence[int]) -> list[Sampled | None]:
+        nonlocal unfinished
+        replies = reply(session, limits)
+        unfinished += replies.count(None)
+        return replies
+
+    monkeypatch.setattr(TorchSession, "reply", counted)
+    assert ids_of(agent.play(agent.processes("train", seats), instances, 1.0, seed=9)) == ids_of(together)
+    assert (unfinished > 0) == (patience > 0), "rows that write on while others are answered, or nothing is tried"
+
+
+def test_a_stop_that_the_model_cannot_write_stops_nothing(agent: Agent) -> None:
+    width = len(agent.engine.bias)
+    engine = TorchEngine(agent.model, [agent.chat.end_id, width + 3], len(agent.tokenizer))
+    assert np.flatnonzero(engine.stops).tolist() == [agent.chat.end_id]
+
+
+def test_places_are_taken_over_as_soon_as_an_episode_ends(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    joined: list[int] = []
+    join = TorchSession.join
+
+    def noted(session: TorchSession, prompts: Sequence[Sequence[int]], episodes: Sequence[int]) -> None:
+        joined.append(len(prompts))
+        join(session, prompts, episodes)
+
+    monkeypatch.setattr(TorchSession, "join", noted)
+    short = replace(agent, config=with_settings(agent.config, {"turns": {"max_turns": 1}}))
+    processes = [*agent.processes("train", 2), *short.processes("train", 2)]
+    played = play(agent.engine, processes, group(range(5), 2), temperature=1.0, seed=1)
+    assert joined == [4, 2, 2, 2], "the two whose episodes take one turn are followed at once"
+    assert sorted(len(t.turn_ends) for t in played) == [1] * 6 + [3] * 4
+
+
+def test_the_cache_never_holds_more_tokens_than_it_may(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    most = agent.config.turns.max_tokens_per_episode
+    engine = TorchEngine(agent.model, agent.chat.stop_ids, len(agent.tokenizer), cached_tokens=3 * (most + 32))
+    engine.bias = agent.engine.bias
+    held: list[int] = []
+    reserve = SlotCache.reserve
+
+    def noted(cache: SlotCache, slots: int, columns: int, live: int) -> None:
+        reserve(cache, slots, columns, live)
+        held.append(cache.slots * cache.columns)
+        for layer in cast(list[Any], cache.layers):
+            assert layer.memory[0].numel() == layer.memory[1].numel()
+            held.append(layer.memory[0].numel() // agent.config.small_model.hidden)
+
+    monkeypatch.setattr(SlotCache, "reserve", noted)
+    instances = group([3, 4, 5, 6], 2)
+    played = play(engine, agent.processes("train", 8), instances, temperature=1.0, seed=9)
+    assert engine.rows(most) == 3
+    assert 0 < max(held) <= 3 * (most + 32)
+    assert ids_of(played) == ids_of(agent.play(agent.processes("train", 8), instances, 1.0, seed=9))
+    engine.cached_tokens = most // 2
+    with pytest.raises(ValueError, match="does not fit into what the engine may cache"):
+        play(engine, agent.processes("train", 8), instances, temperature=1.0, seed=9)
+
+
+def test_equal_histories_are_computed_once(agent: Agent) -> None:
+    session = agent.engine.start([[1, 2, 3]] * 8 + [[4, 5]] * 8, temperature=1e-4, seed=0)  # all say what is likeliest
+    session.reply([5] * 16)
+    assert session.branches.count == 2
+    warm = agent.engine.start([[1, 2, 3]] * 8, temperature=3.0, seed=0)
+    warm.reply([5] * 8)
+    assert warm.branches.count == 8
+
+
+def test_work_is_counted(agent: Agent) -> None:
+    before = replace(agent.engine.work)
+    played = agent.play(agent.processes("train", 4), group([1], 4), 1.0, seed=0)
+    work = agent.engine.work
+    assert work.sampled - before.sampled == sum(int(t.sampled.sum()) for t in played)
+    assert work.read - before.read >= sum(int((~t.sampled).sum()) for t in played)
+    assert work.seconds > before.seconds

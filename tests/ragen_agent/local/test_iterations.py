@@ -1,0 +1,329 @@
+"""Every setting of the reinforcement does what it says, on a model small enough to look at."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+
+from ragen_agent import algo
+from ragen_agent.config import Config, Training, merged, with_settings
+from ragen_agent.config.game_defaults import RECIPES
+from ragen_agent.local import train as training
+from ragen_agent.local.critic import Critic
+from ragen_agent.local.policy_update import Policy, policy_terms, targets_of, update
+from ragen_agent.local.replay_buffer import Kept, Replay
+from ragen_agent.rollout import group
+from ragen_agent.token_mdp import Trajectory
+from ragen_agent.training.batches import Batch
+from ragen_agent.training.console import Display
+from ragen_agent.training.diagnostics import piece_decoder
+from ragen_agent.training.diagnostics.probes import gradient_figures, information_figures, rollout_entropy
+from ragen_agent.training.group_advantages import rewarded, score
+from ragen_agent.training.monitor import cost_line
+from ragen_agent.training.policy import Agent
+from ragen_agent.training.rollout_worker import Players
+from ragen_agent.training.run_folder import RunFolder, read_json_lines
+from ragen_agent.training.small_model import save_checkpoint
+from ragen_agent.training.task_mixture import draw_games, games_at
+
+LAKE: dict[str, Any] = {
+    "small_model": {"hidden": 32, "layers": 1, "feed_forward": 32},
+    "turns": {"max_turns": 3, "max_tokens_per_turn": 20},
+    "demonstrations": {"episodes": 96, "thought": "direction"},
+    "training": {"iterations": 3, "groups": 4, "members": 4, "minibatch": 8},
+    "evaluation": {"levels": 8},
+}
+
+
+def configure(settings: Mapping[str, Any]) -> Config:
+    recipe = merged(RECIPES["FrozenLake"], {"game": "FrozenLake"})
+    return with_settings(Config(), merged(merged(recipe, LAKE), settings))
+
+
+@pytest.fixture(scope="module")
+def warm() -> tuple[Config, Agent]:
+    """A model that writes well-formed replies most of the time."""
+    config = configure({"demonstrations": {"episodes": 1500, "mistakes": 0.3}, "warm_start": {"epochs": 2}})
+    run = training.Run.__new__(training.Run)
+    agent = Agent.build(config)
+    run.config, run.agent, run.display = config, agent, Display(Console(file=io.StringIO()))
+    run._imitate(agent, run._show(config.demonstrations), "warm start", epochs=2)
+    return config, agent
+
+
+def reinforced(config: Config, agent: Agent, path: Path) -> tuple[list[dict[str, Any]], str]:
+    """Reinforcement alone, from a copy of this agent; the metrics and what was said."""
+    folder, out = RunFolder.create(path, config), io.StringIO()
+    save_checkpoint(agent.model, agent.tokenizer, folder.warm)
+    training.Run(config, folder, Display(Console(file=out))).reinforce()
+    return read_json_lines(folder.metrics), out.getvalue()
+
+
+def played(agent: Agent, seeds: int = 4, members: int = 4) -> list[Trajectory]:
+    return agent.play(agent.processes("train", 16), group(range(seeds), members), 1.0, 1)
+
+
+def policy_of(agent: Agent, critic: bool = False) -> Policy:
+    policy = Policy(
+        agent.model,
+        torch.optim.AdamW(agent.model.parameters(), 1e-3),
+        agent.engine.bias,
+        piece=piece_decoder(agent.tokenizer),
+    )
+    if critic:
+        policy.critic = Critic(agent.model)
+        torch.nn.init.normal_(policy.critic.head.weight, generator=torch.Generator().manual_seed(0))
+        policy.critic_optimiser = torch.optim.AdamW(policy.critic.parameters(), 1e-3)
+    return policy
+
+
+# --- scores -------------------------------------------------------------------------------------------------------
+
+
+def test_a_group_is_kept_by_what_it_is_filtered_by(warm: tuple[Config, Agent]) -> None:
+    rows = played(warm[1])
+    settings = Training(members=4, keep=0.25)
+    for by, numbers in (
+        ("reward", [t.total_reward for t in rows]),
+        ("length", [float(t.sampled.sum()) for t in rows]),
+        ("entropy", [-float(t.log_probs.sum()) / float(t.sampled.sum()) for t in rows]),
+    ):
+        spreads = algo.spread(torch.tensor(numbers).view(-1, 4))
+        scored = score(rows, replace(settings, filter_by=by))
+        kept = scored.kept.any(1)
+        assert kept.sum() == 1
+        assert spreads[kept] == spreads.max()
+        everything = score(rows, replace(settings, filter_by=by, filter="top_p", filter_statistic="variance", keep=1.0))
+        assert everything.kept.all(1).tolist() == (spreads**2 > 1e-6).tolist()
+
+
+def test_weights_follow_the_spread(warm: tuple[Config, Agent]) -> None:
+    rows = played(warm[1])
+    plain, weighed = (score(rows, Training(members=4, filter="none", reweight=w)) for w in (0.0, 2.0))
+    torch.testing.assert_close(weighed.weights, plain.spread**2 / (plain.spread**2).mean())
+    torch.testing.assert_close(weighed.advantages, plain.advantages * weighed.weights[:, None])
+
+
+def test_rewards_for_form(warm: tuple[Config, Agent]) -> None:
+    rows = played(warm[1])
+    formed = [sum(not facts.problem for facts in t.turn_facts) for t in rows]
+    assert 0 < sum(formed) < sum(len(t.turn_ends) for t in rows)
+    for row, paid, good in zip(rows, rewarded(rows, "vagen"), formed, strict=True):
+        assert paid.total_reward == pytest.approx(row.total_reward + 0.5 * good)
+    with pytest.raises(ValueError, match="does not say which replies"):
+        rewarded([replace(rows[0], turn_facts=())], "vagen")
+
+
+# --- targets ------------------------------------------------------------------------------------------------------
+
+
+def test_the_update_reads_what_the_algorithms_say(warm: tuple[Config, Agent]) -> None:
+    """The three kinds of credit, on the rows of the batch, against the functions called by hand."""
+    rows = played(warm[1])
+    policy = policy_of(warm[1], critic=True)
+    assert policy.critic is not None
+    batch = Batch.of(rows)
+    values = torch.where(batch.sampled, policy.critic(batch), 0.0).detach()
+    ends = [list(t.turn_ends) for t in rows]
+    rewards = algo.rewards_at(ends, [list(t.turn_rewards) for t in rows], values)
+    assert any(len(e) > 1 for e in ends)
+    expected = {
+        "trajectory": algo.gae(rewards, values, batch.sampled, 0.9, 0.8)[0],
+        "turn": algo.turn_wise_gae(rewards, values, batch.sampled, ends, 0.7, 0.8)[0],
+        "bi_level": algo.bi_level_gae(rewards, values, batch.sampled, ends, 0.7, 0.9, 0.8)[0],
+    }
+    for credit, estimated in expected.items():
+        settings = Training(algo="ppo", credit=credit, gamma=0.9, gamma_turn=0.7, gae_lambda=0.8)
+        targets = targets_of(policy, batch, rows, torch.zeros(16), settings)
+        torch.testing.assert_close(targets["advantages"], algo.whiten(estimated, batch.sampled))
+
+
+@pytest.mark.parametrize("critic", [False, True])
+def test_the_parts_of_a_reply_share_its_loss(critic: bool, warm: tuple[Config, Agent]) -> None:
+    rows = played(warm[1])
+    policy, batch = policy_of(warm[1], critic), Batch.of(rows)
+    base = Training(algo="ppo" if critic else "grpo", credit="bi_level" if critic else "trajectory")
+    masks = {}
+    for part in ("reasoning", "answer"):
+        settings = replace(base, loss_tokens=part, advantage_tokens=part)
+        targets = targets_of(policy, batch, rows, torch.ones(16), settings)
+        masks[part] = targets["mask"]
+        if critic:
+            assert not targets["advantages"][~masks[part]].any()
+            assert targets["critic_mask"].equal(masks[part])
+        terms, _ = policy_terms(policy, batch, targets, settings)
+        assert terms["policy"].isfinite()
+    assert masks["reasoning"].any()
+    assert not (masks["reasoning"] & masks["answer"]).any()
+    assert (masks["reasoning"] | masks["answer"]).equal(batch.sampled)
+
+
+def test_a_minibatch_without_a_token_costs_its_step_only(warm: tuple[Config, Agent]) -> None:
+    rows = [t for t in played(warm[1]) if t.failure is None][:2]
+    policy = policy_of(warm[1])
+    policy.piece = lambda token: "x"  # so that no reply holds a thought
+    measured = update(policy, rows, torch.ones(2), Training(loss_tokens="reasoning"), seed=0)
+    assert measured.pop("skipped_steps") == 1
+    assert set(measured) == {"train_tokens"}
+
+
+def test_the_divergence_pulls_back_from_both_places(warm: tuple[Config, Agent]) -> None:
+    """In the loss, k2 at weight 1 has the gradient of the squared distance; at the start it is 0 and pulls nowhere."""
+    rows = played(warm[1])
+    agent = warm[1]
+    policy = policy_of(agent)
+    policy.start = Agent.build(warm[0]).model  # another model: some distance away
+    batch = Batch.of(rows)
+    settings = Training(kl_kind="k2", kl_place="loss", kl=1.0, entropy_bonus=0.0)
+    targets = targets_of(policy, batch, rows, torch.zeros(16), settings)
+    terms, figures = policy_terms(policy, batch, targets, settings)
+    d = (batch.log_probs - targets["reference"])[batch.sampled]
+    torch.testing.assert_close(terms["kl"].detach(), (d**2).mean() / 2, rtol=1e-4, atol=1e-5)
+    assert figures["kl"].detach() > 0
+    costs = targets_of(policy, batch, rows, torch.zeros(16), replace(settings, kl_place="reward"))["advantages"]
+    torch.testing.assert_close(costs[batch.sampled], -(d**2) / 2, rtol=1e-4, atol=1e-5)
+
+
+# --- replay, games, stages ----------------------------------------------------------------------------------------
+
+
+def test_replay_remembers_so_many_iterations(warm: tuple[Config, Agent]) -> None:
+    rows = played(warm[1])
+    replay = Replay(2)
+    joined = []
+    for step in range(4):
+        joined.append(replay.joined(Kept([rows[step]], torch.tensor([float(step)]), torch.ones(1))))
+        again = Replay(2)
+        again.restore(replay.state())
+        assert [k.advantages.tolist() for k in again._past] == [k.advantages.tolist() for k in replay._past]
+    assert [k.advantages.tolist() for k in joined] == [[0.0], [1.0, 0.0], [2.0, 0.0, 1.0], [3.0, 1.0, 2.0]]
+    assert [len(Replay(0).joined(kept).trajectories) for kept in joined[:2]] == [1, 2]
+
+
+def test_a_mixture_draws_its_games_by_weight() -> None:
+    config = configure({"games": [{"game": "FrozenLake"}, {"game": "Bandit", "weight": 3.0, "thought": "choose"}]})
+    shares = games_at(config, 0)
+    assert [share.config.game for share in shares] == ["FrozenLake", "Bandit"]
+    assert shares[0].config.knobs == config.knobs
+    assert shares[1].config.knobs == {}, "another game has knobs of its own"
+    chosen = draw_games(shares, 0, 0, 4000)
+    assert abs(chosen.mean() - 0.75) < 5 * (0.75 * 0.25 / 4000) ** 0.5
+    agent = Agent.build(config)
+    rows, games = Players(config, agent).play(0)
+    again, _ = Players(config, agent).play(0)
+    assert set(games) == {"FrozenLake", "Bandit"}
+    assert [t.ids.tolist() for t in rows] == [t.ids.tolist() for t in again]
+    for place, trajectory in enumerate(rows):
+        assert ("arm" in trajectory.messages[0]["content"]) == (games[place // 4] == "Bandit")
+    levels = [{t.level_id for t in rows[place : place + 4]} for place in range(0, 16, 4)]
+    assert all(len(level) == 1 for level in levels), "a group shares its level"
+
+
+def test_a_curriculum_changes_the_knobs_on_the_way() -> None:
+    config = configure({"curriculum": [{"iteration": 1, "knobs": {"size": 3, "min_path": 1}}]})
+    assert [games_at(config, i)[0].config.knobs["size"] for i in (0, 1, 7)] == [4, 3, 3]
+    players = Players(config, Agent.build(config))
+    boards = [players.play(i)[0][0].messages[1]["content"] for i in (0, 1)]
+    assert [max(len(line) for line in board.split("\n")[1:-1]) for board in boards] == [4, 3]
+
+
+# --- probes -------------------------------------------------------------------------------------------------------
+
+
+def test_gradient_norms_add_up_to_the_step(warm: tuple[Config, Agent]) -> None:
+    rows = played(warm[1])
+    settings = Training(members=4, minibatch=16, keep=1.0, entropy_bonus=0.0, filter="none")
+    policy = policy_of(warm[1])
+    before = warm[1].state()
+    figures = gradient_figures(policy, rows, score(rows, settings), settings)
+    assert set(figures) == {"grad_policy", "grad_entropy", *(f"grad_spread_{q}" for q in range(1, 5))}
+    assert figures["grad_entropy"] == 0.0
+    assert all(torch.equal(before[name], value) for name, value in warm[1].state().items())
+    scored = score(rows, settings)
+    copy = Agent.build(warm[0])
+    copy.model.load_state_dict(before)
+    measured = update(policy_of(copy), rows, scored.advantages.flatten(), settings, seed=0)
+    assert figures["grad_policy"] == pytest.approx(measured["grad_norm"], rel=1e-4)
+
+
+def test_the_two_entropies_agree(warm: tuple[Config, Agent]) -> None:
+    rows = played(warm[1], seeds=24)
+    figures = rollout_entropy(policy_of(warm[1]), rows, Training())
+    assert figures["entropy_forced"] > 0
+    assert figures["entropy_sampled"] == pytest.approx(figures["entropy_forced"], abs=0.1)
+    assert rollout_entropy(policy_of(warm[1]), [], Training()) == {}
+
+
+def test_information_of_the_reasoning(warm: tuple[Config, Agent]) -> None:
+    """Where the first thought names the way to the goal it tells of its prompt; a fresh model's does not."""
+    config, agent = warm
+    rows = played(agent, seeds=16)
+    figures = information_figures(policy_of(agent), rows, Training(), config.diagnostics)
+    assert figures["retrieval_chance"] == 1 / 8
+    assert figures["conditional_entropy"] > 0
+    assert information_figures(policy_of(agent), rows[:4], Training(), config.diagnostics) == {}, "one prompt"
+
+
+# --- whole runs ---------------------------------------------------------------------------------------------------
+
+OPTIONS: list[dict[str, Any]] = [
+    {"training": {"algo": "dr_grpo", "aggregation": "constant", "dual_clip": 3.0}},
+    {"training": {"algo": "rloo", "aggregation": "sequence_sum", "filter": "min_p"}},
+    {"training": {"algo": "reinforce", "members": 1, "groups": 16, "filter": "none"}},
+    {"training": {"algo": "asymmetric_clip", "aggregation": "sequence_mean", "filter": "reverse", "reweight": 1.0}},
+    {"training": {"starpo_s": False, "kl_kind": "k3", "kl_place": "loss", "clip": "higher", "updates": 2}},
+    {"training": {"algo": "ppo", "credit": "turn", "advantage_tokens": "answer", "format_reward": "vagen"}},
+]
+
+
+@pytest.mark.parametrize("settings", OPTIONS)
+def test_a_run_with_every_option(settings: dict[str, Any], warm: tuple[Config, Agent], tmp_path: Path) -> None:
+    before = warm[1].state()
+    records, _ = reinforced(configure(merged(settings, {"training": {"iterations": 2}})), warm[1], tmp_path / "run")
+    assert len(records) == 2
+    assert all(record["train_tokens"] > 0 for record in records)
+    assert all(0 <= record["invalid_rate"] <= 1 for record in records)
+    assert all(torch.equal(before[name], value) for name, value in warm[1].state().items()), "the copy was trained"
+
+
+def test_a_run_that_measures_everything(warm: tuple[Config, Agent], tmp_path: Path) -> None:
+    settings = {
+        "training": {"iterations": 9, "starpo_s": False},
+        "diagnostics": {"entropy_every": 2, "gradients_every": 2, "information_every": 2, "information_prompts": 2},
+        "stops": {"validate_every": 2, "validation_levels": 4, "validation_times": 2, "validation_floor": 1.0},
+    }
+    records, said = reinforced(configure(settings), warm[1], tmp_path / "run")
+    for name in ("entropy_forced", "grad_policy", "retrieval_accuracy"):
+        assert [name in record for record in records] == [True, False] * 2
+    assert [record.get("validation") is not None for record in records] == [False, True] * 2
+    assert {"replies", "entropy", "gradients", "information", "alarm"} <= set(records[0]["diagnostics_s"])
+    assert "Stopped after iteration 4: 2 validations in a row were below 100 %." in said
+    shares = cost_line([{"seconds": 3.0, "diagnostics_s": {"a": 0.5, "b": 1.0}}])
+    assert shares == "Measuring added 100.0 % to an iteration: b 66.7 %, a 33.3 %."
+    assert cost_line(records).startswith("Measuring added ")
+
+
+def test_a_filter_that_keeps_nothing_skips_the_update(warm: tuple[Config, Agent], tmp_path: Path) -> None:
+    """Replies of one token are all malformed and all alike: no spread, and PPO with a filter has nothing to keep."""
+    config = configure({"training": {"iterations": 2, "algo": "ppo", "filter": "min_p", "format_reward": "none"}})
+    config = replace(config, turns=replace(config.turns, max_tokens_per_turn=1))
+    records, _ = reinforced(config, warm[1], tmp_path / "run")
+    assert [(record["empty_updates"], record["kept"], record["train_tokens"]) for record in records] == [(1, 0, 0)] * 2
+
+
+def test_a_mixture_is_measured_game_by_game(tmp_path: Path) -> None:
+    config = configure(
+        {"games": [{"game": "FrozenLake"}, {"game": "Bandit", "thought": "choose"}], "evaluation": {"split": "train"}}
+    )
+    summary = training.train(config, RunFolder.create(tmp_path / "run", config), Display(Console(file=io.StringIO())))
+    assert set(summary["games"]) == {"Bandit"}
+    assert set(summary["games"]["Bandit"]) == {"random", "optimal", "before", "after"}
+    records = read_json_lines(tmp_path / "run" / "metrics.jsonl")
+    assert any({"success/FrozenLake", "success/Bandit"} <= set(record) for record in records)

@@ -1,0 +1,40 @@
+"""The agent executor in a run that must stop in its second iteration; `BROKEN` says of what.
+
+"budget": half of the environments raise. "contract": a reply may have -1 tokens, which no episode can be played with.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import Any
+
+import gymnasium
+
+from ragen_agent.openrlhf.executor import AgentExecutor as Sound
+from ragen_agent.openrlhf.prompt_dataset import Row
+
+__all__ = ["AgentExecutor"]
+
+
+class AgentExecutor(Sound):
+    async def execute(self, prompt: str, label: str, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        row = Row.of(label)
+        if row.iteration == 1 and os.environ["BROKEN"] == "contract":
+            label = replace(row, turns={**row.turns, "max_tokens_per_turn": -1}).label
+        return await super().execute(prompt, label, *args, **kwargs)
+
+    def env(self, row: Row) -> Any:
+        return Torn(super().env(row)) if os.environ["BROKEN"] == "budget" and row.iteration == 1 else super().env(row)
+
+    async def _process(self, row: Row, chat: Any) -> Any:
+        if row.iteration == 1:
+            self.idle.clear()  # else the environments of the first iteration are used again
+        return await super()._process(row, chat)
+
+
+class Torn(gymnasium.Wrapper[str, str, str, str]):
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        if (options or {})["noise_seed"] % 2:
+            raise RuntimeError("the lake thawed")
+        return super().reset(seed=seed, options=options)

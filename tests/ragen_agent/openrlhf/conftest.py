@@ -1,0 +1,47 @@
+"""What needs the distributed stack is collected only where it is installed: `make test-openrlhf`."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+import tests
+
+if getattr(tests, "__file__", None):  # OpenRLHF's wheel brings a package of this name: ours come first
+    tests.__path__.insert(0, str(Path(__file__).parents[2]))
+if find_spec("openrlhf") is None:
+    collect_ignore = [
+        "test_advantages.py",
+        "test_cluster.py",
+        "test_executor.py",
+        "test_stops.py",
+        "test_templates.py",
+        "test_trainer.py",
+        "test_training.py",
+    ]
+else:
+    from ragen_agent.openrlhf import cpu
+
+    if cpu.needed("auto"):
+        cpu.prepare()
+
+from tests.ragen_agent.conftest import make_tokenizer
+
+__all__ = ["make_tokenizer", "warm"]
+
+
+@pytest.fixture(scope="session")
+def warm(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The small model after a short warm start, with which every real run begins."""
+    from ragen_agent.config import Config, merged, with_settings
+    from ragen_agent.config.game_defaults import RECIPES
+    from ragen_agent.local.train import Run
+    from ragen_agent.training.run_folder import RunFolder
+    from tests.ragen_agent.openrlhf.small_runs import BASE, quiet
+
+    config = with_settings(Config(), merged(RECIPES["FrozenLake"], BASE))
+    folder = RunFolder.create(tmp_path_factory.mktemp("warm") / "run", config)
+    Run(config, folder, quiet()).warm_start()
+    return folder.warm

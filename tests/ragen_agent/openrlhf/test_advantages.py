@@ -1,0 +1,166 @@
+"""OpenRLHF's tensors through our algorithms: the same numbers as on rows of the local trainer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from openrlhf.trainer.ppo_utils.experience import Experience
+
+from ragen_agent import algo
+from ragen_agent.config import Config, Training, with_settings
+from ragen_agent.config.openrlhf import OpenRLHF, Workers
+from ragen_agent.openrlhf.experience import Note, StarPOExperience, agreement, estimated, note_of, padded
+from ragen_agent.token_mdp import Trajectory
+
+pytestmark = pytest.mark.filterwarnings("default")
+
+
+@st.composite
+def trajectories(draw: st.DrawFn) -> list[Trajectory]:
+    """Rows of prompt, reply, observation, reply, ..., of several lengths."""
+    rows = []
+    for _ in range(draw(st.integers(1, 4))):
+        pieces = draw(st.lists(st.tuples(st.integers(1, 3), st.integers(1, 4)), min_size=1, max_size=3))
+        sampled = torch.cat([torch.tensor([False] * seen + [True] * said) for seen, said in pieces]).numpy()
+        ends = torch.tensor([seen + said for seen, said in pieces]).cumsum(0) - 1
+        rewards = draw(st.lists(st.floats(-1, 1, width=16), min_size=len(pieces), max_size=len(pieces)))
+        width = len(sampled)
+        rows.append(
+            Trajectory(
+                ids=torch.arange(width).numpy(),
+                sampled=sampled,
+                log_probs=(-0.5 * torch.tensor(sampled).float()).numpy(),
+                turn_ends=tuple(ends.tolist()),
+                turn_rewards=tuple(rewards),
+                terminated=True,
+                truncated=False,
+                success=False,
+                failure=None,
+                level_id="",
+                seed=0,
+            )
+        )
+    return rows
+
+
+def stacked(rows: Sequence[torch.Tensor]) -> torch.Tensor:
+    return torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True)
+
+
+@settings(max_examples=40, deadline=None)
+@given(rows=trajectories(), credit=st.sampled_from(["trajectory", "turn", "bi_level"]), seed=st.integers(0, 99))
+def test_estimates_are_those_of_the_local_trainer(rows: list[Trajectory], credit: str, seed: int) -> None:
+    told = Training(algo="ppo", credit=credit, gamma=0.9, gamma_turn=0.8, gae_lambda=0.7)
+    sampled = stacked([torch.tensor(t.sampled) for t in rows])
+    values = torch.randn(sampled.shape, generator=torch.Generator().manual_seed(seed))
+    ends, earned = [list(t.turn_ends) for t in rows], [list(t.turn_rewards) for t in rows]
+    rewards, seen = algo.rewards_at(ends, earned, values), torch.where(sampled, values, 0.0)
+    local = {
+        "trajectory": lambda: algo.gae(rewards, seen, sampled, 0.9, 0.7),
+        "turn": lambda: algo.turn_wise_gae(rewards, seen, sampled, ends, 0.8, 0.7),
+        "bi_level": lambda: algo.bi_level_gae(rewards, seen, sampled, ends, 0.8, 0.9, 0.7),
+    }[credit]()
+    notes = [note_of(t, 0.0, 1.0, told, str) for t in rows]
+    advantages, returns, mask = estimated(notes, sampled[:, 1:], values[:, 1:], torch.zeros_like(values[:, 1:]), told)
+    assert torch.equal(mask, sampled[:, 1:])
+    torch.testing.assert_close(advantages, local[0][:, 1:])
+    torch.testing.assert_close(returns, local[1][:, 1:])
+
+
+def maker(training: dict[str, Any]) -> StarPOExperience:
+    made = StarPOExperience.__new__(StarPOExperience)
+    made.run = Workers(with_settings(Config(), {"training": training}), OpenRLHF(), "", (), 1)
+    made.kl_ctl = SimpleNamespace(value=0.0)
+    return made
+
+
+def experience(rows: Sequence[Trajectory], notes: Sequence[Note]) -> Experience:
+    mask = stacked([torch.tensor(t.sampled[1:]).long() for t in rows])
+    made = Experience(
+        sequences=stacked([torch.tensor(t.ids) for t in rows]),
+        action_mask=mask,
+        action_log_probs=torch.full(mask.shape, -0.5),
+        rollout_log_probs=stacked([torch.tensor(t.log_probs[1:]) for t in rows]),
+        values=torch.linspace(-1, 1, mask.numel()).view(mask.shape),
+        kl=torch.zeros(mask.shape),
+        labels=[note.to_json() for note in notes],
+    )
+    made.info = {}
+    return made
+
+
+@settings(max_examples=20, deadline=None)
+@given(rows=trajectories())
+def test_without_a_critic_every_sampled_token_has_its_episode_s_advantage(rows: list[Trajectory]) -> None:
+    made = maker({})
+    notes = [note_of(t, 0.5 + i, 1.0, made.run.config.training, str) for i, t in enumerate(rows)]
+    (got,) = made.compute_advantages_and_returns([experience(rows, notes)])
+    for i, trajectory in enumerate(rows):
+        width = len(trajectory.ids) - 1
+        assert got.advantages[i, :width].tolist() == [(0.5 + i) * s for s in trajectory.sampled[1:]]
+        assert not got.advantages[i, width:].any()
+    assert got.labels == [""] * len(rows)
+
+
+@settings(max_examples=20, deadline=None)
+@given(rows=trajectories())
+def test_a_critic_s_advantages_are_whitened_over_all_batches_at_once(rows: list[Trajectory]) -> None:
+    made = maker({"algo": "ppo"})
+    notes = [note_of(t, 0.0, 1.0, made.run.config.training, str) for t in rows]
+    whole = [experience(rows, notes), experience(rows[:1], notes[:1])]
+    got = made.compute_advantages_and_returns(whole)
+    flat = torch.cat([e.advantages[e.action_mask.bool()] for e in got])
+    if float(flat.abs().max()) > 1e-3:  # else all were equal
+        assert abs(float(flat.mean())) < 1e-5
+        assert float(flat.std()) == pytest.approx(1.0, abs=1e-3)
+    assert all(not e.advantages[~e.action_mask.bool()].any() for e in got)
+
+
+def test_selective_masks_narrow_the_loss_and_the_recursion() -> None:
+    words = ["P", "<think>", "a", "</think>", "Up", "O", "<think>", "</think>", "Left", "Down"]
+    sampled = torch.tensor([0, 1, 1, 1, 1, 0, 1, 1, 1, 1]).bool().numpy()
+    row = Trajectory(
+        ids=torch.arange(10).numpy(),
+        sampled=sampled,
+        log_probs=torch.zeros(10).numpy(),
+        turn_ends=(4, 9),
+        turn_rewards=(0.25, 1.0),
+        terminated=True,
+        truncated=False,
+        success=True,
+        failure=None,
+        level_id="",
+        seed=0,
+    )
+    made = maker({"algo": "ppo", "loss_tokens": "answer", "advantage_tokens": "reasoning"})
+    note = note_of(row, 0.0, 1.0, made.run.config.training, lambda token: words[token])
+    (got,) = made.compute_advantages_and_returns([experience([row], [note])])
+    assert got.action_mask[0].nonzero().flatten().tolist() == [3, 7, 8], "Up, Left and Down, one column earlier"
+    assert set(got.returns[0].nonzero().flatten().tolist()) <= {0, 1, 2, 5, 6}
+    assert got.advantages[0, [3, 7, 8]].tolist() == [0.0, 0.0, 0.0]
+
+
+def test_padding_has_no_loss_and_fills_the_minibatch() -> None:
+    rows = [SimpleNamespace(action_mask=torch.ones(1, 4), labels=["x"], info={"a": 1}) for _ in range(5)]
+    filled = padded(rows, 4)
+    assert len(filled) == 8
+    assert filled[:5] == rows
+    assert [int(row.action_mask.sum()) for row in filled] == [4] * 5 + [0] * 3
+    assert padded(rows[:4], 4) == rows[:4]
+
+
+def test_agreement_reads_the_sampled_tokens_alone() -> None:
+    one = SimpleNamespace(
+        rollout_log_probs=torch.tensor([[-1.0, -2.0, 9.0]]),
+        action_log_probs=torch.tensor([[-1.5, -1.75, 0.0]]),
+        action_mask=torch.tensor([[1, 1, 0]]),
+    )
+    assert agreement([one]) == (0.125, 0.375)
+    one.rollout_log_probs[0, 0] = float("nan")
+    assert agreement([one])[0] != agreement([one])[0]

@@ -1,0 +1,199 @@
+"""The doctor finds what is wrong, says what to do, and touches nothing but a lock that nobody holds."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from transformers import PreTrainedTokenizerBase
+
+from ragen_agent.cli import main
+from ragen_agent.config import SmallModel
+from ragen_agent.openrlhf import doctor
+from ragen_agent.openrlhf.doctor import OLD, holders, lock_checks
+from ragen_agent.openrlhf.model_checks import model_checks
+from ragen_agent.training.small_model import build_model, save_checkpoint
+from ragen_agent.training.tokenizer import build_tokenizer, game_texts
+from ragen_gym.envs.turn import make_turn
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> PreTrainedTokenizerBase:
+    return build_tokenizer([game_texts(make_turn("FrozenLake"), "direction")])
+
+
+@pytest.fixture
+def model(tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> Path:
+    save_checkpoint(build_model(SmallModel(32, 1, 32), tokenizer, 0), tokenizer, tmp_path / "model")
+    return tmp_path / "model"
+
+
+def change(path: Path, edit: Callable[[dict[str, object]], None]) -> None:
+    told = json.loads(path.read_text())
+    edit(told)
+    path.write_text(json.dumps(told))
+
+
+def test_it_says_that_this_machine_is_ready(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    code = main(["doctor", "--backend", "local", "--json", "--out", str(tmp_path / "new" / "runs")])
+    told = json.loads(capsys.readouterr().out)
+    assert code == 0
+    assert told["ready"]
+    assert all(check["advice"] for check in told["checks"] if check["state"] != "ok")
+    assert {"torch", "CUDA", "disk for runs", "tokenizer round trip", "chat template"} <= {
+        check["name"] for check in told["checks"]
+    }
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_model_that_cannot_be_used_is_a_failure(
+    capsys: pytest.CaptureFixture[str], model: Path, tmp_path: Path
+) -> None:
+    assert main(["doctor", "--backend", "local", "--model", str(tmp_path / "nothing")]) == 1
+    said = capsys.readouterr().out
+    assert "holds no config.json" in said
+    assert "do: give the folder of a Hugging Face causal LM" in said
+    assert "not ready" in said
+    assert {check.state for check in model_checks(model, cpu=True)} == {"ok"}
+
+
+def test_the_sizes_of_a_model_are_held_against_its_tokenizer_and_vllm(model: Path) -> None:
+    def heads(told: dict[str, object]) -> None:
+        told["head_dim"] = 16
+
+    def narrow(told: dict[str, object]) -> None:
+        told["vocab_size"] = 7
+
+    change(model / "config.json", heads)
+    found = {check.name: check for check in model_checks(model, cpu=True)}
+    assert found["attention heads"].state == "fail"
+    assert "their size is 16" in found["attention heads"].found
+    assert all(check.state == "ok" for check in model_checks(model, cpu=False))
+    change(model / "config.json", narrow)
+    assert "an output layer of 7" in model_checks(model, cpu=False)[0].found
+
+
+def test_a_template_that_rewrites_the_past_is_found(model: Path) -> None:
+    template = model / "chat_template.jinja"
+    assert template.is_file()
+    text = template.read_text()
+    template.write_text("{{ messages | length }}" + text)
+    (check,) = [check for check in model_checks(model, cpu=False) if check.name == "chat template"]
+    assert check.state == "fail"
+    template.write_text(
+        "{% for m in messages %}{{ m.role }}: {{ m.content | trim }}<|im_end|>\n{% endfor %}assistant: "
+    )
+    (check,) = [check for check in model_checks(model, cpu=False) if check.name == "chat template"]
+    assert check.state != "ok"
+    assert check.advice
+
+
+def test_a_tokenizer_that_loses_a_symbol_is_found(model: Path) -> None:
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = Tokenizer(models.WordLevel({"<unk>": 0, "the": 1, "<end>": 2}, unk_token="<unk>"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    poor = PreTrainedTokenizerFast(tokenizer_object=words, unk_token="<unk>", eos_token="<end>")
+    poor.chat_template = (model / "chat_template.jinja").read_text()
+    shutil.rmtree(model)
+    model.mkdir()
+    poor.save_pretrained(model)
+    (model / "config.json").write_text('{"vocab_size": 3, "hidden_size": 64, "num_attention_heads": 2}')
+    (check,) = [check for check in model_checks(model, cpu=False) if check.name == "tokenizer round trip"]
+    assert check.state == "fail"
+    assert "comes back as" in check.found
+
+
+def lock(folder: Path, age: float) -> Path:
+    path = folder / "fused_adam" / "lock"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+    os.utime(path, (time.time() - age,) * 2)
+    return path
+
+
+def test_no_lock_is_fine(tmp_path: Path) -> None:
+    assert [check.state for check in lock_checks(False, [tmp_path])] == ["ok"]
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="this system does not say who holds a file")
+def test_a_stale_lock_goes_and_one_that_is_held_stays(tmp_path: Path) -> None:
+    old = lock(tmp_path, OLD + 60)
+    (check,) = lock_checks(False, [tmp_path])
+    assert check.state == "warn"
+    assert "removed" in check.found
+    assert not old.exists()
+
+    fresh = lock(tmp_path, 5)
+    (check,) = lock_checks(False, [tmp_path])
+    assert (check.state, fresh.exists()) == ("fail", True)
+    assert "--fix" in check.advice
+    (check,) = lock_checks(True, [tmp_path])
+    assert (check.state, fresh.exists()) == ("warn", False)
+
+    held = lock(tmp_path, OLD + 60)
+    program = f"import os, sys; os.open({str(held)!r}, os.O_RDONLY); print('held', flush=True); sys.stdin.read()"
+    process = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline() == b"held\n"
+        assert holders(held) == [process.pid]
+        (check,) = lock_checks(True, [tmp_path])
+        assert (check.state, held.exists()) == ("ok", True)
+        assert f"held by process {process.pid}" in check.found
+    finally:
+        process.communicate()
+
+
+def test_torch_itself_holds_its_lock_open_while_it_compiles(tmp_path: Path) -> None:
+    from torch.utils.file_baton import FileBaton
+
+    path = tmp_path / "x" / "lock"
+    path.parent.mkdir()
+    baton = FileBaton(str(path))
+    assert baton.try_acquire()
+    try:
+        assert holders(path) in ([os.getpid()], None)
+    finally:
+        baton.release()
+    assert not path.exists()
+
+
+def test_the_tested_versions_are_those_that_are_pinned() -> None:
+    pins = dict(re.findall(r"^([\w.-]+)==(\S+)$", (ROOT / "constraints-openrlhf.txt").read_text(), re.MULTILINE))
+    for name, version in doctor.TESTED.items():
+        assert version in {pins.get(other) for other in doctor.ALSO.get(name, (name,))}, name
+
+
+def test_an_import_that_fails_is_explained() -> None:
+    assert doctor.import_check("json", "import json; print('here')").found == "here"
+    check = doctor.import_check("nothing", "import no_such_module_at_all")
+    assert check.state == "fail"
+    assert "No module named" in check.found
+    nms = doctor.import_check("t", "raise RuntimeError('operator torchvision::nms does not exist')")
+    assert "pip uninstall -y torchvision" in nms.advice
+
+
+def test_ports_in_use_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    import socket
+
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        monkeypatch.setattr(doctor, "PORTS", {listening.getsockname()[1]: "Ray's head"})
+        (check,) = doctor.port_checks()
+    assert check.state == "warn"
+    assert "ray stop" in check.advice
+    (check,) = doctor.port_checks()
+    assert check.state == "ok"

@@ -1,0 +1,173 @@
+"""Every recipe is a whole, possible run, says what it needs, and is understood by OpenRLHF where that is there."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import runpy
+import shlex
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from ragen_agent.cli import main
+from ragen_agent.cli.dry_run import command_line
+from ragen_agent.config import Config, merged, recipes, with_settings
+from ragen_agent.config import game_defaults as games
+from ragen_agent.config.openrlhf import OpenRLHF
+from ragen_agent.openrlhf.cli_flags import MODULE
+from ragen_agent.openrlhf.memory_estimate import SHAPES, fullest, parts, shape_of
+from ragen_agent.training.run_folder import RunFolder
+
+
+def resolve(name: str) -> tuple[recipes.Recipe, Config, OpenRLHF]:
+    recipe = recipes.read(name)
+    settings = dict(recipe.settings)
+    distributed = settings.pop("openrlhf")
+    whole = merged(games.recipe(settings["game"], settings["model"]), settings)
+    return recipe, with_settings(Config(), whole), with_settings(OpenRLHF(), distributed)
+
+
+def test_the_recipes_are_those_that_are_promised() -> None:
+    assert {
+        "qwen2.5-0.5b-sokoban",
+        "qwen2.5-0.5b-frozenlake",
+        "qwen2.5-0.5b-bandit",
+        "qwen2.5-0.5b-sokoban-lora",
+        "qwen2.5-0.5b-sokoban-24gb",
+        "qwen2.5-0.5b-sokoban-8gpu",
+        "qwen2.5-0.5b-sokoban-two-nodes",
+    } <= set(recipes.names())
+
+
+@pytest.mark.parametrize("name", recipes.names())
+def test_a_recipe_keeps_to_the_paper_and_fits_its_gpus(name: str) -> None:
+    recipe, config, settings = resolve(name)
+    training, turns = config.training, config.turns
+    assert (training.groups, training.members, training.minibatch, training.iterations) == (8, 16, 32, 200)
+    assert (training.keep, training.starpo_s, training.algo) == (0.25, True, "ppo")
+    assert (training.clip_low, training.upper_clip, training.entropy_bonus) == (0.2, 0.28, 0.001)
+    assert training.kl_estimate == "none"
+    assert (training.temperature, config.evaluation.temperature) == (1.0, 0.5)
+    assert (config.evaluation.levels, config.evaluation.split) == (256, "test")
+    assert (turns.max_turns, turns.max_actions) == ((1, 1) if config.game == "Bandit" else (5, 10))
+    shape = shape_of(config)
+    assert shape is not None
+    found = parts(config, settings, shape, recipe.gpu_gib)
+    assert fullest(found)[0] == pytest.approx(recipe.memory_gib, abs=0.06)
+    assert recipe.memory_gib < 0.9 * recipe.gpu_gib
+    vllm = settings.vllm_engines * settings.vllm_tensor_parallel
+    actor, critic = settings.actor_nodes * settings.actor_gpus, settings.critic_nodes * settings.critic_gpus
+    assert recipe.gpus == (actor if settings.colocate else actor + critic + vllm)
+    assert recipe.seen
+    assert recipe.expect
+
+
+def test_the_arithmetic_counts_the_parameters_that_there_are() -> None:
+    shape = SHAPES["Qwen2.5-0.5B-Instruct"]
+    with torch.device("meta"):
+        model = Qwen2ForCausalLM(
+            Qwen2Config(
+                vocab_size=shape.vocabulary,
+                hidden_size=shape.hidden,
+                intermediate_size=shape.feed_forward,
+                num_hidden_layers=shape.layers,
+                num_attention_heads=shape.heads,
+                num_key_value_heads=shape.key_value_heads,
+                tie_word_embeddings=True,
+            )
+        )
+    linear = [m for m in model.model.modules() if isinstance(m, torch.nn.Linear)]
+    assert shape.parameters == model.num_parameters()
+    assert shape.adapters(64) == sum(64 * (m.in_features + m.out_features) for m in linear)
+
+
+class Understood(Exception):
+    """Raised where OpenRLHF would begin to train."""
+
+
+@pytest.mark.skipif(find_spec("openrlhf") is None, reason="OpenRLHF is not installed")
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("name", recipes.names())
+def test_openrlhf_reads_the_flags_of_a_recipe(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Its own parser and its own checks, up to the place where it asks Ray for a cluster."""
+    import ray
+
+    def begin(*args: Any, **kwargs: Any) -> None:
+        raise Understood
+
+    _, config, settings = resolve(name)
+    seen: list[argparse.Namespace] = []
+    parse = argparse.ArgumentParser.parse_args
+
+    def note(self: argparse.ArgumentParser, *args: Any, **kwargs: Any) -> argparse.Namespace:
+        seen.append(parse(self, *args, **kwargs))
+        return seen[-1]
+
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", note)
+    monkeypatch.setattr(ray, "is_initialized", begin)
+    monkeypatch.setattr(sys, "argv", [MODULE, *command_line(config, settings, tmp_path / "run", ["--ds.overlap_comm"])])
+    with pytest.raises(Understood):
+        runpy.run_module(MODULE, run_name="__main__")
+    told = vars(seen[-1])
+    assert told["rollout.batch_size"] == 8
+    assert told["rollout.n_samples_per_prompt"] == 16
+    assert told["train.batch_size"] == 32
+    assert told["actor.eps_clip_low_high"] == [0.2, 0.28]
+    assert told["actor.entropy_coef"] == 0.001
+    assert told["ds.overlap_comm"] is True
+    assert told["ds.lora.rank"] == config.lora.rank
+
+
+SAID = ("optimal", "train_ppo_ray", "not run here", "25,600 episodes", "1600 levels of the split train", "is ready")
+PAGE = Path(__file__).parents[3] / "renders" / "from_laptop_to_cluster.md"
+
+
+def test_the_files_of_the_page_are_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    blocks = re.findall(r"```toml\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    assert blocks
+    for block in blocks:
+        (tmp_path / "mine.toml").write_text(block)
+        assert main(["train", "--config", str(tmp_path / "mine.toml"), "--backend", "openrlhf", "--dry-run"]) == 0
+        said = capsys.readouterr().out
+        assert "iterations = 400" in said
+        assert "of 24 GiB" in said
+
+
+def test_the_commands_of_the_page_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = []
+    for line in re.findall(r"^laptop\$ ragen-agent (.*)$", PAGE.read_text(encoding="utf-8"), re.MULTILINE):
+        code = main(shlex.split(line))
+        said.append(capsys.readouterr())
+        assert code == 0, (line, said[-1])
+    assert [part in text.out for part, text in zip(SAID, said, strict=True)] == [True] * len(SAID)
+    assert RunFolder(tmp_path / "runs" / "laptop").checkpoint.is_dir()
+    assert len((tmp_path / "prompts.jsonl").read_text().splitlines()) == 200 * 8
+
+
+def test_the_page_has_a_row_for_each_recipe() -> None:
+    rows = dict(re.findall(r"^\| `(qwen[^`]+)` \| [^|]+ \| ([\d.]+) \|", PAGE.read_text("utf-8"), re.MULTILINE))
+    assert {name: float(gib) for name, gib in rows.items()} == {n: recipes.read(n).memory_gib for n in recipes.names()}
+
+
+def test_a_recipe_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["train", "--recipe", "qwen2.5-0.5b-sokobann", "--dry-run"]) == 2
+    assert "Did you mean qwen2.5-0.5b-sokoban?" in capsys.readouterr().err
+    (tmp_path / "own.toml").write_text('[recipe]\nbase = "nothing"\n')
+    with pytest.raises(ValueError, match="its base 'nothing' is no recipe"):
+        recipes.read_settings_file(tmp_path / "own.toml")
+
+
+def test_the_list_of_recipes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--list-recipes"]) == 0
+    said = capsys.readouterr().out
+    assert all(name in said for name in recipes.names())
+    assert "not run here" in said

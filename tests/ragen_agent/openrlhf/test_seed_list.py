@@ -1,0 +1,143 @@
+"""The prompt dataset: which levels a run plays, and with which luck."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ragen_agent.cli import main
+from ragen_agent.config import Config, merged, with_settings
+from ragen_agent.config.game_defaults import RECIPES
+from ragen_agent.openrlhf.prompt_dataset import (
+    Row,
+    adopt_rows,
+    env_of,
+    evaluation_rows,
+    read_rows,
+    train_rows,
+    write_rows,
+)
+from ragen_agent.training.evaluation import fixed_instances
+from ragen_agent.training.policy import Agent, make_env
+from ragen_agent.training.rollout_worker import Players
+
+CONFIG = with_settings(
+    Config(),
+    merged(
+        RECIPES["FrozenLake"],
+        {
+            "game": "FrozenLake",
+            "small_model": {"hidden": 32, "layers": 1, "feed_forward": 32},
+            "training": {"iterations": 5, "groups": 6, "members": 2},
+            "evaluation": {"levels": 12},
+        },
+    ),
+)
+
+
+def test_rows_survive_the_file_and_say_what_they_are(tmp_path: Path) -> None:
+    rows = list(train_rows(CONFIG))
+    assert write_rows(tmp_path / "prompts.jsonl", iter(rows)) == 30
+    assert read_rows(tmp_path / "prompts.jsonl") == rows
+    assert [(row.iteration, row.prompt) for row in rows] == [(i, p) for i in range(5) for p in range(6)]
+    with pytest.raises(ValueError, match="is not a row of a seed list"):
+        Row.of('{"seed": 3}')
+
+
+def test_levels_are_fresh_and_of_the_training_split_only() -> None:
+    rows = list(train_rows(CONFIG))
+    assert {row.split for row in rows} == {"train"}
+    assert len({row.seed for row in rows}) == len(rows)
+    held_out = {env_of(row, CONFIG).reset(seed=row.seed)[1]["level_id"] for row in evaluation_rows(CONFIG)}
+    trained = {env_of(row, CONFIG).reset(seed=row.seed)[1]["level_id"] for row in rows}
+    assert len(held_out) == 12
+    assert not trained & held_out
+
+
+def test_both_trainers_meet_the_same_levels() -> None:
+    local, _ = Players(CONFIG, Agent.build(CONFIG)).play(2)
+    rows = [row for row in train_rows(CONFIG) if row.iteration == 2]
+    assert [t.seed for t in local[::2]] == [row.seed for row in rows]
+    fixed = fixed_instances(make_env(CONFIG, "test"), 12)
+    assert [(row.seed, row.noise(9, 0)) for row in evaluation_rows(CONFIG)] == [(i.seed, i.noise_seed) for i in fixed]
+
+
+def test_every_member_has_its_own_luck_and_every_reply_its_own_seed() -> None:
+    rows = list(train_rows(CONFIG))
+    luck = {row.noise(seed, member) for seed in (0, 1) for row in rows for member in range(4)}
+    assert len(luck) == 2 * len(rows) * 4
+    assert {row.noise(seed, member, True) for seed in (0, 1) for row in rows[:1] for member in range(4)} == {
+        rows[0].seed
+    }
+    asked = {row.request(0, member, turn) for row in rows for member in range(4) for turn in range(3)}
+    assert len(asked) == len(rows) * 12
+    assert luck.isdisjoint(asked)
+    again = list(train_rows(CONFIG))
+    assert [row.noise(0, 1) for row in again] == [row.noise(0, 1) for row in rows]
+    fixed = evaluation_rows(CONFIG)[3]
+    assert fixed.request(0, 0, 1) == fixed.request(7, 0, 1), "evaluation is sampled alike for every run"
+
+
+def test_games_are_drawn_by_weight_and_knobs_follow_the_curriculum() -> None:
+    games = [{"game": "FrozenLake", "weight": 3.0}, {"game": "Bandit", "turns": {"max_turns": 1}}]
+    mixed = list(train_rows(with_settings(CONFIG, {"games": games, "training": {"iterations": 40}})))
+    share = sum(row.game == "Bandit" for row in mixed) / len(mixed)
+    assert 0.15 < share < 0.35
+    bandit = next(row for row in mixed if row.game == "Bandit")
+    assert bandit.knobs == {}
+    assert env_of(bandit, CONFIG).max_turns == 1
+    stages = [{"iteration": 3, "knobs": {"size": 5}}]
+    grown = list(train_rows(with_settings(CONFIG, {"curriculum": stages})))
+    assert [row.knobs["size"] for row in grown[::6]] == [4, 4, 4, 5, 5]
+
+
+def test_the_command_writes_what_a_run_would(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "prompts.jsonl"
+    sizes = ["--iterations", "5", "--groups", "6"]
+    assert main(["data", "--game", "FrozenLake", *sizes, "--out", str(out)]) == 0
+    assert "30 levels of the split train" in capsys.readouterr().out
+    write_rows(tmp_path / "own.jsonl", train_rows(CONFIG))
+    assert out.read_bytes() == (tmp_path / "own.jsonl").read_bytes()
+    first = json.loads(out.read_text().splitlines()[0])
+    assert set(first) == {"prompt", "label"}
+    assert {"game", "knobs", "seed", "split"} <= set(json.loads(first["label"]))
+    assert main(["data", *sizes, "--out", str(out)]) == 2
+    assert "exists" in capsys.readouterr().err
+
+
+def test_a_mixture_is_drawn_by_weight(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "mixed.jsonl"
+    mix = ["--mix", "Sokoban=3,FrozenLake=1", "--game", "Sokoban", "--iterations", "40", "--groups", "10"]
+    assert main(["data", *mix, "--seed", "4", "--json", "--out", str(out)]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["rows"] == 400
+    assert 0.65 < told["games"]["Sokoban"] / 400 < 0.85
+    assert {row.split for row in read_rows(out)} == {"train"}
+    for wrong in ("Sokoban", "Sokoban=0", "Sokoban=much"):
+        assert main(["data", "--mix", wrong, "--out", str(tmp_path / "no.jsonl")]) == 2
+        assert "is no game and weight" in capsys.readouterr().err
+    assert main(["data", "--mix", "Sokobann=1", "--out", str(tmp_path / "no.jsonl")]) == 2
+    assert "Did you mean Sokoban" in capsys.readouterr().err
+    assert not (tmp_path / "no.jsonl").exists()
+
+
+def test_a_given_list_must_be_one_that_the_run_can_play(tmp_path: Path) -> None:
+    rows = list(train_rows(CONFIG))
+    path = tmp_path / "given.jsonl"
+    write_rows(path, rows)
+    assert adopt_rows(path, CONFIG) == rows
+    assert adopt_rows(path, with_settings(CONFIG, {"training": {"iterations": 3}})) == rows[:18]
+    for settings, reason in (
+        ({"iterations": 6}, "has 30 rows; 6 iterations of 6 groups need 36"),
+        ({"groups": 5}, "line 6, is prompt 5 of iteration 0; with training.groups=5"),
+    ):
+        with pytest.raises(ValueError, match=reason):
+            adopt_rows(path, with_settings(CONFIG, {"training": settings}))
+    path.write_text(path.read_text().replace('\\"split\\": \\"train\\"', '\\"split\\": \\"test\\"'))
+    with pytest.raises(ValueError, match="line 1, is of the split 'test'"):
+        adopt_rows(path, CONFIG)
+    path.write_text("{}\n")
+    with pytest.raises(ValueError, match="is no seed list"):
+        adopt_rows(path, CONFIG)

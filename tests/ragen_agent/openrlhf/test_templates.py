@@ -1,0 +1,109 @@
+"""Episodes of the distributed executor under the chat templates of the families that people train."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from transformers import PreTrainedTokenizerFast
+from vllm import SamplingParams
+
+from ragen_agent import ChatFormat
+from ragen_agent.config import Config, with_settings
+from ragen_agent.config.openrlhf import VARIABLE, OpenRLHF, Workers
+from ragen_agent.openrlhf.episode import tokens_of
+from ragen_agent.openrlhf.executor import AgentExecutor
+from ragen_agent.openrlhf.prompt_dataset import train_rows
+from ragen_agent.token_mdp import Trajectory
+
+pytestmark = pytest.mark.filterwarnings("default")
+
+MakeTokenizer = Callable[[str, str], PreTrainedTokenizerFast]
+CONFIG = with_settings(
+    Config(),
+    {
+        "knobs": {"size": 4},
+        "turns": {"max_turns": 3, "max_tokens_per_turn": 80, "max_tokens_per_episode": 4000},
+        "training": {"iterations": 1, "groups": 1, "members": 2},
+    },
+)
+REPLY = "<think>up or left</think><answer>Up</answer>"  # against the border of the start: the game goes on
+
+
+class Engine:
+    """Says the same in every turn, as vLLM answers."""
+
+    def __init__(self, said: Sequence[int]) -> None:
+        self.said = list(said)
+
+    async def generate(self, ids: list[int], parameters: Any) -> Any:
+        logprobs = [{token: SimpleNamespace(logprob=-0.5)} for token in self.said]
+        return SimpleNamespace(outputs=[SimpleNamespace(token_ids=tuple(self.said), logprobs=logprobs)])
+
+
+def executor(monkeypatch: pytest.MonkeyPatch, **turns: Any) -> AgentExecutor:
+    run = Workers(with_settings(CONFIG, {"turns": turns}), OpenRLHF(), "/nowhere", (), 500)
+    monkeypatch.setenv(VARIABLE, run.to_json())
+    return AgentExecutor()
+
+
+def play(playing: AgentExecutor, tokenizer: PreTrainedTokenizerFast, reply: str) -> dict[str, Any]:
+    chat = ChatFormat.from_tokenizer(tokenizer)
+    engine = Engine([*tokenizer.encode(reply, add_special_tokens=False), chat.end_id])
+    label = next(train_rows(CONFIG)).label
+    answer: dict[str, Any] = asyncio.run(playing.execute("name", label, SamplingParams(), 4000, tokenizer, engine))
+    return answer
+
+
+@pytest.mark.parametrize("template", ["chatml", "qwen3", "llama3", "plain"])
+def test_the_row_is_the_template_s_conversation_and_the_replies_are_its_actions(
+    make_tokenizer: MakeTokenizer, monkeypatch: pytest.MonkeyPatch, template: str
+) -> None:
+    tokenizer = make_tokenizer("bpe", template)
+    reply = f" {REPLY}" if template == "plain" else REPLY
+    answer = play(executor(monkeypatch), tokenizer, reply)
+    trajectory = Trajectory.from_dict(json.loads(answer["label"])["trajectory"])
+    assert trajectory.failure is None
+    assert len(trajectory.turn_ends) == 3
+    chat = ChatFormat.from_tokenizer(tokenizer)
+    said = [*tokenizer.encode(reply, add_special_tokens=False), chat.end_id]
+    assert [answer["observation_tokens"][start:end] for start, end in answer["action_ranges"]] == [said] * 3
+    whole = tokenizer.decode(answer["observation_tokens"])
+    kept = tokenizer.apply_chat_template([dict(message) for message in trajectory.messages], tokenize=False)
+    assert isinstance(whole, str)
+    assert isinstance(kept, str)
+    assert whole.count("<think>up or left</think>") == 3, "no sampled token is dropped"
+    if template == "qwen3":  # which drops the thinking of every reply that a message follows
+        assert kept.count("<think>up or left</think>") == 0
+    else:
+        assert kept.startswith(whole)
+
+
+def test_thinking_that_the_template_drops_is_kept_or_dropped_on_wish(
+    make_tokenizer: MakeTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each turn is then read as the template writes the conversation before it."""
+    dropping = make_tokenizer("bpe", "qwen3")
+    answer = play(executor(monkeypatch, keep_thinking=False), dropping, REPLY)
+    parts = Trajectory.from_dict(json.loads(answer["label"])["trajectory"]).as_read()
+    assert len(parts) == 3
+    said = [*dropping.encode(REPLY, add_special_tokens=False), ChatFormat.from_tokenizer(dropping).end_id]
+    for turn, part in enumerate(parts):
+        messages = [dict(message) for message in part.messages[: 2 + 2 * turn]]
+        prompt = dropping.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+        assert part.ids.tolist() == [*prompt, *said]
+        assert tokens_of(part)["action_ranges"] == [(len(prompt), len(prompt) + len(said))]
+    critic = executor(monkeypatch, keep_thinking=False)
+    critic.run = replace(critic.run, config=with_settings(critic.run.config, {"training": {"algo": "ppo"}}))
+    with pytest.raises(ValueError, match="critic values rows"):
+        play(critic, dropping, REPLY)
+    assert play(executor(monkeypatch, keep_thinking=False), make_tokenizer("bpe", "chatml"), REPLY)["action_ranges"]
+    silent = executor(monkeypatch, template_options={"enable_thinking": False})
+    tokenizer = make_tokenizer("bpe", "qwen3")
+    ids = play(silent, tokenizer, "<answer>Up</answer>")["observation_tokens"]
+    assert str(tokenizer.decode(ids)).count("assistant\n<think>\n\n</think>\n\n<answer>") == 3

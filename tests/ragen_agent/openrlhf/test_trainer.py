@@ -1,0 +1,123 @@
+"""Parts of the distributed trainer that a real run seldom meets."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from ragen_agent.config import Config, with_settings
+from ragen_agent.config.checks import CHOICES
+from ragen_agent.config.openrlhf import OpenRLHF, Workers
+from ragen_agent.openrlhf import generation
+from ragen_agent.openrlhf.episode import TooManyFailuresError, failed
+from ragen_agent.openrlhf.experience import Note, WeightsLostError
+from ragen_agent.openrlhf.generation import Played, Rollouts
+from ragen_agent.openrlhf.prompt_dataset import Row
+from ragen_agent.openrlhf.trainer import StarPO
+from ragen_agent.token_mdp import Trajectory
+from ragen_agent.training.group_advantages import score
+
+pytestmark = pytest.mark.filterwarnings("default")
+
+ROW = Row(0, 0, "FrozenLake", {}, {}, 1, "train")
+
+
+def trainer(reasons: list[str]) -> Any:
+    """A trainer whose episodes fail for these reasons."""
+    kind = StarPO.__ray_metadata__.modified_class
+    made = kind.__new__(kind)
+    made.run = Workers(Config(), OpenRLHF(), "", (), 1)
+    made.generate_kwargs = {"temperature": 1.0, "max_len": 10}
+    played = [Played(ROW, i, failed([1, 2], reason), ()) for i, reason in enumerate(reasons)]
+    made.rollouts = SimpleNamespace(play=lambda rows, members, temperature, **settings: played)
+    return made
+
+
+def test_log_probs_that_are_no_numbers_are_lost_weights() -> None:
+    with pytest.raises(WeightsLostError, match="vllm_kl is nan in 2 of 2 episodes: vLLM does not sample from"):
+        trainer(["engine_nan: the log-probability of a sampled token is nan"] * 2)._play([ROW], 2, 1.0)
+    with pytest.raises(TooManyFailuresError, match="2 of 2 episodes failed"):
+        trainer(["engine_error: out of memory"] * 2)._play([ROW], 2, 1.0)
+
+
+def test_an_error_that_ray_carries_says_the_same() -> None:
+    error = WeightsLostError("vllm_kl is 3")
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
+
+
+@pytest.mark.parametrize("sleeps", [True, False])
+def test_engines_that_share_their_gpus_wake_to_play_and_sleep_again(
+    monkeypatch: pytest.MonkeyPatch, sleeps: bool
+) -> None:
+    calls: list[str] = []
+    monkeypatch.setattr(generation, "batch_vllm_engine_call", lambda engines, method: calls.append(method))
+    monkeypatch.setattr("ray.get", lambda refs: [])
+    rollouts = Rollouts.__new__(Rollouts)
+    rollouts.vllm_engines = []
+    rollouts.args = SimpleNamespace(vllm=SimpleNamespace(enable_sleep=sleeps))
+    monkeypatch.setattr(rollouts, "_dispatch_prompts_to_vllm", lambda *args, **settings: calls.append("play"))
+    assert rollouts.play([], 1, 1.0) == []
+    assert calls == (["wake_up", "play", "sleep"] if sleeps else ["play"])
+
+
+def episode(seed: int, reward: float) -> Trajectory:
+    return Trajectory(
+        ids=np.arange(4),
+        sampled=np.array([False, True, True, True]),
+        log_probs=np.array([0, -1, -0.5 - reward, -1], dtype=np.float32),
+        turn_ends=(3,),
+        turn_rewards=(reward,),
+        terminated=True,
+        truncated=False,
+        success=reward > 0.5,
+        failure=None,
+        level_id="",
+        seed=seed,
+    )
+
+
+@pytest.mark.parametrize("algo", CHOICES["training.algo"])
+@pytest.mark.parametrize("rule", ["none", "top", "top_p", "min_p", "reverse", "random"])
+def test_every_rule_and_filter_of_the_local_trainer_reaches_the_rows(
+    monkeypatch: pytest.MonkeyPatch, algo: str, rule: str
+) -> None:
+    training = {"algo": algo, "filter": rule, "keep": 0.5, "groups": 4, "members": 3, "minibatch": 8, "reweight": 0.5}
+    config = with_settings(Config(), {"training": training})
+    rng = np.random.default_rng(7)
+    played = [
+        Played(ROW, i % 3, episode(i // 3, float(reward)), (SimpleNamespace(action_mask=torch.ones(1, 3), info={}),))
+        for i, reward in enumerate(rng.random(12))
+    ]
+    learned = [p.trajectory for p in played]
+    scored = score(learned, config.training, 5)
+    status = {"timing/make_experience": 0.0, "timing/ppo_train": 0.0, "timing/broadcast": 0.0}
+    made = trainer([])
+    made.run = Workers(config, OpenRLHF(), "", (), 1)
+    made.piece = str
+    made.experience_maker = SimpleNamespace(vllm_kl=0.0, vllm_gap=0.0)
+    made.critic_model_group = None
+    made.actor_model_group = SimpleNamespace(async_run_method=lambda **told: [])
+    batches: list[list[Any]] = []
+
+    def train_step(rows: list[Any], iteration: int) -> tuple[dict[str, float], int]:
+        batches.append(rows)
+        return status, iteration
+
+    made.train_step = train_step
+    monkeypatch.setattr("ray.get", lambda refs: refs)
+    record = made._train(played, learned, scored, 0)
+    kept = scored.kept.flatten().nonzero().flatten().tolist()
+    (seen,) = batches
+    notes = [Note(**json.loads(row.labels[0])) for row in seen]
+    assert len(seen) % 8 == 0
+    assert record["updates"] == len(seen) // 8
+    assert [note.advantage for note in notes[: len(kept)]] == scored.advantages.flatten()[kept].tolist()
+    assert [note.weight for note in notes[: len(kept)]] == scored.weights.repeat_interleave(3)[kept].tolist()
+    assert [note.turn_rewards[0] for note in notes[: len(kept)]] == [learned[i].turn_rewards[0] for i in kept]
+    assert not any(int(row.action_mask.sum()) for row in seen[len(kept) :]), "the rest is padding"

@@ -1,0 +1,181 @@
+"""``openai:`` against a real server: vLLM on the CPU with a small model, alone and behind a server that misbehaves.
+
+The server takes half a minute to start, so all tests share one.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from transformers import AutoTokenizer
+
+from ragen_agent.config import Config, merged, with_settings
+from ragen_agent.config.game_defaults import RECIPES
+from ragen_agent.local.train import Run
+from ragen_agent.openrlhf.launch import CPU_ENVIRONMENT
+from ragen_agent.training.console import Display
+from ragen_agent.training.run_folder import RunFolder as TrainingFolder
+from ragen_gym.bench.agents import rate_limit as pace
+from ragen_gym.bench.records import EpisodeRecord, Failure
+from ragen_gym.bench.run import load_run
+from ragen_gym.bench.run_folder import RunFolder
+from ragen_gym.bench.suites import load_suite
+from ragen_gym.bench.verify import verify
+from ragen_gym.cli import main
+from tests.ragen_gym.bench.bad_server import BadServer
+
+if find_spec("vllm") is None:
+    pytest.skip("vllm is not installed here: make test-openrlhf has it", allow_module_level=True)
+
+pytestmark = [pytest.mark.timeout(300), pytest.mark.filterwarnings("default")]
+
+CONTEXT = 640
+EPISODES = 64
+WAYS = (
+    "good", "slow", "429", "503 wait", "500", "cut", "cut body", "no json", "half json", "no choices", "null choices",
+    "no message", "list", "an error inside", "good", "good",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The small model after a short warm start on the very game and budgets of the suite."""
+    split = next(split for split in load_suite("smoke").splits if split.name == "frozen_lake")
+    settings = merged(RECIPES["FrozenLake"], {"game": "FrozenLake", "knobs": dict(split.knobs)})
+    settings["turns"] = {**settings["turns"], "max_turns": split.budgets.max_turns}
+    short = {"demonstrations": {"episodes": 2000}, "warm_start": {"epochs": 1}}
+    config = with_settings(Config(), merged(settings, short))
+    folder = TrainingFolder.create(tmp_path_factory.mktemp("warm") / "run", config)
+    Run(config, folder, Display(Console(file=io.StringIO()))).warm_start()
+    return folder.warm
+
+
+@pytest.fixture(scope="module")
+def server(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of vLLM, which serves the model as ``lake``."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    options = ["--served-model-name", "lake", "--host", "127.0.0.1", "--port", str(port), "--max-num-seqs", "32"]
+    # No prompt is read in pieces: vLLM on a CPU dies of that where requests have seeds.
+    options += ["--max-num-batched-tokens", str(32 * CONTEXT)]
+    options += ["--dtype", "float32", "--max-model-len", str(CONTEXT), "--enforce-eager", "--disable-log-stats"]
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model), *options]
+    environment = {**os.environ, **CPU_ENVIRONMENT, "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
+    log = tmp_path_factory.mktemp("vllm") / "log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command, stdout=output, stderr=subprocess.STDOUT, env=environment, start_new_session=True
+        )
+    try:
+        _wait_for(f"http://127.0.0.1:{port}/health", process, log)
+        yield f"http://127.0.0.1:{port}/v1"
+    finally:
+        process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(20)
+        with suppress(ProcessLookupError):  # the engine has a process of its own
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _wait_for(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    until = time.monotonic() + 200
+    while time.monotonic() < until and process.poll() is None:
+        with suppress(OSError), urllib.request.urlopen(url, timeout=5):
+            return
+        time.sleep(0.5)
+    raise RuntimeError(f"vLLM did not start:\n{log.read_text()[-4000:]}")
+
+
+@pytest.fixture(autouse=True)
+def no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.setattr(pace, "_FIRST", 0.01)
+
+
+def bench(url: str, out: Path, *options: str, most: int = 24) -> int:
+    """``ragen-gym bench run`` of the lakes with the model behind ``url``; its exit code."""
+    arguments = ["bench", "run", "--suite", "smoke", "--split", "frozen_lake", "--agent", "openai:lake"]
+    arguments += ["--base-url", url, "--rollouts", str(EPISODES // 8), "--concurrency", "32"]
+    return main([*arguments, "--max-tokens", str(most), "--out", str(out), *options])
+
+
+def records_in(out: Path) -> list[EpisodeRecord]:
+    return RunFolder(out).records()
+
+
+def test_a_run_from_end_to_end(server: str, model: Path, tmp_path: Path) -> None:
+    out, page = tmp_path / "run", tmp_path / "page.html"
+    with BadServer("good", upstream=server, model="lake") as between:
+        assert bench(between.url, out, "--price-in", "1", "--price-out", "10") == 0
+    assert 24 <= between.most <= 32
+    records = records_in(out)
+    assert len(records) == EPISODES
+    assert all(record.failure is None and record.cost for record in records)
+    turns = [turn for record in records for turn in record.turns]
+    assert sum(turn.problem is None for turn in turns) > 0.8 * len(turns)  # it was taught how to reply
+    assert {turn.finish_reason for turn in turns} <= {"stop", "length"}
+    tokenizer: Any = AutoTokenizer.from_pretrained(str(model))
+    for record in records:
+        first = [{"role": "system", "content": record.system}, {"role": "user", "content": record.turns[0].message}]
+        ids = tokenizer.apply_chat_template(first, add_generation_prompt=True, return_dict=True)["input_ids"]
+        assert record.turns[0].prompt_tokens == len(ids)
+    assert len({tuple(turn.reply for turn in record.turns) for record in records}) > EPISODES / 4
+    summary: dict[str, Any] = json.loads((out / "summary.json").read_text())
+    lakes = summary["splits"]["frozen_lake"]
+    assert lakes["success"]["n"] == EPISODES
+    assert lakes["tokens"]["completion"] == sum(turn.completion_tokens or 0 for turn in turns)
+    assert main(["bench", "verify", str(out)]) == 0
+    assert main(["bench", "report", str(out), "--out", str(page)]) == 0
+    assert "openai:lake" in page.read_text()
+
+
+def test_nothing_is_lost_to_a_bad_server_before_it(server: str, tmp_path: Path) -> None:
+    """Slow, 429, 500, cut connections, garbage, empty choices; then the same command against vLLM alone."""
+    out = tmp_path / "run"
+    with BadServer(lambda number, body: WAYS[number * 7 % len(WAYS)], upstream=server, model="lake") as bad:
+        assert bench(bad.url, out, "--retries", "1", "--timeout", "30") == 1
+    first = records_in(out)
+    failures = Counter(record.failure for record in first if record.failure)
+    assert len(first) == EPISODES
+    assert set(failures) == {Failure.MODEL_ERROR}
+    assert 0 < failures.total() < EPISODES
+    assert all(record.detail for record in first if record.failure)
+    assert sum(turn.retries for record in first for turn in record.turns) > 0
+    assert bench(server, out) == 0
+    second = records_in(out)
+    assert {record.key for record in second} == {record.key for record in first}
+    assert all(record.failure is None for record in second)
+    assert all(record in second for record in first if record.counted)
+    lines = (out / "episodes.jsonl").read_text().splitlines()
+    assert len(lines) == EPISODES + failures.total()
+    assert verify(load_run(out)).differences == []
+
+
+def test_the_servers_own_refusals_have_their_types(server: str, tmp_path: Path) -> None:
+    """A conversation that cannot fit the context, and a model that is not there."""
+    assert bench(server, tmp_path / "long", "--limit", "1", most=CONTEXT) == 0
+    overflown = records_in(tmp_path / "long")
+    assert {record.failure for record in overflown} == {Failure.CONTEXT_OVERFLOW}, overflown[0].detail
+    assert all(record.counted and not record.success for record in overflown)
+    arguments = ["--suite", "smoke", "--split", "frozen_lake", "--limit", "1", "--base-url", server]
+    assert main(["bench", "run", *arguments, "--agent", "openai:sea", "--out", str(tmp_path / "sea")]) == 1
+    (record,) = records_in(tmp_path / "sea")
+    assert record.failure is Failure.MODEL_ERROR
+    assert "sea" in record.detail

@@ -1,0 +1,87 @@
+"""Runs that the trainer itself made, in seconds, and a browser."""
+
+from __future__ import annotations
+
+import io
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import sync_playwright
+from rich.console import Console
+
+from ragen_agent.config import Config, merged, with_settings
+from ragen_agent.config.game_defaults import RECIPES
+from ragen_agent.local import train as training
+from ragen_agent.training.console import Display
+from ragen_agent.training.run_folder import RunFolder
+from ragen_gym.bench.report.pictures import BROWSERS
+
+TINY = {
+    "small_model": {"hidden": 32, "layers": 1, "feed_forward": 32},
+    "demonstrations": {"episodes": 1200},
+    "warm_start": {"epochs": 3, "learning_rate": 1e-2},
+    "training": {"iterations": 4, "groups": 4, "members": 4, "minibatch": 8},
+    "evaluation": {"levels": 12},
+}
+
+
+class Impatient(Display):
+    """Interrupts the run after its second iteration."""
+
+    def advance(self, record: Mapping[str, float], steps: int = 1) -> None:
+        if record.get("iteration") == 1:
+            raise KeyboardInterrupt
+
+
+def settings(game: str, **more: Any) -> Config:
+    return with_settings(Config(), merged(merged(RECIPES[game], TINY), {"game": game, **more}))
+
+
+def reinforced(run: training.Run) -> None:
+    """The run without the imitation that it would be compared with."""
+    run.warm_start()
+    run.measure("before")
+    run.baselines()
+    run.reinforce()
+    run.measure("after")
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Two seeds of one configuration, another configuration, another game, and a run that was interrupted."""
+    folder = tmp_path_factory.mktemp("runs")
+    wanted = {
+        "seed0": settings("Bandit"),
+        "seed1": settings("Bandit", seed=1),
+        "vanilla": settings("Bandit", training={"starpo_s": False}),
+        "lake": settings("FrozenLake"),
+        "broken": settings("Bandit", seed=2),
+    }
+    for name, config in wanted.items():
+        display = (Impatient if name == "broken" else Display)(Console(file=io.StringIO()))
+        run = RunFolder.create(folder / name, config)
+        if config.game == "Bandit" and name != "seed0":  # one warm start is enough
+            shutil.copytree(folder / "seed0" / "warm", run.warm)
+        if name == "seed0":
+            training.train(config, run, display)
+        elif name == "broken":
+            with pytest.raises(KeyboardInterrupt):
+                training.train(config, run, display)
+        else:
+            reinforced(training.Run(config, run, display))
+    return {name: folder / name for name in wanted}
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    """A browser for one module: Playwright keeps an event loop running, beside which no other begins."""
+    executable = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if executable is None:
+        pytest.skip("no Chromium is installed")
+    with sync_playwright() as running:
+        browser = running.chromium.launch(executable_path=executable, args=["--no-sandbox"])
+        yield browser
+        browser.close()

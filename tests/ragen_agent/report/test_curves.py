@@ -1,0 +1,175 @@
+"""What the page draws, without a browser: groups, courses, scales, alarms, sentences."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.experiments.alarm_evaluation import first_signs as calibrated
+from benchmarks.experiments.metrics import Played, smooth
+from ragen_agent.config import Config, with_settings
+from ragen_agent.report import rates
+from ragen_agent.report.axes import axis, said
+from ragen_agent.report.curves import POINTS, courses, panels
+from ragen_agent.report.runs import Group, Run, first_signs, flat, grouped
+from ragen_agent.training.run_folder import RunFolder
+
+SIZES = st.floats(-1e6, 1e6).map(lambda value: round(value, 6))
+
+
+def made(name: str, metrics: list[dict[str, Any]], after: float | None = None, **settings: Any) -> Run:
+    config = with_settings(Config(), settings)
+    summary: dict[str, Any] = {}
+    if after is not None:
+        summary = {
+            "before": {"rate": 0.3, "low": 0.2, "high": 0.4, "n": 100},
+            "after": {"rate": after, "low": after - 0.05, "high": after + 0.05, "n": 100},
+            "random": {"rate": 0.1, "low": 0.0, "high": 0.2, "n": 100},
+            "optimal": {"rate": 1.0, "low": 0.9, "high": 1.0, "n": 100},
+        }
+    told = flat({"backend": "local", **asdict(config)})
+    return Run(name, RunFolder(Path(name)), config, told, summary, metrics, first_signs(metrics))
+
+
+def series(values: list[float], name: str = "spread") -> list[dict[str, Any]]:
+    return [{"iteration": place, name: value} for place, value in enumerate(values)]
+
+
+def points(path: str) -> list[tuple[float, float]]:
+    return [(float(x), float(y)) for x, y in re.findall(r"(-?[\d.]+) (-?[\d.]+)", path)]
+
+
+def test_runs_that_differ_in_their_seed_alone_are_one_group() -> None:
+    runs = [
+        made("one", []),
+        made("two", [], seed=1, threads=2),
+        made("other", [], training={"keep": 0.5}),
+        made("again", [], seed=1),
+    ]
+    groups = grouped(runs)
+    assert [[run.name for run in group.runs] for group in groups] == [["one", "two"], ["other"], ["again"]]
+    assert [group.name for group in groups] == ["one", "other", "again"], "the same settings twice: the folders' names"
+    assert [group.name for group in grouped(runs[:3])] == ["keep 0.25", "keep 0.5"]
+    games = grouped([made("x", [], game="Bandit"), made("y", [], game="Sokoban", training={"starpo_s": False})])
+    assert [group.name for group in games] == ["Bandit, StarPO-S", "Sokoban, StarPO"]
+    assert [group.name for group in grouped(runs[:2])] == ["FrozenLake"]
+
+
+@given(st.lists(st.lists(SIZES, min_size=1, max_size=30), min_size=1, max_size=4), st.floats(0.05, 1))
+def test_the_band_holds_every_seed_and_its_mean(seeds: list[list[float]], weight: float) -> None:
+    runs = [made(f"run{k}", series(values), seed=k) for k, values in enumerate(seeds)]
+    course = courses(grouped(runs), "spread", weight)[0]
+    assert course.at.tolist() == list(range(1, max(map(len, seeds)) + 1))
+    for values in seeds:
+        smoothed = np.array(smooth(values, weight))
+        assert (course.low[: len(values)] <= smoothed).all()
+        assert (course.high[: len(values)] >= smoothed).all()
+    assert (course.low <= course.mean + 1e-6).all()
+    assert (course.mean <= course.high + 1e-6).all()
+    assert [values.tolist() for _, values in course.raw] == seeds
+
+
+@given(st.lists(SIZES, min_size=1, max_size=40))
+def test_an_axis_holds_all_values(values: list[float]) -> None:
+    scale, ticks = axis("grad_norm", [np.array(values)])
+    heights = scale.height(np.array(values))
+    assert ((heights >= -0.01) & (heights <= 1000.01)).all()
+    assert 2 <= len(ticks) <= 6
+    assert ticks == sorted(ticks)
+    for low, high in pairwise(values):
+        if low < high:
+            assert scale.height(low) >= scale.height(high), "upwards is more"
+
+
+def test_a_spike_makes_an_axis_logarithmic() -> None:
+    usual = [0.5, 0.6, 0.4, 0.5]
+    assert not axis("grad_norm", [np.array([*usual, 5.0])])[0].logarithmic
+    scale, ticks = axis("grad_norm", [np.array([*usual, 500.0])])
+    assert scale.logarithmic
+    assert [said("grad_norm", tick) for tick in ticks] == ["0.1", "1", "10", "100", "1000"]
+
+
+def test_long_runs_keep_their_spikes() -> None:
+    values = [1.0] * 1200
+    values[777] = 9.0
+    (panel,) = panels(grouped([made("long", series(values))]), 0.25)
+    drawn = points(panel["lines"][0]["raw"][0])
+    assert len(drawn) <= POINTS + 2
+    assert min(y for _, y in drawn) == pytest.approx(1000 - 1000 * 9 / 10, abs=1)
+    assert [x for x, _ in drawn] == sorted(x for x, _ in drawn)
+
+
+def test_a_line_lies_where_its_values_do() -> None:
+    groups = grouped([made("run", series([0.0, 0.5, 1.0], "success"), after=0.8)])
+    (panel,) = panels(groups, 1.0)
+    assert points(panel["lines"][0]["mean"]) == [(0, 1000), (500, 500), (1000, 0)]
+    assert [(bound["kind"], bound["y"]) for bound in panel["bounds"]] == [("random", 900.0), ("optimal", 0.0)]
+    assert panel["lines"][0]["band"] == ""
+    assert panel["readout"]["places"] == {"0": [[1, "0 %"], [2, "50 %"], [3, "100 %"]]}
+
+
+def collapsing() -> list[dict[str, Any]]:
+    return [
+        {
+            "iteration": k,
+            "success": 0.8 if k < 20 else 0.1,
+            "spread": 0.4 if k < 15 else 0.02,
+            "entropy": 0.5,
+            "grad_norm": 9.0 if k == 17 else 0.5,
+            "invalid_rate": 0.0 if k < 22 else 0.9,
+        }
+        for k in range(30)
+    ]
+
+
+def test_alarms_are_marked_where_they_were_first_seen() -> None:
+    run = made("dying", collapsing())
+    assert {sign.name: sign.iteration for sign in run.signs} == calibrated(Played(Path(), {}, run.metrics))
+    assert [sign.name for sign in run.signs] == ["spread_fall", "gradient_spike", "invalid_rise"]
+    marks = {panel["name"]: panel["signs"] for panel in panels(grouped([run]), 0.25)}
+    (spike,) = marks["grad_norm"]
+    assert spike["x"] == pytest.approx(1000 * 17 / 29, abs=0.1)
+    assert spike["said"] == "dying: gradient spike after iteration 18"
+    assert len(marks["success"]) == 3
+    assert marks["entropy"] == []
+
+
+def test_sentences_claim_no_more_than_the_intervals() -> None:
+    alike = [made(f"s{k}", [], after=0.3 + d, seed=k) for k, d in enumerate((0.1, -0.1, 0.02))]
+    better = [
+        made(f"b{k}", [], after=0.7 + d, seed=k, training={"keep": 0.5}) for k, d in enumerate((0.01, -0.01, 0.02))
+    ]
+    groups = grouped([*alike, *better])
+    said_of = rates.findings(groups)
+    assert any("keep 0.25: success went" in s and "not told from zero" in s for s in said_of)
+    assert any("keep 0.5: success went" in s and ", told from zero" in s for s in said_of)
+    assert any(
+        s.startswith("keep 0.5 against keep 0.25, after reinforcement. The difference is +40.0 points") for s in said_of
+    )
+    (one,) = [s for s in rates.findings(grouped(better[:1])) if s.startswith("Success went")]
+    assert "one seed says nothing of how seeds differ" in one
+    table = rates.table(groups)
+    random = next(row for row in table[0]["rows"] if row["name"] == "random")
+    assert (random["interval"], random["seeds"], random["episodes"]) == ("0.0 to 20.0", [], 100), "measured once"
+    after = next(row for row in table[0]["rows"] if row["name"] == "after")
+    assert len(after["seeds"]) == 3
+    assert after["episodes"] == 300
+
+
+def test_lanes_stand_by_group_or_side_by_side() -> None:
+    one = grouped([made("a", [], after=0.8)])
+    (block,) = rates.lanes(one)
+    assert [lane["name"] for lane in block["lanes"]] == ["before", "after"]
+    assert block["bounds"] == "random 10.0 %, optimal 100.0 %"
+    two: list[Group] = grouped([made("a", [], after=0.8), made("b", [], after=0.5, training={"keep": 0.5})])
+    blocks = rates.lanes(two)
+    assert [block["name"] for block in blocks] == ["before", "after"]
+    assert [lane["value"] for lane in blocks[1]["lanes"]] == ["80.0 %", "50.0 %"]

@@ -1,0 +1,91 @@
+"""Event files hold what metrics.jsonl holds, also while a run goes on; without TensorBoard its absence is said."""
+
+from __future__ import annotations
+
+import io
+import shutil
+from collections.abc import Mapping
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from ragen_agent.cli import main
+from ragen_agent.config import Config
+from ragen_agent.local import train as training
+from ragen_agent.training import tensorboard as events
+from ragen_agent.training.console import Display
+from ragen_agent.training.run_folder import RunFolder, read_json_lines
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+
+class Impatient(Display):
+    """Interrupts the run after its second iteration."""
+
+    def advance(self, record: Mapping[str, float], steps: int = 1) -> None:
+        if record.get("iteration") == 1:
+            raise KeyboardInterrupt
+
+
+def watched(run: Path) -> Config:
+    """The settings of a run, with event files."""
+    config = RunFolder.reopen(run)[1]
+    return replace(config, diagnostics=replace(config.diagnostics, tensorboard=True))
+
+
+def check_events(run: Path, iterations: int) -> None:
+    """Holds the event files of a run to its figures: each iteration is there, once."""
+    accumulator = import_module("tensorboard.backend.event_processing.event_accumulator")
+    found = accumulator.EventAccumulator(str(run / "tensorboard"))
+    found.Reload()
+    metrics = read_json_lines(run / "metrics.jsonl")
+    assert len(metrics) == iterations
+    for name in ("success", "spread", "return"):
+        written = [(event.step, event.value) for event in found.Scalars(name)]
+        assert written == [(r["iteration"] + 1, pytest.approx(r[name], rel=1e-5)) for r in metrics]
+
+
+def test_without_tensorboard_it_says_so(
+    runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events, "find_spec", lambda name: None)
+    assert main(["report", str(runs["seed0"]), "--tensorboard"]) == 2
+    assert "pip install tensorboard" in capsys.readouterr().err
+    assert not (runs["seed0"] / "tensorboard").exists()
+    config = watched(runs["seed0"])
+    with pytest.raises(ValueError, match="pip install tensorboard"):
+        training.Run(config, RunFolder.create(tmp_path / "run", config), Display(Console(file=io.StringIO())))
+
+
+def test_every_figure_is_there_once(runs: dict[str, Path], tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(runs["seed0"], run)
+    for _ in range(2):  # the second time in place of the first
+        assert main(["report", str(run), "--tensorboard"]) == 0
+    check_events(run, 4)
+
+
+def test_a_run_writes_them_as_it_goes_on(runs: dict[str, Path], tmp_path: Path) -> None:
+    config = watched(runs["seed0"])
+    folder = RunFolder.create(tmp_path / "run", config)
+    console = Console(file=io.StringIO())
+    with pytest.raises(KeyboardInterrupt):
+        training.train(config, folder, Impatient(console))
+    check_events(folder.path, 2)
+    assert main(["report", str(folder.path), "--tensorboard"]) == 2, "the run may be going on"
+    training.Run(config, folder, Display(console)).reinforce()
+    check_events(folder.path, 4)
+
+
+def test_the_distributed_trainers_own_files_are_left_alone(
+    runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    shutil.copy(runs["seed0"] / "config.toml", run)
+    (run / "openrlhf.toml").write_text("")
+    assert main(["report", str(run), "--tensorboard"]) == 2
+    assert "its own event files" in capsys.readouterr().err

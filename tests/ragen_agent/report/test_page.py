@@ -1,0 +1,302 @@
+"""The page in a real browser, from a file: numbers, curves, filters, steps, tokens; nothing that a text says runs."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import expect
+
+from ragen_agent.cli import main
+from ragen_agent.report.page import page
+from ragen_agent.report.pictures import photograph
+from ragen_agent.report.runs import load_runs
+from ragen_agent.training.run_folder import RunFolder, read_json_lines
+from ragen_gym.bench.report import payload as archive
+
+EVIL = "</script><img src=x onerror=\"window.hacked=1\"><b onclick='x'>&amp; \ud800"
+
+
+@dataclass
+class Sheet:
+    """A page in the browser, with all that it complained of and asked for."""
+
+    page: Any
+    complaints: list[str] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)
+
+    def filter(self, name: str) -> int:
+        button = self.page.locator(".rv-filters button", has_text=name)
+        button.click()
+        return int(button.locator(".rv-count").inner_text().replace(",", ""))
+
+    def open(self, episode: str) -> None:
+        address = self.page.url.partition("#")[0]
+        self.page.goto(f"{address}#episode={episode}")
+        expect(self.page.get_by_role("link", name="Link")).to_have_attribute("href", f"#episode={episode}")
+
+    def press(self, *keys: str) -> None:
+        self.page.locator(".rv-head").first.click()
+        for key in keys:
+            self.page.keyboard.press(key)
+
+
+def open_page(browser: Any, path: Path, **context: Any) -> Sheet:
+    sheet = Sheet(browser.new_context(**{"reduced_motion": "reduce", **context}).new_page())
+    sheet.page.on("console", lambda message: sheet.complaints.append(message.text))
+    sheet.page.on("pageerror", lambda error: sheet.complaints.append(str(error)))
+    sheet.page.on("request", lambda request: sheet.asked.append(request.url))
+    sheet.page.goto(path.as_uri())
+    sheet.page.wait_for_selector(".rv-bar")
+    return sheet
+
+
+@pytest.fixture(scope="module")
+def report(runs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("report") / "report.html"
+    folders = [str(runs[name]) for name in ("seed0", "seed1", "vanilla", "broken")]
+    assert main(["report", *folders, "--out", str(path)]) == 0
+    return path
+
+
+@pytest.fixture(scope="module")
+def lake(runs: dict[str, Path]) -> Path:
+    assert main(["report", str(runs["lake"])]) == 0
+    return runs["lake"] / "report.html"
+
+
+@pytest.fixture
+def sheet(chromium: Any, report: Path) -> Iterator[Sheet]:
+    opened = open_page(chromium, report)
+    yield opened
+    assert opened.complaints == []
+    opened.page.context.close()
+
+
+def records(runs: dict[str, Path], *names: str) -> list[dict[str, Any]]:
+    return [record for name in names for record in read_json_lines(runs[name] / "episodes.jsonl")]
+
+
+def test_it_opens_from_a_file_and_says_what_was_measured(sheet: Sheet, runs: dict[str, Path], report: Path) -> None:
+    assert [address for address in sheet.asked if not address.startswith("data:")] == [report.as_uri()]
+    text = sheet.page.inner_text("main")
+    for name in ("seed0", "seed1", "vanilla"):
+        after = json.loads((runs[name] / "summary.json").read_text())["after"]
+        assert f"{100 * after['rate']:.1f} %" in text
+        assert f"{100 * after['low']:.1f} to {100 * after['high']:.1f}" in text
+    assert "broken is not finished: 2 of 4 iterations of reinforcement." in text
+    assert re.search(r"StarPO-S: success went from .* over 2 seeds\), (not )?told from zero\.", text)
+    table = sheet.page.locator("section:has(#settings) table").first
+    assert table.locator("tbody th").all_inner_texts() == ["training.starpo_s"], "what differs stands first"
+    assert table.locator("tbody td").all_inner_texts() == ["true", "false"]
+    versions = RunFolder(runs["seed0"]).read_versions()[0]
+    made = sheet.page.locator("section:has(#made)").inner_text()
+    assert f"torch {versions['packages']['torch']}" in made
+    if versions["git"]:
+        assert versions["git"]["commit"][:12] in made
+
+
+def test_the_curves(sheet: Sheet, runs: dict[str, Path]) -> None:
+    chart = sheet.page.locator(".chart[data-name=success]")
+    assert chart.locator(".mean").count() == 2
+    assert chart.locator(".raw").count() == 4
+    assert chart.locator(".spread").count() == 1, "one configuration has several seeds"
+    assert chart.locator(".random, .optimal").count() == 2
+    shown = sheet.page.locator(".chart").evaluate_all("nodes => nodes.map(node => node.dataset.name)")
+    assert {"success", "return", "spread", "entropy", "grad_norm", "response_tokens", "invalid_rate"} <= set(shown)
+    assert len(set(shown)) == len(shown)
+    chart.locator("> svg").hover(position={"x": 200, "y": 90})
+    said = chart.locator(".readout").inner_text()
+    assert re.fullmatch(r"iteration \d\s+\d+ %\s+\d+ %", said)
+    other = sheet.page.locator(".chart[data-name=entropy] .readout").inner_text()
+    assert other.split()[:2] == said.split()[:2], "all charts show the same iteration"
+    sheet.page.mouse.move(0, 0)
+    assert chart.locator(".readout").inner_text() == ""
+
+
+def test_filters(sheet: Sheet, runs: dict[str, Path]) -> None:
+    played = records(runs, "seed0", "seed1", "vanilla", "broken")
+    assert sheet.filter("All") == len(played)
+    assert sheet.filter("Solved") == sum(bool(e["success"]) for e in played)
+    assert sheet.filter("Failed") == sum(not e["success"] for e in played)
+    assert sheet.filter("Malformed") == sum(any(f["problem"] for f in e["turn_facts"]) for e in played)
+    assert sheet.filter("Learned from") == sum(bool(e.get("kept")) for e in played)
+    assert sheet.filter("Largest advantage") == sum("advantages" in e for e in played) > 2
+    sheet.filter("All")
+    sheet.page.locator("select[data-field=run]").select_option("vanilla")
+    sheet.page.locator("select[data-field=phase]").select_option("after")
+    assert sheet.filter("All") == 12
+
+
+def test_tokens_are_coloured_by_what_they_were_worth(sheet: Sheet, runs: dict[str, Path]) -> None:
+    trained = [e for e in records(runs, "seed0") if e["phase"] == "train"]
+    at, episode = next((k, e) for k, e in enumerate(trained) if "advantages" in e)
+    place = sum(e["iteration"] == episode["iteration"] for e in trained[:at])
+    sheet.open(f"seed0.train.{episode['iteration'] + 1}.{place + 1}")
+    tokens = sheet.page.locator(".rv-tokens span")
+    (reply,) = [m["content"] for m in episode["messages"] if m["role"] == "assistant"]
+    assert "".join(tokens.all_text_contents()).startswith(reply)
+    assert tokens.count() == len(episode["advantages"]) == sum(episode["sampled"])
+    classes = tokens.evaluate_all("nodes => nodes.map(node => node.className)")
+    assert classes == ["low" if a < 0 else "high" for a in episode["advantages"]]
+    sheet.page.locator(".rv-reply select").select_option("log-prob")
+    largest = min(episode["log_probs"])
+    shares = tokens.evaluate_all("nodes => nodes.map(node => parseInt(node.style.getPropertyValue('--share')))")
+    assert max(shares) == round(55 * min(1.0, -largest / 5.0))
+    sheet.press("j")
+    assert sheet.page.locator(".rv-reply select, .rv-scale").last.inner_text().find("log-prob") >= 0, "the choice stays"
+
+
+def test_steps_show_the_boards(chromium: Any, lake: Path, runs: dict[str, Path]) -> None:
+    sheet = open_page(chromium, lake)
+    after = [e for e in records(runs, "lake") if e["phase"] == "after"]
+    place, episode = max(enumerate(after), key=lambda pair: sum(f["played"] for f in pair[1]["turn_facts"]))
+    sheet.open(f"lake.after.0.{place + 1}")
+    sheet.press()
+    board = sheet.page.locator(".rv-grid")
+    first = board.get_attribute("aria-label").partition(":\n")[2]
+    assert first in episode["messages"][1]["content"]
+    moves = sum(facts["played"] for facts in episode["turn_facts"])
+    seen = [first]
+    for _ in range(int(sheet.page.locator(".rv-controls input").get_attribute("max"))):
+        sheet.page.keyboard.press("ArrowRight")
+        seen.append(board.get_attribute("aria-label").partition(":\n")[2])
+    assert len(seen) >= moves + 1
+    asked = [m["content"] for m in episode["messages"] if m["role"] == "user"]
+    for message in asked[1 : len(episode["turn_ends"])]:
+        assert any(text in message for text in seen), "what a later turn showed was on the board"
+    assert sheet.page.locator(".rv-piece use[href*=penguin]").count() == 1
+    assert "not replayed" not in sheet.page.locator(".rv-facts").first.inner_text()
+    sheet.page.locator("select[data-field=beside]").select_option("before")
+    sheet.page.wait_for_selector(".rv-stage.two")
+    boards = sheet.page.locator(".rv-grid").evaluate_all("nodes => nodes.map(node => node.ariaLabel)")
+    sheet.press("Home")
+    boards = sheet.page.locator(".rv-grid").evaluate_all("nodes => nodes.map(node => node.ariaLabel)")
+    assert boards[0] == boards[1], "one level, before and after"
+    assert sheet.complaints == []
+    sheet.page.context.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_on_a_phone_nothing_hangs_over(chromium: Any, report: Path, scheme: str) -> None:
+    phone = open_page(chromium, report, viewport={"width": 390, "height": 844}, color_scheme=scheme)
+    phone.page.locator("details.more summary").first.click()
+    assert phone.page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+    assert phone.complaints == []
+    phone.page.context.close()
+
+
+def test_without_scripts_the_curves_and_numbers_are_there(chromium: Any, report: Path) -> None:
+    plain = chromium.new_context(java_script_enabled=False).new_page()
+    plain.goto(report.as_uri())
+    assert plain.locator(".chart .mean").count() > 10
+    assert "The viewer needs JavaScript" in plain.inner_text("#viewer")
+    assert plain.locator("section:has(#numbers) tbody tr").count() > 10
+    plain.context.close()
+
+
+def test_every_control_has_a_name(sheet: Sheet) -> None:
+    unnamed = sheet.page.evaluate(
+        """[...document.querySelectorAll('button, select, input, a, svg[role=img], [role=region]')]
+            .filter((node) => !(node.ariaLabel || node.textContent.trim() || node.closest('label')))
+            .filter((node) => !node.getAttribute('aria-labelledby')).map((node) => node.outerHTML)"""
+    )
+    assert unnamed == []
+
+
+def test_nothing_that_a_text_says_runs(chromium: Any, runs: dict[str, Path], tmp_path: Path) -> None:
+    """And an episode whose level the games no longer draw is shown as it was written."""
+    run = tmp_path / EVIL.replace("/", "")[:12]
+    shutil.copytree(runs["seed0"], run)
+    lines = read_json_lines(run / "episodes.jsonl")
+    for record in lines:
+        record["level_id"] = "elsewhere"
+        for message in record["messages"]:
+            message["content"] = EVIL
+        record["failure"] = f"environment_error: {EVIL}"
+    (run / "episodes.jsonl").write_text("".join(json.dumps(record) + "\n" for record in lines))
+    path = tmp_path / "evil.html"
+    assert main(["report", str(run), "--out", str(path)]) == 0
+    sheet = open_page(chromium, path)
+    sheet.page.wait_for_selector(".rv-turn")
+    assert "<img src=x" in sheet.page.locator(".rv-message").first.inner_text()
+    assert "not replayed" in sheet.page.locator(".rv-facts").first.inner_text()
+    assert sheet.filter("Errors") == len(lines)
+    assert sheet.page.evaluate("window.hacked") is None
+    assert sheet.page.locator("main img, main b[onclick]").count() == 0
+    policy = sheet.page.locator("meta[http-equiv=Content-Security-Policy]").get_attribute("content")
+    assert policy.startswith("default-src 'none'; script-src 'sha256-")
+    assert "unsafe" not in policy
+    assert sheet.complaints == []
+    sheet.page.context.close()
+
+
+def test_a_run_that_has_only_begun(chromium: Any, runs: dict[str, Path], tmp_path: Path) -> None:
+    begun = tmp_path / "begun"
+    RunFolder.create(begun, RunFolder.reopen(runs["seed0"])[1])
+    path = tmp_path / "begun.html"
+    assert main(["report", str(begun), "--out", str(path)]) == 0
+    sheet = open_page(chromium, path)
+    assert "begun is not finished: 0 of 4 iterations" in sheet.page.inner_text("main")
+    assert "No episode is of this kind." in sheet.page.inner_text("#viewer")
+    assert sheet.page.locator(".chart").count() == 0
+    assert sheet.complaints == []
+    sheet.page.context.close()
+
+
+def test_a_page_that_may_hold_little_holds_some_of_everything(
+    chromium: Any, runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archive, "_BLOCK", 8000)
+    path = tmp_path / "small.html"
+    path.write_text(page(load_runs([runs["seed0"], runs["seed1"]]), megabytes=0.012), encoding="utf-8")
+    sheet = open_page(chromium, path)
+    total = len(records(runs, "seed0", "seed1"))
+    shown = sheet.filter("All")
+    assert shown < total
+    assert sheet.page.locator(".viewer .note").inner_text().startswith(f"{shown} of {total} episodes")
+    for name in ("seed0", "seed1"):
+        sheet.page.locator("select[data-field=run]").select_option(name)
+        for phase in ("before", "after", "training"):
+            sheet.page.locator("select[data-field=phase]").select_option(phase)
+            assert sheet.filter("All") > 0
+    assert sheet.complaints == []
+    sheet.page.context.close()
+
+
+def test_pictures_for_the_documentation(chromium: Any, report: Path, tmp_path: Path) -> None:
+    made = list(photograph(chromium, report, tmp_path))
+    assert [path.name for path in made] == ["training_report.png", "training_viewer.png"]
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in made)
+
+
+def test_what_cannot_be_written_is_refused(
+    runs: dict[str, Path], report: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = str(runs["seed0"])
+    assert main(["report", run, "--out", str(report)]) == 2
+    assert "--force" in capsys.readouterr().err
+    assert main(["report", run, run]) == 2
+    assert "named twice" in capsys.readouterr().err
+    assert main(["report", str(tmp_path)]) == 2
+    assert "holds no run" in capsys.readouterr().err
+    assert main(["report", run, "--megabytes", "0", "--out", str(tmp_path / "x.html")]) == 2
+    assert main(["report", run, "--smooth", "2", "--out", str(tmp_path / "x.html")]) == 2
+    assert "at most 1" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_same_as_json(runs: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(runs["seed0"]), str(runs["vanilla"]), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [group["name"] for group in told["configurations"]] == ["StarPO-S", "StarPO"]
+    assert told["differences"] == {"training.starpo_s": ["true", "false"]}
+    summary = json.loads((runs["vanilla"] / "summary.json").read_text())
+    assert told["configurations"][1]["runs"][0]["rates"] == summary
+    assert any(sentence.startswith("StarPO against StarPO-S") for sentence in told["findings"])

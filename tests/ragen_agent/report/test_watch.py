@@ -1,0 +1,226 @@
+"""The dashboard: of runs in every state, of files that grow and are torn, on a real terminal."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pty
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+
+from ragen_agent.cli import main
+from ragen_agent.report.dashboard import BLOCKS, bar, dashboard, plain, sparkline
+from ragen_agent.report.tail import FINISHED, WAITING, Follower, Lines, last_line
+from ragen_agent.training.run_folder import RunFolder, read_json_lines
+
+HIDE_CURSOR, SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
+RECORDS = st.lists(st.dictionaries(st.text(max_size=5), st.integers() | st.text(max_size=20)), max_size=8)
+
+
+def picture(path: Path, width: int = 120) -> str:
+    console = Console(file=io.StringIO(), width=width)
+    console.print(dashboard(Follower(path).look(), width))
+    return str(console.file.getvalue())  # type: ignore[attr-defined]
+
+
+@settings(max_examples=15)  # each writes to the disk several times
+@given(RECORDS, st.data())
+def test_a_growing_file_is_read_as_it_grows(
+    tmp_path_factory: pytest.TempPathFactory, records: list[dict[str, Any]], data: st.DataObject
+) -> None:
+    path = tmp_path_factory.mktemp("lines") / "metrics.jsonl"
+    whole = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records).encode()
+    lines = Lines(path)
+    assert lines.read() == []
+    assert last_line(path) is None
+    at = 0
+    while at < len(whole):
+        end = data.draw(st.integers(at + 1, len(whole)))
+        with path.open("ab") as file:
+            file.write(whole[at:end])
+        at = end
+        seen = records[: whole[:end].count(b"\n")]
+        assert lines.read() == seen == records[: len(seen)]
+        assert last_line(path) == (seen[-1] if seen else None)
+
+
+def test_a_file_that_is_written_anew_is_read_anew(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    folder.append(folder.metrics, [{"iteration": k} for k in range(5)])
+    lines = Lines(folder.metrics)
+    assert len(lines.read()) == 5
+    folder.keep(folder.metrics, lambda record: record["iteration"] < 2)  # as a run that goes on does
+    assert lines.read() == [{"iteration": 0}, {"iteration": 1}]
+    folder.append(folder.metrics, [{"iteration": 2}])
+    assert [record["iteration"] for record in lines.read()] == [0, 1, 2]
+    folder.metrics.write_text('{"iteration"\n')
+    with pytest.raises(ValueError, match="not JSON"):
+        lines.read()
+
+
+def test_the_last_line_is_found_however_long_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "episodes.jsonl"
+    long = {"text": "x" * 300_000}
+    path.write_text(json.dumps({"text": "short"}) + "\n" + json.dumps(long) + "\n" + '{"torn')
+    assert last_line(path) == long
+
+
+@given(st.lists(st.floats(-1e6, 1e6), max_size=50), st.integers(1, 30))
+def test_sparklines(values: list[float], width: int) -> None:
+    line = sparkline(values, width)
+    assert len(line) == min(width, len(values))
+    assert set(line) <= set(BLOCKS)
+    rising = sparkline(sorted(values), width)
+    assert list(rising) == sorted(rising)
+
+
+def test_sparklines_of_shares_have_the_whole_scale() -> None:
+    assert sparkline([0.0, 0.5, 1.0], 3, 0.0, 1.0) == "▁▅█"
+    assert sparkline([0.9, 1.0], 2, 0.0, 1.0) == "▇█"
+    assert sparkline([2.0, 2.0], 5) == "▅▅"
+
+
+def test_a_bar_marks_random_and_optimal_play() -> None:
+    text = bar(0.5, 0.1, 1.0, 21)
+    assert text.plain == "━━┃━━━━━━━──────────┃"
+    assert bar(0.0, None, None, 4).plain == "────"
+
+
+@given(st.text())
+def test_no_text_speaks_to_the_terminal(text: str) -> None:
+    assert all(character.isprintable() or character == "\n" for character in plain(text))
+    assert plain("\x1b[2Jx\n") == "\N{REPLACEMENT CHARACTER}[2Jx\n"
+
+
+@pytest.mark.parametrize("width", [60, 100, 160])
+def test_a_finished_run(runs: dict[str, Path], width: int) -> None:
+    shown = picture(runs["seed0"], width)
+    assert max(map(len, shown.splitlines())) <= width
+    assert FINISHED in shown
+    assert f"{len(read_json_lines(runs['seed0'] / 'metrics.jsonl'))}/4 iterations" in shown
+    rate = json.loads((runs["seed0"] / "summary.json").read_text())["after"]["rate"]
+    assert f"{100 * rate:.1f} %" in shown
+    assert "alarms" in shown
+
+
+def test_an_interrupted_run(runs: dict[str, Path]) -> None:
+    sight = Follower(runs["broken"]).look()
+    assert (sight.phase, len(sight.metrics)) == ("reinforcement", 2)
+    assert sight.seconds is not None
+    assert sight.left == pytest.approx(2 * sight.seconds)
+    os.utime(runs["broken"] / "episodes.jsonl", (1, 1))
+    for name in ("metrics.jsonl", "summary.json", "config.toml"):
+        os.utime(runs["broken"] / name, (1, 1))
+    assert "perhaps it was stopped" in picture(runs["broken"], 160)
+    last = read_json_lines(runs["broken"] / "episodes.jsonl")[-1]
+    asked = [m["content"] for m in last["messages"] if m["role"] == "user"][len(last["turn_ends"]) - 1]
+    assert asked.splitlines()[0] in picture(runs["broken"], 160)
+
+
+def test_every_state_of_a_young_run(runs: dict[str, Path], tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    follower = Follower(path)
+    assert follower.look().phase == WAITING
+    path.mkdir()
+    assert follower.look().phase == WAITING
+    assert "There is no run" in picture(path)
+    assert "But it holds the run" not in picture(path)
+    assert main(["watch", str(path), "--once"]) == 0
+    RunFolder.create(path, RunFolder.reopen(runs["seed0"])[1])
+    assert follower.look().phase == "warm start"
+    assert "not measured yet" in picture(path)
+    assert f"But it holds the run {path}: give that" in picture(tmp_path, 400)
+    shutil.copytree(runs["seed0"] / "warm", path / "warm")
+    assert follower.look().phase == "measuring the start"
+    with (path / "metrics.jsonl").open("w") as file:
+        file.write('{"iteration": 0, "success": 0.5, "spread": 0.1, "seconds": 3.0}\n{"iter')
+    sight = follower.look()
+    assert (sight.phase, len(sight.metrics), sight.left) == ("reinforcement", 1, 9.0)
+    assert "9 s left" in picture(path)
+
+
+def test_as_json(runs: dict[str, Path], capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["watch", str(runs["seed0"]), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    metrics = read_json_lines(runs["seed0"] / "metrics.jsonl")
+    assert (told["phase"], told["iterations"], told["of"]) == (FINISHED, len(metrics), 4)
+    assert told["last"] == metrics[-1]
+    assert told["rates"] == json.loads((runs["seed0"] / "summary.json").read_text())
+    file = tmp_path / "file"
+    file.write_text("")
+    assert main(["watch", str(file)]) == 2
+    assert "is a file" in capsys.readouterr().err
+
+
+@contextmanager
+def watching(run: Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """`ragen-agent watch` on a terminal of its own: the process, and the terminal's other end."""
+    terminal, other = pty.openpty()
+    command = [sys.executable, "-m", "ragen_agent.cli", "watch", str(run), "--every", "0.1"]
+    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "120", "LINES": "50"}
+    process = subprocess.Popen(
+        command, stdin=other, stdout=other, stderr=other, env=environment, start_new_session=True
+    )
+    os.close(other)
+    try:
+        yield process, terminal
+    finally:
+        process.kill()
+        os.close(terminal)
+
+
+def test_on_a_terminal_it_follows_the_run_to_its_end(runs: dict[str, Path], tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    RunFolder.create(run, RunFolder.reopen(runs["seed0"])[1])
+    with watching(run) as (process, terminal):
+        assert "warm start" in _until(terminal, "warm start")
+        folder = RunFolder(run)
+        folder.append(folder.metrics, [{"iteration": 0, "success": 0.25, "spread": 0.5, "seconds": 2.0}])
+        assert "1/4 iterations" in _until(terminal, "1/4 iterations")
+        folder.write_summary(RunFolder(runs["seed0"]).read_summary())
+        assert FINISHED in _until(terminal, None)
+        assert process.wait(30) == 0
+
+
+def test_ctrl_c_ends_it_and_gives_the_terminal_back(runs: dict[str, Path], tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    RunFolder.create(run, RunFolder.reopen(runs["seed0"])[1])
+    with watching(run) as (process, terminal):
+        seen = _until(terminal, "warm start")
+        process.send_signal(signal.SIGINT)
+        seen += _until(terminal, None)
+        assert process.wait(30) == 0
+    assert "Traceback" not in seen
+    assert seen.rindex(SHOW_CURSOR) > seen.rindex(HIDE_CURSOR)
+
+
+def _until(terminal: int, wanted: str | None) -> str:
+    """What a terminal shows until the text is there, or all of it; fails after a minute and a half."""
+    seen, limit = "", time.monotonic() + 90
+    while time.monotonic() < limit:
+        if not select.select([terminal], [], [], 0.2)[0]:
+            continue
+        try:
+            data = os.read(terminal, 65536)
+        except OSError:  # the other end is closed
+            return seen
+        if not data:
+            return seen
+        seen += data.decode(errors="replace")
+        if wanted is not None and wanted in seen:
+            return seen
+    raise AssertionError(f"{wanted!r} was not shown: {seen[-2000:]!r}")

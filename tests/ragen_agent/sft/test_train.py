@@ -1,0 +1,196 @@
+"""Fine-tuning by trl: from data to a model that reinforcement, evaluation and the benchmark read; resumed, stopped."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ragen_agent.cli import main
+from ragen_agent.config import Config, Lora, with_settings
+from ragen_agent.sft.rows import row_of
+from ragen_agent.training.console import Display
+from ragen_agent.training.policy import Agent
+from ragen_agent.training.small_model import load_checkpoint, save_checkpoint
+from tests.ragen_agent.sft.test_data import lines_of, quiet
+
+pytest.importorskip("trl", reason="fine-tuning needs the extra sft")
+pytest.importorskip("peft", reason="fine-tuning needs the extra sft")
+pytest.importorskip("datasets", reason="fine-tuning needs the extra sft")
+
+from ragen_agent.sft.train import Settings, begin, fine_tune, reopen
+from ragen_agent.sft.trainer import last_checkpoint
+
+SMALL = {"game": "Bandit", "small_model": {"hidden": 32, "layers": 1, "feed_forward": 32}}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("sft") / "demos.jsonl"
+    words = ["sft", "data", "--game", "Bandit", "--episodes", "96", "--thought", "choose", "--out", str(path)]
+    assert main(words) == 0
+    return path
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    agent = Agent.build(with_settings(Config(), {**SMALL, "demonstrations": {"thought": "choose"}}))
+    folder = tmp_path_factory.mktemp("sft") / "model"
+    save_checkpoint(agent.model, agent.tokenizer, folder)
+    return folder
+
+
+def settings_of(data: Path, model: Path, **more: Any) -> Settings:
+    base = Settings(data=str(data), model=str(model), batch=16, learning_rate=3e-3, save_every=2)
+    return replace(base, **more)
+
+
+def state(folder: Path) -> dict[str, torch.Tensor]:
+    weights: dict[str, torch.Tensor] = load_checkpoint(folder)[0].state_dict()
+    return weights
+
+
+def losses(out: Path) -> list[tuple[int, float]]:
+    return [(line["step"], line["loss"]) for line in lines_of(out / "metrics.jsonl")]
+
+
+def test_from_data_to_reinforcement_and_measurement(
+    data: Path, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, rates = tmp_path / "sft", tmp_path / "rates.json"
+    words = ["--data", str(data), "--model", str(model), "--learning-rate", "1e-2", "--batch", "8", "--epochs", "4"]
+    assert main(["sft", "train", *words, "--out", str(out), "--json"]) == 0
+    done = json.loads(capsys.readouterr().out)
+    assert (done["steps"], done["rows"], done["model"]) == (48, 96, str(out / "model"))
+    first, last = losses(out)[0][1], losses(out)[-1][1]
+    assert last < 0.5 * first
+    assert (out / "model" / "chat_template.jinja").is_file()
+    game = ["--game", "Bandit"]
+    assert main(["eval", str(out / "model"), *game, "--levels", "24", "--json", str(rates)]) == 0
+    assert json.loads(rates.read_text())["model"]["rate"] > 0.4, "it has learned how to answer"
+    run = tmp_path / "run"
+    tiny = ["--iterations", "1", "--set", "training.groups=2", "--set", "training.members=2"]
+    tiny += ["--set", "evaluation.levels=8", "--out", str(run)]
+    assert main(["train", *game, "--model", str(out / "model"), *tiny]) == 0
+    assert "after" in json.loads((run / "summary.json").read_text())
+
+
+def test_the_first_loss_is_the_mean_over_the_labels_alone(data: Path, model: Path, tmp_path: Path) -> None:
+    settings = settings_of(data, model, batch=96)
+    fine_tune(begin(settings, tmp_path / "sft"), tmp_path / "sft", quiet())
+    agent = Agent.build(replace(Config(), model=str(model)))
+    total, count = 0.0, 0
+    for line in lines_of(data):
+        ids, labels = row_of(agent.chat, line["messages"])
+        with torch.no_grad():
+            logits = agent.model(torch.tensor([ids])).logits[0, :-1]
+        missed = torch.nn.functional.cross_entropy(logits, torch.tensor(labels[1:]), reduction="sum")
+        total, count = total + float(missed), count + sum(label != -100 for label in labels[1:])
+    ((step, loss),) = losses(tmp_path / "sft")
+    assert step == 1
+    assert loss == pytest.approx(total / count, rel=1e-5)
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_resumed_fine_tuning_equals_an_unbroken_one(rank: int, data: Path, model: Path, tmp_path: Path) -> None:
+    settings = settings_of(data, model, lora=Lora(rank=rank))
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    done = fine_tune(begin(settings, whole), whole, quiet())
+    assert done["steps"] == 6
+
+    class Stopped(Display):
+        def advance(self, record: Mapping[str, float], steps: int = 1) -> None:
+            if len(losses(broken)) == 3:
+                signal.raise_signal(signal.SIGINT)
+
+    begin(settings, broken)
+    with pytest.raises(KeyboardInterrupt):
+        fine_tune(reopen(broken), broken, Stopped(quiet().console))
+    assert losses(broken) == losses(whole)[: len(losses(broken))]
+    assert len(losses(broken)) in (3, 4), "the step is finished, or the next"
+    last = last_checkpoint(broken / "trainer")
+    assert last is not None
+    torn = broken / "trainer" / "checkpoint-5"
+    shutil.copytree(last, torn, dirs_exist_ok=True)
+    (torn / "trainer_state.json").write_text('{"log_')
+    with (broken / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 5, "loss": 9.9}\n{"step": 6, "lo')
+    again = fine_tune(reopen(broken), broken, quiet())
+    assert losses(broken) == losses(whole)
+    assert again["loss"] == done["loss"]
+    name = "adapter/adapter_model.safetensors" if rank else "model/model.safetensors"
+    assert (whole / name).read_bytes() == (broken / name).read_bytes()
+
+
+def test_an_adapter_is_merged_into_its_model(
+    data: Path, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from peft import PeftModel
+
+    out = tmp_path / "sft"
+    words = ["--data", str(data), "--model", str(model), "--lora-rank", "4", "--lora-target", "q_proj", "--batch", "8"]
+    assert main(["sft", "train", *words, "--learning-rate", "0.05", "--out", str(out)]) == 0
+    assert f"sft merge {out / 'adapter'}" in capsys.readouterr().out
+    assert main(["sft", "merge", str(out), "--out", str(tmp_path / "merged")]) == 0
+    before, merged = state(model), state(tmp_path / "merged")
+    changed = {name for name in before if not torch.equal(before[name], merged[name])}
+    assert changed == {"model.layers.0.self_attn.q_proj.weight"}
+    agent = Agent.build(replace(Config(), model=str(tmp_path / "merged")))
+    ids = torch.tensor([row_of(agent.chat, lines_of(data)[0]["messages"])[0]])
+    with torch.no_grad():
+        adapted = PeftModel.from_pretrained(load_checkpoint(model)[0], str(out / "adapter"))(ids).logits
+        torch.testing.assert_close(agent.model(ids).logits, adapted, atol=1e-4, rtol=0)
+    assert main(["sft", "merge", str(model), "--out", str(tmp_path / "x")]) == 2
+    assert "holds no adapter" in capsys.readouterr().err
+    assert main(["sft", "merge", str(out), "--out", str(tmp_path / "merged")]) == 2
+    assert "exists already" in capsys.readouterr().err
+
+
+def test_the_small_model_begins_from_the_texts_of_its_data(data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "sft"
+    settings = Settings(data=str(data), batch=32, lora=Lora(rank=2), learning_rate=1e-3)
+    fine_tune(begin(settings, out), out, quiet())
+    assert main(["sft", "merge", str(out), "--out", str(out / "model")]) == 0
+    (start, words), (_, same) = load_checkpoint(out / "start"), load_checkpoint(out / "model")
+    assert words.get_vocab() == same.get_vocab()
+    built = Agent.build(with_settings(Config(), {"game": "Bandit", "demonstrations": {"thought": "choose"}}))
+    assert all(torch.equal(a, b) for a, b in zip(start.parameters(), built.model.parameters(), strict=True))
+
+
+def test_what_does_not_fit_is_one_line(
+    data: Path, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    used, bare = tmp_path / "used", tmp_path / "bare.jsonl"
+    begin(settings_of(data, model), used)
+    bare.write_text(json.dumps({"messages": lines_of(data)[0]["messages"]}) + "\n")
+    lake = tmp_path / "lake.jsonl"
+    assert main(["sft", "data", "--game", "FrozenLake", "--episodes", "4", "--out", str(lake)]) == 0
+    for arguments, message in (
+        (["--data", str(data)], "needs --data FILE and --out DIR"),
+        (["--data", str(tmp_path / "none.jsonl"), "--out", str(tmp_path / "x")], "there is no such file"),
+        (["--data", str(data), "--out", str(used)], "--resume"),
+        (["--resume", str(used), "--seed", "1"], "leave out --seed"),
+        (["--resume", str(tmp_path)], "holds no fine-tuning"),
+        (["--data", str(data), "--batch", "5", "--accumulate", "2", "--out", str(tmp_path / "x")], "a multiple of"),
+        (["--data", str(data), "--lora-target", "q_proj", "--out", str(tmp_path / "x")], "give --lora-rank"),
+        (["--data", str(bare), "--out", str(tmp_path / "y")], "give --model"),
+        (["--data", str(lake), "--model", str(model), "--out", str(tmp_path / "z")], "tokenizer lacks a word"),
+    ):
+        capsys.readouterr()
+        assert main(["sft", "train", *arguments]) == 2
+        error = capsys.readouterr().err
+        assert message in error
+        assert error.count("\n") == 1
+    changed = tmp_path / "changed.jsonl"
+    shutil.copy(data, changed)
+    begin(settings_of(changed, model), tmp_path / "old")
+    changed.write_text(bare.read_text())
+    with pytest.raises(ValueError, match="is not the file that"):
+        reopen(tmp_path / "old")

@@ -1,0 +1,97 @@
+"""What breaks in an engine, and what it costs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import pytest
+
+from ragen_agent.config import Config, with_settings
+from ragen_agent.engines import Sampled
+from ragen_agent.engines.torch_engine import TorchEngine, TorchSession
+from ragen_agent.rollout import Instance, play
+from ragen_agent.training.policy import Agent
+
+CONFIG = with_settings(
+    Config(),
+    {
+        "small_model": {"hidden": 32, "layers": 1, "feed_forward": 32},
+        "knobs": {"size": 4},
+        "turns": {"max_turns": 3, "max_tokens_per_turn": 4},
+    },
+)
+INSTANCES = [Instance(1, 1), Instance(2, 2), Instance(3, 3), Instance(4, 4)]
+
+
+@pytest.fixture(scope="module")
+def agent() -> Agent:
+    return Agent.build(CONFIG)
+
+
+class Breaking:
+    """The engine, broken at the given replies: it raises `error`, or else a log-prob is not finite."""
+
+    def __init__(self, engine: TorchEngine, turns: Sequence[int], error: BaseException | None = None) -> None:
+        self.engine, self.turns, self.error, self.asked = engine, turns, error, 0
+
+    def start(
+        self, prompts: Sequence[Sequence[int]], *, temperature: float, seed: int, episodes: Sequence[int] | None = None
+    ) -> Breaking:
+        self.session: TorchSession = self.engine.start(prompts, temperature=temperature, seed=seed, episodes=episodes)
+        return self
+
+    def join(self, prompts: Sequence[Sequence[int]], episodes: Sequence[int]) -> None:
+        self.session.join(prompts, episodes)
+
+    def close(self) -> None:
+        self.session.close()
+
+    def rows(self, tokens: int) -> int:
+        return self.engine.rows(tokens)
+
+    def feed(self, rows: Sequence[int], ids: Sequence[Sequence[int]]) -> None:
+        self.session.feed(rows, ids)
+
+    def reply(self, limits: Sequence[int]) -> list[Sampled | None]:
+        replies, turn = self.session.reply(limits), self.asked
+        self.asked += 1
+        if turn in self.turns and self.error is not None:
+            raise self.error
+        if turn in self.turns and replies[0] is not None:
+            replies[0].log_probs[-1] = math.nan
+        return replies
+
+
+def test_a_broken_engine_costs_the_episodes_it_was_playing(agent: Agent) -> None:
+    engine = Breaking(agent.engine, [1], MemoryError("full"))
+    played = play(engine, agent.processes("train", 2), INSTANCES, temperature=1.0, seed=0)
+    assert [t.failure for t in played] == ["engine_error: MemoryError: full"] * 2 + [None] * 2
+    assert [len(t.turn_ends) for t in played] == [1, 1, 3, 3]
+
+
+def test_a_log_prob_that_is_not_finite_costs_its_own_episode(agent: Agent) -> None:
+    engine = Breaking(agent.engine, [1])
+    played = play(engine, agent.processes("train", 4), INSTANCES, temperature=1.0, seed=0)
+    assert played[0].failure is not None
+    assert played[0].failure.startswith("engine_error: ValueError: the log-probability")
+    assert [t.failure for t in played[1:]] == [None] * 3
+    assert [len(t.turn_ends) for t in played] == [1, 3, 3, 3]
+
+
+def test_an_engine_that_breaks_everything_is_an_error(agent: Agent) -> None:
+    engine = Breaking(agent.engine, [0, 1], OSError("device lost"))
+    with pytest.raises(RuntimeError, match=r"all 4 episodes failed in the engine.*device lost"):
+        play(engine, agent.processes("train", 2), INSTANCES, temperature=1.0, seed=0)
+
+
+def test_an_interruption_and_the_check_go_through(agent: Agent) -> None:
+    engine = Breaking(agent.engine, [1], KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        play(engine, agent.processes("train", 4), INSTANCES, temperature=1.0, seed=0)
+
+    def check(ids: Sequence[int]) -> None:
+        raise ValueError("unknown word")
+
+    with pytest.raises(ValueError, match="unknown word"):
+        play(agent.engine, agent.processes("train", 4), INSTANCES, temperature=1.0, seed=0, check=check)

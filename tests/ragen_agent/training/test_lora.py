@@ -1,0 +1,302 @@
+"""LoRA: the adapter alone is trained, the reference is the model without it, a resumed run is the unbroken one."""
+
+from __future__ import annotations
+
+import copy
+import io
+import json
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerBase
+
+from ragen_agent.cli import main
+from ragen_agent.config import Config, Lora, merged, with_settings
+from ragen_agent.config.game_defaults import RECIPES
+from ragen_agent.local import train as training
+from ragen_agent.local.critic import Critic
+from ragen_agent.local.iterations import Reinforcement
+from ragen_agent.rollout import group
+from ragen_agent.token_mdp import Trajectory
+from ragen_agent.training.batches import Batch, sampled_logits
+from ragen_agent.training.console import Display
+from ragen_agent.training.optimiser import Float32AdamW, adamw
+from ragen_agent.training.policy import Agent, place
+from ragen_agent.training.run_folder import RunFolder, read_json_lines
+from ragen_agent.training.small_model import load_checkpoint, save_checkpoint
+
+pytest.importorskip("peft", reason="LoRA needs the extra sft")
+
+from ragen_agent.training.lora import adapt, load_policy, load_trained, merge, trained
+
+TRAINING = {"algo": "ppo", "starpo_s": False, "iterations": 3, "groups": 2, "members": 4, "learning_rate": 1e-2}
+TINY = {
+    "game": "Bandit",
+    "small_model": {"hidden": 32, "layers": 2, "feed_forward": 32},
+    "demonstrations": {"episodes": 96},
+    "training": TRAINING,
+    "evaluation": {"levels": 12},
+    "lora": {"rank": 4, "alpha": 8.0},
+}
+
+
+def configure(settings: Mapping[str, Any] | None = None) -> Config:
+    return with_settings(Config(), merged(merged(RECIPES["Bandit"], TINY), settings or {}))
+
+
+def quiet() -> Display:
+    return Display(Console(file=io.StringIO()))
+
+
+def played(agent: Agent) -> list[Trajectory]:
+    return agent.play(agent.processes("train", 8), group([1, 2], 4), 1.0, 0)
+
+
+def shaken(model: torch.nn.Module) -> None:
+    """B is no longer 0, so that the adapter says something."""
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "lora_B" in name:
+                weight.copy_(0.3 * torch.randn(weight.shape, generator=generator))
+
+
+def log_probs(agent: Agent, batch: Batch) -> torch.Tensor:
+    with torch.no_grad():
+        return sampled_logits(agent.model, batch, agent.engine.bias)[1]
+
+
+def test_an_adapter_begins_as_the_model_and_ends_as_its_weights() -> None:
+    agent = Agent.build(configure())
+    batch = Batch.of(played(agent))
+    start, names = log_probs(agent, batch), {name for name, _ in agent.model.named_parameters()}
+    adapter = adapt(agent.model, agent.config.lora, 5)
+    assert torch.equal(log_probs(agent, batch), start), "B is 0"
+    assert {name.split(".")[-3] for name in trained(agent.model)} == {"lora_A", "lora_B"}
+    layers = {name.split(".")[-4] for name in trained(agent.model)}
+    assert layers == {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
+    shaken(agent.model)
+    with_adapter = log_probs(agent, batch)
+    assert (with_adapter - start).abs().max() > 0.05
+    with adapter.disable_adapter():
+        assert torch.equal(log_probs(agent, batch), start)
+    assert torch.equal(log_probs(agent, batch), with_adapter), "the adapter is on again"
+    assert merge(adapter) is agent.model is agent.engine.model
+    torch.testing.assert_close(log_probs(agent, batch), with_adapter, atol=2e-5, rtol=0)
+    assert {name for name, _ in agent.model.named_parameters()} == names
+
+
+def test_an_adapter_depends_on_its_seed_alone_and_not_on_the_global_state() -> None:
+    states: list[torch.Tensor] = []
+    for seed in (1, 1, 2):
+        agent = Agent.build(configure())
+        torch.manual_seed(len(states))
+        before = torch.random.get_rng_state()
+        adapt(agent.model, Lora(rank=2), seed)
+        assert torch.equal(torch.random.get_rng_state(), before)
+        states.append(torch.cat([value.flatten() for value in trained(agent.model).values()]))
+    assert torch.equal(states[0], states[1])
+    assert not torch.equal(states[0], states[2])
+
+
+def test_an_iteration_changes_nothing_but_the_adapter(tmp_path: Path) -> None:
+    settings = {"kl_kind": "k2", "kl_place": "loss", "minibatch": 64}
+    config = configure({"training": settings})
+    folder = RunFolder.create(tmp_path / "run", config)
+    agent = Agent.build(config)
+    before = copy.deepcopy(agent.model.state_dict())
+    reinforcement = Reinforcement(config, agent, folder, quiet(), None)
+    policy = reinforcement.policy
+    assert policy.start is agent.model
+    reinforcement.run(lambda: 0.0)
+    frozen = {name: value for name, value in agent.model.named_parameters() if not value.requires_grad}
+    assert len(frozen) == len(before) - ("lm_head.weight" in before)
+    for name, value in frozen.items():
+        assert value.grad is None
+        assert torch.equal(value, before[name.replace(".base_layer", "")]), name
+    assert all(value.any() for name, value in trained(agent.model).items() if "lora_B" in name), "all B have moved"
+    assert isinstance(policy.critic, Critic)
+    shared = {id(value) for value in frozen.values()}
+    own = [value for value in policy.critic.parameters() if id(value) not in shared]
+    assert own, "the critic has an adapter and a head of its own"
+    assert all(value.requires_grad for value in own)
+    assert not {id(value) for value in own} & {id(value) for value in agent.model.parameters()}
+    state = RunFolder(folder.path).load_state()
+    assert state is not None
+    assert state["model"].keys() == trained(agent.model).keys()
+    kl = [record["kl"] for record in read_json_lines(folder.metrics)]
+    assert kl[0] == 0.0
+    assert kl[-1] > 1e-3, "the reference stays where the run began"
+
+
+def test_a_resumed_run_equals_an_unbroken_one(tmp_path: Path) -> None:
+    config = configure()
+    folder = RunFolder.create(tmp_path / "whole", config)
+    run = training.Run(config, folder, quiet())
+    run.warm_start()
+    shutil.copytree(folder.path, tmp_path / "broken")
+    run.reinforce()
+
+    class Impatient(Display):
+        def advance(self, record: Mapping[str, float], steps: int = 1) -> None:
+            if record.get("iteration") == 2:
+                raise KeyboardInterrupt
+
+    folder = RunFolder(tmp_path / "broken")
+    run = training.Run(config, folder, Impatient(Console(file=io.StringIO())))
+    with pytest.raises(KeyboardInterrupt):
+        run.reinforce()
+    run.keep()
+    kept, state = load_checkpoint(folder.checkpoint)[0].state_dict(), folder.load_state()
+    assert state is not None
+    again = Agent.build(config, folder.warm)
+    load_policy(again.model, config.lora, state["model"])
+    assert all(torch.equal(kept[name], value) for name, value in again.model.state_dict().items())
+    training.Run(config, RunFolder.reopen(folder.path)[0], quiet()).reinforce()
+    one, two = (load_checkpoint(tmp_path / name / "checkpoint")[0].state_dict() for name in ("whole", "broken"))
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    states = [RunFolder(tmp_path / name).load_state() for name in ("whole", "broken")]
+    assert states[0] is not None
+    assert states[1] is not None
+    assert all(torch.equal(states[0]["model"][name], states[1]["model"][name]) for name in states[0]["model"])
+    assert all(value.any() for value in states[0]["model"].values()), "it has learned"
+
+
+def test_a_run_ends_in_a_checkpoint_that_anything_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from peft import PeftModel
+
+    config, rates = configure(), tmp_path / "rates.json"
+    folder = RunFolder.create(tmp_path / "run", config)
+    summary = training.train(config, folder, quiet())
+    assert main(["eval", str(folder.path), "--json", str(rates)]) == 0
+    assert json.loads(rates.read_text())["model"] == summary["after"]
+    merged_model = load_checkpoint(folder.checkpoint)[0]
+    state = folder.load_state()
+    assert state is not None
+    assert all(value.any() for value in state["model"].values()), "it has learned"
+    ids = torch.arange(30)[None]
+    base = load_checkpoint(folder.warm)[0]
+    served = PeftModel.from_pretrained(base, str(folder.adapter))
+    with torch.no_grad():
+        torch.testing.assert_close(served(ids).logits, merged_model(ids).logits, atol=1e-4, rtol=0)
+    (folder.path / "summary.json").unlink()
+    assert main(["eval", str(folder.path), "--json", str(rates)]) == 0, "from state.pt, as if it had been cut short"
+    assert json.loads(rates.read_text())["model"] == summary["after"]
+    assert "was cut short: this is its model after iteration" in capsys.readouterr().out
+
+
+def test_what_cannot_be_adapted_is_said_before_the_run() -> None:
+    with pytest.raises(ValueError, match=r"'query'.*q_proj"):
+        Agent.build(configure({"lora": {"targets": ["q_proj", "query"]}}))
+    with pytest.raises(ValueError, match="alone"):
+        Agent.build(configure({"lora": {"targets": ["q_proj", "all-linear"]}}))
+    agent = Agent.build(configure({"lora": {"targets": ["q_proj", "v_proj"]}}))
+    adapt(agent.model, agent.config.lora, 0)
+    assert {name.split(".")[-4] for name in trained(agent.model)} == {"q_proj", "v_proj"}
+    with pytest.raises(RuntimeError, match="names of the trained weights differ"):
+        load_trained(agent.model, {"model.norm.weight": torch.zeros(1)})
+
+
+def test_weights_in_bfloat16_learn_in_float32(tmp_path: Path) -> None:
+    weight = torch.nn.Linear(4, 1, bias=False, dtype=torch.bfloat16)
+    start = weight.weight.detach().clone()
+    optimiser = adamw(weight, 1e-5, weight_decay=0.0)
+    assert isinstance(optimiser, Float32AdamW)
+    for _ in range(1000):
+        optimiser.zero_grad()
+        weight(torch.ones(1, 4, dtype=torch.bfloat16)).sum().backward()
+        optimiser.step()
+    moved = optimiser.copies[0] - start.float()
+    torch.testing.assert_close(moved, torch.full_like(moved, -0.01), atol=1e-4, rtol=0)
+    assert torch.equal(weight.weight, optimiser.copies[0].bfloat16()), "each single step would have rounded to nothing"
+    other = adamw(torch.nn.Linear(4, 1, bias=False, dtype=torch.bfloat16), 1e-5)
+    other.load_state_dict(optimiser.state_dict())
+    assert isinstance(other, Float32AdamW)
+    assert torch.equal(other.copies[0], optimiser.copies[0])
+
+
+@pytest.mark.parametrize("rank", [0, 4])
+def test_a_run_in_bfloat16_resumes(rank: int, tmp_path: Path) -> None:
+    config = configure({"dtype": "bfloat16", "lora": {"rank": rank}})
+    run = training.Run(config, RunFolder.create(tmp_path / "whole", config), quiet())
+    run.warm_start()
+    assert run.agent.model.dtype == torch.bfloat16
+    shutil.copytree(run.folder.path, tmp_path / "broken")
+    run.reinforce()
+    short = replace(config, training=replace(config.training, iterations=2))
+    folder = RunFolder(tmp_path / "broken")
+    Reinforcement(short, training.Run(short, folder, quiet()).agent, folder, quiet(), None).run(lambda: 0.0)
+    training.Run(config, folder, quiet()).reinforce()
+    one, two, start = (
+        load_checkpoint(path, dtype=torch.bfloat16)[0].state_dict()
+        for path in (tmp_path / "whole" / "checkpoint", folder.checkpoint, folder.warm)
+    )
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    assert any(not torch.equal(one[name], start[name]) for name in one), "it has learned"
+
+
+def test_auto_takes_the_cpu_and_float32_where_there_is_no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = Agent.build(configure())
+    save_checkpoint(agent.model, agent.tokenizer, tmp_path / "small")
+    large = replace(Config(), model=str(tmp_path / "elsewhere"))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert place(large) == place(Config()) == ("cpu", torch.float32)
+    assert place(replace(large, dtype="bfloat16")) == ("cpu", torch.bfloat16)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert place(replace(Config(), model=str(tmp_path / "small"))) == ("cpu", torch.float32), "the small model"
+    if not torch.backends.cuda.is_built():
+        with pytest.raises(ValueError, match="'cuda' cannot be used"):
+            place(large)
+
+
+def test_a_missing_peft_is_said_with_its_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "peft", None)  # as Python does where a module cannot be imported
+    with pytest.raises(ImportError, match=r"pip install 'ragen-gym\[sft\]'"):
+        Agent.build(configure())
+    words = ["train", "--game", "Bandit", "--set", "lora.rank=4", "--out", str(tmp_path / "run")]
+    assert main(words) == 2
+    assert not (tmp_path / "run").exists()
+    assert Agent.build(configure({"lora": {"rank": 0}})).model is not None
+
+
+SHAPE = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+FAMILIES = {
+    "llama": {**SHAPE, "num_key_value_heads": 1},
+    "mistral": {**SHAPE, "num_key_value_heads": 1},
+    "qwen3": {**SHAPE, "num_key_value_heads": 1, "head_dim": 16},
+    "gemma2": {**SHAPE, "num_key_value_heads": 1, "head_dim": 16},
+    "gpt_neox": SHAPE,
+    "gpt2": {"n_embd": 32, "n_layer": 1, "n_head": 2},
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_any_family_with_a_chat_template_learns_by_an_adapter(
+    family: str, tmp_path: Path, make_tokenizer: Callable[[str, str], PreTrainedTokenizerBase]
+) -> None:
+    tokenizer = make_tokenizer("bpe", "llama3" if family == "llama" else "chatml")
+    shape = AutoConfig.for_model(family, vocab_size=len(tokenizer), **FAMILIES[family], pad_token_id=None)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = AutoModelForCausalLM.from_config(shape)
+    save_checkpoint(model, tokenizer, tmp_path / "model")
+    config = configure({"model": str(tmp_path / "model"), "warm_start": {"epochs": 0}, "training": {"iterations": 1}})
+    folder = RunFolder.create(tmp_path / "run", config)
+    run = training.Run(config, folder, quiet())
+    run.warm_start()
+    run.reinforce()
+    state = folder.load_state()
+    assert state is not None
+    assert all(value.any() for value in state["model"].values()), "every part of the adapter has learned"
+    before, after = (load_checkpoint(path)[0].state_dict() for path in (folder.warm, folder.checkpoint))
+    assert before.keys() == after.keys()
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert changed
+    assert all(before[name].ndim == 2 for name in changed)

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ragen_agent.config import Config
+from ragen_agent.training.run_folder import RunFolder, read_json_lines, runs_below
+
+
+def test_a_run_is_never_overwritten(tmp_path: Path) -> None:
+    RunFolder.create(tmp_path / "run", Config(seed=3))
+    before = (tmp_path / "run" / "config.toml").read_bytes()
+    with pytest.raises(ValueError, match=r"holds another run.*--resume"):
+        RunFolder.create(tmp_path / "run", Config(seed=4))
+    assert (tmp_path / "run" / "config.toml").read_bytes() == before
+    assert RunFolder.reopen(tmp_path / "run")[1] == Config(seed=3)
+    with pytest.raises(ValueError, match="is not an empty folder"):
+        RunFolder.create(tmp_path, Config())
+    with pytest.raises(ValueError, match=f"holds no run .*it holds the run {tmp_path / 'run'}: give that"):
+        RunFolder.reopen(tmp_path)
+
+
+def test_a_folder_of_runs_names_them(tmp_path: Path) -> None:
+    assert runs_below(tmp_path) == ""
+    others = ("warm/0d30a98c", "runs/k-1-seed0.new", ".hidden/of", "runs/deep/deeper")
+    for place in (*others, "warm/0", *(f"runs/seed{seed}" for seed in range(8))):
+        (tmp_path / place).mkdir(parents=True)
+        (tmp_path / place / "config.toml").touch()
+    told = runs_below(tmp_path)
+    assert all(str(tmp_path / "runs" / f"seed{seed}") in told for seed in range(6))
+    assert " and 2 more" in told
+    assert not any(other in told for other in others)
+
+
+@settings(max_examples=30)  # each writes to the disk, twice
+@given(st.lists(st.dictionaries(st.text(), st.integers() | st.text()), min_size=1), st.data())
+def test_a_torn_last_line_is_left_out(
+    tmp_path_factory: pytest.TempPathFactory, records: list[dict[str, object]], data: st.DataObject
+) -> None:
+    folder = RunFolder(tmp_path_factory.mktemp("run"))
+    folder.append(folder.metrics, records)
+    whole = folder.metrics.read_bytes()
+    assert read_json_lines(folder.metrics) == records
+    last = len(whole.rstrip(b"\n").split(b"\n")[-1])
+    torn = data.draw(st.integers(2, last))  # at least the closing brace is lost
+    folder.metrics.write_bytes(whole[:-torn])
+    folder.keep(folder.metrics, lambda record: True)
+    folder.append(folder.metrics, [{"next": 1}])
+    assert read_json_lines(folder.metrics) == [*records[:-1], {"next": 1}]
+
+
+def test_a_broken_line_in_the_middle_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text('{"a": 1}\n{"a": \n{"a": 3}\n')
+    with pytest.raises(ValueError, match="line 2, is not JSON"):
+        read_json_lines(tmp_path / "metrics.jsonl")
+
+
+def test_state_is_replaced_whole(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    assert folder.load_state() is None
+    for iteration in (1, 2):
+        folder.save_state({"iteration": iteration, "model": {"w": torch.ones(2) * iteration}})
+    state = folder.load_state()
+    assert state is not None
+    assert state["iteration"] == 2
+    assert state["model"]["w"].tolist() == [2.0, 2.0]
+    assert [path.name for path in tmp_path.iterdir()] == ["state.pt"]

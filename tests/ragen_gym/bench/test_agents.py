@@ -1,0 +1,678 @@
+"""The agents: what each answers, what each refuses, and the real thing behind each."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+import re
+import shlex
+import shutil
+import sys
+import textwrap
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+from ragen_gym.bench import agents
+from ragen_gym.bench.agent import AgentFailure, Answer, ReplyAgent, StepAgent, StopRun, Task
+from ragen_gym.bench.agents import KINDS, make_agent, settings_of
+from ragen_gym.bench.records import EpisodeRecord, Failure
+from ragen_gym.bench.run_folder import RunFolder
+from ragen_gym.bench.runner import Outcome, run_suite
+from ragen_gym.bench.suites import load_suite
+from ragen_gym.bench.tasks import Limits, Prices, Request, make_env
+from ragen_gym.cli import build_parser, main
+from tests.ragen_gym.bench.bad_server import BadServer
+
+SMOKE = load_suite("smoke")
+SPLITS = {split.name: split for split in SMOKE.splits}
+
+
+def play(agent: Any, out: Path, *splits: str, **request: Any) -> tuple[Outcome, list[EpisodeRecord]]:
+    outcome = run_suite(SMOKE, agent, out, Request(splits=splits, **request))
+    return outcome, RunFolder(out).records()
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty current folder whose modules are forgotten afterwards."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+    before = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        if getattr(sys.modules[name], "__file__", None) and str(tmp_path) in str(sys.modules[name].__file__):
+            del sys.modules[name]
+
+
+def write(path: Path, source: str) -> None:
+    path.write_text(textwrap.dedent(source))
+
+
+# By name
+
+
+@pytest.mark.parametrize(
+    ("spec", "settings", "said"),
+    [
+        ("chess", {}, r"there is no agent 'chess': choose one of random, oracle, greedy, human, openai:MODEL"),
+        ("random:7", {}, "'random:7' is not how this agent is written: give random"),
+        ("openai", {}, "give openai:MODEL"),
+        ("openai:", {}, "give openai:MODEL"),
+        ("random", {"temperature": 1}, "random has no setting 'temperature'; it has: seed"),
+        ("oracle", {"seed": 1}, "oracle has no setting 'seed'; it has: none"),
+        ("random", {"seed": -1}, "seed"),
+        ("cmd:x", {"kind": "both"}, "must be 'reply' or 'step'"),
+        ("cmd:'x", {}, "No closing quotation"),
+        ("cmd: ", {}, "names no program"),
+        ("sb3:nowhere", {}, "there is no such file"),
+        ("hf:./nowhere", {}, "there is no such folder"),
+        ("hf:.", {}, "cannot be loaded"),
+    ],
+)
+def test_what_is_no_agent_is_refused(spec: str, settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        make_agent(spec, **settings)
+
+
+def test_every_kind_is_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "run", "--help"]) == 0
+    said = capsys.readouterr().out
+    for name, kind in KINDS.items():
+        assert f"  {name}:{kind.target} " in said if kind.target else f"  {name} " in said
+        assert kind.about in said
+        settings_of(f"{name}:x" if kind.target else name)
+
+
+# Scripted
+
+
+@pytest.mark.parametrize("name", ["random", "greedy"])
+def test_another_seed_moves_in_another_way(name: str, tmp_path: Path) -> None:
+    moves: list[Any] = []
+    for seed in (0, 0, 1):
+        _, records = play(make_agent(name, seed=seed), tmp_path / str(len(moves)), "sokoban", "frozen_lake")
+        moves.append({(r.split, r.index): [turn.actions for turn in r.turns] for r in records})
+    assert moves[0] == moves[1] != moves[2]
+
+
+def test_random_moves_are_uniform_and_without_memory(tmp_path: Path) -> None:
+    _, records = play(make_agent("random"), tmp_path / "run", "sokoban", rollouts=60)
+    moves = [[turn.actions[0] for turn in record.turns] for record in records]
+    n = sum(map(len, moves))
+    singles = Counter(move for row in moves for move in row)
+    pairs = Counter(pair for row in moves for pair in pairwise(row))
+    for number in singles.values():
+        assert abs(number - n / 4) < 4 * (n * 3 / 16) ** 0.5
+    for number in pairs.values():
+        assert abs(number - pairs.total() / 16) < 4 * (pairs.total() * 15 / 256) ** 0.5
+    assert (len(singles), len(pairs)) == (4, 16)
+    first = Counter(row[0] for row in moves)
+    assert max(first.values()) < 0.35 * len(moves)  # not the same first move in every episode
+
+
+def test_the_oracle_is_optimal_and_greed_is_not(tmp_path: Path) -> None:
+    rates = {}
+    for name in ("oracle", "greedy", "random"):
+        _, records = play(make_agent(name), tmp_path / name, "sokoban", "frozen_lake", rollouts=10)
+        rates[name] = [np.mean([r.success for r in records if r.split == s]) for s in ("sokoban", "frozen_lake")]
+    assert rates["oracle"][0] == 1
+    assert rates["oracle"] > rates["greedy"] > rates["random"]
+
+
+@pytest.mark.parametrize("split", ["bandit", "bandit_rev"])
+def test_greed_is_enough_where_there_is_one_pull(split: str, tmp_path: Path) -> None:
+    _, records = play(make_agent("greedy"), tmp_path / "run", split)
+    assert all(record.success for record in records)
+
+
+# Python
+
+
+def test_the_template_of_the_documentation_plays(here: Path) -> None:
+    template = re.search(r"This is a whole one::\n\n(.*?)\n\nSaved as", agents.__doc__ or "", re.DOTALL)
+    assert template
+    lines = textwrap.dedent(template[1]).strip().splitlines()
+    assert len([line for line in lines if line.strip()]) <= 20
+    (here / "my_agent.py").write_text("\n".join(lines))
+    agent = make_agent("python:my_agent:Persistent", first="Up")
+    outcome, records = play(agent, here / "run")
+    assert (outcome.played, outcome.failures) == (48, {})
+    assert {turn.actions for r in records if r.split == "frozen_lake" for turn in r.turns} == {(3,)}
+    info = RunFolder(here / "run").info
+    assert (info["agent"], info["settings"]) == ("python:my_agent:Persistent", {"first": "Up"})
+
+
+PYTHON = """
+    import asyncio
+    import threading
+
+    from ragen_gym.bench.agent import Answer
+
+    SAID = "<think>So.</think><answer>Up</answer>"
+    threads = set()
+
+    def plain(messages):
+        threads.add(threading.current_thread().name)
+        assert messages[0]["role"] == "system" and messages[-1]["role"] == "user"
+        return SAID
+
+    def with_task(messages, task):
+        assert task.suite == "smoke" and 0 <= task.seed < 2**32 and task.temperature == 0.5
+        return Answer(SAID, prompt_tokens=3, completion_tokens=4)
+
+    async def coroutine(messages):
+        await asyncio.sleep(0)
+        return SAID
+
+    def policy(observation, info):
+        threads.add(threading.current_thread().name)
+        return info["action_names"].index("Up")
+
+    async def policy_with_task(board, info, task):
+        return info["action_names"].index("Up")
+
+    def marked(seen, info):
+        return info["action_names"].index("Up")
+
+    marked.kind = "step"
+
+    class Fixed:
+        name = "fixed"
+
+        def __init__(self, word="Up"):
+            self.word = word
+
+        def act(self, observation, info, task):
+            return info["action_names"].index(self.word)
+
+    class Callable:
+        async def __call__(self, messages):
+            return SAID
+
+    fixed, called = Fixed(), Callable()
+
+    def factory(word):
+        return Fixed(word)
+
+    number = 3
+
+    def nothing():
+        return SAID
+"""
+
+
+@pytest.mark.parametrize(
+    ("target", "settings"),
+    [
+        ("plain", {}),
+        ("plain", {"threads": False}),
+        ("with_task", {}),
+        ("coroutine", {}),
+        ("policy", {}),
+        ("policy", {"threads": False}),
+        ("policy_with_task", {}),
+        ("marked", {}),
+        ("Fixed", {}),
+        ("Fixed", {"word": "Up"}),
+        ("fixed", {}),
+        ("fixed.act", {"kind": "step"}),
+        ("called", {}),
+        ("factory", {"kind": "factory", "word": "Up"}),
+    ],
+)
+def test_every_form_of_python_code_plays(target: str, settings: dict[str, Any], here: Path) -> None:
+    write(here / "forms.py", PYTHON)
+    agent = make_agent(f"python:forms:{target}", **settings)
+    outcome, records = play(agent, here / "run", "sokoban", limit=3, concurrency=2)
+    assert (outcome.played, outcome.failures) == (3, {})
+    assert {turn.actions for record in records for turn in record.turns} == {(0,)}
+    if target in ("plain", "policy"):
+        assert sys.modules["forms"].threads == {"MainThread" if settings else "agent"}
+
+
+@pytest.mark.parametrize(
+    ("spec", "settings", "said"),
+    [
+        ("python:forms", {}, "write it as module:name"),
+        ("python:no_such:f", {}, "there is no module no_such"),
+        ("python:forms:absent", {}, "forms has no absent"),
+        ("python:forms:number", {}, "an agent has a method `reply` or `act`, or is a function"),
+        ("python:forms:nothing", {}, "takes 0 arguments"),
+        ("python:forms:plain", {"word": 1}, "it takes no settings but kind and threads: word"),
+        ("python:forms:Fixed", {"wort": 1}, "unexpected keyword argument 'wort'"),
+        ("python:forms:plain", {"kind": "spell"}, "choose one of reply, step, factory"),
+        ("python:forms:plain", {"threads": "maybe"}, "must be true or false"),
+    ],
+)
+def test_python_code_that_is_no_agent_is_refused(spec: str, settings: dict[str, Any], said: str, here: Path) -> None:
+    write(here / "forms.py", PYTHON)
+    with pytest.raises(ValueError, match=said):
+        make_agent(spec, **settings)
+
+
+def test_a_function_that_blocks_holds_up_nobody(here: Path) -> None:
+    write(
+        here / "slow.py",
+        """
+        import time
+
+        def reply(messages, task):
+            time.sleep(60 if task.index == 0 else 0.05)
+            return "Up"
+        """,
+    )
+    began = time.monotonic()
+    outcome, _ = play(
+        make_agent("python:slow:reply"), here / "run", "sokoban", concurrency=8, limits=Limits(request=0.5)
+    )
+    assert outcome.failures == {Failure.TIMEOUT: 1}
+    assert time.monotonic() - began < 20
+
+
+def test_threads_say_what_was_raised(here: Path) -> None:
+    write(
+        here / "raising.py",
+        """
+        def reply(messages, task):
+            raise (StopIteration, KeyError, SystemExit)[task.index]("oh")
+        """,
+    )
+    _, records = play(make_agent("python:raising:reply"), here / "run", "sokoban", limit=3)
+    said = [record.detail.split(" (")[0] for record in sorted(records, key=lambda record: record.index)]
+    assert said == ["RuntimeError: StopIteration: oh", "KeyError: 'oh'", "SystemExit: oh"]
+
+
+# Programs
+
+
+PROGRAM = """
+    import json, os, sys, time
+
+    for line in sys.stdin:
+        question = json.loads(line)
+        index = question["task"]["index"]
+        way = sys.argv[1] if index == 1 or "always" in sys.argv else "good"
+        answer = {"id": question["id"]}
+        if question["kind"] == "step":
+            assert question["info"]["actions_left"] > 0 and len(question["info"]["action_mask"]) == 4
+            answer["action"] = "up" if index % 2 else question["actions"].index("Up")
+        else:
+            assert question["messages"][0]["role"] == "system"
+            answer |= {"reply": "<think>Hm.</think><answer>Up</answer>", "prompt_tokens": 5, "completion_tokens": 6}
+        if way == "crash":
+            sys.exit("no more")
+        if way == "hang":
+            time.sleep(60)
+        if way == "error":
+            answer = {"id": question["id"], "error": "cannot"}
+        if way == "chat":
+            print("Hello!", flush=True)
+        if way == "empty":
+            del answer["reply"]
+        if way == "sideways":
+            answer["action"] = "Sideways"
+        print(json.dumps(answer), flush=True)
+"""
+
+
+def program(here: Path, way: str, **settings: Any) -> Any:
+    write(here / "program.py", PROGRAM)
+    return make_agent(f"cmd:{sys.executable} program.py {way}", **settings)
+
+
+@pytest.mark.parametrize(("kind", "workers"), [("reply", 1), ("reply", 3), ("step", 1)])
+def test_a_program_plays(kind: str, workers: int, here: Path) -> None:
+    agent = program(here, "good", kind=kind, workers=workers)
+    outcome, records = play(agent, here / "run", "sokoban", "frozen_lake")
+    assert (outcome.played, outcome.failures) == (16, {})
+    assert {turn.actions for record in records for turn in record.turns} == {(0,), (3,)}
+    if kind == "reply":
+        assert {(turn.prompt_tokens, turn.completion_tokens) for r in records for turn in r.turns} == {(5, 6)}
+    assert all(process._process.returncode == 0 for process in agent._processes)
+
+
+@pytest.mark.parametrize(
+    ("way", "kind", "failure", "said"),
+    [
+        ("crash", "reply", Failure.AGENT_ERROR, "the program ended with code 1: no more"),
+        ("chat", "reply", Failure.AGENT_ERROR, "the program wrote a line that is no answer: 'Hello!'"),
+        ("error", "reply", Failure.AGENT_ERROR, "the program says: cannot"),
+        ("empty", "reply", Failure.AGENT_ERROR, "an answer needs a 'reply'"),
+        ("sideways", "step", Failure.AGENT_ERROR, "action 'Sideways' is not one of Up, Down, Left, Right"),
+        ("hang", "reply", Failure.TIMEOUT, "no answer within 0.7 s"),
+    ],
+)
+def test_a_program_that_fails_costs_its_episode(way: str, kind: str, failure: Failure, said: str, here: Path) -> None:
+    """In its second instance; it is started again for the third."""
+    agent = program(here, way, kind=kind)
+    limits = Limits(request=0.7 if way == "hang" else 20)
+    outcome, records = play(agent, here / "run", "sokoban", concurrency=1, limit=4, limits=limits)
+    assert outcome.failures == {failure: 1}
+    assert next(record.detail for record in records if record.failure).startswith(said)
+    assert [record.index for record in records if record.failure] == [1]
+    assert all(process._process.returncode is not None for process in agent._processes)
+
+
+def test_a_program_that_always_crashes_is_not_started_for_ever(here: Path) -> None:
+    agent = program(here, "crash always", restarts=2)
+    outcome, records = play(agent, here / "run", "sokoban", concurrency=1)
+    assert outcome.failures == {Failure.AGENT_ERROR: 8}
+    details = [record.detail for record in records]
+    assert details[:3] == ["the program ended with code 1: no more"] * 3
+    assert all(detail.startswith("not started again after so many ends; the program ended") for detail in details[3:])
+
+
+def test_a_program_that_does_not_exist_says_so(here: Path) -> None:
+    _, records = play(make_agent("cmd:./absent"), here / "run", "sokoban", limit=1)
+    assert records[0].detail.startswith("cannot start ./absent")
+
+
+# People
+
+
+def test_a_person_plays_in_the_terminal(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    typed = "Up || left\nsideways\n" + "1\n" * 8 + "q\n"
+    monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
+    arguments = ["bench", "run", "--suite", "smoke", "--agent", "human", "--set", "player=Ada", "--out", "run"]
+    assert main([*arguments, "--split", "sokoban", "--limit", "2"]) == 0
+    said = capsys.readouterr()
+    assert SPLITS["sokoban"].levels[0].text in said.out
+    assert "10 moves left: 1 Up, 2 Down, 3 Left, 4 Right; q quits" in said.out
+    assert "'sideways' is not a move" in said.out
+    assert "Not solved." in said.out
+    assert "== sokoban, level 2 ==" in said.out
+    assert "the player has left; the same command goes on." in said.err
+    (record,) = RunFolder("run").records()
+    assert [turn.actions for turn in record.turns] == [(0,), (2,), *[(0,)] * 8]
+
+
+def test_a_person_who_has_left_ends_the_run_with_the_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+    agent: Any = make_agent("human")
+    env = make_env(SPLITS["bandit"])
+    task = Task("smoke", "bandit", 0, 0, 0, 0.5, env)
+    info = {"action_names": env.action_names, "actions_left": 1}
+    with pytest.raises(StopRun):
+        asyncio.run(agent.act("", info, task))
+
+
+# Stable-Baselines3
+
+
+def planes(env: gymnasium.Env[Any, Any], first: bool = False) -> gymnasium.Env[Any, Any]:
+    tiles = int(env.observation_space.high.max()) + 1  # type: ignore[attr-defined]
+    height, width = env.observation_space.shape or ()
+    shape = (tiles, height, width) if first else (height, width, tiles)
+    space = gymnasium.spaces.Box(0, 1, shape, np.float32)
+
+    def encode(grid: Any) -> Any:
+        one = np.eye(tiles, dtype=np.float32)[grid]
+        return one.transpose(2, 0, 1) if first else one
+
+    return gymnasium.wrappers.TransformObservation(env, encode, space)
+
+
+@pytest.fixture(scope="module")
+def policies(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Policies after some hundred steps of PPO on the lake, by what they see."""
+    import torch
+    from stable_baselines3 import PPO
+
+    torch.set_num_threads(1)
+    paths = {}
+    for seen in ("grid", "planes", "planes first"):
+        env = gymnasium.make("ragen/FrozenLake-v0", observation="grid", split="train")
+        if seen != "grid":
+            env = planes(env, seen == "planes first")
+        model = PPO("MlpPolicy", env, n_steps=64, batch_size=64, n_epochs=1, seed=0, device="cpu")
+        model.learn(256)
+        paths[seen] = tmp_path_factory.mktemp("policy") / "lake"
+        model.save(paths[seen])
+    return paths
+
+
+@pytest.fixture(params=["grid", "planes", "planes first"])
+def policy(request: pytest.FixtureRequest, policies: dict[str, Path]) -> Path:
+    return policies[request.param]
+
+
+def test_a_policy_plays(policy: Path, tmp_path: Path) -> None:
+    agent: Any = make_agent(f"sb3:{policy}")
+    outcome, records = play(agent, tmp_path / "run", "frozen_lake")
+    assert (outcome.played, outcome.failures) == (8, {})
+    for record in records:  # each move is the policy's own
+        env = make_env(SPLITS["frozen_lake"], "grid").env
+        seen, _ = env.reset(
+            options={"level": SPLITS["frozen_lake"].levels[record.index], "noise_seed": record.noise_seed}
+        )
+        for turn in record.turns:
+            expected = agent._model.predict(agent._fitted(seen, _task(env)), deterministic=True)[0].item()
+            assert turn.actions == (expected,)
+            seen, *_ = env.step(expected)
+
+
+def _task(env: Any) -> Any:
+    from types import SimpleNamespace
+
+    return SimpleNamespace(env=env, split="frozen_lake")
+
+
+def test_a_policy_may_draw_its_moves_and_draws_them_again(policy: Path, tmp_path: Path) -> None:
+    moves = []
+    for concurrency in (1, 8):
+        agent = make_agent(f"sb3:{policy}.zip", deterministic=False)
+        _, records = play(agent, tmp_path / str(concurrency), "frozen_lake", rollouts=3, concurrency=concurrency)
+        moves.append({record.key: [turn.actions for turn in record.turns] for record in records})
+    assert moves[0] == moves[1]
+    assert len({str(row) for row in moves[0].values()}) > 12
+
+
+def test_a_policy_of_another_shape_says_so(policy: Path, tmp_path: Path) -> None:
+    outcome, records = play(make_agent(f"sb3:{policy}"), tmp_path / "run", "sokoban", limit=1)
+    assert outcome.failures == {Failure.AGENT_ERROR: 1}
+    assert "and sokoban gives (6, 6): choose the splits that fit" in records[0].detail
+    with pytest.raises(ValueError, match="algorithm='Guess' is not one of stable_baselines3's"):
+        make_agent(f"sb3:{policy}", algorithm="Guess")
+    with pytest.raises(ValueError, match="cannot be loaded as DQN"):
+        make_agent(f"sb3:{policy}", algorithm="DQN")
+
+
+# transformers
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The small model of the lake, as it is before any training."""
+    import torch
+
+    from ragen_agent.config import Config
+    from ragen_agent.training.policy import Agent
+    from ragen_agent.training.small_model import save_checkpoint
+
+    torch.set_num_threads(1)
+    agent = Agent.build(Config())
+    folder: Path = tmp_path_factory.mktemp("model") / "lake"
+    save_checkpoint(agent.model, agent.tokenizer, folder)
+    return folder
+
+
+def test_a_model_plays_and_plays_again(checkpoint: Path, tmp_path: Path) -> None:
+    """Alone or in a batch, the same request draws the same reply."""
+    runs = []
+    for batch, concurrency in ((1, 1), (8, 8), (3, 8)):
+        agent = make_agent(f"hf:{checkpoint}", max_tokens=12, batch=batch)
+        outcome, records = play(agent, tmp_path / str(batch), "frozen_lake", concurrency=concurrency)
+        assert (outcome.played, outcome.failures) == (8, {})
+        runs.append({record.key: [turn.reply for turn in record.turns] for record in records})
+    assert len({tuple(replies) for replies in runs[0].values()}) == 8
+    same = [[runs[0][key] == run[key] for key in runs[0]] for run in runs[1:]]
+    assert np.mean(same) > 0.9  # a draw on the edge between two tokens may fall to either side
+
+
+def one_reply(agent: Any, messages: Sequence[dict[str, str]], temperature: float = 0.5, seed: int = 1) -> Answer:
+    task = Task("smoke", "frozen_lake", 0, 0, seed, temperature, make_env(SPLITS["frozen_lake"]))
+
+    async def ask() -> Answer:
+        answer: Answer = await agent.reply(messages, task)
+        return answer
+
+    return asyncio.run(ask())
+
+
+def lake_messages() -> list[dict[str, str]]:
+    env = make_env(SPLITS["frozen_lake"])
+    _, info = env.reset(options={"level": SPLITS["frozen_lake"].levels[0], "noise_seed": 0})
+    return list(info["messages"])
+
+
+def test_what_is_drawn_has_the_models_distribution(checkpoint: Path) -> None:
+    """First tokens against the model's own softmax, with its suppressed tokens and a temperature."""
+    import torch
+
+    agent: Any = make_agent(f"hf:{checkpoint}", max_tokens=1)
+    messages = lake_messages()
+    ids = agent._tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)["input_ids"]
+    with torch.inference_mode():
+        logits = agent._model(torch.tensor([ids])).logits[0, -1].double() / 0.5
+        logits[torch.tensor(agent._model.generation_config.suppress_tokens)] = -torch.inf
+        expected = logits.softmax(-1)
+
+    async def first_tokens(count: int) -> list[str]:
+        env = make_env(SPLITS["frozen_lake"])
+        tasks = [Task("s", "frozen_lake", 0, 0, seed, 0.5, env) for seed in range(count)]
+        answers = await asyncio.gather(*(agent.reply(messages, task) for task in tasks))
+        return [answer.text for answer in answers]
+
+    drawn = Counter(asyncio.run(first_tokens(1500)))
+    likely = expected.topk(5)
+    for probability, token in zip(likely.values.tolist(), likely.indices.tolist(), strict=True):
+        number = drawn[agent._tokenizer.decode([token])]
+        assert abs(number - 1500 * probability) < 4 * (1500 * probability * (1 - probability)) ** 0.5 + 1
+
+
+def test_a_model_without_luck_takes_the_likeliest_tokens(checkpoint: Path) -> None:
+    import torch
+
+    agent: Any = make_agent(f"hf:{checkpoint}", max_tokens=6)
+    messages = lake_messages()
+    cold = [one_reply(agent, messages, temperature=0.0, seed=seed).text for seed in range(3)]
+    ids = agent._tokenizer.apply_chat_template(
+        messages, add_generation_prompt=True, return_dict=True, return_tensors="pt"
+    )
+    with torch.inference_mode():
+        row = agent._model.generate(**ids, max_new_tokens=6)[0, ids["input_ids"].shape[1] :].tolist()
+    ended = [place for place, token in enumerate(row) if token in agent._ends]
+    expected = agent._tokenizer.decode(row[: ended[0]] if ended else row, skip_special_tokens=False)
+    assert cold == [expected] * 3
+    narrow = make_agent(f"hf:{checkpoint}", max_tokens=6, top_k=1)
+    assert one_reply(narrow, messages, temperature=1.0).text == expected
+
+
+def test_tokens_are_counted_and_the_context_ends(checkpoint: Path) -> None:
+    agent: Any = make_agent(f"hf:{checkpoint}", max_tokens=5)
+    messages = lake_messages()
+    answer = one_reply(agent, messages)
+    prompt = agent._tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)["input_ids"]
+    assert answer.prompt_tokens == len(prompt)
+    assert answer.completion_tokens is not None
+    assert 1 <= answer.completion_tokens <= 5
+    assert answer.finish_reason == ("length" if answer.completion_tokens == 5 else "stop")
+    agent._context = len(prompt) + 2
+    assert one_reply(agent, messages).completion_tokens in (1, 2)
+    agent._context = len(prompt)
+    with pytest.raises(AgentFailure, match="leave no room in a context of"):
+        one_reply(agent, messages)
+
+
+def test_other_weights_are_another_agent(checkpoint: Path, tmp_path: Path) -> None:
+    same, other = (shutil.copytree(checkpoint, tmp_path / name) for name in ("same", "other"))
+    weights = next(other.glob("*.safetensors"))
+    data = bytearray(weights.read_bytes())
+    data[-1] ^= 1
+    weights.write_bytes(data)
+    first, second, third = (make_agent(f"hf:{path}") for path in (checkpoint, same, other))
+    assert isinstance(first, ReplyAgent)
+    hashes = [agent.settings["weights"] for agent in (first, second, third)]  # type: ignore[union-attr]
+    assert hashes[0] == hashes[1] != hashes[2]
+
+
+# The command line
+
+
+def test_options_reach_the_agents_that_have_them(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    parser = build_parser()
+    from ragen_gym.cli.bench import _agent, _request
+
+    base = ["bench", "run", "--suite", "smoke", "--out", "run"]
+    more = ["--base-url", "http://127.0.0.1:1/v1", "--max-tokens", "9", "--timeout", "7", "--retries", "2"]
+    extra = ["--set", 'extra={"top_p": 0.9}', "--set", "omit=seed", "--price-in", "0.1", "--episode-timeout", "70"]
+    arguments = parser.parse_args([*base, "--agent", "openai:m", *more, *extra])
+    agent, request = _agent(arguments), _request(arguments)
+    assert agent.settings == {  # type: ignore[union-attr]
+        "server": "127.0.0.1/v1",
+        "max_tokens": 9,
+        "reasoning": "think",
+        "omit": ["seed"],
+        "extra": {"top_p": 0.9},
+    }
+    assert agent.circumstances == {  # type: ignore[union-attr]
+        "base_url": "http://127.0.0.1:1/v1",
+        "timeout": 7.0,
+        "retries": 2,
+        "requests_per_minute": None,
+    }
+    assert (request.limits, request.prices) == (Limits(7.0, 70.0), Prices(0.1, 0.0))
+    assert main([*base, "--agent", "random", "--max-tokens", "9"]) == 2
+    assert "random has no setting 'max_tokens'; it has: seed" in capsys.readouterr().err
+    assert main([*base, "--agent", "random", "--set", "seed"]) == 2
+    assert "--set seed: write it as name=value" in capsys.readouterr().err
+
+
+def test_agents_are_of_one_of_two_protocols() -> None:
+    assert isinstance(make_agent("random"), StepAgent)
+    assert not isinstance(make_agent("random"), ReplyAgent)
+    assert isinstance(make_agent("cmd:true"), ReplyAgent)
+    assert isinstance(make_agent("cmd:true", kind="step"), StepAgent)
+
+
+# The documentation
+
+
+PAGE = Path(__file__).parents[3] / "renders" / "benchmark_an_agent.md"
+
+
+def test_every_command_of_the_page_plays(
+    here: Path, checkpoint: Path, policies: dict[str, Path], monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    (here / "my_agent.py").write_text(blocks[0] + "\n\n" + blocks[1])
+    (here / "my_program.py").write_text(next(block for block in blocks if block.startswith("# my_program.py")))
+    shutil.copytree(checkpoint, here / "models" / "lake")
+    shutil.copytree(policies["planes"].parent, here / "policies")
+    commands = re.findall(r"^\$ ragen-gym (.*)$", text, re.MULTILINE)
+    assert len(commands) >= 8
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with BadServer() as server:
+        for command in commands:
+            arguments = shlex.split(command.replace("http://127.0.0.1:8000/v1", server.url))
+            limited = ["--limit", "2"] if "smoke" in arguments else []
+            assert main([*arguments, *limited]) == 0, f"{command}\n{capsys.readouterr().err}"
+    prices = [record.cost for record in RunFolder("runs/priced").records()]
+    assert all(prices)
+    assert len(RunFolder("runs/qwen").records()) == 4 * 2 * len(SMOKE.splits)

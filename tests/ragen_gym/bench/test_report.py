@@ -1,0 +1,440 @@
+"""The report in a real browser, from a file: numbers, filters, steps, links, and that nothing a reply says runs."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import expect, sync_playwright
+
+from ragen_gym.bench.agent import Answer, Task
+from ragen_gym.bench.replay import Stage
+from ragen_gym.bench.report import tables
+from ragen_gym.bench.report.page import TEMPLATES, VIEWER_SCRIPTS, VIEWER_STYLES, page, source
+from ragen_gym.bench.report.payload import Entry, pack, packed
+from ragen_gym.bench.report.pictures import BROWSERS, Scripted, photograph
+from ragen_gym.bench.run import Run, load_runs
+from ragen_gym.bench.runner import run_suite
+from ragen_gym.bench.score import score
+from ragen_gym.bench.suites import load_suite
+from ragen_gym.bench.tasks import Request
+from ragen_gym.cli import main
+
+SMOKE = load_suite("smoke")
+EVIL = "</script><img src=x onerror=\"window.hacked=1\"><b onclick='x'>&amp; \ud800"
+
+
+class Nasty(Scripted):
+    """Replies with markup on the first level of sokoban, and breaks on the first bandit."""
+
+    async def reply(self, messages: Sequence[Any], task: Task) -> Answer:
+        if (task.split, task.index) == ("sokoban", 0):
+            return Answer(f"<think>{EVIL}</think><answer>{EVIL}</answer>", reasoning=EVIL)
+        if (task.split, task.index) == ("bandit", 0):
+            raise RuntimeError(EVIL)
+        return await super().reply(messages, task)
+
+
+@dataclass
+class Report:
+    path: Path
+    runs: list[Run]
+    summaries: list[dict[str, Any]] = field(default_factory=list)
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    folder = tmp_path_factory.mktemp("runs")
+    for player in (Scripted("careful", 0.9, 0.95), Nasty("<i>nasty</i>", 0.6, 0.8, seed=1)):
+        run_suite(SMOKE, player, folder / str(player.settings["seed"]), Request(rollouts=2))
+    out = folder / "report.html"
+    folders = [folder / "0", folder / "1"]
+    assert main(["bench", "report", *map(str, folders), "--out", str(out)]) == 0
+    runs = load_runs(folders)
+    return Report(out, runs, [score(SMOKE, run.records, run.agent) for run in runs])
+
+
+@pytest.fixture(scope="module")
+def ladder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of a run on a ladder of difficulty."""
+    folder = tmp_path_factory.mktemp("ladder") / "run"
+    splits = ("bandit_easy", "bandit_medium", "bandit_hard")
+    run_suite(load_suite("difficulty-v0"), Scripted("careful", 0.9, 1), folder, Request(limit=8, splits=splits))
+    assert main(["bench", "report", str(folder)]) == 0
+    return folder / "report.html"
+
+
+@pytest.fixture(scope="module")
+def chromium(report: Report, ladder: Path) -> Iterator[Any]:
+    """A browser, after all that is played: Playwright keeps an event loop running, beside which no run can begin."""
+    executable = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if executable is None:
+        pytest.skip("no Chromium is installed")
+    with sync_playwright() as running:
+        browser = running.chromium.launch(executable_path=executable, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@dataclass
+class Sheet:
+    """A page in the browser, with all that it complained of and asked for."""
+
+    page: Any
+    complaints: list[str] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)
+
+    @property
+    def caption(self) -> str:
+        return str(self.page.locator(".rv-caption").first.inner_text())
+
+    @property
+    def title(self) -> str:
+        return str(self.page.locator(".rv-head h3").first.inner_text())
+
+    def rows(self) -> list[str]:
+        return list(self.page.locator(".rv-row-title").all_inner_texts())
+
+    def filter(self, name: str) -> int:
+        button = self.page.locator(".rv-filters button", has_text=name)
+        button.click()
+        assert button.get_attribute("aria-pressed") == "true"
+        return int(button.locator(".rv-count").inner_text().replace(",", ""))
+
+    def overflow(self) -> int:
+        return int(self.page.evaluate("document.documentElement.scrollWidth - innerWidth"))
+
+
+def open_page(browser: Any, address: str, **context: Any) -> Sheet:
+    sheet = Sheet(browser.new_context(**{"reduced_motion": "reduce", **context}).new_page())
+    sheet.page.on("console", lambda message: sheet.complaints.append(message.text))
+    sheet.page.on("pageerror", lambda error: sheet.complaints.append(str(error)))
+    sheet.page.on("request", lambda request: sheet.asked.append(request.url))
+    sheet.page.goto(address)
+    if context.get("java_script_enabled", True):
+        sheet.page.wait_for_selector(".rv-turn")
+    return sheet
+
+
+@pytest.fixture
+def sheet(chromium: Any, report: Report) -> Iterator[Sheet]:
+    opened = open_page(chromium, report.path.as_uri())
+    yield opened
+    assert opened.complaints == []
+    opened.page.context.close()
+
+
+def press(sheet: Sheet, *keys: str) -> None:
+    sheet.page.locator(".rv-head").first.click()
+    for key in keys:
+        sheet.page.keyboard.press(key)
+
+
+def count(report: Report, wanted: Any) -> int:
+    return sum(bool(wanted(record)) for run in report.runs for record in run.records)
+
+
+def test_it_opens_from_a_file_and_asks_for_nothing_else(sheet: Sheet, report: Report) -> None:
+    assert [address for address in sheet.asked if not address.startswith("data:")] == [report.path.as_uri()]
+    text = sheet.page.inner_text("main")
+    for summary in report.summaries:
+        success = summary["splits"]["sokoban"]["success"]
+        assert f"{100 * success['rate']:.1f} %" in text
+        assert f"{100 * success['low']:.1f} to {100 * success['high']:.1f}" in text
+    assert "cannot be told from random play" in text
+    assert "Failed for reasons" not in text
+    assert "2 episodes failed for reasons of infrastructure and are not counted." in text
+    assert sheet.page.locator(".lane svg .point").count() == 12
+    labels = sheet.page.locator(".lane svg[role=img]").evaluate_all("nodes => nodes.map(n => n.ariaLabel)")
+    assert all(re.search(r" on \w+: \d", label) for label in labels)
+
+
+def test_filters(sheet: Sheet, report: Report) -> None:
+    assert sheet.filter("All") == count(report, lambda record: True) == 192
+    assert sheet.filter("Solved") == count(report, lambda record: record.success)
+    assert sheet.page.locator(".rv-row .rv-mark.bad").count() == 0
+    failed = sheet.filter("Failed")
+    assert failed == count(report, lambda record: record.counted and not record.success)
+    assert sheet.page.locator(".rv-row .rv-mark.good").count() == 0
+    assert sheet.page.locator(".rv-head .rv-mark.bad").count() == 1  # the open one was replaced by one of the list
+    malformed = sheet.filter("Malformed")
+    assert malformed == count(report, lambda record: any(turn.problem for turn in record.turns))
+    assert sheet.filter("Errors") == 2
+    assert "not counted" in sheet.page.locator(".rv-talk .rv-problem").last.inner_text()
+    assert sheet.filter("Longest over optimal") > 2
+    notes = sheet.page.locator(".rv-row-note").all_inner_texts()
+    over = [int(number) for number in re.findall(r"(\d+) over optimal", " ".join(notes))]
+    assert len(over) == len(notes)
+    assert over == sorted(over, reverse=True)
+    sheet.filter("All")
+    sheet.page.locator("select[data-field=split]").select_option("frozen_lake")
+    sheet.page.locator("select[data-field=agent]").select_option("careful")
+    assert sheet.filter("All") == 16
+    assert set(sheet.rows()) >= {"frozen_lake 0", "frozen_lake 0, rollout 1"}
+    assert sheet.title.startswith("frozen_lake 0 · careful")
+
+
+def test_steps_show_the_boards_of_the_replay(sheet: Sheet, report: Report) -> None:
+    record = next(r for r in report.runs[0].records if r.split == "new_vocab" and r.success and len(r.turns) > 1)
+    split = next(split for split in SMOKE.splits if split.name == "new_vocab")
+    replay = Stage(split).replay(record)
+    boards = [replay.board, *(move.board for turn in replay.turns for move in turn.moves)]
+    sheet.page.goto(f"{report.path.as_uri()}#episode={record.key[:10]}")
+    expect(sheet.page.locator(".rv-head h3")).to_contain_text("new_vocab")
+    seen = []
+    press(sheet)
+    for _ in boards:
+        seen.append(sheet.page.locator(".rv-grid").get_attribute("aria-label").partition(":\n")[2])
+        sheet.page.keyboard.press("ArrowRight")
+    assert seen == boards
+    assert f"step={len(boards) - 1}" in sheet.page.url
+    sheet.page.keyboard.press("Home")
+    assert sheet.caption == "The start"
+    sheet.page.keyboard.press("ArrowRight")
+    assert sheet.caption.startswith("Turn 1")
+    assert sheet.page.locator(".rv-turn.current h4").inner_text() == "Turn 1"
+    assert sheet.page.locator(".rv-chip.current").count() == 1
+    sheet.page.keyboard.press("t")
+    assert sheet.page.locator(".rv-text").inner_text() == boards[1]
+    sheet.page.keyboard.press("t")
+    sheet.page.locator(".rv-chip").last.click()
+    assert sheet.page.locator(".rv-grid").get_attribute("aria-label").endswith(boards[-1])
+    pieces = sheet.page.locator(".rv-piece use").evaluate_all("nodes => nodes.map(n => n.getAttribute('href')).sort()")
+    assert pieces == ["#tile-box-done", "#tile-worker"]
+
+
+def test_space_plays_to_the_end(sheet: Sheet) -> None:
+    press(sheet, " ")
+    assert sheet.page.get_by_label("Pause (space)").count() == 1
+    last = sheet.page.locator(".rv-controls input").get_attribute("max")
+    expect(sheet.page.locator(".rv-place")).to_have_text(f"{last} / {last}", timeout=15_000)
+    assert sheet.page.get_by_label("Play (space)").count() == 1
+
+
+def test_episodes_have_links_and_keys(sheet: Sheet, chromium: Any) -> None:
+    first = sheet.title
+    press(sheet, "j", "j", "ArrowRight", "ArrowRight")
+    third, caption, address = sheet.title, sheet.caption, sheet.page.url
+    assert third != first
+    other = open_page(chromium, address)
+    assert (other.title, other.caption) == (third, caption)
+    assert other.complaints == []
+    other.page.context.close()
+    press(sheet, "k", "k", "k")
+    assert sheet.title == first
+    sheet.page.goto(address)
+    expect(sheet.page.locator(".rv-head h3")).to_have_text(third)
+    assert sheet.page.get_by_role("link", name="Link").get_attribute("href") == address.partition(".html")[2]
+
+
+def test_two_agents_side_by_side(sheet: Sheet) -> None:
+    sheet.page.locator("select[data-field=beside]").select_option("<i>nasty</i>")
+    sheet.page.wait_for_selector(".rv-stage.two")
+    titles = sheet.page.locator(".rv-head h3").all_inner_texts()
+    assert titles == ["sokoban 0 · careful", "sokoban 0 · <i>nasty</i>"]
+    first, second = sheet.page.locator(".rv-grid").all()
+    assert first.get_attribute("aria-label") == second.get_attribute("aria-label")  # one level
+    press(sheet, "j")  # the other's episode: now the first stands beside it
+    expect(sheet.page.locator(".rv-head h3").first).to_contain_text("nasty")
+    expect(sheet.page.locator(".rv-head h3").last).to_contain_text("careful")
+    press(sheet, "ArrowRight")
+    assert "beside=" in sheet.page.url
+    sheet.page.locator("select[data-field=beside]").select_option("")
+    expect(sheet.page.locator(".rv-pane")).to_have_count(1)
+
+
+def test_nothing_that_a_reply_says_runs(sheet: Sheet, report: Report) -> None:
+    record = next(r for r in report.runs[1].records if (r.split, r.index) == ("sokoban", 0))
+    sheet.page.goto(f"{report.path.as_uri()}#episode={record.key[:10]}")
+    expect(sheet.page.locator(".rv-head h3")).to_contain_text("nasty")
+    sheet.page.locator(".rv-thinking summary").first.click()
+    shown = sheet.page.locator(".rv-thinking > div").first.inner_text()
+    assert shown == "\n\n".join([EVIL] * 2)
+    assert "<img src=x" in sheet.page.locator(".rv-reply pre").first.inner_text()
+    assert sheet.page.locator("main img, main b[onclick], main i").count() == 0
+    assert sheet.page.evaluate("window.hacked") is None
+    policy = sheet.page.locator("meta[http-equiv=Content-Security-Policy]").get_attribute("content")
+    assert "unsafe" not in policy
+    assert policy.startswith("default-src 'none'; script-src 'sha256-")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_on_a_phone_nothing_hangs_over(chromium: Any, report: Report, scheme: str) -> None:
+    phone = open_page(chromium, report.path.as_uri(), viewport={"width": 390, "height": 844}, color_scheme=scheme)
+    assert phone.overflow() <= 0
+    phone.page.locator("select[data-field=beside]").select_option(index=1)
+    phone.page.wait_for_selector(".rv-stage.two")
+    assert phone.overflow() <= 0
+    for button in phone.page.locator(".rv-button").all():
+        box = button.bounding_box()
+        assert 0 <= box["x"] <= 390 - box["width"]
+        assert min(box["width"], box["height"]) >= 36
+    paper = phone.page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert paper == {"light": "rgb(250, 249, 246)", "dark": "rgb(20, 23, 27)"}[scheme]
+    assert phone.complaints == []
+    phone.page.context.close()
+
+
+def test_every_control_has_a_name(sheet: Sheet) -> None:
+    unnamed = sheet.page.evaluate(
+        """[...document.querySelectorAll('button, select, input, a, svg[role=img], [role=region]')]
+            .filter((node) => !(node.ariaLabel || node.textContent.trim() || node.closest('label')))
+            .filter((node) => !node.getAttribute('aria-labelledby')).map((node) => node.outerHTML)"""
+    )
+    assert unnamed == []
+    levels = sheet.page.evaluate("[...document.querySelectorAll('h1, h2, h3, h4')].map((node) => +node.tagName[1])")
+    assert all(later <= earlier + 1 for earlier, later in pairwise(levels))
+
+
+def test_without_scripts_the_numbers_are_there(chromium: Any, report: Report) -> None:
+    plain = open_page(chromium, report.path.as_uri(), java_script_enabled=False)
+    assert "The viewer needs JavaScript" in plain.page.inner_text("#viewer")
+    assert plain.page.locator("tbody tr").count() > 20
+    plain.page.context.close()
+
+
+def test_a_page_holds_no_more_than_it_may(chromium: Any, report: Report, tmp_path: Path) -> None:
+    path = tmp_path / "small.html"
+    path.write_text(page(report.runs, report.summaries, [], megabytes=0.001), encoding="utf-8")
+    small = open_page(chromium, path.as_uri())
+    shown = small.filter("All")
+    note = small.page.locator(".viewer .note").inner_text()
+    assert shown < 192
+    assert note.startswith(f"{shown} of 192 episodes")
+    agents = small.page.locator("select[data-field=agent] option").count()
+    assert agents == 3  # all, and both
+    small.page.locator("select[data-field=agent]").select_option("careful")
+    assert small.filter("All") == shown / 2
+    assert small.complaints == []
+    small.page.context.close()
+
+
+def test_curves_of_difficulty(chromium: Any, ladder: Path) -> None:
+    curves = open_page(chromium, ladder.as_uri())
+    assert curves.page.locator(".curve").count() == 1
+    assert curves.page.locator(".curve .point").count() == 3
+    assert curves.page.locator(".curve text").all_text_contents() == ["0 %", "50 %", "100 %", "easy", "medium", "hard"]
+    assert curves.page.locator(".rv-arms .pulled").count() == 0
+    press(curves, "ArrowRight")
+    assert curves.page.locator(".rv-arms .pulled").count() == 1
+    assert curves.complaints == []
+    curves.page.context.close()
+
+
+def test_the_viewer_shows_any_episodes(chromium: Any, tmp_path: Path) -> None:
+    """What another report needs: the documented form, with a number for each token."""
+    data = {
+        "looks": {"plain": {"kind": "grid", "cells": {}}},
+        "filters": [{"label": "All"}],
+        "episodes": [
+            {
+                "id": "one",
+                "title": "An episode",
+                "tags": [],
+                "fields": {},
+                "look": "plain",
+                "frames": [{"board": "ab\nc<"}, {"board": "ba\nc<", "note": "Swap", "reward": 0.5}],
+                "turns": [
+                    {
+                        "message": "Go.",
+                        "reply": "no!",
+                        "frames": [1, 2],
+                        "tokens": [
+                            {"text": "n", "value": {"advantage": -2, "log-prob": -0.1}},
+                            {"text": "o", "value": {"advantage": 1, "log-prob": -0.2}},
+                            {"text": "!", "value": None},
+                        ],
+                    }
+                ],
+            }
+        ],
+    }
+    script = source(*VIEWER_SCRIPTS) + f"\nnew Viewer(document.getElementById('viewer'), {json.dumps(data)});"
+    path = tmp_path / "viewer.html"
+    path.write_text(
+        f"<!doctype html><style>{source(*VIEWER_STYLES)}</style><div id=viewer></div><script>{script}</script>",
+        encoding="utf-8",
+    )
+    viewer = open_page(chromium, path.as_uri())
+    tokens = viewer.page.locator(".rv-tokens span")
+    assert tokens.all_inner_texts() == ["n", "o", "!"]
+    assert tokens.evaluate_all("nodes => nodes.map(n => [n.className, n.style.getPropertyValue('--share')])") == [
+        ["low", "55%"],
+        ["high", "28%"],
+        ["high", "0%"],
+    ]
+    viewer.page.locator(".rv-reply select").select_option("log-prob")
+    assert tokens.nth(1).evaluate("n => n.style.getPropertyValue('--share')") == "55%"
+    press(viewer, "ArrowRight")
+    assert viewer.caption == "Turn 1: Swap (+0.5)"
+    assert viewer.page.locator(".rv-letter").all_text_contents() == ["b", "a", "c", "<"]
+    assert viewer.complaints == []
+    viewer.page.context.close()
+
+
+def test_pictures_for_the_documentation(chromium: Any, report: Report, tmp_path: Path) -> None:
+    made = list(photograph(chromium, report.path, tmp_path))
+    assert [path.name for path in made] == ["benchmark_report.png", "benchmark_viewer.png"]
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in made)
+
+
+def test_tables(report: Report, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = list(csv.DictReader(io.StringIO(tables.csv_table(report.summaries))))
+    assert len(rows) == 12
+    first = report.summaries[0]["splits"]["sokoban"]
+    assert float(rows[0]["success"]) == first["success"]["rate"]
+    assert float(rows[0]["random"]) == first["random"]["rate"]
+    assert rows[1]["agent"] == "<i>nasty</i>"
+    markdown = tables.markdown_tables(report.summaries)
+    assert r"\<i>nasty\</i>" in markdown
+    assert "cannot be told from random play" in markdown
+    lines = [line for line in markdown.splitlines() if line.startswith("|")]
+    assert len({line.replace(r"\|", "").count("|") for line in lines}) == 1
+    folder = report.path.parent
+    assert main(["bench", "report", str(folder / "0"), str(folder / "1"), "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert [run["agent"] for run in printed["runs"]] == ["careful", "<i>nasty</i>"]
+    assert printed["comparisons"][0]["second"] == "<i>nasty</i>"
+
+
+def test_files_are_not_replaced_unasked(report: Report, capsys: pytest.CaptureFixture[str]) -> None:
+    run = str(report.path.parent / "0")
+    assert main(["bench", "report", run, "--out", str(report.path)]) == 2
+    assert "add --force" in capsys.readouterr().err
+    assert main(["bench", "report", run, "--megabytes", "0"]) == 2
+
+
+def test_numbers_as_people_read_them() -> None:
+    assert (tables.percent(0.625), tables.percent(None)) == ("62.5 %", "\N{EN DASH}")
+    assert tables.number(-0.5) == "\N{MINUS SIGN}0.50"
+    assert [tables.thousands(n) for n in (7, 812, 1300, 41_200, 1.26e6, None)] == [
+        "7", "812", "1.3 k", "41 k", "1.3 M", "\N{EN DASH}",
+    ]  # fmt: skip
+
+
+def test_groups_are_packed_whole() -> None:
+    groups = [[Entry({"id": f"{i}{j}"}, lambda: {"text": "x" * 300_000}) for j in range(2)] for i in range(4)]
+    archive = pack(iter(groups), 0.0015)
+    assert [heading["id"] for heading in archive.headings][::2] == [f"{i}0" for i in range(len(archive.blocks))]
+    assert 1 <= len(archive.blocks) < 4
+    assert all(len(block) < 2000 for block in archive.blocks)
+    assert packed({"a": "</script>\ud800"}).isascii()
+
+
+def test_every_sprite_that_a_look_names_is_drawn() -> None:
+    from ragen_gym.bench.report.sprites import SPRITES
+
+    drawn = set(re.findall(r'<symbol id="tile-([\w-]+)"', (TEMPLATES / "tiles.svg").read_text(encoding="utf-8")))
+    named = {
+        name.lstrip("*").replace(":", "-") for tiles in SPRITES.values() for names in tiles.values() for name in names
+    }
+    assert named == drawn

@@ -1,0 +1,593 @@
+"""The runner: nothing is lost, nothing is played twice, and no agent ends a run."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ragen_gym.bench.agent import AgentFailure, Answer, StopRun, Task
+from ragen_gym.bench.agents import make_agent
+from ragen_gym.bench.records import EpisodeRecord, Failure, TurnRecord
+from ragen_gym.bench.run import load_run
+from ragen_gym.bench.run_folder import EpisodeLog, RunFolder, read_records
+from ragen_gym.bench.runner import Outcome, run_suite
+from ragen_gym.bench.suite import Budgets, Suite
+from ragen_gym.bench.suites import load_suite
+from ragen_gym.bench.tasks import Limits, Prices, Request, episode_key, identity, jobs_of
+from ragen_gym.bench.verify import verify
+from ragen_gym.cli import main
+
+SMOKE = load_suite("smoke")
+REPLY = "<think>On we go.</think><answer>Up || Left</answer>"
+HERE = Path(__file__).parent
+
+
+class Scripted:
+    """Replies as a function of the messages and the task says."""
+
+    name = "scripted"
+
+    def __init__(self, say: Callable[[Sequence[Any], Task], Any] = lambda messages, task: REPLY) -> None:
+        self.say = say
+        self.open = self.most = 0
+        self.asked: Counter[tuple[str, int, int]] = Counter()
+        self.closed = False
+
+    async def reply(self, messages: Sequence[Any], task: Task) -> Any:
+        self.asked[task.split, task.index, task.rollout] += 1
+        self.open += 1
+        self.most = max(self.most, self.open)
+        try:
+            said = self.say(messages, task)
+            return await said if asyncio.iscoroutine(said) else said
+        finally:
+            self.open -= 1
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def play(agent: Any, out: Path, suite: Suite = SMOKE, **request: Any) -> Outcome:
+    return run_suite(suite, agent, out, Request(**request))
+
+
+def records_in(out: Path) -> list[EpisodeRecord]:
+    return RunFolder(out).records()
+
+
+def timeless(records: Sequence[EpisodeRecord]) -> dict[str, EpisodeRecord]:
+    """Records without how long anything took, by key."""
+    return {
+        record.key: replace(record, seconds=0, turns=tuple(replace(turn, seconds=0) for turn in record.turns), extra={})
+        for record in records
+    }
+
+
+def lines_of(out: Path) -> list[str]:
+    return (out / "episodes.jsonl").read_text().splitlines()
+
+
+@pytest.mark.parametrize("agent", ["random", "greedy", "oracle", "replies"])
+def test_what_is_recorded_can_be_replayed_and_does_not_depend_on_the_order(agent: str, tmp_path: Path) -> None:
+    one, many = (Scripted() if agent == "replies" else make_agent(agent) for _ in range(2))
+    assert play(one, tmp_path / "one", rollouts=2, concurrency=1).played == 96
+    assert play(many, tmp_path / "many", rollouts=2, concurrency=13).played == 96
+    records = records_in(tmp_path / "one")
+    assert timeless(records) == timeless(records_in(tmp_path / "many"))
+    assert verify(load_run(tmp_path / "one")).differences == []
+    assert {(r.split, r.index, r.rollout) for r in records} == {
+        (split.name, index, rollout) for split in SMOKE.splits for index in range(8) for rollout in range(2)
+    }
+    assert len({record.noise_seed for record in records}) == 96
+    assert all(record.terminated != record.truncated for record in records)
+    assert all((record.system == "") == (agent != "replies") for record in records)
+
+
+def test_an_agent_that_moves_gets_as_many_moves_as_replies_could_play(tmp_path: Path) -> None:
+    split = replace(SMOKE.splits[3], budgets=Budgets(max_turns=3, max_actions_per_turn=2, max_actions=10))
+
+    class Still:
+        name = "still"
+
+        def act(self, observation: str, info: dict[str, Any], task: Task) -> int:
+            assert observation == task.env.board
+            left.append(info["actions_left"])
+            return int(info["action_names"].index("Left"))
+
+    left: list[int] = []
+    play(Still(), tmp_path / "run", Suite("short", (split,)), limit=1)
+    assert left == [6, 5, 4, 3, 2, 1]
+
+
+def test_a_second_session_plays_what_is_missing(tmp_path: Path) -> None:
+    play(Scripted(), tmp_path / "whole")
+    play(Scripted(), tmp_path / "run")
+    lines = lines_of(tmp_path / "run")
+    (tmp_path / "run" / "episodes.jsonl").write_text("\n".join(lines[:20]) + "\n")
+    agent = Scripted()
+    outcome = play(agent, tmp_path / "run")
+    assert (outcome.asked, outcome.kept, outcome.played) == (48, 20, 28)
+    assert len(agent.asked) == 28
+    assert lines_of(tmp_path / "run")[:20] == lines[:20]
+    assert timeless(records_in(tmp_path / "run")) == timeless(records_in(tmp_path / "whole"))
+    third = Scripted()
+    assert play(third, tmp_path / "run").played == 0
+    assert not third.asked
+    sessions = RunFolder(tmp_path / "run").info["sessions"]
+    assert [session["concurrency"] for session in sessions] == [32, 32]  # a session that plays nothing is none
+    assert [record.extra["session"] for record in records_in(tmp_path / "run")] == [0] * 20 + [1] * 28
+
+
+def test_a_run_grows(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    assert play(Scripted(), out, limit=2, splits=("bandit",)).played == 2
+    assert play(Scripted(), out, limit=3, splits=("bandit", "sokoban")).played == 4
+    assert play(Scripted(), out, limit=3, splits=("bandit", "sokoban"), rollouts=2).played == 6
+    assert len({record.key for record in records_in(out)}) == 12
+
+
+def test_another_suite_agent_setting_or_temperature_is_refused(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    play(make_agent("random"), out, limit=1)
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    refused: list[tuple[Any, Suite, dict[str, Any], str]] = [
+        (make_agent("random", seed=1), SMOKE, {}, "settings.seed is now 1 and was 0"),
+        (make_agent("greedy"), SMOKE, {}, "agent is now 'greedy' and was 'random'"),
+        (make_agent("random"), SMOKE, {"temperature": 1.0}, "temperature is now 1.0 and was 0.5"),
+        (make_agent("random"), replace(SMOKE, splits=SMOKE.splits[:2]), {}, "hash is now"),
+    ]
+    for agent, suite, request, said in refused:
+        with pytest.raises(ValueError, match=said):
+            play(agent, out, suite, **request)
+    info = json.loads(before["run.json"])
+    (out / "run.json").write_text(json.dumps({**info, "prompts": {**info["prompts"], "sokoban": "other"}}))
+    with pytest.raises(ValueError, match=r"prompts\.sokoban is now"):
+        play(make_agent("random"), out)
+    (out / "run.json").write_bytes(before["run.json"])
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+
+
+def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("42")
+    with pytest.raises(ValueError, match="neither a run nor an empty folder"):
+        play(Scripted(), tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+    with pytest.raises(ValueError, match=r"holds no run \(no run.json\)"):
+        _ = RunFolder(tmp_path).info
+    with pytest.raises(ValueError, match="neither a run nor an empty folder"):
+        play(Scripted(), tmp_path / "thesis.tex")
+
+
+def test_what_names_an_episode() -> None:
+    """A change of this value makes every run of before play again."""
+    same = {"hash": "h", "agent": "a", "settings": {"b": 1, "a": None}, "temperature": 0.5, "prompts": {"s": "p"}}
+    assert episode_key(same, "s", 3, 1) == "4ef04022b9ba9b27"
+    agent = make_agent("random")
+    jobs = jobs_of(SMOKE, identity(SMOKE, agent, Request()), Request(rollouts=3))
+    assert len({job.key for job in jobs}) == len({job.seed for job in jobs}) == len(jobs) == 144
+    assert all(job.seed != job.noise_seed for job in jobs)
+
+
+def test_requests_that_make_no_sense_are_refused(tmp_path: Path) -> None:
+    for wrong in ({"rollouts": 0}, {"limit": 0}, {"concurrency": 0}, {"temperature": -1}, {"limits": Limits(-1)}):
+        with pytest.raises(ValueError, match=r"must be"):
+            Request(**wrong)
+    with pytest.raises(ValueError, match=r"smoke has no split 'chess': choose of sokoban, new_vocab"):
+        play(Scripted(), tmp_path / "run", splits=("chess",))
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_is_no_agent_is_refused(tmp_path: Path) -> None:
+    agent = Scripted()
+    agent.name = ""
+    with pytest.raises(ValueError, match="has no `name`"):
+        play(agent, tmp_path / "run")
+    with pytest.raises(ValueError, match="has neither a method `reply` nor `act`"):
+        play(Nobody(), tmp_path / "run")
+
+
+class Nobody:
+    name = "nobody"
+
+
+async def hang() -> str:
+    await asyncio.sleep(60)
+    return REPLY
+
+
+async def cancelled() -> str:
+    raise asyncio.CancelledError
+
+
+def raising(error: BaseException) -> Callable[[Sequence[Any], Task], Any]:
+    def say(messages: Sequence[Any], task: Task) -> Any:
+        raise error
+
+    return say
+
+
+@pytest.mark.parametrize(
+    ("say", "failure", "detail"),
+    [
+        (
+            raising(ZeroDivisionError("by zero")),
+            Failure.AGENT_ERROR,
+            r"ZeroDivisionError: by zero \(test_runner.py:\d+",
+        ),
+        (raising(SystemExit(3)), Failure.AGENT_ERROR, "SystemExit: 3"),
+        (raising(RecursionError()), Failure.AGENT_ERROR, "RecursionError"),
+        (raising(TimeoutError("the model sleeps")), Failure.TIMEOUT, "^the model sleeps$"),
+        (raising(AgentFailure(Failure.CONTEXT_OVERFLOW, "full")), Failure.CONTEXT_OVERFLOW, "^full$"),
+        (lambda messages, task: hang(), Failure.TIMEOUT, "no answer within 0.05 s"),
+        (lambda messages, task: cancelled(), Failure.AGENT_ERROR, "the agent's own task was cancelled"),
+        (lambda messages, task: None, Failure.AGENT_ERROR, "a reply is a text or an Answer, not None"),
+        (lambda messages, task: Answer(b"Up"), Failure.AGENT_ERROR, "a reply is a text or an Answer"),  # type: ignore[arg-type]
+        (lambda messages, task: 7, Failure.AGENT_ERROR, "not 7"),
+        # What no record can hold.
+        (lambda messages, task: Answer("Up", prompt_tokens=np.int64(3)), Failure.AGENT_ERROR, "not Answer"),  # type: ignore[arg-type]
+        (lambda messages, task: Answer("Up", reasoning={1}), Failure.AGENT_ERROR, "not Answer"),  # type: ignore[arg-type]
+    ],
+)
+def test_whatever_an_agent_does_ends_its_episode_and_not_the_run(
+    say: Any, failure: Failure, detail: str, tmp_path: Path
+) -> None:
+    """In the second turn of every other instance."""
+
+    def sometimes(messages: Sequence[Any], task: Task) -> Any:
+        return say(messages, task) if task.index % 2 and len(messages) > 2 else REPLY
+
+    agent = Scripted(sometimes)
+    outcome = play(agent, tmp_path / "run", splits=("sokoban", "frozen_lake"), limits=Limits(request=0.05))
+    records = records_in(tmp_path / "run")
+    failed = [record for record in records if record.failure]
+    assert outcome.failures == {failure: len(failed)}
+    assert {record.index % 2 for record in failed} == {1}
+    assert len(records) == outcome.played == 16
+    assert len(failed) >= 4
+    for record in failed:
+        assert record.failure is failure
+        assert len(record.turns) == 1
+        assert not record.success
+        assert not record.terminated
+        assert not record.truncated
+        assert re.search(detail, record.detail)
+    assert agent.closed
+    again = Scripted()
+    expected = 0 if failure is Failure.CONTEXT_OVERFLOW else len(failed)  # the model's own limit counts
+    assert play(again, tmp_path / "run", splits=("sokoban", "frozen_lake")).played == expected
+    assert sum(not record.counted for record in records_in(tmp_path / "run")) == 0
+
+
+@pytest.mark.parametrize("action", [4, -1, "Up", None, 0.5])
+def test_what_is_no_action_is_the_agents_error(action: Any, tmp_path: Path) -> None:
+    class Wrong:
+        name = "wrong"
+
+        def act(self, observation: Any, info: dict[str, Any], task: Task) -> Any:
+            return action
+
+    assert play(Wrong(), tmp_path / "run", limit=1, splits=("sokoban",)).failures == {Failure.AGENT_ERROR: 1}
+
+
+def test_an_episode_has_a_limit_of_its_own(tmp_path: Path) -> None:
+    async def slowly() -> str:
+        await asyncio.sleep(0.1)
+        return REPLY
+
+    def at_once() -> str:
+        time.sleep(0.1)
+        return REPLY
+
+    for name, say in (("waits", lambda messages, task: slowly()), ("blocks", lambda messages, task: at_once())):
+        limits = Limits(request=5.0, episode=0.25)
+        assert play(Scripted(say), tmp_path / name, limit=1, splits=("sokoban",), limits=limits).failures == {
+            Failure.TIMEOUT: 1
+        }
+        (record,) = records_in(tmp_path / name)
+        assert record.detail == "the episode took longer than 0.25 s"
+        assert len(record.turns) in (1, 2)
+
+
+def test_an_agent_that_keeps_time_by_itself_is_not_interrupted(tmp_path: Path) -> None:
+    async def slowly() -> str:
+        await asyncio.sleep(0.1)
+        return REPLY
+
+    agent = Scripted(lambda messages, task: slowly())
+    agent.keeps_time = True  # type: ignore[attr-defined]
+    assert not play(agent, tmp_path / "run", limit=1, splits=("bandit",), limits=Limits(request=0.01)).failures
+
+
+def test_a_game_that_breaks_ends_its_episode_and_leaves_no_trace(tmp_path: Path) -> None:
+    def sabotage(messages: Sequence[Any], task: Task) -> str:
+        if task.index == 3:
+            task.env.env._board = None  # type: ignore[assignment]
+        return REPLY
+
+    outcome = play(Scripted(sabotage), tmp_path / "run", splits=("sokoban",), concurrency=1)
+    assert outcome.failures == {Failure.ENVIRONMENT_ERROR: 1}
+    failed = [record.index for record in records_in(tmp_path / "run") if record.failure]
+    assert failed == [3]
+
+
+def test_an_agent_may_stop_the_run(tmp_path: Path) -> None:
+    def stop(messages: Sequence[Any], task: Task) -> str:
+        if task.index == 5:
+            raise StopRun("enough")
+        return REPLY
+
+    agent = Scripted(stop)
+    outcome = play(agent, tmp_path / "run", splits=("sokoban",), concurrency=1)
+    assert (outcome.stopped, outcome.played, agent.closed) == ("enough", 5, True)
+
+
+@pytest.mark.parametrize(("own", "asked", "most"), [(None, 5, 5), (3, 5, 3), (9, 5, 5)])
+def test_no_more_episodes_are_in_play_than_asked_for(own: int | None, asked: int, most: int, tmp_path: Path) -> None:
+    async def wait() -> str:
+        await asyncio.sleep(0.002)
+        return REPLY
+
+    agent = Scripted(lambda messages, task: wait())
+    agent.concurrency = own  # type: ignore[attr-defined]
+    play(agent, tmp_path / "run", concurrency=asked, limit=3)
+    assert agent.most == most
+
+
+def test_an_agent_that_cannot_start_leaves_nothing_behind(tmp_path: Path) -> None:
+    class Asleep(Scripted):
+        async def start(self) -> None:
+            raise ValueError("no model today")
+
+    agent = Asleep()
+    with pytest.raises(ValueError, match="no model today"):
+        play(agent, tmp_path / "run")
+    assert agent.closed
+    assert not (tmp_path / "run").exists()
+
+
+def test_tokens_cost_what_they_cost(tmp_path: Path) -> None:
+    def say(messages: Sequence[Any], task: Task) -> Answer:
+        return Answer(REPLY, prompt_tokens=1000, completion_tokens=None if task.index else 100)
+
+    play(Scripted(say), tmp_path / "run", limit=2, splits=("sokoban",), prices=Prices(3.0, 15.0))
+    first, second = sorted(records_in(tmp_path / "run"), key=lambda record: record.index)
+    assert first.cost == pytest.approx(len(first.turns) * (1000 * 3 + 100 * 15) / 1e6)
+    assert second.cost is None
+
+
+def test_half_a_character_survives(tmp_path: Path) -> None:
+    text = "<think>\ud83d \u2028 \x00 é</think><answer>Up</answer>"
+    play(Scripted(lambda messages, task: text), tmp_path / "run", limit=1, splits=("bandit",))
+    (record,) = records_in(tmp_path / "run")
+    assert record.turns[0].reply == text
+
+
+# The folder
+
+
+def record(key: str, text: str = "é", failure: Failure | None = None) -> EpisodeRecord:
+    turn = TurnRecord(message=text, reply=text, actions=(1, 2), reward=-0.1, problem="no_answer")
+    return EpisodeRecord(key, "s", 0, 0, "id", 7, (turn,), False, -0.1, False, True, text, failure=failure)
+
+
+@settings(max_examples=40)  # each writes to the disk
+@given(st.lists(st.text(), min_size=1, max_size=4), st.data())
+def test_a_torn_last_line_is_left_out_and_cut_off(
+    tmp_path_factory: pytest.TempPathFactory, texts: list[str], data: st.DataObject
+) -> None:
+    path = tmp_path_factory.mktemp("run") / "episodes.jsonl"
+    records = [record(str(place), text) for place, text in enumerate(texts)]
+    with EpisodeLog(path) as log:
+        for one in records:
+            log.append(one)
+    whole = path.read_bytes()
+    assert read_records(path) == records
+    torn = data.draw(st.integers(1, len(whole.rstrip(b"\n").split(b"\n")[-1]) + 1))
+    path.write_bytes(whole[:-torn])
+    kept = records if torn == 1 else records[:-1]  # only the newline was lost
+    assert read_records(path) == kept
+    with EpisodeLog(path) as log:
+        log.append(record("new"))
+    assert read_records(path) == [*kept, record("new")]
+    assert path.read_bytes().count(b"\n") == len(kept) + 1
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("key", None), ("index", "1"), ("index", 1.0), ("rollout", True), ("noise_seed", None), ("success", 1),
+        ("total_reward", "1"), ("failure", "tired"), ("failure", 1), ("seconds", None), ("cost", "1"), ("extra", []),
+        ("turns", {}), ("turns", [1]), ("message", None), ("reply", 1), ("actions", None), ("actions", ["Up"]),
+        ("actions", [True]), ("reward", None), ("problem", 1), ("prompt_tokens", 1.5), ("retries", None),
+    ],
+)  # fmt: skip
+def test_a_field_of_another_type_is_no_record(name: str, wrong: Any, tmp_path: Path) -> None:
+    """A file may have been written by anyone, and whoever reads a record counts on the types."""
+    play(Scripted(), tmp_path / "run", splits=("frozen_lake",), limit=1)
+    record = json.loads((tmp_path / "run" / "episodes.jsonl").read_text().splitlines()[0])
+    assert EpisodeRecord.from_dict(record).turns
+    place = record if name in record else record["turns"][0]
+    place[name] = wrong
+    with pytest.raises(ValueError, match="not the record of an episode"):
+        EpisodeRecord.from_dict(record)
+
+
+def test_no_summary_outlives_the_episodes_it_is_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A session that is cut short leaves no score of other episodes behind, and the run holds."""
+    monkeypatch.chdir(tmp_path)
+    arguments = ["bench", "run", "--suite", "smoke", "--split", "bandit", "--agent", "random", "--out", "run"]
+    assert main(arguments) == 0
+    assert Path("run/summary.json").is_file()
+    assert main(arguments) == 0  # there was nothing to play
+    assert Path("run/summary.json").is_file()
+    outcome = run_suite(SMOKE, make_agent("random"), "run", Request(splits=("bandit",), rollouts=2))
+    assert outcome.played == 8
+    assert not Path("run/summary.json").exists()
+    assert main(["bench", "verify", "run"]) == 0
+    assert main(["bench", "score", "run", "--write"]) == 0
+    assert json.loads(Path("run/summary.json").read_text())["splits"]["bandit"]["success"]["n"] == 16
+
+
+def test_a_torn_line_longer_than_a_block_is_cut_off(tmp_path: Path) -> None:
+    path = tmp_path / "episodes.jsonl"
+    with EpisodeLog(path) as log:
+        log.append(record("a"))
+        log.append(record("b", "x" * 100_000))
+    path.write_bytes(path.read_bytes()[:-5])
+    with EpisodeLog(path):
+        assert read_records(path) == [record("a")]
+    path.write_bytes(b'{"key": ' + b"x" * 200_000)
+    with EpisodeLog(path):
+        assert path.read_bytes() == b""
+
+
+def test_the_last_record_of_a_key_counts(tmp_path: Path) -> None:
+    path = tmp_path / "episodes.jsonl"
+    with EpisodeLog(path) as log:
+        for one in (record("a", failure=Failure.TIMEOUT), record("b"), record("a")):
+            log.append(one)
+    assert read_records(path) == [record("b"), record("a")]
+
+
+@pytest.mark.parametrize("line", ['{"key": ', "[]", '{"key": "a"}', "\xff"])
+def test_a_broken_line_in_the_middle_is_an_error(line: str, tmp_path: Path) -> None:
+    path = tmp_path / "episodes.jsonl"
+    with EpisodeLog(path) as log:
+        log.append(record("a"))
+    path.write_bytes(line.encode("latin-1") + b"\n" + path.read_bytes())
+    with pytest.raises(ValueError, match=r"episodes.jsonl, line 1: .*; remove that line"):
+        read_records(path)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+def test_a_full_disk_ends_the_run_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    play(make_agent("random"), tmp_path / "run", limit=1)
+    (tmp_path / "run" / "episodes.jsonl").unlink()
+    (tmp_path / "run" / "episodes.jsonl").symlink_to("/dev/full")
+    arguments = ["bench", "run", "--suite", "smoke", "--agent", "random", "--out", str(tmp_path / "run")]
+    assert main(arguments) == 2
+    assert "No space left on device" in capsys.readouterr().err
+
+
+# The process
+
+
+AGENT = """
+import asyncio, os
+
+
+class Witness:
+    # Writes down each episode that it sees the end of, before the runner does.
+    name = "witness"
+
+    async def reply(self, messages, task):
+        await asyncio.sleep(float(os.environ["SECONDS_A_REPLY"]))
+        return "<think>On we go.</think><answer>Up || Left</answer>"
+
+    def end(self, task, record):
+        with open("witness.txt", "a") as file:
+            file.write(record.key + "\\n")
+"""
+
+
+def command(out: Path) -> list[str]:
+    arguments = ["--suite", "smoke", "--agent", "python:my_agent:Witness", "--rollouts", "4", "--concurrency", "8"]
+    return [sys.executable, "-m", "ragen_gym.cli", "bench", "run", *arguments, "--json", "--out", str(out)]
+
+
+def wait_for_lines(out: Path, count: int, process: subprocess.Popen[str]) -> None:
+    path = out / "episodes.jsonl"
+    until = time.monotonic() + 60
+    while not path.exists() or path.read_bytes().count(b"\n") < count:
+        assert process.poll() is None
+        assert time.monotonic() < until
+        time.sleep(0.005)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_a_killed_run_loses_only_what_is_in_play(number: signal.Signals, tmp_path: Path) -> None:
+    (tmp_path / "my_agent.py").write_text(AGENT)
+    out = tmp_path / "run"
+    environments = [{**os.environ, "SECONDS_A_REPLY": seconds} for seconds in ("0.03", "0")]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        command(out), cwd=tmp_path, stderr=pipe, stdout=pipe, text=True, env=environments[0]
+    ) as process:
+        try:
+            wait_for_lines(out, 20, process)
+            if number is signal.SIGINT:
+                with pytest.raises(ValueError, match="another process is playing the run"), RunFolder(out).locked():
+                    pass
+        finally:
+            process.send_signal(number)
+        _, said = process.communicate(timeout=60)
+    if number is signal.SIGINT:
+        assert process.returncode == 130
+        assert said.endswith("ragen-gym: stopped; the episodes so far are kept, and the same command goes on.\n")
+    seen = (tmp_path / "witness.txt").read_text().split()
+    kept = {record.key for record in records_in(out)}
+    assert 20 <= len(kept) < 192
+    assert kept <= set(seen)
+    assert len(set(seen) - kept) <= 8
+    done = subprocess.run(command(out), cwd=tmp_path, capture_output=True, text=True, check=False, env=environments[1])
+    assert done.returncode == 0, done.stderr
+    assert f"{len(kept)} of 192 episodes are there already" in done.stderr
+    records = records_in(out)
+    assert len({record.key for record in records}) == len(records) == len(lines_of(out)) == 192
+    summary = json.loads(done.stdout)
+    assert summary == json.loads((out / "summary.json").read_text())
+    assert summary["splits"]["sokoban"]["success"]["n"] == 32
+    assert verify(load_run(out)).holds
+
+
+def test_new_code_in_an_old_run_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    arguments = ["bench", "run", "--suite", "smoke", "--agent", "python:noticed:reply", "--out", "run", "--limit"]
+    source = tmp_path / "noticed.py"
+    source.write_text("def reply(messages):\n    return 'Up'\n")
+    assert main([*arguments, "1"]) == 0
+    assert main([*arguments, "2"]) == 0
+    assert "has changed" not in capsys.readouterr().err
+    source.write_text("def reply(messages):\n    return 'Down'\n")
+    assert main([*arguments, "3"]) == 0
+    assert "the agent's code has changed since an earlier session" in capsys.readouterr().err
+
+
+def test_the_exit_code_says_that_something_is_left_to_play(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "moody.py").write_text(
+        "from pathlib import Path\n\n\n"
+        "def reply(messages, task):\n"
+        "    if task.index == 1 and not Path('fine').exists():\n"
+        "        raise RuntimeError('not today')\n"
+        "    return 'Up'\n"
+    )
+    arguments = ["bench", "run", "--suite", "smoke", "--agent", "python:moody:reply", "--out", "run"]
+    assert main(arguments) == 1
+    said = capsys.readouterr()
+    assert "6 episodes failed and are out of the score; the same command plays them again" in said.err
+    assert "6 agent_error: " in said.err
+    assert "42 episodes" in said.out or "48 episodes" in said.out
+    Path("fine").touch()
+    assert main(arguments) == 0
+    assert "6 episodes played now, 42 kept" in capsys.readouterr().out

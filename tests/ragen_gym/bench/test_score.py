@@ -1,0 +1,395 @@
+"""The score of a run, on episodes that were really played, and the commands that print it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ragen_gym.bench.baselines import baseline
+from ragen_gym.bench.compare import compare
+from ragen_gym.bench.records import EpisodeRecord, Failure, TurnRecord
+from ragen_gym.bench.run_folder import EpisodeLog, RunFolder
+from ragen_gym.bench.score import score
+from ragen_gym.bench.suite import Split, Suite, noise_seed
+from ragen_gym.bench.suites import load_suite
+from ragen_gym.cli import bench_scores
+from ragen_gym.core.stats import wilson
+from ragen_gym.envs.turn import TurnEnv
+
+SMOKE = load_suite("smoke")
+Player = Callable[[TurnEnv, np.random.Generator], str]
+
+
+def by_oracle(env: TurnEnv, rng: np.random.Generator) -> str:
+    return f"<think>I know.</think><answer>{env.action_names[env.oracle_action()]}</answer>"
+
+
+def by_chance(env: TurnEnv, rng: np.random.Generator) -> str:
+    names = rng.choice(env.action_names, env.max_actions_per_turn)
+    return f"<think>Who knows?</think><answer>{' || '.join(names)}</answer>"
+
+
+def by_shouting(env: TurnEnv, rng: np.random.Generator) -> str:
+    return "UP!"
+
+
+def play(suite: Suite, player: Player, rollouts: int = 1) -> list[EpisodeRecord]:
+    """Every instance of a suite, played one after the other."""
+    rng = np.random.default_rng(0)
+    records = []
+    for split in suite.splits:
+        env = split.make_env()
+        for index, level in enumerate(split.levels):
+            for rollout in range(rollouts):
+                records.append(_episode(suite, split, env, index, rollout, level.id, player, rng))
+    return records
+
+
+def _episode(
+    suite: Suite,
+    split: Split,
+    env: TurnEnv,
+    index: int,
+    rollout: int,
+    level_id: str,
+    player: Player,
+    rng: np.random.Generator,
+) -> EpisodeRecord:
+    seed = noise_seed(suite, split, index, rollout)
+    message, info = env.reset(options={"level": split.levels[index], "noise_seed": seed})
+    turns, terminated, truncated = [], False, False
+    while not env.over:
+        reply = player(env, rng)
+        asked = message
+        message, reward, terminated, truncated, info = env.step(reply)
+        turns.append(TurnRecord(asked, reply, info["actions"], reward, info["reply"].problem, seconds=0.5))
+    return EpisodeRecord(
+        key=f"{split.name}/{index}/{rollout}",
+        split=split.name,
+        index=index,
+        rollout=rollout,
+        level_id=level_id,
+        noise_seed=seed,
+        turns=tuple(turns),
+        success=info["success"],
+        total_reward=sum(turn.reward for turn in turns),
+        terminated=terminated,
+        truncated=truncated,
+        last_board=env.board,
+        seconds=1.0,
+    )
+
+
+def ten_turns(suite: Suite) -> Suite:
+    """The suite with a turn for each action, which an oracle that plays a move a turn needs."""
+    splits = (replace(split, budgets=replace(split.budgets, max_turns=10)) for split in suite.splits)
+    return replace(suite, splits=tuple(splits))
+
+
+CALM = ten_turns(SMOKE)
+
+
+@pytest.fixture(scope="module")
+def oracle_run() -> list[EpisodeRecord]:
+    return play(CALM, by_oracle)
+
+
+@pytest.fixture(scope="module")
+def random_run() -> list[EpisodeRecord]:
+    return play(CALM, by_chance)
+
+
+def test_the_oracle_scores_as_the_oracle(oracle_run: list[EpisodeRecord]) -> None:
+    summary = score(CALM, oracle_run, "oracle")
+    assert (summary["suite"], summary["hash"], summary["agent"]) == ("smoke", CALM.hash, "oracle")
+    assert list(summary["splits"]) == [split.name for split in CALM.splits]
+    for name, split in summary["splits"].items():
+        assert split["success"] == split["optimal"], name
+        assert split["normalised"]["value"] == 1
+        assert split["success"]["n"] == split["instances"] == split["played"] == 8
+        assert split["malformed"] == {"rate": 0, "n": split["malformed"]["n"], "problems": {}}
+        if split["steps_over_optimal"] is not None:
+            assert split["steps_over_optimal"] == {"mean": 0, "n": 8}
+            if "bandit" not in name:
+                assert split["regret"]["mean"] == pytest.approx(0)
+    assert summary["splits"]["frozen_lake"]["steps_over_optimal"] is None
+    assert summary["overall"]["normalised"] == 1
+    assert summary["overall"]["episodes"] == 48
+
+
+def test_random_play_cannot_be_told_from_random_play(random_run: list[EpisodeRecord]) -> None:
+    summary = score(CALM, random_run, "random")
+    for split in summary["splits"].values():
+        assert not split["told_from_random"]
+        assert "cannot be told from random play" in split["sentence"]
+        assert split["clustered"]["low"] <= split["random"]["rate"] <= split["clustered"]["high"]
+        assert split["regret"]["mean"] == pytest.approx(split["optimal_return"] - split["return"]["mean"])
+        assert abs(split["normalised"]["value"]) < 0.7
+        for estimate in ("success", "random", "optimal"):
+            entry = split[estimate]
+            expected = wilson(round(entry["rate"] * entry["n"]), entry["n"])
+            assert entry == expected.to_dict("rate")
+
+
+def test_random_play_of_the_papers_instances_gives_the_papers_rates() -> None:
+    suite = load_suite("ragen-v1")
+    summary = score(suite, play(suite, by_chance), "random")
+    within = {name: split["told_from_random"] for name, split in summary["splits"].items()}
+    assert within == dict.fromkeys(within, False)
+    random = {name: round(split["random"]["rate"], 2) for name, split in summary["splits"].items()}
+    assert random == {
+        "sokoban": 0.19,
+        "new_vocab": 0.19,
+        "large_sokoban": 0.03,
+        "frozen_lake": 0.21,
+        "bandit": 0.5,
+        "bandit_rev": 0.5,
+    }
+    assert summary["splits"]["sokoban"]["levels"] == 239
+    assert summary["splits"]["bandit"]["levels"] == 16
+    assert summary["splits"]["bandit"]["detectable"] > summary["splits"]["sokoban"]["detectable"]
+    for name in ("sokoban", "new_vocab", "large_sokoban", "frozen_lake"):
+        split = summary["splits"][name]
+        low, high = split["clustered"]["low"], split["clustered"]["high"]
+        assert low < split["published"]["StarPO-S (Table 4)"] < high, "the paper's agent, beside random play"
+
+
+def test_malformed_replies_are_counted_and_cost_what_they_cost() -> None:
+    summary = score(SMOKE, play(SMOKE, by_shouting), "shouting")
+    for name, split in summary["splits"].items():
+        turns = 1 if "bandit" in name else 5
+        assert split["success"]["rate"] == 0
+        assert split["malformed"] == {"rate": 1, "n": 8 * turns, "problems": {"no_answer": 8 * turns}}
+        assert split["turns"] == turns
+        assert split["actions"] == 0
+        assert split["return"]["mean"] == pytest.approx(-0.1 * turns)
+        assert split["steps_over_optimal"] is None
+        assert split["seconds"] == {"median": 0.5, "p95": 0.5, "total": 8}
+
+
+def test_what_the_infrastructure_broke_is_beside_the_score(oracle_run: list[EpisodeRecord]) -> None:
+    broken = [
+        replace(record, failure=failure, success=False, cost=0.5, turns=())
+        for record, failure in zip(oracle_run, [*Failure, None, None, None], strict=False)
+    ]
+    split = score(CALM, broken, "oracle")["splits"]["sokoban"]
+    infrastructure = [failure for failure in Failure if failure is not Failure.CONTEXT_OVERFLOW]
+    assert split["failures"] == {str(failure): 1 for failure in sorted(Failure)}
+    assert split["excluded"] == len(infrastructure)
+    assert split["success"]["n"] == split["played"] == 8 - len(infrastructure)
+    assert split["optimal"]["rate"] == 1
+    assert split["cost"] == 4
+
+
+def test_a_split_of_which_nothing_counts_says_so(oracle_run: list[EpisodeRecord]) -> None:
+    lost = [replace(record, failure=Failure.TIMEOUT) for record in oracle_run if record.split == "bandit"]
+    summary = score(CALM, lost, "oracle")
+    assert list(summary["splits"]) == ["bandit"]
+    assert summary["splits"]["bandit"]["success"] == {"rate": None, "low": 0.0, "high": 1.0, "n": 0}
+    assert summary["overall"]["success"] is None
+    assert "8 failed and out of the score" in "\n".join(bench_scores.score_lines(summary))
+
+
+def test_an_episode_that_was_played_again_counts_once(oracle_run: list[EpisodeRecord]) -> None:
+    failed = [replace(record, failure=Failure.TIMEOUT, success=False) for record in oracle_run[:5]]
+    assert score(CALM, [*failed, *oracle_run], "oracle") == score(CALM, oracle_run, "oracle")
+
+
+def test_the_order_of_the_episodes_does_not_matter(random_run: list[EpisodeRecord]) -> None:
+    assert score(CALM, random_run[::-1], "random") == score(CALM, random_run, "random")
+
+
+def test_the_lines_are_those_of_the_instances_played() -> None:
+    split = load_suite("ragen-v1").splits[2]
+    suite = Suite("large", (split,))
+    hopeless = np.flatnonzero(baseline(split).optimal_success == 0).tolist()
+    assert len(hopeless) == 3
+    records = [record for record in play(suite, by_chance) if record.index in hopeless]
+    entry = score(suite, records, "random")["splits"]["large_sokoban"]
+    assert entry["optimal"]["rate"] == entry["optimal_expected"] == 0
+    assert entry["random"]["rate"] == 0
+    assert entry["normalised"] is None
+    assert entry["told_from_random"] is False
+
+
+def rolled_out(successes: Iterable[int], rollouts: int) -> list[EpisodeRecord]:
+    """Records of the split ``sokoban`` of `SMOKE` with so many successes of each instance."""
+    levels = SMOKE.splits[0].levels
+    return [
+        EpisodeRecord(
+            key=f"{index}/{rollout}",
+            split="sokoban",
+            index=index,
+            rollout=rollout,
+            level_id=levels[index].id,
+            noise_seed=0,
+            turns=(TurnRecord("?", "!", (0,), 0.0, prompt_tokens=7, completion_tokens=3, seconds=float(rollout)),),
+            success=rollout < c,
+            total_reward=float(rollout < c),
+            terminated=rollout < c,
+            truncated=rollout >= c,
+            last_board="",
+            cost=0.25,
+        )
+        for index, c in enumerate(successes)
+        for rollout in range(rollouts)
+    ]
+
+
+def test_several_rollouts() -> None:
+    split = score(SMOKE, rolled_out([0, 0, 0, 0, 1, 2, 3, 4], 4), "some")["splits"]["sokoban"]
+    assert split["rollouts"] == 4
+    assert split["success"]["n"] == 32
+    assert split["success"]["rate"] == split["clustered"]["rate"] == split["pass_at"]["1"]["rate"] == 10 / 32
+    assert list(split["pass_at"]) == list(split["pass_hat"]) == ["1", "2", "4"]
+    assert split["pass_at"]["4"]["rate"] == 4 / 8
+    assert split["pass_hat"]["4"]["rate"] == 1 / 8
+    assert split["pass_at"]["2"]["rate"] == pytest.approx((1 / 2 + 5 / 6 + 1 + 1) / 8)
+    assert split["pass_hat"]["2"]["rate"] == pytest.approx((0 + 1 / 6 + 1 / 2 + 1) / 8)
+    assert split["clustered"]["low"] < split["success"]["low"]
+    assert split["clustered"]["high"] > split["success"]["high"]
+    assert split["tokens"] == {"prompt": 7 * 32, "completion": 3 * 32}
+    assert split["cost"] == 8
+    assert split["seconds"]["median"] == 1.5
+
+
+def test_an_instance_with_too_few_rollouts_is_left_out_of_pass_at_k() -> None:
+    records = [record for record in rolled_out([2, 2, 0], 2) if (record.index, record.rollout) != (2, 1)]
+    split = score(SMOKE, records, "some")["splits"]["sokoban"]
+    assert split["pass_at"]["1"]["n"] == 3
+    assert split["pass_at"]["2"] == {**split["pass_at"]["2"], "rate": 1, "n": 2}
+
+
+@pytest.mark.parametrize("player", [by_oracle, by_chance, by_shouting])
+def test_a_summary_is_plain_json(player: Player) -> None:
+    summary = score(SMOKE, play(SMOKE, player), "somebody")
+    assert json.loads(json.dumps(summary, allow_nan=False)) == summary
+    one = score(SMOKE, play(SMOKE, player)[:1], "somebody")
+    assert json.loads(json.dumps(one, allow_nan=False)) == one
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"split": "other"},
+        {"index": 8},
+        {"level_id": "0" * 16},
+    ],
+)
+def test_episodes_of_another_suite_are_refused(change: dict[str, Any], random_run: list[EpisodeRecord]) -> None:
+    with pytest.raises(ValueError, match="another"):
+        score(CALM, [replace(random_run[0], **change)], "random")
+
+
+# Two runs
+
+
+def test_two_agents_on_the_same_instances(oracle_run: list[EpisodeRecord], random_run: list[EpisodeRecord]) -> None:
+    result = compare(CALM, ("oracle", oracle_run), ("random", random_run[:-8]))
+    assert list(result["splits"]) == [split.name for split in CALM.splits[:-1]]
+    sokoban = result["splits"]["sokoban"]
+    assert sokoban["first"] == 1
+    assert sokoban["difference"]["value"] == 1 - sokoban["second"] > 0.4
+    assert sokoban["told"]
+    assert sokoban["sentence"].startswith("oracle is above random by ")
+    back = compare(CALM, ("random", random_run), ("oracle", oracle_run))["splits"]["sokoban"]
+    assert back["difference"]["value"] == -sokoban["difference"]["value"]
+    assert back["sentence"].startswith("random is below oracle by ")
+    assert json.loads(json.dumps(result, allow_nan=False)) == result
+
+
+def test_an_agent_cannot_be_told_from_itself(random_run: list[EpisodeRecord]) -> None:
+    result = compare(CALM, ("one", random_run), ("other", random_run))
+    for split in result["splits"].values():
+        assert not split["told"]
+        assert split["difference"]["value"] == 0
+        assert split["sentence"].endswith("which cannot be told from no difference.")
+    alone = compare(CALM, ("one", random_run[:1]), ("other", random_run))["splits"]["sokoban"]
+    assert alone["difference"]["low"] is None
+    assert "too few" in alone["sentence"]
+
+
+# The commands
+
+
+def run_command(*argv: object) -> int:
+    parser = argparse.ArgumentParser()
+    bench_scores.add(parser.add_subparsers())
+    arguments = parser.parse_args([str(word) for word in argv])
+    code: int = arguments.run(arguments)
+    return code
+
+
+def write_run(folder: Path, records: Iterable[EpisodeRecord], agent: str, suite: Suite = SMOKE) -> Path:
+    run = RunFolder(folder)
+    run.begin({"suite": suite.name, "hash": suite.hash, "agent": agent}, {})
+    with EpisodeLog(run.episodes) as log:
+        for record in records:
+            log.append(record)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    root = tmp_path_factory.mktemp("runs")
+    first = write_run(root / "chance", play(SMOKE, by_chance), "chance")
+    return first, write_run(root / "shouting", play(SMOKE, by_shouting), "shouting")
+
+
+def test_bench_score_prints_and_writes(folders: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command("score", folders[0]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith(f"smoke {SMOKE.hash}: chance, 48 episodes\n")
+    assert "sokoban: " in printed
+    assert "cannot be told from random play" in printed
+    assert not (folders[0] / "summary.json").exists()
+    assert run_command("score", folders[0], "--json", "--write") == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert summary == json.loads((folders[0] / "summary.json").read_text(encoding="utf-8"))
+    assert summary["splits"]["sokoban"]["success"]["n"] == 8
+
+
+def test_bench_compare_prints(folders: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command("compare", *folders) == 0
+    printed = capsys.readouterr().out
+    assert "chance (first) and shouting (second)" in printed
+    assert "large_sokoban" in printed
+    assert run_command("compare", *folders, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["splits"]["bandit"]["first"] > 0
+    same = shutil.copytree(folders[0], tmp_path / "same")
+    assert run_command("compare", folders[0], same) == 0
+    assert "not told from zero" in capsys.readouterr().out
+
+
+def test_runs_of_two_suites_are_not_compared(folders: tuple[Path, Path], tmp_path: Path) -> None:
+    other = write_run(tmp_path / "other", [], "nobody", load_suite("ragen-v1"))
+    with pytest.raises(ValueError, match="ragen-v1"):
+        run_command("compare", folders[0], other)
+
+
+def test_bench_suites_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command("suites") == 0
+    printed = capsys.readouterr().out
+    assert SMOKE.hash in printed
+    assert "ragen-v1" in printed
+    assert run_command("suites", "--json") == 0
+    assert [suite["name"] for suite in json.loads(capsys.readouterr().out)] == [
+        "ragen-v1",
+        "generalization-v0",
+        "difficulty-v0",
+        "smoke",
+    ]
+    assert run_command("suites", "ragen-v1") == 0
+    assert "19.1 %" in capsys.readouterr().out
+    assert run_command("suites", "generalization-v0", "--json") == 0
+    splits = {split["name"]: split for split in json.loads(capsys.readouterr().out)["splits"]}
+    assert splits["in_distribution"]["optimal"] == 1
+    assert splits["symbols_shuffled"]["knobs"]["vocabulary"]["name"] == "shuffled"

@@ -1,0 +1,330 @@
+"""Suites: what they hold, that it is frozen, that training never met it, and random and optimal play of it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise, product
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ragen_gym.bench.baselines import RANDOM_ROLLOUTS, actions_of, baseline, oracle_episodes
+from ragen_gym.bench.suite import Budgets, Split, Suite, noise_seed
+from ragen_gym.bench.suites import SUITES, load_suite
+from ragen_gym.bench.suites.freeze import frozen_levels, main, recipes
+from ragen_gym.core.levels import Level, read_levels, write_levels
+from ragen_gym.core.text import Vocabulary
+from ragen_gym.games.game import PLAYING, SUCCESS
+
+#: What every result of a suite carries. A suite that changes gets another name, and another line here.
+HASHES = {
+    "ragen-v1": "735014860742cc33",
+    "generalization-v0": "54f61d221b257b57",
+    "difficulty-v0": "74f71809b1e899e1",
+    "smoke": "a1ba5507de8a1a37",
+}
+every_suite = pytest.mark.parametrize("name", SUITES)
+SPLITS = [(name, split) for name in SUITES for split in load_suite(name).splits]
+every_split = pytest.mark.parametrize(("name", "split"), SPLITS, ids=[f"{name}/{split.name}" for name, split in SPLITS])
+PAPER = {split.name: split for split in load_suite("ragen-v1").splits}
+
+
+def test_the_hash_of_every_suite_is_pinned() -> None:
+    assert {name: load_suite(name).hash for name in SUITES} == HASHES
+
+
+@every_suite
+def test_a_suite_is_frozen_byte_by_byte(name: str, tmp_path: Path) -> None:
+    for path, row in recipes(SUITES[name]).items():
+        write_levels(tmp_path / path.name, frozen_levels(row))
+        assert (tmp_path / path.name).read_bytes() == path.read_bytes(), path
+
+
+@every_split
+def test_a_split_can_be_played(name: str, split: Split) -> None:
+    env = split.make_env()
+    for level in {split.levels[0], split.levels[-1]}:
+        _, info = env.reset(options={"level": level, "noise_seed": 1})
+        assert info["level_id"] == level.id
+        assert env.oracle_action() in range(len(env.game.Action))
+    assert split.about
+    assert len(split.levels) >= 8
+
+
+@every_suite
+def test_each_level_stands_in_its_file_under_its_id(name: str) -> None:
+    files = sorted(SUITES[name].glob("*.txt"))
+    frozen = {level for split in load_suite(name).splits for level in split.levels}
+    written = set()
+    for path in files:
+        comments = [line for line in path.read_text(encoding="utf-8").splitlines() if line.startswith(";")]
+        texts = read_levels(path)
+        ids = [comment[2:].split(" ")[0] for comment in comments]
+        levels = [next(level for level in frozen if level.id == id) for id in ids]
+        assert [level.text for level in levels] == texts
+        written.update(levels)
+    assert written == frozen
+
+
+@pytest.mark.parametrize("name", [name for name in SUITES if name != "ragen-v1"])
+def test_no_level_is_one_that_training_draws(name: str) -> None:
+    for split in load_suite(name).splits:
+        game = split.make_env().game
+        assert {game.split_of(game.board(level)) for level in split.levels} == {"test"}, split.name
+
+
+@pytest.mark.parametrize(
+    ("name", "distinct", "splits"),
+    [
+        ("sokoban", 239, {"train": 213, "validation": 24, "test": 19}),
+        ("new_vocab", 239, {"train": 213, "validation": 24, "test": 19}),
+        ("large_sokoban", 256, {"train": 203, "validation": 29, "test": 24}),
+        ("frozen_lake", 254, {"train": 207, "validation": 21, "test": 28}),
+        ("bandit", 16, {"test": 256}),
+        ("bandit_rev", 16, {"test": 256}),
+    ],
+)
+def test_the_papers_instances(name: str, distinct: int, splits: dict[str, int]) -> None:
+    split = PAPER[name]
+    game = split.make_env().game
+    assert len(split.levels) == 256
+    assert len(set(split.levels)) == distinct
+    assert Counter(game.split_of(game.board(level)) for level in split.levels) == splits
+    assert split.budgets == Budgets(max_turns=5, max_actions_per_turn=5, max_actions=10)
+    assert {"StarPO-S (Table 4)", "StarPO-S without thinking (Table 4)"} <= set(split.published)
+    assert all(0 <= rate <= 1 for rate in split.published.values())
+
+
+def test_the_papers_seeds_and_reseeded_boards() -> None:
+    for name, reseeded in (("sokoban", 0), ("large_sokoban", 29), ("frozen_lake", 0)):
+        lines = (SUITES["ragen-v1"] / f"{name}.txt").read_text(encoding="utf-8").splitlines()
+        comments = [line.split(" ", 2)[2] for line in lines if line.startswith(";")]
+        assert [int(comment.removesuffix(", reseeded").removeprefix("seed ")) for comment in comments] == [
+            *range(123, 379)
+        ]
+        assert sum(comment.endswith("reseeded") for comment in comments) == reseeded
+
+
+def test_the_papers_protocol() -> None:
+    suite = load_suite("ragen-v1")
+    assert suite.temperature == 0.5
+    assert [*PAPER] == ["sokoban", "new_vocab", "large_sokoban", "frozen_lake", "bandit", "bandit_rev"]
+    assert PAPER["frozen_lake"].knobs == {"success_rate": 1 / 3}
+    assert PAPER["new_vocab"].levels == PAPER["sokoban"].levels
+    for name in ("bandit", "bandit_rev"):
+        assert set(Counter(PAPER[name].levels).values()) == {16}
+
+
+def test_shuffled_symbols_are_the_known_ones_with_other_meanings() -> None:
+    splits = {split.name: split for split in load_suite("generalization-v0").splits}
+    shuffled, own = splits["symbols_shuffled"], splits["in_distribution"]
+    vocabulary, known = shuffled.knobs["vocabulary"], own.make_env().env.vocabulary
+    assert isinstance(vocabulary, Vocabulary)
+    assert sorted(vocabulary.symbols) == sorted(known.symbols)
+    assert not any(a == b for a, b in zip(vocabulary.symbols, known.symbols, strict=True))
+    assert {splits[name].levels for name in splits if name.startswith("symbols_")} == {own.levels}
+    boards = set()
+    for split in (shuffled, own):
+        env = split.make_env()
+        env.reset(options={"level": split.levels[0]})
+        boards.add(env.board)
+    assert len(boards) == 2
+
+
+def test_a_ladder_goes_from_easy_to_hard() -> None:
+    ladders: dict[str, list[float]] = {}
+    for split in load_suite("difficulty-v0").splits:
+        ladders.setdefault(split.ladder, []).append(float(baseline(split).random_success.mean()))
+    assert {name: len(rungs) for name, rungs in ladders.items()} == {
+        "sokoban": 4,
+        "large_sokoban": 4,
+        "frozen_lake": 4,
+        "bandit": 3,
+    }
+    for name in ("sokoban", "large_sokoban"):
+        assert ladders[name] == sorted(ladders[name], reverse=True)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda split: replace(split, levels=split.levels[:-1]),
+        lambda split: replace(split, levels=split.levels[::-1]),
+        lambda split: replace(split, knobs={"vocabulary": "digits"}),
+        lambda split: replace(split, knobs={"vocabulary": Vocabulary("digits", "0123456")}),
+        lambda split: replace(split, budgets=Budgets(max_actions=9)),
+        lambda split: replace(split, name="other"),
+    ],
+)
+def test_the_hash_covers_all_that_decides_what_is_played(change: Callable[[Split], Split]) -> None:
+    split = load_suite("smoke").splits[0]
+    changed = Suite("smoke", (change(split),))
+    assert changed.hash != Suite("smoke", (split,)).hash
+    assert changed.hash == Suite("smoke", (change(split),)).hash
+    told = replace(split, about="other words", published={"somebody": 0.5}, ladder="other")
+    assert Suite("smoke", (told,)).hash == Suite("smoke", (split,)).hash
+
+
+def test_suites_load_without_what_is_slow_to_import() -> None:
+    code = (
+        "import sys; from ragen_gym.bench.suites import SUITES, load_suite; [load_suite(name) for name in SUITES]; "
+        "print({'numba', 'scipy', 'pygame', 'torch'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
+
+
+TABLE = """
+name = "mine"
+[budgets]
+max_turns = 2
+[[splits]]
+name = "slippery"
+env = "FrozenLake"
+levels = "lakes.txt"
+knobs = { success_rate = 0.5, size = 3, vocabulary = { name = "mine", symbols = "abcdef" } }
+budgets = { max_actions = 4 }
+freeze = { count = 5, distinct = 3, seed = 7 }
+"""
+
+
+def test_a_suite_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "suite.toml").write_text(TABLE, encoding="utf-8")
+    assert main([str(tmp_path)]) == 0
+    assert "5 levels, 3 different" in capsys.readouterr().out
+    suite = load_suite(tmp_path)
+    assert suite.hash == load_suite(tmp_path / "suite.toml").hash
+    split = suite.splits[0]
+    assert split.levels[:2] == split.levels[3:]
+    assert split.budgets == Budgets(max_turns=2, max_actions=4)
+    assert actions_of(split) == 4
+    env = split.make_env()
+    env.reset(options={"level": split.levels[1]})
+    assert set(env.board) <= set("abcdef\n")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('name = "mine"\n[budgets]', "[budgets]", "lacks its 'name'"),
+        ("max_turns = 2", "max_moves = 2", "choose from max_turns"),
+        ("max_turns = 2", "max_turns = 0", "max_turns=0"),
+        ('env = "FrozenLake"', 'env = "FrozenLak"', "Did you mean FrozenLake"),
+        ("success_rate = 0.5", "slip = 0.5", "no knob 'slip'"),
+        ('"abcdef"', '"abc"', "needs 6"),
+        ('levels = "lakes.txt"', 'levels = "none.txt"', "none.txt"),
+        ('levels = "lakes.txt"', "levels = []\nabout = 3", "split 'slippery'"),
+        ("size = 3", "size = 4", "the board is 3x3"),
+        ("[[splits]]", "[splits]", "splits must be a list"),
+        ("[[splits]]", "temperature = -1\n[[splits]]", "[budgets] has no key 'temperature'"),
+        ('name = "mine"\n', 'name = "mine"\ntemperature = -1\n', "temperature=-1"),
+        ('name = "mine"\n[', 'name = "mine\n[', "suite.toml"),
+        (TABLE, TABLE + TABLE[TABLE.index("[[") :], "two splits are called 'slippery'"),
+    ],
+)
+def test_a_table_that_is_wrong_is_explained(tmp_path: Path, old: str, new: str, message: str) -> None:
+    (tmp_path / "suite.toml").write_text(TABLE, encoding="utf-8")
+    main([str(tmp_path)])
+    assert old in TABLE
+    (tmp_path / "suite.toml").write_text(TABLE.replace(old, new), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"suite\.toml") as error:
+        load_suite(tmp_path)
+    assert message in str(error.value)
+
+
+def test_an_unknown_suite_is_explained(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="Did you mean ragen-v1"):
+        load_suite("ragen-v2")
+    with pytest.raises(ValueError, match="there is no file"):
+        load_suite(tmp_path)
+
+
+def test_more_levels_than_there_are_cannot_be_frozen() -> None:
+    row = {"name": "arms", "env": "Bandit", "freeze": {"count": 17}}
+    with pytest.raises(ValueError, match="has only 16 of 17"):
+        frozen_levels(row)
+    with pytest.raises(ValueError, match="count and distinct"):
+        frozen_levels({**row, "freeze": {"count": 1, "colour": 2}})
+
+
+# Random and optimal play
+
+
+@pytest.mark.parametrize(
+    ("name", "random", "optimal"),
+    [  # computed with other programs on the same boards: random play by sampling, optimal play by search
+        ("sokoban", pytest.approx(0.189, abs=0.005), 1),
+        ("new_vocab", pytest.approx(0.188, abs=0.005), 1),
+        ("large_sokoban", pytest.approx(0.026, abs=0.002), 253 / 256),
+        ("frozen_lake", pytest.approx(0.212, abs=0.005), pytest.approx(0.483, abs=0.0005)),
+        ("bandit", pytest.approx(0.5, abs=0.005), 1),
+        ("bandit_rev", pytest.approx(0.5, abs=0.005), 1),
+    ],
+)
+def test_random_and_optimal_play_of_the_papers_instances(name: str, random: float, optimal: float) -> None:
+    expected = baseline(PAPER[name])
+    assert expected.random_success.mean() == random
+    assert expected.optimal_success.mean() == optimal
+    assert (expected.random_success <= expected.optimal_success + 0.06).all()
+    assert (expected.random_return <= expected.optimal_return + 0.1).all()
+
+
+def exact_random_success(split: Split, level: Level) -> float:
+    """The chance that random play succeeds, by following every state and every outcome."""
+    game = split.make_env().game
+    board = game.board(level)
+    straight = game.params[1] if split.env == "FrozenLake" else 1.0
+    ends = 0.0, straight, (1 + straight) / 2, 1.0
+    lucks = [((low + high) / 2, high - low) for low, high in pairwise(ends) if high > low]
+    numbers = game.starts(np.frombuffer(board, np.uint8)[None])[0].tolist()
+    states = {(board, tuple(numbers)): 1.0}
+    success = 0.0
+    for _ in range(actions_of(split)):
+        later: dict[tuple[bytes, tuple[int, ...]], float] = {}
+        for (here, numbers), weight in states.items():
+            for action, (u, chance) in product(game.Action, lucks):
+                changed, state = bytearray(here), list(numbers)
+                _, outcome = game.rule(changed, state, int(action), u, game.params)
+                share = weight * chance / len(game.Action)
+                success += share if outcome == SUCCESS else 0.0
+                if outcome == PLAYING:
+                    key = bytes(changed), tuple(state)
+                    later[key] = later.get(key, 0.0) + share
+        states = later
+    return success
+
+
+@pytest.mark.parametrize("name", ["sokoban", "large_sokoban", "frozen_lake"])
+def test_random_play_is_as_good_as_its_exact_chance(name: str) -> None:
+    split = next(split for split in load_suite("smoke").splits if split.name == name)
+    for level, measured in zip(split.levels, baseline(split).random_success, strict=True):
+        exact = exact_random_success(split, level)
+        assert measured == pytest.approx(exact, abs=5 * (exact * (1 - exact) / RANDOM_ROLLOUTS) ** 0.5 + 1e-12)
+
+
+@every_split
+def test_random_play_is_the_same_each_time_and_of_the_split_alone(name: str, split: Split) -> None:
+    part = replace(split, levels=split.levels[:3])
+    first = baseline(part)
+    again = baseline(replace(part, name="under another name"))
+    assert first is not again
+    assert (first.random_success == again.random_success).all()
+    assert (first.random_return == again.random_return).all()
+
+
+@pytest.mark.parametrize("rollout", [0, 3])
+def test_the_oracle_meets_the_luck_that_every_agent_meets(rollout: int) -> None:
+    suite = load_suite("smoke")
+    for split in suite.splits:
+        env = replace(split, budgets=Budgets(max_turns=10)).make_env()  # a reply for each of the ten actions
+        for index, played in enumerate(oracle_episodes(suite, split, rollout)):
+            seed = noise_seed(suite, split, index, rollout)
+            _, info = env.reset(options={"level": split.levels[index], "noise_seed": seed})
+            while not env.over:
+                *_, info = env.step(f"<think></think><answer>{env.action_names[env.oracle_action()]}</answer>")
+            assert (info["success"], info["turn"]) == (played.success, played.moves)

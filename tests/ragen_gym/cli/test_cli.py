@@ -1,0 +1,391 @@
+"""The command line: every command on every id, what it refuses and how."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pty
+import re
+import sys
+import termios
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ragen_gym.cli import main
+from ragen_gym.cli.baselines import wilson
+from ragen_gym.cli.played_episode import conversation, play_episode, telling_seed, turn_arguments
+from ragen_gym.cli.progress import tracked
+from ragen_gym.cli.terminal import colourful, painted, single_keys
+from ragen_gym.core.levels import read_levels
+from ragen_gym.envs.step import StepEnv
+from ragen_gym.games.registry import TABLE, Row
+from ragen_gym.render.renderer import Window
+
+ROWS = list(TABLE.values())
+every_id = pytest.mark.parametrize("row", ROWS, ids=[row.name for row in ROWS])
+#: Ids whose oracle needs no other budgets of turns than the command's.
+USUAL_BUDGETS = [row for row in ROWS if "max_turns" not in turn_arguments(row, {})]
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run a command with some standard input: (exit code, output, errors)."""
+
+    def run_command(*argv: object, typed: str = "") -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
+        code = main([str(word) for word in argv])
+        return code, *capsys.readouterr()
+
+    return run_command
+
+
+def test_list_names_every_id(run: Run) -> None:
+    code, out, _ = run("list")
+    assert code == 0
+    assert [line.split()[0] for line in out.splitlines()] == [row.id for row in ROWS]
+    assert [entry["id"] for entry in json.loads(run("list", "--json")[1])] == [row.id for row in ROWS]
+
+
+@every_id
+def test_info_tells_what_a_game_is_and_how_well_it_can_be_played(run: Run, row: Row) -> None:
+    facts = json.loads(run("info", row.id, "--measure", 40, "--json")[1])
+    game = StepEnv(row.name).game
+    assert facts["actions"] == {action.name.capitalize(): action.value for action in game.Action}
+    assert {name: knob["default"] for name, knob in facts["knobs"].items()} == {**game.knobs(), **row.knobs}
+    assert all(knob["doc"] for knob in facts["knobs"].values())
+    assert facts["horizon"] == row.horizon
+    assert facts["random"]["n"] == facts["optimal"]["n"] == 40
+    assert facts["random"]["low"] <= facts["random"]["rate"] < facts["optimal"]["rate"] <= facts["optimal"]["high"]
+    code, out, _ = run("info", row.name, "-n", 40)
+    assert code == 0
+    assert all(name in out for name in facts["knobs"])
+    assert f"{100 * facts['optimal']['rate']:.1f} %" in out
+
+
+def test_info_measures_what_the_options_choose(run: Run) -> None:
+    slippery, straight = (
+        json.loads(run("info", "FrozenLake", "-n", 60, "--knob", f"success_rate={rate}", "--json")[1])
+        for rate in ("1/3", "1")
+    )
+    assert straight["optimal"]["rate"] == 1 > slippery["optimal"]["rate"]
+    test = json.loads(run("info", "Bandit", "-n", 0, "--split", "test", "--json")[1])
+    assert "random" not in test
+
+
+@pytest.mark.parametrize(
+    ("successes", "n", "low", "high"), [(0, 10, 0.0, 0.2775), (5, 10, 0.2366, 0.7634), (250, 256, 0.9498, 0.9892)]
+)
+def test_intervals_are_wilsons(successes: int, n: int, low: float, high: float) -> None:
+    rate = wilson(successes, n)
+    assert (rate.low, rate.high) == pytest.approx((low, high), abs=1e-4)
+    assert rate.rate == successes / n
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("play FrozenLak", "Did you mean FrozenLake"),
+        ("play FrozenLake --knob sise=5", "Did you mean size"),
+        ("play FrozenLake --knob size", "name=value"),
+        ("play FrozenLake --knob size=big", "reads size as a whole number"),
+        ("play FrozenLake --knob random_start=perhaps", "true or false"),
+        ("play FrozenLake --knob success_rate=1/0", "a number"),
+        ("play FrozenLake --knob size=1", "from 2 to 64"),
+        ("play FrozenLake --levels nowhere.txt", "not a file"),
+        ("play FrozenLake --text-format prose", "choose one of"),
+        ("play FrozenLake --vocabulary runes", "choose one of"),
+        ("play Bandit --knob names=Baker", "pairs of names"),
+        ("play Bandit --turn --split exam", "choose one of train, validation, test"),
+        ("play FrozenLake --seed -1", "seed=-1 is not a seed"),
+        ("info Bandit --preset brutal", "preset"),
+        ("info Bandit -n -3", "1 or more"),
+        ("render FrozenLake --tile-size 3", "from 8 to 128"),
+        ("render FrozenLake --moves 99", "has"),
+        ("render FrozenLake --out nowhere/x.png", "no folder"),
+        ("render FrozenLake --player best", "oracle, random"),
+        ("levels export Bandit --out x.csv", ".txt, .jsonl or .parquet"),
+        ("levels export Bandit --out x.txt -n 0", "one level or more"),
+        ("levels export Bandit --split test --out x.txt -n 17", "only 16 different levels"),
+        ("solve FrozenLake -", "holds no board"),
+        ("solve FrozenLake nowhere.txt", "not a file"),
+        ("solve FrozenLake - --pushes", "--pushes is for Sokoban's games"),
+        ("solve Bandit - --max-nodes 9", "--max-nodes is for Sokoban's games"),
+        ("solve Sokoban - --max-nodes 0", "--max-nodes 0: give 1 or more"),
+        ("solve FrozenLake - --actions -1", "--actions -1: give 1 or more"),
+        ("solve Sokoban - --split test", "unrecognized arguments"),
+        ("play Sokoban --knob boxes=4 --knob size=5", "boxes=4 do not fit on height=5, width=5"),
+        ("check Chess", "not a game"),
+        ("check nowhere.to_be:Found", "importing the module nowhere.to_be failed here"),
+        (
+            "check ragen_gym.core.text:Chess",
+            "adds no game of that name (it adds none): call ragen_gym.games.registry.add in it",
+        ),
+        ("gallery Chess", "not a game"),
+        ("conquer", "invalid choice"),
+        ("levels", "ACTION"),
+        ("", "COMMAND"),
+    ],
+)
+def test_bad_input_gets_one_clear_message(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, _, errors = run(*words.split())
+    assert code == 2
+    assert said in errors
+    assert "Traceback" not in errors
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "words", ["", "play", "info", "render", "gallery", "levels export", "solve", "check", "bench-speed"]
+)
+def test_help_shows_examples(run: Run, words: str) -> None:
+    code, out, _ = run(*words.split(), "--help")
+    assert code == 0
+    assert re.search(r"examples?:\n.*ragen-gym", out, re.DOTALL)
+
+
+@every_id
+def test_the_oracles_moves_win_when_typed(run: Run, row: Row) -> None:
+    seed = telling_seed(row, {})
+    env = StepEnv(row.name)
+    env.reset(seed=seed)
+    names = [env.action_names[action] for action in play_episode(row, {}, seed).actions]
+    code, out, _ = run("play", row.name, "--seed", seed, typed=f"?\n{' || '.join(names)}\nq\n")
+    assert code == 0
+    assert f"The oracle plays {names[0]}:" in out
+    assert "Success!" in out
+    assert out.endswith("1 of 1 levels solved.\n")
+
+
+@pytest.mark.parametrize("row", USUAL_BUDGETS, ids=[row.name for row in USUAL_BUDGETS])
+def test_the_oracles_replies_win_when_typed(run: Run, row: Row) -> None:
+    seed = telling_seed(row, {})
+    replies = [message["content"] for message in conversation(row, {}, seed) if message["role"] == "assistant"]
+    code, out, _ = run("play", row.name, "--turn", "--no-think", "--seed", seed, typed="?\n" + "\n".join(replies))
+    assert code == 0
+    assert "The oracle plays" in out
+    assert "Success!" in out
+    assert out.endswith("1 of 1 levels solved.\n")
+
+
+def test_playing_bears_mistakes(run: Run) -> None:
+    out = run("play", "Bandit", typed="dance\n1\n1\nn\n2\n\n")[1]
+    assert "'dance' is not an action. Play: 1 " in out
+    assert "This level is over" in out
+    assert re.search(r"\d of 2 levels solved\.\n$", out)
+    out = run("play", "Bandit", "--turn", typed="dance\nn\nn\n")[1]
+    assert "Problem: no_answer." in out
+    assert out.endswith("0 of 1 levels solved.\n")
+
+
+@pytest.mark.parametrize("words", ["play FrozenLake", "play FrozenLake --turn", "solve FrozenLake -"])
+def test_ctrl_c_ends_quietly(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: str) -> None:
+    class Interrupted(io.StringIO):
+        def readline(self, *_: Any) -> Any:
+            raise KeyboardInterrupt
+
+        read = readline
+
+    monkeypatch.setattr(sys, "stdin", Interrupted())
+    assert main(words.split()) == 130
+    assert capsys.readouterr().err.strip() == ""
+
+
+def test_keys_are_read_one_by_one_and_the_terminal_is_put_back() -> None:
+    keyboard, terminal = pty.openpty()
+    with os.fdopen(terminal, "r") as stream:
+        before = termios.tcgetattr(stream.fileno())
+        with single_keys(stream) as keys:
+            os.write(keyboard, b"\x1b[Aw\x1bOD?\x04q")
+            assert list(keys) == ["up", "w", "left", "?"]
+            assert termios.tcgetattr(stream.fileno()) != before
+        assert termios.tcgetattr(stream.fileno()) == before
+    os.close(keyboard)
+
+
+def test_colours_stand_back_where_they_are_not_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert colourful(Terminal())
+    assert not colourful(io.StringIO())
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not colourful(Terminal())
+    env = StepEnv("FrozenLake")
+    text, _ = env.reset(seed=0)
+    shown = painted(env.game, env.state[0], env.vocabulary, text)
+    assert "\x1b[" in shown
+    assert re.sub(r"\x1b\[[0-9;]*m| ", "", shown) == text
+
+
+@every_id
+def test_a_window_plays_too(run: Run, monkeypatch: pytest.MonkeyPatch, row: Row) -> None:
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    keys = iter(["?", "x", *"sd12", "n", "n", "q"])
+    shown: list[Any] = []
+    monkeypatch.setattr(Window, "key", lambda _: next(keys))
+    monkeypatch.setattr(Window, "show", lambda _, picture: shown.append(picture))
+    code, out, _ = run("play", row.name, "--window")
+    assert code == 0
+    assert "The oracle plays" in out
+    assert "levels solved." in out
+    assert len({picture.tobytes() for picture in shown}) >= 3
+
+
+@every_id
+def test_render_writes_pictures_and_replaces_none(run: Run, tmp_path: Path, row: Row) -> None:
+    for words, start in (([], b"\x89PNG"), (["--gif"], b"GIF89a")):
+        out = tmp_path / "picture"
+        command = ["render", row.name, "--tile-size", 8, "--out", out, *words]
+        assert run(*command)[0] == 0
+        assert out.read_bytes().startswith(start)
+        kept = out.read_bytes()
+        code, _, errors = run(*command)
+        assert code == 2
+        assert "--force" in errors
+        assert run(*command, "--force")[0] == 0
+        assert out.read_bytes() == kept
+        out.unlink()
+
+
+@every_id
+def test_exported_levels_are_distinct_and_of_their_split_in_every_form(run: Run, tmp_path: Path, row: Row) -> None:
+    import pyarrow.parquet
+
+    for form in ("txt", "jsonl", "parquet"):
+        words = ["levels", "export", row.name, "--split", "validation", "-n", 4, "--out", tmp_path / f"levels.{form}"]
+        assert run(*words)[0] == 0
+        assert run(*words)[0] == 2
+    records = [json.loads(line) for line in (tmp_path / "levels.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert pyarrow.parquet.read_table(tmp_path / "levels.parquet").to_pylist() == records
+    assert read_levels(tmp_path / "levels.txt") == [record["text"] for record in records]
+    assert len({record["id"] for record in records}) == 4
+    env = StepEnv(row.name)
+    for record in records:
+        _, info = env.reset(seed=0, options={"level": record["text"]})
+        assert info["level_id"] == record["id"]
+        assert env.game.split_of(env.state[0]) == record["split"] == "validation"
+        chance = env.solution().success(*env.state, record["actions"])
+        assert record["optimal_success"] == pytest.approx(chance)
+        steps = [env.step(env.action_names.index(name)) for name in record["plan"] or ()]
+        assert record["plan"] is None or (steps[-1][2] and steps[-1][4]["success"])
+    solved = json.loads(run("solve", row.name, tmp_path / "levels.txt", "--json")[1])
+    assert solved == records
+    code, out, _ = run("info", row.name, "--levels", tmp_path / "levels.txt", "-n", 10)
+    assert code == 0
+    assert "Success on 10 levels" in out
+
+
+def test_solve_takes_any_size_from_the_standard_input(run: Run) -> None:
+    code, out, _ = run("solve", "FrozenLake", "-", "--knob", "success_rate=1", typed="P__\n_OG\n")
+    assert code == 0
+    assert "plan            Right Right Down" in out
+    assert "optimal success 100.00 %" in out
+    out = run("solve", "FrozenLake", "-", typed="; a comment\nP_\n_G\n\nP_\nOG\n")[1]
+    assert out.count("first action") == 2
+    several = "; easy\n#####\n#@$.#\n#####\n\n  ####\n###  #\n#@$ .#\n######\nTitle: ragged\n"
+    out = run("solve", "Sokoban", "-", typed=several)[1]
+    assert re.findall("plan            (.*)", out) == ["Right", "Right Right"]
+    out = run("solve", "FrozenLake", "-", "--actions", 1, "--json", typed="PG\nOO\n")[1]
+    assert json.loads(out)[0]["optimal_success"] == pytest.approx(1 / 3)
+
+
+def test_solve_knows_the_fewest_pushes_and_its_own_limit(run: Run) -> None:
+    around = "#######\n#  . .#\n#@$#$ #\n#     #\n#######\n"
+    code, out, _ = run("solve", "LargeSokoban", "-", "--pushes", "--json", "--actions", 30, typed=around)
+    solved = json.loads(out)[0]
+    assert (code, solved["optimal_success"], solved["fewest_pushes"]) == (0, 1.0, 4)
+    assert len(solved["push_plan"]) >= len(solved["plan"])
+    stuck = "######\n#@ $##\n# . ##\n######\n"
+    assert "fewest pushes   no solution" in run("solve", "Sokoban", "-", "--pushes", typed=stuck)[1]
+    code, out, _ = run("solve", "Sokoban", "-", "--max-nodes", 2, "--actions", 30, typed=around)
+    assert code == 1
+    assert "not solved within 2 nodes" in out
+    # On so narrow a board two boxes would not fit, yet the level is one.
+    assert "plan            Right\n" in run("solve", "LargeSokoban", "-", typed="#####\n#@$.#\n#####\n")[1]
+    code, _, errors = run("solve", "FrozenLake", "-", typed="P_\n_G\n\nP_\nG\n")
+    assert code == 2
+    assert "board 2 of 2: FrozenLake: the rows of a board must be equally long" in errors
+
+
+class Screen(io.StringIO):
+    """A terminal that keeps what is written to it."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("stream", [io.StringIO, Screen])
+def test_what_takes_long_tells_how_far_it_is(monkeypatch: pytest.MonkeyPatch, stream: type[io.StringIO]) -> None:
+    clock = iter(range(1000))
+    monkeypatch.setattr("ragen_gym.cli.progress.time.monotonic", lambda: next(clock))
+    written = stream()
+    monkeypatch.setattr(sys, "stderr", written)
+    assert list(tracked(range(40), 40, "levels")) == list(range(40))
+    said = written.getvalue()
+    assert "ragen-gym: 29 of 40 levels" in said
+    assert (said.count("\n"), said.count("\r")) == ((0, 40) if stream is Screen else (2, 0))
+
+
+def test_check_reports_and_fails_with_its_own_code(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    code, out, _ = run("check", "Bandit")
+    assert (code, out.count("ok  ")) == (0, 2)
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("two players on one board")
+
+    monkeypatch.setattr("ragen_gym.testing.check_game", refuse)
+    monkeypatch.setattr("ragen_gym.testing.check_env", lambda *_, **__: None)
+    code, out, _ = run("check", "Bandit")
+    assert code == 1
+    assert "FAILED  the game" in out
+    assert "two players on one board" in out
+    code, out, _ = run("check", "Bandit", "--json")
+    assert code == 1
+    assert [(entry["passed"], entry["problem"]) for entry in json.loads(out)] == [
+        (False, "two players on one board"),
+        (True, None),
+    ]
+
+
+def test_check_says_what_it_needs(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "hypothesis", None)
+    for module in [name for name in sys.modules if name.startswith("ragen_gym.testing")]:
+        monkeypatch.delitem(sys.modules, module)
+    code, _, errors = run("check", "Bandit")
+    assert code == 2
+    assert "needs Hypothesis: pip install 'ragen-gym[test]'" in errors
+
+
+def test_a_window_without_a_display_is_refused(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(sys, "platform", "linux")
+    code, _, err = run("play", "FrozenLake", "--window")
+    assert code == 2
+    assert "leave out --window" in err
+
+
+@every_id
+def test_exported_records_can_be_played(run: Run, row: Row, tmp_path: Path) -> None:
+    path = tmp_path / "levels.jsonl"
+    assert run("levels", "export", row.id, "-n", 3, "--out", path)[0] == 0
+    texts = [json.loads(line)["text"] for line in path.read_text(encoding="utf-8").splitlines()]
+    env = StepEnv(row.name, levels=path)
+    env.reset(seed=0)
+    assert env.level.text in texts
+    path.write_text("{}\n", encoding="utf-8")
+    code, _, err = run("info", row.id, "--levels", path)
+    assert code == 2
+    assert "as its 'text'" in err

@@ -1,0 +1,190 @@
+"""Statistics against brute force, against simulation, and against scipy where it has the special case."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from ragen_gym.cli import baselines as measure
+from ragen_gym.core.stats import (
+    Estimate,
+    against_random,
+    clustered_mean,
+    clustered_rate,
+    detectable_difference,
+    paired_difference,
+    pass_at,
+    pass_hat,
+    wilson,
+)
+
+
+@given(st.integers(1, 400).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
+def test_wilson_is_the_interval_of_the_core(drawn: tuple[int, int]) -> None:
+    ours, core = wilson(*drawn), measure.wilson(*drawn)
+    assert (ours.value, ours.n) == (core.rate, core.n)
+    assert (ours.low, ours.high) == pytest.approx((core.low, core.high), abs=1e-12)
+
+
+def test_wilson_of_a_known_case() -> None:
+    assert wilson(81, 263).to_dict("rate") == {  # Newcombe, Statistics in Medicine 17, 1998, table I
+        "rate": 81 / 263,
+        "low": pytest.approx(0.2553, abs=5e-5),
+        "high": pytest.approx(0.3662, abs=5e-5),
+        "n": 263,
+    }
+
+
+@given(st.lists(st.floats(-10, 10), min_size=2, max_size=30).filter(lambda x: float(np.std(x)) > 1e-3))
+def test_the_mean_of_single_values_has_the_t_interval(values: list[float]) -> None:
+    mean = clustered_mean(values, range(len(values)))
+    interval = stats.ttest_1samp(values, 0).confidence_interval()
+    assert (mean.low, mean.high) == pytest.approx((interval.low, interval.high))
+
+
+def test_one_level_says_nothing_of_others() -> None:
+    assert clustered_mean([1.0, 2.0], ["a", "a"]).to_dict("mean") == {"mean": 1.5, "low": None, "high": None, "n": 2}
+    assert clustered_rate([1.0, 0.0], ["a", "a"], 2) == Estimate(0.5, 0.0, 1.0, 2)
+    assert not paired_difference([1.0, 1.0], [0.0, 0.0], ["a", "a"]).told
+
+
+@given(st.integers(20, 300).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
+def test_single_shares_have_the_exact_interval(drawn: tuple[int, int]) -> None:
+    successes, n = drawn
+    values = np.arange(n) < successes
+    ours = clustered_rate(values.astype(float), range(n), n)
+    exact = stats.binomtest(successes, n).proportion_ci(method="exact")
+    assert (ours.low, ours.high) == pytest.approx((exact.low, exact.high), abs=0.5 / n)
+
+
+@given(st.lists(st.booleans(), min_size=20, max_size=60), st.integers(2, 8))
+def test_repeating_a_level_adds_nothing(values: list[bool], times: int) -> None:
+    once = clustered_rate(np.array(values, float), range(len(values)), len(values))
+    again = clustered_rate(
+        np.repeat(np.array(values, float), times), np.repeat(range(len(values)), times).tolist(), times * len(values)
+    )
+    assert again.value == pytest.approx(once.value)
+    assert again.low <= once.low + 0.02
+    assert again.high >= once.high - 0.02
+    assert again.high - again.low > (once.high - once.low) * 0.9
+
+
+def test_nothing_solved_leaves_room() -> None:
+    levels = [i // 4 for i in range(40)]
+    none, everything = clustered_rate([0.0] * 40, levels, 40), clustered_rate([1.0] * 40, levels, 40)
+    assert none.low == 0
+    assert none.high == pytest.approx(1 - 0.025 ** (1 / 10))
+    assert everything.low == pytest.approx(0.025 ** (1 / 10))
+    assert everything.high == 1
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.2, 0.5])
+def test_the_clustered_interval_covers_where_wilsons_does_not(rate: float) -> None:
+    rng = np.random.default_rng(0)
+    clusters = np.repeat(np.arange(32), 8)
+    held, naive = 0, 0
+    for _ in range(400):
+        levels = rng.beta(rate * 0.5, (1 - rate) * 0.5, 32)  # levels are nearly all or nothing
+        values = (rng.random(256) < levels[clusters]).astype(float)
+        interval, plain = clustered_rate(values, clusters.tolist(), 256), wilson(int(values.sum()), 256)
+        held += interval.low <= rate <= interval.high
+        naive += plain.low <= rate <= plain.high
+    assert held / 400 > 0.92
+    assert naive / 400 < 0.75
+
+
+@given(st.integers(1, 7), st.data())
+def test_pass_at_k_counts_the_choices_of_k(n: int, data: st.DataObject) -> None:
+    c, k = data.draw(st.integers(0, n)), data.draw(st.integers(1, n))
+    choices = list(combinations([True] * c + [False] * (n - c), k))
+    for share, passed in ((pass_at, any), (pass_hat, all)):
+        expected = sum(map(passed, choices)) / len(choices)
+        assert share(np.array([c]), np.array([n]), k)[0] == pytest.approx(expected)
+
+
+def test_pass_at_k_of_thousands_of_rollouts() -> None:
+    """Where the numbers of choices are beyond floating point; certain ones are exact."""
+    successes, rollouts = np.array([0, 1, 2999, 3000]), np.full(4, 3000)
+    assert pass_at(successes, rollouts, 1500).tolist() == [0, pytest.approx(0.5), 1, 1]
+    assert pass_hat(successes, rollouts, 1500).tolist() == [0, 0, pytest.approx(0.5), 1]
+
+
+def test_an_agent_does_not_differ_from_itself() -> None:
+    values = [0.0, 1.0, 0.5, 1.0]
+    same = paired_difference(values, values, "abcd")
+    assert (same.value, same.low, same.high, same.p, same.told) == (0, 0, 0, 1, False)
+
+
+def test_few_levels_never_tell_two_agents_apart() -> None:
+    assert not paired_difference(np.ones(4), np.zeros(4), "abcd").told
+    assert paired_difference(np.ones(8), np.zeros(8), "abcdefgh").told
+
+
+def test_a_clear_difference_is_told_in_both_directions() -> None:
+    rng = np.random.default_rng(1)
+    good, bad = (rng.random(200) < 0.6).astype(float), (rng.random(200) < 0.3).astype(float)
+    levels = list(range(200))
+    up, down = paired_difference(good, bad, levels), paired_difference(bad, good, levels)
+    assert up.told
+    assert down.told
+    assert up.value == -down.value == pytest.approx(good.mean() - bad.mean())
+    assert (up.low, up.high) == pytest.approx((-down.high, -down.low), abs=0.01)
+    assert up == paired_difference(good, bad, levels)
+
+
+def share_told(draw: Callable[[np.random.Generator], tuple[np.ndarray, np.ndarray]], clusters: list[int]) -> float:
+    rng = np.random.default_rng(2)
+    return float(np.mean([paired_difference(*draw(rng), clusters).told for _ in range(40)]))
+
+
+def test_two_equal_agents_are_seldom_told_apart() -> None:
+    def equal(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        levels = rng.beta(0.3, 0.7, 30)[np.repeat(np.arange(30), 4)]
+        return (rng.random(120) < levels).astype(float), (rng.random(120) < levels).astype(float)
+
+    assert share_told(equal, np.repeat(np.arange(30), 4).tolist()) <= 0.1
+
+
+@pytest.mark.parametrize(("rate", "n"), [(0.2, 256), (0.5, 128), (0.026, 256), (0.99, 256)])
+def test_the_detectable_difference_is_seen_four_times_of_five(rate: float, n: int) -> None:
+    difference = detectable_difference(rate, n)
+    other = rate + difference if rate < 0.9 else rate - difference
+    assert 0 < other < 1
+    rng = np.random.default_rng(3)
+    first, second = rng.binomial(n, rate, 20_000), rng.binomial(n, other, 20_000)
+    angles = 2 * (np.arcsin(np.sqrt(first / n)) - np.arcsin(np.sqrt(second / n)))
+    seen = np.abs(angles) * np.sqrt(n / 2) > stats.norm.ppf(0.975)
+    assert seen.mean() == pytest.approx(0.8, abs=0.06)
+
+
+def test_more_levels_detect_less() -> None:
+    found = [detectable_difference(0.2, n) for n in (8, 64, 256, 1024)]
+    assert found == sorted(found, reverse=True)
+    assert 0 < detectable_difference(0.5, 1) <= 0.5
+
+
+def test_a_score_beside_random_play() -> None:
+    rate = Estimate(0.1875, 0.14, 0.24, 256)
+    assert against_random(rate, 0.189) == (
+        False,
+        "18.8 % (14.0 to 24.0) cannot be told from random play, which scores 18.9 %.",
+    )
+    assert against_random(rate, 0.05) == (True, "18.8 % (14.0 to 24.0) is above random play, which scores 5.0 %.")
+    assert against_random(rate, 0.5) == (True, "18.8 % (14.0 to 24.0) is below random play, which scores 50.0 %.")
+
+
+def test_what_cannot_be_estimated_is_refused() -> None:
+    with pytest.raises(ValueError, match="one of each"):
+        clustered_mean([], [])
+    with pytest.raises(ValueError, match="one of each"):
+        clustered_rate([0.5], ["a", "b"], 1)
+    with pytest.raises(ValueError, match="n=0"):
+        detectable_difference(0.5, 0)
+    with pytest.raises(ValueError, match="n"):
+        wilson(2, 1)

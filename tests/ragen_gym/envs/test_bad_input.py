@@ -1,0 +1,133 @@
+"""What every id refuses in every one of its faces, with one clear error: bad knobs, levels, actions and calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.error import ResetNeeded
+
+from ragen_gym import make_turn
+from ragen_gym.core.text import Vocabulary
+from ragen_gym.games.registry import TABLE
+from ragen_gym.multiagent import parallel_env
+
+BOXES = ("Sokoban", "LargeSokoban", "NewVocab")
+
+
+def single(name: str, **arguments: Any) -> Any:
+    return gymnasium.make(TABLE[name].id, **arguments)
+
+
+def batch(name: str, **arguments: Any) -> Any:
+    return gymnasium.make_vec(TABLE[name].id, 2, **arguments)
+
+
+FACES: tuple[Callable[..., Any], ...] = (single, batch, make_turn, parallel_env)
+every_face = pytest.mark.parametrize("face", FACES, ids=lambda face: face.__name__)
+every_name = pytest.mark.parametrize("name", TABLE)
+
+
+@every_face
+@every_name
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"difficulty": 3}, "has no knob 'difficulty': it has "),
+        ({"split": "dev"}, "split='dev' is not a split: choose one of train, validation, test, or None"),
+        ({"preset": "brutal"}, "has no preset 'brutal': it has easy, "),
+        ({"preset": 3}, "has no preset 3: it has easy, "),
+        ({"text_format": "prose"}, "text_format='prose' is not known: choose one of 'grid', 'coord', 'grid_coord'"),
+        ({"vocabulary": "runes"}, "vocabulary='runes' is not known to .*choose one of"),
+        ({"vocabulary": Vocabulary("two", "ab")}, "vocabulary 'two'"),
+        ({"levels": "nowhere.txt"}, "'nowhere.txt' is not a file"),
+        ({"levels": []}, "holds no level"),
+        ({"levels": ["?"]}, "."),
+    ],
+    ids=str,
+)
+def test_arguments(face: Callable[..., Any], name: str, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises((ValueError, gymnasium.error.Error), match=message):
+        face(name, **arguments)
+
+
+@every_face
+@pytest.mark.parametrize("name", BOXES)
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"size": 5, "boxes": 4}, "boxes=4 do not fit on height=5, width=5: .*; set boxes to 3 or fewer"),
+        ({"size": 6, "boxes": 7}, "boxes=7 do not fit on height=6, width=6"),
+        ({"size": 6, "boxes": 3, "max_moves": 2}, "max_moves=2 is below boxes=3"),
+        ({"size": 6, "levels": ["######\n#PP__#\n#_XO_#\n#____#\n#____#\n######"]}, "one player; this one has 2"),
+        ({"size": 6, "levels": ["######\n#P___#\n#____#\n#____#\n#____#\n######"]}, "this one has 0 and 0"),
+        ({"size": 6, "levels": ["######\n#P_X_#\n#_X__#\n#_O__#\n#____#\n######"]}, "this one has 2 and 1"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be(face: Callable[..., Any], name: str, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        face(name, **arguments)
+
+
+@every_name
+def test_steps_out_of_season_and_actions_out_of_range(name: str) -> None:
+    env, envs, turns = single(name), batch(name, autoreset_mode="Disabled"), make_turn(name)
+    actions = int(env.action_space.n)
+    calls: list[Callable[[], Any]] = [
+        lambda: env.step(0),
+        lambda: envs.step(np.zeros(2, int)),
+        lambda: turns.step("<think>.</think><answer>Up</answer>"),
+    ]
+    for call in calls:
+        with pytest.raises(ResetNeeded, match="reset"):
+            call()
+    env.reset(seed=0)
+    envs.reset(seed=0)
+    for action in (-1, actions, 10**9):
+        with pytest.raises(ValueError, match=f"action {action} is not one of {name}'s: 0 "):
+            env.step(action)
+        with pytest.raises(ValueError, match=str(action)):
+            envs.step(np.array([0, action]))
+    turns.reset(seed=0)
+    while not turns.over:
+        turns.step("no answer at all")
+    for left in range(200, 0, -1):
+        if env.unwrapped.step(env.unwrapped.oracle_action(left))[2]:
+            break
+    with pytest.raises(ResetNeeded, match="reset"):
+        env.unwrapped.step(0)
+    with pytest.raises(ResetNeeded, match="reset"):
+        calls[2]()
+
+
+@every_name
+def test_the_horizon_truncates_and_never_terminates(name: str) -> None:
+    knobs: dict[str, Any] = {"max_episode_steps": 2, **({"pulls": 5} if name.startswith("Bandit") else {})}
+    env, envs = single(name, **knobs), batch(name, **knobs)
+    for seed in range(20):
+        env.reset(seed=seed)
+        envs.reset(seed=[seed, seed])
+        steps = [(*env.step(action)[2:4], envs.step(np.array([action] * 2))[2:4]) for action in (0, 1)]
+        if steps[0][0] or steps[1][0]:
+            continue  # the game itself was over
+        assert [step[:2] for step in steps] == [(False, False), (False, True)]
+        assert [flags[1].tolist() for *_, flags in steps] == [[False] * 2, [True] * 2]
+        assert not any(flags[0].any() for *_, flags in steps)
+        break
+    else:
+        raise AssertionError("no episode of two steps")
+
+
+def test_a_level_file_for_another_game(tmp_path: Path) -> None:
+    path = tmp_path / "levels.txt"
+    path.write_text("P_\n_G\n", encoding="utf-8")
+    for face in FACES:
+        with pytest.raises(ValueError, match=r"holds no board|written in the symbols"):
+            face("Sokoban", levels=path)
+        with pytest.raises(ValueError, match="make it with height=2, width=2"):
+            face("FrozenLake", levels=path)

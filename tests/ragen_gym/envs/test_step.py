@@ -1,0 +1,305 @@
+"""The single environment: observations, streams, ends, bad input."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from typing import Any, get_args
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.error import ResetNeeded
+from gymnasium.utils.env_checker import check_env as gymnasium_check
+from gymnasium.utils.seeding import np_random
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ragen_gym.core.levels import Level
+from ragen_gym.core.text import TextFormat
+from ragen_gym.envs.step import OBSERVATIONS, StepEnv
+from ragen_gym.envs.turn import make_turn
+from ragen_gym.games.frozen_lake import FrozenLake
+from ragen_gym.games.grid import GridGame
+from ragen_gym.games.registry import TABLE
+from ragen_gym.testing import action_sequences, check_env, replay
+
+LAKE = "P__O\n____\n_O__\n___G"
+GRIDS = [name for name, row in TABLE.items() if issubclass(row.game_class, GridGame)]
+VIEWS: list[dict[str, Any]] = [
+    *({"text_format": text_format} for text_format in get_args(TextFormat)),
+    {"observation": "grid"},
+    {"vocabulary": "letters"},
+    {"split": "test"},
+]
+
+
+@pytest.mark.parametrize("view", VIEWS, ids=str)
+@pytest.mark.parametrize("name", GRIDS)
+def test_every_view_keeps_the_suites_promises(name: str, view: dict[str, Any]) -> None:
+    check_env(name, processes=False, **view)
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_gymnasiums_checks_without_a_warning(name: str) -> None:
+    for observation in ("text", "grid"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            env = gymnasium.make(TABLE[name].id, observation=observation, render_mode="ansi")
+            gymnasium_check(env.unwrapped)
+            assert gymnasium.make(f"ragen_gym:{TABLE[name].id}").spec is not None
+
+
+@given(action_sequences(FrozenLake()), st.integers(0, 2**70))
+def test_the_grid_is_the_text(actions: list[int], seed: int) -> None:
+    """One episode after another, seen as text and as a grid."""
+    text, grid = (gymnasium.make("ragen/FrozenLake-v0", observation=view) for view in ("text", "grid"))
+    symbols = text.unwrapped.game.own_vocabulary.symbols  # type: ignore[attr-defined]
+    for seen, codes in zip(replay(text, {}, seed, actions), replay(grid, {}, seed, actions), strict=True):
+        drawn = "\n".join("".join(symbols[code] for code in row) for row in codes.pop("observation"))
+        assert drawn == seen.pop("observation")
+        assert codes == seen
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_observations_are_not_the_environments_own_arrays(name: str) -> None:
+    env = StepEnv(name, observation="grid")
+    observation, info = env.reset(seed=1)
+    before = env.state
+    observation[:], info["action_mask"][:] = 0, 9
+    assert env.state == before
+    assert env.step(0)[4]["action_mask"].max() <= 1
+
+
+def test_an_episode_by_hand() -> None:
+    env = StepEnv("FrozenLake", success_rate=1, render_mode="ansi")
+    text, info = env.reset(seed=0, options={"level": LAKE})
+    assert (text, env.render(), env.level) == (LAKE, LAKE, Level("FrozenLake", LAKE))
+    assert info.keys() == {"level_id", "action_mask", "success"}
+    assert info["action_mask"].tolist() == [0, 1, 1, 0]
+    assert env.solution().success(env.state[0], env.state[1], 6) == 1
+    plan = [env.oracle_action(6)]
+    assert env.step(plan[0])[1:4] == (0.0, False, False)
+    assert env.text in ("_P_O\n____\n_O__\n___G", "___O\nP___\n_O__\n___G")
+    for left in range(5, 1, -1):
+        assert env.step(env.oracle_action(left))[1:4] == (0.0, False, False)
+    text, reward, terminated, truncated, info = env.step(env.oracle_action(1))
+    assert (text, reward, terminated, truncated, info["success"]) == (
+        "___O\n____\n_O__\n___√",
+        1.0,
+        True,
+        False,
+        True,
+    )
+    with pytest.raises(ResetNeeded, match=r"call reset\(\) before step\(\)"):
+        env.step(0)
+
+
+def test_a_hole_ends_the_episode_without_success() -> None:
+    env = StepEnv("FrozenLake", success_rate=1)
+    env.reset(seed=0, options={"level": LAKE})
+    for action in (2, 2):
+        env.step(action)
+    text, reward, terminated, truncated, info = env.step(2)
+    assert (text.split("\n")[0], reward, terminated, truncated, info["success"]) == ("___X", 0.0, True, False, False)
+
+
+def test_the_horizon_truncates_and_never_terminates() -> None:
+    env = gymnasium.make("ragen/FrozenLake-v0", success_rate=1)
+    env.reset(seed=0, options={"level": LAKE})
+    ends = [env.step(0)[2:4] for _ in range(10)]
+    assert ends == [(False, False)] * 9 + [(False, True)]
+    short = gymnasium.make("ragen/FrozenLake-v0", success_rate=1, max_episode_steps=2)
+    short.reset(seed=0, options={"level": LAKE})
+    assert [short.step(0)[2:4] for _ in range(2)] == [(False, False), (False, True)]
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2**32 - 1, 2**64, 2**70])
+def test_any_seed_from_zero_on(seed: int) -> None:
+    one, other = StepEnv("FrozenLake"), StepEnv("FrozenLake")
+    assert one.reset(seed=seed)[0] == other.reset(seed=seed)[0]
+    assert one.reset()[0] == other.reset()[0]
+
+
+def test_seeds_are_far_apart() -> None:
+    env = StepEnv("FrozenLake")
+    seeds = [*range(200), *(2**32 + k for k in range(200)), *(2**70 + k for k in range(200))]
+    boards = [(env.reset(seed=seed)[0], env.reset()[0]) for seed in seeds]
+    assert len(set(boards)) > 595
+
+
+@pytest.mark.parametrize("name", ["FrozenLake", "Sokoban", "Bandit"])
+def test_every_mask_is_an_array_of_its_own(name: str) -> None:
+    env, kept, told = StepEnv(name), [], []
+    for seed in range(200):
+        for begin in (True, False):
+            info = env.reset(seed=seed)[1] if begin else env.step(seed % 2)[4]
+            kept.append(info["action_mask"])
+            told.append(env.game.action_mask(*env.state).tolist())
+    assert [mask.tolist() for mask in kept] == told
+    for i, mask in enumerate(kept):
+        assert (mask.dtype, mask.flags.writeable) == (np.int8, True)
+        mask[:] = i % 100
+    assert [set(mask.tolist()) for mask in kept] == [{i % 100} for i in range(len(kept))]
+    assert env.reset(seed=0)[1]["action_mask"].tolist() == told[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "knobs", "level", "actions", "mask"),
+    [
+        ("FrozenLake", {"success_rate": 1}, LAKE, [2, 2, 2], [1, 1, 0, 0]),  # in a hole in the corner
+        ("FrozenLake", {"success_rate": 1, "size": 2}, "P_\n_G", [2, 1], [1, 0, 0, 1]),  # on the goal
+        ("Sokoban", {"height": 3, "width": 5}, "#####\n#PXO#\n#####", [3], [0, 0, 1, 0]),
+        ("Bandit", {}, "Teacher\nTrader", [0], [1, 1]),
+    ],
+)
+def test_the_mask_after_the_end_is_that_of_the_last_board(
+    name: str, knobs: dict[str, Any], level: str, actions: list[int], mask: list[int]
+) -> None:
+    env = StepEnv(name, **knobs)
+    env.reset(seed=0, options={"level": level})
+    *_, (_, _, terminated, _, info) = [env.step(action) for action in actions]
+    assert terminated
+    assert info["action_mask"].tolist() == env.game.action_mask(*env.state).tolist() == mask
+    for mode, place in (("Disabled", "action_mask"), ("NextStep", "action_mask"), ("SameStep", "final_info")):
+        envs = gymnasium.make_vec(TABLE[name].id, 1, autoreset_mode=mode, **knobs)
+        envs.reset(seed=0, options={"level": level})
+        *_, (_, _, over, _, infos) = [envs.step(np.array([action])) for action in actions]
+        assert over.all()
+        seen = infos[place]["action_mask"] if place == "final_info" else infos[place]
+        assert seen.tolist() == [mask]
+
+
+def test_without_a_seed_episodes_differ_between_environments() -> None:
+    assert len({tuple(env.reset()[0] for _ in range(3)) for env in (StepEnv("FrozenLake") for _ in range(8))}) == 8
+
+
+def test_levels_from_a_list_are_all_played() -> None:
+    levels = [LAKE, "P___\n____\n____\n___G", Level("FrozenLake", "G__P\n____\n____\n____")]
+    env = StepEnv("FrozenLake", levels=levels)
+    env.reset(seed=0)
+    seen = {str(env.level)} | {env.reset()[0] for _ in range(60)}
+    assert seen == set(map(str, levels))
+
+
+def test_level_and_noise_together() -> None:
+    env = StepEnv("FrozenLake")
+    options = {"level": LAKE, "noise_seed": 2**70}
+    episodes = []
+    for seed in (0, 1):
+        env.reset(seed=seed, options=options)
+        episodes.append([env.step(1)[0]])
+    assert episodes[0] == episodes[1]
+
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"sizes": 4}, "FrozenLake has no knob 'sizes': it has height, width, .* Did you mean size?"),
+    ({"boxes": 4}, "FrozenLake has no knob 'boxes': it has height, width"),
+    ({"observation": "pixels"}, f"observation='pixels' is not known: choose one of .*{OBSERVATIONS[0]!r}"),
+    ({"observation": ["text"]}, r"observation=\['text'\] is not known"),
+    ({"text_format": "table"}, "text_format='table' is not known: choose one of 'grid', 'coord', 'grid_coord'"),
+    ({"render_mode": "opengl"}, "render_mode='opengl' is not known: choose one of 'ansi'"),
+    ({"split": "dev"}, "split='dev' is not a split: choose one of train, validation, test, or None for all levels"),
+    ({"levels": "nowhere.txt"}, "levels='nowhere.txt' is not a file: give a path to a text file of boards, or a list"),
+    ({"levels": []}, r"levels=\[\] holds no level"),
+    ({"levels": ["PG"]}, "the board is 1x2, this environment plays 4x4; make it with height=1, width=2"),
+    ({"preset": "brutal"}, "FrozenLake has no preset 'brutal': it has easy, medium, hard"),
+]
+
+
+@pytest.mark.parametrize(("knobs", "message"), BAD, ids=lambda value: str(value)[:30])
+def test_bad_arguments(knobs: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        StepEnv("FrozenLake", **knobs)
+
+
+@pytest.mark.parametrize("action", [-1, 4, 1.0, 1.5, "0", None, True, np.array([1]), [1]])
+def test_bad_actions(action: Any) -> None:
+    env = StepEnv("FrozenLake")
+    env.reset(seed=0)
+    before = env.state
+    with pytest.raises(ValueError, match=r"is not one of FrozenLake's: 0 LEFT, 1 DOWN, 2 RIGHT, 3 UP\."):
+        env.step(action)
+    assert env.state == before
+
+
+@pytest.mark.parametrize("action", [np.int64(1), np.array(1), np.int8(1), np.uint64(1)])
+def test_numpy_integers_are_actions(action: Any) -> None:
+    env, plain = StepEnv("FrozenLake"), StepEnv("FrozenLake")
+    env.reset(seed=0)
+    plain.reset(seed=0)
+    assert env.step(action)[0] == plain.step(1)[0]
+
+
+def test_steps_out_of_season() -> None:
+    env = StepEnv("Bandit")
+    for call in (lambda: env.step(0), env.render):
+        with pytest.raises(ResetNeeded, match=r"call reset\(\)"):
+            call()
+    env.reset(seed=0)
+    env.step(0)
+    with pytest.raises(ResetNeeded):
+        env.step(0)
+    env.reset()
+    assert env.step(1)[2]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"levle": LAKE}, "option='levle' is not known: choose one of 'level', 'noise_seed'"),
+        ({"level": "P?\nG_"}, r"unknown symbol '\?'"),
+        ({"level": 3}, "level=3 is not a level"),
+        ({"noise_seed": -1}, "seed=-1 is not a seed: give an integer from 0 on"),
+        ({"noise_seed": "a"}, "seed='a' is not a seed"),
+    ],
+)
+def test_bad_options(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        StepEnv("FrozenLake").reset(seed=0, options=options)
+
+
+def test_a_negative_seed() -> None:
+    env = StepEnv("FrozenLake")
+    with pytest.raises(ValueError, match="seed=-1 is not a seed: give an integer from 0 on"):
+        env.reset(seed=-1)
+
+
+def test_the_generator_of_a_seed_is_made_as_gymnasium_makes_it() -> None:
+    env = StepEnv("FrozenLake")
+    env.reset(seed=7)
+    assert env.np_random_seed == 7
+    assert env.np_random.bit_generator.state == np_random(7)[0].bit_generator.state
+    drawn = env.np_random.random()
+    env.reset()
+    assert env.np_random.random() != drawn, "a reset without a seed goes on with the generator"
+    env.reset(seed=7)
+    assert env.np_random.random() == drawn
+    env.reset(seed=7)
+    assert copy.deepcopy(env).np_random.random() == drawn
+    env.reset(seed=np.int64(7))  # type: ignore[arg-type]
+    assert env.np_random.random() == drawn
+    env.np_random = np_random(9)[0]
+    env.np_random = None  # type: ignore[assignment]  # a fresh one, as Gymnasium makes it
+    env.np_random.random()
+    turns = make_turn("FrozenLake")
+    turns.reset(seed=7)
+    assert turns.np_random is turns.env.np_random
+    assert turns.np_random_seed == 7
+    turns.np_random = np_random(9)[0]
+    assert turns.env.np_random is turns.np_random
+
+
+def test_a_refused_reset_takes_no_episode() -> None:
+    env, other = (StepEnv("FrozenLake") for _ in range(2))
+    for each in (env, other):
+        each.reset(seed=3)
+    with pytest.raises(ValueError, match="is not a seed"):
+        env.reset(options={"noise_seed": -1})
+    assert env.reset()[0] == other.reset()[0]
+
+
+def test_size_replaces_the_sides_of_a_row_and_contradicts_those_given() -> None:
+    assert StepEnv("LargeSokoban", size=7).game.width == 7
+    with pytest.raises(ValueError, match="disagree"):
+        StepEnv("Sokoban", size=6, height=9)

@@ -1,0 +1,289 @@
+"""The environment of whole replies: messages, budgets, rewards, ends."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import gymnasium
+import pytest
+from gymnasium.error import ResetNeeded
+from gymnasium.utils.env_checker import check_env as gymnasium_check
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ragen_gym import TurnEnv, make_turn
+from ragen_gym.envs.reply import Problem
+from ragen_gym.games.frozen_lake import FrozenLake
+from ragen_gym.games.registry import TABLE
+from ragen_gym.testing import replies
+
+NAMES = ("Left", "Down", "Right", "Up")
+LAKE = "P__O\n____\n_O__\n___G"
+
+
+@pytest.mark.parametrize("name", TABLE)
+@pytest.mark.parametrize("arguments", [{}, {"think": False, "max_turns": 2}, {"split": "test", "max_actions": 3}])
+def test_gymnasiums_checks_without_a_warning(name: str, arguments: dict[str, Any]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        gymnasium_check(make_turn(name, render_mode="ansi", **arguments))
+
+
+def say(*names: str) -> str:
+    return f"<think>Well.</think><answer>{' || '.join(names)}</answer>"
+
+
+def lake(**arguments: Any) -> TurnEnv:
+    env = make_turn("FrozenLake", success_rate=1, **arguments)
+    env.reset(seed=0, options={"level": LAKE})
+    return env
+
+
+def test_a_conversation_by_hand() -> None:
+    env = make_turn("FrozenLake", success_rate=1, max_turns=3)
+    message, info = env.reset(seed=0, options={"level": LAKE})
+    assert env.instructions == (
+        f"{FrozenLake.description}\n"
+        "Symbols: _ ice, O hole, G goal, P player, X player in hole, √ player on goal.\n"
+        "Actions: Left, Down, Right, Up.\n"
+        "Rewards: 1 for reaching the goal; 0 for anything else.\n"
+        "You have 3 turns and 10 actions, at most 5 a turn."
+    )
+    assert message == (
+        f"Turn 1 of 3, actions left: 10.\n{LAKE}\n"
+        "Reply with <think>your thoughts</think><answer>first || second</answer>."
+    )
+    assert (info["reply"], info["actions"], info["turn"], info["actions_left"]) == (None, (), 0, 10)
+    message, reward, terminated, truncated, info = env.step(say("Down", "right", "Fly"))
+    assert message == (
+        "Reward: -0.1.\nTurn 2 of 3, actions left: 8.\n___O\n_P__\n_O__\n___G\n"
+        "Reply with <think>your thoughts</think><answer>first || second</answer>."
+    )
+    assert (reward, terminated, truncated, info["actions"], info["rewards"]) == (-0.1, False, False, (1, 2), (0.0, 0.0))
+    assert info["reply"].problem is Problem.UNKNOWN_ACTION
+    message, reward, terminated, truncated, info = env.step(say("Right", "Down", "Right", "Down", "Left"))
+    assert message == "Reward: 1.\nThe episode is over.\n___O\n____\n_O__\n___√"
+    assert (reward, terminated, truncated, info["success"], info["turn"]) == (1.0, True, False, True, 2)
+    assert (info["actions"], info["actions_left"]) == ((2, 1, 2, 1), 0)
+    roles = [entry["role"] for entry in info["messages"]]
+    assert roles == ["system", "user", "assistant", "user", "assistant", "user"]
+    assert info["messages"][0]["content"] == env.instructions
+    assert info["messages"][-1]["content"] == message
+    with pytest.raises(ResetNeeded):
+        env.step(say("Up"))
+
+
+def test_malformed_replies_cost_and_play_nothing() -> None:
+    env = lake()
+    ends = []
+    for reply in ("", "Up", say() + say("Down"), "<answer>Down</answer>", say()):
+        _, reward, terminated, truncated, info = env.step(reply)
+        assert (reward, info["actions"], env.board) == (-0.1, (), LAKE)
+        ends.append((terminated, truncated))
+    assert ends == [(False, False)] * 4 + [(False, True)]
+
+
+def test_the_penalty_is_an_option() -> None:
+    assert lake(format_penalty=0).step("what?")[1] == 0
+    assert lake(format_penalty=-2.5).step("what?")[1] == -2.5
+    assert lake(think=False).step("<answer>Down</answer>")[1] == 0
+
+
+def test_moves_beyond_a_turns_limit_are_not_played() -> None:
+    env = lake(max_actions_per_turn=2)
+    _, reward, _, _, info = env.step(say("Down", "Down", "Down", "Right"))
+    assert (info["actions"], reward, env.board) == ((1, 1), 0, "___O\n____\nPO__\n___G")
+    assert info["reply"].actions == (1, 1, 1, 2)
+
+
+def test_the_budget_of_moves_truncates() -> None:
+    env = lake(max_actions=7)
+    assert env.step(say(*["Left"] * 5))[2:4] == (False, False)
+    assert env.actions_left == 2
+    _, _, terminated, truncated, info = env.step(say(*["Left"] * 5))
+    assert (terminated, truncated, info["actions"], info["actions_left"]) == (False, True, (0, 0), 0)
+
+
+def test_the_budget_of_turns_truncates_and_bounds_the_actions_left() -> None:
+    env = lake(max_turns=2, max_actions_per_turn=3)
+    assert env.actions_left == 6
+    assert env.step(say("Left"))[2:4] == (False, False)
+    assert env.actions_left == 3
+    assert env.step(say("Left"))[2:4] == (False, True)
+
+
+def test_reaching_the_goal_with_the_last_move_terminates() -> None:
+    env = lake(max_turns=2, max_actions=6)
+    env.step(say("Right", "Down", "Right"))
+    _, reward, terminated, truncated, _ = env.step(say("Right", "Down", "Down"))
+    assert (reward, terminated, truncated) == (1, True, False)
+
+
+def test_a_hole_stops_the_reply() -> None:
+    env = lake()
+    _, reward, terminated, truncated, info = env.step(say("Down", "Right", "Down", "Down", "Right"))
+    assert (reward, terminated, truncated, info["actions"], info["success"]) == (0, True, False, (1, 2, 1), False)
+
+
+def test_a_bandit_has_one_turn() -> None:
+    env = make_turn("Bandit")
+    assert (env.max_turns, env.max_actions_per_turn, env.max_actions) == (1, 1, 1)
+    message, _ = env.reset(seed=0, options={"level": "Teacher\nTrader", "noise_seed": 3})
+    assert message == (
+        "Turn 1 of 1, actions left: 1.\nTeacher\nTrader\n"
+        "Reply with <think>your thoughts</think><answer>action</answer>."
+    )
+    assert env.action_names == ("Teacher", "Trader")
+    _, reward, terminated, truncated, info = env.step(say("teacher"))
+    assert (reward, terminated, truncated, info["success"]) == (0.15, True, False, False)
+    env.reset(options={"level": "Trader\nTeacher"})
+    assert env.step(say("TRADER"))[4]["success"]
+    env.reset()
+    _, reward, terminated, truncated, info = env.step("no")
+    assert (reward, terminated, truncated, info["success"]) == (-0.1, True, False, False)
+
+
+def test_a_long_bandit_is_truncated_by_our_budgets_and_ended_by_its_own() -> None:
+    cut = make_turn("Bandit", pulls=20)
+    cut.reset(seed=0)
+    name = cut.action_names[0]
+    ends = [cut.step(say(*[name] * 5))[2:4] for _ in range(2)]
+    assert ends == [(False, False), (False, True)]
+    whole = make_turn("Bandit", pulls=3)
+    whole.reset(seed=0)
+    name = whole.action_names[0]
+    assert whole.step(say(name))[2:4] == (False, False)
+    assert whole.step(say(*[name] * 5))[2:4] == (True, False)
+
+
+@given(st.integers(0, 2**70), st.lists(replies(NAMES), min_size=1, max_size=6))
+def test_the_turn_is_its_moves(seed: int, texts: list[str]) -> None:
+    """The same moves one by one give the same boards and rewards, in every budget."""
+    env, single = make_turn("FrozenLake"), gymnasium.make("ragen/FrozenLake-v0", max_episode_steps=10**6)
+    message, info = env.reset(seed=seed)
+    observation, one = single.reset(seed=seed)
+    assert info["level_id"] == one["level_id"]
+    played = 0
+    for turn, text in enumerate(texts, 1):
+        message, reward, terminated, truncated, info = env.step(text)
+        moves = info["reply"].actions[: min(5, 10 - played)]
+        assert info["actions"] == moves[: len(info["actions"])]
+        rewards, over = [], False
+        for move in info["actions"]:
+            assert not over
+            observation, paid, over, _, one = single.step(move)
+            rewards.append(float(paid))
+        played += len(rewards)
+        assert (env.board, list(info["rewards"])) == (observation, rewards)
+        assert observation in message
+        assert message in env.observation_space
+        assert reward == pytest.approx(sum(rewards) - 0.1 * (info["reply"].problem is not None))
+        assert (terminated, info["success"]) == (over, one["success"])
+        assert len(info["actions"]) == len(moves) or over
+        assert truncated == (not over and (turn == 5 or played == 10))
+        if terminated or truncated:
+            break
+        assert env.actions_left == min(10 - played, 5 * (5 - turn))
+
+
+@given(st.integers(0, 2**32))
+def test_the_oracle_reaches_what_it_promises_within_the_budgets(seed: int) -> None:
+    """On firm ice, a move a turn: the promise for the actions left is kept to the letter."""
+    env = make_turn("FrozenLake", success_rate=1, max_turns=4, max_actions_per_turn=1)
+    _, info = env.reset(seed=seed)
+    promised = env.solution().success(*env.env.state, env.actions_left)
+    while not env.over:
+        info = env.step(say(env.action_names[env.oracle_action()]))[4]
+    assert info["success"] == (promised == 1)
+
+
+def test_replies_are_strings_and_budgets_whole_numbers() -> None:
+    env = lake()
+    for reply in (3, None, b"Up", ["Up"]):
+        with pytest.raises(ValueError, match=f"a turn's action is the reply's text, not {type(reply).__name__}"):
+            env.step(reply)  # type: ignore[arg-type]
+    bad: list[tuple[dict[str, Any], str]] = [
+        ({"max_turns": 0}, "max_turns=0 must be an integer from 1 on"),
+        ({"max_actions_per_turn": 1.5}, "max_actions_per_turn=1.5 must be an integer from 1 on"),
+        ({"max_actions": True}, "max_actions=True must be an integer from 1 on"),
+        ({"format_penalty": "none"}, "format_penalty='none' must be a number"),
+        ({"max_tokens_per_turn": 0}, "max_tokens_per_turn=0 must be an integer from 1 on"),
+        ({"think": "no"}, "think='no' must be True or False"),
+        ({"max_turn": 3}, "FrozenLake has no knob 'max_turn'"),
+    ]
+    for arguments, message in bad:
+        with pytest.raises(ValueError, match=message):
+            make_turn("FrozenLake", **arguments)
+    with pytest.raises(ResetNeeded):
+        make_turn("FrozenLake").step(say("Up"))
+
+
+def test_a_limit_of_tokens_is_stated() -> None:
+    env = make_turn("FrozenLake", max_tokens_per_turn=80, think=False)
+    assert env.reset(seed=0)[0].endswith("Reply with <answer>first || second</answer>, in at most 80 tokens.")
+
+
+def describe(seen: str, expected: str, *names: str) -> str:
+    parts = f"<observation>\n{seen}\n</observation>So.<prediction>{expected}</prediction>"
+    return f"<think>{parts}</think><answer>{' || '.join(names)}</answer>"
+
+
+@pytest.mark.parametrize("name", TABLE)
+@given(seed=st.integers(0, 2**32 - 1), data=st.data())
+def test_what_a_reply_says_of_the_board_is_judged_exactly(name: str, seed: int, data: st.DataObject) -> None:
+    form = "grid" if name.startswith("Bandit") else data.draw(st.sampled_from(("grid", "coord")))
+    knobs: dict[str, Any] = {"text_format": form}
+    env = make_turn(name, grounding=True, world_modelling=True, state_reward=0.5, max_turns=9, **knobs)
+    plain = make_turn(name, max_turns=9, **knobs)
+    env.reset(seed=seed)
+    plain.reset(seed=seed)
+    before, moves = env.board, data.draw(st.lists(st.sampled_from(env.action_names), min_size=1, max_size=5))
+    _, reward, *_ = plain.step(say(*moves))
+    after = plain.board
+    seen, hoped = data.draw(st.sampled_from((before, after))), data.draw(st.sampled_from((before, after)))
+    _, earned, _, _, info = env.step(describe(seen, hoped, *moves))
+    assert env.board == after, "what is said of the boards changes nothing on them"
+    assert (info["observation_right"], info["prediction_right"]) == (seen == before, hoped == after)
+    assert earned == pytest.approx(reward + 0.25 * (seen == before) + 0.25 * (hoped == after))
+
+
+def test_a_description_of_another_board_or_of_none_earns_nothing() -> None:
+    env = lake(grounding=True, state_reward=1.0)
+    assert (
+        "Reply with <think><observation>the board as it is</observation>your thoughts</think>"
+        in (env.reset(seed=0, options={"level": LAKE})[0])
+    )
+    for seen, right in ((LAKE, True), (f"  {LAKE}".replace("\n", "\n  "), True), (LAKE[:-1], False), ("x", False)):
+        env.reset(seed=0, options={"level": LAKE})
+        _, reward, _, _, info = env.step(f"<think><observation>{seen}</observation></think><answer>Down</answer>")
+        assert (reward, info["observation_right"]) == (0.5 * right, right)
+        assert "prediction_right" not in info
+    env.reset(seed=0, options={"level": LAKE})
+    _, reward, _, _, info = env.step(f"<think><observation>{LAKE}</observation></think><answer>Fly</answer>")
+    assert (reward, info["observation_right"]) == (-0.1, True), "only a reply without fault is paid"
+    for thought in ("", "well", f"<observation>{LAKE}</observation>" * 2):
+        env.reset(seed=0, options={"level": LAKE})
+        _, reward, _, _, info = env.step(f"<think>{thought}</think><answer>Down</answer>")
+        assert (reward, info["reply"].problem, info["actions"]) == (-0.1, Problem.NO_STATE, ())
+
+
+def test_a_board_whose_floor_is_a_space_is_read_as_it_stands() -> None:
+    env = make_turn("Sokoban", vocabulary="xsb", grounding=True, state_reward=2)
+    env.reset(seed=1)
+    _, _, _, _, info = env.step(f"<think><observation>\n{env.board}\n</observation></think><answer>Up</answer>")
+    assert info["observation_right"] is True
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"grounding": True, "think": False}, "parts of the thinking"),
+        ({"state_reward": 0.5}, "rewards nothing without grounding=True"),
+        ({"world_modelling": 1}, "world_modelling=1 must be True or False"),
+        ({"grounding": True, "state_reward": float("nan")}, "state_reward"),
+    ],
+)
+def test_styles_that_make_no_sense(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make_turn("FrozenLake", **arguments)

@@ -1,0 +1,106 @@
+"""The generator of FrozenLake against the law that its page states."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from ragen_gym.core.seeding import episode_keys
+from ragen_gym.games.frozen_lake import FrozenLake
+from ragen_gym.testing import games
+from tests.ragen_gym.games.slow_lake import bfs
+
+
+def lakes(game: FrozenLake, count: int, split: str | None = None, key: int = 0) -> list[str]:
+    return [game.own_text(bytes(board)) for board in game.generate(episode_keys(key, 0, count), split)]
+
+
+@pytest.mark.parametrize("random_start", [True, False])
+@pytest.mark.parametrize("min_path", [1, 3])
+def test_the_generators_law_exactly(random_start: bool, min_path: int) -> None:
+    """Small lakes come as often as they should: every start, goal and ice, given that the path is long enough."""
+    p, count = 0.6, 20_000
+    game = FrozenLake(height=2, width=3, frozen_prob=p, min_path=min_path, random_start=random_start)
+    law: dict[str, float] = {}
+    for start, goal in product(range(6), repeat=2):
+        if start == goal or (not random_start and (start, goal) != (0, 5)):
+            continue
+        for ice in product("_O", repeat=4):
+            cells = list(ice)
+            for place, symbol in sorted([(start, "P"), (goal, "G")]):
+                cells.insert(place, symbol)
+            text = "".join(cells[:3]) + "\n" + "".join(cells[3:])
+            if bfs(text) >= min_path:
+                law[text] = p ** ice.count("_") * (1 - p) ** ice.count("O")
+    counts = Counter(lakes(game, count))
+    assert set(counts) <= set(law)
+    expected = {text: count * weight / sum(law.values()) for text, weight in law.items()}
+    assert min(expected.values()) > 5
+    chi_square = sum((counts[text] - mean) ** 2 / mean for text, mean in expected.items())
+    freedom = len(law) - 1
+    assert chi_square < freedom + 4 * (2 * freedom) ** 0.5 + 5
+
+
+@pytest.mark.parametrize(("height", "width", "frozen_prob"), [(4, 4, 0.8), (8, 8, 0.7), (9, 8, 0.7), (3, 30, 0.9)])
+def test_the_generators_law_against_a_slow_generator(height: int, width: int, frozen_prob: float) -> None:
+    """Holes and paths as numpy's generator and a search over a dictionary give them; 8x8 is 64 cells, 9x8 more."""
+    game = FrozenLake(height=height, width=width, frozen_prob=frozen_prob, min_path=2)
+    rng = np.random.default_rng(0)
+    slow: list[str] = []
+    while len(slow) < 1500:
+        cells = np.where(rng.random(height * width) < frozen_prob, "_", "O")
+        start, goal = rng.choice(height * width, 2, replace=False)
+        cells[start], cells[goal] = "P", "G"
+        text = "\n".join("".join(row) for row in cells.reshape(height, width))
+        if bfs(text) >= 2:
+            slow.append(text)
+    fast = lakes(game, 1500)
+    for measure in (bfs, lambda text: text.count("O"), lambda text: text.index("P"), lambda text: text.index("G")):
+        ours, theirs = ([float(measure(text)) for text in texts] for texts in (fast, slow))
+        error = np.hypot(np.std(ours), np.std(theirs)) / 1500**0.5
+        assert abs(np.mean(ours) - np.mean(theirs)) < 3.5 * error
+        assert np.std(ours) == pytest.approx(np.std(theirs), rel=0.1)
+    holes = np.array([[cell == "O" for cell in text.replace("\n", "")] for text in fast], float)
+    near = np.corrcoef(holes[:, :-1].ravel(), holes[:, 1:].ravel())[0, 1]
+    reference = np.array([[cell == "O" for cell in text.replace("\n", "")] for text in slow], float)
+    assert abs(near - np.corrcoef(reference[:, :-1].ravel(), reference[:, 1:].ravel())[0, 1]) < 0.05
+
+
+@given(games(FrozenLake), st.sampled_from(["train", "validation", "test", None]), st.integers(0, 2**64 - 1))
+@settings(max_examples=30)
+def test_generated_lakes_meet_their_knobs(game: FrozenLake, split: str | None, key: int) -> None:
+    try:
+        texts = lakes(game, 8, split, key)
+    except ValueError:
+        assume(False)
+    for text in texts:
+        assert bfs(text) >= game.min_path
+        rows = text.split("\n")
+        assert (len(rows), {len(row) for row in rows}) == (game.height, {game.width})
+        if not game.random_start:
+            assert (text[0], text[-1]) == ("P", "G")
+        if game.frozen_prob == 1:
+            assert "O" not in text
+
+
+def test_every_start_and_goal_is_as_likely() -> None:
+    game = FrozenLake(size=3, frozen_prob=1.0)
+    counts = Counter(
+        (text.replace("\n", "").index("P"), text.replace("\n", "").index("G")) for text in lakes(game, 7200)
+    )
+    assert len(counts) == 72
+    assert sum((count - 100) ** 2 / 100 for count in counts.values()) < 112.3  # 71 degrees, one in a thousand
+
+
+def test_knobs_that_no_lake_meets() -> None:
+    """Within a bounded number of draws, an error with every knob that has a part in it."""
+    game = FrozenLake(frozen_prob=0.1, min_path=12, random_start=False)
+    with pytest.raises(ValueError, match="FrozenLake: no level in") as error:
+        game.generate(episode_keys(0, 0, 1), "test")
+    for knob in ("min_path=12", "height=4", "width=4", "frozen_prob=0.1", "random_start=False", "split='test'"):
+        assert knob in str(error.value)

@@ -1,0 +1,73 @@
+"""The oracle of FrozenLake against a search through everything, value iteration and shortest paths."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ragen_gym.core.seeding import episode_keys
+from ragen_gym.games.frozen_lake import FrozenLake
+from ragen_gym.testing import Search, TooLarge, games, states
+from tests.ragen_gym.games.slow_lake import bfs
+
+Action = FrozenLake.Action
+
+
+@given(games(FrozenLake).flatmap(lambda game: st.tuples(st.just(game), states(game))), st.integers(1, 8))
+@settings(max_examples=25)
+def test_the_oracle_against_trying_everything(drawn: tuple[Any, Any], actions_left: int) -> None:
+    game, (board, state) = drawn
+    solution, search = game.solve(board), Search(game, 20_000)
+    said = solution.success(board, state, actions_left), solution.expected_return(board, state, actions_left)
+    try:
+        assert search.best(board, state, actions_left) == pytest.approx(said)
+        assert search.value(board, state, actions_left, solution.action) == pytest.approx(said)
+    except TooLarge:
+        return
+
+
+@pytest.mark.parametrize("success_rate", [1 / 3, 0.8, 1.0])
+def test_the_oracle_against_value_iteration_over_gymnasiums_table(success_rate: float) -> None:
+    game = FrozenLake(success_rate=success_rate)
+    for board in game.generate(episode_keys(9, 0, 5), None):
+        text = game.own_text(bytes(board))
+        desc = text.translate(str.maketrans("_OGP", "FHGS")).split("\n")
+        table = FrozenLakeEnv(desc=desc, is_slippery=True, success_rate=success_rate).P
+        value = np.zeros(16)
+        start = text.replace("\n", "").index("P")
+        solution, state = game.solve(bytes(board)), [text.index("P")]
+        for actions_left in range(1, 41):
+            value = np.array(
+                [
+                    max(sum(p * (r + value[t] * (not over)) for p, t, r, over in table[s][a]) for a in range(4))
+                    for s in range(16)
+                ]
+            )
+            assert solution.success(bytes(board), state, actions_left) == pytest.approx(value[start])
+
+
+@given(games(FrozenLake, success_rate=st.just(1.0)).flatmap(lambda game: st.tuples(st.just(game), states(game, 4))))
+def test_on_firm_ice_the_plan_is_a_shortest_path(drawn: tuple[Any, Any]) -> None:
+    game, (board, state) = drawn
+    distance = bfs(game.own_text(board))
+    solution = game.solve(board)
+    assert solution.success(board, state, distance) == 1
+    assert solution.success(board, state, distance - 1) == 0
+    now, integers, outcome, moves = bytearray(board), list(state), 0, 0
+    while not outcome:
+        action = solution.action(bytes(now), integers, distance + 3 - moves)
+        _, outcome = game.rule(now, integers, action, 0.5, game.params)
+        moves += 1
+    assert (outcome, moves) == (2, distance)
+
+
+def test_without_a_chance_it_walks_towards_the_goal() -> None:
+    game = FrozenLake(success_rate=1.0)
+    board = game.parse("P___\nOOO_\n____\n___G")
+    assert game.solve(board).action(board, [0], 2) == Action.RIGHT
+    assert game.solve(board).success(board, [0], 2) == 0

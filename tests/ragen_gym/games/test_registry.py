@@ -1,0 +1,127 @@
+"""Everything that every id promises, over the whole table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import pytest
+
+from ragen_gym import make_turn
+from ragen_gym.envs.step import StepEnv
+from ragen_gym.games.registry import TABLE, build_game, find, register_all
+from ragen_gym.testing import check_env, check_game
+
+#: Small boards of games whose own are too large to try everything on.
+SMALL = {"LargeSokoban": {"height": 6, "width": 6}}
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_the_game_keeps_the_suites_promises(name: str) -> None:
+    check_game(build_game(TABLE[name], SMALL.get(name, {})), examples=30)
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_the_environment_keeps_the_suites_promises(name: str) -> None:
+    check_env(name)
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_its_turns_keep_the_suites_promises(name: str) -> None:
+    check_env(make_turn(name))
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_presets_are_games_of_their_own(name: str) -> None:
+    presets = TABLE[name].game_class.presets
+    games = [build_game(TABLE[name], {}, preset) for preset in presets]
+    assert len(set(games)) == len(games)
+    for preset in presets:
+        env = StepEnv(name, preset=preset)
+        assert env.reset(seed=0)[0] in env.observation_space
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_the_row_and_the_class_document_the_environment(name: str) -> None:
+    row = TABLE[name]
+    page = row.game_class.__doc__ or ""
+    for heading in ("## Description", "## Starting State", "## Rewards", "## Episode End", "## Arguments"):
+        assert heading in page or row.game_class.__mro__[1].__name__ in page, heading
+    parts = page.split("## Arguments")[-1]
+    for knob in row.game_class.knobs():
+        assert knob in parts or row.game_class.__mro__[1].__name__ in page, f"{knob} is not documented"
+    assert row.summary
+    assert not row.summary.endswith(".")
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_every_spelling_of_a_name(name: str) -> None:
+    for spelling in (name, f"ragen/{name}-v0", f"ragen_gym:ragen/{name}-v0", f"ragen/{name}"):
+        assert find(spelling) is TABLE[name]
+    with pytest.raises(ValueError, match=rf"choose one of .*{name}.* Did you mean {name}\?"):
+        find(f"{name.upper()}-V0")
+
+
+def test_unknown_names() -> None:
+    for name in ("Chess", "", "ragen/"):
+        with pytest.raises(ValueError, match="is not a game of this suite: choose one of "):
+            find(name)
+    with pytest.raises(ValueError, match="'Chess' is not a game of this suite"):
+        make_turn("Chess")
+
+
+def test_registering_twice_changes_nothing() -> None:
+    before = {row.id: gymnasium.registry[row.id] for row in TABLE.values()}
+    register_all()
+    assert {row.id: gymnasium.registry[row.id] for row in TABLE.values()} == before
+    for row in TABLE.values():
+        assert before[row.id].max_episode_steps == row.horizon
+
+
+#: Level ids of the first two episodes of seed 0 and of the first of seed 2**70.
+FIRST_LEVELS = {
+    "Bandit": ("75c063d30ef07f2a", "c3e8c2cea0deff67", "3621e616c7429359"),
+    "BanditRev": ("e2dd06a6f343d322", "5fc065238588049f", "c42711d7e7582ca2"),
+    "FrozenLake": ("1e9ec1bca626995e", "d905a83f2d7f5039", "d3b937fea50b8d12"),
+    "Sokoban": ("4a846c8492a8364c", "91b3d6031b019a3d", "d9a0807831fb7288"),
+    "LargeSokoban": ("b30d787460419725", "53c0c3c9c55ce6a9", "af399144d8cdffe5"),
+    "NewVocab": ("4a846c8492a8364c", "91b3d6031b019a3d", "d9a0807831fb7288"),
+}
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_seeds_give_the_levels_they_always_gave(name: str) -> None:
+    """A seed is an episode for ever: a change here is a change of every published number."""
+    env = StepEnv(name)
+    resets: list[dict[str, Any]] = [{"seed": 0}, {}, {"seed": 2**70}]
+    assert tuple(env.reset(**arguments)[1]["level_id"] for arguments in resets) == FIRST_LEVELS[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "knobs", "level_id"),
+    [
+        ("Sokoban", {"generator": "reverse_walk", "split": "test"}, "3ae6c4283d5a0f6b"),
+        ("Sokoban", {"wall_prob": 0.2, "boxes": 2, "size": 7, "min_moves": 4}, "70ab948bc2801ae8"),
+        ("FrozenLake", {"size": 6, "split": "validation"}, "430763699ce49493"),
+    ],
+)
+def test_so_do_seeds_under_other_knobs(name: str, knobs: dict[str, Any], level_id: str) -> None:
+    assert StepEnv(name, **knobs).reset(seed=1)[1]["level_id"] == level_id
+
+
+@pytest.mark.parametrize(
+    ("name", "knobs", "noise_seed", "told"),
+    [
+        ("Bandit", {"pulls": 12}, None, "0 0 1 0 0 0 0 0 0 0 0 0"),
+        ("Bandit", {"pulls": 12}, 9, "0 0 1 0 0 0 0 0 1 0 0 1"),
+        ("FrozenLake", {"frozen_prob": 1.0}, None, "_G_P ____ ____ ____"),
+        ("FrozenLake", {"frozen_prob": 1.0}, 9, "_G__ ____ ____ ___P"),
+        ("FrozenLake", {"frozen_prob": 1.0}, 2**70, "_G_P ____ ____ ____"),
+    ],
+)
+def test_so_does_the_luck_of_an_episode(name: str, knobs: dict[str, Any], noise_seed: int | None, told: str) -> None:
+    """What the second arm pays, or where a walk to and fro slips to."""
+    env = StepEnv(name, **knobs)
+    env.reset(seed=5, options=None if noise_seed is None else {"noise_seed": noise_seed})
+    rewards = [env.step(action)[1] for action in ((1,) * 12 if name == "Bandit" else (1, 0, 3, 2, 1, 3))]
+    assert told == (" ".join(f"{reward:g}" for reward in rewards) if name == "Bandit" else env.text.replace("\n", " "))

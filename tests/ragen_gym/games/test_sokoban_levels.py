@@ -1,0 +1,430 @@
+"""Sokoban's levels: the generators, splits, level texts and files, and what is refused."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from ragen_gym.core.levels import SPLITS, write_levels
+from ragen_gym.core.seeding import episode_keys
+from ragen_gym.envs.step import StepEnv
+from ragen_gym.games.sokoban import Sokoban
+from ragen_gym.games.sokoban.backwards import explore
+from ragen_gym.games.sokoban.generate import work_arrays
+from ragen_gym.games.sokoban.rules import most_boxes
+from ragen_gym.games.sokoban.solve import find_plan
+from tests.ragen_gym.games.slow_warehouse import SlowWarehouse, pull_search
+
+LARGE = {"height": 8, "width": 8, "boxes": 2, "search_depth": 10}
+
+
+@st.composite
+def rooms(draw: st.DrawFn) -> tuple[Sokoban, bytes, list[int], int]:
+    """(game, room with targets, targets, player) with walls anywhere."""
+    height, width, boxes = draw(st.integers(4, 7)), draw(st.integers(4, 7)), draw(st.integers(1, 3))
+    stride = width + 1
+    inner = [r * stride + c for r in range(1, height - 1) for c in range(1, width - 1)]
+    assume(boxes <= most_boxes(height, width))
+    walls = draw(st.sets(st.sampled_from(inner), max_size=len(inner) // 3))
+    floor = [cell for cell in inner if cell not in walls]
+    assume(len(floor) > boxes)
+    cells = draw(st.permutations(floor))
+    game = Sokoban(height=height, width=width, boxes=boxes, search_depth=draw(st.integers(2, 11)))
+    room = bytearray(255 if i % stride == width else 0 for i in range(game.cells))
+    for cell in floor:
+        room[cell] = 1
+    for cell in cells[:boxes]:
+        room[cell] = 2
+    return game, bytes(room), cells[:boxes], cells[boxes]
+
+
+@given(rooms())
+@settings(max_examples=150)
+def test_reverse_play_finds_what_a_plain_recursion_finds(drawn: tuple[Sokoban, bytes, list[int], int]) -> None:
+    game, room, targets, player = drawn
+    boxes, cells, stack, explored, seen = work_arrays(game)
+    boxes[0] = targets
+    ground = np.frombuffer(room, np.uint8)
+    found = explore(ground, game.width + 1, player, game.search_depth, boxes, cells[2], stack, explored, seen)
+    assert (cells[2] == -1).all()
+    place = [divmod(cell, game.width + 1) for cell in (*targets, player)]
+    floor = {divmod(cell, game.width + 1) for cell, tile in enumerate(room) if tile in (1, 2)}
+    score, slow_player, slow_boxes, apart = pull_search(floor, place[:-1], place[-1], game.search_depth)
+    assert found[1] == apart
+    if score:
+        assert divmod(int(found[0]), game.width + 1) == slow_player
+        assert [divmod(int(cell), game.width + 1) for cell in boxes[2]] == slow_boxes
+
+
+@pytest.mark.parametrize(
+    ("knobs", "moves", "pushes", "floor"),
+    # means over 4,000 and 2,700 boards of the paper's code
+    [({}, 4.11, 2.07, 10.63), (LARGE, 5.78, 3.32, 18.15)],
+    ids=["Sokoban", "LargeSokoban"],
+)
+def test_reverse_play_has_the_distribution_of_the_papers_code(
+    knobs: dict[str, Any], moves: float, pushes: float, floor: float
+) -> None:
+    game = Sokoban(**knobs)
+    boards = game.generate(episode_keys(7, 0, 4000), None)
+    plans = [find_plan(bytes(board), game.width) for board in boards]
+    assert np.mean([plan.moves for plan in plans if plan]) == pytest.approx(moves, abs=0.15)
+    assert np.mean([plan.pushes for plan in plans if plan]) == pytest.approx(pushes, abs=0.08)
+    assert ((boards > 0) & (boards < 255)).sum(axis=1).mean() == pytest.approx(floor, abs=0.2)
+
+
+CASES: list[dict[str, Any]] = [
+    {},
+    LARGE,
+    {"generator": "reverse_walk"},
+    {"generator": "reverse_walk", "height": 5, "width": 9, "boxes": 3},
+    {"wall_prob": 0.3, "height": 7, "width": 6},
+    {"wall_prob": 0.0, "generator": "reverse_walk", "boxes": 2},
+    {"min_moves": 4, "max_moves": 7, "min_pushes": 2, "max_pushes": 3},
+    {**LARGE, "min_pushes": 5},
+    {"generator": "reverse_walk", "height": 7, "width": 7, "boxes": 2, "max_pushes": 4, "min_moves": 9},
+]
+
+
+@pytest.mark.parametrize("knobs", CASES, ids=str)
+def test_every_level_is_solvable_and_keeps_the_knobs(knobs: dict[str, Any]) -> None:
+    game = Sokoban(**knobs)
+    for board in map(bytes, game.generate(episode_keys(11, 0, 150), None)):
+        assert game.parse(game.own_text(board)) == board
+        assert board.count(Sokoban.Tile.BOX) == game.boxes
+        by_moves, by_pushes = find_plan(board, game.width), find_plan(board, game.width, metric="pushes")
+        assert by_moves is not None
+        assert by_pushes is not None
+        assert (game.min_moves or 0) <= by_moves.moves <= (game.max_moves or 1000)
+        assert (game.min_pushes or 0) <= by_pushes.pushes <= (game.max_pushes or 1000)
+        if game.wall_prob is not None:
+            slow = SlowWarehouse(game.own_text(board))
+            reached, todo = set(), [slow.player]
+            while todo:
+                r, c = todo.pop()
+                if (r, c) in slow.floor and (r, c) not in reached:
+                    reached.add((r, c))
+                    todo += [(r + 1, c), (r - 1, c), (r, c + 1), (r, c - 1)]
+            assert reached == slow.floor
+
+
+@pytest.mark.parametrize("knobs", CASES, ids=str)
+def test_a_level_depends_on_its_key_alone(knobs: dict[str, Any]) -> None:
+    game, keys = Sokoban(**knobs), episode_keys(12, 0, 20)
+    before = keys.copy()
+    boards = game.generate(keys, "train")
+    assert (keys == before).all()
+    for i in (0, 7, 19):
+        assert (game.generate(keys[i : i + 1], "train")[0] == boards[i]).all()
+    assert (game.generate(keys[::-1].copy(), "train") == boards[::-1]).all()
+
+
+@pytest.mark.parametrize("knobs", [{}, {"height": 5, "width": 7}], ids=str)
+def test_splits_hold_under_rotations_and_reflections(knobs: dict[str, Any]) -> None:
+    game = Sokoban(**knobs)
+    turned_game = Sokoban(height=game.width, width=game.height)
+    for split in SPLITS:
+        for board in game.generate(episode_keys(13, 0, 40), split):
+            rows = game.own_text(bytes(board)).split("\n")
+            turned = ["".join(column) for column in zip(*rows, strict=True)]
+            for text, other in (
+                (rows, game),
+                (rows[::-1], game),
+                ([row[::-1] for row in rows], game),
+                (turned, turned_game),
+                (turned[::-1], turned_game),
+                ([row[::-1] for row in turned][::-1], turned_game),
+            ):
+                assert other.split_of(other.parse("\n".join(text))) == split
+
+
+BOXOBAN = """; 0
+##########
+####  ####
+###.   ###
+#  $ #  ##
+# .$  @ ##
+#   $#   #
+##.  #$  #
+###   . ##
+##########
+##########
+
+; 1
+##########
+##########
+##  ######
+#@ $   ###
+##$$.$ ###
+## . . ###
+##  .  ###
+##########
+##########
+##########
+"""
+
+COLLECTION = """My levels: a collection
+
+; first
+  ####
+###  #
+#@$. #
+######
+Title: one
+Author: nobody
+
+#######
+#+ * $#
+#  ####
+####
+; a comment after
+1
+_####
+_#@-#
+##$-#
+#_.-#
+#####
+"""
+
+
+def test_boxobans_files_load(tmp_path: Path) -> None:
+    path = tmp_path / "000.txt"
+    path.write_text(BOXOBAN, encoding="utf-8")
+    env = StepEnv("Sokoban", height=10, width=10, levels=path)
+    texts = {env.reset(seed=seed)[0] for seed in range(30)}
+    assert len(texts) == 2
+    assert any(text.split("\n")[2:5] == ["###O___###", "#__X_#__##", "#_OX__P_##"] for text in texts)
+
+
+def test_ragged_and_small_boards_of_a_collection_are_filled_with_walls(tmp_path: Path) -> None:
+    path = tmp_path / "collection.xsb"
+    path.write_text(COLLECTION, encoding="utf-8")
+    game = Sokoban(height=5, width=7)
+    texts = [game.own_text(board) for board in game.fixed_boards(path, None)]
+    assert texts == [
+        "#######\n###__##\n#PXO_##\n#######\n#######",
+        "#######\n#S_√_X#\n#__####\n#######\n#######",
+        "#######\n##P_###\n##X_###\n#_O_###\n#######",
+    ]
+
+
+#: As collections on the web look: a head, comments over several lines, titles on either side, no blank lines between.
+ON_THE_WEB = """\
+::: Collection: Gen\u00e8ve :::
+------------------------------------
+
+Title: Small steps
+Author: S. Omebody
+Comment:
+A first level. Push $ onto .
+Comment-End:
+1
+#####
+#@$.#
+#####
+Title: 1
+
+; 2
+  ####
+  #  #
+  #$ #
+###  #
+#.@ ##
+#####
+Title: \u00ab2\u00bb
+Solution: urDldLdL
+
+Level 3
+#######
+#+$ *$#
+# ##. #
+#######
+; 4
+; 4 'again'
+#######
+#@ $.##
+#######
+"""
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "latin-1"])
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_a_collection_as_it_is_found_on_the_web(encoding: str, newline: str, tmp_path: Path) -> None:
+    path = tmp_path / "collection.txt"
+    path.write_text(ON_THE_WEB, encoding=encoding, newline=newline)
+    game = Sokoban(height=6, width=7)
+    rows = [game.own_text(board).split("\n") for board in game.fixed_boards(path, None)]
+    assert [board[:4] for board in rows] == [
+        ["#######", "#PXO###", "#######", "#######"],
+        ["#######", "###__##", "###X_##", "###__##"],
+        ["#######", "#SX_√X#", "#_##O_#", "#######"],
+        ["#######", "#P_XO##", "#######", "#######"],
+    ]
+    env = StepEnv("Sokoban", height=6, width=7, levels=path)
+    assert len({env.reset(seed=seed)[0] for seed in range(40)}) == 4
+
+
+@given(st.integers(0, 2**63), st.sampled_from(" -_"), st.booleans(), st.sampled_from(["\n", "\r\n"]))
+def test_xsb_says_the_same_as_the_own_symbols(key: int, floor: str, open_edge: bool, newline: str) -> None:
+    game = Sokoban(height=7, width=9, boxes=2, generator="reverse_walk")
+    board = bytes(game.generate(np.array([key], np.uint64), None)[0])
+    rows = game.own_text(board).translate(str.maketrans("#_O√XPS", f"#{floor}.*$@+")).split("\n")
+    if open_edge:  # no wall is drawn on the edge where it has only walls for neighbours
+        walls = {(r, c) for r in range(-1, 8) for c in range(-1, 10) if not (0 <= r < 7 and 0 <= c < 9)}
+        walls |= {(r, c) for r in range(7) for c in range(9) if rows[r][c] == "#"}
+        needless = {
+            (r, c)
+            for r, c in walls
+            if (r in (0, 6) or c in (0, 8)) and {(r + i, c + j) for i in (-1, 0, 1) for j in (-1, 0, 1)} <= walls
+        }
+        bare = ["".join(floor if (r, c) in needless else s for c, s in enumerate(row)) for r, row in enumerate(rows)]
+        rows = [less.rstrip() if less.strip(floor) else row for less, row in zip(bare, rows, strict=True)]
+    assert game.parse(newline.join(rows)) == board
+
+
+def test_a_level_file_of_this_suite_reads_back(tmp_path: Path) -> None:
+    game = Sokoban()
+    boards = [bytes(board) for board in game.generate(episode_keys(14, 0, 20), None)]
+    path = tmp_path / "levels.txt"
+    write_levels(path, map(game.level, boards))
+    assert game.fixed_boards(path, None) == boards
+    in_train = [board for board in boards if game.split_of(board) == "train"]
+    assert game.fixed_boards(str(path), "train") == in_train
+
+
+@pytest.mark.parametrize(
+    ("level", "says"),
+    [
+        ("######\n#PP__#\n#_X__#\n#__O_#\n#____#\n######", "one player; this one has 2"),
+        ("######\n#____#\n#_X__#\n#__O_#\n#____#\n######", "one player; this one has 0"),
+        ("######\n#P___#\n#____#\n#____#\n#____#\n######", "as many targets; this one has 0 and 0"),
+        ("######\n#P_X_#\n#_X__#\n#__O_#\n#____#\n######", "this one has 2 and 1"),
+        ("######\n#P_√_#\n#____#\n#____#\n#____#\n######", "over already"),
+        ("######\n#P_X_#\n#____#\n#__O__\n#____#\n######", "every cell on the edge"),
+        ("#####\n#PXO#\n#####", "make it with height=3, width=5"),
+        ("######\n#PXO_#\n###\n######\n######\n######", "equally long"),
+        ("######\n#PQO_#\n#____#\n#____#\n#____#\n######", "written in the symbols of one of"),
+        ("######\n#@XO #\n#    #\n#    #\n#    #\n######", "written in the symbols of one of"),
+        ("######\n#@$.  \n#    #\n#    #\n#    #\n######", "can be reached from beyond the edge"),
+        ("#######\n#@$.  #\n#######", "make it with height=6, width=7"),
+        ("", "symbols|one player|rows"),
+    ],
+)
+def test_boards_that_are_none_are_refused(level: str, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        StepEnv("Sokoban").reset(options={"level": level})
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("######\n#PXO_#\n######\n######\n######\n##x###", "line 6 starts like a row"),
+        ("Title\n\n######\n#PXO_#\n######\n", "level at line 3: .*this environment plays 6x6"),
+        ("; nothing\n", "holds no board"),
+    ],
+)
+def test_files_that_cannot_be_read_are_refused(tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "levels.txt"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(ValueError, match=says):
+        StepEnv("Sokoban", levels=path)
+    with pytest.raises(ValueError, match="is not a file"):
+        StepEnv("Sokoban", levels=str(tmp_path / "none.txt"))
+
+
+@pytest.mark.parametrize(
+    ("knobs", "says"),
+    [
+        ({"height": 2}, "height=2 must be an integer from 3 to 64"),
+        ({"width": 65}, "width=65"),
+        ({"width": True}, "width=True"),
+        ({"boxes": 0}, "boxes=0"),
+        ({"boxes": 4, "size": 5}, "boxes=4 do not fit on height=5, width=5.* set boxes to 3 or fewer, or make"),
+        ({"size": 4}, "boxes=1 do not fit on height=4, width=4.* has a solution; make the board larger"),
+        ({"boxes": 3, "height": 3, "width": 20}, "boxes=3 do not fit on height=3, width=20"),
+        ({"boxes": 18, "size": 8}, "boxes=18 do not fit on height=8, width=8.* set boxes to 17 or fewer"),
+        ({"boxes": 3, "max_moves": 2}, "max_moves=2 is below boxes=3: every box starts off target"),
+        ({"boxes": 2, "max_pushes": 1}, "max_pushes=1 is below boxes=2"),
+        ({"min_pushes": 9, "max_moves": 8}, "min_pushes=9 is above max_moves=8: a push is a move"),
+        ({"search_depth": 1}, "search_depth=1"),
+        ({"walk_steps": 0}, "walk_steps=0"),
+        ({"generator": "magic"}, "one of reverse_play, reverse_walk"),
+        ({"wall_prob": 1}, "wall_prob=1"),
+        ({"min_moves": 0}, "min_moves=0"),
+        ({"max_pushes": 2.5}, "max_pushes=2.5"),
+        ({"min_moves": 5, "max_moves": 4}, "min_moves=5 is above max_moves=4"),
+        ({"walls": 3}, "has no knob 'walls'"),
+        ({"preset": "impossible"}, "no preset 'impossible'"),
+    ],
+)
+def test_knobs_out_of_range_are_refused(knobs: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        StepEnv("Sokoban", **knobs)
+
+
+def some_level_is_solved(height: int, width: int, boxes: int) -> bool:
+    """Whether play backwards from some choice of targets in an empty room brings every box off target."""
+    floor = {(r, c) for r in range(height - 2) for c in range(width - 2)}
+    for chosen in combinations(sorted(floor), boxes):
+        targets = frozenset(chosen)
+        todo = [(targets, cell) for cell in floor - targets]
+        seen = set(todo)
+        while todo:
+            stones, (r, c) = todo.pop()
+            for dr, dc in ((0, 1), (1, 0), (0, -1), (-1, 0)):
+                ahead, behind = (r + dr, c + dc), (r - dr, c - dc)
+                if ahead not in floor - stones:
+                    continue
+                pulled = [stones - {behind} | {(r, c)}] if behind in stones else []
+                for state in ((each, ahead) for each in (stones, *pulled)):
+                    if not state[0] & targets:
+                        return True
+                    if state not in seen:
+                        seen.add(state)
+                        todo.append(state)
+    return False
+
+
+@pytest.mark.parametrize(
+    ("height", "width"), [(3, 4), (3, 5), (3, 6), (3, 7), (3, 8), (3, 9), (4, 4), (4, 5), (4, 6), (4, 7), (5, 5)]
+)
+def test_what_cannot_fit_is_known_of_small_rooms(height: int, width: int) -> None:
+    most = most_boxes(height, width)
+    assert most == most_boxes(width, height)
+    assert most == 0 or some_level_is_solved(height, width, most)
+    if 2 * most + 2 < (height - 2) * (width - 2):
+        assert not some_level_is_solved(height, width, most + 1)
+
+
+@pytest.mark.parametrize(
+    "knobs",
+    [
+        {"size": 9, "boxes": 24},
+        {"min_moves": 500},
+        {"height": 3, "width": 5, "min_pushes": 2},
+        {"wall_prob": 0.9999},
+        {"generator": "reverse_walk", "walk_steps": 1, "boxes": 4},
+    ],
+    ids=str,
+)
+def test_knobs_that_no_level_meets_end_in_an_error_that_names_them(knobs: dict[str, Any]) -> None:
+    env = StepEnv("Sokoban", **knobs)
+    with pytest.raises(ValueError, match="Sokoban: no level in") as raised:
+        env.reset(seed=0)
+    for knob in knobs:
+        assert (knob if knob != "size" else "height") + "=" in str(raised.value)
+
+
+@pytest.mark.parametrize("preset", Sokoban.presets)
+@pytest.mark.parametrize("name", ["Sokoban", "LargeSokoban", "NewVocab"])
+def test_presets_can_be_solved_within_the_horizon(name: str, preset: str) -> None:
+    env = StepEnv(name, preset=preset)
+    for seed in range(20):
+        env.reset(seed=seed)
+        assert env.solution().success(*env.state, 10) == 1

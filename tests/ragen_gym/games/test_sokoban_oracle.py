@@ -1,0 +1,185 @@
+"""The oracle of Sokoban against searches through everything."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from ragen_gym.core.seeding import episode_keys
+from ragen_gym.games.sokoban import Sokoban
+from ragen_gym.games.sokoban.solve import NotSolvedError, Plan, SokobanSolution, find_plan
+from ragen_gym.testing import Search, TooLarge
+from tests.ragen_gym.games.slow_warehouse import SlowWarehouse
+
+Action = Sokoban.Action
+
+
+@st.composite
+def boards(draw: st.DrawFn, boxes: int = 3) -> tuple[Sokoban, bytes]:
+    """Boards with anything anywhere, most of them without a solution."""
+    height, width = draw(st.integers(3, 6)), draw(st.integers(5, 6))
+    inner = (height - 2) * (width - 2)
+    count = draw(st.integers(1, min(boxes, (inner - 1) // 2)))
+    free = draw(st.integers(2 * count + 1, inner))
+    tiles = draw(st.permutations("P" + count * "X" + count * "O" + (free - 2 * count - 1) * "_" + (inner - free) * "#"))
+    if draw(st.booleans()) and count > 1:
+        tiles[tiles.index("X")], tiles[tiles.index("O")] = "√", "_"
+    rows = ["".join(tiles[i : i + width - 2]) for i in range(0, inner, width - 2)]
+    text = "\n".join(["#" * width, *(f"#{row}#" for row in rows), "#" * width])
+    game = Sokoban(height=height, width=width)
+    return game, game.parse(text)
+
+
+def play(game: Sokoban, board: bytes, plan: Plan) -> tuple[bool, int]:
+    """(whether the plan ends the game with its last action, pushes) by the slow rules."""
+    slow = SlowWarehouse(game.own_text(board))
+    pushes, won = 0, slow.boxes == slow.targets
+    for action in plan.actions:
+        assert not won
+        before = slow.boxes
+        _, won = slow.step(Action(action).name.capitalize())
+        pushes += slow.boxes != before
+    return won, pushes
+
+
+@given(boards())
+@settings(max_examples=300)
+def test_plans_are_as_short_as_dijkstras(drawn: tuple[Sokoban, bytes]) -> None:
+    game, board = drawn
+    slow = SlowWarehouse(game.own_text(board))
+    plans = find_plan(board, game.width), find_plan(board, game.width, metric="pushes")
+    fewest = slow.fewest(1), slow.fewest(0)
+    if fewest[0] is None:
+        assert plans == (None, None)
+        return
+    assert all(plans)
+    by_moves, by_pushes = plans
+    assert by_moves is not None
+    assert by_pushes is not None
+    assert (by_moves.moves, by_pushes.pushes) == fewest
+    assert play(game, board, by_moves) == (True, by_moves.pushes)
+    assert play(game, board, by_pushes) == (True, by_pushes.pushes)
+    assert find_plan(board, game.width, within=by_moves.moves) == by_moves
+    assert find_plan(board, game.width, within=by_moves.moves - 1) is None
+    assert find_plan(board, game.width, metric="pushes", within=by_pushes.pushes - 1) is None
+
+
+@given(boards(), st.integers(0, 8))
+@settings(max_examples=150)
+def test_every_answer_against_trying_everything(drawn: tuple[Sokoban, bytes], actions_left: int) -> None:
+    game, board = drawn
+    assume(not game.over(board))
+    state = game.starts(np.frombuffer(board, np.uint8)[None])[0].tolist()
+    solution, search = game.solve(board), Search(game, 20_000)
+    said = solution.success(board, state, actions_left), solution.expected_return(board, state, actions_left)
+    try:
+        assert search.best(board, state, actions_left) == pytest.approx(said)
+    except TooLarge:
+        return
+    assert solution.action(board, state, actions_left) in list(Action)
+    if said[0]:
+        assert search.value(board, state, actions_left, solution.action) == pytest.approx(said)
+
+
+@pytest.mark.parametrize(
+    ("text", "actions_left", "expected"),
+    [
+        # four boxes around the player, one on its target: the first push has to take it off or leave it
+        ("#######\n#__O__#\n#__X__#\n#_XP√_#\n#__X__#\n#_O_O_#\n#######", 1, 0.9),
+        ("#######\n#_____#\n#__X__#\n#O√PX_#\n#__X__#\n#_O_O_#\n#######", 2, -0.2),
+        # nothing can be done
+        ("#######\n#X___O#\n#_____#\n#__P__#\n#_____#\n#_____#\n#######", 9, -0.9),
+        # one box is lost, the other is worth fetching
+        ("#######\n#X____#\n#_____#\n#_PXO_#\n#_____#\n#___O_#\n#######", 5, 0.5),
+        ("#######\n#X____#\n#_____#\n#_PXO_#\n#_____#\n#___O_#\n#######", 0, 0.0),
+    ],
+)
+def test_the_best_return_where_the_actions_do_not_suffice(text: str, actions_left: int, expected: float) -> None:
+    game = Sokoban(size=7)
+    board = game.parse(text)
+    state = game.starts(np.frombuffer(board, np.uint8)[None])[0].tolist()
+    solution = game.solve(board)
+    assert solution.success(board, state, actions_left) == 0
+    assert solution.expected_return(board, state, actions_left) == pytest.approx(expected)
+    assert Search(game, 100_000).best(board, state, actions_left)[1] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("knobs", [{}, {"size": 8, "boxes": 3, "generator": "reverse_walk"}], ids=str)
+def test_a_plan_is_searched_for_once_and_followed_to_its_end(
+    knobs: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searches: list[Plan | None] = []
+
+    def counted(*args: Any, **options: Any) -> Plan | None:
+        searches.append(find_plan(*args, **options))
+        return searches[-1]
+
+    monkeypatch.setattr("ragen_gym.games.sokoban.solve.find_plan", counted)
+    game = Sokoban(**knobs)
+    for start in game.generate(episode_keys(5, 0, 20), None):
+        searches.clear()
+        board, state = bytearray(start), game.starts(start[None])[0].tolist()
+        solution = game.solve(bytes(start))
+        assert isinstance(solution, SokobanSolution)
+        moves = int(solution.moves(board, state))
+        total, expected = 0.0, solution.expected_return(board, state, moves)
+        assert solution.success(board, state, moves - 1) == 0
+        for left in range(moves, 0, -1):
+            assert solution.success(board, state, left) == 1
+            reward, outcome = game.rule(board, state, solution.action(board, state, left), 0.0, game.params)
+            total += reward
+            assert (outcome == 2) == (left == 1)
+        assert total == pytest.approx(expected)
+        assert len(searches) == 1
+
+
+HARD = """
+##########
+#________#
+#_X_X_X__#
+#________#
+#_X_P_X__#
+#________#
+#_O_O_O__#
+#_O_O____#
+#________#
+##########
+"""
+
+
+def test_a_search_that_is_cut_short_says_so() -> None:
+    game = Sokoban(size=10)
+    board = game.parse(HARD)
+    with pytest.raises(NotSolvedError, match="not solved within 1000 nodes") as raised:
+        find_plan(board, game.width, max_nodes=1000)
+    assert raised.value.nodes == 1000
+    state = game.starts(np.frombuffer(board, np.uint8)[None])[0].tolist()
+    solution = SokobanSolution(game, board, max_nodes=1000)
+    assert solution.success(board, state, 10) == 0  # no plan is so short, and that takes few nodes to see
+    with pytest.raises(NotSolvedError):
+        solution.action(board, state, 10)
+
+
+def test_more_nodes_are_taken_until_they_suffice() -> None:
+    game = Sokoban(size=10, boxes=4, generator="reverse_walk", min_moves=20)
+    slow = 0
+    for board in game.generate(episode_keys(6, 0, 30), None):
+        plan = find_plan(bytes(board), game.width)
+        assert plan is not None
+        assert play(game, bytes(board), plan)[0]
+        try:
+            assert find_plan(bytes(board), game.width, max_nodes=4000) == plan
+        except NotSolvedError:
+            slow += 1
+    assert slow
+
+
+def test_an_unknown_metric_is_refused() -> None:
+    game = Sokoban()
+    board = bytes(game.generate(episode_keys(1, 0, 1), None)[0])
+    with pytest.raises(ValueError, match="metric='steps'"):
+        find_plan(board, 6, metric="steps")  # type: ignore[arg-type]

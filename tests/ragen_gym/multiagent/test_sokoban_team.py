@@ -1,0 +1,212 @@
+from __future__ import annotations
+
+import gymnasium
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import ragen_gym
+from ragen_gym.core.levels import Level
+from ragen_gym.games.sokoban.solve import find_plan
+from ragen_gym.multiagent import large_sokoban_v0, new_vocab_v0, parallel_env, sokoban_v0
+from ragen_gym.multiagent.sokoban import Action, SharedSokoban, alone
+
+UP, DOWN, LEFT, RIGHT, STAY = Action
+WAYS = {UP: (-1, 0), DOWN: (1, 0), LEFT: (0, -1), RIGHT: (0, 1)}
+SEEDS = st.sampled_from([0, 2**32 - 1]) | st.integers(0, 2**32)
+Cell = tuple[int, int]
+
+
+class SlowWarehouse:
+    """The documented rule on sets of cells."""
+
+    def __init__(self, views: list[str]) -> None:
+        marks = {(r, c): mark for r, row in enumerate(views[0].split("\n")) for c, mark in enumerate(row)}
+        self.size = max(r for r, _ in marks) + 1, max(c for _, c in marks) + 1
+        self.walls = {cell for cell, mark in marks.items() if mark == "#"}
+        self.targets = {cell for cell, mark in marks.items() if mark in "O√SR"}
+        self.boxes = {cell for cell, mark in marks.items() if mark in "X√"}
+        self.workers = [cells_of(view, "PS").pop() for view in views]
+
+    def may(self, worker: int, way: Cell) -> tuple[bool, Cell, Cell]:
+        r, c = self.workers[worker]
+        target, beyond = (r + way[0], c + way[1]), (r + 2 * way[0], c + 2 * way[1])
+        blocked = self.walls | set(self.workers)
+        can = target not in blocked and (target not in self.boxes or beyond not in blocked | self.boxes)
+        return can, target, beyond
+
+    def play(self, worker: int, action: int) -> float:
+        placed = len(self.boxes & self.targets)
+        if action != STAY:
+            can, target, beyond = self.may(worker, WAYS[Action(action)])
+            if can:
+                self.workers[worker] = target
+                if target in self.boxes:
+                    self.boxes = self.boxes - {target} | {beyond}
+        reward = -0.1 + len(self.boxes & self.targets) - placed
+        return reward + 10 if self.solved and action != STAY else reward
+
+    @property
+    def solved(self) -> bool:
+        return self.boxes == self.targets
+
+    def view(self, worker: int) -> str:
+        def mark(cell: Cell) -> str:
+            on = cell in self.targets
+            if cell in self.walls:
+                return "#"
+            if cell in self.boxes:
+                return "√" if on else "X"
+            if cell not in self.workers:
+                return "O" if on else "_"
+            if self.workers[worker] == cell:
+                return "S" if on else "P"
+            return "R" if on else "Q"
+
+        return "\n".join("".join(mark((r, c)) for c in range(self.size[1])) for r in range(self.size[0]))
+
+
+def cells_of(view: str, marks: str) -> set[Cell]:
+    return {(r, c) for r, row in enumerate(view.split("\n")) for c, mark in enumerate(row) if mark in marks}
+
+
+@pytest.mark.parametrize("name", ["Sokoban", "LargeSokoban"])
+@given(seed=SEEDS, players=st.integers(1, 4), data=st.data())
+def test_a_team_does_what_the_rule_says(name: str, seed: int, players: int, data: st.DataObject) -> None:
+    env = parallel_env(name, players=players, max_cycles=30)
+    views, infos = env.reset(seed=seed)
+    slow = SlowWarehouse(list(views.values()))
+    boxes, targets = len(slow.boxes), slow.targets
+    assert Level("Sokoban", env.level.text).id == infos["player_0"]["level_id"]
+    for cycle in range(30):
+        for i, agent in enumerate(env.agents):
+            mask = infos[agent]["action_mask"]
+            assert mask[:4].tolist() == [slow.may(i, way)[0] for way in WAYS.values()]
+            assert mask[4:].tolist() == [1] * (players > 1)
+        # Mostly moves that do something, so that workers meet and boxes move.
+        actions = {
+            agent: data.draw(st.sampled_from([*np.flatnonzero(infos[agent]["action_mask"]).tolist(), 0, 1, 2, 3]))
+            for agent in env.agents
+        }
+        views, rewards, terminated, truncated, infos = env.step(actions)
+        total = 0.0
+        for i, action in enumerate(actions.values()):
+            total += slow.play(i, action)
+            if slow.solved:
+                break
+        assert views == {agent: slow.view(i) for i, agent in enumerate(env.possible_agents)}
+        assert len(set(slow.workers) - slow.walls - slow.boxes) == players
+        assert len(slow.boxes) == boxes
+        assert cells_of(views["player_0"], "O√SR") == targets
+        assert all(env.observation_space(agent).contains(view) for agent, view in views.items())
+        assert len(set(rewards.values())) == 1
+        assert rewards["player_0"] == pytest.approx(total)
+        assert set(terminated.values()) == {slow.solved} == {info["success"] for info in infos.values()}
+        assert set(truncated.values()) == {cycle == 29}
+        if not env.agents:
+            break
+
+
+@pytest.mark.parametrize("module", [sokoban_v0, large_sokoban_v0, new_vocab_v0])
+@given(seed=SEEDS, players=st.integers(2, 4), split=st.sampled_from([None, "train", "validation", "test"]))
+def test_player_0_alone_solves_the_level_as_fast_as_without_the_others(
+    module: object, seed: int, players: int, split: str | None
+) -> None:
+    env = module.parallel_env(players=players, split=split, max_cycles=300)  # type: ignore[attr-defined]
+    _, infos = env.reset(seed=seed)
+    level = env.level
+    assert {info["level_id"] for info in infos.values()} == {level.id}
+    single = ragen_gym.StepEnv(env.row.name)
+    single.reset(options={"level": level})
+    assert split in (None, single.game.split_of(single.game.board(level)))
+    plan = find_plan(single.game.board(level), single.game.width)
+    assert plan is not None
+    total = 0.0
+    for action in plan.actions:
+        assert env.agents
+        waiting = dict.fromkeys(env.possible_agents[1:], int(STAY))
+        _, rewards, _, truncated, infos = env.step({"player_0": action, **waiting})
+        total += rewards["player_0"]
+        assert not any(truncated.values())
+    assert env.agents == []
+    assert all(info["success"] for info in infos.values())
+    boxes = level.text.count("X")
+    assert total == pytest.approx(10 + boxes - 0.1 * (players * plan.moves - players + 1))
+
+
+@given(seed=SEEDS, players=st.integers(2, 4))
+def test_a_seed_gives_the_single_environments_level_where_there_is_room(seed: int, players: int) -> None:
+    env = parallel_env("Sokoban", players=players)
+    _, infos = env.reset(seed=seed)
+    single = gymnasium.make("ragen/Sokoban-v0")
+    _, info = single.reset(seed=seed)
+    same = infos["player_0"]["level_id"] == info["level_id"]
+    try:
+        parallel_env("Sokoban", players=players).reset(seed=0, options={"level": single.unwrapped.level})  # type: ignore[attr-defined]
+    except ValueError as refused:
+        assert "no room" in str(refused)  # noqa: PT017
+        assert not same
+    else:
+        assert same
+
+
+@given(seed=SEEDS, players=st.integers(2, 4))
+def test_the_text_of_player_0_is_a_level_with_everybody_in_place(seed: int, players: int) -> None:
+    env = parallel_env("Sokoban", players=players)
+    views, infos = env.reset(seed=seed)
+    board = env.game.parse(views["player_0"])
+    assert env.game.formatter(env.vocabulary, "grid")(board) == views["player_0"]
+    again, infos_again = env.reset(options={"level": views["player_0"]})
+    assert again["player_0"] == views["player_0"]
+    assert set(again.values()) == set(views.values())
+    assert infos_again["player_0"]["level_id"] == infos["player_0"]["level_id"]
+    assert isinstance(env.game, SharedSokoban)
+    assert env.game.split_of(board) == env.game.split_of(alone(board))
+
+
+@pytest.mark.parametrize(
+    ("before", "moves", "after", "reward"),
+    [
+        # two want one cell: the lower number gets it
+        ("######\n#P_Q_#\n#XO__#\n#____#\n######", (RIGHT, LEFT), "######\n#_PQ_#\n#XO__#\n#____#\n######", -0.2),
+        # a cell that a lower number leaves is free for a higher one, but not the other way round
+        ("######\n#QP__#\n#XO__#\n#____#\n######", (RIGHT, RIGHT), "######\n#_QP_#\n#XO__#\n#____#\n######", -0.2),
+        ("######\n#PQ__#\n#XO__#\n#____#\n######", (RIGHT, RIGHT), "######\n#P_Q_#\n#XO__#\n#____#\n######", -0.2),
+        # nobody pushes a box into a worker
+        ("######\n#PXQ_#\n#_O__#\n#____#\n######", (RIGHT, STAY), "######\n#PXQ_#\n#_O__#\n#____#\n######", -0.2),
+        # nor two boxes, and a box that a lower number has pushed away is pushed no more
+        ("######\n#PX__#\n#_Q__#\n#O___#\n######", (RIGHT, UP), "######\n#_PX_#\n#_Q__#\n#O___#\n######", -0.2),
+        # others stand on targets
+        ("######\n#P_Q_#\n#X_O_#\n#____#\n######", (STAY, DOWN), "######\n#P___#\n#X_R_#\n#____#\n######", -0.2),
+        # the last box ends the cycle: what comes after it is neither played nor paid
+        ("######\n#PXOQ#\n#____#\n#____#\n######", (RIGHT, DOWN), "######\n#_P√Q#\n#____#\n#____#\n######", 10.9),
+    ],
+)
+def test_moves_of_one_cycle_by_hand(before: str, moves: tuple[int, int], after: str, reward: float) -> None:
+    env = sokoban_v0.parallel_env(height=5)
+    env.reset(options={"level": before})
+    views, rewards, _, _, _ = env.step({"player_0": int(moves[0]), "player_1": int(moves[1])})
+    assert views["player_0"] == after
+    assert rewards == {"player_0": pytest.approx(reward), "player_1": pytest.approx(reward)}
+
+
+def test_bad_teams_are_refused_with_the_remedy() -> None:
+    with pytest.raises(ValueError, match="players=5 must be an integer from 1 to 4"):
+        sokoban_v0.parallel_env(players=5)
+    with pytest.raises(ValueError, match=r"needs 9, in this order: WALL, .*OTHER_ON_TARGET"):
+        sokoban_v0.parallel_env(vocabulary=ragen_gym.Vocabulary("short", "abcdefg"))
+    with pytest.raises(ValueError, match="'a' stands for two tiles"):
+        sokoban_v0.parallel_env(vocabulary=ragen_gym.Vocabulary("double", "abcdefgha"))
+    with pytest.raises(ValueError, match="one player; this one has 0"):
+        sokoban_v0.parallel_env(height=3, levels=["######\n#QXO_#\n######"])
+    narrow = sokoban_v0.parallel_env(height=3)
+    with pytest.raises(ValueError, match=r"no room for players=2 .*place the others in its text, or ask for fewer"):
+        narrow.reset(options={"level": "######\n#PX_O#\n######"})
+    with pytest.raises(ValueError, match="places 2 other workers, with players=2 there are 1"):
+        sokoban_v0.parallel_env(height=4).reset(options={"level": "######\n#PXO_#\n#Q_Q_#\n######"})
+    full = sokoban_v0.parallel_env(height=3, width=5, wall_prob=0.0, generator="reverse_walk")
+    with pytest.raises(
+        ValueError, match=r"none of 200 levels has room for players=2 .*height=3, width=5; ask for fewer"
+    ):
+        full.reset(seed=0)

@@ -1,0 +1,274 @@
+"""Pictures: tiles, frames, captions, windows, and the gallery in the repository."""
+
+from __future__ import annotations
+
+import copy
+import re
+import subprocess
+import sys
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.error import DependencyNotInstalled
+from gymnasium.utils.play import play
+from gymnasium.wrappers import HumanRendering
+from PIL import Image
+
+from ragen_gym import make_turn
+from ragen_gym.cli.docs import LEVELS, gallery_page, measured, page, pictures
+from ragen_gym.cli.played_episode import play_episode, telling_seed
+from ragen_gym.envs.step import StepEnv
+from ragen_gym.games.registry import TABLE, Row
+from ragen_gym.render.frames import atlas, frame_shape, frames, picture_shape
+from ragen_gym.render.recorder import what_happened
+from ragen_gym.render.renderer import Window
+from ragen_gym.render.tile_painters import PAINTERS
+
+ROWS = list(TABLE.values())
+every_id = pytest.mark.parametrize("row", ROWS, ids=[row.name for row in ROWS])
+GALLERY = Path(__file__).parents[3] / "renders"
+
+
+@pytest.fixture(autouse=True)
+def no_display(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    monkeypatch.setenv("SDL_AUDIODRIVER", "dummy")
+
+
+def differences(tiles: np.ndarray[Any, Any]) -> list[float]:
+    """Mean difference of colour between any two tiles."""
+    flat = tiles.astype(float).reshape(len(tiles), -1)
+    return [float(abs(a - b).mean()) for i, a in enumerate(flat) for b in flat[:i]]
+
+
+@every_id
+@pytest.mark.parametrize("size", [8, 16, 48, 128])
+def test_tiles_can_be_told_apart_at_every_size(row: Row, size: int) -> None:
+    game = StepEnv(row.name).game
+    tiles = frames(game, np.arange(6, dtype=np.uint8)[:, None, None], size)
+    assert tiles.dtype == np.uint8
+    assert tiles.shape[1] == tiles.shape[2] == frame_shape(game, size)[0] // game.height
+    # The machines of a bandit differ in their names alone.
+    assert min(differences(tiles)) > (5 if game.own_vocabulary.symbols else 0.1)
+
+
+@pytest.mark.parametrize("size", [8, 48])
+def test_a_game_without_a_painter_is_drawn_with_its_symbols(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    monkeypatch.delitem(PAINTERS, "FrozenLake")
+    assert min(differences(atlas(StepEnv("FrozenLake").game, size))) > 5
+
+
+@every_id
+def test_frames_put_each_tile_in_its_place(row: Row) -> None:
+    env = StepEnv(row.name, observation="grid")
+    codes = np.stack([env.reset(seed=seed)[0] for seed in range(5)])
+    tiles = atlas(env.game, 9)
+    slow = np.stack([np.concatenate([np.concatenate(list(tiles[line]), 1) for line in grid], 0) for grid in codes])
+    np.testing.assert_array_equal(frames(env.game, codes, 9), slow)
+
+
+@every_id
+def test_pixel_observations_are_the_pictures_of_the_grid(row: Row) -> None:
+    pixels, grid = StepEnv(row.name, observation="rgb", tile_size=8), StepEnv(row.name, observation="grid")
+    seen, board = pixels.reset(seed=3)[0], grid.reset(seed=3)[0]
+    for action in (0, 1, 1, 0):
+        assert pixels.observation_space.contains(seen)
+        np.testing.assert_array_equal(seen, frames(grid.game, board[None], 8)[0])
+        seen, _, terminated, _, _ = pixels.step(action)
+        board = grid.step(action)[0]
+        if terminated:
+            break
+    np.testing.assert_array_equal(seen, frames(grid.game, board[None], 8)[0])
+
+
+@every_id
+@pytest.mark.parametrize("size", [8, 17, 48])
+def test_pictures_keep_their_shape_and_show_every_step(row: Row, size: int) -> None:
+    env = StepEnv(row.name, render_mode="rgb_array", tile_size=size)
+    env.reset(seed=2)
+    before = env.render()
+    assert before.shape == picture_shape(env.game, size)
+    assert before.shape[0] % 2 == before.shape[1] % 2 == 0
+    twin = copy.deepcopy(env)
+    env.step(1)
+    after = env.render()
+    assert after.shape == before.shape
+    assert (after != before).any()
+    twin.step(1)
+    np.testing.assert_array_equal(twin.render(), after)
+    env.reset(seed=2)
+    np.testing.assert_array_equal(env.render(), before)
+
+
+@every_id
+@pytest.mark.parametrize("mode", ["rgb_array", "human"])
+def test_drawing_changes_nothing_of_the_game(row: Row, mode: str) -> None:
+    plain, drawn = (gymnasium.make(row.id, render_mode=m) for m in (None, mode))
+    assert str(plain.reset(seed=5)) == str(drawn.reset(seed=5))
+    for action in (0, 1):
+        step = plain.step(action)
+        assert str(step) == str(drawn.step(action))
+        if step[2] or step[3]:
+            break
+    drawn.close()
+    drawn.close()
+
+
+def test_a_slip_is_shown_beside_the_intention() -> None:
+    env = StepEnv("FrozenLake", render_mode="rgb_array", success_rate=0.0)
+    level = "____\n_P__\n____\n___G"
+    env.reset(seed=0, options={"level": level})
+    env.step(0)  # Left never goes left on this lake
+    slipped = env.render()
+    straight = StepEnv("FrozenLake", render_mode="rgb_array", success_rate=1.0)
+    straight.reset(seed=0, options={"level": level})
+    straight.step(1 if env.text.split("\n")[2][1] == "P" else 3)
+    assert straight.text == env.text
+    same_board = (slipped[:192] == straight.render()[:192]).all(axis=2)
+    assert 0.01 < 1 - same_board.mean() < 0.2
+
+
+@pytest.mark.parametrize(
+    ("game", "before", "action", "after", "said"),
+    [
+        ("FrozenLake", "P___", 2, "_P__", "Right"),
+        ("FrozenLake", "_P__", 3, "P___", "Up, slipped Left"),
+        ("FrozenLake", "P___", 0, "P___", "Left, blocked"),
+        ("FrozenLake", "P___", 2, "P___", "Right, slipped against the edge"),
+        ("Sokoban", "P_XO", 3, "_PXO", "Right"),
+        ("Sokoban", "_PXO", 3, "__P√", "Right, pushing a box"),
+        ("Sokoban", "PX_O", 0, "PX_O", "Up, blocked"),
+    ],
+)
+def test_captions_say_what_happened(game: str, before: str, action: int, after: str, said: str) -> None:
+    def board(line: str) -> bytes:
+        rows = ["######", f"#{line}#", "######"] if game == "Sokoban" else [line, "__G_"]
+        return env.game.parse("\n".join(rows))
+
+    size: dict[str, Any] = {"height": 3, "width": 6} if game == "Sokoban" else {"height": 2, "width": 4}
+    env = StepEnv(game, **size)
+    assert what_happened(env.game, board(before), action, board(after), 0.0) == said
+
+
+def test_a_pull_is_told_with_its_pay() -> None:
+    env = StepEnv("Bandit")
+    board = env.game.board("Teacher\nTrader")
+    assert what_happened(env.game, board, 1, board, 0.15) == "Trader paid 0.15"
+
+
+@pytest.mark.parametrize("size", [7, 129, 48.0, True, "48"])
+@pytest.mark.parametrize("asked", [{"render_mode": "rgb_array"}, {"observation": "rgb"}])
+def test_a_tile_size_out_of_range_is_refused(size: Any, asked: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"tile_size=.* from 8 to 128"):
+        StepEnv("FrozenLake", tile_size=size, **asked)
+
+
+def test_without_pygame_games_play_and_pictures_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pygame", None)
+    env = StepEnv("FrozenLake", render_mode="ansi")
+    env.reset(seed=0)
+    assert env.render() == env.text
+    with pytest.raises(DependencyNotInstalled, match=r"pip install 'ragen-gym\[render\]'"):
+        StepEnv("FrozenLake", render_mode="rgb_array")
+
+
+def test_neither_the_package_nor_its_command_line_imports_pygame_or_numba() -> None:
+    code = "import sys, ragen_gym.cli; print([m for m in ('pygame', 'numba', 'PIL') if m in sys.modules])"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
+
+
+@every_id
+def test_gymnasium_plays_it_with_the_keys_it_names(row: Row) -> None:
+    import pygame
+
+    env = gymnasium.make(row.id, render_mode="rgb_array")
+    keys = env.unwrapped.get_keys_to_action()  # type: ignore[attr-defined]
+    assert set(keys.values()) == set(range(env.action_space.n))  # type: ignore[attr-defined]
+    played: list[int] = []
+
+    def press(event_type: int, key: int) -> None:
+        pygame.event.post(pygame.event.Event(event_type, key=key))
+
+    def note(_before: Any, _after: Any, action: int, *_: Any) -> None:
+        played.append(action)
+        press(pygame.KEYDOWN, pygame.K_ESCAPE)
+
+    class Pressed(gymnasium.Wrapper[Any, Any, Any, Any]):
+        def render(self) -> Any:
+            if not played and pygame.display.get_init() and pygame.display.get_surface():
+                press(pygame.KEYDOWN, next(key for key, action in keys.items() if action == 1)[0])
+            return self.env.render()
+
+    play(Pressed(env), callback=note, seed=0, fps=1000, wait_on_player=True)
+    assert played[0] == 1
+
+
+def test_gymnasiums_own_window_shows_the_pictures() -> None:
+    env = HumanRendering(gymnasium.make("ragen/Bandit-v0", render_mode="rgb_array"))
+    env.reset(seed=0)
+    env.step(0)
+    env.close()  # type: ignore[no-untyped-call]
+
+
+def test_a_turn_environment_renders_its_board() -> None:
+    env = make_turn("FrozenLake", render_mode="rgb_array", think=False)
+    env.reset(seed=0)
+    before = env.render()
+    env.step("<answer>Up || Left</answer>")
+    assert (env.render() != before).any()
+    env.close()
+
+
+def test_a_window_hears_keys_and_stays_closed_once_closed() -> None:
+    import pygame
+
+    window = Window(32, 16, "test", fps=1000)
+    picture = np.full((16, 32, 3), 9, np.uint8)
+    window.show(picture)
+    screen = pygame.display.get_surface()
+    assert screen is not None
+    assert screen.get_at((31, 15))[:3] == (9, 9, 9)
+    for key, unicode in ((pygame.K_LEFT, ""), (pygame.K_w, "w"), (pygame.K_SLASH, "?"), (pygame.K_RETURN, "\r")):
+        pygame.event.post(pygame.event.Event(pygame.KEYDOWN, key=key, unicode=unicode))
+    pygame.event.post(pygame.event.Event(pygame.QUIT))
+    assert [window.key() for _ in range(5)] == ["left", "w", "?", "n", None]
+    assert window.closed
+    window.show(picture)
+    assert not pygame.display.get_init()
+
+
+@every_id
+def test_the_gallery_in_the_repository_is_what_the_code_makes(row: Row) -> None:
+    remedy = "out of date: run `ragen-gym gallery`"
+    text = page(row, telling_seed(row, {}), measured(row), LEVELS)
+    assert (GALLERY / f"{row.name}.md").read_text(encoding="utf-8") == text, remedy
+    for name, data in pictures(row).items():
+        stored = GALLERY / name
+        assert stored.stat().st_size < 150_000
+        with Image.open(stored) as kept, Image.open(BytesIO(data)) as made:
+            assert getattr(kept, "n_frames", 1) == getattr(made, "n_frames", 1), remedy
+            for frame in range(getattr(kept, "n_frames", 1)):
+                kept.seek(frame)
+                made.seek(frame)
+                a, b = (np.asarray(image.convert("RGB"), float) for image in (kept, made))
+                assert a.shape == b.shape, remedy
+                assert abs(a - b).mean() < 2, remedy  # another version of pygame may round an edge otherwise
+
+
+def test_the_gallery_shows_every_id_and_its_links_lead_somewhere() -> None:
+    text = (GALLERY / "README.md").read_text(encoding="utf-8")
+    assert text == gallery_page({row.name: measured(row) for row in ROWS})
+    targets = re.findall(r'(?:href|src)="([^"]+)"|\]\(([^)]+)\)', text)
+    assert len(targets) == 3 * len(ROWS) + 5  # and the five pages that are written by hand
+    for target in targets:
+        assert (GALLERY / "".join(target)).is_file()
+
+
+def test_an_episode_is_told_by_a_known_player() -> None:
+    with pytest.raises(ValueError, match="player='best' is not known: choose one of oracle, random"):
+        play_episode(TABLE["Bandit"], {}, 0, player="best")

@@ -1,0 +1,156 @@
+"""``ragen-gym serve`` as a process of its own: how it starts, ends, is killed and comes back."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import httpx
+import pytest
+
+from ragen_gym.cli import serve
+from ragen_gym.serve import RemoteEnv, RemoteTurnEnv, ServerRefused, ServerUnreachable, SessionLost
+
+
+def command(*options: str, **environment: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-W", "error", "-m", "ragen_gym.cli", "serve", *options],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **environment},
+    )
+
+
+@contextmanager
+def started(*options: str, **environment: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """A server, and the URL that it says."""
+    process = command(*options, **environment)
+    assert process.stderr is not None
+    try:
+        line = process.stderr.readline()
+        found = re.match(r"ragen-gym: serving on (http://\S+) \(", line)
+        assert found, line + process.stderr.read()
+        yield found[1], process
+    finally:
+        process.kill()
+        process.wait()
+        process.stderr.close()
+
+
+def port_of(url: str) -> str:
+    return url.rpartition(":")[2]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+def test_a_server_that_is_killed_comes_back_empty() -> None:
+    with started("--port", "0") as (url, process):
+        env, turns = RemoteEnv(url, "FrozenLake"), RemoteTurnEnv(url, "Sokoban")
+        start = env.reset(seed=3)[0]
+        turns.reset(seed=4)
+        env.step(0)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        for call in (lambda: env.step(0), env.reset, lambda: turns.step("x"), lambda: RemoteEnv(url, "Bandit")):
+            with pytest.raises(ServerUnreachable, match="is the server running"):
+                call()
+        with started("--port", port_of(url)) as (again, _):
+            assert again == url
+            for call in (lambda: env.step(0), env.reset, lambda: turns.step("x")):
+                with pytest.raises(SessionLost, match="the server was started anew"):
+                    call()
+            for old in (env, turns):
+                old.close()
+            env = RemoteEnv(again, "FrozenLake")  # the seed gives the level back; only the moves are lost
+            assert env.reset(seed=3)[0] == start
+            env.step(0)
+            env.close()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM)])
+def test_it_ends_when_told_to(sent: signal.Signals, code: int) -> None:
+    with started("--port", "0") as (url, process):
+        env = RemoteEnv(url, "FrozenLake")
+        env.reset(seed=0)
+        process.send_signal(sent)
+        assert process.wait(20) == code
+        assert process.stderr is not None
+        assert process.stderr.read().strip() == ""
+        with pytest.raises(ServerUnreachable):
+            env.step(0)
+        env.close()
+
+
+def test_it_lets_others_in_only_with_a_token() -> None:
+    token = "0123456789abcdef0123456789abcdef"
+    options = ("--host", "0.0.0.0", "--port", "0", "--token-env", "MY_TOKEN")
+    for given, words in (({}, "clients must show a token"), ({"MY_TOKEN": "abc"}, "must have 16 or more")):
+        process = command(*options, **given)
+        assert words in process.communicate(timeout=60)[1]
+        assert process.returncode == 2
+    with started(*options, MY_TOKEN=token) as (url, _):
+        local = f"http://127.0.0.1:{port_of(url)}"
+        assert httpx.get(f"{local}/envs").status_code == 401
+        assert httpx.get(f"{local}/envs", headers={"Host": "elsewhere.example"}).status_code == 401
+        with pytest.raises(ServerRefused, match="token"):
+            RemoteEnv(local, "Bandit")
+        RemoteEnv(local, "Bandit", token=token).close()
+
+
+def test_a_port_that_is_taken() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        process = command("--port", str(taken.getsockname()[1]))
+        assert "cannot listen on 127.0.0.1 port" in process.communicate(timeout=60)[1]
+        assert process.returncode == 2
+
+
+def test_the_limits_are_options() -> None:
+    options = ("--max-sessions", "1", "--session-ttl", "77", "--rate", "0", "--max-batch", "3", "--max-body", "4096")
+    with started("--port", "0", *options) as (url, _), httpx.Client(base_url=url) as http:
+        answer = http.post("/sessions", json={"env": "FrozenLake", "num_envs": 4})
+        assert "above 3" in answer.json()["error"]["message"]
+        answer = http.post("/sessions", json={"env": "FrozenLake", "num_envs": 3})
+        assert answer.json()["expires_after"] == 77
+        assert http.post("/sessions", json={"env": "FrozenLake"}).status_code == 503
+        assert http.post("/sessions", content=b"x" * 5000).status_code == 413
+
+
+@pytest.mark.parametrize(
+    ("options", "words"), [(("--port", "70000"), "0 to 65535"), (("--session-ttl", "0"), "above 0")]
+)
+def test_options_that_cannot_be(options: tuple[str, ...], words: str) -> None:
+    parser = argparse.ArgumentParser()
+    serve.add(parser.add_subparsers())
+    arguments = parser.parse_args(["serve", *options])
+    with pytest.raises(ValueError, match=words):
+        arguments.run(arguments)
+
+
+def test_an_address_that_is_no_ragen_gym_server() -> None:
+    from http.server import BaseHTTPRequestHandler, HTTPServer
+    from threading import Thread
+
+    class Other(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_error(404)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Quiet."""
+
+    with HTTPServer(("127.0.0.1", 0), Other) as other:
+        thread = Thread(target=other.serve_forever, daemon=True)
+        thread.start()
+        with pytest.raises(ServerRefused, match="is no ragen-gym server"):
+            RemoteEnv(f"http://127.0.0.1:{other.server_port}", "Bandit")
+        other.shutdown()
+        thread.join()

@@ -1,0 +1,263 @@
+"""What one client may take of a server: places, time, bytes, and requests."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import httpx
+import pytest
+
+from ragen_gym.games.sokoban import Sokoban
+from ragen_gym.serve import Limits, RemoteEnv, ServerRefused, serving
+from ragen_gym.serve.env_sessions import SingleGrain
+from ragen_gym.serve.errors import Refusal
+from ragen_gym.serve.middleware import Rate, is_loopback
+from ragen_gym.serve.server import check_token
+from ragen_gym.serve.sessions import Session, Store
+
+LAKE = {"env": "FrozenLake"}
+
+
+class Clock:
+    """Seconds that pass when told to."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Quiet(SingleGrain):
+    """An environment that is only closed."""
+
+    def __init__(self) -> None:
+        self.closed = False
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def opened(store: Store, owner: str = "a", num_envs: int | None = None) -> Session:
+    store.take_place(owner, num_envs)
+    session = Session("ragen/FrozenLake-v0", Quiet(), num_envs, owner)
+    store.put(session)
+    return session
+
+
+def test_sessions_expire_by_their_last_use() -> None:
+    clock = Clock()
+    store = Store(Limits(session_ttl=10), clock)
+    first, second = opened(store), opened(store)
+    clock.now = 6
+    store.get(first.id)
+    clock.now = 12
+    store.expire()
+    assert [session.grain.closed for session in (first, second)] == [False, True]  # type: ignore[attr-defined]
+    assert len(store) == store.places == 1
+    with pytest.raises(Refusal, match="not used for 10 seconds"):
+        store.get(second.id)
+    clock.now = 16.5
+    with pytest.raises(Refusal, match="no such session"):
+        store.get(first.id)
+
+
+def test_places() -> None:
+    clock = Clock()
+    store = Store(Limits(max_sessions=3, max_per_client=2, max_envs=10, max_batch=6, session_ttl=10), clock)
+    mine = [opened(store, "a"), opened(store, "a", 6)]
+    for owner, num_envs, words in (
+        ("a", None, "2 sessions of one client"),
+        ("b", 7, "num_envs=7 is above 6"),
+        ("b", 5, "10 environments in batches"),
+    ):
+        with pytest.raises(Refusal, match=words):
+            store.take_place(owner, num_envs)
+    opened(store, "b", 4)
+    with pytest.raises(Refusal, match="3 sessions at most"):
+        store.take_place("c", None)
+    store.close(mine[1].id)
+    assert (store.places, store.envs) == (2, 4)
+    opened(store, "a")
+    clock.now = 11  # a place is free as soon as its session has expired, without anybody sweeping
+    opened(store, "c")
+    assert (len(store), store.places, store.envs) == (1, 1, 0)
+
+
+def test_ids_cannot_be_guessed_from_others() -> None:
+    store = Store(Limits(), Clock())
+    ids = {opened(store).id for _ in range(200)}
+    assert len(ids) == 200
+    assert all(len(one) == 32 and int(one, 16) >= 0 for one in ids)
+
+
+def test_rate() -> None:
+    clock = Clock()
+    rate = Rate(5, clock)
+    for _ in range(10):
+        rate.take("a")
+    with pytest.raises(Refusal, match="5 requests a second") as refusal:
+        rate.take("a")
+    assert refusal.value.retry_after == pytest.approx(0.2)
+    rate.take("b")
+    clock.now += 1
+    for _ in range(5):
+        rate.take("a")
+    with pytest.raises(Refusal):
+        rate.take("a")
+    for client in range(30_000):  # as many addresses as an attacker has
+        rate.take(str(client))
+    assert len(rate._buckets) <= 10_001
+
+
+def test_requests_over_the_rate_wait(server: str) -> None:
+    with serving(Limits(rate=20)) as url:
+        with httpx.Client(base_url=url) as http:
+            answers = [http.get("/health") for _ in range(60)]
+            assert {answer.status_code for answer in answers} == {200, 429}
+            refused = next(answer for answer in answers if answer.status_code == 429)
+            assert refused.json()["error"]["code"] == "too_many_requests"
+            assert int(refused.headers["Retry-After"]) >= 1
+        env = RemoteEnv(url, "FrozenLake")  # waits, and is served
+        env.reset(seed=0)
+        env.close()
+
+
+def test_full_servers_and_expired_sessions() -> None:
+    with serving(Limits(rate=0, max_sessions=2, session_ttl=0.6)) as url, httpx.Client(base_url=url) as http:
+        envs = [RemoteEnv(url, "FrozenLake") for _ in range(2)]
+        with pytest.raises(ServerRefused, match="2 sessions at most"):
+            RemoteEnv(url, "FrozenLake")
+        answer = http.post("/sessions", json={"env": "FrozenLak"})
+        assert answer.status_code == 422
+        answer = http.post("/sessions", json=LAKE)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "full")
+        assert "Retry-After" in answer.headers
+        deadline = time.monotonic() + 10
+        while http.get("/health").json()["sessions"] and time.monotonic() < deadline:  # swept without being asked
+            time.sleep(0.1)
+        assert http.get("/health").json()["sessions"] == 0
+        assert http.post("/sessions", json=LAKE).status_code == 201
+        for env in envs:
+            env.close()
+
+
+def test_a_session_that_cannot_be_made_takes_no_place() -> None:
+    with serving(Limits(rate=0, max_sessions=1)) as url, httpx.Client(base_url=url, timeout=60) as http:
+        for body in (
+            {"env": "FrozenLake", "knobs": {"success_rate": 2}},
+            {"env": "FrozenLake", "start": {"level": "?"}},
+            {"env": "FrozenLake", "knobs": {"size": 2, "frozen_prob": 0, "min_path": 3}},
+            {"env": "FrozenLake", "num_envs": 2000},
+        ):
+            assert http.post("/sessions", json=body).status_code == 422
+        assert http.post("/sessions", json=LAKE).status_code == 201
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ({"env": "FrozenLake", "knobs": {"size": 64}}, "too_large"),
+        ({"env": "Sokoban", "knobs": {"search_depth": 10_000}}, "too_large"),
+        ({"env": "Sokoban", "knobs": {"walk_steps": 100_000}}, "too_large"),
+        ({"env": "Bandit", "knobs": {"pulls": 10**9}}, "too_large"),
+        ({"env": "Bandit", "knobs": {"low": 1e308}}, "too_large"),
+        ({"env": "Bandit", "knobs": {"names": [["A" * 1000, "B"]]}}, "too_large"),
+        ({"env": "FrozenLake", "levels": ["_" * 200]}, "too_large"),
+        ({"env": "FrozenLake", "start": {"level": "_\n" * 100}}, "too_large"),
+        ({"env": "FrozenLake", "tile_size": 128}, "bad_request"),
+        ({"env": "FrozenLake", "max_episode_steps": 10**6}, "bad_request"),
+        ({"env": "FrozenLake", "grain": "turn", "budgets": {"max_turns": 10**6}}, "bad_request"),
+        ({"env": "FrozenLake", "num_envs": 10**6}, "too_large"),
+        # Hardly any level meets these: one would keep a thread for minutes.
+        ({"env": "Sokoban", "knobs": {"size": 12, "boxes": 4, "min_moves": 60}}, "too_expensive"),
+        # A level of these takes a few milliseconds, and a large batch makes thousands at once.
+        ({"env": "Sokoban", "knobs": {"size": 10, "boxes": 3}, "num_envs": 1024}, "too_expensive"),
+    ],
+    ids=lambda value: str(value)[:80],
+)
+def test_what_would_hang_a_server(http: httpx.Client, body: dict[str, Any], code: str) -> None:
+    began = time.monotonic()
+    answer = http.post("/sessions", json=body)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (422, code), answer.text
+    assert time.monotonic() - began < 30
+    assert http.post("/sessions", json={**LAKE, "start": {"seed": 0}}).status_code == 201
+
+
+def test_large_levels_may_be_sent(http: httpx.Client) -> None:
+    text = Sokoban().own_text(Sokoban().board("######\n#O___#\n#_X__#\n#__P_#\n#____#\n######"))
+    body = {"env": "Sokoban", "levels": [text], "knobs": {"min_moves": 60}, "start": {}}
+    answer = http.post("/sessions", json=body)
+    assert answer.status_code == 201, answer.text
+    assert answer.json()["start"]["observation"] == text
+
+
+def test_bodies_and_replies_that_are_too_long() -> None:
+    with serving(Limits(rate=0, max_body=2000, max_reply=1000)) as url, httpx.Client(base_url=url) as http:
+        answer = http.post("/sessions", json={**LAKE, "grain": "turn", "start": {}})
+        path = f"/sessions/{answer.json()['session']}"
+        for chunked in (False, True):
+            content: Any = iter([b"x" * 1500, b"x" * 1500]) if chunked else b"x" * 3000
+            answer = http.post(f"{path}/turn", content=content)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (413, "body_too_large")
+        assert http.post(f"{path}/turn", json={"reply": "x" * 600}).status_code == 200
+        answer = http.post(f"{path}/turn", json={"reply": "x" * 600})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (413, "conversation_full")
+        assert http.post(f"{path}/turn", json={"reply": "x" * 400}).status_code == 200
+        http.post(f"{path}/reset", json={})
+        assert http.post(f"{path}/turn", json={"reply": "x" * 600}).status_code == 200
+
+
+def test_tokens() -> None:
+    token = "a long enough token".replace(" ", "-")
+    with serving(token=token) as url, httpx.Client(base_url=url) as http:
+        for header in ({}, {"Authorization": f"Bearer {token}x"}, {"Authorization": f"Basic {token}"}):
+            answer = http.get("/envs", headers=header)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (401, "unauthorized")
+            assert answer.headers["WWW-Authenticate"] == "Bearer"
+            assert http.post("/sessions", json=LAKE, headers=header).status_code == 401
+        assert http.get("/envs", headers={"Authorization": f"bearer {token}"}).status_code == 200
+        for path in ("/health", "/docs", "/openapi.json"):
+            assert http.get(path).status_code == 200
+        assert http.get("/openapi.json").json()["security"] == [{"token": []}]
+        with pytest.raises(ServerRefused, match="Authorization: Bearer TOKEN"):
+            RemoteEnv(url, "FrozenLake")
+        env = RemoteEnv(url, "FrozenLake", token=token)
+        env.reset(seed=0)
+        assert env.spec is not None
+        assert token not in env.spec.to_json()
+        env.close()
+
+
+def test_the_token_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAGEN_GYM_TOKEN", "another-long-token")
+    with serving(token="another-long-token") as url:
+        RemoteEnv(url, "FrozenLake").close()
+
+
+def test_web_pages_cannot_reach_a_server_without_a_token(http: httpx.Client) -> None:
+    for host, status in (("evil.example:80", 403), ("", 403), ("localhost:1", 200), ("[::1]:8000", 200)):
+        assert http.get("/health", headers={"Host": host}).status_code == status
+
+
+def test_who_needs_a_token() -> None:
+    assert check_token("127.0.0.1", None, "T") is None
+    assert check_token("localhost", "", "T") is None
+    assert check_token("0.0.0.0", "x" * 16, "T") == "x" * 16
+    for host in ("0.0.0.0", "::", "10.0.0.7", "example.org"):
+        assert not is_loopback(host)
+        with pytest.raises(ValueError, match="environment variable T"):
+            check_token(host, None, "T")
+    for token in ("short", "a b" * 10, "é" * 20):
+        with pytest.raises(ValueError, match="16 or more"):
+            check_token("127.0.0.1", token, "T")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"max_sessions": 0}, {"max_per_client": 0}, {"session_ttl": 0}, {"rate": -1}, {"max_seconds": float("nan")}],
+)
+def test_limits_are_checked(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        Limits(**wrong)

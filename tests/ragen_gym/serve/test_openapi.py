@@ -1,0 +1,125 @@
+"""The server against its own OpenAPI page: every answer is one that the page documents, whatever is sent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from schemathesis import GenerationMode
+from schemathesis.specs.openapi.checks import negative_data_rejection, positive_data_acceptance
+
+from ragen_gym.games.registry import TABLE
+from ragen_gym.serve.errors import STATUS
+
+QUICK = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+
+# What fits the schema may still be no game, level or action; what does not may be too long to be looked at at all.
+BEYOND_A_SCHEMA = [positive_data_acceptance, negative_data_rejection]
+
+OPERATIONS = (
+    "GET /health",
+    "GET /envs",
+    "POST /sessions",
+    "GET /sessions/{session}",
+    "DELETE /sessions/{session}",
+    "POST /sessions/{session}/reset",
+    "POST /sessions/{session}/step",
+    "POST /sessions/{session}/turn",
+    "POST /sessions/{session}/batch/reset",
+    "POST /sessions/{session}/batch/step",
+    "GET /sessions/{session}/render.png",
+)
+
+
+@pytest.fixture(scope="module")
+def api(server: str) -> Any:
+    return schemathesis.openapi.from_url(f"{server}/openapi.json")
+
+
+def test_the_page_has_these_operations(api: Any) -> None:
+    assert {operation.ok().label for operation in api.get_all_operations()} == set(OPERATIONS)
+
+
+CASES = [
+    pytest.param(label, mode, id=f"{label}-{mode.value}")
+    for label in OPERATIONS
+    for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)
+    if mode is GenerationMode.POSITIVE or label.startswith("POST") or label.endswith(".png")  # what takes anything
+]
+
+
+@pytest.mark.parametrize(("label", "mode"), CASES)
+def test_every_answer_is_documented(api: Any, http: httpx.Client, label: str, mode: GenerationMode) -> None:
+    operation = next(found for each in api.get_all_operations() if (found := each.ok()).label == label)
+    bodies: dict[str, dict[str, Any]] = {
+        "turn": {"env": "FrozenLake", "grain": "turn"},
+        "batch": {"env": "FrozenLake", "num_envs": 2},
+    }
+    body: dict[str, Any] = next(
+        (bodies[word] for word in bodies if word in label), {"env": "FrozenLake", "render": True}
+    )
+    real = http.post("/sessions", json={**body, "start": {}}).json()["session"]
+    turn = iter(range(10**6))
+
+    @QUICK
+    @given(operation.as_strategy(generation_mode=mode))
+    def check(case: Any) -> None:
+        if "session" in case.path_parameters and next(turn) % 3:
+            case.path_parameters["session"] = real
+        case.call_and_validate(excluded_checks=BEYOND_A_SCHEMA)
+
+    check()
+
+
+def test_sessions_that_are_used(api: Any) -> None:
+    """The links of the page lead from a session to all that can be done with it."""
+    machine = api.as_state_machine()
+
+    class Machine(machine):  # type: ignore[misc, valid-type]
+        def validate_response(self, response: Any, case: Any, **kwargs: Any) -> None:
+            case.validate_response(response, excluded_checks=BEYOND_A_SCHEMA)
+
+    Machine.run(settings=settings(QUICK, max_examples=10, stateful_step_count=10))
+
+
+def test_the_page(http: httpx.Client) -> None:
+    assert "swagger" in http.get("/docs").text.lower()
+    assert http.get("/", follow_redirects=False).headers["Location"] == "/docs"
+    page = http.get("/openapi.json").json()
+    assert all(f"`{code}`" in page["info"]["description"] for code in STATUS)
+    for path, methods in page["paths"].items():
+        for method, operation in methods.items():
+            problems = {status for status in operation["responses"] if status >= "400"}
+            assert {"401", "403", "429"} <= problems, (method, path)
+            for status in problems:
+                content = operation["responses"][status]["content"]["application/json"]
+                assert content["schema"] == {"$ref": "#/components/schemas/Problem"}
+
+
+def test_the_examples_of_the_page(http: httpx.Client) -> None:
+    schemas = http.get("/openapi.json").json()["components"]["schemas"]
+    for example in schemas["CreateRequest"]["examples"]:
+        answer = http.post("/sessions", json=example)
+        assert answer.status_code == 201, answer.text
+    path = f"/sessions/{http.post('/sessions', json={'env': 'Bandit', 'num_envs': 2}).json()['session']}/batch"
+    for example in schemas["BatchResetRequest"]["examples"]:
+        assert http.post(f"{path}/reset", json=example).status_code == 200
+    for name, grain, url in (("StepRequest", "step", "step"), ("TurnRequest", "turn", "turn")):
+        made = http.post("/sessions", json={"env": "FrozenLake", "grain": grain}).json()["session"]
+        for example in schemas["ResetRequest"]["examples"]:
+            assert http.post(f"/sessions/{made}/reset", json=example).status_code == 200
+        for example in schemas[name]["examples"]:
+            assert http.post(f"/sessions/{made}/{url}", json=example).status_code == 200
+
+
+def test_the_list(http: httpx.Client) -> None:
+    listed = {row["name"]: row for row in http.get("/envs").json()}
+    assert list(listed) == list(TABLE)
+    lake = listed["FrozenLake"]
+    assert (lake["id"], lake["horizon"]) == ("ragen/FrozenLake-v0", 10)
+    assert lake["knobs"]["success_rate"] == 1 / 3
+    assert listed["LargeSokoban"]["knobs"]["boxes"] == 2
+    assert lake["presets"] == ["easy", "medium", "hard", "expert"]

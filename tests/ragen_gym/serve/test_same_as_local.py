@@ -1,0 +1,154 @@
+"""What is played on a server is what is played here: the same observations, rewards and infos."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+
+from ragen_gym import Level, Vocabulary, make_turn
+from ragen_gym.games.registry import TABLE
+from ragen_gym.serve import RemoteBatchEnv, RemoteEnv, RemoteTurnEnv
+
+ARGUMENTS: list[tuple[str, dict[str, Any]]] = [
+    *((name, {}) for name in TABLE),
+    ("Sokoban", {"split": "test", "preset": "hard", "text_format": "coord"}),
+    ("Sokoban", {"size": 8, "boxes": 2, "generator": "reverse_walk", "vocabulary": Vocabulary("mine", "abcdefg")}),
+    ("FrozenLake", {"observation": "grid", "size": 9, "success_rate": 0.5, "text_format": "grid"}),
+    ("FrozenLake", {"levels": ["P__\n___\n__G", "G__\n_O_\n__P"], "size": 3}),
+    ("Bandit", {"pulls": 3, "names": (("Baker", "Pirate"), ("Nurse", "Gambler")), "max_episode_steps": 2}),
+]
+IDS = [f"{name}-{'-'.join(arguments)}" for name, arguments in ARGUMENTS]
+
+
+def same(mine: Any, other: Any) -> bool:
+    """Equal in value, type and shape, all the way down."""
+    if isinstance(mine, dict):
+        return mine.keys() == other.keys() and all(same(mine[key], other[key]) for key in mine)
+    if isinstance(mine, tuple | list):
+        return type(mine) is type(other) and len(mine) == len(other) and all(map(same, mine, other))
+    if isinstance(mine, np.ndarray):
+        return mine.dtype == other.dtype and mine.shape == other.shape and same(mine.tolist(), other.tolist())
+    return type(mine) is type(other) and bool(mine == other)
+
+
+@pytest.mark.parametrize(("name", "arguments"), ARGUMENTS, ids=IDS)
+def test_single_moves(server: str, name: str, arguments: dict[str, Any]) -> None:
+    remote = RemoteEnv(server, name, **arguments)
+    local = gymnasium.make(TABLE[name].id, **arguments)
+    assert remote.observation_space == local.observation_space
+    assert remote.action_space == local.action_space
+    assert remote.spec is not None
+    assert local.spec is not None
+    assert remote.spec.max_episode_steps == local.spec.max_episode_steps
+    rng = np.random.default_rng(0)
+    for reset in ({"seed": 5}, {}, {"seed": 5, "options": {"noise_seed": 8}}, {"options": {"noise_seed": 9}}):
+        assert same(remote.reset(**reset), local.reset(**reset))
+        over = False
+        while not over:
+            action = rng.integers(local.action_space.n)  # type: ignore[attr-defined]
+            mine, other = remote.step(action), local.step(action)
+            assert same(mine, other)
+            over = mine[2] or mine[3]
+    remote.close()
+
+
+@pytest.mark.parametrize(("name", "arguments"), ARGUMENTS, ids=IDS)
+def test_whole_replies(server: str, name: str, arguments: dict[str, Any]) -> None:
+    arguments = {k: v for k, v in arguments.items() if k not in ("max_episode_steps", "observation")}
+    arguments |= {"max_turns": 4, "max_actions": 7, "format_penalty": -0.25}
+    remote, local = RemoteTurnEnv(server, name, **arguments), make_turn(name, **arguments)
+    assert remote.instructions == local.instructions
+    assert remote.observation_space == local.observation_space
+    rng = np.random.default_rng(1)
+    for reset in ({"seed": 5}, {}, {"seed": 5, "options": {"noise_seed": 8}}):
+        assert same(remote.reset(**reset), local.reset(**reset))
+        assert remote.action_names == local.action_names
+        while not local.over:
+            names = [local.action_names[i] for i in rng.integers(len(local.action_names), size=2)]
+            replies = (f"<think>√ é</think><answer>{' || '.join(names)}</answer>", "nonsense", "<answer>Fly</answer>")
+            reply = replies[rng.choice(3, p=[0.8, 0.1, 0.1])]
+            assert same(remote.step(reply), local.step(reply))
+            assert remote.over == local.over
+            assert remote.board == local.board
+    remote.close()
+
+
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
+@pytest.mark.parametrize(("name", "arguments"), ARGUMENTS, ids=IDS)
+def test_batches(server: str, mode: str, name: str, arguments: dict[str, Any]) -> None:
+    remote = RemoteBatchEnv(server, name, 3, autoreset_mode=mode, render_mode="ansi", **arguments)
+    local = gymnasium.make_vec(TABLE[name].id, 3, autoreset_mode=mode, render_mode="ansi", **arguments)
+    assert remote.observation_space == local.observation_space
+    assert remote.action_space == local.action_space
+    for reset in ({"seed": 5}, {"seed": [3, 1, 9], "options": {"noise_seed": [1, 2, 2]}}, {}):
+        assert equal_batches(remote.reset(**reset), local.reset(**reset))
+        rng = np.random.default_rng(2)
+        for _ in range(12):
+            actions = rng.integers(len(TABLE[name].game_class.Action), size=3)
+            mine, other = remote.step(actions), local.step(actions)
+            assert equal_batches(mine, other)
+            assert remote.render() == local.render()
+            over = other[2] | other[3]
+            if mode == "Disabled" and over.any():
+                options = {"reset_mask": over}
+                assert equal_batches(remote.reset(options=options), local.reset(options=options))
+    remote.close()
+
+
+def equal_batches(mine: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
+    """`same`, the infos being a dictionary of another class."""
+    plain = {key: dict(value) if isinstance(value, dict) else value for key, value in dict(other[-1]).items()}
+    return same(mine, (*other[:-1], plain))
+
+
+def test_levels_of_ones_own(server: str) -> None:
+    level = Level("FrozenLake", "P___\n____\n____\n___G")
+    for given in (level, level.text):
+        env = RemoteEnv(server, "FrozenLake")
+        observation, info = env.reset(options={"level": given})
+        assert (observation, info["level_id"]) == (level.text, level.id)
+        assert env.level == level
+        env.close()
+    envs = RemoteBatchEnv(server, "FrozenLake", 2)
+    other = "G___\n____\n____\n___P"
+    assert envs.reset(options={"level": [level, other]})[0] == (level.text, other)
+    envs.close()
+
+
+@pytest.mark.parametrize("name", ["FrozenLake", "Bandit"])
+def test_pictures(server: str, name: str) -> None:
+    remote = RemoteEnv(server, name, render_mode="rgb_array", tile_size=16)
+    local = gymnasium.make(TABLE[name].id, render_mode="rgb_array", tile_size=16)
+    remote.reset(seed=1)
+    local.reset(seed=1)
+    np.testing.assert_array_equal(remote.render(), local.render())
+    remote.step(1)
+    local.step(1)
+    np.testing.assert_array_equal(remote.render(), local.render())
+    remote.close()
+    envs = RemoteBatchEnv(server, name, 2, render_mode="rgb_array", tile_size=16)
+    batch = gymnasium.make_vec(TABLE[name].id, 2, render_mode="rgb_array", tile_size=16)
+    envs.reset(seed=1)
+    batch.reset(seed=1)
+    np.testing.assert_array_equal(np.stack(envs.render() or ()), np.stack(batch.render()))  # type: ignore[arg-type]
+    envs.close()
+
+
+def test_gymnasium_accepts_the_clients(server: str) -> None:
+    for env in (RemoteEnv(server, "Sokoban"), RemoteTurnEnv(server, "FrozenLake"), RemoteEnv(server, "Bandit")):
+        check_env(env, skip_render_check=True)
+        assert env.spec is not None
+        again = env.spec.make()
+        assert again.reset(seed=3)[0] == env.reset(seed=3)[0]
+        again.close()
+        env.close()
+        env.close()
+
+
+def test_files_stay_here(server: str) -> None:
+    with pytest.raises(ValueError, match="a server reads no files"):
+        RemoteEnv(server, "Sokoban", levels="levels.txt")

@@ -1,0 +1,325 @@
+"""The checks catch what they promise to catch: every fault here is one change to a game that passes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+from ragen_gym.core.seeding import Stream
+from ragen_gym.core.text import Vocabulary
+from ragen_gym.envs.step import StepEnv
+from ragen_gym.games.frozen_lake import FrozenLake
+from ragen_gym.games.game import Board, Solution
+from ragen_gym.games.grid import GridGame
+from ragen_gym.testing import Search, TooLarge, check_env, check_game, intervals, replay
+from tests.ragen_gym.testing.tightrope import Tightrope, rules
+from tests.ragen_gym.testing.tightrope.solve import TightropeSolution
+
+
+class Optimist(TightropeSolution):
+    def success(self, board: Board, state: Sequence[int], actions_left: int) -> float:
+        return 1.0
+
+
+class Pessimist(TightropeSolution):
+    def success(self, board: Board, state: Sequence[int], actions_left: int) -> float:
+        return 0.0
+
+    def expected_return(self, board: Board, state: Sequence[int], actions_left: int) -> float:
+        return 0.0
+
+    def action(self, board: Board, state: Sequence[int], actions_left: int) -> int:
+        return 0
+
+
+class Loser(TightropeSolution):
+    def action(self, board: Board, state: Sequence[int], actions_left: int) -> int:
+        return 0
+
+
+class Forgetful(TightropeSolution):
+    def success(self, board: Board, state: Sequence[int], actions_left: int) -> float:
+        return super().success(board, state, actions_left) / (1 + actions_left)
+
+
+class Stray(TightropeSolution):
+    def action(self, board: Board, state: Sequence[int], actions_left: int) -> int:
+        return 5
+
+
+#: One change to the text of `rules.step`.
+BENT_RULES = [
+    ("u >= params[0]", "u >= 0.35", "a rule may compare u only with numbers in params"),
+    ("(1.0, 2) if taken", "(1, 2) if taken", "it must return a float and 0, 1 or 2"),
+    ("return 0.0, 0", "return -0.25, 0", "pays -0.25, which no rewards of the table add up to"),
+    ("board[cell + 1] = 2", "board[cell + 1] = 0", r"changes what the game conserves from \(1,\) to \(0,\)"),
+    ("(1.0, 2) if taken", "(1.0, 0) if taken", "goes on, though `over` says of the new board that the game is over"),
+    ("state[0] = cell + 1", "state[0] = cell + 1 + 2**32", "as Python and .* compiled"),
+    ("board[cell] = 3", "board[cell : cell + 1] = bytes([3])", "numba cannot compile the rule"),
+]
+
+ONE_MASK = np.ones(2, np.int8)
+
+
+def changed(fault: dict[str, Any]) -> Tightrope:
+    """The tightrope with some of its members replaced."""
+    broken: type[Tightrope] = dataclass(frozen=True)(type("Broken", (Tightrope,), {"__annotations__": {}, **fault}))
+    return broken(width=9)
+
+
+def always(board: Any, state: Any, params: Any) -> int:
+    return 3
+
+
+def solver(solution: type[TightropeSolution]) -> Callable[[Tightrope, Board], Solution]:
+    return lambda game, board: solution(game.grip, board.index(rules.Tile.FLAG))
+
+
+def first_board_for_all(game: Tightrope, keys: Any, split: str | None) -> Any:
+    boards = Tightrope.generate(game, keys, split)
+    boards[:] = boards[:1]
+    return boards
+
+
+def flat_text(game: Tightrope, vocabulary: Any, text_format: Any) -> Callable[[Board], str]:
+    write = Tightrope.formatter(game, vocabulary, text_format)
+    return lambda board: write(board).replace("X", "A")
+
+
+FAULTS: list[tuple[dict[str, Any], str]] = [
+    ({"noise": Stream.LEVEL}, "it must be Stream.DYNAMICS or Stream.REWARD, lest luck follow levels"),
+    ({"stochastic": False}, "a rule may compare u only with numbers in params"),
+    ({"rewards": lambda game: (("taking the flag", 1.0),)}, "pays -0.5, which no rewards of the table add up to"),
+    (
+        {"conserved": lambda game, board: (bytes(board).index(2) if 2 in board else -1,)},
+        "changes what the game conserves",
+    ),
+    ({"longest": 1}, "is move 1 and goes on; longest=1"),
+    ({"action_mask": lambda game, board, state: np.ones(2, np.int8)}, "the actions that can change the state are"),
+    ({"action_mask": lambda game, board, state: np.array([state[0] > 0, 1])}, "it must be int8"),
+    ({"action_mask": lambda game, board, state: ONE_MASK * 0}, "the actions that can change the state are"),
+    ({"legal": staticmethod(always)}, "legal says 0b11, action_mask"),
+    ({"solve": solver(Optimist)}, "its own actions reach"),
+    ({"solve": solver(Loser)}, "its own actions reach"),
+    ({"solve": solver(Pessimist)}, "and trying everything gives"),
+    ({"solve": solver(Forgetful)}, "chance of success must grow with the actions left"),
+    ({"solve": solver(Stray)}, "the oracle's action 5 is not one of the game's"),
+    ({"generate": first_board_for_all}, "a key's board depends on other keys or earlier calls"),
+    ({"generate": lambda game, keys, split: Tightrope.generate(game, keys, None)}, "that split_of calls"),
+    ({"generate": lambda game, keys, split: Tightrope.generate(game, keys, None).astype(int)}, "must be uint8"),
+    ({"starts": lambda game, boards: Tightrope.starts(game, boards).astype(np.int64)}, "it must be int32"),
+    ({"split_of": lambda game, board: "dev"}, "split_of gives 'dev', not one of"),
+    ({"ids": lambda game, boards: ["0" * 16 for _ in boards]}, "disagrees with Level.id"),
+    ({"formatter": flat_text}, "the text does not read back as its board"),
+    ({"charset": lambda game, vocabulary, text_format: (frozenset("-FA\n"), 1, 999)}, r"charset lacks"),
+    (
+        {"charset": lambda game, v, f: (Tightrope.charset(game, v, f)[0], 1, 3)},
+        "charset says 1 to 3 characters, this text",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"), FAULTS, ids=lambda value: "-".join(value) if isinstance(value, dict) else None
+)
+def test_check_game_sees_the_fault(fault: dict[str, Any], message: str) -> None:
+    with pytest.raises(AssertionError, match=message):
+        check_game(changed(fault))
+
+
+@pytest.mark.parametrize(("right", "wrong", "message"), BENT_RULES)
+def test_check_game_sees_a_bent_rule(right: str, wrong: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / f"bent_{zlib.crc32(wrong.encode())}.py"
+    source = Path(rules.__file__).read_text()
+    assert right in source
+    path.write_text(source.replace(right, wrong))
+    spec = spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    bent = module_from_spec(spec)
+    spec.loader.exec_module(bent)
+    with pytest.raises(AssertionError, match=message):
+        check_game(changed({"rule": staticmethod(bent.step)}))
+
+
+def test_a_mask_given_twice() -> None:
+    class Broken(FrozenLake):
+        def action_mask(self, board: Board, state: Sequence[int]) -> Any:
+            return self._masks[state[0]]
+
+    with pytest.raises(AssertionError, match="gives one array twice: give a fresh one"):
+        check_game(Broken())
+
+
+class FromOne(IntEnum):
+    BACK, ON = 1, 2
+
+
+def bare(**members: Any) -> Tightrope:
+    """A game whose class declares these members, and misses those that are `...`."""
+    kept = {name: member for name, member in vars(Tightrope).items() if not name.startswith("__")}
+    kept |= {name: vars(Tightrope)[name] for name in ("__annotations__", "__module__")}
+    kept = {name: member for name, member in (kept | members).items() if member is not ...}
+    made: type[Tightrope] = dataclass(frozen=True)(type("Bare", (GridGame,), kept))
+    return made(width=9)
+
+
+@pytest.mark.parametrize(
+    ("members", "message"),
+    [
+        ({"noise": ...}, "Bare has no `noise`: give it Stream.DYNAMICS or Stream.REWARD"),
+        ({"name": ...}, "Bare has no `name`: give it the name of its id"),
+        ({"rule": ...}, r"Bare has no `rule`: give it staticmethod\(your_rule\)"),
+        ({"vocabularies": ...}, "Bare has no `vocabularies`: give it a dict"),
+        ({"description": ...}, "Bare has no `description`"),
+        ({"rule": rules.step}, r"Bare.rule is a plain function.*write `rule = staticmethod\(…\)`"),
+        ({"Action": FromOne}, r"Bare.Action must be an IntEnum that counts from 0"),
+        ({"vocabularies": {}}, "Bare.vocabularies is empty"),
+        ({"vocabularies": {"few": Vocabulary("few", "-A")}}, "vocabulary 'few' has 2 symbols for .* in that order"),
+        ({"params": property(lambda game: {"grip": game.grip})}, "Bare.params is a dict; it must be a tuple"),
+        ({"action_mask": lambda game, board, state: [1, 1]}, "action_mask gives a list; it must be an array, int8"),
+        ({"starts": lambda game, boards: [[0]] * len(boards)}, r"starts gives a list; it must be int32 \(16"),
+        ({"generate": lambda game, keys, split: [b""]}, r"generate gives a list; it must be uint8 \(16, 9\)"),
+        (
+            {"generate": lambda game, keys, split: Tightrope.generate(game, keys, split)[:, :5]},
+            r"generate gives uint8 \(16, 5\); it must be uint8 \(16, 9\)",
+        ),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else None,
+)
+def test_check_game_says_what_a_class_lacks(members: dict[str, Any], message: str) -> None:
+    check_game(bare(), examples=2)
+    with pytest.raises(AssertionError, match=message):
+        check_game(bare(**members))
+
+
+def test_check_game_says_that_a_knob_is_none() -> None:
+    class Wobbly(Tightrope):
+        wind: float = 0.5
+
+    with pytest.raises(AssertionError, match=r"Wobbly declares wind and is not a dataclass of its own.*frozen=True"):
+        check_game(Wobbly())
+
+
+class TakesAnother(StepEnv):
+    def step(self, action: int) -> Any:
+        if not self._allowed:
+            self.reset()
+        return super().step(action)
+
+
+class Remembers(StepEnv):
+    played = 0
+
+    def step(self, action: int) -> Any:
+        self.played += 1
+        return super().step(action)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        for _ in range(self.played % 3):
+            super().reset(seed=seed)
+        return super().reset(seed=seed if seed is not None or not self.played else None, options=options)
+
+
+class NoiseMovesTheLevel(StepEnv):
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        seed = seed + 1 if options and seed is not None else seed
+        return super().reset(seed=seed, options=options)
+
+
+class Unseeded(StepEnv):
+    count = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        type(self).count += seed == 2**70
+        return super().reset(seed=(seed or 0) + self.count, options=options)
+
+
+class CheersEarly(StepEnv):
+    def step(self, action: int) -> Any:
+        *rest, info = super().step(action)
+        return *rest, {**info, "success": True}
+
+
+class ShowsThePast(StepEnv):
+    def step(self, action: int) -> Any:
+        before = self.text if self._episodes else ""
+        return before, *super().step(action)[1:]
+
+
+ENV_FAULTS = [
+    (TakesAnother, "takes a step before the first reset|takes a step after the end"),
+    (Remembers, "depends on what was played before|gives two different|in threads|other noise"),
+    (NoiseMovesTheLevel, "noise_seed=0 changes the level"),
+    (Unseeded, "in threads"),
+    (CheersEarly, "success without the end of the game"),
+    (ShowsThePast, "the text reads back as another board"),
+]
+
+
+@pytest.fixture
+def broken(request: pytest.FixtureRequest) -> Iterator[str]:
+    gymnasium.register("tests/Broken-v0", request.param, kwargs={"name": "FrozenLake"}, max_episode_steps=10)
+    yield "tests/Broken-v0"
+    del gymnasium.registry["tests/Broken-v0"]
+
+
+@pytest.mark.parametrize(
+    ("broken", "message"), ENV_FAULTS, indirect=["broken"], ids=lambda value: getattr(value, "__name__", "")
+)
+def test_check_env_sees_the_fault(broken: str, message: str) -> None:
+    with pytest.raises(AssertionError, match=message):
+        check_env(gymnasium.make(broken), processes=False)
+
+
+def test_check_env_says_what_it_needs() -> None:
+    with pytest.raises(ValueError, match="'Chess' is not a game of this suite"):
+        check_env("Chess")
+    with pytest.raises(ValueError, match="check_env needs an id, or an environment with a spec"):
+        check_env(StepEnv("FrozenLake"))
+    with pytest.raises(ValueError, match="knobs size go with an id; an environment that is made has its own"):
+        check_env(gymnasium.make("ragen/FrozenLake-v0"), size=3)
+
+
+def test_replay_repeats_an_episode_from_what_names_it() -> None:
+    arguments: tuple[Any, ...] = (
+        "FrozenLake",
+        {"size": 3, "success_rate": 0.8},
+        2**70,
+        [0, 1, 2, 3] * 5,
+        {"noise_seed": 4},
+    )
+    records = replay(*arguments)
+    assert records == replay(*arguments)
+    assert records[0].keys() == {"observation", "level_id", "success", "action_mask"}
+    assert sum("reward" in record for record in records) == 20
+    other = (*arguments[:4], {"noise_seed": 5})
+    assert records != replay(*other)
+
+
+def test_search_by_hand() -> None:
+    game = Tightrope(width=4, grip=0.5)
+    board = game.board("A--F")
+    assert intervals(game) == [(0.5, 0.25), (0.5, 0.75)]
+    assert Search(game).best(board, [0], 2) == (0, 0)
+    assert Search(game).best(board, [0], 3) == (0.125, 0)
+    assert Search(game).value(board, [0], 3, lambda *_: 1) == (0.125, 0.125 - 0.5 * 0.875)
+    with pytest.raises(TooLarge, match="give a smaller board or fewer actions"):
+        Search(game, max_nodes=2).best(board, [0], 3)
+
+
+def test_without_hypothesis_it_says_what_to_install() -> None:
+    code = "import sys; sys.modules['hypothesis'] = None\nimport ragen_gym.testing"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "ragen_gym.testing needs Hypothesis: pip install 'ragen-gym[test]'." in done.stderr
