@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import bench_overhead, serve_load
-from ragen_gym.bench.run_folder import write_whole
+from ragen_gym.core.storage import write_atomic
 
 __all__ = ["main", "page"]
 
@@ -94,8 +94,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             "runner": bench_overhead.measure(arguments.runs),
             "server": serve_load.measure(),
         }
-        write_whole(data, json.dumps(results, indent=1) + "\n")
-    write_whole(HERE / "bench.md", page(json.loads(data.read_text(encoding="utf-8"))))
+        write_atomic(data, json.dumps(results, indent=1) + "\n")
+    write_atomic(HERE / "bench.md", page(json.loads(data.read_text(encoding="utf-8"))))
 
 
 if __name__ == "__main__":

@@ -22,7 +22,8 @@ from ragen_agent.config.openrlhf import OpenRLHF, read_settings
 from ragen_agent.local.train import Run
 from ragen_agent.openrlhf.launch import train_distributed
 from ragen_agent.training.console import Display
-from ragen_agent.training.run_folder import RunFolder, read_json_lines, write_whole
+from ragen_agent.training.run_folder import RunFolder
+from ragen_gym.core.storage import read_json_lines, write_atomic
 
 __all__ = ["main"]
 
@@ -66,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     results = {"machine": _machine(), "iterations": options.iterations} | {
         name: _result(folder) for name, folder in (("local", local), ("openrlhf", other))
     }
-    write_whole(HERE / "openrlhf.json", json.dumps(results, indent=1) + "\n")
+    write_atomic(HERE / "openrlhf.json", json.dumps(results, indent=1) + "\n")
     _plot(results)
     _write_page(results, with_settings(Config(), base))
 
@@ -156,7 +157,7 @@ def _write_page(results: Mapping[str, Any], config: Config) -> None:
         gap=results["openrlhf"]["vllm_gap"],
         kl=abs(results["openrlhf"]["vllm_kl"]),
     )
-    write_whole(HERE / "openrlhf.md", page)
+    write_atomic(HERE / "openrlhf.md", page)
 
 
 def _machine() -> str:

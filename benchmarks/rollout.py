@@ -35,7 +35,8 @@ from ragen_agent.sft.demonstrations import demonstrate
 from ragen_agent.sft.imitate import imitate
 from ragen_agent.training.console import Display
 from ragen_agent.training.policy import Agent
-from ragen_agent.training.run_folder import RunFolder, read_json_lines, write_whole
+from ragen_agent.training.run_folder import RunFolder
+from ragen_gym.core.storage import read_json_lines, write_atomic
 
 __all__ = ["GenerateEngine", "main"]
 
@@ -154,8 +155,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         "rates": rates,
         "adapter": _adapter(config, arguments.runs),
     }
-    write_whole(arguments.out / "rollout.json", json.dumps(results, indent=1) + "\n")
-    write_whole(arguments.out / "rollout.md", _page(results))
+    write_atomic(arguments.out / "rollout.json", json.dumps(results, indent=1) + "\n")
+    write_atomic(arguments.out / "rollout.md", _page(results))
     return 0
 
 

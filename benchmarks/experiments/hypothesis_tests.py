@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from benchmarks.experiments.metrics import MEASURES, Played, measure
 from benchmarks.experiments.spec import Comparison
-from benchmarks.experiments.statistics import CONFIDENCE, Interval, interval
+from ragen_gym.core.stats import CONFIDENCE, Estimate, mean_interval
 
 __all__ = ["TESTED", "VERDICTS", "Finding", "Runs", "compare", "conclusion", "figure", "summarise", "verdict"]
 
@@ -32,15 +32,15 @@ class Finding:
 
     comparison: Comparison
     differences: Mapping[int, float]
-    interval: Interval | None
+    interval: Estimate | None
     verdict: str
     sentence: str
 
 
-def summarise(runs: Runs, arm: str, name: str) -> Interval | None:
+def summarise(runs: Runs, arm: str, name: str) -> Estimate | None:
     """A measure of an arm over its seeds; None where no run has it."""
     values = [value for run in runs.get(arm, {}).values() if (value := measure(run, name)) is not None]
-    return interval(values) if values else None
+    return mean_interval(values) if values else None
 
 
 def compare(runs: Runs, comparison: Comparison) -> Finding:
@@ -53,24 +53,24 @@ def compare(runs: Runs, comparison: Comparison) -> Finding:
         differences = {seed: first[seed] - second[seed] for seed in sorted(set(first) & set(second))}
     else:
         differences = first
-    found = interval(list(differences.values())) if differences else None
+    found = mean_interval(list(differences.values())) if differences else None
     known = comparison.measure in ("random", "optimal")  # which no run decides, and no seed changes
     said = FIXED if known and found is not None else verdict(found, comparison.claim)
     return Finding(comparison, differences, found, said, _sentence(comparison, differences, found, said))
 
 
-def verdict(found: Interval | None, claim: str) -> str:
+def verdict(found: Estimate | None, claim: str) -> str:
     """Supported or contradicted by the interval, seen where nothing was claimed; open; or missing.
 
     That two things are equal is never supported: an interval that holds 0 leaves it open how far they are apart.
     """
     if found is None:
         return MISSING
-    if not found.told:
+    if not found.significant:
         return OPEN
     if not claim:
         return SHOWN
-    return SUPPORTS if claim == ("higher" if found.mean > 0 else "lower") else AGAINST
+    return SUPPORTS if claim == ("higher" if found.value > 0 else "lower") else AGAINST
 
 
 def conclusion(findings: Sequence[Finding]) -> list[str]:
@@ -121,11 +121,11 @@ def _asked(comparison: Comparison) -> str:
     return f'"{comparison.asks}" ({comparison.measure} of {comparison.first}{beside})'
 
 
-def _sentence(comparison: Comparison, differences: Mapping[int, float], found: Interval | None, said: str) -> str:
+def _sentence(comparison: Comparison, differences: Mapping[int, float], found: Estimate | None, said: str) -> str:
     if found is None:
         return "No seed has both."
     name, unit = comparison.measure, " points" if MEASURES[comparison.measure].rate else ""
-    mean = figure(found.mean, name, signed=True)
+    mean = figure(found.value, name, signed=True)
     if said == FIXED:
         return f"{mean}{unit}: a property of the levels and the budget, not of a run."
     if found.n < 2:
@@ -138,9 +138,9 @@ def _sentence(comparison: Comparison, differences: Mapping[int, float], found: I
         equal = (
             " The claim is that they are equal, which an interval cannot prove." if comparison.claim == "equal" else ""
         )
-        half = figure(found.half, name, signed=True).removeprefix("+")
+        half = figure(found.half_width, name, signed=True).removeprefix("+")
         return f"{measured}: not told apart; a difference of {half}{unit} would be missed half the time.{equal}"
-    direction = "higher" if found.mean > 0 else "lower"
+    direction = "higher" if found.value > 0 else "lower"
     against = {
         SUPPORTS: "as claimed",
         AGAINST: f"where {comparison.claim} was claimed",

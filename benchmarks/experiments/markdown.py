@@ -8,7 +8,7 @@ from benchmarks.experiments.alarm_evaluation import KINDS, Judged, calibrate, co
 from benchmarks.experiments.hypothesis_tests import Finding, Runs, conclusion, figure, summarise
 from benchmarks.experiments.metrics import MEASURES, Played
 from benchmarks.experiments.spec import Comparison, Experiment
-from benchmarks.experiments.statistics import Interval
+from ragen_gym.core.stats import Estimate
 
 __all__ = ["alarm_table", "comparisons_table", "judgeable", "markdown_table", "page"]
 
@@ -130,10 +130,10 @@ def _arms(experiment: Experiment, runs: Runs) -> list[str]:
     return markdown_table(["arm", "seeds", *experiment.columns], rows)
 
 
-def _cell(found: Interval | None, name: str) -> str:
+def _cell(found: Estimate | None, name: str) -> str:
     if found is None:
         return "\N{EN DASH}"
-    mean = figure(found.mean, name)
+    mean = figure(found.value, name)
     if found.n < 2 or found.low == found.high:
         return mean
     low, high = found.low, found.high

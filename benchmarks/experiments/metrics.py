@@ -13,7 +13,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from ragen_agent.training.run_folder import RunFolder, read_json_lines
+from ragen_agent.training.run_folder import RunFolder
+from ragen_gym.core.storage import read_json_lines
 
 __all__ = [
     "CURVES",

@@ -16,7 +16,7 @@ from benchmarks.experiments.plan import Planned
 from benchmarks.experiments.plots import draw_arms, draw_curves
 from benchmarks.experiments.runner import missing
 from benchmarks.experiments.spec import Experiment
-from ragen_agent.training.run_folder import write_whole
+from ragen_gym.core.storage import write_atomic
 
 __all__ = ["whole_runs", "write_overview", "write_page"]
 
@@ -49,7 +49,7 @@ def write_page(
             pictures.append(f"{name}.png")
     names = (["curves.png"] if runs else []) + pictures
     text = page(experiment, runs, findings, failures, wanted=len(planned), pictures=names, note=QUICK if quick else "")
-    write_whole(out / f"{experiment.name}.md", text)
+    write_atomic(out / f"{experiment.name}.md", text)
     results = {
         "experiment": experiment.name,
         "quick": quick,
@@ -63,7 +63,7 @@ def write_page(
         "failures": dict(failures),
         "pictures": pictures,
     }
-    write_whole(out / "results.json", json.dumps(results, indent=2, ensure_ascii=False) + "\n")
+    write_atomic(out / "results.json", json.dumps(results, indent=2, ensure_ascii=False) + "\n")
     return results
 
 
@@ -72,7 +72,7 @@ def write_overview(experiments: Sequence[Experiment], planned: Mapping[str, Sequ
     runs = {each.name: whole_runs(planned[each.name]) for each in experiments}
     findings = {each.name: [compare(runs[each.name], c) for c in each.comparisons] for each in experiments}
     played = {each.name: judgeable(each, runs[each.name]) for each in experiments}
-    write_whole(out / "README.md", overview(experiments, findings, played))
+    write_atomic(out / "README.md", overview(experiments, findings, played))
 
 
 def _plain(finding: Finding) -> dict[str, Any]:

@@ -19,7 +19,8 @@ from rich.console import Console
 from ragen_agent.config import Config, read_toml, to_toml, with_settings
 from ragen_agent.local.train import Run
 from ragen_agent.training.console import Display
-from ragen_agent.training.run_folder import RunFolder, write_whole
+from ragen_agent.training.run_folder import RunFolder
+from ragen_gym.core.storage import write_atomic
 
 __all__ = ["is_complete", "is_warm", "play_run", "play_warm"]
 
@@ -99,9 +100,9 @@ def _prepare(config: Config, path: Path, warm: Path) -> None:
     aside.mkdir(parents=True)
     shutil.copytree(warm / "warm", aside / "warm")
     summary = json.loads((warm / "summary.json").read_text(encoding="utf-8"))
-    write_whole(aside / "summary.json", json.dumps({k: v for k, v in summary.items() if k in SHARED}, indent=2) + "\n")
+    write_atomic(aside / "summary.json", json.dumps({k: v for k, v in summary.items() if k in SHARED}, indent=2) + "\n")
     shutil.copyfile(warm / "episodes.jsonl", aside / "episodes.jsonl")
-    write_whole(aside / "config.toml", to_toml(config))
+    write_atomic(aside / "config.toml", to_toml(config))
     os.replace(aside, path)
 
 

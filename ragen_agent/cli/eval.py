@@ -43,7 +43,8 @@ def _evaluate(options: argparse.Namespace) -> int:
     from ragen_agent.training.evaluation import measure
     from ragen_agent.training.lora import load_policy
     from ragen_agent.training.policy import Agent
-    from ragen_agent.training.run_folder import RunFolder, write_whole
+    from ragen_agent.training.run_folder import RunFolder
+    from ragen_gym.core.storage import write_atomic
 
     if options.json is not None:
         _check_writable(options.json)
@@ -70,7 +71,7 @@ def _evaluate(options: argparse.Namespace) -> int:
     rates = {row: rate.to_dict() for row, rate in measure(agent).items()}
     Display().console.print(rates_table(config, rates))
     if options.json is not None:
-        write_whole(options.json, json.dumps({"game": config.game, **rates}, indent=2) + "\n")
+        write_atomic(options.json, json.dumps({"game": config.game, **rates}, indent=2) + "\n")
     return 0
 
 

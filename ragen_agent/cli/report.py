@@ -79,7 +79,7 @@ def _report(options: argparse.Namespace) -> int:
     from ragen_agent.report import config_diff as settings
     from ragen_agent.report import rates
     from ragen_agent.report.runs import grouped, load_runs
-    from ragen_gym.cli.files import check_free, write_new
+    from ragen_gym.core.storage import check_free, write_atomic
 
     out = options.out or options.runs[0] / "report.html"
     if options.megabytes <= 0:
@@ -112,7 +112,8 @@ def _report(options: argparse.Namespace) -> int:
             raise
         raise ValueError(str(error)) from error
     text = page(runs, megabytes=options.megabytes, weight=options.smooth, progress=_Progress())
-    write_new(out, text.encode("utf-8", "surrogatepass"), force=True)
+    check_free(out, True)
+    write_atomic(out, text.encode("utf-8", "surrogatepass"))
     Console(highlight=False).print(f"{out}: {len(runs)} run{'s' * (len(runs) != 1)}", markup=False, soft_wrap=True)
     return 0
 

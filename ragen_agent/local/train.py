@@ -29,10 +29,11 @@ from ragen_agent.training.evaluation import baselines, fixed_instances, play_fix
 from ragen_agent.training.lora import load_policy
 from ragen_agent.training.monitor import cost_line
 from ragen_agent.training.policy import Agent, derive, make_env
-from ragen_agent.training.run_folder import RunFolder, read_json_lines
+from ragen_agent.training.run_folder import RunFolder
 from ragen_agent.training.small_model import save_checkpoint
 from ragen_agent.training.task_mixture import games_at
 from ragen_agent.training.tensorboard import check_tensorboard
+from ragen_gym.core.storage import read_json_lines
 
 __all__ = ["Run", "train"]
 

@@ -37,7 +37,8 @@ from ragen_agent.openrlhf.state import check_possible, mend
 from ragen_agent.training.console import Display
 from ragen_agent.training.evaluation import baselines, fixed_instances
 from ragen_agent.training.policy import make_env
-from ragen_agent.training.run_folder import RunFolder, read_json_lines, write_whole
+from ragen_agent.training.run_folder import RunFolder
+from ragen_gym.core.storage import read_json_lines, write_atomic
 
 __all__ = ["RunStoppedError", "train_distributed"]
 
@@ -80,7 +81,7 @@ def train_distributed(
     if on_cpu:
         cpu.refuse(extra)
     started = time.monotonic()
-    write_whole(folder.path / "openrlhf.toml", tomli_w.dumps(dataclasses.asdict(settings)))
+    write_atomic(folder.path / "openrlhf.toml", tomli_w.dumps(dataclasses.asdict(settings)))
     state = mend(folder)
     model = _model(config, folder, display)
     run = Workers(config, settings, str(folder.path.resolve()), *_forbidden(model))
@@ -98,7 +99,7 @@ def train_distributed(
         "flags": flags(run, model, on_cpu, bool(state.iteration), extra),
     }
     if state.iteration < config.training.iterations or "after" not in folder.read_summary():
-        write_whole(folder.path / "openrlhf.json", json.dumps(told, indent=2) + "\n")
+        write_atomic(folder.path / "openrlhf.json", json.dumps(told, indent=2) + "\n")
         _run(folder, config.training.iterations, state.iteration, display)
     _adopt_checkpoint(folder)
     summary = folder.read_summary()

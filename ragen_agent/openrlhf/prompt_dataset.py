@@ -23,8 +23,8 @@ from ragen_agent.config import Config, with_settings
 from ragen_agent.training.evaluation import fixed_instances
 from ragen_agent.training.policy import derive, make_env
 from ragen_agent.training.rollout_worker import LEVELS
-from ragen_agent.training.run_folder import write_whole
 from ragen_agent.training.task_mixture import draw_games, games_at
+from ragen_gym.core.storage import write_atomic
 from ragen_gym.envs.turn import TurnEnv
 
 __all__ = ["Row", "adopt_rows", "check_rows", "env_of", "evaluation_rows", "read_rows", "train_rows", "write_rows"]
@@ -105,7 +105,7 @@ def write_rows(path: Path, rows: Iterable[Row]) -> int:
         json.dumps({"prompt": f"{row.game}, level seed {row.seed}", "label": row.label}, ensure_ascii=False) + "\n"
         for row in rows
     ]
-    write_whole(path, "".join(lines))
+    write_atomic(path, "".join(lines))
     return len(lines)
 
 

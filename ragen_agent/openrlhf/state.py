@@ -10,8 +10,9 @@ from pathlib import Path
 
 from ragen_agent.config import Turns
 from ragen_agent.config.openrlhf import Workers
-from ragen_agent.training.run_folder import RunFolder, write_whole
+from ragen_agent.training.run_folder import RunFolder
 from ragen_agent.training.task_mixture import all_settings
+from ragen_gym.core.storage import write_atomic
 
 __all__ = ["AGGREGATIONS", "State", "check_possible", "mend", "planned_episodes", "planned_rows", "planned_updates"]
 
@@ -36,7 +37,7 @@ class State:
 
     def write(self, folder: Path) -> None:
         """Replaces the state; the iteration counts as saved from here on."""
-        write_whole(folder / "state.json", json.dumps(asdict(self)) + "\n")
+        write_atomic(folder / "state.json", json.dumps(asdict(self)) + "\n")
 
 
 def mend(folder: RunFolder) -> State:
@@ -63,7 +64,7 @@ def mend(folder: RunFolder) -> State:
             number = saved.name.removeprefix("iteration")
             if saved.is_dir() and number.isdigit() and int(number) > state.iteration:
                 shutil.rmtree(saved)
-        write_whole(part / "latest", state.tag)
+        write_atomic(part / "latest", state.tag)
     return state
 
 

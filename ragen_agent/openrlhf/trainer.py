@@ -35,8 +35,9 @@ from ragen_agent.training.diagnostics.reply_statistics import reply_figures
 from ragen_agent.training.evaluation import baselines, fixed_instances, rate_of_played
 from ragen_agent.training.group_advantages import Scored, rewarded, score
 from ragen_agent.training.policy import derive, make_env
-from ragen_agent.training.run_folder import RunFolder, read_json_lines
+from ragen_agent.training.run_folder import RunFolder
 from ragen_agent.training.task_mixture import games_at
+from ragen_gym.core.storage import read_json_lines
 
 __all__ = ["StarPO"]
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from benchmarks.experiments.statistics import Interval, interval
 from ragen_agent.report.runs import Group
 from ragen_agent.training.console import ROWS
+from ragen_gym.core.stats import Estimate, mean_interval
 
 __all__ = ["findings", "lanes", "table"]
 
@@ -38,8 +38,8 @@ class Standing:
         only, *others = rates.values()
         if all(other == only for other in others):
             return cls(only["rate"], only["low"], only["high"], 1)
-        found = interval([rate["rate"] for rate in rates.values()])
-        return cls(found.mean, max(0.0, found.low), min(1.0, found.high), found.n)
+        found = mean_interval([rate["rate"] for rate in rates.values()])
+        return cls(found.value, max(0.0, found.low), min(1.0, found.high), found.n)
 
 
 def findings(groups: Sequence[Group]) -> list[str]:
@@ -145,9 +145,11 @@ def _gain(over: Mapping[int, Mapping[str, Any]], under: Mapping[int, Mapping[str
     """The difference by seed with its interval; of one seed whether the two intervals are apart."""
     seeds = [seed for seed in over if seed in under]
     if len(seeds) > 1:
-        found: Interval = interval([over[seed]["rate"] - under[seed]["rate"] for seed in seeds])
-        ends = f"{_points(found.mean)} points ({_points(found.low)} to {_points(found.high)} over {found.n} seeds)"
-        return f"{what[0].upper()}{what[1:]} is {ends}, {'told from zero' if found.told else 'not told from zero'}."
+        found: Estimate = mean_interval([over[seed]["rate"] - under[seed]["rate"] for seed in seeds])
+        ends = f"{_points(found.value)} points ({_points(found.low)} to {_points(found.high)} over {found.n} seeds)"
+        return (
+            f"{what[0].upper()}{what[1:]} is {ends}, {'told from zero' if found.significant else 'not told from zero'}."
+        )
     one, two = Standing.of(over), Standing.of(under)
     assert one is not None
     assert two is not None

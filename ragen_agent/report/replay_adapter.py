@@ -10,12 +10,13 @@ from ragen_agent.config import Config
 from ragen_agent.training.diagnostics.reasoning import turn_spans
 from ragen_agent.training.policy import make_env
 from ragen_agent.trajectory import Trajectory
-from ragen_gym.bench.records import EpisodeRecord, Failure, TurnRecord
+from ragen_gym.bench.records import EpisodeRecord, TurnRecord
 from ragen_gym.bench.replay import Stage
 from ragen_gym.bench.report.sprites import look
 from ragen_gym.bench.report.tables import number
 from ragen_gym.bench.report.viewer_data import details
 from ragen_gym.bench.suite import Budgets, Split
+from ragen_gym.core.failures import Failure
 from ragen_gym.core.levels import Level
 from ragen_gym.envs.reply import parse_reply
 from ragen_gym.envs.turn import TurnEnv
@@ -115,7 +116,7 @@ def _record(episode: Stored, index: int, env: TurnEnv) -> EpisodeRecord:
     turns = []
     for place, reply in enumerate(replies[: len(t.turn_ends)]):
         facts = t.turn_facts[place] if t.turn_facts else None
-        said = parse_reply(reply, env.action_names, think=env.think)
+        said = parse_reply(reply, env.action_names, think=env.config.think)
         turns.append(
             TurnRecord(
                 message=asked[place],

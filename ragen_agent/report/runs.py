@@ -9,7 +9,8 @@ from typing import Any
 
 from ragen_agent.config import Config, read_toml
 from ragen_agent.training.diagnostics.alarm import Sign, signs_at
-from ragen_agent.training.run_folder import RunFolder, read_json_lines
+from ragen_agent.training.run_folder import RunFolder
+from ragen_gym.core.storage import read_json_lines
 
 __all__ = ["CIRCUMSTANCES", "Group", "Run", "differing", "first_signs", "flat", "grouped", "load_runs"]
 

@@ -22,7 +22,7 @@ from ragen_agent.sft.demonstrations import scripted_reply
 from ragen_agent.sft.warm_start import Part, parts
 from ragen_agent.training.console import Display
 from ragen_agent.training.policy import make_env
-from ragen_agent.training.run_folder import read_json_lines, write_whole
+from ragen_gym.core.storage import read_json_lines, write_atomic
 
 __all__ = ["conversations", "part_file", "write_data"]
 
@@ -61,7 +61,7 @@ def write_data(config: Config, path: Path, display: Display) -> dict[str, Any]:
         if len(lines) < len(part.places):
             if resumed is None:  # what is there of a part that was stopped is made again
                 found, resumed = [], len(done)
-                write_whole(unfinished, _lines(done))
+                write_atomic(unfinished, _lines(done))
             lines = list(conversations(config, part))
             with unfinished.open("a", encoding="utf-8") as file:
                 file.write(_lines(lines))
@@ -70,7 +70,7 @@ def write_data(config: Config, path: Path, display: Display) -> dict[str, Any]:
         done += lines
         display.advance({}, len(part.places))
     display.end()
-    write_whole(unfinished, _lines(sorted(done, key=lambda line: line["index"])))
+    write_atomic(unfinished, _lines(sorted(done, key=lambda line: line["index"])))
     os.replace(unfinished, path)
     successes = sum(line["success"] for line in done)
     return {"episodes": len(done), "successes": successes, "resumed": len(done) if resumed is None else resumed}

@@ -14,7 +14,7 @@ from typing import Any
 
 from ragen_agent.chat import ChatFormat
 from ragen_agent.sft.demonstrations import reply_ids
-from ragen_agent.training.run_folder import read_json_lines
+from ragen_gym.core.storage import read_json_lines
 
 __all__ = ["IGNORED", "read_conversations", "row_of", "rows_of"]
 

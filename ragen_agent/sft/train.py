@@ -30,9 +30,9 @@ from ragen_agent.sft.rows import read_conversations, rows_of
 from ragen_agent.training.console import Display
 from ragen_agent.training.lora import adapt, save_adapter
 from ragen_agent.training.policy import Agent, derive, place
-from ragen_agent.training.run_folder import write_whole
 from ragen_agent.training.small_model import move, save_checkpoint
 from ragen_agent.training.tokenizer import check_known
+from ragen_gym.core.storage import write_atomic
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -90,7 +90,7 @@ def begin(settings: Settings, out: Path) -> Settings:
         raise ValueError(f"--out {out} is not an empty folder; choose another, or go on with it: --resume {out}")
     settings = replace(settings, data_sha256=_hash(Path(settings.data)))
     out.mkdir(parents=True, exist_ok=True)
-    write_whole(out / TOLD, json.dumps(asdict(settings), indent=2) + "\n")
+    write_atomic(out / TOLD, json.dumps(asdict(settings), indent=2) + "\n")
     return settings
 
 

@@ -23,7 +23,7 @@ from transformers import (
 from transformers.utils import logging
 
 from ragen_agent.training.console import Display
-from ragen_agent.training.run_folder import read_json_lines, write_whole
+from ragen_gym.core.storage import read_json_lines, write_atomic
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -134,7 +134,7 @@ class _Watch(TrainerCallback):
         lines = [line for line in read_json_lines(metrics) if line["step"] <= done]
         if lines:
             self.last = lines[-1]
-        write_whole(metrics, "".join(json.dumps(line) + "\n" for line in lines))
+        write_atomic(metrics, "".join(json.dumps(line) + "\n" for line in lines))
 
     def __enter__(self) -> None:
         self.display.begin("fine-tuning", self.steps, self.done)

@@ -10,8 +10,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 
 from ragen_agent.config import Config
-from ragen_agent.training.evaluation import Rate
-from ragen_agent.training.run_folder import RunFolder, read_json_lines
+from ragen_agent.training.run_folder import RunFolder
+from ragen_gym.core.stats import Rate
+from ragen_gym.core.storage import read_json_lines
 
 __all__ = ["ROWS", "Display", "rates_table"]
 
@@ -84,7 +85,7 @@ class Display:
     def rate(self, name: str, value: Any) -> None:
         """A rate was measured."""
         if name in ROWS:
-            self.say(f"{name}: {Rate(**value)}")
+            self.say(f"{name}: {Rate.from_dict(value)}")
 
     def report(self, config: Config, summary: Mapping[str, Any], folder: RunFolder) -> None:
         """The table, a success and a failure, and where the files are."""
@@ -124,7 +125,7 @@ def rates_table(config: Config, rates: Mapping[str, Any]) -> Table:
         table.add_column(name, justify="right" if name == "success" else "left", no_wrap=name != "what it is")
     for row, meaning in ROWS.items():
         if row in rates:
-            rate = Rate(**rates[row])
+            rate = Rate.from_dict(rates[row])
             interval = f"{100 * rate.low:.1f} to {100 * rate.high:.1f}"
             table.add_row(
                 row.replace("_", " "),

@@ -85,10 +85,10 @@ def thinking(env: TurnEnv, thought: str, actions: Sequence[int] = ()) -> str:
     """
     if thought not in THOUGHTS:
         raise ValueError(f"demonstrations.thought is {thought!r}; choose one of {', '.join(THOUGHTS)}.")
-    if not env.think:
+    if not env.config.think:
         return ""
-    seen = f"<observation>\n{env.board}\n</observation>" if env.grounding else ""
-    expected = f"<prediction>\n{_expected(env, actions)}\n</prediction>" if env.world_modelling else ""
+    seen = f"<observation>\n{env.board}\n</observation>" if env.config.grounding else ""
+    expected = f"<prediction>\n{_expected(env, actions)}\n</prediction>" if env.config.world_modelling else ""
     return f"<think>{seen}{THOUGHTS[thought](env, actions)}{expected}</think>"
 
 

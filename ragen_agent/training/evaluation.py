@@ -6,27 +6,23 @@ All play the same levels under the same budgets of turns and actions, one episod
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 import numpy as np
-from scipy.stats import binomtest
 
 from ragen_agent.rollout import Instance
 from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.demo_thoughts import thinking
 from ragen_agent.training.policy import Agent, derive, make_env
+from ragen_gym.core.stats import Rate, wilson
 from ragen_gym.envs.turn import TurnEnv
 
 __all__ = [
-    "Rate",
     "baselines",
     "fixed_instances",
     "measure",
     "optimal_rate",
     "play_fixed",
     "random_reply",
-    "rate_of",
     "rate_of_played",
     "scripted_rate",
     "without_failed",
@@ -36,34 +32,10 @@ MEASURING, BASELINES = 1000, 1001  # what a random choice is for; the numbers ar
 MAX_TRIES = 20  # resets for each level wanted
 
 
-@dataclass(frozen=True)
-class Rate:
-    """A share of successes and its 95 % Wilson interval; `n` episodes, and how many beside them failed to be played."""
-
-    rate: float
-    low: float
-    high: float
-    n: int
-    failed: int = 0
-
-    def to_dict(self) -> dict[str, Any]:
-        """For JSON; `failed` only where there are any."""
-        return {name: value for name, value in asdict(self).items() if name != "failed" or value}
-
-    def __str__(self) -> str:
-        return f"{100 * self.rate:.1f} % [{100 * self.low:.1f}, {100 * self.high:.1f}]"
-
-
-def rate_of(successes: float, n: int) -> Rate:
-    """The rate of `successes` among `n`; expected successes may be a fraction and are rounded for the interval."""
-    interval = binomtest(min(n, round(successes)), n).proportion_ci(method="wilson")
-    return Rate(successes / n, float(interval.low), float(interval.high), n)
-
-
 def rate_of_played(played: Sequence[Trajectory]) -> Rate:
     """The rate over the episodes that did not fail; raises a ValueError if all failed."""
     whole = without_failed(played)
-    return replace(rate_of(sum(t.success for t in whole), len(whole)), failed=len(played) - len(whole))
+    return wilson(sum(t.success for t in whole), len(whole), failed=len(played) - len(whole))
 
 
 def without_failed(played: Sequence[Trajectory]) -> list[Trajectory]:
@@ -104,7 +76,7 @@ def scripted_rate(
             _, _, terminated, truncated, info = env.step(reply(env, rng))
             over = terminated or truncated
         successes += bool(info["success"])
-    return rate_of(successes, len(instances))
+    return wilson(successes, len(instances))
 
 
 def random_reply(env: TurnEnv, rng: np.random.Generator) -> str:
@@ -125,7 +97,7 @@ def optimal_rate(env: TurnEnv, instances: list[Instance]) -> Rate:
     for instance in instances:
         env.reset(seed=instance.seed, options={"noise_seed": instance.noise_seed})
         chances.append(env.solution().success(*env.env.state, env.actions_left))
-    return rate_of(float(sum(chances)), len(chances))
+    return wilson(float(sum(chances)), len(chances))
 
 
 def baselines(env: TurnEnv, instances: list[Instance]) -> dict[str, Rate]:

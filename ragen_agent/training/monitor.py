@@ -18,7 +18,8 @@ from ragen_agent.training.diagnostics.reply_statistics import reply_figures
 from ragen_agent.training.evaluation import fixed_instances, play_fixed, rate_of_played
 from ragen_agent.training.group_advantages import Scored
 from ragen_agent.training.policy import Agent, make_env
-from ragen_agent.training.run_folder import RunFolder, read_json_lines
+from ragen_agent.training.run_folder import RunFolder
+from ragen_gym.core.storage import read_json_lines
 
 __all__ = ["Watch", "cost_line"]
 

@@ -15,7 +15,6 @@ state.pt         what `--resume` needs beside them
 from __future__ import annotations
 
 import json
-import os
 import pickle
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -26,36 +25,11 @@ import torch
 
 from ragen_agent.config import Config, read_toml, to_toml, with_settings
 from ragen_agent.training.provenance import versions
+from ragen_gym.core.storage import append_json_lines, atomic_path, json_line, read_json_lines, write_atomic
 
-__all__ = ["RunFolder", "read_json_lines", "runs_below", "write_whole"]
+__all__ = ["RunFolder", "runs_below"]
 
 NAMED = 6  # folders that a message names
-
-
-def write_whole(path: Path, data: str | bytes) -> None:
-    """Writes a file under another name and renames it, so that a reader never meets half of it."""
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_bytes(data.encode() if isinstance(data, str) else data)
-    os.replace(temporary, path)
-
-
-def read_json_lines(path: Path) -> list[dict[str, Any]]:
-    """The records of a file of JSON lines; a last line that was torn is left out, a missing file is empty.
-
-    Raises:
-        ValueError: another line is not JSON.
-    """
-    lines = path.read_bytes().split(b"\n") if path.is_file() else []
-    records = []
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            records.append(json.loads(line))
-        except ValueError as error:  # not JSON, or not even UTF-8
-            if number < len(lines):  # a whole line ends with a newline, so a torn one is the last
-                raise ValueError(f"{path}, line {number}, is not JSON: {error}; remove that line.") from error
-    return records
 
 
 def runs_below(path: Path) -> str:
@@ -86,7 +60,7 @@ class RunFolder:
             raise ValueError(f"--out {path} {what}; choose another folder, or go on with that run: --resume {path}")
         path.mkdir(parents=True, exist_ok=True)
         folder = cls(path)
-        write_whole(path / "config.toml", to_toml(config))
+        write_atomic(path / "config.toml", to_toml(config))
         folder.note_versions()
         return folder
 
@@ -100,21 +74,17 @@ class RunFolder:
 
     def append(self, path: Path, records: Iterable[Mapping[str, Any]]) -> None:
         """Adds lines to `metrics` or `episodes` and sees them onto the disk."""
-        with path.open("a", encoding="utf-8") as file:
-            file.write("".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records))
-            file.flush()
-            os.fsync(file.fileno())
+        append_json_lines(path, records)
 
     def keep(self, path: Path, wanted: Callable[[dict[str, Any]], bool]) -> None:
         """Drops the lines of `metrics` or `episodes` that are not wanted, and a torn last one."""
         records = filter(wanted, read_json_lines(path))
-        write_whole(path, "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records))
+        write_atomic(path, b"".join(map(json_line, records)))
 
     def save_state(self, state: Mapping[str, Any]) -> None:
         """Replaces the saved state."""
-        temporary = self._state.with_name("state.pt.tmp")
-        torch.save(dict(state), temporary)
-        os.replace(temporary, self._state)
+        with atomic_path(self._state) as temporary:
+            torch.save(dict(state), temporary)
 
     def load_state(self) -> dict[str, Any] | None:
         """The saved state, on the CPU, or None; raises a ValueError if the file is damaged."""
@@ -132,7 +102,7 @@ class RunFolder:
         """Writes down what the run goes on with, if it is not what it was last made with."""
         noted, now = self.read_versions(), versions()
         if not noted or {**noted[-1], "started": ""} != {**now, "started": ""}:
-            write_whole(self.path / "versions.json", json.dumps([*noted, now], indent=2) + "\n")
+            write_atomic(self.path / "versions.json", json.dumps([*noted, now], indent=2) + "\n")
 
     def read_versions(self) -> list[dict[str, Any]]:
         """See `versions.json` in the module; empty for a run that was made without it."""
@@ -148,4 +118,4 @@ class RunFolder:
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Replaces the rates."""
-        write_whole(self.path / "summary.json", json.dumps(summary, indent=2) + "\n")
+        write_atomic(self.path / "summary.json", json.dumps(summary, indent=2) + "\n")

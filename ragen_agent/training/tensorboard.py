@@ -9,7 +9,8 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ragen_agent.training.run_folder import RunFolder, read_json_lines
+from ragen_agent.training.run_folder import RunFolder
+from ragen_gym.core.storage import read_json_lines
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from ragen_gym.bench.records import Failure
+from ragen_gym.core.failures import Failure
 from ragen_gym.envs.turn import TurnEnv
 
 __all__ = ["AgentFailure", "Answer", "Message", "ReplyAgent", "StepAgent", "StopRun", "Task"]

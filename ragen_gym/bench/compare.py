@@ -63,7 +63,7 @@ def _compare_split(one: str, other: str, first: Tally, second: Tally) -> dict[st
             "p": difference.p,
             "levels": difference.levels,
         },
-        "told": difference.told,
+        "told": difference.significant,
         "sentence": _sentence(one, other, difference),
     }
 
@@ -78,4 +78,4 @@ def _sentence(one: str, other: str, difference: Difference) -> str:
         f"{difference.levels} levels)"
     )
     verdict = f"{one} is {'above' if above else 'below'} {other} by {points}"
-    return f"{verdict}." if difference.told else f"{verdict}, which cannot be told from no difference."
+    return f"{verdict}." if difference.significant else f"{verdict}, which cannot be told from no difference."

@@ -16,9 +16,10 @@ from dataclasses import replace
 from typing import Any
 
 from ragen_gym.bench.agent import Answer, ReplyAgent, StepAgent, Task
-from ragen_gym.bench.records import EpisodeRecord, Failure, TurnRecord
+from ragen_gym.bench.records import EpisodeRecord, TurnRecord
 from ragen_gym.bench.tasks import Job, Limits, Prices
 from ragen_gym.bench.timeouts import Asking, Failed, described
+from ragen_gym.core.failures import Failure
 from ragen_gym.envs.turn import TurnEnv
 
 __all__ = ["play_episode"]

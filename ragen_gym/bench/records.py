@@ -4,29 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from enum import StrEnum
 from typing import Any
 
-__all__ = ["INFRASTRUCTURE", "EpisodeRecord", "Failure", "TurnRecord"]
+from ragen_gym.core.failures import INFRASTRUCTURE, Failure
 
-
-class Failure(StrEnum):
-    """Why an episode did not come to its end. A malformed reply is no failure: it is a turn's `TurnRecord.problem`."""
-
-    MODEL_ERROR = "model_error"
-    """The model's server refused, broke or answered nonsense, after all retries."""
-    TIMEOUT = "timeout"
-    """A request or the episode took too long."""
-    AGENT_ERROR = "agent_error"
-    """The agent's own code raised, or its program ended."""
-    ENVIRONMENT_ERROR = "environment_error"
-    """The game raised."""
-    CONTEXT_OVERFLOW = "context_overflow"
-    """The conversation no longer fits the model's context: the model's own limit, so it counts as not solved."""
-
-
-INFRASTRUCTURE = frozenset(Failure) - {Failure.CONTEXT_OVERFLOW}
-"""Failures that say nothing of the agent: out of the score, shown beside it, played again on resume."""
+__all__ = ["EpisodeRecord", "TurnRecord"]
 
 
 @dataclass(frozen=True)

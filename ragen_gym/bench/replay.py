@@ -167,7 +167,9 @@ class Stage:
             asked = film.text if by_moves else message
             reply = reading.parser(turn.reply, names) if reading and turn.reply is not None else None
             actions, problem = (reply.actions, reply.problem) if reply else (turn.actions, turn.problem)
-            message, reward, terminated, truncated, info = env.step(_plain(actions, bool(problem), names, env.think))
+            message, reward, terminated, truncated, info = env.step(
+                _plain(actions, bool(problem), names, env.config.think)
+            )
             moves = film.cut()
             if reading and reply:
                 reward = reading.reward(reply, tuple(move.reward for move in moves))

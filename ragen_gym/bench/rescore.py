@@ -24,12 +24,13 @@ from ragen_gym.bench.agents.python import find
 from ragen_gym.bench.records import EpisodeRecord, TurnRecord
 from ragen_gym.bench.replay import Parser, Reading, Replay, ReplayedTurn, Stage, TurnReward
 from ragen_gym.bench.run import Run
-from ragen_gym.bench.run_folder import EpisodeLog, RunFolder, write_whole
+from ragen_gym.bench.run_folder import EpisodeLog, RunFolder
 from ragen_gym.bench.score import score
 from ragen_gym.bench.suite import Split
 from ragen_gym.bench.tasks import episode_key
+from ragen_gym.core.storage import write_atomic
+from ragen_gym.core.validation import check_number
 from ragen_gym.envs.reply import Problem, Reply
-from ragen_gym.games.game import check_number
 
 __all__ = ["Rescored", "Rescoring", "Unknown", "bounds", "lenient_reply", "rescore", "save"]
 
@@ -300,7 +301,7 @@ def save(run: Run, rescored: Rescored, path: Path) -> None:
             for record in rescored.records:
                 log.append(record)
         lines = (json.dumps(asdict(each), ensure_ascii=False) for each in rescored.unknown)
-        write_whole(folder.path / "unknown.jsonl", "".join(f"{line}\n" for line in lines))
+        write_atomic(folder.path / "unknown.jsonl", "".join(f"{line}\n" for line in lines))
         if rescored.records:
             folder.write_summary(score(run.suite, rescored.records, rescored.identity["agent"]))
         folder.path.rename(path)

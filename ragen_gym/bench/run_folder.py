@@ -25,17 +25,11 @@ from pathlib import Path
 from typing import Any
 
 from ragen_gym.bench.records import EpisodeRecord
+from ragen_gym.core.storage import json_line, read_json_lines, write_atomic
 
-__all__ = ["EpisodeLog", "RunFolder", "read_records", "write_whole"]
+__all__ = ["EpisodeLog", "RunFolder", "read_records"]
 
 _SYNC_SECONDS = 2.0
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file under another name and rename it, so that a reader never meets half of it."""
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
 
 
 def read_records(path: Path) -> list[EpisodeRecord]:
@@ -46,17 +40,8 @@ def read_records(path: Path) -> list[EpisodeRecord]:
     Raises:
         ValueError: another line is not a record.
     """
-    lines = path.read_bytes().split(b"\n") if path.is_file() else []
     records: dict[str, EpisodeRecord] = {}
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            record = EpisodeRecord.from_dict(json.loads(line))
-        except ValueError as error:  # not JSON, not UTF-8, or not a record
-            if number == len(lines):  # a whole line ends with a newline, so a torn one is the last
-                break
-            raise ValueError(f"{path}, line {number}: {error}; remove that line.") from error
+    for record in read_json_lines(path, EpisodeRecord.from_dict):
         records.pop(record.key, None)  # so that the new one takes its own place in the order
         records[record.key] = record
     return list(records.values())
@@ -117,13 +102,13 @@ class RunFolder:
         info = self.info if self._run.is_file() else {**identity, "sessions": []}
         info["sessions"].append(dict(session))
         self.path.mkdir(parents=True, exist_ok=True)
-        write_whole(self._run, json.dumps(info, indent=2, ensure_ascii=False) + "\n")
+        write_atomic(self._run, json.dumps(info, indent=2, ensure_ascii=False) + "\n")
         self.summary.unlink(missing_ok=True)  # should this session be cut short, it would be of other episodes
         return len(info["sessions"]) - 1
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Replace the scores."""
-        write_whole(self.summary, json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
+        write_atomic(self.summary, json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -171,7 +156,7 @@ class EpisodeLog:
         Raises:
             OSError: the disk refuses; what was written of the line is cut off by the next session.
         """
-        line = _line(record)
+        line = json_line(record.to_dict())
         while line:
             line = line[os.write(self._handle, line) :]
         if time.monotonic() - self._synced > _SYNC_SECONDS:
@@ -190,14 +175,6 @@ class EpisodeLog:
                 self._sync()
         finally:
             os.close(self._handle)
-
-
-def _line(record: EpisodeRecord) -> bytes:
-    content = record.to_dict()
-    try:
-        return (json.dumps(content, ensure_ascii=False) + "\n").encode()
-    except UnicodeEncodeError:  # half a surrogate pair, which a model may write and UTF-8 may not
-        return (json.dumps(content) + "\n").encode()
 
 
 def _mend(path: Path) -> None:

@@ -23,10 +23,11 @@ from typing import Any, Protocol
 
 from ragen_gym.bench.agent import ReplyAgent, StepAgent, StopRun
 from ragen_gym.bench.episode import play_episode
-from ragen_gym.bench.records import INFRASTRUCTURE, EpisodeRecord, Failure
+from ragen_gym.bench.records import EpisodeRecord
 from ragen_gym.bench.run_folder import EpisodeLog, RunFolder
 from ragen_gym.bench.suite import Split, Suite
 from ragen_gym.bench.tasks import Job, Request, identity, jobs_of, make_env
+from ragen_gym.core.failures import INFRASTRUCTURE, Failure
 from ragen_gym.envs.turn import TurnEnv
 
 __all__ = ["Outcome", "Progress", "run_suite", "run_suite_async"]

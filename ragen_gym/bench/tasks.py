@@ -10,8 +10,8 @@ from typing import Any
 from ragen_gym.bench.agent import ReplyAgent, StepAgent
 from ragen_gym.bench.records import TurnRecord
 from ragen_gym.bench.suite import Split, Suite, noise_seed
+from ragen_gym.core.validation import check_number
 from ragen_gym.envs.turn import TurnEnv
-from ragen_gym.games.game import check_number
 
 __all__ = ["Job", "Limits", "Prices", "Request", "episode_key", "identity", "jobs_of", "make_env", "prompt_hash"]
 

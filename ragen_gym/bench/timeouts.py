@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from ragen_gym.bench.agent import AgentFailure, StopRun
-from ragen_gym.bench.records import Failure
 from ragen_gym.bench.tasks import Limits
+from ragen_gym.core.failures import Failure
 
 __all__ = ["Asking", "Failed", "described"]
 

@@ -2,53 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 
 from ragen_gym.cli.progress import tracked
+from ragen_gym.core.stats import Rate, wilson
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.games.registry import Row
 
-__all__ = ["Rate", "budget", "measure", "wilson"]
-
-
-@dataclass(frozen=True)
-class Rate:
-    """A share of successes.
-
-    Attributes:
-        rate: successes / n.
-        low: lower end of its interval.
-        high: upper end of its interval.
-        n: episodes.
-    """
-
-    rate: float
-    low: float
-    high: float
-    n: int
-
-    def __str__(self) -> str:
-        return f"{100 * self.rate:.1f} % ({100 * self.low:.1f} to {100 * self.high:.1f})"
-
-
-def wilson(successes: int, n: int, confidence: float = 0.95) -> Rate:
-    """A rate with Wilson's score interval (Wilson, JASA 22, 1927; the two-sided interval without correction).
-
-    Raises:
-        ValueError: ``n`` is below 1, or ``successes`` is not from 0 to ``n``.
-    """
-    if not 0 <= successes <= n or n < 1:
-        raise ValueError(f"{successes} successes of {n}: give n from 1 on, and successes from 0 to n.")
-    z = NormalDist().inv_cdf((1 + confidence) / 2)
-    rate = successes / n
-    centre = (rate + z * z / (2 * n)) / (1 + z * z / n)
-    half = z / (1 + z * z / n) * (rate * (1 - rate) / n + z * z / (4 * n * n)) ** 0.5
-    low = 0.0 if successes == 0 else max(0.0, centre - half)
-    return Rate(rate, low, 1.0 if successes == n else min(1.0, centre + half), n)
+__all__ = ["budget", "measure"]
 
 
 def budget(env: StepEnv) -> int:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ragen_gym.cli import bench_rescore
-from ragen_gym.cli.files import check_free, write_new
 from ragen_gym.cli.run_options import command, counting, first_lines
+from ragen_gym.core.storage import check_free, write_atomic
 
 if TYPE_CHECKING:
     from ragen_gym.bench.run import Run
@@ -91,7 +91,8 @@ def _report(arguments: argparse.Namespace) -> int:
         return 0
     with counting(sum(len(run.records) for run in runs), "episodes") as count:
         text = page(runs, summaries, comparisons, megabytes=arguments.megabytes, progress=count)
-    write_new(out, text.encode("utf-8", "replace"), True)
+    check_free(out, True)
+    write_atomic(out, text.encode("utf-8", "replace"))
     print(out)
     return 0
 

@@ -12,10 +12,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ragen_gym.cli.baselines import Rate, measure
+from ragen_gym.cli.baselines import measure
 from ragen_gym.cli.env_options import describe, knobs_of, sections
-from ragen_gym.cli.files import write_new
 from ragen_gym.cli.played_episode import conversation, fitting_tile_size, play_episode, telling_seed, turn_arguments
+from ragen_gym.core.stats import Rate
+from ragen_gym.core.storage import check_free, write_atomic
 from ragen_gym.core.text import TextFormat
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.games.game import Game
@@ -251,7 +252,8 @@ def gallery_page(rates: dict[str, dict[str, dict[str, Rate]]]) -> str:
 
 
 def _write(path: Path, data: bytes) -> Path:
-    write_new(path, data, force=True)
+    check_free(path, True)
+    write_atomic(path, data)
     return path
 
 

@@ -10,9 +10,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from ragen_gym.cli.env_options import add_environment_options, chosen_environment
-from ragen_gym.cli.files import check_free, write_new
 from ragen_gym.cli.level_records import LevelFacts, distinct_levels, facts_of, file_bytes
 from ragen_gym.cli.progress import tracked
+from ragen_gym.core.storage import check_free, write_atomic
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.games.registry import Row
 from ragen_gym.games.sokoban import Sokoban
@@ -97,7 +97,8 @@ def _export(arguments: argparse.Namespace) -> int:
     levels = distinct_levels(env, arguments.n, arguments.seed)
     solving = tracked(levels, len(levels), "levels solved")
     data = file_bytes(out.suffix, [facts_of(env, level, env.row.horizon) for level in solving])
-    write_new(out, data, arguments.force)
+    check_free(out, arguments.force)
+    write_atomic(out, data)
     print(f"{out}: {len(levels)} distinct levels of {row.id}, split {env.split or 'any'}")
     return 0
 

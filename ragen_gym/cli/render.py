@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from ragen_gym.cli.env_options import add_environment_options, chosen_environment, row_named
-from ragen_gym.cli.files import write_new
+from ragen_gym.core.storage import check_free, write_atomic
 from ragen_gym.envs.step import StepEnv
 
 __all__ = ["add"]
@@ -66,7 +66,8 @@ def _render(arguments: argparse.Namespace) -> int:
         raise ValueError(f"--moves {arguments.moves}: this episode has {len(episode.actions)} moves.")
     out = Path(arguments.out or f"{row.name}.{'gif' if arguments.gif else 'png'}")
     data = gif(episode.pictures) if arguments.gif else png(episode.pictures[arguments.moves])
-    write_new(out, data, arguments.force)
+    check_free(out, arguments.force)
+    write_atomic(out, data)
     print(f"{out}: level {episode.level_id}, {len(data) / 1000:.0f} kB")
     return 0
 

@@ -19,6 +19,7 @@ from functools import cached_property
 from pathlib import Path
 
 from ragen_gym.core.seeding import mix
+from ragen_gym.core.storage import write_atomic
 
 __all__ = ["SPLITS", "SPLIT_VERSION", "Level", "read_levels", "split_of_hash", "text_hash", "write_levels"]
 
@@ -130,8 +131,5 @@ def _read_records(path: Path, text: str) -> list[str]:
 
 def write_levels(path: str | Path, levels: Iterable[Level]) -> None:
     """Write levels as a file that `read_levels` reads, each under a comment with its id; replaces the file at once."""
-    path = Path(path)
     text = "\n\n".join(f"; {level.id}\n{level.text}" for level in levels)
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(text + "\n", encoding="utf-8")
-    temporary.replace(path)
+    write_atomic(path, text + "\n")

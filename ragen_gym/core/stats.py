@@ -1,33 +1,32 @@
-"""Intervals, pass@k and comparisons, by scipy.
+"""Rates and means with intervals, pass@k and comparisons. Only `wilson` works without scipy (extra ``bench``).
 
 A level that is played several times, in several rollouts or because a suite repeats it, gives episodes that resemble
-each other. So everything but `wilson` is clustered by level: what varies is taken to be the levels, and the episodes of
-one level count together.
+each other. So everything but `wilson` and `mean_interval` is clustered by level: what varies is taken to be the levels,
+and the episodes of one level count together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf, sqrt
+from statistics import NormalDist, fmean, stdev
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-try:
-    from scipy import stats
-except ImportError as error:
-    raise ImportError("the statistics of benchmarks need scipy: run `pip install 'ragen-gym[bench]'`.") from error
-
 __all__ = [
     "CONFIDENCE",
     "Difference",
     "Estimate",
+    "Rate",
     "against_random",
     "clustered_mean",
     "clustered_rate",
     "detectable_difference",
     "effective_episodes",
+    "mean_interval",
     "paired_difference",
     "pass_at",
     "pass_hat",
@@ -46,7 +45,7 @@ Counts = npt.NDArray[np.integer[Any]]
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number with its interval.
+    """A number with its 95 % interval.
 
     Attributes:
         value: the estimate.
@@ -60,10 +59,48 @@ class Estimate:
     high: float
     n: int
 
+    @property
+    def half_width(self) -> float:
+        """Half the width of the interval; infinite for fewer than two values."""
+        return (self.high - self.low) / 2 if self.n > 1 else inf
+
+    @property
+    def significant(self) -> bool:
+        """Whether 0 lies outside the interval. An interval without width, which equal values give, shows nothing."""
+        return self.n > 1 and self.low < self.high and not self.low <= 0 <= self.high
+
     def to_dict(self, name: str) -> dict[str, float | None]:
         """``{name: value, "low": …, "high": …, "n": …}``; an infinite end, which JSON does not know, is None."""
         low, high = (end if np.isfinite(end) else None for end in (self.low, self.high))
         return {name: self.value, "low": low, "high": high, "n": self.n}
+
+
+@dataclass(frozen=True)
+class Rate(Estimate):
+    """A share of successes with its 95 % interval; ``n`` counts episodes.
+
+    Attributes:
+        failed: episodes beside them that could not be played to the end, and do not count.
+    """
+
+    failed: int = 0
+
+    @property
+    def rate(self) -> float:
+        """The share, from 0 to 1."""
+        return self.value
+
+    def to_dict(self, name: str = "rate") -> dict[str, float | None]:
+        """As `Estimate.to_dict`, and ``failed`` where there are any."""
+        return super().to_dict(name) | ({"failed": self.failed} if self.failed else {})
+
+    @classmethod
+    def from_dict(cls, record: Mapping[str, Any]) -> Rate:
+        """The rate that `to_dict` wrote."""
+        return cls(record["rate"], record["low"], record["high"], record["n"], record.get("failed", 0))
+
+    def __str__(self) -> str:
+        return f"{percent(self.value)} ({percent(self.low, '')} to {percent(self.high, '')})"
 
 
 @dataclass(frozen=True)
@@ -85,19 +122,39 @@ class Difference:
     levels: int
 
     @property
-    def told(self) -> bool:
-        """Whether it can be told from zero: zero is outside the interval, and the permutation test agrees."""
+    def significant(self) -> bool:
+        """Whether zero is outside the interval and the permutation test agrees."""
         return (self.low > 0 or self.high < 0) and self.p < 1 - CONFIDENCE
 
 
-def wilson(successes: int, n: int) -> Estimate:
-    """A share of independent successes with Wilson's score interval (Wilson, JASA 22, 1927).
+def wilson(successes: float, n: int, *, failed: int = 0) -> Rate:
+    """A share of independent successes with Wilson's score interval (Wilson, JASA 22, 1927; no continuity correction).
+
+    Args:
+        successes: from 0 to ``n``; an expected number may be a fraction, which the interval rounds.
+        n: episodes, from 1 on.
+        failed: see `Rate`.
 
     Raises:
         ValueError: ``n`` is below 1, or ``successes`` is not from 0 to ``n``.
     """
-    interval = stats.binomtest(successes, n).proportion_ci(CONFIDENCE, method="wilson")
-    return Estimate(successes / n, float(interval.low), float(interval.high), n)
+    whole = round(successes)
+    if n < 1 or not 0 <= whole <= n:
+        raise ValueError(f"{successes} successes of {n}: give n from 1 on, and successes from 0 to n.")
+    z, share = NormalDist().inv_cdf((1 + CONFIDENCE) / 2), whole / n
+    centre = (2 * whole + z * z) / (2 * (n + z * z))
+    half = z / (2 * (n + z * z)) * sqrt(4 * n * share * (1 - share) + z * z)
+    low = 0.0 if whole == 0 else centre - half
+    return Rate(successes / n, low, 1.0 if whole == n else centre + half, n, failed)
+
+
+def mean_interval(values: Sequence[float]) -> Estimate:
+    """The mean of independent values, such as one a seed, with Student's t interval; unbounded for one value."""
+    mean, n = fmean(values), len(values)
+    if n < 2:
+        return Estimate(mean, -inf, inf, n)
+    half = float(_scipy_stats().t.ppf((1 + CONFIDENCE) / 2, n - 1)) * stdev(values) / sqrt(n)
+    return Estimate(mean, mean - half, mean + half, n)
 
 
 def clustered_mean(values: Values, clusters: Sequence[Any]) -> Estimate:
@@ -109,7 +166,7 @@ def clustered_mean(values: Values, clusters: Sequence[Any]) -> Estimate:
     """
     x = _checked(values, clusters)
     sums, _ = _by_cluster(x - x.mean(), clusters)
-    half = stats.t.ppf((1 + CONFIDENCE) / 2, len(sums) - 1) * _error(sums, len(x)) if len(sums) > 1 else np.inf
+    half = _scipy_stats().t.ppf((1 + CONFIDENCE) / 2, len(sums) - 1) * _error(sums, len(x)) if len(sums) > 1 else np.inf
     return Estimate(float(x.mean()), float(x.mean() - half), float(x.mean() + half), len(x))
 
 
@@ -131,10 +188,10 @@ def clustered_rate(values: Values, clusters: Sequence[Any], episodes: int) -> Es
         return Estimate(rate, 0.0, 1.0, len(x))
     size, upper = effective_episodes(x, clusters, episodes), (1 + CONFIDENCE) / 2
     if 0 < rate < 1:
-        size *= float(stats.t.ppf(upper, max(episodes - 1, 1)) / stats.t.ppf(upper, levels - 1)) ** 2
+        size *= float(_scipy_stats().t.ppf(upper, max(episodes - 1, 1)) / _scipy_stats().t.ppf(upper, levels - 1)) ** 2
     hits = rate * size
-    low = float(stats.beta.ppf(1 - upper, hits, size - hits + 1)) if rate > 0 else 0.0
-    high = float(stats.beta.ppf(upper, hits + 1, size - hits)) if rate < 1 else 1.0
+    low = float(_scipy_stats().beta.ppf(1 - upper, hits, size - hits + 1)) if rate > 0 else 0.0
+    high = float(_scipy_stats().beta.ppf(upper, hits + 1, size - hits)) if rate < 1 else 1.0
     return Estimate(rate, low, high, len(x))
 
 
@@ -161,7 +218,7 @@ def pass_at(successes: Counts, rollouts: Counts, k: int) -> npt.NDArray[np.float
         rollouts: n, integers (instances,), each at least ``k``.
         k: from 1 on.
     """
-    none = stats.hypergeom.pmf(0, rollouts, successes, k)
+    none = _scipy_stats().hypergeom.pmf(0, rollouts, successes, k)
     return 1.0 - np.where(successes == 0, 1.0, none)  # exactly, where it is certain
 
 
@@ -170,7 +227,7 @@ def pass_hat(successes: Counts, rollouts: Counts, k: int) -> npt.NDArray[np.floa
 
     That is C(c, k) / C(n, k) (Yao et al., arXiv 2406.12045, section 5.1). Arguments as in `pass_at`.
     """
-    return np.where(successes == rollouts, 1.0, stats.hypergeom.pmf(k, rollouts, successes, k))
+    return np.where(successes == rollouts, 1.0, _scipy_stats().hypergeom.pmf(k, rollouts, successes, k))
 
 
 def paired_difference(first: Values, second: Values, clusters: Sequence[Any]) -> Difference:
@@ -189,26 +246,34 @@ def paired_difference(first: Values, second: Values, clusters: Sequence[Any]) ->
     value, levels = float(d.mean()), len(sums)
     if levels < 2:
         return Difference(value, -np.inf, np.inf, 1.0, levels)
-    p = stats.permutation_test(
-        (sums,),
-        lambda x, axis=-1: x.sum(axis),
-        permutation_type="samples",
-        vectorized=True,
-        n_resamples=_RESAMPLES,
-        random_state=np.random.default_rng(_SEED),
-    ).pvalue
+    p = (
+        _scipy_stats()
+        .permutation_test(
+            (sums,),
+            lambda x, axis=-1: x.sum(axis),
+            permutation_type="samples",
+            vectorized=True,
+            n_resamples=_RESAMPLES,
+            random_state=np.random.default_rng(_SEED),
+        )
+        .pvalue
+    )
     if np.allclose(sums, value * counts):  # the same on every level: there is nothing to resample
         return Difference(value, value, value, float(p), levels)
-    interval = stats.bootstrap(
-        (sums, counts),
-        lambda total, n, axis=-1: total.sum(axis) / n.sum(axis),
-        paired=True,
-        vectorized=True,
-        confidence_level=CONFIDENCE,
-        n_resamples=_RESAMPLES,
-        method="BCa",
-        random_state=np.random.default_rng(_SEED),
-    ).confidence_interval
+    interval = (
+        _scipy_stats()
+        .bootstrap(
+            (sums, counts),
+            lambda total, n, axis=-1: total.sum(axis) / n.sum(axis),
+            paired=True,
+            vectorized=True,
+            confidence_level=CONFIDENCE,
+            n_resamples=_RESAMPLES,
+            method="BCa",
+            random_state=np.random.default_rng(_SEED),
+        )
+        .confidence_interval
+    )
     return Difference(value, float(interval.low), float(interval.high), float(p), levels)
 
 
@@ -226,7 +291,7 @@ def detectable_difference(rate: float, n: float, power: float = 0.8) -> float:
     """
     if n < 1:
         raise ValueError(f"n={n} must be from 1 on.")
-    half = (stats.norm.ppf((1 + CONFIDENCE) / 2) + stats.norm.ppf(power)) / np.sqrt(2 * n)
+    half = (_scipy_stats().norm.ppf((1 + CONFIDENCE) / 2) + _scipy_stats().norm.ppf(power)) / np.sqrt(2 * n)
     angle = np.arcsin(np.sqrt(rate))
     above = np.sin(min(angle + half, np.pi / 2)) ** 2 - rate
     below = rate - np.sin(max(angle - half, 0)) ** 2
@@ -270,3 +335,12 @@ def _error(sums: npt.NDArray[np.float64], n: int) -> float:
     """The clustered standard error of a mean, from the clusters' sums of deviations from it."""
     groups = len(sums)
     return float(np.sqrt(groups / (groups - 1) * (sums**2).sum()) / n)
+
+
+def _scipy_stats() -> Any:
+    """scipy.stats; an ImportError that names the extra where scipy is not installed."""
+    try:
+        from scipy import stats
+    except ImportError as error:
+        raise ImportError("the statistics of benchmarks need scipy: run `pip install 'ragen-gym[bench]'`.") from error
+    return stats

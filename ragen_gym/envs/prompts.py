@@ -33,9 +33,9 @@ def instructions(env: TurnEnv) -> str:
 def message(env: TurnEnv, reward: float | None) -> str:
     """The user message of a turn; `reward` is that of the turn before."""
     form = f"<answer>first {SEPARATOR} second</answer>" if env.max_actions_per_turn > 1 else "<answer>action</answer>"
-    if env.think:
+    if env.config.think:
         form = f"<think>{_thoughts(env)}</think>{form}"
-    limit = f", in at most {env.max_tokens_per_turn} tokens" if env.max_tokens_per_turn else ""
+    limit = f", in at most {env.config.max_tokens_per_turn} tokens" if env.config.max_tokens_per_turn else ""
     lines = [] if reward is None else [f"Reward: {reward:g}."]
     if env.over:
         return "\n".join([*lines, "The episode is over.", env.board])
@@ -49,6 +49,6 @@ def message(env: TurnEnv, reward: float | None) -> str:
 
 def _thoughts(env: TurnEnv) -> str:
     """What the form says inside the thinking tags."""
-    seen = "<observation>the board as it is</observation>" if env.grounding else ""
-    expected = "<prediction>the board after your moves</prediction>" if env.world_modelling else ""
+    seen = "<observation>the board as it is</observation>" if env.config.grounding else ""
+    expected = "<prediction>the board after your moves</prediction>" if env.config.world_modelling else ""
     return f"{seen}your thoughts{expected}"

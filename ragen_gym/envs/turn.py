@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import string
+from dataclasses import asdict
 from typing import Any
 
 import gymnasium
@@ -11,11 +12,12 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.error import ResetNeeded
 
 from ragen_gym.core.levels import Level
+from ragen_gym.core.turn_config import TurnConfig, split_turn_options, turn_config
 from ragen_gym.envs.lazy_rng import InnerGenerator
 from ragen_gym.envs.prompts import instructions, message
 from ragen_gym.envs.reply import Reply, parse_reply
 from ragen_gym.envs.step import StepEnv
-from ragen_gym.games.game import Game, Solution, check_number
+from ragen_gym.games.game import Game, Solution
 
 __all__ = ["TurnEnv", "make_turn"]
 
@@ -55,21 +57,12 @@ class TurnEnv(InnerGenerator, gymnasium.Env[str, str]):
 
     ## Arguments
     env: a `StepEnv`.
-    max_turns: turns in an episode.
-    max_actions_per_turn: moves played of one reply.
-    max_actions: moves in an episode. A game that is shorter by its rules lowers all three: a bandit of one pull has
-    one turn.
-    format_penalty: added to the reward of a turn whose reply is malformed or names an unknown action.
-    think: whether a reply must think in ``<think>`` tags before it answers.
-    max_tokens_per_turn: a length limit that the messages state, or None; whoever samples the tokens enforces it.
-    grounding: whether the thinking must hold the board as it is, in ``<observation>`` tags.
-    world_modelling: whether it must hold the board that it expects after its moves, in ``<prediction>`` tags. Both, and
-    the equal weights of their rewards, follow VAGEN (arXiv 2510.16907); a board is right if it is read as the very
-    state, or wrong.
-    state_reward: what a right observation and a right prediction earn together.
+    config: a `TurnConfig`, the options of a turn; a game that is shorter by its rules lowers the budgets: a bandit of
+    one pull has one turn.
+    options: fields of `TurnConfig`, over those of ``config``.
 
     Raises:
-        ValueError: a budget below 1; grounding or world modelling without thinking.
+        ValueError: an unknown option or one out of range; see `TurnConfig`.
 
     ## Version History
     v0: first release.
@@ -77,53 +70,15 @@ class TurnEnv(InnerGenerator, gymnasium.Env[str, str]):
 
     metadata: dict[str, Any] = StepEnv.metadata
 
-    def __init__(
-        self,
-        env: StepEnv,
-        *,
-        max_turns: int = 5,
-        max_actions_per_turn: int = 5,
-        max_actions: int = 10,
-        format_penalty: float = -0.1,
-        think: bool = True,
-        max_tokens_per_turn: int | None = None,
-        grounding: bool = False,
-        world_modelling: bool = False,
-        state_reward: float = 0.0,
-    ) -> None:
-        for name, budget in (
-            ("max_turns", max_turns),
-            ("max_actions_per_turn", max_actions_per_turn),
-            ("max_actions", max_actions),
-        ):
-            check_number("TurnEnv", name, budget, 1, whole=True)
-        check_number("TurnEnv", "format_penalty", format_penalty)
-        check_number("TurnEnv", "state_reward", state_reward)
-        if max_tokens_per_turn is not None:
-            check_number("TurnEnv", "max_tokens_per_turn", max_tokens_per_turn, 1, whole=True)
-        for name, switch in (("think", think), ("grounding", grounding), ("world_modelling", world_modelling)):
-            if not isinstance(switch, bool):
-                raise ValueError(f"TurnEnv: {name}={switch!r} must be True or False.")
-        parts = {"observation": grounding, "prediction": world_modelling}
-        self._parts = tuple(part for part, asked in parts.items() if asked)
-        if self._parts and not think:
-            raise ValueError("TurnEnv: grounding and world_modelling are parts of the thinking; they need think=True.")
-        if state_reward and not self._parts:
-            raise ValueError(
-                f"TurnEnv: state_reward={state_reward} rewards nothing without grounding=True or world_modelling=True."
-            )
+    def __init__(self, env: StepEnv, config: TurnConfig | None = None, **options: Any) -> None:
+        self.config = config = turn_config(config, options)
+        max_turns, max_actions = config.max_turns, config.max_actions
         self.env = env
         longest = env.game.longest or max(max_turns, max_actions)
         self._bounded = env.game.longest is not None and min(max_turns, max_actions) >= longest
         self.max_turns = min(max_turns, longest)
-        self.max_actions_per_turn = min(max_actions_per_turn, longest)
+        self.max_actions_per_turn = min(config.max_actions_per_turn, longest)
         self.max_actions = min(max_actions, longest)
-        self.format_penalty, self.think, self.max_tokens_per_turn = (
-            float(format_penalty),
-            think,
-            max_tokens_per_turn,
-        )
-        self.grounding, self.world_modelling, self.state_reward = grounding, world_modelling, float(state_reward)
         self.render_mode = env.render_mode
         self.instructions = instructions(self)
         charset, _, longest = self.game.charset(env.vocabulary, env.text_format)
@@ -186,12 +141,12 @@ class TurnEnv(InnerGenerator, gymnasium.Env[str, str]):
             raise ResetNeeded("the episode is over, or none was started: call reset() before step().")
         if not isinstance(action, str):
             raise ValueError(f"a turn's action is the reply's text, not {type(action).__name__}: {action!r}.")
-        reply = parse_reply(action, self.action_names, think=self.think, parts=self._parts)
+        reply = parse_reply(action, self.action_names, think=self.config.think, parts=self.config.state_parts)
         self._messages.append({"role": "assistant", "content": action})
         budget = min(self.max_actions_per_turn, self.max_actions - self._played)
         actions: list[int] = []
         rewards: list[float] = []
-        terminated, before = False, self.env.state[0] if self._parts else b""
+        terminated, before = False, self.env.state[0] if self.config.state_parts else b""
         for move in reply.actions[:budget]:
             _, reward, terminated, _, self._info = self.env.step(move)
             actions.append(move)
@@ -201,8 +156,8 @@ class TurnEnv(InnerGenerator, gymnasium.Env[str, str]):
         self._turn += 1
         self._played += len(actions)
         right = self._right(reply, before)
-        earned = sum(right.values()) * self.state_reward / 2
-        total = sum(rewards) + (self.format_penalty if reply.problem else earned)
+        earned = sum(right.values()) * self.config.state_reward / 2
+        total = sum(rewards) + (self.config.format_penalty if reply.problem else earned)
         spent = self._turn == self.max_turns or self._played == self.max_actions
         terminated |= spent and self._bounded
         truncated = spent and not terminated
@@ -228,10 +183,10 @@ class TurnEnv(InnerGenerator, gymnasium.Env[str, str]):
 
     def _right(self, reply: Reply, before: bytes) -> dict[str, bool]:
         """Whether what the reply says of the boards is true, by the names of the information."""
-        if not self._parts:
+        if not self.config.state_parts:
             return {}
         boards = {"observation": before, "prediction": self.env.state[0]}
-        return {f"{part}_right": self._is(getattr(reply, part), boards[part]) for part in self._parts}
+        return {f"{part}_right": self._is(getattr(reply, part), boards[part]) for part in self.config.state_parts}
 
     def _is(self, text: str | None, board: bytes) -> bool:
         """Whether a text is read as this board; empty lines around it do not matter, nor space that is no symbol."""
@@ -263,38 +218,19 @@ class TurnEnv(InnerGenerator, gymnasium.Env[str, str]):
         }
 
 
-def make_turn(
-    name: str,
-    *,
-    max_turns: int = 5,
-    max_actions_per_turn: int = 5,
-    max_actions: int = 10,
-    format_penalty: float = -0.1,
-    think: bool = True,
-    max_tokens_per_turn: int | None = None,
-    grounding: bool = False,
-    world_modelling: bool = False,
-    state_reward: float = 0.0,
-    **knobs: Any,
-) -> TurnEnv:
-    """A `TurnEnv` over the `StepEnv` of that name or id; ``knobs`` are the arguments of `StepEnv`.
+def make_turn(name: str, config: TurnConfig | None = None, **options: Any) -> TurnEnv:
+    """A `TurnEnv` over the `StepEnv` of that name or id.
+
+    Args:
+        name: such as ``"FrozenLake"`` or ``"ragen/FrozenLake-v0"``.
+        config: the options of a turn.
+        options: fields of `TurnConfig` over those of ``config``, and the arguments of `StepEnv`.
 
     Raises:
-        ValueError: an unknown name or knob, or a value out of range; the message says what is allowed.
+        ValueError: an unknown name or option, or a value out of range; the message says what is allowed.
     """
-    budgets: dict[str, Any] = {
-        "max_turns": max_turns,
-        "max_actions_per_turn": max_actions_per_turn,
-        "max_actions": max_actions,
-        "format_penalty": format_penalty,
-        "think": think,
-        "max_tokens_per_turn": max_tokens_per_turn,
-        "grounding": grounding,
-        "world_modelling": world_modelling,
-        "state_reward": state_reward,
-    }
-    env = TurnEnv(StepEnv(name, **knobs), **budgets)
-    env.spec = EnvSpec(
-        f"ragen/{env.env.row.name}-turn-v0", "ragen_gym.envs.turn:make_turn", kwargs={"name": name, **budgets, **knobs}
-    )
+    turn_options, env_options = split_turn_options(options)
+    env = TurnEnv(StepEnv(name, **env_options), config, **turn_options)
+    arguments = {"name": name, **asdict(env.config), **env_options}
+    env.spec = EnvSpec(f"ragen/{env.env.row.name}-turn-v0", "ragen_gym.envs.turn:make_turn", kwargs=arguments)
     return env

@@ -14,8 +14,6 @@ from collections.abc import Callable, Iterable, MutableSequence, Sequence
 from enum import IntEnum
 from functools import cached_property
 from inspect import signature
-from math import inf
-from numbers import Real
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -36,7 +34,6 @@ __all__ = [
     "Rule",
     "Solution",
     "State",
-    "check_number",
     "listed",
     "spare_masks",
 ]
@@ -53,18 +50,6 @@ PLAYING, OVER, SUCCESS = 0, 1, 2
 #: rule(board, state, action, u, params) -> (reward, PLAYING | OVER | SUCCESS): changes board and state in place.
 #: ``u`` is the step's one random number, uniform in [0, 1); ``params`` are the game's numbers, `Game.params`.
 Rule = Callable[[Any, Any, int, float, Any], tuple[float, int]]
-
-
-def check_number(
-    game: str, knob: str, value: Any, low: float = -inf, high: float = inf, *, whole: bool = False
-) -> None:
-    """Raise a ValueError unless a knob is a finite number, or a whole one, from ``low`` to ``high``."""
-    kind: Any = int if whole else Real
-    if isinstance(value, bool) or not isinstance(value, kind) or not low <= value <= high or abs(value) == inf:
-        ends = f"from {low}" * (low > -inf) + (f" to {high}" if high < inf else " on" * (low > -inf))
-        raise ValueError(
-            f"{game}: {knob}={value!r} must be {'an integer' if whole else 'a number'} {ends}".rstrip() + "."
-        )
 
 
 def listed(params: Sequence[Any]) -> Sequence[Any]:

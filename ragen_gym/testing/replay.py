@@ -92,7 +92,7 @@ def some_actions(env: Env, seed: int, count: int) -> list[Any]:
         return moves
     env.reset(seed=seed)
     names = env.unwrapped.action_names  # type: ignore[attr-defined]
-    think = "<think>Well.</think>" * env.unwrapped.think  # type: ignore[attr-defined]
+    think = "<think>Well.</think>" * env.unwrapped.config.think  # type: ignore[attr-defined]
     texts: list[str] = []
     for first, second, form in draws:
         pair = [names[int(first * len(names))], names[int(second * len(names))]]

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from ragen_gym.bench.agent import AgentFailure, Answer
-from ragen_gym.bench.records import Failure
+from ragen_gym.core.failures import Failure
 
 __all__ = ["is_overflow", "read_completion", "with_reasoning"]
 

@@ -29,8 +29,8 @@ from contextlib import suppress
 from typing import Any
 
 from ragen_gym.bench.agent import AgentFailure, Answer, Message, Task
-from ragen_gym.bench.records import Failure
-from ragen_gym.games.game import check_number
+from ragen_gym.core.failures import Failure
+from ragen_gym.core.validation import check_number
 
 __all__ = ["CommandMoves", "CommandReplies", "load"]
 

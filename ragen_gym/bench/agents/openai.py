@@ -30,9 +30,9 @@ from urllib.parse import urlsplit
 from ragen_gym.bench.agent import AgentFailure, Answer, Message, Task
 from ragen_gym.bench.agents.chat_completion import is_overflow, read_completion, with_reasoning
 from ragen_gym.bench.agents.rate_limit import Pace, backoff, retry_after
-from ragen_gym.bench.records import Failure
+from ragen_gym.core.failures import Failure
 from ragen_gym.core.seeding import mix
-from ragen_gym.games.game import check_number
+from ragen_gym.core.validation import check_number
 
 __all__ = ["OpenAIAgent"]
 
@@ -229,7 +229,7 @@ class OpenAIAgent:
     def _finish(self, answer: Answer, task: Task) -> Answer:
         """The answer without the key, and with its reasoning where that is to be parsed."""
         text, reasoning = self._blot(answer.text), answer.reasoning and self._blot(answer.reasoning)
-        if reasoning and self._reasoning == "think" and task.env.think and "<think>" not in text:
+        if reasoning and self._reasoning == "think" and task.env.config.think and "<think>" not in text:
             text = with_reasoning(text, reasoning)
         return replace(answer, text=text, reasoning=reasoning)
 

@@ -24,7 +24,7 @@ import numpy as np
 
 from ragen_gym.bench.agent import AgentFailure, Task
 from ragen_gym.bench.agents.python import find
-from ragen_gym.bench.records import Failure
+from ragen_gym.core.failures import Failure
 from ragen_gym.core.seeding import mix
 
 __all__ = ["SB3Agent"]

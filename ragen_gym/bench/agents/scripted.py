@@ -6,8 +6,8 @@ from typing import Any
 
 from ragen_gym.bench.agent import Task
 from ragen_gym.core.seeding import GOLDEN, mix
+from ragen_gym.core.validation import check_number
 from ragen_gym.envs.step import StepEnv
-from ragen_gym.games.game import check_number
 
 __all__ = ["GreedyAgent", "OracleAgent", "RandomAgent"]
 

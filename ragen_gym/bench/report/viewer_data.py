@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ragen_gym.bench.records import EpisodeRecord, Failure, TurnRecord
+from ragen_gym.bench.records import EpisodeRecord, TurnRecord
 from ragen_gym.bench.replay import Replay, ReplayedTurn, Stage
 from ragen_gym.bench.report.tables import number
+from ragen_gym.core.failures import Failure
 from ragen_gym.envs.reply import Problem, Reply, parse_reply
 
 __all__ = ["details", "heading", "tags"]

@@ -13,10 +13,11 @@ import numpy.typing as npt
 from ragen_gym.core.levels import check_split, text_hash
 from ragen_gym.core.seeding import Stream
 from ragen_gym.core.text import TextFormat, Vocabulary
+from ragen_gym.core.validation import check_number
 from ragen_gym.games.bandit import rules
 from ragen_gym.games.bandit.rules import SPLIT_OF_PAIR
 from ragen_gym.games.bandit.solve import BanditSolution
-from ragen_gym.games.game import Board, Boards, Game, Solution, check_number
+from ragen_gym.games.game import Board, Boards, Game, Solution
 
 __all__ = ["Bandit", "BanditRev"]
 

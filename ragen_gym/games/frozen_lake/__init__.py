@@ -13,8 +13,9 @@ import numpy.typing as npt
 
 from ragen_gym.core.seeding import Stream
 from ragen_gym.core.text import Vocabulary
+from ragen_gym.core.validation import check_number
 from ragen_gym.games.frozen_lake import rules
-from ragen_gym.games.game import Board, Boards, Solution, check_number, spare_masks
+from ragen_gym.games.game import Board, Boards, Solution, spare_masks
 from ragen_gym.games.grid import GridGame
 
 __all__ = ["FrozenLake"]

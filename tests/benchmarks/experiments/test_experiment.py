@@ -18,7 +18,7 @@ from benchmarks.experiments.runner import missing
 from benchmarks.experiments.spec import read
 from ragen_agent.cli import main
 from ragen_agent.config import to_toml
-from ragen_agent.training.run_folder import read_json_lines
+from ragen_gym.core.storage import read_json_lines
 
 ARMS = ["--only", "Bandit, none", "--only", "BanditRev, none"]
 CLOCKS = ("seconds", "tokens_per_s", "diagnostics_s")

@@ -18,7 +18,7 @@ from benchmarks.experiments.hypothesis_tests import compare, conclusion, figure,
 from benchmarks.experiments.metrics import Played, measure, smooth, window_means
 from benchmarks.experiments.overview import without_copies
 from benchmarks.experiments.spec import Comparison
-from benchmarks.experiments.statistics import Interval, interval
+from ragen_gym.core.stats import Estimate, mean_interval
 
 rates = st.integers(0, 1000).map(lambda thousandths: thousandths / 1000)
 
@@ -46,37 +46,37 @@ def run(after: float | None = None, success: Sequence[float] = (), **more: Seque
 
 @given(st.lists(rates, min_size=2, max_size=9))
 def test_the_interval_is_that_of_students_t(values: list[float]) -> None:
-    found = interval(values)
+    found = mean_interval(values)
     if found.low == found.high:  # scipy divides by zero here
         assert len(set(values)) == 1 or math.isclose(min(values), max(values))
         return
     low, high = stats.ttest_1samp(values, 0).confidence_interval(0.95)
     assert (found.low, found.high) == pytest.approx((low, high))
-    assert found.told == (low > 0 or high < 0)
+    assert found.significant == (low > 0 or high < 0)
 
 
 def test_one_seed_and_equal_seeds_tell_nothing() -> None:
-    assert not interval([0.7]).told
-    assert interval([0.7]).half == math.inf
-    assert not interval([0.5, 0.5, 0.5]).told
+    assert not mean_interval([0.7]).significant
+    assert mean_interval([0.7]).half_width == math.inf
+    assert not mean_interval([0.5, 0.5, 0.5]).significant
 
 
 @pytest.mark.parametrize(
     ("found", "claim", "expected"),
     [
         (None, "higher", "missing"),
-        (Interval(0.1, -0.1, 0.3, 3), "higher", "open"),
-        (Interval(0.1, -0.1, 0.3, 3), "equal", "open"),
-        (Interval(0.2, 0.1, 0.3, 3), "higher", "supported"),
-        (Interval(0.2, 0.1, 0.3, 3), "lower", "contradicted"),
-        (Interval(-0.2, -0.3, -0.1, 3), "lower", "supported"),
-        (Interval(-0.2, -0.3, -0.1, 3), "equal", "contradicted"),
-        (Interval(0.2, 0.1, 0.3, 3), "", "seen"),
-        (Interval(0.2, 0.2, 0.2, 3), "", "open"),
-        (Interval(0.2, 0.2, 0.2, 3), "higher", "open"),
+        (Estimate(0.1, -0.1, 0.3, 3), "higher", "open"),
+        (Estimate(0.1, -0.1, 0.3, 3), "equal", "open"),
+        (Estimate(0.2, 0.1, 0.3, 3), "higher", "supported"),
+        (Estimate(0.2, 0.1, 0.3, 3), "lower", "contradicted"),
+        (Estimate(-0.2, -0.3, -0.1, 3), "lower", "supported"),
+        (Estimate(-0.2, -0.3, -0.1, 3), "equal", "contradicted"),
+        (Estimate(0.2, 0.1, 0.3, 3), "", "seen"),
+        (Estimate(0.2, 0.2, 0.2, 3), "", "open"),
+        (Estimate(0.2, 0.2, 0.2, 3), "higher", "open"),
     ],
 )
-def test_verdicts(found: Interval | None, claim: str, expected: str) -> None:
+def test_verdicts(found: Estimate | None, claim: str, expected: str) -> None:
     assert verdict(found, claim) == expected
 
 

@@ -29,9 +29,10 @@ from ragen_agent.training.group_advantages import rewarded, score
 from ragen_agent.training.monitor import cost_line
 from ragen_agent.training.policy import Agent
 from ragen_agent.training.rollout_worker import Players
-from ragen_agent.training.run_folder import RunFolder, read_json_lines
+from ragen_agent.training.run_folder import RunFolder
 from ragen_agent.training.small_model import save_checkpoint
 from ragen_agent.training.task_mixture import draw_games, games_at
+from ragen_gym.core.storage import read_json_lines
 
 LAKE: dict[str, Any] = {
     "small_model": {"hidden": 32, "layers": 1, "feed_forward": 32},

@@ -27,13 +27,14 @@ from ragen_agent.training.evaluation import (
     fixed_instances,
     optimal_rate,
     random_reply,
-    rate_of,
     rate_of_played,
     scripted_rate,
 )
 from ragen_agent.training.group_advantages import score
 from ragen_agent.training.policy import Agent, make_env
-from ragen_agent.training.run_folder import RunFolder, read_json_lines
+from ragen_agent.training.run_folder import RunFolder
+from ragen_gym.core.stats import wilson
+from ragen_gym.core.storage import read_json_lines
 
 TINY = {
     "game": "Bandit",
@@ -237,6 +238,6 @@ def test_the_fixed_levels_are_distinct_and_of_their_split() -> None:
 
 
 def test_wilson_intervals() -> None:
-    rate = rate_of(8, 10)  # Wilson's interval as in any table of it: 0.490 to 0.943
+    rate = wilson(8, 10)  # Wilson's interval as in any table of it: 0.490 to 0.943
     assert (rate.rate, rate.n) == (0.8, 10)
     assert (round(rate.low, 3), round(rate.high, 3)) == (0.490, 0.943)

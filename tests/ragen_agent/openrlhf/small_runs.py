@@ -18,7 +18,8 @@ from ragen_agent.config.game_defaults import RECIPES
 from ragen_agent.config.openrlhf import OpenRLHF
 from ragen_agent.openrlhf.launch import train_distributed
 from ragen_agent.training.console import Display
-from ragen_agent.training.run_folder import RunFolder, read_json_lines
+from ragen_agent.training.run_folder import RunFolder
+from ragen_gym.core.storage import read_json_lines
 
 __all__ = ["BASE", "SHORT", "Family", "begin", "configure", "lines", "quiet"]
 

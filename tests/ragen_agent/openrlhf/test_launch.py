@@ -17,7 +17,8 @@ from ragen_agent.openrlhf.cli_flags import check_layout, flags
 from ragen_agent.openrlhf.reserved_flags import DECIDED, refuse
 from ragen_agent.openrlhf.state import State, check_possible, mend, planned_updates
 from ragen_agent.training.policy import Agent
-from ragen_agent.training.run_folder import RunFolder, read_json_lines
+from ragen_agent.training.run_folder import RunFolder
+from ragen_gym.core.storage import read_json_lines
 
 
 def workers(config: dict[str, Any], settings: dict[str, Any] | None = None) -> Workers:

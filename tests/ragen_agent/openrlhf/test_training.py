@@ -25,8 +25,9 @@ from ragen_agent.config.game_defaults import RECIPES
 from ragen_agent.openrlhf.prompt_dataset import train_rows
 from ragen_agent.openrlhf.state import State
 from ragen_agent.token_mdp import Trajectory
-from ragen_agent.training.run_folder import RunFolder, read_json_lines
+from ragen_agent.training.run_folder import RunFolder
 from ragen_agent.training.small_model import load_checkpoint
+from ragen_gym.core.storage import read_json_lines
 from tests.ragen_agent.openrlhf.small_runs import BASE, Family, begin, configure, lines
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.filterwarnings("default")]

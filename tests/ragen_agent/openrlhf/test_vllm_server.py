@@ -32,12 +32,13 @@ from ragen_agent.openrlhf.launch import CPU_ENVIRONMENT
 from ragen_agent.training.console import Display
 from ragen_agent.training.run_folder import RunFolder as TrainingFolder
 from ragen_gym.bench.agents import rate_limit as pace
-from ragen_gym.bench.records import EpisodeRecord, Failure
+from ragen_gym.bench.records import EpisodeRecord
 from ragen_gym.bench.run import load_run
 from ragen_gym.bench.run_folder import RunFolder
 from ragen_gym.bench.suites import load_suite
 from ragen_gym.bench.verify import verify
 from ragen_gym.cli import main
+from ragen_gym.core.failures import Failure
 from tests.ragen_gym.bench.bad_server import BadServer
 
 if find_spec("vllm") is None:

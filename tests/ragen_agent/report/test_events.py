@@ -17,7 +17,8 @@ from ragen_agent.config import Config
 from ragen_agent.local import train as training
 from ragen_agent.training import tensorboard as events
 from ragen_agent.training.console import Display
-from ragen_agent.training.run_folder import RunFolder, read_json_lines
+from ragen_agent.training.run_folder import RunFolder
+from ragen_gym.core.storage import read_json_lines
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 

@@ -17,8 +17,9 @@ from ragen_agent.cli import main
 from ragen_agent.report.page import page
 from ragen_agent.report.pictures import photograph
 from ragen_agent.report.runs import load_runs
-from ragen_agent.training.run_folder import RunFolder, read_json_lines
+from ragen_agent.training.run_folder import RunFolder
 from ragen_gym.bench.report import payload as archive
+from ragen_gym.core.storage import read_json_lines
 
 EVIL = "</script><img src=x onerror=\"window.hacked=1\"><b onclick='x'>&amp; \ud800"
 

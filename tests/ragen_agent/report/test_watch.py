@@ -25,7 +25,8 @@ from rich.console import Console
 from ragen_agent.cli import main
 from ragen_agent.report.dashboard import BLOCKS, bar, dashboard, plain, sparkline
 from ragen_agent.report.tail import FINISHED, WAITING, Follower, Lines, last_line
-from ragen_agent.training.run_folder import RunFolder, read_json_lines
+from ragen_agent.training.run_folder import RunFolder
+from ragen_gym.core.storage import read_json_lines
 
 HIDE_CURSOR, SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
 RECORDS = st.lists(st.dictionaries(st.text(max_size=5), st.integers() | st.text(max_size=20)), max_size=8)

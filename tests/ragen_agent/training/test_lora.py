@@ -29,8 +29,9 @@ from ragen_agent.training.batches import Batch, sampled_logits
 from ragen_agent.training.console import Display
 from ragen_agent.training.optimiser import Float32AdamW, adamw
 from ragen_agent.training.policy import Agent, place
-from ragen_agent.training.run_folder import RunFolder, read_json_lines
+from ragen_agent.training.run_folder import RunFolder
 from ragen_agent.training.small_model import load_checkpoint, save_checkpoint
+from ragen_gym.core.storage import read_json_lines
 
 pytest.importorskip("peft", reason="LoRA needs the extra sft")
 

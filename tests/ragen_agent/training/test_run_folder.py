@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ragen_agent.config import Config
-from ragen_agent.training.run_folder import RunFolder, read_json_lines, runs_below
+from ragen_agent.training.run_folder import RunFolder, runs_below
+from ragen_gym.core.storage import read_json_lines
 
 
 def test_a_run_is_never_overwritten(tmp_path: Path) -> None:

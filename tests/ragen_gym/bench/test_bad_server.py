@@ -20,7 +20,7 @@ from ragen_gym.bench.agents import rate_limit as pace
 from ragen_gym.bench.agents.chat_completion import is_overflow, with_reasoning
 from ragen_gym.bench.agents.openai import OpenAIAgent
 from ragen_gym.bench.agents.rate_limit import Pace, backoff, retry_after
-from ragen_gym.bench.records import INFRASTRUCTURE, EpisodeRecord, Failure
+from ragen_gym.bench.records import EpisodeRecord
 from ragen_gym.bench.run import load_run
 from ragen_gym.bench.run_folder import RunFolder
 from ragen_gym.bench.runner import run_suite
@@ -29,6 +29,7 @@ from ragen_gym.bench.suites import load_suite
 from ragen_gym.bench.tasks import Limits, Request, make_env
 from ragen_gym.bench.verify import verify
 from ragen_gym.cli import main
+from ragen_gym.core.failures import INFRASTRUCTURE, Failure
 from ragen_gym.envs.reply import parse_reply
 from tests.ragen_gym.bench.bad_server import GOOD, BadServer, completion
 

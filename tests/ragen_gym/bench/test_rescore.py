@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ragen_gym.bench.agent import Task
-from ragen_gym.bench.records import EpisodeRecord, Failure
+from ragen_gym.bench.records import EpisodeRecord
 from ragen_gym.bench.report.pictures import Scripted
 from ragen_gym.bench.rescore import Rescoring, bounds, lenient_reply, rescore, save
 from ragen_gym.bench.run import Run, load_run
@@ -23,6 +23,7 @@ from ragen_gym.bench.suites import load_suite
 from ragen_gym.bench.tasks import Request
 from ragen_gym.bench.verify import verify
 from ragen_gym.cli import main
+from ragen_gym.core.failures import Failure
 from ragen_gym.core.levels import Level
 from ragen_gym.envs.reply import Problem, Reply, parse_reply
 

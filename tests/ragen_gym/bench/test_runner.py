@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from ragen_gym.bench.agent import AgentFailure, Answer, StopRun, Task
 from ragen_gym.bench.agents import make_agent
-from ragen_gym.bench.records import EpisodeRecord, Failure, TurnRecord
+from ragen_gym.bench.records import EpisodeRecord, TurnRecord
 from ragen_gym.bench.run import load_run
 from ragen_gym.bench.run_folder import EpisodeLog, RunFolder, read_records
 from ragen_gym.bench.runner import Outcome, run_suite
@@ -32,6 +32,7 @@ from ragen_gym.bench.suites import load_suite
 from ragen_gym.bench.tasks import Limits, Prices, Request, episode_key, identity, jobs_of
 from ragen_gym.bench.verify import verify
 from ragen_gym.cli import main
+from ragen_gym.core.failures import Failure
 
 SMOKE = load_suite("smoke")
 REPLY = "<think>On we go.</think><answer>Up || Left</answer>"

@@ -15,12 +15,13 @@ import pytest
 
 from ragen_gym.bench.baselines import baseline
 from ragen_gym.bench.compare import compare
-from ragen_gym.bench.records import EpisodeRecord, Failure, TurnRecord
+from ragen_gym.bench.records import EpisodeRecord, TurnRecord
 from ragen_gym.bench.run_folder import EpisodeLog, RunFolder
 from ragen_gym.bench.score import score
 from ragen_gym.bench.suite import Split, Suite, noise_seed
 from ragen_gym.bench.suites import load_suite
 from ragen_gym.cli import bench_scores
+from ragen_gym.core.failures import Failure
 from ragen_gym.core.stats import wilson
 from ragen_gym.envs.turn import TurnEnv
 

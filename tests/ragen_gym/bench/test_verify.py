@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from ragen_gym.bench.agent import Answer, Task
 from ragen_gym.bench.agents import make_agent
 from ragen_gym.bench.episode import play_episode
-from ragen_gym.bench.records import EpisodeRecord, Failure, TurnRecord
+from ragen_gym.bench.records import EpisodeRecord, TurnRecord
 from ragen_gym.bench.replay import Reading, Stage
 from ragen_gym.bench.report.pictures import Scripted
 from ragen_gym.bench.run import Run, load_run, load_runs
@@ -27,6 +27,7 @@ from ragen_gym.bench.suites import load_suite
 from ragen_gym.bench.tasks import Limits, Request, identity, jobs_of
 from ragen_gym.bench.verify import check_episode, differences, verify
 from ragen_gym.cli import main
+from ragen_gym.core.failures import Failure
 
 SMOKE = load_suite("smoke")
 

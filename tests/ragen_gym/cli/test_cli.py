@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 from ragen_gym.cli import main
-from ragen_gym.cli.baselines import wilson
 from ragen_gym.cli.played_episode import conversation, play_episode, telling_seed, turn_arguments
 from ragen_gym.cli.progress import tracked
 from ragen_gym.cli.terminal import colourful, painted, single_keys
 from ragen_gym.core.levels import read_levels
+from ragen_gym.core.stats import wilson
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.games.registry import TABLE, Row
 from ragen_gym.render.renderer import Window

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from ragen_gym.cli import baselines as measure
 from ragen_gym.core.stats import (
     Estimate,
     against_random,
@@ -26,10 +25,10 @@ from ragen_gym.core.stats import (
 
 
 @given(st.integers(1, 400).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
-def test_wilson_is_the_interval_of_the_core(drawn: tuple[int, int]) -> None:
-    ours, core = wilson(*drawn), measure.wilson(*drawn)
-    assert (ours.value, ours.n) == (core.rate, core.n)
-    assert (ours.low, ours.high) == pytest.approx((core.low, core.high), abs=1e-12)
+def test_wilson_is_the_interval_of_scipy(drawn: tuple[int, int]) -> None:
+    ours, theirs = wilson(*drawn), stats.binomtest(*drawn).proportion_ci(method="wilson")
+    assert (ours.rate, ours.n) == (drawn[0] / drawn[1], drawn[1])
+    assert (ours.low, ours.high) == pytest.approx((theirs.low, theirs.high), abs=1e-12)
 
 
 def test_wilson_of_a_known_case() -> None:
@@ -51,7 +50,7 @@ def test_the_mean_of_single_values_has_the_t_interval(values: list[float]) -> No
 def test_one_level_says_nothing_of_others() -> None:
     assert clustered_mean([1.0, 2.0], ["a", "a"]).to_dict("mean") == {"mean": 1.5, "low": None, "high": None, "n": 2}
     assert clustered_rate([1.0, 0.0], ["a", "a"], 2) == Estimate(0.5, 0.0, 1.0, 2)
-    assert not paired_difference([1.0, 1.0], [0.0, 0.0], ["a", "a"]).told
+    assert not paired_difference([1.0, 1.0], [0.0, 0.0], ["a", "a"]).significant
 
 
 @given(st.integers(20, 300).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
@@ -118,12 +117,12 @@ def test_pass_at_k_of_thousands_of_rollouts() -> None:
 def test_an_agent_does_not_differ_from_itself() -> None:
     values = [0.0, 1.0, 0.5, 1.0]
     same = paired_difference(values, values, "abcd")
-    assert (same.value, same.low, same.high, same.p, same.told) == (0, 0, 0, 1, False)
+    assert (same.value, same.low, same.high, same.p, same.significant) == (0, 0, 0, 1, False)
 
 
 def test_few_levels_never_tell_two_agents_apart() -> None:
-    assert not paired_difference(np.ones(4), np.zeros(4), "abcd").told
-    assert paired_difference(np.ones(8), np.zeros(8), "abcdefgh").told
+    assert not paired_difference(np.ones(4), np.zeros(4), "abcd").significant
+    assert paired_difference(np.ones(8), np.zeros(8), "abcdefgh").significant
 
 
 def test_a_clear_difference_is_told_in_both_directions() -> None:
@@ -131,8 +130,8 @@ def test_a_clear_difference_is_told_in_both_directions() -> None:
     good, bad = (rng.random(200) < 0.6).astype(float), (rng.random(200) < 0.3).astype(float)
     levels = list(range(200))
     up, down = paired_difference(good, bad, levels), paired_difference(bad, good, levels)
-    assert up.told
-    assert down.told
+    assert up.significant
+    assert down.significant
     assert up.value == -down.value == pytest.approx(good.mean() - bad.mean())
     assert (up.low, up.high) == pytest.approx((-down.high, -down.low), abs=0.01)
     assert up == paired_difference(good, bad, levels)
@@ -140,7 +139,7 @@ def test_a_clear_difference_is_told_in_both_directions() -> None:
 
 def share_told(draw: Callable[[np.random.Generator], tuple[np.ndarray, np.ndarray]], clusters: list[int]) -> float:
     rng = np.random.default_rng(2)
-    return float(np.mean([paired_difference(*draw(rng), clusters).told for _ in range(40)]))
+    return float(np.mean([paired_difference(*draw(rng), clusters).significant for _ in range(40)]))
 
 
 def test_two_equal_agents_are_seldom_told_apart() -> None:

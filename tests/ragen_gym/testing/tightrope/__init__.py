@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from ragen_gym.core.seeding import Stream, uniforms
 from ragen_gym.core.text import Vocabulary
-from ragen_gym.games.game import Board, Boards, Solution, check_number
+from ragen_gym.core.validation import check_number
+from ragen_gym.games.game import Board, Boards, Solution
 from ragen_gym.games.grid import GridGame
 from tests.ragen_gym.testing.tightrope import rules
 from tests.ragen_gym.testing.tightrope.solve import TightropeSolution

@@ -1,0 +1,46 @@
+"""Why an episode did not come to its end: one vocabulary for environments, engines and agents.
+
+A malformed reply is no failure: it is the reply's problem (`ragen_gym.envs.reply.Problem`).
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+__all__ = ["INFRASTRUCTURE", "Failure", "failure_kind"]
+
+
+class Failure(StrEnum):
+    """The kinds of failure. Where details follow, a record holds ``"kind: details"``; see `failure_kind`."""
+
+    MODEL_ERROR = "model_error"
+    """The model's server refused, broke or answered nonsense, after all retries."""
+    TIMEOUT = "timeout"
+    """A request or the episode took too long."""
+    AGENT_ERROR = "agent_error"
+    """The agent's own code raised, or its program ended."""
+    ENVIRONMENT_ERROR = "environment_error"
+    """The game raised."""
+    ENVIRONMENT_TIMEOUT = "environment_timeout"
+    """The game took too long to answer."""
+    ENGINE_ERROR = "engine_error"
+    """The generation engine raised."""
+    ENGINE_NAN = "engine_nan"
+    """The generation engine returned log-probs that are not finite."""
+    GENERATION_TIMEOUT = "generation_timeout"
+    """The generation engine took too long to answer."""
+    CONTEXT_OVERFLOW = "context_overflow"
+    """The conversation no longer fits the model's context: the model's own limit, so it counts as not solved."""
+
+
+INFRASTRUCTURE = frozenset(Failure) - {Failure.CONTEXT_OVERFLOW}
+"""Failures that say nothing of the agent: out of score and loss, shown beside the score, played again on resume."""
+
+
+def failure_kind(failure: str) -> Failure:
+    """The kind of a recorded failure such as ``"engine_error: out of memory"``.
+
+    Raises:
+        ValueError: the text before the colon is no kind of failure.
+    """
+    return Failure(failure.partition(":")[0])

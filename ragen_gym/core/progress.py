@@ -1,0 +1,114 @@
+"""How far a long command is, on standard error: a rich bar on a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from types import TracebackType
+from typing import Any, TypeVar
+
+__all__ = ["ProgressBar", "track"]
+
+T = TypeVar("T")
+
+_SECONDS_A_FRAME = 0.1
+_SECONDS_A_LINE = 15.0
+
+
+class ProgressBar:
+    """Progress of one task; a context manager.
+
+    Without a terminal, or without rich, a line is written at most every ``seconds`` seconds, the first after as long.
+
+    Args:
+        what: what is counted, in the plural.
+        total: how many there are.
+        done: how many were done before.
+        prefix: what a plain line begins with.
+        seconds: between two plain lines.
+        console: a rich console to draw on; standard error if None.
+        transient: whether a bar disappears at its end.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        total: int,
+        *,
+        done: int = 0,
+        prefix: str = "",
+        seconds: float = _SECONDS_A_LINE,
+        console: Any = None,
+        transient: bool = False,
+    ) -> None:
+        self.what, self.total, self.done, self.info = what, total, done, ""
+        self._prefix, self._seconds, self._shown = prefix, seconds, time.monotonic()
+        self._bar = _rich_bar(console, transient)
+        self._console = console
+
+    def __enter__(self) -> ProgressBar:
+        if self._bar is not None:
+            self._task = self._bar.add_task(self.what, total=self.total, completed=self.done, info="")
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.update(self._task, completed=self.done, info=self.info)
+            self._bar.stop()
+
+    def advance(self, steps: int = 1, info: str = "") -> None:
+        """So many more are done; ``info`` is shown beside the bar."""
+        self.update(self.done + steps, info)
+
+    def update(self, done: int, info: str = "") -> None:
+        """So many are done in all."""
+        self.done, self.info = done, info
+        now = time.monotonic()
+        if now - self._shown < (_SECONDS_A_FRAME if self._bar is not None else self._seconds):
+            return
+        self._shown = now
+        if self._bar is not None:
+            self._bar.update(self._task, completed=done, info=info)
+        else:
+            more = f", {info}" if info else ""
+            self.say(f"{self._prefix}{done:,} of {self.total:,} {self.what}{more}")
+
+    def say(self, text: str) -> None:
+        """A line of its own, above the bar."""
+        if self._bar is not None:
+            self._bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
+        elif self._console is not None:
+            self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+        else:
+            print(text, file=sys.stderr, flush=True)
+
+
+def track(items: Iterable[T], total: int, what: str, *, prefix: str = "") -> Iterator[T]:
+    """The items one after another, with a `ProgressBar` that disappears at the end."""
+    with ProgressBar(what, total, prefix=prefix, transient=True) as bar:
+        for item in items:
+            yield item
+            bar.advance()
+
+
+def _rich_bar(console: Any, transient: bool) -> Any:
+    """A rich progress display, or None where there is no terminal or no rich."""
+    if not (console.is_terminal if console is not None else sys.stderr.isatty()):
+        return None
+    try:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    except ImportError:
+        return None
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=20),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[info]}"),
+        TimeRemainingColumn(),
+    )
+    return Progress(*columns, console=console or Console(stderr=True), transient=transient)

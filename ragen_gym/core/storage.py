@@ -1,0 +1,86 @@
+"""Atomic writes, and append-only logs of JSON lines that survive a torn last line."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar, overload
+
+__all__ = ["append_json_lines", "atomic_path", "check_free", "json_line", "read_json_lines", "write_atomic"]
+
+T = TypeVar("T")
+
+
+@contextmanager
+def atomic_path(path: str | Path) -> Iterator[Path]:
+    """A temporary path next to ``path``, renamed to it if the block ends well and removed if it does not."""
+    path = Path(path)
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def write_atomic(path: str | Path, data: str | bytes) -> None:
+    """Write a file (text as UTF-8) under another name and rename it, so that a reader never meets half of it."""
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(data.encode() if isinstance(data, str) else data)
+
+
+def check_free(path: Path, force: bool) -> None:
+    """Raise a ValueError if there is something at ``path`` that may not be replaced."""
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder: give a file's path.")
+    if path.exists() and not force:
+        raise ValueError(f"{path} exists: choose another path, or add --force to replace it.")
+    if not path.parent.is_dir():
+        raise ValueError(f"there is no folder {path.parent}: make it, or choose another path.")
+
+
+@overload
+def read_json_lines(path: Path) -> list[dict[str, Any]]: ...
+@overload
+def read_json_lines(path: Path, read: Callable[[Any], T]) -> list[T]: ...
+def read_json_lines(path: Path, read: Callable[[Any], Any] = lambda record: record) -> list[Any]:
+    """The records of a file of JSON lines; a last line that was torn is left out, a missing file is empty.
+
+    Args:
+        path: the file.
+        read: makes a record of the decoded JSON; a ValueError from it counts as a damaged line.
+
+    Raises:
+        ValueError: a line other than the last is not JSON, or is no record.
+    """
+    lines = path.read_bytes().split(b"\n") if path.is_file() else []
+    records = []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            records.append(read(json.loads(line)))
+        except ValueError as error:  # not JSON, not UTF-8, or not a record
+            if number < len(lines):  # a whole line ends with a newline, so a torn one is the last
+                raise ValueError(f"{path}, line {number}, is not JSON: {error}; remove that line.") from error
+    return records
+
+
+def append_json_lines(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
+    """Add records to a file of JSON lines and flush them to the disk."""
+    with path.open("ab") as file:
+        file.write(b"".join(map(json_line, records)))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def json_line(record: Mapping[str, Any]) -> bytes:
+    """A record as one line of UTF-8; half a surrogate pair, which UTF-8 cannot hold, is written as an escape."""
+    try:
+        return (json.dumps(record, ensure_ascii=False) + "\n").encode()
+    except UnicodeEncodeError:
+        return (json.dumps(record) + "\n").encode()

@@ -1,0 +1,88 @@
+"""The options of a turn: one declaration for environments, suites, the server, its clients and training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from ragen_gym.core.settings import check_settings, setting
+from ragen_gym.core.validation import did_you_mean
+
+__all__ = ["TurnConfig", "split_turn_options", "turn_config"]
+
+
+@dataclass(frozen=True)
+class TurnConfig:
+    """How a model's replies are read, bounded and paid in `ragen_gym.TurnEnv`.
+
+    Raises:
+        ValueError: an option out of range; grounding or world modelling without thinking; a state reward without
+            either of them.
+    """
+
+    max_turns: int = setting(5, "turns in an episode", low=1)
+    max_actions_per_turn: int = setting(5, "moves played of one reply", low=1)
+    max_actions: int = setting(10, "moves in an episode", low=1)
+    format_penalty: float = setting(
+        -0.1, "added to the reward of a turn whose reply is malformed or names an unknown action"
+    )
+    think: bool = setting(True, "whether a reply must think in <think> tags before it answers")
+    max_tokens_per_turn: int | None = setting(
+        None, "a length limit of a reply that the messages state; whoever samples the tokens enforces it", low=1
+    )
+    grounding: bool = setting(
+        False, "whether the thinking must hold the board as it is, in <observation> tags (VAGEN, arXiv 2510.16907)"
+    )
+    world_modelling: bool = setting(
+        False, "whether the thinking must hold the board expected after the moves, in <prediction> tags (VAGEN)"
+    )
+    state_reward: float = setting(0.0, "what a right observation and a right prediction earn together, half each")
+
+    def __post_init__(self) -> None:
+        check_settings(self, self._where())
+        if (self.grounding or self.world_modelling) and not self.think:
+            raise ValueError(
+                f"{self._where()}grounding and {self._where()}world_modelling are parts of the thinking; "
+                f"they need {self._where()}think=True."
+            )
+        if self.state_reward and not (self.grounding or self.world_modelling):
+            raise ValueError(
+                f"{self._where()}state_reward={self.state_reward} rewards nothing without grounding=True or "
+                "world_modelling=True."
+            )
+
+    @property
+    def state_parts(self) -> tuple[str, ...]:
+        """The parts of the thinking that hold boards: ``observation``, ``prediction``, both or none."""
+        asked = {"observation": self.grounding, "prediction": self.world_modelling}
+        return tuple(part for part, is_asked in asked.items() if is_asked)
+
+    @classmethod
+    def _where(cls) -> str:
+        """What messages put before an option's name."""
+        return ""
+
+
+def turn_config(config: TurnConfig | None, options: Mapping[str, Any]) -> TurnConfig:
+    """``config``, or the defaults, with some options replaced.
+
+    Raises:
+        ValueError: an unknown option, or one out of range.
+    """
+    names = [each.name for each in fields(TurnConfig)]
+    for name in options:
+        if name not in names:
+            raise ValueError(
+                f"unknown option {name!r} of a turn.{did_you_mean(name, names)} Known are {', '.join(names)}."
+            )
+    return replace(config or TurnConfig(), **options)
+
+
+def split_turn_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Keyword arguments of `ragen_gym.make_turn`, parted into those of `TurnConfig` and those of the environment."""
+    names = {each.name for each in fields(TurnConfig)}
+    return (
+        {name: value for name, value in options.items() if name in names},
+        {name: value for name, value in options.items() if name not in names},
+    )
