@@ -18,6 +18,7 @@ from typing import Any
 from benchmarks.experiments.spec import Arm, Experiment
 from ragen_agent.config import Config, Settings, merged, to_toml, with_settings
 from ragen_agent.config.game_defaults import recipe
+from ragen_agent.config.rules import FILTER_RULES
 
 __all__ = ["QUICK", "Cost", "Planned", "Warm", "costs", "plan", "warm_starts"]
 
@@ -162,7 +163,7 @@ def _reinforcement_s(run: Planned) -> float:
     config, training = run.config, run.config.training
     length, sampled = _lengths(_key(config))
     episodes = training.groups * training.members
-    share = training.keep if training.filter_rule in ("top", "random", "random_spread", "reverse") else 1.0
+    share = training.keep if FILTER_RULES[training.filter_rule].fixed_share else 1.0
     passes = training.updates * share * (1 + training.replay) * (2.5 if training.critic else 1.0)
     passes += share * (training.kl_estimate != "none") / 3
     diagnostics = config.diagnostics

@@ -19,17 +19,16 @@ device of its arguments.
 
 from ragen_agent.algo.advantages import (
     METHODS,
-    NORMALISATIONS,
     broadcast_to_tokens,
     group_normalised,
     normalised,
     whiten,
 )
-from ragen_agent.algo.aggregation import AGGREGATIONS, aggregate, loss_count, masked_mean
+from ragen_agent.algo.aggregation import aggregate, loss_count, masked_mean
 from ragen_agent.algo.early_stopping import spread_stop, validation_stop
 from ragen_agent.algo.filters import (
-    FILTERS,
     NO_SPREAD,
+    keep_all,
     keep_bottom,
     keep_groups,
     keep_min_p,
@@ -40,19 +39,14 @@ from ragen_agent.algo.filters import (
     spread,
     spread_weights,
 )
-from ragen_agent.algo.format_reward import FORMAT_REWARDS, format_reward
+from ragen_agent.algo.format_reward import format_reward
 from ragen_agent.algo.gae import bi_level_gae, gae, turn_wise_gae
-from ragen_agent.algo.kl import KL_KINDS, kl_loss, kl_penalty
+from ragen_agent.algo.kl import kl_loss, kl_penalty
 from ragen_agent.algo.losses import PolicyStats, entropy_of, policy_loss, value_loss
 from ragen_agent.algo.masks import narrowed_turns, part_mask, rewards_at, turn_end_mask
 
 __all__ = [
-    "AGGREGATIONS",
-    "FILTERS",
-    "FORMAT_REWARDS",
-    "KL_KINDS",
     "METHODS",
-    "NORMALISATIONS",
     "NO_SPREAD",
     "PolicyStats",
     "aggregate",
@@ -62,6 +56,7 @@ __all__ = [
     "format_reward",
     "gae",
     "group_normalised",
+    "keep_all",
     "keep_bottom",
     "keep_groups",
     "keep_min_p",

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from ragen_agent.algo.filters import spread
+from ragen_agent.config.rules import ADVANTAGE_RULES
 
-__all__ = ["METHODS", "NORMALISATIONS", "broadcast_to_tokens", "group_normalised", "normalised", "whiten"]
+__all__ = ["METHODS", "broadcast_to_tokens", "group_normalised", "normalised", "whiten"]
 
 #: What is done with a return R, given the mean and the sample standard deviation (over n - 1) of those it is compared
 #: with. An episode compared with equals alone gets 0, but for `identity`.
@@ -24,23 +25,6 @@ METHODS = {
     "leave_one_out": "R - mean of the others",
 }
 
-#: The named rules: across what ("group" or "batch"), and by which method.
-NORMALISATIONS = {
-    # DeepSeekMath, arXiv 2402.03300, section 4.1; RAGEN's StarPO with GRPO.
-    "grpo": ("group", "mean_std"),
-    # arXiv 2503.20783, section 3.2: dividing by the std favours groups that are nearly decided.
-    "dr_grpo": ("group", "mean"),
-    # RAGEN's BRPO and ARPO.
-    "brpo": ("batch", "mean_std"),
-    "arpo": ("batch", "identity"),
-    # RAGEN's code, reward normalisation `asym_clip`: one bad episode in a good group weighs at most 1.
-    "asymmetric_clip": ("group", "asymmetric_clip"),
-    # Ahmadian et al., arXiv 2402.14740, section 2.2 (REINFORCE leave-one-out): an unbiased baseline for each member.
-    "rloo": ("group", "leave_one_out"),
-    # REINFORCE with a baseline (Williams 1992; Sutton and Barto, section 13.4): here the mean of the batch.
-    "reinforce": ("batch", "mean"),
-}
-
 LOWEST, HIGHEST = -1.0, 3.0  # the bounds of `asymmetric_clip`
 
 
@@ -49,7 +33,7 @@ def normalised(returns: Tensor, rule: str = "grpo", eps: float = 1e-6, counted: 
 
     Args:
         returns: float (groups, members).
-        rule: a key of `NORMALISATIONS`.
+        rule: a key of ``ragen_agent.config.rules.ADVANTAGE_RULES`` that needs no critic.
         eps: added to a standard deviation that is divided by.
         counted: bool (groups, members) or None; episodes that failed are False: they take no part in the mean and
             the std, and their advantage is 0. None counts all.
@@ -60,12 +44,13 @@ def normalised(returns: Tensor, rule: str = "grpo", eps: float = 1e-6, counted: 
     Raises:
         ValueError: an unknown rule, or returns of another shape.
     """
-    if rule not in NORMALISATIONS:
-        raise ValueError(f"rule is {rule!r}; it must be one of {', '.join(NORMALISATIONS)}")
+    rules = {name: row for name, row in ADVANTAGE_RULES.items() if not row.critic}
+    if rule not in rules:
+        raise ValueError(f"rule is {rule!r}; it must be one of {', '.join(rules)}")
     if returns.ndim != 2:
         raise ValueError(f"returns has shape {tuple(returns.shape)}; give it as (groups, members)")
-    across, method = NORMALISATIONS[rule]
-    if across == "group":
+    method = rules[rule].method
+    if rules[rule].compares_groups:
         return group_normalised(returns, method, eps, counted)
     flat = None if counted is None else counted.reshape(1, -1)
     return group_normalised(returns.reshape(1, -1), method, eps, flat).view(returns.shape)

@@ -10,19 +10,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["AGGREGATIONS", "aggregate", "loss_count", "masked_mean"]
+from ragen_agent.config.rules import AGGREGATIONS
 
-#: The ways of `aggregate`.
-AGGREGATIONS = {
-    # DAPO, arXiv 2503.14476, section 3.3.
-    "token_mean": "the sum over all tokens, divided by their number",
-    # GRPO as published: DeepSeekMath, arXiv 2402.03300, equation 3.
-    "sequence_mean": "each row's token mean, averaged over the rows",
-    # REINFORCE on whole trajectories: the log-probability of a trajectory is the sum over its tokens.
-    "sequence_sum": "each row's sum, averaged over the rows",
-    # Dr. GRPO, arXiv 2503.20783, section 3.2.
-    "constant": "each row's sum, averaged over the rows and divided by a constant length",
-}
+__all__ = ["aggregate", "loss_count", "masked_mean"]
 
 
 def aggregate(
@@ -33,7 +23,7 @@ def aggregate(
     Args:
         x: float (rows, T). Masked-out entries may hold anything, NaN too.
         mask: bool (rows, T).
-        how: a key of `AGGREGATIONS`.
+        how: a key of ``AGGREGATIONS``.
         length: the constant length of "constant", such as the most tokens that an episode may have; at least 1.
         count: `loss_count` of the whole minibatch, when it is worked off in parts: the parts' losses then add up to
             the minibatch's. None counts what is here.
@@ -69,7 +59,7 @@ def loss_count(mask: Tensor, how: str = "token_mean") -> int:
 
     Args:
         mask: bool (rows, T).
-        how: a key of `AGGREGATIONS`.
+        how: a key of ``AGGREGATIONS``.
     """
     return int(mask.sum()) if how == "token_mean" else int(mask.any(dim=1).sum())
 

@@ -12,9 +12,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ragen_agent.config.rules import FILTER_RULES
+from ragen_gym.core.validation import load_object
+
 __all__ = [
-    "FILTERS",
     "NO_SPREAD",
+    "keep_all",
     "keep_bottom",
     "keep_groups",
     "keep_min_p",
@@ -28,17 +31,6 @@ __all__ = [
 
 NO_SPREAD = 1e-6
 """Spreads up to this are rounding, not disagreement: equal returns summed in another order differ by less."""
-
-#: The rules of `keep_groups` by name, and what their amount is.
-FILTERS = {
-    "none": "every group",
-    "top": "the share of the groups with the largest spread",
-    "top_p": "the fewest groups that hold this share of the sum of spreads",
-    "min_p": "the groups with at least this part of the largest spread",
-    "reverse": "the share of the groups with the smallest spread above 0",
-    "random": "the share of the groups, drawn at random",
-    "random_spread": "as many as top keeps, drawn at random from the groups with spread",
-}
 
 
 def spread(values: Tensor, counted: Tensor | None = None, statistic: str = "std") -> Tensor:
@@ -78,13 +70,13 @@ def spread(values: Tensor, counted: Tensor | None = None, statistic: str = "std"
 
 
 def keep_groups(spread: Tensor, rule: str, amount: float, generator: torch.Generator | None = None) -> Tensor:
-    """The groups to learn from by one of `FILTERS`.
+    """The groups to learn from by one of ``ragen_agent.config.rules.FILTER_RULES``.
 
     Args:
         spread: float (groups,), as `spread` returns it.
-        rule: a key of `FILTERS`.
+        rule: a key of ``FILTER_RULES``.
         amount: what the rule keeps, in (0, 1]; "none" does not read it.
-        generator: the source of randomness of "random" and "random_spread"; the others need none.
+        generator: the source of randomness of the random rules; the others need none.
 
     Returns:
         bool (groups,), on the device of `spread`. None may be kept: the caller then skips the update.
@@ -92,18 +84,18 @@ def keep_groups(spread: Tensor, rule: str, amount: float, generator: torch.Gener
     Raises:
         ValueError: an unknown rule, an amount outside (0, 1], a random rule without a generator.
     """
-    if rule == "none":
-        return torch.ones_like(spread, dtype=torch.bool)
-    if rule in ("random", "random_spread"):
-        if generator is None:
-            raise ValueError(f"the rule {rule!r} needs a generator")
-        if rule == "random":
-            return keep_random(len(spread), amount, generator).to(spread.device)
-        return keep_random_spread(spread, amount, generator)
-    rules = {"top": keep_top, "top_p": keep_top_p, "min_p": keep_min_p, "reverse": keep_bottom}
-    if rule not in rules:
-        raise ValueError(f"rule is {rule!r}; it must be one of {', '.join(FILTERS)}")
-    return rules[rule](spread, amount)
+    if rule not in FILTER_RULES:
+        raise ValueError(f"rule is {rule!r}; it must be one of {', '.join(FILTER_RULES)}")
+    row = FILTER_RULES[rule]
+    if row.random and generator is None:
+        raise ValueError(f"the rule {rule!r} needs a generator")
+    kept: Tensor = load_object(row.function)(spread, amount, *([generator] if row.random else []))
+    return kept
+
+
+def keep_all(spread: Tensor, amount: float = 1.0) -> Tensor:
+    """Every group; the amount is not read."""
+    return torch.ones_like(spread, dtype=torch.bool)
 
 
 def keep_top(spread: Tensor, share: float = 0.25) -> Tensor:
@@ -191,25 +183,25 @@ def keep_min_p(spread: Tensor, part: float = 0.5) -> Tensor:
     return (spread >= part * spread.max()) & (spread > NO_SPREAD)
 
 
-def keep_random(groups: int, share: float, generator: torch.Generator) -> Tensor:
+def keep_random(spread: Tensor, share: float, generator: torch.Generator) -> Tensor:
     """Choose as many groups as `keep_top` allows at random: the control of equal samples and equal steps.
 
     It keeps groups without spread too, which teach nothing; see `keep_random_spread`.
 
     Args:
-        groups: how many groups there are.
+        spread: float (groups,), of which only the length is read.
         share: the share of the groups to keep, in (0, 1].
         generator: the source of randomness; on its device the choice is made.
 
     Returns:
-        bool (groups,), True where the group is kept; `max(1, floor(share * groups))` are (none of no groups).
+        bool (groups,), on the device of ``spread``; ``max(1, floor(share * groups))`` are kept (none of no groups).
 
     Raises:
         ValueError: the share is outside (0, 1].
     """
-    kept = torch.zeros(groups, dtype=torch.bool, device=generator.device)
-    order = torch.randperm(groups, generator=generator, device=generator.device)
-    kept[order[: _number_kept(groups, share)]] = True
+    kept = torch.zeros_like(spread, dtype=torch.bool)
+    order = torch.randperm(len(spread), generator=generator, device=generator.device).to(spread.device)
+    kept[order[: _number_kept(len(spread), share)]] = True
     return kept
 
 

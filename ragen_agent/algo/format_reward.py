@@ -10,10 +10,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["FORMAT_REWARDS", "format_reward"]
+from ragen_agent.config.rules import FORMAT_REWARDS
 
-#: (reward of a malformed turn, reward of a well-formed one) by name.
-FORMAT_REWARDS = {"none": (0.0, 0.0), "ragen": (-0.1, 0.0), "vagen": (0.0, 0.5)}
+__all__ = ["format_reward"]
 
 
 def format_reward(well_formed: Tensor, rule: str = "ragen") -> Tensor:
@@ -21,7 +20,7 @@ def format_reward(well_formed: Tensor, rule: str = "ragen") -> Tensor:
 
     Args:
         well_formed: bool, any shape: whether the turn's reply was of the form asked for and named known actions only.
-        rule: a key of `FORMAT_REWARDS`.
+        rule: a key of ``FORMAT_REWARDS``.
 
     Returns:
         float32, the shape of `well_formed`.
@@ -31,5 +30,6 @@ def format_reward(well_formed: Tensor, rule: str = "ragen") -> Tensor:
     """
     if rule not in FORMAT_REWARDS:
         raise ValueError(f"rule is {rule!r}; it must be one of {', '.join(FORMAT_REWARDS)}")
-    malformed, formed = (torch.tensor(amount, device=well_formed.device) for amount in FORMAT_REWARDS[rule])
+    row = FORMAT_REWARDS[rule]
+    malformed, formed = (torch.tensor(amount, device=well_formed.device) for amount in (row.malformed, row.well_formed))
     return torch.where(well_formed, formed, malformed)

@@ -14,9 +14,7 @@ from torch import Tensor
 
 from ragen_agent.algo.aggregation import aggregate
 
-__all__ = ["KL_KINDS", "kl_loss", "kl_penalty"]
-
-KL_KINDS = ("k1", "k2", "k3")
+__all__ = ["kl_loss", "kl_penalty"]
 
 
 def kl_penalty(log_probs: Tensor, ref_log_probs: Tensor, kind: str = "k1") -> Tensor:
@@ -63,7 +61,7 @@ def kl_loss(
         log_probs: float (rows, T), with gradient.
         ref_log_probs: float (rows, T).
         mask: bool (rows, T).
-        kind: one of `KL_KINDS`; see the module for what the gradient of each is.
+        kind: a key of ``ragen_agent.config.rules.KL_ESTIMATES``; see the module for what the gradient of each is.
         how: see `aggregate`, as `length` and `count`.
         length: see `aggregate`.
         count: see `aggregate`.

@@ -8,31 +8,35 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING, Any
 
+from ragen_agent.config.rules import (
+    ADVANTAGE_RULES,
+    AGGREGATIONS,
+    CREDITS,
+    FILTER_RULES,
+    FORMAT_REWARDS,
+    KL_ESTIMATES,
+    TOKEN_PARTS,
+)
+
 if TYPE_CHECKING:
     from ragen_agent.config import Config, Training
 
-__all__ = ["CHOICES", "GROUP_RULES", "check"]
+__all__ = ["CHOICES", "check"]
 
-GROUP_RULES = ("grpo", "dr_grpo", "asymmetric_clip", "rloo")
-"""The rules of `algo.NORMALISATIONS` that compare the members of a group, so that a group needs two."""
-
-TOKENS = ("all", "reasoning", "answer")
-
-#: What a setting may be; where the empty text is allowed it means: as training.starpo_s says. The names are those of
-#: the tables in `ragen_agent.algo`, which only a run imports.
+#: What a setting may be; where the empty text is allowed it means: as training.starpo_s says.
 CHOICES = {
-    "training.algo": ("grpo", "ppo", "dr_grpo", "asymmetric_clip", "rloo", "brpo", "arpo", "reinforce"),
-    "training.filter": ("", "none", "top", "top_p", "min_p", "reverse", "random", "random_spread"),
+    "training.algo": tuple(ADVANTAGE_RULES),
+    "training.filter": ("", *FILTER_RULES),
     "training.filter_by": ("reward", "entropy", "length"),
     "training.filter_statistic": ("std", "variance"),
     "training.clip": ("", "symmetric", "higher"),
-    "training.aggregation": ("token_mean", "sequence_mean", "sequence_sum", "constant"),
-    "training.kl_kind": ("", "none", "k1", "k2", "k3"),
+    "training.aggregation": tuple(AGGREGATIONS),
+    "training.kl_kind": ("", "none", *KL_ESTIMATES),
     "training.kl_place": ("reward", "loss"),
-    "training.credit": ("trajectory", "turn", "bi_level"),
-    "training.loss_tokens": TOKENS,
-    "training.advantage_tokens": TOKENS,
-    "training.format_reward": ("none", "ragen", "vagen"),
+    "training.credit": tuple(CREDITS),
+    "training.loss_tokens": tuple(TOKEN_PARTS),
+    "training.advantage_tokens": tuple(TOKEN_PARTS),
+    "training.format_reward": tuple(FORMAT_REWARDS),
     "dtype": ("auto", "float32", "bfloat16"),
     "evaluation.split": ("train", "validation", "test"),
 }
@@ -134,12 +138,12 @@ def _check_training(training: Training) -> None:
     if training.dual_clip and not 1 < training.dual_clip < inf:
         raise ValueError(f"training.dual_clip is {training.dual_clip}; it must be 0 (none) or above 1.")
     if training.members < 2:
-        if training.algo in GROUP_RULES:
+        if ADVANTAGE_RULES[training.algo].compares_groups:
             raise ValueError(
                 f"training.members is {training.members}; it must be at least 2, since {training.algo} compares the "
                 "members of a group. With 1 use ppo, brpo, arpo or reinforce."
             )
-        if training.filter_rule not in ("none", "random"):
+        if FILTER_RULES[training.filter_rule].ranks_groups:
             raise ValueError(
                 f"training.members is {training.members}; it must be at least 2, since the filter ranks groups by how "
                 "much their members differ. With 1 use training.filter=none."

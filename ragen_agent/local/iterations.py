@@ -12,7 +12,7 @@ import torch
 
 from ragen_agent.algo import NO_SPREAD
 from ragen_agent.config import Config
-from ragen_agent.config.checks import GROUP_RULES
+from ragen_agent.config.rules import ADVANTAGE_RULES
 from ragen_agent.local.critic import Critic
 from ragen_agent.local.policy_update import Policy, Targets, update
 from ragen_agent.local.replay_buffer import Kept, Replay
@@ -206,7 +206,7 @@ def _teaches_nothing(scored: Scored, config: Config) -> bool:
     """Whether no episode did better or worse than what it is compared with."""
     if config.training.critic:  # whose advantages need no spread within groups
         return False
-    if config.training.algo in GROUP_RULES:
+    if ADVANTAGE_RULES[config.training.algo].compares_groups:
         return float(scored.spread.max()) <= NO_SPREAD
     return not bool(scored.advantages.any())
 

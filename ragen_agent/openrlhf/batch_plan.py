@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 
 from ragen_agent.config import Config
 from ragen_agent.config.openrlhf import OpenRLHF, Workers
+from ragen_agent.config.rules import FILTER_RULES
 from ragen_agent.openrlhf.state import planned_episodes, planned_rows
 
 __all__ = ["Batches", "gpu_plan", "words"]
@@ -68,7 +69,7 @@ def words(config: Config, settings: OpenRLHF | None) -> list[str]:
     """The arithmetic in sentences."""
     b, training = Batches.of(config, settings), config.training
     rule, learned = training.filter_rule, b.kept * b.members
-    fixed = rule in ("top", "reverse", "random", "random_spread")
+    fixed = FILTER_RULES[rule].fixed_share
     if rule == "none":
         kept = f"There is no filter: all {b.groups} groups are trained on, {learned} episodes."
     else:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ragen_agent.config import Turns
 from ragen_agent.config.openrlhf import Workers
+from ragen_agent.config.rules import FILTER_RULES
 from ragen_agent.training.run_folder import RunFolder
 from ragen_agent.training.task_mixture import all_settings
 from ragen_gym.core.storage import write_atomic
@@ -71,9 +72,7 @@ def mend(folder: RunFolder) -> State:
 def planned_episodes(run: Workers) -> int:
     """Episodes that an iteration trains on when the filter keeps as many groups as its amount says."""
     training = run.config.training
-    shares = training.filter_rule in ("top", "reverse", "random", "random_spread")
-    kept = max(1, int(training.keep * training.groups + 1e-9)) if shares else training.groups
-    return kept * training.members
+    return FILTER_RULES[training.filter_rule].planned_groups(training.groups, training.keep) * training.members
 
 
 def planned_rows(run: Workers) -> int:

@@ -19,8 +19,8 @@ from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 
 from ragen_agent.algo import NO_SPREAD
 from ragen_agent.config import Config, Training
-from ragen_agent.config.checks import GROUP_RULES
 from ragen_agent.config.openrlhf import Workers
+from ragen_agent.config.rules import ADVANTAGE_RULES
 from ragen_agent.local.iterations import FILTER, MINIBATCHES, PATIENCE, SHOWN
 from ragen_agent.openrlhf import metrics
 from ragen_agent.openrlhf.episode import check_failures
@@ -251,6 +251,6 @@ def _teaches_nothing(scored: Scored, settings: Training) -> bool:
     """Whether no kept episode did better or worse than what it is compared with."""
     if settings.critic:  # whose advantages need no spread within groups
         return False
-    if settings.algo in GROUP_RULES:
+    if ADVANTAGE_RULES[settings.algo].compares_groups:
         return float(scored.spread.max()) <= NO_SPREAD
     return not bool(scored.advantages[scored.kept].any())

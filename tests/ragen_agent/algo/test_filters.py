@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ragen_agent import algo
+from ragen_agent.config.rules import FILTER_RULES
 from tests.ragen_agent.algo.tensors import GROUPS, RETURNS, masks, tensors
 
 SPREADS = st.lists(st.sampled_from([0.0, 1e-9, 0.1, 0.2, 0.3, 0.5]), min_size=1, max_size=12)
@@ -51,14 +52,14 @@ def test_keep_top_reference(spread: list[float], share: float) -> None:
 
 @given(groups=st.integers(1, 20), share=st.floats(0.01, 1), seed=st.integers(0, 2**32 - 1))
 def test_keep_random_keeps_as_many_and_repeats(groups: int, share: float, seed: int) -> None:
-    kept = algo.keep_random(groups, share, torch.Generator().manual_seed(seed))
+    kept = algo.keep_random(torch.zeros(groups), share, torch.Generator().manual_seed(seed))
     assert kept.sum() == algo.keep_top(torch.arange(1.0, groups + 1), share).sum()
-    assert kept.equal(algo.keep_random(groups, share, torch.Generator().manual_seed(seed)))
+    assert kept.equal(algo.keep_random(torch.zeros(groups), share, torch.Generator().manual_seed(seed)))
 
 
 def test_keep_random_prefers_no_group() -> None:
     generator = torch.Generator().manual_seed(0)
-    times = torch.stack([algo.keep_random(4, 0.25, generator) for _ in range(4000)]).sum(0)
+    times = torch.stack([algo.keep_random(torch.zeros(4), 0.25, generator) for _ in range(4000)]).sum(0)
     assert times.sum() == 4000
     assert ((times - 1000).abs() < 150).all()  # five standard errors
 
@@ -127,7 +128,7 @@ def test_rules_reference(spread: list[float], amount: float) -> None:
         "min_p": [-i for s, i in ranked if s >= amount * max(spread) * (1 - 1e-7)],
         "reverse": [i for _, i in upwards[:number]],
     }
-    assert set(expected) | {"random", "random_spread"} == set(algo.FILTERS)
+    assert set(expected) | {"random", "random_spread"} == set(FILTER_RULES)
     for rule, groups in expected.items():
         kept = algo.keep_groups(torch.tensor(spread, dtype=torch.float64), rule, amount)
         assert places(kept) == sorted(groups), rule
@@ -136,7 +137,7 @@ def test_rules_reference(spread: list[float], amount: float) -> None:
 def test_random_goes_through_the_table_too() -> None:
     spread = torch.zeros(8)
     kept = algo.keep_groups(spread, "random", 0.25, torch.Generator().manual_seed(3))
-    assert kept.equal(algo.keep_random(8, 0.25, torch.Generator().manual_seed(3)))
+    assert kept.equal(algo.keep_random(spread, 0.25, torch.Generator().manual_seed(3)))
     kept = algo.keep_groups(spread + 1, "random_spread", 0.25, torch.Generator().manual_seed(3))
     assert kept.equal(algo.keep_random_spread(spread + 1, 0.25, torch.Generator().manual_seed(3)))
 

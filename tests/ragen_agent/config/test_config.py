@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 
 from ragen_agent import algo
 from ragen_agent.config import Config, Training, merged, read_toml, to_toml, with_settings
-from ragen_agent.config.checks import CHOICES, GROUP_RULES
 from ragen_agent.config.game_defaults import MODEL, RECIPES, recipe
+from ragen_agent.config.rules import ADVANTAGE_RULES, FILTER_RULES, TOKEN_PARTS
 from ragen_agent.training.demo_thoughts import THOUGHTS, thinking
 from ragen_agent.training.diagnostics.reasoning import PARTS
 from ragen_agent.training.policy import make_env
+from ragen_gym.core.validation import load_object
 from ragen_gym.games.registry import TABLE
 
 
@@ -81,14 +82,12 @@ def test_what_is_wrong_is_said(settings: dict[str, object], message: str) -> Non
         with_settings(Config(), settings)
 
 
-def test_the_names_in_the_checks_are_those_of_the_algorithms() -> None:
-    assert set(CHOICES["training.algo"]) == {"ppo", *algo.NORMALISATIONS}
-    assert set(CHOICES["training.filter"]) == {"", *algo.FILTERS}
-    assert set(CHOICES["training.aggregation"]) == set(algo.AGGREGATIONS)
-    assert set(CHOICES["training.kl_kind"]) == {"", "none", *algo.KL_KINDS}
-    assert set(CHOICES["training.format_reward"]) == set(algo.FORMAT_REWARDS)
-    assert set(CHOICES["training.loss_tokens"]) == set(CHOICES["training.advantage_tokens"]) == {"all", *PARTS}
-    assert set(GROUP_RULES) == {rule for rule, (across, _) in algo.NORMALISATIONS.items() if across == "group"}
+def test_the_rows_of_the_rules_name_what_the_algorithms_have() -> None:
+    for rule in FILTER_RULES.values():
+        assert callable(load_object(rule.function))
+    assert {rule.method for rule in ADVANTAGE_RULES.values() if not rule.critic} == set(algo.METHODS)
+    assert {rule.across for rule in ADVANTAGE_RULES.values()} == {"", "group", "batch"}
+    assert set(TOKEN_PARTS) == {"all", *PARTS}
 
 
 def test_each_part_of_starpo_s_may_be_chosen_by_itself() -> None:

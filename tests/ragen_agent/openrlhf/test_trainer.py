@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from ragen_agent.config import Config, with_settings
-from ragen_agent.config.checks import CHOICES
 from ragen_agent.config.openrlhf import OpenRLHF, Workers
+from ragen_agent.config.rules import ADVANTAGE_RULES
 from ragen_agent.openrlhf import generation
 from ragen_agent.openrlhf.episode import TooManyFailuresError, failed
 from ragen_agent.openrlhf.experience import Note, WeightsLostError
@@ -82,7 +82,7 @@ def episode(seed: int, reward: float) -> Trajectory:
     )
 
 
-@pytest.mark.parametrize("algo", CHOICES["training.algo"])
+@pytest.mark.parametrize("algo", ADVANTAGE_RULES)
 @pytest.mark.parametrize("rule", ["none", "top", "top_p", "min_p", "reverse", "random"])
 def test_every_rule_and_filter_of_the_local_trainer_reaches_the_rows(
     monkeypatch: pytest.MonkeyPatch, algo: str, rule: str

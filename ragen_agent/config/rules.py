@@ -1,0 +1,165 @@
+"""The rules that training chooses from by name, one row each, with the traits that planning and checks read.
+
+A row is the only place where a rule is declared: the choices of its setting, the help, the plan of a run and the
+tables of ``ragen_agent.algo`` are derived from it. Functions are named as ``module:name`` and imported when they are
+used, so that settings can be read without torch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = [
+    "ADVANTAGE_RULES",
+    "AGGREGATIONS",
+    "CREDITS",
+    "FILTER_RULES",
+    "FORMAT_REWARDS",
+    "KL_ESTIMATES",
+    "TOKEN_PARTS",
+    "AdvantageRule",
+    "FilterRule",
+    "FormatReward",
+]
+
+
+@dataclass(frozen=True)
+class FilterRule:
+    """Which groups of episodes are trained on.
+
+    Attributes:
+        doc: what is kept.
+        function: ``module:name`` of ``f(spread, amount) -> Tensor``: float (groups,) and ``training.keep`` to
+            bool (groups,).
+        fixed_share: whether it keeps the share ``training.keep`` of all groups; else how many depends on the returns.
+        ranks_groups: whether it reads how much the episodes of a group differ, so that a group needs two.
+        random: whether its function takes a ``torch.Generator`` as third argument.
+    """
+
+    doc: str
+    function: str
+    fixed_share: bool = False
+    ranks_groups: bool = True
+    random: bool = False
+
+    def planned_groups(self, groups: int, amount: float) -> int:
+        """How many groups an iteration trains on at most."""
+        return max(1, int(amount * groups + 1e-9)) if self.fixed_share else groups
+
+
+@dataclass(frozen=True)
+class AdvantageRule:
+    """How an episode's return becomes its advantage.
+
+    Attributes:
+        doc: what it does, and its paper.
+        across: what an episode is compared with: ``"group"``, ``"batch"``, or empty with a critic.
+        method: a key of ``ragen_agent.algo.METHODS``, or empty with a critic.
+    """
+
+    doc: str
+    across: str = ""
+    method: str = ""
+
+    @property
+    def critic(self) -> bool:
+        """Whether a critic estimates the advantages."""
+        return not self.across
+
+    @property
+    def compares_groups(self) -> bool:
+        """Whether the episodes of a group are compared with each other, so that a group needs two."""
+        return self.across == "group"
+
+
+@dataclass(frozen=True)
+class FormatReward:
+    """What a turn earns for its form: the reward of a malformed and of a well-formed one."""
+
+    doc: str
+    malformed: float = 0.0
+    well_formed: float = 0.0
+
+
+_FILTERS = "ragen_agent.algo.filters:"
+
+FILTER_RULES: dict[str, FilterRule] = {
+    "none": FilterRule("every group", f"{_FILTERS}keep_all", ranks_groups=False),
+    "top": FilterRule(
+        "the share of the groups with the largest return std (StarPO-S)", f"{_FILTERS}keep_top", fixed_share=True
+    ),
+    "top_p": FilterRule(
+        "the fewest groups that hold this share of the sum of return stds (RAGEN-2)", f"{_FILTERS}keep_top_p"
+    ),
+    "min_p": FilterRule("the groups with at least this part of the largest return std", f"{_FILTERS}keep_min_p"),
+    "reverse": FilterRule(
+        "the share of the groups with the smallest return std above 0", f"{_FILTERS}keep_bottom", fixed_share=True
+    ),
+    "random": FilterRule(
+        "the share of the groups, drawn at random",
+        f"{_FILTERS}keep_random",
+        fixed_share=True,
+        ranks_groups=False,
+        random=True,
+    ),
+    "random_spread": FilterRule(
+        "as many as top keeps, drawn at random from the groups whose returns differ",
+        f"{_FILTERS}keep_random_spread",
+        fixed_share=True,
+        random=True,
+    ),
+}
+
+ADVANTAGE_RULES: dict[str, AdvantageRule] = {
+    "grpo": AdvantageRule(
+        "(R - mean) / std of the group (DeepSeekMath, arXiv 2402.03300, section 4.1)", "group", "mean_std"
+    ),
+    "ppo": AdvantageRule("generalised advantage estimation with a critic (arXiv 1707.06347, 1506.02438)"),
+    # Dividing by the std favours groups that are nearly decided.
+    "dr_grpo": AdvantageRule("R - mean of the group (arXiv 2503.20783, section 3.2)", "group", "mean"),
+    # One bad episode in a good group weighs at most 1.
+    "asymmetric_clip": AdvantageRule(
+        "as grpo, clamped to [-1, 3] (RAGEN's code, reward normalisation asym_clip)", "group", "asymmetric_clip"
+    ),
+    # An unbiased baseline for each episode.
+    "rloo": AdvantageRule(
+        "R - mean of the rest of the group (arXiv 2402.14740, section 2.2)", "group", "leave_one_out"
+    ),
+    "brpo": AdvantageRule("(R - mean) / std of the batch (RAGEN's BRPO)", "batch", "mean_std"),
+    "arpo": AdvantageRule("the return itself (RAGEN's ARPO)", "batch", "identity"),
+    "reinforce": AdvantageRule("R - mean of the batch (Williams 1992)", "batch", "mean"),
+}
+
+AGGREGATIONS: dict[str, str] = {
+    "token_mean": "the sum over all tokens, divided by their number (DAPO, arXiv 2503.14476, section 3.3)",
+    "sequence_mean": "each row's token mean, averaged over the rows (GRPO, arXiv 2402.03300, equation 3)",
+    # REINFORCE on whole trajectories: the log-probability of a trajectory is the sum over its tokens.
+    "sequence_sum": "each row's sum, averaged over the rows (REINFORCE)",
+    "constant": "each row's sum, averaged over the rows and divided by turns.max_tokens_per_episode "
+    "(Dr. GRPO, arXiv 2503.20783, section 3.2)",
+}
+
+CREDITS: dict[str, str] = {
+    "trajectory": "one recursion over all sampled tokens of the episode",
+    "turn": "one recursion over the turns; the tokens of a turn share its advantage",
+    "bi_level": "over the turns first, then within each turn over its tokens (VAGEN, arXiv 2510.16907)",
+}
+
+#: With d = log policy - log reference, of a sampled token; see ``ragen_agent.algo.kl``.
+KL_ESTIMATES: dict[str, str] = {
+    "k1": "d: unbiased, of either sign",
+    "k2": "d^2 / 2: biased, low variance",
+    "k3": "exp(-d) - 1 + d: unbiased, at least 0 (GRPO)",
+}
+
+TOKEN_PARTS: dict[str, str] = {
+    "all": "all sampled tokens",
+    "reasoning": "those of the thinking",
+    "answer": "those of the answer",
+}
+
+FORMAT_REWARDS: dict[str, FormatReward] = {
+    "none": FormatReward("nothing"),
+    "ragen": FormatReward("-0.1 for a malformed turn (RAGEN, arXiv 2504.20073)", malformed=-0.1),
+    "vagen": FormatReward("+0.5 for a well-formed turn (VAGEN, arXiv 2510.16907)", well_formed=0.5),
+}
