@@ -472,7 +472,7 @@ def test_a_broken_line_in_the_middle_is_an_error(line: str, tmp_path: Path) -> N
     with EpisodeLog(path) as log:
         log.append(record("a"))
     path.write_bytes(line.encode("latin-1") + b"\n" + path.read_bytes())
-    with pytest.raises(ValueError, match=r"episodes.jsonl, line 1: .*; remove that line"):
+    with pytest.raises(ValueError, match=r"episodes.jsonl, line 1, .*; remove that line"):
         read_records(path)
 
 

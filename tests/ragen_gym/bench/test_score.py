@@ -21,7 +21,7 @@ from ragen_gym.bench.score import score
 from ragen_gym.bench.suite import Split, Suite, noise_seed
 from ragen_gym.bench.suites import load_suite
 from ragen_gym.cli import bench_scores
-from ragen_gym.core.failures import Failure
+from ragen_gym.core.failures import INFRASTRUCTURE, Failure
 from ragen_gym.core.stats import wilson
 from ragen_gym.envs.turn import TurnEnv
 
@@ -176,18 +176,20 @@ def test_malformed_replies_are_counted_and_cost_what_they_cost() -> None:
         assert split["seconds"] == {"median": 0.5, "p95": 0.5, "total": 8}
 
 
-def test_what_the_infrastructure_broke_is_beside_the_score(oracle_run: list[EpisodeRecord]) -> None:
+def test_failures_of_the_infrastructure_are_excluded_from_the_score(oracle_run: list[EpisodeRecord]) -> None:
+    sokoban = [record for record in oracle_run if record.split == "sokoban"]
     broken = [
         replace(record, failure=failure, success=False, cost=0.5, turns=())
-        for record, failure in zip(oracle_run, [*Failure, None, None, None], strict=False)
+        for record, failure in zip(
+            [*sokoban, *(replace(r, rollout=1) for r in sokoban)], [*Failure] + [None] * 7, strict=True
+        )
     ]
     split = score(CALM, broken, "oracle")["splits"]["sokoban"]
-    infrastructure = [failure for failure in Failure if failure is not Failure.CONTEXT_OVERFLOW]
     assert split["failures"] == {str(failure): 1 for failure in sorted(Failure)}
-    assert split["excluded"] == len(infrastructure)
-    assert split["success"]["n"] == split["played"] == 8 - len(infrastructure)
+    assert split["excluded"] == len(INFRASTRUCTURE)
+    assert split["success"]["n"] == 16 - len(INFRASTRUCTURE)
     assert split["optimal"]["rate"] == 1
-    assert split["cost"] == 4
+    assert split["cost"] == 8
 
 
 def test_a_split_of_which_nothing_counts_says_so(oracle_run: list[EpisodeRecord]) -> None:
