@@ -17,7 +17,6 @@ from ragen_agent.training.run_folder import RunFolder
 from ragen_gym.core.storage import read_json_lines
 
 __all__ = [
-    "CURVES",
     "MEASURES",
     "WINDOW",
     "Measure",
@@ -25,30 +24,10 @@ __all__ = [
     "course",
     "measure",
     "read_run",
-    "smooth",
     "window_means",
 ]
 
 WINDOW = 5
-
-#: Figures of `metrics.jsonl` that can be drawn by iteration, in words.
-CURVES = {
-    "success": "success in training",
-    "validation": "success on validation levels",
-    "return": "return of an episode",
-    "spread": "spread of returns in a group (std)",
-    "entropy": "entropy (nats a token)",
-    "grad_norm": "gradient norm before clipping",
-    "invalid_rate": "share of malformed replies",
-    "effective_rate": "share of turns that do something",
-    "repeated_rate": "share of repeated replies",
-    "response_tokens": "tokens of a reply",
-    "reasoning_tokens": "tokens of reasoning",
-    "mutual_information": "mutual information of reasoning and prompt",
-    "retrieval_accuracy": "retrieval accuracy of the prompt",
-    "approx_kl": "KL from the sampling policy",
-    "clip_fraction": "share of clipped tokens",
-}
 
 
 @dataclass(frozen=True)
@@ -104,14 +83,6 @@ def window_means(run: Played, name: str) -> list[float]:
     series = course(run, name)
     width = min(WINDOW, len(series))
     return [fmean(series[end - width : end]) for end in range(width, len(series) + 1)] if width else []
-
-
-def smooth(series: Sequence[float], weight: float = 0.25) -> list[float]:
-    """The exponential moving average: each value enters with `weight`; the first stands as it is."""
-    smoothed: list[float] = []
-    for value in series:
-        smoothed.append(value if not smoothed else weight * value + (1 - weight) * smoothed[-1])
-    return smoothed
 
 
 def _rate(name: str) -> Callable[[Played], float | None]:

@@ -82,7 +82,7 @@ def _plain(finding: Finding) -> dict[str, Any]:
     return {
         **asdict(finding.comparison),
         "differences": {str(seed): value for seed, value in finding.differences.items()},
-        "mean": found.mean if found else None,
+        "mean": found.value if found else None,
         "low": found.low if found and bounded else None,
         "high": found.high if found and bounded else None,
         "verdict": finding.verdict,

@@ -12,8 +12,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from benchmarks.experiments.hypothesis_tests import Runs, summarise
-from benchmarks.experiments.metrics import CURVES, MEASURES, Played, measure, smooth
+from benchmarks.experiments.metrics import MEASURES, Played, measure
 from benchmarks.experiments.spec import Experiment
+from ragen_agent.training.metrics import is_share, metric_label, smooth
 
 __all__ = ["COLOURS", "draw_arms", "draw_curves"]
 
@@ -39,9 +40,9 @@ def draw_curves(experiment: Experiment, runs: Runs, path: Path) -> None:
     for panel, name in zip(panels, names, strict=False):
         for place, arm in enumerate(experiment.arms):
             _band(panel, [run for _, run in sorted(runs.get(arm.name, {}).items())], name, place, arm.name)
-        panel.set_title(CURVES[name], fontsize=10)
+        panel.set_title(metric_label(name), fontsize=10)
         panel.grid(alpha=0.25)
-        if name in ("success", "validation", "invalid_rate", "effective_rate", "repeated_rate"):
+        if is_share(name):
             panel.set_ylim(-0.03, 1.03)
     for panel in panels[len(names) :]:
         panel.set_axis_off()
@@ -70,14 +71,14 @@ def draw_arms(experiment: Experiment, runs: Runs, name: str, path: Path) -> None
         axes.plot([scale * v for v in values], [place] * len(values), "o", color=colour, alpha=0.35, markersize=5)
         found = summarise(runs, arm, name)
         if found is not None:
-            half = scale * found.half if found.n > 1 else 0.0
-            axes.errorbar(scale * found.mean, place, xerr=half, fmt="D", color=colour, capsize=4, markersize=6)
+            half = scale * found.half_width if found.n > 1 else 0.0
+            axes.errorbar(scale * found.value, place, xerr=half, fmt="D", color=colour, capsize=4, markersize=6)
         if name in LINED:
             for line, style in (("random", ":"), ("optimal", "-")):
                 bound = summarise(runs, arm, line)
                 if bound is not None:
                     axes.plot(
-                        [scale * bound.mean] * 2, [place - 0.35, place + 0.35], style, color="0.45", linewidth=1.5
+                        [scale * bound.value] * 2, [place - 0.35, place + 0.35], style, color="0.45", linewidth=1.5
                     )
     axes.set_yticks(range(len(arms)), arms, fontsize=9)
     axes.set_ylim(len(arms) - 0.5, -0.5)

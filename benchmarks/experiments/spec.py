@@ -14,8 +14,9 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from benchmarks.experiments.metrics import CURVES, MEASURES
+from benchmarks.experiments.metrics import MEASURES
 from ragen_agent.config import Settings, read_toml
+from ragen_agent.training.metrics import METRICS
 
 __all__ = ["TABLES", "Arm", "Comparison", "Experiment", "names", "read"]
 
@@ -132,5 +133,5 @@ def _check(experiment: Experiment) -> None:
         if measure not in MEASURES:
             raise ValueError(f"{experiment.name} asks for {measure!r}; measures are {', '.join(MEASURES)}.")
     for curve in experiment.curves:
-        if curve not in CURVES:
-            raise ValueError(f"{experiment.name} draws {curve!r}; curves are {', '.join(CURVES)}.")
+        if curve not in METRICS:
+            raise ValueError(f"{experiment.name} draws {curve!r}; curves are {', '.join(METRICS)}.")

@@ -7,17 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import isfinite
+from math import ceil, floor, isfinite, log10
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.experiments.metrics import CURVES, smooth
-from ragen_agent.report.axes import Scale, axis, said
 from ragen_agent.report.runs import Group, Run
+from ragen_agent.training.metrics import format_metric, is_share, metric_label, smooth
 
-__all__ = ["MAIN", "SIGNS", "Course", "courses", "panels"]
+__all__ = ["MAIN", "SIGNS", "Course", "Scale", "axis", "courses", "panels"]
 
 Floats = NDArray[np.float64]
 
@@ -53,26 +52,51 @@ SIGNS = {
     "invalid_rise": "invalid_rate",
 }
 
-TITLES = {
-    **CURVES,
-    "kl": "KL from the starting model",
-    "value_loss": "loss of the critic",
-    "reply_tokens": "tokens of a reply",
-    "entropy_forced": "entropy of all rollouts, by teacher forcing",
-    "entropy_sampled": "entropy of all rollouts, by sampling",
-    "grad_policy": "gradient norm of the policy's part",
-    "grad_entropy": "gradient norm of the entropy's part",
-    "grad_kl": "gradient norm of the KL's part",
-    "conditional_entropy": "conditional entropy of the reasoning",
-    "kept": "episodes learned from",
-    "failed": "episodes that failed",
-    "tokens_per_s": "tokens sampled a second",
-    "seconds": "seconds of an iteration",
-    "train_tokens": "tokens that went forward and backward",
-}
-
 SAME = ("response_tokens", "reply_tokens")  # the second only where the first is missing
+LOGARITHMIC = 30.0  # times the median that a maximum may be before the axis is logarithmic
 POINTS = 500  # of a line; more are not told apart on a screen
+
+
+@dataclass(frozen=True)
+class Scale:
+    """From a value to its height in thousandths."""
+
+    low: float
+    high: float
+    logarithmic: bool = False
+
+    def height(self, value: NDArray[np.float64] | float) -> Any:
+        """Clipped a little outside of the panel."""
+        low, high, value = self.low, self.high, np.asarray(value, float)
+        if self.logarithmic:
+            low, high, value = log10(low), log10(high), np.log10(np.maximum(value, self.low))
+        return np.clip(1000 - 1000 * (value - low) / (high - low), -20, 1020)
+
+
+def axis(name: str, series: Sequence[NDArray[np.float64]]) -> tuple[Scale, list[float]]:
+    """The scale of a figure, and the values of its grid lines; logarithmic where a few values dwarf the others."""
+    if is_share(name):
+        return Scale(0.0, 1.0), [0.0, 0.5, 1.0]
+    values = np.concatenate(list(series))
+    low, high = float(values.min()), float(values.max())
+    if low > 0 and high > LOGARITHMIC * float(np.median(values)):
+        least = floor(log10(low))
+        most = max(least + 1, ceil(log10(high)))
+        powers = range(least, most + 1, max(1, (most - least + 3) // 4))
+        return Scale(10.0**least, 10.0**most, True), [10.0**power for power in powers]
+    if low >= 0 and low < 0.5 * high:
+        low = 0.0
+    if high <= low:
+        low, high = low - 0.5 * (abs(low) or 1.0), high + 0.5 * (abs(high) or 1.0)
+    step = _round_step((high - low) / 3)
+    first, end = floor(low / step + 1e-9), ceil(high / step - 1e-9)
+    return Scale(first * step, end * step), [number * step for number in range(first, end + 1)]
+
+
+def _round_step(rough: float) -> float:
+    """1, 2 or 5 times a power of ten, at least as large."""
+    power = 10.0 ** floor(log10(rough))
+    return float(next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * (1 - 1e-9)))
 
 
 @dataclass
@@ -168,17 +192,18 @@ def _panel(groups: Sequence[Group], name: str, found: Mapping[int, Course], last
             }
         )
     ends = ", ".join(
-        f"{group.name} from {said(name, found[group.colour].mean[0])} to {said(name, found[group.colour].mean[-1])}"
+        f"{group.name} from {format_metric(name, found[group.colour].mean[0])} "
+        f"to {format_metric(name, found[group.colour].mean[-1])}"
         for group in groups
         if group.colour in found
     )
-    title = TITLES.get(name, name.replace("_", " ").replace("success/", "success in "))
+    title = metric_label(name)
     return {
         "name": name,
         "title": title,
         "main": name in MAIN,
         "lines": lines,
-        "ticks": [(round(float(scale.height(tick)), 1), said(name, tick)) for tick in ticks],
+        "ticks": [(round(float(scale.height(tick)), 1), format_metric(name, tick)) for tick in ticks],
         "ends": (1, last),
         "logarithmic": scale.logarithmic,
         "bounds": _bounds(groups, scale) if name in ("success", "validation") else [],
@@ -187,7 +212,9 @@ def _panel(groups: Sequence[Group], name: str, found: Mapping[int, Course], last
         "readout": {
             "last": last,
             "places": {
-                str(colour): [[int(i), said(name, value)] for i, value in zip(course.at, course.mean, strict=True)]
+                str(colour): [
+                    [int(i), format_metric(name, value)] for i, value in zip(course.at, course.mean, strict=True)
+                ]
                 for colour, course in found.items()
             },
         },
@@ -206,7 +233,7 @@ def _bounds(groups: Sequence[Group], scale: Scale) -> list[dict[str, Any]]:
         alike = len({value for _, value in rates}) == 1
         for group, rate in [*rates.values()][:1] if alike else rates.values():
             whose = "" if alike else f", {group.name}"
-            words = f"{kind} play{whose}: {said('success', rate)}"
+            words = f"{kind} play{whose}: {format_metric('success', rate)}"
             height = round(float(scale.height(rate)), 1)
             lines.append({"kind": kind, "y": height, "said": words, "colour": None if alike else group.colour})
     return lines

@@ -13,10 +13,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from benchmarks.experiments.metrics import CURVES, smooth
-from ragen_agent.report.axes import SHARES, said
 from ragen_agent.report.tail import FINISHED, WAITING, Sight
 from ragen_agent.training.diagnostics.alarm import FOLLOWS
+from ragen_agent.training.metrics import format_metric, is_share, metric_label, smooth
 from ragen_agent.training.run_folder import runs_below
 
 __all__ = ["bar", "dashboard", "plain", "sparkline"]
@@ -38,7 +37,6 @@ FIGURES = (
     "value_loss",
     "tokens_per_s",
 )
-NAMES = {**CURVES, "kl": "KL from the start", "value_loss": "loss of the critic", "tokens_per_s": "tokens a second"}
 RATES = ("random", "before", "after", "more_imitation", "optimal")
 
 BLOCKS = "▁▂▃▄▅▆▇█"
@@ -163,12 +161,12 @@ def _figures(sight: Sight, width: int) -> RenderableType:
     have = [name for name in have if name != "reply_tokens" or "response_tokens" not in have]
     for name in have:
         series = [float(record[name]) for record in sight.metrics if isinstance(record.get(name), int | float)]
-        ends = (0.0, 1.0) if name in SHARES else (None, None)
+        ends = (0.0, 1.0) if is_share(name) else (None, None)
         smoothed = smooth(series)
         table.add_row(
-            Text(NAMES.get(name, name).partition(" (")[0]),
+            Text(metric_label(name).partition(" (")[0]),
             Text(sparkline(smoothed, max(8, min(60, width - 50)), *ends), "cyan"),
-            Text(said(name, smoothed[-1]), "bold", justify="right"),
+            Text(format_metric(name, smoothed[-1]), "bold", justify="right"),
         )
     content: RenderableType = table if have else Text("no iteration yet", "bright_black")
     return Panel(content, title="figures, smoothed", title_align="left")

@@ -10,6 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 
 from ragen_agent.config import Config
+from ragen_agent.training.metrics import METRICS
 from ragen_agent.training.run_folder import RunFolder
 from ragen_gym.core.stats import Rate
 from ragen_gym.core.storage import read_json_lines
@@ -27,15 +28,6 @@ ROWS = {
     "more_imitation": "before + more imitation, at the cost of the reinforcement",
     "clean_warm_start": "imitation of a faultless demonstrator, at the cost of the warm start",
 }
-
-COLUMNS = (
-    ("success", "success {:.2f}"),
-    ("spread", "spread {:.2f}"),
-    ("entropy", "entropy {:.2f}"),
-    ("grad_norm", "grad {:.2f}"),
-    ("tokens_per_s", "{:.0f} tokens/s"),
-    ("loss", "loss {:.3f}"),
-)
 
 
 class Display:
@@ -65,7 +57,11 @@ class Display:
 
     def advance(self, record: Mapping[str, float], steps: int = 1) -> None:
         """Some steps were done; `record` holds their figures."""
-        info = "  ".join(form.format(record[name]) for name, form in COLUMNS if name in record)
+        info = "  ".join(
+            metric.progress.format(record[name])
+            for name, metric in METRICS.items()
+            if metric.progress and name in record
+        )
         before, self._done = self._done, self._done + steps
         if self._progress is not None:
             self._progress.update(self._task, advance=steps, info=info)

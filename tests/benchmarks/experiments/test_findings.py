@@ -15,9 +15,10 @@ from scipy import stats
 
 from benchmarks.experiments.alarm_evaluation import calibrate, collapse, first_signs, kind
 from benchmarks.experiments.hypothesis_tests import compare, conclusion, figure, verdict
-from benchmarks.experiments.metrics import Played, measure, smooth, window_means
+from benchmarks.experiments.metrics import Played, measure, window_means
 from benchmarks.experiments.overview import without_copies
 from benchmarks.experiments.spec import Comparison
+from ragen_agent.training.metrics import smooth
 from ragen_gym.core.stats import Estimate, mean_interval
 
 rates = st.integers(0, 1000).map(lambda thousandths: thousandths / 1000)

@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.experiments.alarm_evaluation import first_signs as calibrated
-from benchmarks.experiments.metrics import Played, smooth
+from benchmarks.experiments.metrics import Played
 from ragen_agent.config import Config, with_settings
 from ragen_agent.report import rates
-from ragen_agent.report.axes import axis, said
-from ragen_agent.report.curves import POINTS, courses, panels
+from ragen_agent.report.curves import POINTS, axis, courses, panels
 from ragen_agent.report.runs import Group, Run, first_signs, flat, grouped
+from ragen_agent.training.metrics import format_metric, smooth
 from ragen_agent.training.run_folder import RunFolder
 
 SIZES = st.floats(-1e6, 1e6).map(lambda value: round(value, 6))
@@ -94,7 +94,7 @@ def test_a_spike_makes_an_axis_logarithmic() -> None:
     assert not axis("grad_norm", [np.array([*usual, 5.0])])[0].logarithmic
     scale, ticks = axis("grad_norm", [np.array([*usual, 500.0])])
     assert scale.logarithmic
-    assert [said("grad_norm", tick) for tick in ticks] == ["0.1", "1", "10", "100", "1000"]
+    assert [format_metric("grad_norm", tick) for tick in ticks] == ["0.1", "1", "10", "100", "1000"]
 
 
 def test_long_runs_keep_their_spikes() -> None:
