@@ -29,7 +29,7 @@ from ragen_agent.config import Config, with_settings
 from ragen_agent.config.game_defaults import recipe
 from ragen_agent.engines import Engine, Sampled
 from ragen_agent.engines.torch_engine import TorchEngine
-from ragen_agent.local.train import Run
+from ragen_agent.local.run import Run
 from ragen_agent.rollout import Instance, group, play
 from ragen_agent.sft.demonstrations import demonstrate
 from ragen_agent.sft.imitate import imitate

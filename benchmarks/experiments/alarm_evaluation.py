@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 
 from benchmarks.experiments.metrics import WINDOW, Played, course, window_means
-from ragen_agent.training.diagnostics.alarm import FOLLOWS, Alarm, signs_at
+from ragen_agent.training.alarm import FOLLOWS, Alarm, signs_at
 
 __all__ = ["AT_ONCE", "KINDS", "Judged", "calibrate", "collapse", "first_signs", "kind"]
 

@@ -11,7 +11,7 @@ from benchmarks.experiments.hypothesis_tests import TESTED, VERDICTS, Finding
 from benchmarks.experiments.markdown import alarm_table, comparisons_table, markdown_table
 from benchmarks.experiments.metrics import Played
 from benchmarks.experiments.spec import Experiment
-from ragen_agent.training.diagnostics.alarm import Alarm
+from ragen_agent.training.alarm import Alarm
 
 __all__ = ["overview", "without_copies"]
 

@@ -17,7 +17,7 @@ from typing import Any, TextIO
 from rich.console import Console
 
 from ragen_agent.config import Config, read_toml, to_toml, with_settings
-from ragen_agent.local.train import Run
+from ragen_agent.local.run import Run
 from ragen_agent.training.console import Display
 from ragen_agent.training.run_folder import RunFolder
 from ragen_gym.core.storage import write_atomic

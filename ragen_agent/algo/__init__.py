@@ -1,11 +1,10 @@
 """The algorithms as pure functions of tensors: no state, no model, no tokenizer.
 
 For both papers' methods, StarPO and StarPO-S (RAGEN, arXiv 2504.20073; RAGEN-2, arXiv 2604.06268) and TRICO (VAGEN):
-returns compared within groups (`normalisation`), advantages of tokens with a critic (`credit`), the tokens that take
-part (`masks`), the choice of groups to learn from (`filters`), the losses (`losses`, `aggregation`, `kl`), rewards for
-form (`format_reward`), and when to stop (`stops`). A *row* is one episode's token sequence, `sampled` says which of
-its tokens the policy sampled, and a *group* is the set of episodes that share one level. Everything runs on the
-device of its arguments.
+rewards for the format and returns compared within groups (`advantages`), advantages of tokens with a critic (`gae`),
+the tokens that take part (`masks`), the choice of groups to learn from (`filters`), the losses (`losses`, `kl`), and
+when to stop (`early_stopping`). A *row* is one episode's token sequence, `sampled` says which of its tokens the policy
+sampled, and a *group* is the set of episodes that share one level. Everything runs on the device of its arguments.
 
 | method | advantages | loss |
 |---|---|---|
@@ -20,11 +19,11 @@ device of its arguments.
 from ragen_agent.algo.advantages import (
     METHODS,
     broadcast_to_tokens,
+    format_reward,
     group_normalised,
     normalised,
     whiten,
 )
-from ragen_agent.algo.aggregation import aggregate, loss_count, masked_mean
 from ragen_agent.algo.early_stopping import spread_stop, validation_stop
 from ragen_agent.algo.filters import (
     NO_SPREAD,
@@ -39,10 +38,9 @@ from ragen_agent.algo.filters import (
     spread,
     spread_weights,
 )
-from ragen_agent.algo.format_reward import format_reward
 from ragen_agent.algo.gae import bi_level_gae, gae, turn_wise_gae
 from ragen_agent.algo.kl import kl_loss, kl_penalty
-from ragen_agent.algo.losses import PolicyStats, entropy_of, policy_loss, value_loss
+from ragen_agent.algo.losses import PolicyStats, aggregate, entropy_of, loss_count, masked_mean, policy_loss, value_loss
 from ragen_agent.algo.masks import narrowed_turns, part_mask, rewards_at, turn_end_mask
 
 __all__ = [

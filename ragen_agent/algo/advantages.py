@@ -1,8 +1,12 @@
-"""Advantages from the returns of whole episodes: against what each is compared, on which scale, on which tokens.
+"""Rewards for the format, and advantages from the returns of whole episodes.
 
 The returns of one iteration stand as (groups, members): the members of a group played the same level. A rule says
 *across* what an episode is compared, its group or the whole batch, and by which *method*. RAGEN (arXiv 2504.20073)
 calls these reward normalisations: ARPO keeps the return, BRPO normalises over the batch, GRPO over the group.
+
+RAGEN (arXiv 2504.20073, section on the reply format) takes 0.1 from a turn whose reply is malformed or names an
+unknown action; VAGEN gives 0.5 to a turn whose reply is well formed. The penalty leaves a perfect run's return as the
+game has it; the bonus pays for every turn, and so also for taking many.
 """
 
 from __future__ import annotations
@@ -11,9 +15,9 @@ import torch
 from torch import Tensor
 
 from ragen_agent.algo.filters import spread
-from ragen_agent.config.rules import ADVANTAGE_RULES
+from ragen_agent.config.rules import ADVANTAGE_RULES, FORMAT_REWARDS
 
-__all__ = ["METHODS", "broadcast_to_tokens", "group_normalised", "normalised", "whiten"]
+__all__ = ["METHODS", "broadcast_to_tokens", "format_reward", "group_normalised", "normalised", "whiten"]
 
 #: What is done with a return R, given the mean and the sample standard deviation (over n - 1) of those it is compared
 #: with. An episode compared with equals alone gets 0, but for `identity`.
@@ -129,3 +133,23 @@ def whiten(x: Tensor, mask: Tensor, eps: float = 1e-8) -> Tensor:
     mean = torch.where(mask, x, zero).sum() / number
     centred = torch.where(mask, x - mean, zero)
     return centred * torch.rsqrt((centred**2).sum() / (number - 1) + eps)
+
+
+def format_reward(well_formed: Tensor, rule: str = "ragen") -> Tensor:
+    """The format's part of each turn's reward.
+
+    Args:
+        well_formed: bool, any shape: whether the turn's reply was of the form asked for and named known actions only.
+        rule: a key of ``FORMAT_REWARDS``.
+
+    Returns:
+        float32, the shape of `well_formed`.
+
+    Raises:
+        ValueError: an unknown rule.
+    """
+    if rule not in FORMAT_REWARDS:
+        raise ValueError(f"rule is {rule!r}; it must be one of {', '.join(FORMAT_REWARDS)}")
+    row = FORMAT_REWARDS[rule]
+    malformed, formed = (torch.tensor(amount, device=well_formed.device) for amount in (row.malformed, row.well_formed))
+    return torch.where(well_formed, formed, malformed)

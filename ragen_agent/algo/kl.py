@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ragen_agent.algo.aggregation import aggregate
+from ragen_agent.algo.losses import aggregate
 
 __all__ = ["kl_loss", "kl_penalty"]
 

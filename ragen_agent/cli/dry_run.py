@@ -26,7 +26,7 @@ from ragen_agent.openrlhf.cli_flags import MODULE, check_layout, flags
 from ragen_agent.openrlhf.memory_estimate import fullest, parts, shape_of
 from ragen_agent.openrlhf.state import check_possible
 from ragen_agent.training.policy import make_env
-from ragen_agent.training.task_mixture import all_settings
+from ragen_agent.training.tasks import all_settings
 from ragen_agent.training.tokenizer import build_tokenizer, game_texts
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ from rich.text import Text
 from ragen_agent.rollout import Instance
 from ragen_agent.sft.demonstrations import demonstrate
 from ragen_agent.token_mdp import TokenMDP, Trajectory
-from ragen_agent.training.task_mixture import games_at
+from ragen_agent.training.tasks import games_at
 
 __all__ = ["LEGEND", "Picture", "command_line", "dry_run", "scripted_episode"]
 

@@ -71,7 +71,7 @@ def add(commands: Any) -> None:
 
 
 def _train(options: argparse.Namespace) -> int:
-    from ragen_agent.local.train import train
+    from ragen_agent.local.run import train
     from ragen_agent.training.console import Display
     from ragen_agent.training.run_folder import RunFolder
 

@@ -219,7 +219,7 @@ class Stops:
 
 @dataclass(frozen=True)
 class Diagnostics:
-    """What is measured beside the training itself; see `ragen_agent.training.diagnostics`. Every 0 turns a part off.
+    """What is measured beside the training itself; see `ragen_agent.local.probes`. Every 0 turns a part off.
 
     `tensorboard`: write the figures of each iteration for TensorBoard too, into `tensorboard/` in the run's folder.
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ragen_agent.token_mdp import Trajectory
-from ragen_agent.training.group_advantages import Scored
+from ragen_agent.training.iteration import Scored
 
 __all__ = ["Kept", "Replay"]
 

@@ -23,7 +23,7 @@ from ragen_agent import algo
 from ragen_agent.config import Training
 from ragen_agent.config.openrlhf import Workers
 from ragen_agent.token_mdp import Trajectory
-from ragen_agent.training.diagnostics.reasoning import reply_parts
+from ragen_agent.training.replies import reply_parts
 
 __all__ = ["Note", "StarPOExperience", "WeightsLostError", "agreement", "estimated", "note_of", "padded"]
 

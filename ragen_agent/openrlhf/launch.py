@@ -125,7 +125,7 @@ def _check_installed() -> None:
 def _model(config: Config, folder: RunFolder, display: Display) -> Path:
     """The folder of the model to start from: the one given, or the small model after its warm start."""
     from ragen_agent.config.game_defaults import pretrained
-    from ragen_agent.local.train import Run
+    from ragen_agent.local.run import Run
 
     if pretrained(config.model):
         return Path(config.model).resolve()
@@ -249,7 +249,7 @@ def _adopt_checkpoint(folder: RunFolder) -> None:
 
 
 def _finish(config: Config, folder: RunFolder, summary: dict[str, Any], display: Display) -> None:
-    from ragen_agent.training.curve_plot import plot_curve
+    from ragen_agent.training.curves import plot_curve
 
     plot_curve(read_json_lines(folder.metrics), summary, folder.path / "curve.png", config)
     display.report(config, summary, folder)

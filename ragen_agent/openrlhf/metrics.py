@@ -17,7 +17,7 @@ import numpy as np
 
 from ragen_agent.openrlhf.episode import FAILURES
 from ragen_agent.openrlhf.generation import Played
-from ragen_agent.training.group_advantages import Scored
+from ragen_agent.training.iteration import Scored
 
 __all__ = ["of_episodes", "of_training"]
 

@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 
 from ragen_agent.config import Config, with_settings
+from ragen_agent.local.rollout_worker import LEVELS
 from ragen_agent.training.evaluation import fixed_instances
 from ragen_agent.training.policy import derive, make_env
-from ragen_agent.training.rollout_worker import LEVELS
-from ragen_agent.training.task_mixture import draw_games, games_at
+from ragen_agent.training.tasks import draw_games, games_at
 from ragen_gym.core.storage import write_atomic
 from ragen_gym.envs.turn import TurnEnv
 

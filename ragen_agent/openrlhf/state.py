@@ -12,7 +12,7 @@ from ragen_agent.config import Turns
 from ragen_agent.config.openrlhf import Workers
 from ragen_agent.config.rules import FILTER_RULES
 from ragen_agent.training.run_folder import RunFolder
-from ragen_agent.training.task_mixture import all_settings
+from ragen_agent.training.tasks import all_settings
 from ragen_gym.core.storage import write_atomic
 
 __all__ = ["AGGREGATIONS", "State", "check_possible", "mend", "planned_episodes", "planned_rows", "planned_updates"]

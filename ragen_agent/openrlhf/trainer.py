@@ -21,7 +21,7 @@ from ragen_agent.algo import NO_SPREAD
 from ragen_agent.config import Config, Training
 from ragen_agent.config.openrlhf import Workers
 from ragen_agent.config.rules import ADVANTAGE_RULES
-from ragen_agent.local.iterations import FILTER, MINIBATCHES, PATIENCE, SHOWN
+from ragen_agent.local.trainer import FILTER, MINIBATCHES, PATIENCE, SHOWN
 from ragen_agent.openrlhf import metrics
 from ragen_agent.openrlhf.episode import check_failures
 from ragen_agent.openrlhf.experience import StarPOExperience, WeightsLostError, note_of, padded
@@ -29,14 +29,13 @@ from ragen_agent.openrlhf.generation import Played, Rollouts
 from ragen_agent.openrlhf.prompt_dataset import Row, evaluation_rows
 from ragen_agent.openrlhf.state import State, planned_updates
 from ragen_agent.token_mdp import Trajectory
-from ragen_agent.training.diagnostics.alarm import signs_at
-from ragen_agent.training.diagnostics.reasoning import piece_decoder
-from ragen_agent.training.diagnostics.reply_statistics import reply_figures
+from ragen_agent.training.alarm import signs_at
 from ragen_agent.training.evaluation import baselines, fixed_instances, rate_of_played
-from ragen_agent.training.group_advantages import Scored, rewarded, score
+from ragen_agent.training.iteration import Scored, rewarded, score
 from ragen_agent.training.policy import derive, make_env
+from ragen_agent.training.replies import piece_decoder, reply_figures
 from ragen_agent.training.run_folder import RunFolder
-from ragen_agent.training.task_mixture import games_at
+from ragen_agent.training.tasks import games_at
 from ragen_gym.core.storage import read_json_lines
 
 __all__ = ["StarPO"]

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ragen_agent.report.tail import FINISHED, WAITING, Sight
-from ragen_agent.training.diagnostics.alarm import FOLLOWS
+from ragen_agent.training.alarm import FOLLOWS
 from ragen_agent.training.metrics import format_metric, is_share, metric_label, smooth
 from ragen_agent.training.run_folder import runs_below
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from ragen_agent.report.replay_adapter import GameReplay, Stored, as_written, stored
 from ragen_agent.report.runs import Run
-from ragen_agent.training.diagnostics.reasoning import piece_decoder, turn_spans
-from ragen_agent.training.task_mixture import all_settings
+from ragen_agent.training.replies import piece_decoder, turn_spans
+from ragen_agent.training.tasks import all_settings
 from ragen_gym.bench.report.payload import Entry
 from ragen_gym.bench.report.tables import number
 from ragen_gym.core.storage import read_json_lines

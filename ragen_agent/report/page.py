@@ -14,7 +14,7 @@ from ragen_agent.report import config_diff as settings
 from ragen_agent.report import curves, rates
 from ragen_agent.report.episodes import FILTERS, Episodes, ordered
 from ragen_agent.report.runs import Group, Run, grouped
-from ragen_agent.training.diagnostics.alarm import FOLLOWS
+from ragen_agent.training.alarm import FOLLOWS
 from ragen_gym import __version__
 from ragen_gym.bench.report.page import TEMPLATES as SHARED
 from ragen_gym.bench.report.page import VIEWER_SCRIPTS, VIEWER_STYLES, policy_hash, source

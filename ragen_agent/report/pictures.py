@@ -17,7 +17,7 @@ from typing import Any
 
 from ragen_agent.config import Config, Settings, merged, with_settings
 from ragen_agent.config.game_defaults import recipe
-from ragen_agent.local.train import train
+from ragen_agent.local.run import train
 from ragen_agent.report.page import page
 from ragen_agent.report.runs import load_runs
 from ragen_agent.training.console import Display

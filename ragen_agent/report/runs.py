@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ragen_agent.config import Config, read_toml
-from ragen_agent.training.diagnostics.alarm import Sign, signs_at
+from ragen_agent.training.alarm import Sign, signs_at
 from ragen_agent.training.run_folder import RunFolder
 from ragen_gym.core.storage import read_json_lines
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from ragen_agent.config import Config
 from ragen_agent.report.runs import first_signs
-from ragen_agent.training.diagnostics.alarm import Sign
+from ragen_agent.training.alarm import Sign
 from ragen_agent.training.run_folder import RunFolder
 
 __all__ = ["FINISHED", "WAITING", "Follower", "Lines", "Sight", "last_line"]

@@ -17,7 +17,7 @@ from ragen_agent.training.batches import by_length
 from ragen_agent.training.console import Display
 from ragen_agent.training.optimiser import adamw
 from ragen_agent.training.policy import Agent, derive
-from ragen_agent.training.task_mixture import draw_games, games_at
+from ragen_agent.training.tasks import draw_games, games_at
 
 __all__ = ["Part", "faultless", "imitation_phase", "parts", "show"]
 

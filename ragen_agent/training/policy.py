@@ -120,7 +120,7 @@ class Agent:
         device, dtype = place(config)
         if folder is None and config.model:
             folder = Path(config.model)
-        from ragen_agent.training.task_mixture import all_settings  # which imports `derive` from here
+        from ragen_agent.training.tasks import all_settings  # which imports `derive` from here
 
         if folder is not None:
             model, tokenizer = load_checkpoint(folder, device, dtype)

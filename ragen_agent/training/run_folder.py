@@ -1,4 +1,4 @@
-"""A run's folder: what it was told, what it measured, where it stands. Every file is either whole or not there.
+"""A run's folder: its settings, measurements and state, and the versions it was made with.
 
 config.toml      all settings; `--config` repeats the run
 versions.json    when it was started, with which versions and which state of the code; an entry more for each time that
@@ -14,20 +14,24 @@ state.pt         what `--resume` needs beside them
 
 from __future__ import annotations
 
+import hashlib
 import json
 import pickle
+import platform
 import re
+import subprocess
 from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from ragen_agent.config import Config, read_toml, to_toml, with_settings
-from ragen_agent.training.provenance import versions
 from ragen_gym.core.storage import append_json_lines, atomic_path, json_line, read_json_lines, write_atomic
 
-__all__ = ["RunFolder", "runs_below"]
+__all__ = ["PACKAGES", "RunFolder", "git_state", "runs_below", "versions"]
 
 NAMED = 6  # folders that a message names
 
@@ -119,3 +123,72 @@ class RunFolder:
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Replaces the rates."""
         write_atomic(self.path / "summary.json", json.dumps(summary, indent=2) + "\n")
+
+
+PACKAGES = (
+    "ragen-gym",
+    "torch",
+    "transformers",
+    "tokenizers",
+    "numpy",
+    "gymnasium",
+    "numba",
+    "peft",
+    "trl",
+    "openrlhf",
+)
+
+_PATIENCE = 5.0  # seconds for git, which may sit on a slow disk
+
+
+def versions() -> dict[str, Any]:
+    """As JSON: `started` (UTC), `python`, `platform`, `packages` (those installed) and `git`, see `git_state`."""
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:  # not installed, or run from a folder of sources
+            continue
+    return {
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": found,
+        "git": git_state(Path(__file__).parent),
+    }
+
+
+def git_state(folder: Path) -> dict[str, Any] | None:
+    """The state of the checkout that `folder` is part of.
+
+    Returns:
+        `commit`, `branch`, `changed` (files that differ from the commit) and, if there are any, `diff_sha256`, by
+        which two runs of the same changes are known as such. None where the folder is not under version
+        control, as in an installed package, or git is not there.
+    """
+    if not _git(folder, "ls-files", "."):  # a folder may lie in a repository that knows nothing of it
+        return None
+    commit = _git(folder, "rev-parse", "HEAD")
+    if not commit:
+        return None
+    top = Path(_git(folder, "rev-parse", "--show-toplevel"))
+    changed = _git(top, "diff", "--name-only", "HEAD").splitlines()
+    state: dict[str, Any] = {"commit": commit, "branch": _git(folder, "branch", "--show-current"), "changed": changed}
+    if changed:
+        state["diff_sha256"] = hashlib.sha256(_git(top, "diff", "HEAD").encode()).hexdigest()[:16]
+    return state
+
+
+def _git(folder: Path, *words: str) -> str:
+    """What git says, or the empty text if it cannot."""
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *words],
+            capture_output=True,
+            timeout=_PATIENCE,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.decode(errors="replace").strip() if done.returncode == 0 else ""

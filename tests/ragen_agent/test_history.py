@@ -13,8 +13,7 @@ from transformers import PreTrainedTokenizerFast
 
 from ragen_agent import ChatFormat, TokenMDP, Trajectory
 from ragen_agent.config import Config, Training, with_settings
-from ragen_agent.local.critic import Critic
-from ragen_agent.local.policy_update import Policy, update
+from ragen_agent.local.policy_update import Critic, Policy, update
 from ragen_agent.rollout import group
 from ragen_agent.training.batches import Batch, sampled_logits
 from ragen_agent.training.policy import Agent

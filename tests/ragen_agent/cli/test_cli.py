@@ -10,7 +10,7 @@ import pytest
 from ragen_agent.cli import main
 from ragen_agent.cli import train as train_command
 from ragen_agent.config import Config
-from ragen_agent.local import train as training
+from ragen_agent.local import run as training
 
 TINY = [
     *("--game", "Bandit", "--iterations", "2"),

@@ -1,11 +1,8 @@
-"""The embedded trainer: it learns, it is repeatable, and a resumed run is the unbroken one."""
+"""Every setting of the reinforcement does what it says, on a model small enough to look at."""
 
 from __future__ import annotations
 
 import io
-import json
-import math
-import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,229 +12,318 @@ import pytest
 import torch
 from rich.console import Console
 
-from ragen_agent.config import Config, merged, with_settings
+from ragen_agent import algo
+from ragen_agent.config import Config, Training, merged, with_settings
 from ragen_agent.config.game_defaults import RECIPES
-from ragen_agent.local import train as training
-from ragen_agent.local.iterations import PATIENCE
+from ragen_agent.local import run as training
+from ragen_agent.local.monitor import cost_line
+from ragen_agent.local.policy_update import Critic, Policy, policy_terms, targets_of, update
+from ragen_agent.local.probes import gradient_figures, information_figures, rollout_entropy
+from ragen_agent.local.replay_buffer import Kept, Replay
+from ragen_agent.local.rollout_worker import Players
 from ragen_agent.rollout import group
-from ragen_agent.sft.demonstrations import demonstrate
-from ragen_agent.training.console import Display, rates_table
-from ragen_agent.training.curve_plot import measured_on
-from ragen_agent.training.evaluation import (
-    fixed_instances,
-    optimal_rate,
-    random_reply,
-    rate_of_played,
-    scripted_rate,
-)
-from ragen_agent.training.group_advantages import score
-from ragen_agent.training.policy import Agent, make_env
+from ragen_agent.token_mdp import Trajectory
+from ragen_agent.training.batches import Batch
+from ragen_agent.training.console import Display
+from ragen_agent.training.iteration import rewarded, score
+from ragen_agent.training.policy import Agent
+from ragen_agent.training.replies import piece_decoder
 from ragen_agent.training.run_folder import RunFolder
-from ragen_gym.core.stats import wilson
+from ragen_agent.training.small_model import save_checkpoint
+from ragen_agent.training.tasks import draw_games, games_at
 from ragen_gym.core.storage import read_json_lines
 
-TINY = {
-    "game": "Bandit",
+LAKE: dict[str, Any] = {
     "small_model": {"hidden": 32, "layers": 1, "feed_forward": 32},
-    "demonstrations": {"episodes": 96},
-    "training": {"iterations": 4, "groups": 4, "members": 4, "minibatch": 8},
-    "evaluation": {"levels": 12},
+    "turns": {"max_turns": 3, "max_tokens_per_turn": 20},
+    "demonstrations": {"episodes": 96, "thought": "direction"},
+    "training": {"iterations": 3, "groups": 4, "members": 4, "minibatch": 8},
+    "evaluation": {"levels": 8},
 }
 
 
 def configure(settings: Mapping[str, Any]) -> Config:
-    return with_settings(Config(), merged(RECIPES["Bandit"], settings))
+    recipe = merged(RECIPES["FrozenLake"], {"game": "FrozenLake"})
+    return with_settings(Config(), merged(merged(recipe, LAKE), settings))
 
 
-def quiet() -> Display:
-    return Display(Console(file=io.StringIO()))
+@pytest.fixture(scope="module")
+def warm() -> tuple[Config, Agent]:
+    """A model that writes well-formed replies most of the time."""
+    config = configure({"demonstrations": {"episodes": 1500, "mistakes": 0.3}, "warm_start": {"epochs": 2}})
+    run = training.Run.__new__(training.Run)
+    agent = Agent.build(config)
+    run.config, run.agent, run.display = config, agent, Display(Console(file=io.StringIO()))
+    run._imitate(agent, run._show(config.demonstrations), "warm start", epochs=2)
+    return config, agent
 
 
-def complete(config: Config, path: Path) -> dict[str, Any]:
-    return training.train(config, RunFolder.create(path, config), quiet())
+def reinforced(config: Config, agent: Agent, path: Path) -> tuple[list[dict[str, Any]], str]:
+    """Reinforcement alone, from a copy of this agent; the metrics and what was said."""
+    folder, out = RunFolder.create(path, config), io.StringIO()
+    save_checkpoint(agent.model, agent.tokenizer, folder.warm)
+    training.Run(config, folder, Display(Console(file=out))).reinforce()
+    return read_json_lines(folder.metrics), out.getvalue()
 
 
-def weights(path: Path) -> dict[str, torch.Tensor]:
-    state = RunFolder(path).load_state()
-    assert state is not None
-    model: dict[str, torch.Tensor] = state["model"]
-    return model
+def played(agent: Agent, seeds: int = 4, members: int = 4) -> list[Trajectory]:
+    return agent.play(agent.processes("train", 16), group(range(seeds), members), 1.0, 1)
 
 
-def without_clock(path: Path) -> list[dict[str, Any]]:
-    clock = ("seconds", "tokens_per_s", "diagnostics_s")
-    return [{k: v for k, v in record.items() if k not in clock} for record in read_json_lines(path / "metrics.jsonl")]
-
-
-@pytest.mark.parametrize("algo", ["grpo", "ppo"])
-def test_reinforcement_learns_what_no_demonstration_says(algo: str, tmp_path: Path) -> None:
-    config = configure(
-        {
-            "game": "Bandit",
-            "demonstrations": {"episodes": 5000},
-            "training": {"algo": algo, "iterations": 12},
-            "evaluation": {"levels": 100},
-        }
+def policy_of(agent: Agent, critic: bool = False) -> Policy:
+    policy = Policy(
+        agent.model,
+        torch.optim.AdamW(agent.model.parameters(), 1e-3),
+        agent.engine.bias,
+        piece=piece_decoder(agent.tokenizer),
     )
-    run = training.Run(config, RunFolder.create(tmp_path / "run", config), quiet())
-    run.warm_start()
-    run.measure("before")
-    run.baselines()
-    run.reinforce()
-    run.measure("after")
-    rates = run.summary
-    assert 0.3 < rates["before"]["rate"] < 0.7, "the demonstrator chooses at random, and so does whoever imitates it"
-    assert rates["after"]["low"] > max(rates[row]["high"] for row in ("before", "random", "demonstrator"))
+    if critic:
+        policy.critic = Critic(agent.model)
+        torch.nn.init.normal_(policy.critic.head.weight, generator=torch.Generator().manual_seed(0))
+        policy.critic_optimiser = torch.optim.AdamW(policy.critic.parameters(), 1e-3)
+    return policy
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"algo": "grpo"},
-        {"algo": "ppo", "credit": "bi_level", "replay": 2},
-        {"starpo_s": False},
-        {"algo": "arpo", "replay": 1, "filter": "random", "keep": 0.5},
-    ],
-)
-def test_a_resumed_run_equals_an_unbroken_one(
-    settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = configure(merged(TINY, {"training": settings}))
-    whole = complete(config, tmp_path / "whole")
-
-    class Impatient(Display):
-        def advance(self, record: Mapping[str, float], steps: int = 1) -> None:
-            if record.get("iteration") == 2:
-                raise KeyboardInterrupt
-
-    folder = RunFolder.create(tmp_path / "broken", config)
-    with pytest.raises(KeyboardInterrupt):
-        training.train(config, folder, Impatient(Console(file=io.StringIO())))
-    assert (folder.checkpoint / "model.safetensors").is_file()
-    with folder.metrics.open("a") as file:
-        file.write('{"iteration": 3, "succ')
-    reopened, again = RunFolder.reopen(tmp_path / "broken")
-    assert again == config
-    resumed = training.train(again, reopened, quiet())
-
-    assert without_clock(tmp_path / "whole") == without_clock(tmp_path / "broken")
-    one, two = weights(tmp_path / "whole"), weights(tmp_path / "broken")
-    assert all(torch.equal(one[name], two[name]) for name in one)
-    assert {k: v for k, v in whole.items() if k != "wall_s"} == {k: v for k, v in resumed.items() if k != "wall_s"}
-    episodes = [read_json_lines(path / "episodes.jsonl") for path in (tmp_path / "whole", tmp_path / "broken")]
-    assert sorted(map(json.dumps, episodes[0])) == sorted(map(json.dumps, episodes[1]))
+# --- scores -------------------------------------------------------------------------------------------------------
 
 
-def test_torn_and_unfinished_records_are_dropped_before_any_phase(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = configure(TINY)
-    complete(config, tmp_path / "whole")
-    folder = RunFolder.create(tmp_path / "broken", config)
-    run = training.Run(config, folder, quiet())
-    run.warm_start()
-    with monkeypatch.context() as patch:
-        patch.setattr(training.Run, "_note", lambda *_: None)  # cut after the episodes, before the summary
-        run.measure("before")
-    for path in (folder.metrics, folder.episodes):
-        with path.open("a") as file:
-            file.write('{"phase": "before", "iteration": 0, "succ')
-    training.train(config, RunFolder.reopen(folder.path)[0], quiet())
-    assert without_clock(tmp_path / "whole") == without_clock(tmp_path / "broken")
-    whole, broken = ((tmp_path / name / "episodes.jsonl").read_text() for name in ("whole", "broken"))
-    assert whole == broken
+def test_a_group_is_kept_by_what_it_is_filtered_by(warm: tuple[Config, Agent]) -> None:
+    rows = played(warm[1])
+    settings = Training(members=4, keep=0.25)
+    for by, numbers in (
+        ("reward", [t.total_reward for t in rows]),
+        ("length", [float(t.sampled.sum()) for t in rows]),
+        ("entropy", [-float(t.log_probs.sum()) / float(t.sampled.sum()) for t in rows]),
+    ):
+        spreads = algo.spread(torch.tensor(numbers).view(-1, 4))
+        scored = score(rows, replace(settings, filter_by=by))
+        kept = scored.kept.any(1)
+        assert kept.sum() == 1
+        assert spreads[kept] == spreads.max()
+        everything = score(rows, replace(settings, filter_by=by, filter="top_p", filter_statistic="variance", keep=1.0))
+        assert everything.kept.all(1).tolist() == (spreads**2 > 1e-6).tolist()
 
 
-def test_ppo_goes_on_without_spread(tmp_path: Path) -> None:
-    settings = {"warm_start": {"epochs": 0}, "training": {"iterations": 5, "algo": "ppo", "starpo_s": False}}
-    complete(configure(merged(TINY, settings)), tmp_path / "run")
-    records = read_json_lines(tmp_path / "run" / "metrics.jsonl")
-    assert [record["spread"] for record in records] == [0.0] * 5
+def test_weights_follow_the_spread(warm: tuple[Config, Agent]) -> None:
+    rows = played(warm[1])
+    plain, weighed = (score(rows, Training(members=4, filter="none", reweight=w)) for w in (0.0, 2.0))
+    torch.testing.assert_close(weighed.weights, plain.spread**2 / (plain.spread**2).mean())
+    torch.testing.assert_close(weighed.advantages, plain.advantages * weighed.weights[:, None])
+
+
+def test_rewards_for_form(warm: tuple[Config, Agent]) -> None:
+    rows = played(warm[1])
+    formed = [sum(not facts.problem for facts in t.turn_facts) for t in rows]
+    assert 0 < sum(formed) < sum(len(t.turn_ends) for t in rows)
+    for row, paid, good in zip(rows, rewarded(rows, "vagen"), formed, strict=True):
+        assert paid.total_reward == pytest.approx(row.total_reward + 0.5 * good)
+    with pytest.raises(ValueError, match="does not say which replies"):
+        rewarded([replace(rows[0], turn_facts=())], "vagen")
+
+
+# --- targets ------------------------------------------------------------------------------------------------------
+
+
+def test_the_update_reads_what_the_algorithms_say(warm: tuple[Config, Agent]) -> None:
+    """The three kinds of credit, on the rows of the batch, against the functions called by hand."""
+    rows = played(warm[1])
+    policy = policy_of(warm[1], critic=True)
+    assert policy.critic is not None
+    batch = Batch.of(rows)
+    values = torch.where(batch.sampled, policy.critic(batch), 0.0).detach()
+    ends = [list(t.turn_ends) for t in rows]
+    rewards = algo.rewards_at(ends, [list(t.turn_rewards) for t in rows], values)
+    assert any(len(e) > 1 for e in ends)
+    expected = {
+        "trajectory": algo.gae(rewards, values, batch.sampled, 0.9, 0.8)[0],
+        "turn": algo.turn_wise_gae(rewards, values, batch.sampled, ends, 0.7, 0.8)[0],
+        "bi_level": algo.bi_level_gae(rewards, values, batch.sampled, ends, 0.7, 0.9, 0.8)[0],
+    }
+    for credit, estimated in expected.items():
+        settings = Training(algo="ppo", credit=credit, gamma=0.9, gamma_turn=0.7, gae_lambda=0.8)
+        targets = targets_of(policy, batch, rows, torch.zeros(16), settings)
+        torch.testing.assert_close(targets["advantages"], algo.whiten(estimated, batch.sampled))
+
+
+@pytest.mark.parametrize("critic", [False, True])
+def test_the_parts_of_a_reply_share_its_loss(critic: bool, warm: tuple[Config, Agent]) -> None:
+    rows = played(warm[1])
+    policy, batch = policy_of(warm[1], critic), Batch.of(rows)
+    base = Training(algo="ppo" if critic else "grpo", credit="bi_level" if critic else "trajectory")
+    masks = {}
+    for part in ("reasoning", "answer"):
+        settings = replace(base, loss_tokens=part, advantage_tokens=part)
+        targets = targets_of(policy, batch, rows, torch.ones(16), settings)
+        masks[part] = targets["mask"]
+        if critic:
+            assert not targets["advantages"][~masks[part]].any()
+            assert targets["critic_mask"].equal(masks[part])
+        terms, _ = policy_terms(policy, batch, targets, settings)
+        assert terms["policy"].isfinite()
+    assert masks["reasoning"].any()
+    assert not (masks["reasoning"] & masks["answer"]).any()
+    assert (masks["reasoning"] | masks["answer"]).equal(batch.sampled)
+
+
+def test_a_minibatch_without_a_token_costs_its_step_only(warm: tuple[Config, Agent]) -> None:
+    rows = [t for t in played(warm[1]) if t.failure is None][:2]
+    policy = policy_of(warm[1])
+    policy.piece = lambda token: "x"  # so that no reply holds a thought
+    measured = update(policy, rows, torch.ones(2), Training(loss_tokens="reasoning"), seed=0)
+    assert measured.pop("skipped_steps") == 1
+    assert set(measured) == {"train_tokens"}
+
+
+def test_the_divergence_pulls_back_from_both_places(warm: tuple[Config, Agent]) -> None:
+    """In the loss, k2 at weight 1 has the gradient of the squared distance; at the start it is 0 and pulls nowhere."""
+    rows = played(warm[1])
+    agent = warm[1]
+    policy = policy_of(agent)
+    policy.start = Agent.build(warm[0]).model  # another model: some distance away
+    batch = Batch.of(rows)
+    settings = Training(kl_kind="k2", kl_place="loss", kl=1.0, entropy_bonus=0.0)
+    targets = targets_of(policy, batch, rows, torch.zeros(16), settings)
+    terms, figures = policy_terms(policy, batch, targets, settings)
+    d = (batch.log_probs - targets["reference"])[batch.sampled]
+    torch.testing.assert_close(terms["kl"].detach(), (d**2).mean() / 2, rtol=1e-4, atol=1e-5)
+    assert figures["kl"].detach() > 0
+    costs = targets_of(policy, batch, rows, torch.zeros(16), replace(settings, kl_place="reward"))["advantages"]
+    torch.testing.assert_close(costs[batch.sampled], -(d**2) / 2, rtol=1e-4, atol=1e-5)
+
+
+# --- replay, games, stages ----------------------------------------------------------------------------------------
+
+
+def test_replay_remembers_so_many_iterations(warm: tuple[Config, Agent]) -> None:
+    rows = played(warm[1])
+    replay = Replay(2)
+    joined = []
+    for step in range(4):
+        joined.append(replay.joined(Kept([rows[step]], torch.tensor([float(step)]), torch.ones(1))))
+        again = Replay(2)
+        again.restore(replay.state())
+        assert [k.advantages.tolist() for k in again._past] == [k.advantages.tolist() for k in replay._past]
+    assert [k.advantages.tolist() for k in joined] == [[0.0], [1.0, 0.0], [2.0, 0.0, 1.0], [3.0, 1.0, 2.0]]
+    assert [len(Replay(0).joined(kept).trajectories) for kept in joined[:2]] == [1, 2]
+
+
+def test_a_mixture_draws_its_games_by_weight() -> None:
+    config = configure({"games": [{"game": "FrozenLake"}, {"game": "Bandit", "weight": 3.0, "thought": "choose"}]})
+    shares = games_at(config, 0)
+    assert [share.config.game for share in shares] == ["FrozenLake", "Bandit"]
+    assert shares[0].config.knobs == config.knobs
+    assert shares[1].config.knobs == {}, "another game has knobs of its own"
+    chosen = draw_games(shares, 0, 0, 4000)
+    assert abs(chosen.mean() - 0.75) < 5 * (0.75 * 0.25 / 4000) ** 0.5
+    agent = Agent.build(config)
+    rows, games = Players(config, agent).play(0)
+    again, _ = Players(config, agent).play(0)
+    assert set(games) == {"FrozenLake", "Bandit"}
+    assert [t.ids.tolist() for t in rows] == [t.ids.tolist() for t in again]
+    for place, trajectory in enumerate(rows):
+        assert ("arm" in trajectory.messages[0]["content"]) == (games[place // 4] == "Bandit")
+    levels = [{t.level_id for t in rows[place : place + 4]} for place in range(0, 16, 4)]
+    assert all(len(level) == 1 for level in levels), "a group shares its level"
+
+
+def test_a_curriculum_changes_the_knobs_on_the_way() -> None:
+    config = configure({"curriculum": [{"iteration": 1, "knobs": {"size": 3, "min_path": 1}}]})
+    assert [games_at(config, i)[0].config.knobs["size"] for i in (0, 1, 7)] == [4, 3, 3]
+    players = Players(config, Agent.build(config))
+    boards = [players.play(i)[0][0].messages[1]["content"] for i in (0, 1)]
+    assert [max(len(line) for line in board.split("\n")[1:-1]) for board in boards] == [4, 3]
+
+
+# --- probes -------------------------------------------------------------------------------------------------------
+
+
+def test_gradient_norms_add_up_to_the_step(warm: tuple[Config, Agent]) -> None:
+    rows = played(warm[1])
+    settings = Training(members=4, minibatch=16, keep=1.0, entropy_bonus=0.0, filter="none")
+    policy = policy_of(warm[1])
+    before = warm[1].state()
+    figures = gradient_figures(policy, rows, score(rows, settings), settings)
+    assert set(figures) == {"grad_policy", "grad_entropy", *(f"grad_spread_{q}" for q in range(1, 5))}
+    assert figures["grad_entropy"] == 0.0
+    assert all(torch.equal(before[name], value) for name, value in warm[1].state().items())
+    scored = score(rows, settings)
+    copy = Agent.build(warm[0])
+    copy.model.load_state_dict(before)
+    measured = update(policy_of(copy), rows, scored.advantages.flatten(), settings, seed=0)
+    assert figures["grad_policy"] == pytest.approx(measured["grad_norm"], rel=1e-4)
+
+
+def test_the_two_entropies_agree(warm: tuple[Config, Agent]) -> None:
+    rows = played(warm[1], seeds=24)
+    figures = rollout_entropy(policy_of(warm[1]), rows, Training())
+    assert figures["entropy_forced"] > 0
+    assert figures["entropy_sampled"] == pytest.approx(figures["entropy_forced"], abs=0.1)
+    assert rollout_entropy(policy_of(warm[1]), [], Training()) == {}
+
+
+def test_information_of_the_reasoning(warm: tuple[Config, Agent]) -> None:
+    """Where the first thought names the way to the goal it tells of its prompt; a fresh model's does not."""
+    config, agent = warm
+    rows = played(agent, seeds=16)
+    figures = information_figures(policy_of(agent), rows, Training(), config.diagnostics)
+    assert figures["retrieval_chance"] == 1 / 8
+    assert figures["conditional_entropy"] > 0
+    assert information_figures(policy_of(agent), rows[:4], Training(), config.diagnostics) == {}, "one prompt"
+
+
+# --- whole runs ---------------------------------------------------------------------------------------------------
+
+OPTIONS: list[dict[str, Any]] = [
+    {"training": {"algo": "dr_grpo", "aggregation": "constant", "dual_clip": 3.0}},
+    {"training": {"algo": "rloo", "aggregation": "sequence_sum", "filter": "min_p"}},
+    {"training": {"algo": "reinforce", "members": 1, "groups": 16, "filter": "none"}},
+    {"training": {"algo": "asymmetric_clip", "aggregation": "sequence_mean", "filter": "reverse", "reweight": 1.0}},
+    {"training": {"starpo_s": False, "kl_kind": "k3", "kl_place": "loss", "clip": "higher", "updates": 2}},
+    {"training": {"algo": "ppo", "credit": "turn", "advantage_tokens": "answer", "format_reward": "vagen"}},
+]
+
+
+@pytest.mark.parametrize("settings", OPTIONS)
+def test_a_run_with_every_option(settings: dict[str, Any], warm: tuple[Config, Agent], tmp_path: Path) -> None:
+    before = warm[1].state()
+    records, _ = reinforced(configure(merged(settings, {"training": {"iterations": 2}})), warm[1], tmp_path / "run")
+    assert len(records) == 2
     assert all(record["train_tokens"] > 0 for record in records)
-    complete(configure(merged(TINY, merged(settings, {"training": {"starpo_s": True}}))), tmp_path / "filtered")
-    records = read_json_lines(tmp_path / "filtered" / "metrics.jsonl")
-    assert [(record["kept"], record["train_tokens"]) for record in records] == [(0, 0)] * 5
+    assert all(0 <= record["invalid_rate"] <= 1 for record in records)
+    assert all(torch.equal(before[name], value) for name, value in warm[1].state().items()), "the copy was trained"
 
 
-def test_failed_episodes_are_not_losses() -> None:
-    config = configure(TINY)
-    agent = Agent.build(config)
-    played = agent.play(agent.processes("train", 4), group([1], 4), 1.0, 0)
-    played = [replace(t, success=True) for t in played]
-    assert "failed" not in rate_of_played(played).to_dict()
-    played[0] = replace(played[0], success=False, failure="environment_error: x")
-    rate = rate_of_played(played).to_dict()
-    assert (rate["rate"], rate["n"], rate["failed"]) == (1.0, 3, 1)
-    console = Console(file=io.StringIO(), width=200)
-    console.print(rates_table(config, {"after": rate}))
-    assert "1 failed episodes left out" in console.file.getvalue()  # type: ignore[attr-defined]
-    with pytest.raises(ValueError, match=r"all 1 episodes failed.*environment_error: x"):
-        rate_of_played(played[:1])
+def test_a_run_that_measures_everything(warm: tuple[Config, Agent], tmp_path: Path) -> None:
+    settings = {
+        "training": {"iterations": 9, "starpo_s": False},
+        "diagnostics": {"entropy_every": 2, "gradients_every": 2, "information_every": 2, "information_prompts": 2},
+        "stops": {"validate_every": 2, "validation_levels": 4, "validation_times": 2, "validation_floor": 1.0},
+    }
+    records, said = reinforced(configure(settings), warm[1], tmp_path / "run")
+    for name in ("entropy_forced", "grad_policy", "retrieval_accuracy"):
+        assert [name in record for record in records] == [True, False] * 2
+    assert [record.get("validation") is not None for record in records] == [False, True] * 2
+    assert {"replies", "entropy", "gradients", "information", "alarm"} <= set(records[0]["diagnostics_s"])
+    assert "Stopped after iteration 4: 2 validations in a row were below 100 %." in said
+    shares = cost_line([{"seconds": 3.0, "diagnostics_s": {"a": 0.5, "b": 1.0}}])
+    assert shares == "Measuring added 100.0 % to an iteration: b 66.7 %, a 33.3 %."
+    assert cost_line(records).startswith("Measuring added ")
 
 
-def test_time_before_an_interruption_counts(tmp_path: Path) -> None:
-    config = configure(TINY)
-    folder = RunFolder.create(tmp_path / "run", config)
-    folder.save_state({"iteration": 0, "wall_s": 1000.0})
-    run = training.Run(config, folder, quiet())
-    assert time.monotonic() - run.begun >= 1000.0
+def test_a_filter_that_keeps_nothing_skips_the_update(warm: tuple[Config, Agent], tmp_path: Path) -> None:
+    """Replies of one token are all malformed and all alike: no spread, and PPO with a filter has nothing to keep."""
+    config = configure({"training": {"iterations": 2, "algo": "ppo", "filter": "min_p", "format_reward": "none"}})
+    config = replace(config, turns=replace(config.turns, max_tokens_per_turn=1))
+    records, _ = reinforced(config, warm[1], tmp_path / "run")
+    assert [(record["empty_updates"], record["kept"], record["train_tokens"]) for record in records] == [(1, 0, 0)] * 2
 
 
-def test_the_report_says_which_levels_were_played() -> None:
-    assert measured_on(configure(TINY)) == "fixed levels of the training split"
-    assert measured_on(Config()) == "held-out test levels"
-    console = Console(file=io.StringIO(), width=200)
-    console.print(rates_table(configure(TINY), {}))
-    assert "Measured on the training split" in console.file.getvalue()  # type: ignore[attr-defined]
-
-
-def test_a_dead_run_stops_and_says_so(tmp_path: Path) -> None:
-    config = configure(merged(TINY, {"warm_start": {"epochs": 0}, "training": {"iterations": 50}}))
-    out = io.StringIO()
-    training.train(config, RunFolder.create(tmp_path / "run", config), Display(Console(file=out)))
-    assert len(read_json_lines(tmp_path / "run" / "metrics.jsonl")) == PATIENCE
-    assert "The run is dead" in out.getvalue()
-
-
-def test_failed_episodes_are_never_learned_from() -> None:
-    config = configure(TINY)
-    agent = Agent.build(config)
-    played = agent.play(agent.processes("train", 8), group([1, 2], 4), 1.0, 0)
-    rewards = [0.0, 1.0, 0.0, 9.0, 0.5, 0.5, 0.5, 0.5]
-    played = [replace(t, turn_rewards=(r,)) for t, r in zip(played, rewards, strict=True)]
-    played[3] = replace(played[3], failure="environment_error: x")
-    advantages, kept, spread, _ = score(played, replace(config.training, members=4, keep=1.0))
-    assert kept.tolist() == [[True, True, True, False], [False] * 4]
-    assert advantages[0, 3] == 0
-    assert spread[0].item() == pytest.approx(math.sqrt(1 / 3))
-    assert score(played, replace(config.training, members=4, starpo_s=False))[1].sum() == 7
-
-
-def test_demonstrations_are_what_the_demonstrator_would_score() -> None:
-    settings = {**RECIPES["FrozenLake"], "game": "FrozenLake"}
-    config = with_settings(Config(), merged(settings, {"demonstrations": {"moves": [0, 0, 0, 0, 1.0]}}))
-    agent = Agent.build(config)
-    shown = demonstrate(agent.processes("train", 1)[0], group(range(30), 1), config.demonstrations, 0)
-    assert all(t.success and t.failure is None for t in shown), "with all moves allowed at once the oracle wins"
-    replies = [m["content"] for t in shown for m in t.messages if m["role"] == "assistant"]
-    assert max(reply.count("||") for reply in replies) == 4
-    ends = [t.ids[end] for t in shown for end in t.turn_ends]
-    assert set(ends) == {agent.chat.end_id}
-
-
-def test_the_fixed_levels_are_distinct_and_of_their_split() -> None:
-    config = with_settings(Config(), {**RECIPES["FrozenLake"], "game": "FrozenLake"})
-    env, train_env = make_env(config, "test"), make_env(config, "train")
-    instances = fixed_instances(env, 64)
-    ids = {env.reset(seed=i.seed)[1]["level_id"] for i in instances}
-    assert len(ids) == 64
-    assert not ids & {train_env.reset(seed=s)[1]["level_id"] for s in range(500)}
-    assert instances == fixed_instances(make_env(config, "test"), 64)
-    assert optimal_rate(env, instances).rate == 1.0
-    assert scripted_rate(env, instances, random_reply, 0).high < 0.35
-
-
-def test_wilson_intervals() -> None:
-    rate = wilson(8, 10)  # Wilson's interval as in any table of it: 0.490 to 0.943
-    assert (rate.rate, rate.n) == (0.8, 10)
-    assert (round(rate.low, 3), round(rate.high, 3)) == (0.490, 0.943)
+def test_a_mixture_is_measured_game_by_game(tmp_path: Path) -> None:
+    config = configure(
+        {"games": [{"game": "FrozenLake"}, {"game": "Bandit", "thought": "choose"}], "evaluation": {"split": "train"}}
+    )
+    summary = training.train(config, RunFolder.create(tmp_path / "run", config), Display(Console(file=io.StringIO())))
+    assert set(summary["games"]) == {"Bandit"}
+    assert set(summary["games"]["Bandit"]) == {"random", "optimal", "before", "after"}
+    records = read_json_lines(tmp_path / "run" / "metrics.jsonl")
+    assert any({"success/FrozenLake", "success/Bandit"} <= set(record) for record in records)

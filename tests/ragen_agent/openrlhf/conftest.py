@@ -37,7 +37,7 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The small model after a short warm start, with which every real run begins."""
     from ragen_agent.config import Config, merged, with_settings
     from ragen_agent.config.game_defaults import RECIPES
-    from ragen_agent.local.train import Run
+    from ragen_agent.local.run import Run
     from ragen_agent.training.run_folder import RunFolder
     from tests.ragen_agent.openrlhf.small_runs import BASE, quiet
 

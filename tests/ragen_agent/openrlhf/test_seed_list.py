@@ -10,6 +10,7 @@ import pytest
 from ragen_agent.cli import main
 from ragen_agent.config import Config, merged, with_settings
 from ragen_agent.config.game_defaults import RECIPES
+from ragen_agent.local.rollout_worker import Players
 from ragen_agent.openrlhf.prompt_dataset import (
     Row,
     adopt_rows,
@@ -21,7 +22,6 @@ from ragen_agent.openrlhf.prompt_dataset import (
 )
 from ragen_agent.training.evaluation import fixed_instances
 from ragen_agent.training.policy import Agent, make_env
-from ragen_agent.training.rollout_worker import Players
 
 CONFIG = with_settings(
     Config(),

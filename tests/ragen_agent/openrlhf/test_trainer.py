@@ -21,7 +21,7 @@ from ragen_agent.openrlhf.generation import Played, Rollouts
 from ragen_agent.openrlhf.prompt_dataset import Row
 from ragen_agent.openrlhf.trainer import StarPO
 from ragen_agent.token_mdp import Trajectory
-from ragen_agent.training.group_advantages import score
+from ragen_agent.training.iteration import score
 
 pytestmark = pytest.mark.filterwarnings("default")
 

@@ -27,7 +27,7 @@ from transformers import AutoTokenizer
 
 from ragen_agent.config import Config, merged, with_settings
 from ragen_agent.config.game_defaults import RECIPES
-from ragen_agent.local.train import Run
+from ragen_agent.local.run import Run
 from ragen_agent.openrlhf.launch import CPU_ENVIRONMENT
 from ragen_agent.training.console import Display
 from ragen_agent.training.run_folder import RunFolder as TrainingFolder

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from ragen_agent.config import Config, merged, with_settings
 from ragen_agent.config.game_defaults import RECIPES
-from ragen_agent.local import train as training
+from ragen_agent.local import run as training
 from ragen_agent.training.console import Display
 from ragen_agent.training.run_folder import RunFolder
 from ragen_gym.bench.report.pictures import BROWSERS

@@ -14,8 +14,8 @@ from rich.console import Console
 
 from ragen_agent.cli import main
 from ragen_agent.config import Config
-from ragen_agent.local import train as training
-from ragen_agent.training import tensorboard as events
+from ragen_agent.local import run as training
+from ragen_agent.training import curves as events
 from ragen_agent.training.console import Display
 from ragen_agent.training.run_folder import RunFolder
 from ragen_gym.core.storage import read_json_lines

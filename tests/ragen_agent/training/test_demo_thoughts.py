@@ -13,8 +13,8 @@ from ragen_agent.rollout import Instance
 from ragen_agent.sft.demonstrations import demonstrate, plan, reply_ids, scripted_reply
 from ragen_agent.sft.warm_start import parts, show
 from ragen_agent.training.demo_thoughts import thinking
-from ragen_agent.training.diagnostics.reply_statistics import reply_figures
 from ragen_agent.training.policy import Agent, make_env
+from ragen_agent.training.replies import reply_figures
 from ragen_agent.training.tokenizer import reading_only
 from ragen_gym.envs.turn import TurnEnv, make_turn
 
@@ -76,7 +76,7 @@ def test_quality_is_the_share_of_replies_that_follow_the_oracle() -> None:
 
 def test_the_parts_of_the_demonstrations_are_what_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     from ragen_agent.sft import warm_start as imitation
-    from tests.ragen_agent.local.test_trainer import quiet
+    from tests.ragen_agent.local.test_run import quiet
 
     monkeypatch.setattr(imitation, "PART", 7)
     config = with_settings(Config(), {"demonstrations": {"episodes": 20, "mistakes": 0.3, "thought": "direction"}})

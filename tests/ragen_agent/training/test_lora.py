@@ -20,9 +20,9 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerBa
 from ragen_agent.cli import main
 from ragen_agent.config import Config, Lora, merged, with_settings
 from ragen_agent.config.game_defaults import RECIPES
-from ragen_agent.local import train as training
-from ragen_agent.local.critic import Critic
-from ragen_agent.local.iterations import Reinforcement
+from ragen_agent.local import run as training
+from ragen_agent.local.policy_update import Critic
+from ragen_agent.local.trainer import Reinforcement
 from ragen_agent.rollout import group
 from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.batches import Batch, sampled_logits

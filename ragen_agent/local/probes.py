@@ -1,8 +1,16 @@
-"""Measurements that cost passes of the model: gradients taken apart, and what the reasoning knows of its prompt."""
+"""Measurements that cost passes of the model: gradients taken apart, and what the reasoning knows of its prompt.
+
+RAGEN-2 (arXiv 2604.06268, section on diagnostics): reasoning Z is sampled for each of P prompts X, K times, and every
+reasoning is scored under every prompt by teacher forcing. In *template collapse* the reasoning stays varied, so that
+the conditional entropy stays high, but it no longer says anything about its prompt, so that the mutual information
+falls and the prompt cannot be retrieved from it.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,11 +21,10 @@ from ragen_agent.config import Diagnostics, Training
 from ragen_agent.local.policy_update import Policy, policy_terms, targets_of
 from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.batches import Batch, sampled_logits
-from ragen_agent.training.diagnostics.information import information
-from ragen_agent.training.diagnostics.reasoning import reasoning_spans
-from ragen_agent.training.group_advantages import Scored
+from ragen_agent.training.iteration import Scored
+from ragen_agent.training.replies import reasoning_spans
 
-__all__ = ["QUANTILES", "gradient_figures", "information_figures", "rollout_entropy"]
+__all__ = ["QUANTILES", "Information", "gradient_figures", "information", "information_figures", "rollout_entropy"]
 
 QUANTILES = 4
 
@@ -77,7 +84,7 @@ def information_figures(
 
     Returns:
         mutual_information, conditional_entropy, retrieval_accuracy and retrieval_chance, see
-        `ragen_agent.training.diagnostics.information`.
+        `ragen_agent.local.probes`.
     """
     assert policy.piece is not None, "reasoning is found in the text of the tokens"
     found: dict[tuple[int, ...], list[tuple[list[int], list[int]]]] = {}
@@ -143,3 +150,60 @@ def rollout_entropy(policy: Policy, played: Sequence[Trajectory], settings: Trai
             surprise -= float(batch.log_probs.sum())
             count += len(logits)
     return {"entropy_forced": total / count, "entropy_sampled": surprise / count} if count else {}
+
+
+class Information(NamedTuple):
+    """Means over the samples that have any reasoning; nats a token."""
+
+    mutual_information: float
+    """I(X; Z), at most log(P) / |Z|; it may come out below 0, as an estimate can."""
+    conditional_entropy: float
+    """H(Z | X), at least 0."""
+    retrieval_accuracy: float
+    """The share of reasonings that are likeliest under their own prompt, in [0, 1]."""
+    chance: float
+    """What guessing the prompt would score: 1 / P."""
+    samples: int
+    """How many samples had any reasoning."""
+
+
+def information(log_probs: Tensor, lengths: Tensor) -> Information:
+    """The three estimates (RAGEN-2).
+
+    With L_ikj = log p(Z_ik | X_j): matched = L_iki / |Z_ik|, marginal = (1 / |Z_ik|) log((1 / P) sum_j exp L_ikj),
+    I(X; Z) = mean(matched - marginal), H(Z | X) = -mean(matched), and the accuracy is mean[i = argmax_j L_ikj].
+
+    Args:
+        log_probs: float (P, K, P), L_ikj: the sum over the tokens of sample k of prompt i under prompt j.
+        lengths: integers (P, K), |Z_ik|. A sample without reasoning (0) says nothing and is left out.
+
+    Returns:
+        see `Information`. Where several prompts score equally best, the sample counts as that share of a hit, so
+        that a policy that ignores its prompt scores the chance.
+
+    Raises:
+        ValueError: other shapes, fewer than two prompts, or no sample with reasoning.
+    """
+    prompts = log_probs.shape[-1]
+    if log_probs.ndim != 3 or log_probs.shape[0] != prompts or lengths.shape != log_probs.shape[:2] or prompts < 2:
+        raise ValueError(
+            f"log_probs {tuple(log_probs.shape)} and lengths {tuple(lengths.shape)} do not fit; give (P, K, P) and "
+            "(P, K) with at least two prompts"
+        )
+    said = lengths > 0
+    if not bool(said.any()):
+        raise ValueError("no sample has any reasoning, so there is nothing to measure; does the policy think at all?")
+    scores = log_probs.double()
+    own = torch.diagonal(scores, dim1=0, dim2=2).T  # (P, K)
+    size = lengths.clamp(min=1).double()
+    matched = own / size
+    marginal = (torch.logsumexp(scores, dim=2) - math.log(prompts)) / size
+    best = scores == scores.amax(dim=2, keepdim=True)
+    hits = (own == scores.amax(dim=2)).double() / best.sum(dim=2)
+    return Information(
+        mutual_information=float((matched - marginal)[said].mean()),
+        conditional_entropy=-float(matched[said].mean()),
+        retrieval_accuracy=float(hits[said].mean()),
+        chance=1 / prompts,
+        samples=int(said.sum()),
+    )

@@ -13,21 +13,20 @@ import torch
 from ragen_agent.algo import NO_SPREAD
 from ragen_agent.config import Config
 from ragen_agent.config.rules import ADVANTAGE_RULES
-from ragen_agent.local.critic import Critic
-from ragen_agent.local.policy_update import Policy, Targets, update
+from ragen_agent.local.monitor import Watch
+from ragen_agent.local.policy_update import Critic, Policy, Targets, update
 from ragen_agent.local.replay_buffer import Kept, Replay
+from ragen_agent.local.rollout_worker import Players
 from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.console import Display
-from ragen_agent.training.diagnostics.reasoning import piece_decoder
+from ragen_agent.training.curves import Events
 from ragen_agent.training.evaluation import without_failed
-from ragen_agent.training.group_advantages import Scored, rewarded, score
+from ragen_agent.training.iteration import Scored, rewarded, score
 from ragen_agent.training.lora import adapt, load_trained, merge, save_adapter, trained
-from ragen_agent.training.monitor import Watch
 from ragen_agent.training.optimiser import adamw
 from ragen_agent.training.policy import Agent, derive
-from ragen_agent.training.rollout_worker import Players
+from ragen_agent.training.replies import piece_decoder
 from ragen_agent.training.run_folder import RunFolder
-from ragen_agent.training.tensorboard import Events
 
 __all__ = ["PATIENCE", "Reinforcement"]
 
@@ -41,7 +40,7 @@ SHOWN = 2  # episodes of each iteration that are written down
 class Reinforcement:
     """The iterations of one run from the last saved one on.
 
-    `spent` is what they cost so far in the unit of `ragen_agent.local.train`; `wall_s` says how long the run took.
+    `spent` is what they cost so far in the unit of `ragen_agent.local.run`; `wall_s` says how long the run took.
     """
 
     def __init__(

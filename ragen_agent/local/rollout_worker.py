@@ -10,7 +10,7 @@ from ragen_agent.config import Config
 from ragen_agent.rollout import Instance, group
 from ragen_agent.token_mdp import TokenMDP, Trajectory
 from ragen_agent.training.policy import Agent, derive
-from ragen_agent.training.task_mixture import draw_games, games_at
+from ragen_agent.training.tasks import draw_games, games_at
 
 __all__ = ["Players"]
 

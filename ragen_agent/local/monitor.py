@@ -10,14 +10,14 @@ from typing import Any, TypeVar
 from ragen_agent.algo import spread_stop, validation_stop
 from ragen_agent.config import Config
 from ragen_agent.local.policy_update import Policy
+from ragen_agent.local.probes import gradient_figures, information_figures, rollout_entropy
 from ragen_agent.token_mdp import Trajectory
+from ragen_agent.training.alarm import Sign, signs_at
 from ragen_agent.training.console import Display
-from ragen_agent.training.diagnostics.alarm import Sign, signs_at
-from ragen_agent.training.diagnostics.probes import gradient_figures, information_figures, rollout_entropy
-from ragen_agent.training.diagnostics.reply_statistics import reply_figures
 from ragen_agent.training.evaluation import fixed_instances, play_fixed, rate_of_played
-from ragen_agent.training.group_advantages import Scored
+from ragen_agent.training.iteration import Scored
 from ragen_agent.training.policy import Agent, make_env
+from ragen_agent.training.replies import reply_figures
 from ragen_agent.training.run_folder import RunFolder
 from ragen_gym.core.storage import read_json_lines
 

@@ -19,20 +19,19 @@ from dataclasses import replace
 from typing import Any
 
 from ragen_agent.config import Config, Demonstrations
-from ragen_agent.local.iterations import Reinforcement
+from ragen_agent.local.monitor import cost_line
+from ragen_agent.local.trainer import Reinforcement
 from ragen_agent.sft.demonstrations import scripted_reply
 from ragen_agent.sft.warm_start import faultless, imitation_phase, show
 from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.console import Display
-from ragen_agent.training.curve_plot import plot_curve
+from ragen_agent.training.curves import check_tensorboard, plot_curve
 from ragen_agent.training.evaluation import baselines, fixed_instances, play_fixed, rate_of_played, scripted_rate
 from ragen_agent.training.lora import load_policy
-from ragen_agent.training.monitor import cost_line
 from ragen_agent.training.policy import Agent, derive, make_env
 from ragen_agent.training.run_folder import RunFolder
 from ragen_agent.training.small_model import save_checkpoint
-from ragen_agent.training.task_mixture import games_at
-from ragen_agent.training.tensorboard import check_tensorboard
+from ragen_agent.training.tasks import games_at
 from ragen_gym.core.storage import read_json_lines
 
 __all__ = ["Run", "train"]

@@ -1,0 +1,243 @@
+"""The embedded trainer: it learns, it is repeatable, and a resumed run is the unbroken one."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+
+from ragen_agent.config import Config, merged, with_settings
+from ragen_agent.config.game_defaults import RECIPES
+from ragen_agent.local import run as training
+from ragen_agent.local.trainer import PATIENCE
+from ragen_agent.rollout import group
+from ragen_agent.sft.demonstrations import demonstrate
+from ragen_agent.training.console import Display, rates_table
+from ragen_agent.training.curves import measured_on
+from ragen_agent.training.evaluation import (
+    fixed_instances,
+    optimal_rate,
+    random_reply,
+    rate_of_played,
+    scripted_rate,
+)
+from ragen_agent.training.iteration import score
+from ragen_agent.training.policy import Agent, make_env
+from ragen_agent.training.run_folder import RunFolder
+from ragen_gym.core.stats import wilson
+from ragen_gym.core.storage import read_json_lines
+
+TINY = {
+    "game": "Bandit",
+    "small_model": {"hidden": 32, "layers": 1, "feed_forward": 32},
+    "demonstrations": {"episodes": 96},
+    "training": {"iterations": 4, "groups": 4, "members": 4, "minibatch": 8},
+    "evaluation": {"levels": 12},
+}
+
+
+def configure(settings: Mapping[str, Any]) -> Config:
+    return with_settings(Config(), merged(RECIPES["Bandit"], settings))
+
+
+def quiet() -> Display:
+    return Display(Console(file=io.StringIO()))
+
+
+def complete(config: Config, path: Path) -> dict[str, Any]:
+    return training.train(config, RunFolder.create(path, config), quiet())
+
+
+def weights(path: Path) -> dict[str, torch.Tensor]:
+    state = RunFolder(path).load_state()
+    assert state is not None
+    model: dict[str, torch.Tensor] = state["model"]
+    return model
+
+
+def without_clock(path: Path) -> list[dict[str, Any]]:
+    clock = ("seconds", "tokens_per_s", "diagnostics_s")
+    return [{k: v for k, v in record.items() if k not in clock} for record in read_json_lines(path / "metrics.jsonl")]
+
+
+@pytest.mark.parametrize("algo", ["grpo", "ppo"])
+def test_reinforcement_learns_what_no_demonstration_says(algo: str, tmp_path: Path) -> None:
+    config = configure(
+        {
+            "game": "Bandit",
+            "demonstrations": {"episodes": 5000},
+            "training": {"algo": algo, "iterations": 12},
+            "evaluation": {"levels": 100},
+        }
+    )
+    run = training.Run(config, RunFolder.create(tmp_path / "run", config), quiet())
+    run.warm_start()
+    run.measure("before")
+    run.baselines()
+    run.reinforce()
+    run.measure("after")
+    rates = run.summary
+    assert 0.3 < rates["before"]["rate"] < 0.7, "the demonstrator chooses at random, and so does whoever imitates it"
+    assert rates["after"]["low"] > max(rates[row]["high"] for row in ("before", "random", "demonstrator"))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"algo": "grpo"},
+        {"algo": "ppo", "credit": "bi_level", "replay": 2},
+        {"starpo_s": False},
+        {"algo": "arpo", "replay": 1, "filter": "random", "keep": 0.5},
+    ],
+)
+def test_a_resumed_run_equals_an_unbroken_one(
+    settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = configure(merged(TINY, {"training": settings}))
+    whole = complete(config, tmp_path / "whole")
+
+    class Impatient(Display):
+        def advance(self, record: Mapping[str, float], steps: int = 1) -> None:
+            if record.get("iteration") == 2:
+                raise KeyboardInterrupt
+
+    folder = RunFolder.create(tmp_path / "broken", config)
+    with pytest.raises(KeyboardInterrupt):
+        training.train(config, folder, Impatient(Console(file=io.StringIO())))
+    assert (folder.checkpoint / "model.safetensors").is_file()
+    with folder.metrics.open("a") as file:
+        file.write('{"iteration": 3, "succ')
+    reopened, again = RunFolder.reopen(tmp_path / "broken")
+    assert again == config
+    resumed = training.train(again, reopened, quiet())
+
+    assert without_clock(tmp_path / "whole") == without_clock(tmp_path / "broken")
+    one, two = weights(tmp_path / "whole"), weights(tmp_path / "broken")
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    assert {k: v for k, v in whole.items() if k != "wall_s"} == {k: v for k, v in resumed.items() if k != "wall_s"}
+    episodes = [read_json_lines(path / "episodes.jsonl") for path in (tmp_path / "whole", tmp_path / "broken")]
+    assert sorted(map(json.dumps, episodes[0])) == sorted(map(json.dumps, episodes[1]))
+
+
+def test_torn_and_unfinished_records_are_dropped_before_any_phase(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = configure(TINY)
+    complete(config, tmp_path / "whole")
+    folder = RunFolder.create(tmp_path / "broken", config)
+    run = training.Run(config, folder, quiet())
+    run.warm_start()
+    with monkeypatch.context() as patch:
+        patch.setattr(training.Run, "_note", lambda *_: None)  # cut after the episodes, before the summary
+        run.measure("before")
+    for path in (folder.metrics, folder.episodes):
+        with path.open("a") as file:
+            file.write('{"phase": "before", "iteration": 0, "succ')
+    training.train(config, RunFolder.reopen(folder.path)[0], quiet())
+    assert without_clock(tmp_path / "whole") == without_clock(tmp_path / "broken")
+    whole, broken = ((tmp_path / name / "episodes.jsonl").read_text() for name in ("whole", "broken"))
+    assert whole == broken
+
+
+def test_ppo_goes_on_without_spread(tmp_path: Path) -> None:
+    settings = {"warm_start": {"epochs": 0}, "training": {"iterations": 5, "algo": "ppo", "starpo_s": False}}
+    complete(configure(merged(TINY, settings)), tmp_path / "run")
+    records = read_json_lines(tmp_path / "run" / "metrics.jsonl")
+    assert [record["spread"] for record in records] == [0.0] * 5
+    assert all(record["train_tokens"] > 0 for record in records)
+    complete(configure(merged(TINY, merged(settings, {"training": {"starpo_s": True}}))), tmp_path / "filtered")
+    records = read_json_lines(tmp_path / "filtered" / "metrics.jsonl")
+    assert [(record["kept"], record["train_tokens"]) for record in records] == [(0, 0)] * 5
+
+
+def test_failed_episodes_are_not_losses() -> None:
+    config = configure(TINY)
+    agent = Agent.build(config)
+    played = agent.play(agent.processes("train", 4), group([1], 4), 1.0, 0)
+    played = [replace(t, success=True) for t in played]
+    assert "failed" not in rate_of_played(played).to_dict()
+    played[0] = replace(played[0], success=False, failure="environment_error: x")
+    rate = rate_of_played(played).to_dict()
+    assert (rate["rate"], rate["n"], rate["failed"]) == (1.0, 3, 1)
+    console = Console(file=io.StringIO(), width=200)
+    console.print(rates_table(config, {"after": rate}))
+    assert "1 failed episodes left out" in console.file.getvalue()  # type: ignore[attr-defined]
+    with pytest.raises(ValueError, match=r"all 1 episodes failed.*environment_error: x"):
+        rate_of_played(played[:1])
+
+
+def test_time_before_an_interruption_counts(tmp_path: Path) -> None:
+    config = configure(TINY)
+    folder = RunFolder.create(tmp_path / "run", config)
+    folder.save_state({"iteration": 0, "wall_s": 1000.0})
+    run = training.Run(config, folder, quiet())
+    assert time.monotonic() - run.begun >= 1000.0
+
+
+def test_the_report_says_which_levels_were_played() -> None:
+    assert measured_on(configure(TINY)) == "fixed levels of the training split"
+    assert measured_on(Config()) == "held-out test levels"
+    console = Console(file=io.StringIO(), width=200)
+    console.print(rates_table(configure(TINY), {}))
+    assert "Measured on the training split" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_a_dead_run_stops_and_says_so(tmp_path: Path) -> None:
+    config = configure(merged(TINY, {"warm_start": {"epochs": 0}, "training": {"iterations": 50}}))
+    out = io.StringIO()
+    training.train(config, RunFolder.create(tmp_path / "run", config), Display(Console(file=out)))
+    assert len(read_json_lines(tmp_path / "run" / "metrics.jsonl")) == PATIENCE
+    assert "The run is dead" in out.getvalue()
+
+
+def test_failed_episodes_are_never_learned_from() -> None:
+    config = configure(TINY)
+    agent = Agent.build(config)
+    played = agent.play(agent.processes("train", 8), group([1, 2], 4), 1.0, 0)
+    rewards = [0.0, 1.0, 0.0, 9.0, 0.5, 0.5, 0.5, 0.5]
+    played = [replace(t, turn_rewards=(r,)) for t, r in zip(played, rewards, strict=True)]
+    played[3] = replace(played[3], failure="environment_error: x")
+    advantages, kept, spread, _ = score(played, replace(config.training, members=4, keep=1.0))
+    assert kept.tolist() == [[True, True, True, False], [False] * 4]
+    assert advantages[0, 3] == 0
+    assert spread[0].item() == pytest.approx(math.sqrt(1 / 3))
+    assert score(played, replace(config.training, members=4, starpo_s=False))[1].sum() == 7
+
+
+def test_demonstrations_are_what_the_demonstrator_would_score() -> None:
+    settings = {**RECIPES["FrozenLake"], "game": "FrozenLake"}
+    config = with_settings(Config(), merged(settings, {"demonstrations": {"moves": [0, 0, 0, 0, 1.0]}}))
+    agent = Agent.build(config)
+    shown = demonstrate(agent.processes("train", 1)[0], group(range(30), 1), config.demonstrations, 0)
+    assert all(t.success and t.failure is None for t in shown), "with all moves allowed at once the oracle wins"
+    replies = [m["content"] for t in shown for m in t.messages if m["role"] == "assistant"]
+    assert max(reply.count("||") for reply in replies) == 4
+    ends = [t.ids[end] for t in shown for end in t.turn_ends]
+    assert set(ends) == {agent.chat.end_id}
+
+
+def test_the_fixed_levels_are_distinct_and_of_their_split() -> None:
+    config = with_settings(Config(), {**RECIPES["FrozenLake"], "game": "FrozenLake"})
+    env, train_env = make_env(config, "test"), make_env(config, "train")
+    instances = fixed_instances(env, 64)
+    ids = {env.reset(seed=i.seed)[1]["level_id"] for i in instances}
+    assert len(ids) == 64
+    assert not ids & {train_env.reset(seed=s)[1]["level_id"] for s in range(500)}
+    assert instances == fixed_instances(make_env(config, "test"), 64)
+    assert optimal_rate(env, instances).rate == 1.0
+    assert scripted_rate(env, instances, random_reply, 0).high < 0.35
+
+
+def test_wilson_intervals() -> None:
+    rate = wilson(8, 10)  # Wilson's interval as in any table of it: 0.490 to 0.943
+    assert (rate.rate, rate.n) == (0.8, 10)
+    assert (round(rate.low, 3), round(rate.high, 3)) == (0.490, 0.943)
