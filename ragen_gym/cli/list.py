@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import asdict
 from typing import Any
 
 from ragen_gym.cli.baselines import budget, measure
@@ -87,7 +86,7 @@ def _info(arguments: argparse.Namespace) -> int:
     }
     rates = measure(row, chosen, arguments.measure, arguments.seed) if arguments.measure else {}
     if rates:
-        facts |= {player: asdict(rate) for player, rate in rates.items()}
+        facts |= {player: rate.to_dict() for player, rate in rates.items()}
         facts["measured_on"] = {"levels": arguments.measure, "seed": arguments.seed, "split": env.split}
     if arguments.json:
         print(json.dumps(facts, indent=2, ensure_ascii=False))

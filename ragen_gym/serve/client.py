@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 import gymnasium
@@ -11,14 +12,13 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from ragen_gym.core.levels import Level
+from ragen_gym.core.turn_config import TurnConfig, split_turn_options, turn_config
 from ragen_gym.envs.batch_observations import batched
 from ragen_gym.envs.reply import Problem, Reply
 from ragen_gym.serve.http_client import Connection
 from ragen_gym.serve.serialization import create_body, given, options_body, pixels, space_of
 
 __all__ = ["RemoteBatchEnv", "RemoteEnv", "RemoteTurnEnv"]
-
-_BUDGETS = ("max_turns", "max_actions_per_turn", "max_actions", "format_penalty", "think", "max_tokens_per_turn")
 
 
 class _Remote(gymnasium.Env[Any, Any]):
@@ -166,6 +166,7 @@ class RemoteTurnEnv(_Remote):
     Args:
         url: where the server is, such as ``"http://127.0.0.1:8000"``.
         env: name or id of the game.
+        config: the options of a turn.
         render_mode: ``"ansi"``, ``"rgb_array"`` (needs Pillow) or None.
         token: the server's token; None is what the environment variable RAGEN_GYM_TOKEN holds, if anything.
         timeout: seconds after which an answer is no longer waited for.
@@ -181,16 +182,18 @@ class RemoteTurnEnv(_Remote):
         self,
         url: str,
         env: str,
+        config: TurnConfig | None = None,
         *,
         render_mode: str | None = None,
         token: str | None = None,
         timeout: float = 60.0,
         **arguments: Any,
     ) -> None:
-        budgets = {name: value for name, value in arguments.items() if name in _BUDGETS}
-        rest = {name: value for name, value in arguments.items() if name not in _BUDGETS}
-        body = create_body(env, rest, grain="turn", budgets=budgets)
-        super().__init__(url, body, render_mode, token, timeout, arguments)
+        turn_options, env_options = split_turn_options(arguments)
+        self.config = turn_config(config, turn_options)
+        budgets = asdict(self.config)
+        body = create_body(env, env_options, grain="turn", budgets=budgets)
+        super().__init__(url, body, render_mode, token, timeout, {**budgets, **env_options})
         self.instructions: str = self.about["instructions"]
         self.action_names: tuple[str, ...] = tuple(self.about["action_names"])
         self.over = True
@@ -233,8 +236,8 @@ def _info(info: dict[str, Any]) -> dict[str, Any]:
 
 
 def _reply(text: str, read: dict[str, Any]) -> Reply:
-    problem = None if read["problem"] is None else Problem(read["problem"])
-    return Reply(text, read["thinking"], tuple(read["names"]), tuple(read["actions"]), problem)
+    values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in read.items()}
+    return Reply(text, **{**values, "problem": values["problem"] and Problem(values["problem"])})
 
 
 class RemoteBatchEnv(VectorEnv[Any, Any, Any]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 import gymnasium
@@ -183,14 +184,14 @@ class TurnGrain(SingleGrain):
     def about(self) -> Json:
         """See `Grain`."""
         env = self.env
-        names = ("max_turns", "max_actions_per_turn", "max_actions", "format_penalty", "think", "max_tokens_per_turn")
+        lowered = ("max_turns", "max_actions_per_turn", "max_actions")  # by a short game
         return {
             "action_names": _names(env.env),
             "action_space": space_json(env.action_space),
             "observation_space": space_json(env.observation_space),
             "max_episode_steps": env.max_turns,
             "instructions": env.instructions,
-            "budgets": {name: getattr(env, name) for name in names},
+            "budgets": {**asdict(env.config), **{name: getattr(env, name) for name in lowered}},
         }
 
     def reset(self, request: BatchResetRequest | ResetRequest) -> Json:
@@ -245,7 +246,7 @@ class TurnGrain(SingleGrain):
     def _info(self, info: Json) -> Json:
         self._said = info.pop("messages")
         reply = info["reply"]
-        read = reply and {name: getattr(reply, name) for name in ("thinking", "names", "actions", "problem")}
+        read = reply and {name: value for name, value in vars(reply).items() if name != "text"}
         return {**info, "reply": read, "action_names": list(self.env.action_names)}
 
 

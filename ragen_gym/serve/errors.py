@@ -64,7 +64,7 @@ class Refusal(Exception):
         return STATUS[self.code]
 
     def body(self) -> dict[str, dict[str, str]]:
-        """What is sent: a `ragen_gym.serve.schemas.Problem`."""
+        """What is sent: a `ragen_gym.serve.schemas.Error`."""
         return {"error": {"code": self.code, "message": self.message}}
 
     def headers(self) -> dict[str, str]:

@@ -8,7 +8,16 @@ from typing import Any
 
 from ragen_gym.serve.errors import refuse
 
-__all__ = ["KNOB_LIMITS", "LEVEL_LINE", "LEVEL_LINES", "Limits", "check_board_text", "check_knobs"]
+__all__ = [
+    "KNOB_LIMITS",
+    "LARGEST_NUMBER",
+    "LEVEL_LINE",
+    "LEVEL_LINES",
+    "TURN_LIMITS",
+    "Limits",
+    "check_board_text",
+    "check_knobs",
+]
 
 #: The most that each of these knobs may be; the games themselves allow more.
 KNOB_LIMITS = {
@@ -20,8 +29,12 @@ KNOB_LIMITS = {
     "walk_steps": 10_000,
     "pulls": 1_000,
 }
-#: Bounds of every other number, and of a text, in a knob.
-_NUMBER, _TEXT = 1_000_000, 100
+#: The most that each of these options of a turn may be.
+TURN_LIMITS = {"max_turns": 100, "max_actions_per_turn": 100, "max_actions": 1_000, "max_tokens_per_turn": 2**31 - 1}
+#: The bound of every other number.
+LARGEST_NUMBER = 1_000_000
+#: Characters of a text in a knob.
+_TEXT = 100
 _NAMES = 100
 
 #: Lines of a board that is given as text, and characters of a line: filling up a ragged board takes their product.
@@ -79,7 +92,7 @@ def check_knobs(knobs: Mapping[str, Any]) -> None:
         Refusal: which knob, and what is allowed.
     """
     for name, value in knobs.items():
-        limit = KNOB_LIMITS.get(name, _NUMBER)
+        limit = KNOB_LIMITS.get(name, LARGEST_NUMBER)
         if isinstance(value, list):
             _check_names(name, value)
         elif isinstance(value, dict):

@@ -14,7 +14,7 @@ from starlette.routing import Match
 from ragen_gym import __version__
 from ragen_gym.serve.errors import STATUS, Refusal
 from ragen_gym.serve.limits import Limits
-from ragen_gym.serve.schemas import Problem
+from ragen_gym.serve.schemas import Error
 
 __all__ = ["describe", "install_error_handlers", "links", "said"]
 
@@ -57,7 +57,7 @@ def said(
         good["links"] = links(*then)
     return {
         status: good,
-        **{code: {"model": Problem, "description": _description(code)} for code in refused},
+        **{code: {"model": Error, "description": _description(code)} for code in refused},
     }
 
 

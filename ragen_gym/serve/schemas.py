@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, create_model
+
+from ragen_gym.core.settings import Setting, declared
+from ragen_gym.core.turn_config import TurnConfig
+from ragen_gym.envs.reply import Problem
+from ragen_gym.serve.limits import LARGEST_NUMBER, TURN_LIMITS
 
 __all__ = [
     "BatchReset",
@@ -14,9 +19,9 @@ __all__ = [
     "Budgets",
     "CreateRequest",
     "Created",
+    "Error",
     "Health",
     "Listed",
-    "Problem",
     "Reset",
     "ResetRequest",
     "State",
@@ -84,15 +89,23 @@ class TurnRequest(_Request):
     reply: str
 
 
-class Budgets(_Request):
-    """What an episode of turns may cost; see `ragen_gym.TurnEnv`."""
+def _turn_option(name: str, option: Setting) -> tuple[Any, Any]:
+    """Type and field of a turn's option: its declared range, and the server's own upper limit of every number."""
+    ends: dict[str, Any] = {}
+    if option.type is not bool and not option.choices:
+        most = TURN_LIMITS.get(name, LARGEST_NUMBER)
+        ends = {"ge": -most if option.low is None else option.low, "le": most, "gt": option.above, "lt": option.below}
+    return option.type, Field(
+        option.default, description=option.doc, **{e: v for e, v in ends.items() if v is not None}
+    )
 
-    max_turns: Annotated[int, Field(ge=1, le=100)] = 5
-    max_actions_per_turn: Annotated[int, Field(ge=1, le=100)] = 5
-    max_actions: Annotated[int, Field(ge=1, le=1000)] = 10
-    format_penalty: Annotated[float, Field(ge=-1e6, le=1e6)] = -0.1
-    think: bool = True
-    max_tokens_per_turn: Annotated[int, Field(ge=1, lt=2**31)] | None = None
+
+_TURN_OPTIONS = {name: _turn_option(name, option) for name, option in declared(TurnConfig).items()}
+_TurnOptions: Any = create_model("_TurnOptions", __base__=_Request, **_TURN_OPTIONS)  # type: ignore[call-overload]
+
+
+class Budgets(_TurnOptions):  # type: ignore[misc]
+    """How replies are read, bounded and paid: the fields of `ragen_gym.core.turn_config.TurnConfig`."""
 
 
 class Symbols(_Request):
@@ -186,7 +199,9 @@ class Reply(BaseModel):
     thinking: str | None
     names: list[str] = Field(description="What the answer names.")
     actions: list[int] = Field(description="The known actions among them.")
-    problem: Literal["no_answer", "several_answers", "no_action", "unknown_action"] | None
+    problem: Problem | None
+    observation: str | None = Field(description="The board as the thinking says it is, where `grounding` asks for it.")
+    prediction: str | None = Field(description="The board that it expects, where `world_modelling` asks for it.")
 
 
 class TurnInfo(BaseModel):
@@ -200,6 +215,8 @@ class TurnInfo(BaseModel):
     turn: int = Field(description="Turns taken.")
     actions_left: int
     action_names: list[str] = Field(description="What a reply calls the actions, in the order of their ids.")
+    observation_right: bool | None = Field(None, description="With `grounding`: whether the observation is true.")
+    prediction_right: bool | None = Field(None, description="With `world_modelling`: whether the prediction is.")
 
 
 class TurnReset(BaseModel):
@@ -302,14 +319,14 @@ class Health(BaseModel):
     envs: int = Field(description="Environments of all batches.")
 
 
-class ProblemDetail(BaseModel):
+class ErrorDetail(BaseModel):
     """What is wrong."""
 
     code: str = Field(description="For programs: one of the codes of the page.")
     message: str = Field(description="For people: what is wrong, what is allowed, and what to do.")
 
 
-class Problem(BaseModel):
+class Error(BaseModel):
     """Every error."""
 
     model_config = ConfigDict(
@@ -325,4 +342,4 @@ class Problem(BaseModel):
         }
     )
 
-    error: ProblemDetail
+    error: ErrorDetail

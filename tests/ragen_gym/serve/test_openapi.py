@@ -96,7 +96,7 @@ def test_the_page(http: httpx.Client) -> None:
             assert {"401", "403", "429"} <= problems, (method, path)
             for status in problems:
                 content = operation["responses"][status]["content"]["application/json"]
-                assert content["schema"] == {"$ref": "#/components/schemas/Problem"}
+                assert content["schema"] == {"$ref": "#/components/schemas/Error"}
 
 
 def test_the_examples_of_the_page(http: httpx.Client) -> None:

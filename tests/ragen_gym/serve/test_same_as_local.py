@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 import gymnasium
@@ -10,6 +11,8 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from ragen_gym import Level, Vocabulary, make_turn
+from ragen_gym.core.turn_config import TurnConfig
+from ragen_gym.envs.reply import Problem
 from ragen_gym.games.registry import TABLE
 from ragen_gym.serve import RemoteBatchEnv, RemoteEnv, RemoteTurnEnv
 
@@ -75,6 +78,28 @@ def test_whole_replies(server: str, name: str, arguments: dict[str, Any]) -> Non
             assert remote.over == local.over
             assert remote.board == local.board
     remote.close()
+
+
+def test_every_option_of_a_turn(server: str) -> None:
+    options: dict[str, Any] = {"grounding": True, "world_modelling": True, "state_reward": 0.5, "format_penalty": -0.25}
+    remote = RemoteTurnEnv(server, "FrozenLake", TurnConfig(max_turns=4), success_rate=1, **options)
+    local = make_turn("FrozenLake", TurnConfig(max_turns=4), success_rate=1, **options)
+    assert remote.instructions == local.instructions
+    assert remote.config == local.config
+    assert set(remote.about["budgets"]) == {each.name for each in fields(TurnConfig)}
+    lake = {"level": "P___\n____\n____\n___G"}
+    assert same(remote.reset(seed=3, options=lake), local.reset(seed=3, options=lake))
+    rewards = []
+    for prediction in ("____", local.board):
+        boards = f"<observation>{local.board}</observation><prediction>{prediction}</prediction>"
+        for thinking in (boards, "without boards"):
+            mine = remote.step(f"<think>{thinking}</think><answer>Left</answer>")
+            assert same(mine, local.step(f"<think>{thinking}</think><answer>Left</answer>"))
+            rewards.append((mine[1], mine[-1]["reply"].problem))
+    assert rewards == [(0.25, None), (-0.25, Problem.NO_STATE), (0.5, None), (-0.25, Problem.NO_STATE)]
+    remote.close()
+    with pytest.raises(ValueError, match="they need think=True"):
+        RemoteTurnEnv(server, "FrozenLake", think=False, grounding=True)
 
 
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
