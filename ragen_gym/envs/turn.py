@@ -56,10 +56,23 @@ class TurnEnv(InnerGenerator, gymnasium.Env[str, str]):
     (turns taken), ``actions_left``; where they are asked for, ``observation_right`` and ``prediction_right`` (bool).
 
     ## Arguments
-    env: a `StepEnv`.
-    config: a `TurnConfig`, the options of a turn; a game that is shorter by its rules lowers the budgets: a bandit of
+    env: a ``StepEnv``.
+    config: a ``TurnConfig``, the options of a turn; a game that is shorter by its rules lowers the budgets: a bandit of
     one pull has one turn.
-    options: fields of `TurnConfig`, over those of ``config``.
+    options: fields of ``TurnConfig``, over those of ``config``:
+
+    - ``max_turns`` (5): turns in an episode
+    - ``max_actions_per_turn`` (5): moves played of one reply
+    - ``max_actions`` (10): moves in an episode
+    - ``format_penalty`` (-0.1): added to the reward of a turn whose reply is malformed or names an unknown action
+    - ``think`` (True): whether a reply must think in ``<think>`` tags before it answers
+    - ``max_tokens_per_turn`` (None): a length limit of a reply that the messages state; whoever samples the tokens
+      enforces it
+    - ``grounding`` (False): whether the thinking must hold the board as it is, in ``<observation>`` tags (VAGEN, arXiv
+      2510.16907)
+    - ``world_modelling`` (False): whether the thinking must hold the board expected after the moves, in
+      ``<prediction>`` tags (VAGEN)
+    - ``state_reward`` (0.0): what a right observation and a right prediction earn together, half each
 
     Raises:
         ValueError: an unknown option or one out of range; see `TurnConfig`.

@@ -13,6 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ragen_gym import TurnEnv, make_turn
+from ragen_gym.core.settings import declared
+from ragen_gym.core.turn_config import TurnConfig
 from ragen_gym.envs.reply import Problem
 from ragen_gym.games.frozen_lake import FrozenLake
 from ragen_gym.games.registry import TABLE
@@ -204,12 +206,12 @@ def test_replies_are_strings_and_budgets_whole_numbers() -> None:
         with pytest.raises(ValueError, match=f"a turn's action is the reply's text, not {type(reply).__name__}"):
             env.step(reply)  # type: ignore[arg-type]
     bad: list[tuple[dict[str, Any], str]] = [
-        ({"max_turns": 0}, "max_turns=0 must be an integer from 1 on"),
-        ({"max_actions_per_turn": 1.5}, "max_actions_per_turn=1.5 must be an integer from 1 on"),
-        ({"max_actions": True}, "max_actions=True must be an integer from 1 on"),
-        ({"format_penalty": "none"}, "format_penalty='none' must be a number"),
-        ({"max_tokens_per_turn": 0}, "max_tokens_per_turn=0 must be an integer from 1 on"),
-        ({"think": "no"}, "think='no' must be True or False"),
+        ({"max_turns": 0}, "max_turns is 0; it must be at least 1"),
+        ({"max_actions_per_turn": 1.5}, "max_actions_per_turn is 1.5; it must be an integer, such as 5"),
+        ({"max_actions": True}, "max_actions is True; it must be an integer"),
+        ({"format_penalty": "none"}, "format_penalty is 'none'; it must be a number"),
+        ({"max_tokens_per_turn": 0}, "max_tokens_per_turn is 0; it must be at least 1"),
+        ({"think": "no"}, "think is 'no'; it must be true or false"),
         ({"max_turn": 3}, "FrozenLake has no knob 'max_turn'"),
     ]
     for arguments, message in bad:
@@ -280,10 +282,16 @@ def test_a_board_whose_floor_is_a_space_is_read_as_it_stands() -> None:
     [
         ({"grounding": True, "think": False}, "parts of the thinking"),
         ({"state_reward": 0.5}, "rewards nothing without grounding=True"),
-        ({"world_modelling": 1}, "world_modelling=1 must be True or False"),
+        ({"world_modelling": 1}, "world_modelling is 1; it must be true or false"),
         ({"grounding": True, "state_reward": float("nan")}, "state_reward"),
     ],
 )
 def test_styles_that_make_no_sense(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make_turn("FrozenLake", **arguments)
+
+
+def test_the_docstring_lists_every_option_of_a_turn() -> None:
+    page = " ".join((TurnEnv.__doc__ or "").replace("``", "").split())
+    for name, each in declared(TurnConfig).items():
+        assert f"- {name} ({each.default}): {each.doc}" in page

@@ -1,0 +1,78 @@
+"""Atomic writes and logs of JSON lines."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ragen_gym.core.storage import append_json_lines, atomic_path, check_free, json_line, read_json_lines, write_atomic
+
+
+@pytest.mark.parametrize("data", ["two\nlines ☃\n", b"\x00\xff"])
+def test_a_file_is_replaced_whole(tmp_path: Path, data: str | bytes) -> None:
+    path = tmp_path / "file"
+    path.write_text("old")
+    write_atomic(path, data)
+    assert path.read_bytes() == (data.encode() if isinstance(data, str) else data)
+    assert list(tmp_path.iterdir()) == [path], "nothing else is left"
+
+
+def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("old")
+    with pytest.raises(RuntimeError), atomic_path(path) as temporary:
+        temporary.write_text("half")
+        assert temporary.parent == path.parent, "a rename between folders may not be atomic"
+        raise RuntimeError
+    assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
+
+
+def test_where_a_command_may_write(tmp_path: Path) -> None:
+    taken = tmp_path / "taken"
+    taken.touch()
+    check_free(tmp_path / "new", force=False)
+    check_free(taken, force=True)
+    for path, force, message in (
+        (taken, False, "exists: choose another path, or add --force"),
+        (tmp_path, True, "is a folder"),
+        (tmp_path / "no" / "file", False, "there is no folder"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            check_free(path, force)
+
+
+def test_records_are_read_as_written(tmp_path: Path) -> None:
+    path, records = tmp_path / "log.jsonl", [{"a": 1}, {"text": "zwei\n☃"}, {"half": "\ud83d"}]
+    assert read_json_lines(path) == [], "a missing file is empty"
+    append_json_lines(path, records[:1])
+    append_json_lines(path, records[1:])
+    assert read_json_lines(path) == records
+    assert b"\\ud83d" in json_line(records[2]), "half a surrogate pair is written as an escape"
+
+
+def test_a_torn_last_line_is_left_out_and_a_damaged_one_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    whole = json_line({"text": "☃"})
+    for cut in range(1, len(whole)):
+        path.write_bytes(whole + whole[:cut])
+        expected = 2 if cut == len(whole) - 1 else 1  # only the newline is missing
+        assert len(read_json_lines(path)) == expected
+    path.write_bytes(whole[:-5] + b"\n" + whole)
+    with pytest.raises(ValueError, match=r"log\.jsonl, line 1, is not JSON.*remove that line"):
+        read_json_lines(path)
+
+
+def test_a_record_that_cannot_be_read_is_a_damaged_line(tmp_path: Path) -> None:
+    def read(record: dict[str, int]) -> int:
+        if record["a"] < 0:
+            raise ValueError("negative")
+        return record["a"]
+
+    path = tmp_path / "log.jsonl"
+    path.write_text("".join(json.dumps({"a": value}) + "\n" for value in (1, 2)))
+    assert read_json_lines(path, read) == [1, 2]
+    path.write_text("".join(json.dumps({"a": value}) + "\n" for value in (-1, 2)))
+    with pytest.raises(ValueError, match="line 1, is not JSON: negative"):
+        read_json_lines(path, read)

@@ -1,0 +1,57 @@
+"""The options of a turn: bounds, combinations that make no sense, and how options travel."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import pytest
+
+from ragen_gym.core.settings import declared
+from ragen_gym.core.turn_config import TurnConfig, split_turn_options, turn_config
+
+
+def test_every_option_is_declared_with_a_meaning() -> None:
+    assert set(declared(TurnConfig)) == {each.name for each in fields(TurnConfig)}
+    assert all(each.doc for each in declared(TurnConfig).values())
+
+
+@pytest.mark.parametrize(
+    ("options", "parts"),
+    [
+        ({}, ()),
+        ({"grounding": True}, ("observation",)),
+        ({"world_modelling": True}, ("prediction",)),
+        ({"grounding": True, "world_modelling": True, "state_reward": 1}, ("observation", "prediction")),
+    ],
+)
+def test_the_parts_of_the_thinking_that_hold_boards(options: dict[str, Any], parts: tuple[str, ...]) -> None:
+    assert TurnConfig(**options).state_parts == parts
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_turns": 0}, "max_turns is 0; it must be at least 1"),
+        ({"max_tokens_per_turn": 0}, "max_tokens_per_turn is 0; it must be at least 1"),
+        ({"format_penalty": float("inf")}, "format_penalty is inf; it must be finite"),
+        ({"world_modelling": True, "think": False}, "they need think=True"),
+        ({"state_reward": 0.5}, "state_reward=0.5 rewards nothing without grounding=True or world_modelling=True"),
+    ],
+)
+def test_options_that_make_no_sense(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        TurnConfig(**options)
+
+
+def test_options_replace_those_of_a_config() -> None:
+    config = TurnConfig(max_turns=3, think=False)
+    assert turn_config(config, {"max_turns": 4}) == TurnConfig(max_turns=4, think=False)
+    assert turn_config(None, {}) == TurnConfig()
+    with pytest.raises(ValueError, match="unknown option 'max_turn' of a turn. Did you mean max_turns?"):
+        turn_config(config, {"max_turn": 4})
+
+
+def test_options_of_turns_and_of_environments_are_parted() -> None:
+    turn, env = split_turn_options({"max_turns": 2, "size": 4, "think": False, "observation": "grid"})
+    assert (turn, env) == ({"max_turns": 2, "think": False}, {"size": 4, "observation": "grid"})

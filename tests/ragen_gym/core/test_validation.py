@@ -1,0 +1,51 @@
+"""Checks of arguments: what they accept, and what their messages say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+import pytest
+
+from ragen_gym.core.text import Vocabulary
+from ragen_gym.core.validation import check_choice, check_number, did_you_mean, load_object
+
+
+@pytest.mark.parametrize("check", [
+    partial(check_number, "Lake", "size", 4, 2, 9, whole=True),
+    partial(check_number, "Lake", "slip", 0.5, 0, 1),
+    partial(check_number, "Lake", "slip", np.float32(1), 0, 1),
+    partial(check_number, "Lake", "penalty", -3),
+    partial(check_choice, "split", "test", ("train", "test")),
+])  # fmt: skip
+def test_good_values(check: Callable[[], None]) -> None:
+    check()
+
+
+@pytest.mark.parametrize(("check", "message"), [
+    (partial(check_number, "Lake", "size", 10, 2, 9, whole=True), "Lake: size=10 must be an integer from 2 to 9."),
+    (partial(check_number, "Lake", "size", 2.0, 2, whole=True), "Lake: size=2.0 must be an integer from 2 on."),
+    (partial(check_number, "Lake", "size", True, 0, whole=True), "Lake: size=True must be an integer from 0 on."),
+    (partial(check_number, "Lake", "slip", float("nan"), 0, 1), "Lake: slip=nan must be a number from 0 to 1."),
+    (partial(check_number, "Lake", "penalty", float("inf")), "Lake: penalty=inf must be a number."),
+    (partial(check_number, "Lake", "penalty", "none"), "Lake: penalty='none' must be a number."),
+    (partial(check_choice, "split", "dev", ("a", "b", None)), "split='dev' is not known: choose one of 'a', 'b', None."),
+])  # fmt: skip
+def test_bad_values(check: Callable[[], None], message: str) -> None:
+    with pytest.raises(ValueError) as error:
+        check()
+    assert str(error.value) == message
+
+
+@pytest.mark.parametrize(("name", "hint"), [("Sokobann", " Did you mean Sokoban?"), ("chess", "")])
+def test_hints(name: str, hint: str) -> None:
+    assert did_you_mean(name, iter(["FrozenLake", "Sokoban"])) == hint
+
+
+def test_objects_by_name() -> None:
+    assert load_object("ragen_gym.core.text:Vocabulary") is Vocabulary
+    with pytest.raises(ImportError):
+        load_object("ragen_gym.no_such_module:name")
+    with pytest.raises(AttributeError):
+        load_object("ragen_gym.core.text:no_such_name")
