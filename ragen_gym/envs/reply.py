@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 
-__all__ = ["SEPARATOR", "Problem", "Reply", "parse_reply"]
+__all__ = ["SEPARATOR", "Problem", "Reply", "parse_reply", "write_reply"]
 
 SEPARATOR = "||"
 
@@ -75,7 +75,13 @@ def parse_reply(text: str, action_names: Sequence[str], *, think: bool = True, p
     return parse(text, tuple(action_names), think, tuple(parts))
 
 
-@lru_cache(1024)  # the members of a group often say the same
+def write_reply(names: Sequence[str], thought: str | None = None) -> str:
+    """A reply that names these actions, with a thought in its tags unless it is None; `parse_reply` reads it."""
+    thinking = "" if thought is None else f"<think>{thought}</think>"
+    return f"{thinking}<answer>{f' {SEPARATOR} '.join(names)}</answer>"
+
+
+@lru_cache(1024)  # the rollouts of a group often say the same
 def _parse(text: str, action_names: tuple[str, ...], think: bool, parts: tuple[str, ...]) -> Reply:
     tags = _TAG.findall(text)
     if len(tags) != len(set(tags)):

@@ -15,6 +15,7 @@ from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 
 from ragen_gym.core.seeding import Stream, episode_keys, stream_key, uniforms
+from ragen_gym.envs.reply import write_reply
 from ragen_gym.games.registry import TABLE, find
 
 __all__ = ["Env", "in_another_process", "make", "record", "replay", "some_actions"]
@@ -92,13 +93,11 @@ def some_actions(env: Env, seed: int, count: int) -> list[Any]:
         return moves
     env.reset(seed=seed)
     names = env.unwrapped.action_names  # type: ignore[attr-defined]
-    think = "<think>Well.</think>" * env.unwrapped.config.think  # type: ignore[attr-defined]
+    thought = "Well." if env.unwrapped.config.think else None  # type: ignore[attr-defined]
     texts: list[str] = []
     for first, second, form in draws:
         pair = [names[int(first * len(names))], names[int(second * len(names))]]
-        texts.append(
-            "I give up." if form < 1 / 8 else f"{think}<answer>{' || '.join(pair[: 1 + (form < 0.5)])}</answer>"
-        )
+        texts.append("I give up." if form < 1 / 8 else write_reply(pair[: 1 + (form < 0.5)], thought))
     return texts
 
 

@@ -14,5 +14,5 @@ def test_the_kind_of_a_recorded_failure(failure: Failure) -> None:
 
 
 def test_other_texts_are_no_failures() -> None:
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="no_answer"):
         failure_kind("no_answer")

@@ -8,14 +8,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from ragen_gym.core import progress
 from ragen_gym.core.progress import ProgressBar, track
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [0.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr("ragen_gym.core.progress.time.monotonic", lambda: now[0])
     return now
 
 
@@ -30,7 +29,8 @@ def test_without_a_terminal_a_line_now_and_then(clock: list[float], capsys: Any)
         bar.advance(info="4 failed")
     captured = capsys.readouterr()
     assert captured.err == "bench: 1,500 of 2,000 episodes, 3 failed\n"
-    assert captured.out == "" and bar.done == 1501
+    assert captured.out == ""
+    assert bar.done == 1501
 
 
 def test_on_a_terminal_a_bar_and_lines_above_it() -> None:
@@ -39,7 +39,9 @@ def test_on_a_terminal_a_bar_and_lines_above_it() -> None:
         bar.say("[not markup]")
         bar.update(3)
     text = console.file.getvalue()  # type: ignore[attr-defined]
-    assert "[not markup]" in text and "levels" in text and "3/3" in text
+    assert "[not markup]" in text
+    assert "levels" in text
+    assert "3/3" in text
 
 
 def test_track_yields_every_item(capsys: Any) -> None:

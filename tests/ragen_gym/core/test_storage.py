@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,11 +23,17 @@ def test_a_file_is_replaced_whole(tmp_path: Path, data: str | bytes) -> None:
 def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("old")
-    with pytest.raises(RuntimeError), atomic_path(path) as temporary:
-        temporary.write_text("half")
-        assert temporary.parent == path.parent, "a rename between folders may not be atomic"
-        raise RuntimeError
-    assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
+
+    def interrupted() -> None:
+        with atomic_path(path) as temporary:
+            temporary.write_text("half")
+            assert temporary.parent == path.parent, "a rename between folders may not be atomic"
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        interrupted()
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_where_a_command_may_write(tmp_path: Path) -> None:
@@ -44,7 +51,8 @@ def test_where_a_command_may_write(tmp_path: Path) -> None:
 
 
 def test_records_are_read_as_written(tmp_path: Path) -> None:
-    path, records = tmp_path / "log.jsonl", [{"a": 1}, {"text": "zwei\n☃"}, {"half": "\ud83d"}]
+    path = tmp_path / "log.jsonl"
+    records: list[dict[str, Any]] = [{"a": 1}, {"text": "zwei\n☃"}, {"half": "\ud83d"}]
     assert read_json_lines(path) == [], "a missing file is empty"
     append_json_lines(path, records[:1])
     append_json_lines(path, records[1:])

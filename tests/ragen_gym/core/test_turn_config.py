@@ -48,7 +48,7 @@ def test_options_replace_those_of_a_config() -> None:
     config = TurnConfig(max_turns=3, think=False)
     assert turn_config(config, {"max_turns": 4}) == TurnConfig(max_turns=4, think=False)
     assert turn_config(None, {}) == TurnConfig()
-    with pytest.raises(ValueError, match="unknown option 'max_turn' of a turn. Did you mean max_turns?"):
+    with pytest.raises(ValueError, match=r"unknown option 'max_turn' of a turn. Did you mean max_turns\?"):
         turn_config(config, {"max_turn": 4})
 
 

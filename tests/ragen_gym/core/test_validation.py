@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import partial
 
@@ -30,12 +31,11 @@ def test_good_values(check: Callable[[], None]) -> None:
     (partial(check_number, "Lake", "slip", float("nan"), 0, 1), "Lake: slip=nan must be a number from 0 to 1."),
     (partial(check_number, "Lake", "penalty", float("inf")), "Lake: penalty=inf must be a number."),
     (partial(check_number, "Lake", "penalty", "none"), "Lake: penalty='none' must be a number."),
-    (partial(check_choice, "split", "dev", ("a", "b", None)), "split='dev' is not known: choose one of 'a', 'b', None."),
+    (partial(check_choice, "split", "dev", ("a", None)), "split='dev' is not known: choose one of 'a', None."),
 ])  # fmt: skip
 def test_bad_values(check: Callable[[], None], message: str) -> None:
-    with pytest.raises(ValueError) as error:
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         check()
-    assert str(error.value) == message
 
 
 @pytest.mark.parametrize(("name", "hint"), [("Sokobann", " Did you mean Sokoban?"), ("chess", "")])

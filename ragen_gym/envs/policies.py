@@ -1,0 +1,215 @@
+"""Reference policies: random, greedy and optimal moves, episodes of them, and the replies that a model would write.
+
+Baselines, scripted agents, demonstrations, pictures of episodes and tests all play by these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ragen_gym.core.seeding import GOLDEN, mix
+from ragen_gym.envs.reply import write_reply
+from ragen_gym.envs.step import StepEnv
+from ragen_gym.envs.turn import TurnEnv
+from ragen_gym.games.game import PLAYING
+
+__all__ = [
+    "POLICIES",
+    "Draw",
+    "PlayedEpisode",
+    "Policy",
+    "action_budget",
+    "expected_rewards",
+    "generator_draw",
+    "greedy_policy",
+    "hashed_draw",
+    "oracle_policy",
+    "plan_moves",
+    "play_episode",
+    "play_turns",
+    "random_policy",
+    "random_reply",
+    "reply_for",
+]
+
+Policy = Callable[[StepEnv, int], int]
+"""policy(environment, actions left) -> the next action."""
+
+Draw = Callable[[int, int], int]
+"""draw(choices, actions left) -> an integer from 0 to ``choices - 1``, all equally likely."""
+
+_WORD = 0xFFFFFFFFFFFFFFFF
+_UNBOUNDED = 1000  # actions of an episode that neither the id nor the rules bound
+_POINTS = 60  # numbers in [0, 1) at which a rule is asked: every multiple of 1/3, 1/4 and 1/5 is met exactly
+
+
+def generator_draw(rng: np.random.Generator) -> Draw:
+    """Draws from a generator, one after another."""
+    return lambda choices, actions_left: int(rng.integers(choices))
+
+
+def hashed_draw(key: int) -> Draw:
+    """Draws that are a function of a 64-bit key and the actions left: independent of what was drawn before."""
+    return lambda choices, actions_left: (mix((key + actions_left * GOLDEN) & _WORD) * choices) >> 64
+
+
+def random_policy(draw: Draw) -> Policy:
+    """Moves drawn uniformly from all actions."""
+    return lambda env, actions_left: draw(len(env.game.Action), actions_left)
+
+
+def oracle_policy(env: StepEnv, actions_left: int) -> int:
+    """The move of the oracle: the highest chance of success within the actions left."""
+    return env.oracle_action(actions_left)
+
+
+def greedy_policy(draw: Draw) -> Policy:
+    """The highest expected reward at once; among several such moves, one that changes the state, drawn uniformly."""
+
+    def policy(env: StepEnv, actions_left: int) -> int:
+        worth = expected_rewards(env)
+        best = [action for action, reward in enumerate(worth) if reward > max(worth) - 1e-9]
+        mask = env.game.action_mask(*env.state)
+        moving = [action for action in best if mask[action]] or best
+        return moving[draw(len(moving), actions_left)]
+
+    return policy
+
+
+#: The policies by name, each made from a source of draws.
+POLICIES: dict[str, Callable[[Draw], Policy]] = {
+    "random": random_policy,
+    "greedy": greedy_policy,
+    "oracle": lambda draw: oracle_policy,
+}
+
+
+def expected_rewards(env: StepEnv) -> list[float]:
+    """The expected reward of each action in this state, by the rule and its transition noise."""
+    game = env.game
+    board, state = env.state
+    points = [(i + 0.5) / _POINTS for i in range(_POINTS)] if game.stochastic else [0.5]
+    return [
+        sum(game.rule(bytearray(board), list(state), int(action), u, game.params)[0] for u in points) / len(points)
+        for action in game.Action
+    ]
+
+
+@dataclass(frozen=True)
+class PlayedEpisode:
+    """An episode of a policy.
+
+    Attributes:
+        level_id: of its level.
+        actions: the moves played.
+        total: sum of the rewards.
+        success: whether it ended in success.
+    """
+
+    level_id: str
+    actions: tuple[int, ...]
+    total: float
+    success: bool
+
+
+def action_budget(env: StepEnv) -> int:
+    """Actions in an episode: the id's horizon, the rules' own limit where it has none, at most 1,000."""
+    return env.row.horizon or env.game.longest or _UNBOUNDED
+
+
+def play_episode(env: StepEnv, policy: Policy, budget: int, watch: Callable[[], None] = lambda: None) -> PlayedEpisode:
+    """Play from a fresh reset to the end of the game or of the budget.
+
+    Args:
+        env: an environment that has just been reset.
+        policy: chooses the moves.
+        budget: the most actions.
+        watch: called after every move, to look at the environment.
+    """
+    actions: list[int] = []
+    total, success = 0.0, False
+    for actions_left in range(budget, 0, -1):
+        actions.append(policy(env, actions_left))
+        _, reward, terminated, _, info = env.step(actions[-1])
+        total, success = total + reward, bool(info["success"])
+        watch()
+        if terminated:
+            break
+    return PlayedEpisode(env.level.id, tuple(actions), total, success)
+
+
+def play_turns(env: TurnEnv, write: Callable[[TurnEnv], str]) -> dict[str, Any]:
+    """Play turns from a fresh reset to the end of the episode; the last ``info``.
+
+    Args:
+        env: an environment that has just been reset.
+        write: writes the reply of a turn.
+    """
+    info: dict[str, Any] = {}
+    while not env.over:
+        info = env.step(write(env))[4]
+    return info
+
+
+def plan_moves(env: TurnEnv, moves: int, mistakes: float = 0.0, rng: np.random.Generator | None = None) -> list[int]:
+    """Up to so many of the oracle's moves from here, as if every move went where it is meant to.
+
+    The list ends where the game would be over, or the actions left are used up.
+
+    Args:
+        env: an environment whose episode goes on.
+        moves: how many to plan.
+        mistakes: chance that a move is drawn uniformly instead.
+        rng: draws the mistakes; needed if there are any.
+    """
+    game, solution = env.game, env.solution()
+    board, state = env.env.state
+    cells, integers = bytearray(board), list(state)
+    actions: list[int] = []
+    for actions_left in range(env.actions_left, max(0, env.actions_left - moves), -1):
+        action = solution.action(cells, integers, actions_left)
+        if rng is not None and mistakes and rng.random() < mistakes:
+            action = int(rng.integers(len(game.Action)))
+        actions.append(action)
+        if game.rule(cells, integers, action, 0.0, game.params)[1] != PLAYING:
+            break
+    return actions
+
+
+def reply_for(env: TurnEnv, actions: Sequence[int], thought: str = "") -> str:
+    """A reply without fault that names these actions.
+
+    Where the environment asks for the board in the thinking, the true one stands before the thought, and after it the
+    one that the actions lead to if every move goes where it is meant to.
+
+    Args:
+        env: an environment whose episode goes on.
+        actions: ids of the actions.
+        thought: what is written as thinking, in an environment with thinking.
+    """
+    names = [env.action_names[action] for action in actions]
+    if not env.config.think:
+        return write_reply(names)
+    seen = f"<observation>\n{env.board}\n</observation>" if env.config.grounding else ""
+    expected = f"<prediction>\n{_board_after(env, actions)}\n</prediction>" if env.config.world_modelling else ""
+    return write_reply(names, f"{seen}{thought}{expected}")
+
+
+def random_reply(env: TurnEnv, rng: np.random.Generator) -> str:
+    """A reply of as many moves as a turn allows, each drawn uniformly from all actions."""
+    return reply_for(env, rng.integers(len(env.action_names), size=env.max_actions_per_turn).tolist())
+
+
+def _board_after(env: TurnEnv, actions: Sequence[int]) -> str:
+    """The board after the actions, as text, if every move goes where it is meant to."""
+    game = env.game
+    board, state = env.env.state
+    cells, integers = bytearray(board), list(state)
+    for action in actions:
+        if game.rule(cells, integers, action, 0.0, game.params)[1] != PLAYING:
+            break
+    return game.formatter(env.env.vocabulary, env.env.text_format)(cells)
