@@ -19,7 +19,7 @@ import numpy as np
 from ragen_agent.config import Config, merged, with_settings
 from ragen_agent.config.game_defaults import recipe
 from ragen_agent.config.openrlhf import OpenRLHF, read_settings
-from ragen_agent.local.run import Run
+from ragen_agent.local.run import TrainingRun
 from ragen_agent.openrlhf.launch import train_distributed
 from ragen_agent.training.console import Display
 from ragen_agent.training.run_folder import RunFolder
@@ -77,7 +77,7 @@ def _local(path: Path, config: Config) -> RunFolder:
         folder, config = RunFolder.reopen(path)
     else:
         folder = RunFolder.create(path, config)
-    run = Run(config, folder, Display())
+    run = TrainingRun(config, folder, Display())
     run.warm_start()
     run.measure("before")
     run.baselines()

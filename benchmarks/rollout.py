@@ -29,12 +29,12 @@ from ragen_agent.config import Config, with_settings
 from ragen_agent.config.game_defaults import recipe
 from ragen_agent.engines import Engine, Sampled
 from ragen_agent.engines.torch_engine import TorchEngine
-from ragen_agent.local.run import Run
+from ragen_agent.local.run import TrainingRun
 from ragen_agent.rollout import Instance, group, play
 from ragen_agent.sft.demonstrations import demonstrate
 from ragen_agent.sft.imitate import imitate
 from ragen_agent.training.console import Display
-from ragen_agent.training.policy import Agent
+from ragen_agent.training.policy import Policy
 from ragen_agent.training.run_folder import RunFolder
 from ragen_gym.core.storage import read_json_lines, write_atomic
 
@@ -142,7 +142,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     batch = config.training.groups * config.training.members
     print(f"Sampled tokens a second, batch {batch}, one thread:")
     rates = {"the default run, after imitation": _compare(agent, config, arguments.runs, "after imitation")}
-    untrained = Agent.build(config)  # its replies are never valid, so every episode takes all its turns
+    untrained = Policy.build(config)  # its replies are never valid, so every episode takes all its turns
     for turns in TURNS:
         longer = replace(config, turns=replace(config.turns, max_turns=turns, max_actions=100))
         title = f"{turns} turn{'s' * (turns > 1)}, untrained"
@@ -176,9 +176,9 @@ def _page(results: dict[str, Any]) -> str:
     )
 
 
-def _warm(config: Config) -> Agent:
+def _warm(config: Config) -> Policy:
     """A model that answers in the right form, by imitating some of the run's demonstrations once."""
-    agent = Agent.build(config)
+    agent = Policy.build(config)
     seeds = np.random.default_rng(0).integers(2**62, size=DEMONSTRATIONS)
     instances = [Instance(int(seed), index) for index, seed in enumerate(seeds)]
     rows = demonstrate(agent.processes("train", 1)[0], instances, config.demonstrations, seed=0)
@@ -188,7 +188,7 @@ def _warm(config: Config) -> Agent:
     return agent
 
 
-def _compare(agent: Agent, config: Config, runs: int, title: str) -> dict[str, float]:
+def _compare(agent: Policy, config: Config, runs: int, title: str) -> dict[str, float]:
     """Tokens a second of both, by turns; the first run of each only warms up."""
     settings = config.training
     processes = agent.processes("train", settings.groups * settings.members)
@@ -219,7 +219,7 @@ def _adapter(config: Config, runs: int) -> dict[str, float]:
     short = replace(config, training=replace(config.training, iterations=8))
     short = replace(short, demonstrations=replace(config.demonstrations, episodes=DEMONSTRATIONS))
     with tempfile.TemporaryDirectory() as folder:
-        run = Run(short, RunFolder.create(Path(folder) / "run", short), Display(Console(quiet=True)))
+        run = TrainingRun(short, RunFolder.create(Path(folder) / "run", short), Display(Console(quiet=True)))
         run.warm_start()
         run.reinforce()
         iteration = statistics.median(record["seconds"] for record in read_json_lines(run.folder.metrics))

@@ -196,9 +196,9 @@ def _lengths(text: str) -> tuple[float, float]:
 
     from ragen_agent.rollout import Instance
     from ragen_agent.sft.demonstrations import demonstrate
-    from ragen_agent.training.policy import Agent
+    from ragen_agent.training.policy import Policy
 
     config = with_settings(Config(), tomllib.loads(text))
-    process = Agent.build(config).processes("train", 1)[0]
+    process = Policy.build(config).processes("train", 1)[0]
     shown = demonstrate(process, [Instance(seed, seed) for seed in range(24)], config.demonstrations, 0)
     return sum(len(t.ids) for t in shown) / len(shown), sum(float(t.sampled.sum()) for t in shown) / len(shown)

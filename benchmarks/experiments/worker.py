@@ -17,7 +17,7 @@ from typing import Any, TextIO
 from rich.console import Console
 
 from ragen_agent.config import Config, read_toml, to_toml, with_settings
-from ragen_agent.local.run import Run
+from ragen_agent.local.run import TrainingRun
 from ragen_agent.training.console import Display
 from ragen_agent.training.run_folder import RunFolder
 from ragen_gym.core.storage import write_atomic
@@ -82,9 +82,9 @@ def is_complete(path: Path, imitation: bool) -> bool:
     return summary.get("finished", False) is True and all(name in summary for name in wanted)
 
 
-def _begun(config: Config, folder: RunFolder, log: TextIO) -> Run:
+def _begun(config: Config, folder: RunFolder, log: TextIO) -> TrainingRun:
     """A run up to its reinforcement; what its folder has already is not done again."""
-    run = Run(config, folder, Display(Console(file=log, width=140)))
+    run = TrainingRun(config, folder, Display(Console(file=log, width=140)))
     run.warm_start()
     run.measure("before")
     run.baselines()

@@ -42,7 +42,7 @@ def _evaluate(options: argparse.Namespace) -> int:
     from ragen_agent.training.console import Display, rates_table
     from ragen_agent.training.evaluation import measure
     from ragen_agent.training.lora import load_policy
-    from ragen_agent.training.policy import Agent
+    from ragen_agent.training.policy import Policy
     from ragen_agent.training.run_folder import RunFolder
     from ragen_gym.core.storage import write_atomic
 
@@ -65,7 +65,7 @@ def _evaluate(options: argparse.Namespace) -> int:
             config = configure(options, flags)
     else:
         config = configure(options, {**flags, "model": str(folder)})
-    agent = Agent.build(config, folder)
+    agent = Policy.build(config, folder)
     if weights is not None:
         load_policy(agent.model, trained.lora, weights)
     rates = {row: rate.to_dict() for row, rate in measure(agent).items()}

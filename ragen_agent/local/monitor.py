@@ -9,27 +9,27 @@ from typing import Any, TypeVar
 
 from ragen_agent.algo import spread_stop, validation_stop
 from ragen_agent.config import Config
-from ragen_agent.local.policy_update import Policy
+from ragen_agent.local.policy_update import Learner
 from ragen_agent.local.probes import gradient_figures, information_figures, rollout_entropy
 from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.alarm import Sign, signs_at
 from ragen_agent.training.console import Display
 from ragen_agent.training.evaluation import fixed_instances, play_fixed, rate_of_played
-from ragen_agent.training.iteration import Scored
-from ragen_agent.training.policy import Agent, make_env
+from ragen_agent.training.iteration import ScoredGroups
+from ragen_agent.training.policy import Policy, make_env
 from ragen_agent.training.replies import reply_figures
 from ragen_agent.training.run_folder import RunFolder
 from ragen_gym.core.storage import read_json_lines
 
-__all__ = ["Watch", "cost_line"]
+__all__ = ["Monitor", "cost_line"]
 
 T = TypeVar("T")
 
 
-class Watch:
+class Monitor:
     """The diagnostics of a run; `records` are the iterations written down so far."""
 
-    def __init__(self, config: Config, agent: Agent, folder: RunFolder, display: Display) -> None:
+    def __init__(self, config: Config, agent: Policy, folder: RunFolder, display: Display) -> None:
         self.config, self.agent, self.display = config, agent, display
         self.records: list[dict[str, Any]] = read_json_lines(folder.metrics)
         self._costs: dict[str, float] = {}
@@ -44,7 +44,7 @@ class Watch:
             self.instances = fixed_instances(make_env(self.validator.config, "validation"), stops.validation_levels)
 
     def before_update(
-        self, policy: Policy, played: Sequence[Trajectory], scored: Scored, iteration: int
+        self, policy: Learner, played: Sequence[Trajectory], scored: ScoredGroups, iteration: int
     ) -> dict[str, float]:
         """The measurements that need the policy that played."""
         settings, training = self.config.diagnostics, self.config.training

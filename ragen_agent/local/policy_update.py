@@ -22,7 +22,7 @@ from ragen_agent.training.replies import reply_parts
 if TYPE_CHECKING:
     from peft import PeftModel
 
-__all__ = ["Critic", "Policy", "Targets", "cut", "policy_terms", "targets_of", "update"]
+__all__ = ["Critic", "Learner", "Targets", "cut", "policy_terms", "targets_of", "update"]
 
 
 class Critic(nn.Module):
@@ -59,7 +59,7 @@ Targets = dict[str, Tensor]
 
 
 @dataclass
-class Policy:
+class Learner:
     """What an update changes.
 
     `critic` (PPO) and `start`, the frozen model of the KL term, may be None. `piece`: text of a token id, which only
@@ -79,7 +79,7 @@ class Policy:
 
 
 def update(
-    policy: Policy,
+    learner: Learner,
     trajectories: Sequence[Trajectory],
     advantages: Tensor,
     settings: Training,
@@ -90,7 +90,7 @@ def update(
     """Gradient steps on the kept trajectories.
 
     Args:
-        policy: changed in place.
+        learner: changed in place.
         trajectories: rows to learn from, none of them failed.
         advantages: float (rows,), of whole trajectories; PPO estimates its own and does not read them.
         settings: `Training`.
@@ -104,8 +104,8 @@ def update(
         where there were any, skipped_steps, those not taken because the gradient was not finite or the mask left no
         token (they are in none of the means).
     """
-    batch = Batch.of(trajectories, policy.bias.device)
-    targets = targets_of(policy, batch, trajectories, advantages, settings, weights)
+    batch = Batch.of(trajectories, learner.bias.device)
+    targets = targets_of(learner, batch, trajectories, advantages, settings, weights)
     if seen is not None:
         seen(targets)
     generator = torch.Generator().manual_seed(seed)
@@ -114,8 +114,8 @@ def update(
     for _ in range(settings.updates):
         for chosen in torch.randperm(len(trajectories), generator=generator).split(settings.minibatch):
             part = batch.rows(chosen)
-            measured = _step(policy, part, cut(targets, chosen, part), settings)
-            tokens += part.tokens * (1 if policy.critic is None else 2)
+            measured = _step(learner, part, cut(targets, chosen, part), settings)
+            tokens += part.tokens * (1 if learner.critic is None else 2)
             if not measured or not all(map(math.isfinite, measured.values())):
                 skipped += 1
                 continue
@@ -126,7 +126,7 @@ def update(
 
 
 def targets_of(
-    policy: Policy,
+    learner: Learner,
     batch: Batch,
     trajectories: Sequence[Trajectory],
     advantages: Tensor,
@@ -139,25 +139,25 @@ def targets_of(
     reward, with any other rule as part of the token's advantage. (The gradient of k1 taken as a loss is zero in
     expectation.)
     """
-    targets = {"mask": _mask(policy, batch, trajectories, settings.loss_tokens)}
+    targets = {"mask": _mask(learner, batch, trajectories, settings.loss_tokens)}
     cost = torch.zeros_like(batch.log_probs)
     with torch.no_grad():
-        if policy.start is not None:
+        if learner.start is not None:
             reference = torch.zeros_like(batch.log_probs)
-            with nullcontext() if policy.adapter is None else policy.adapter.disable_adapter():
+            with nullcontext() if learner.adapter is None else learner.adapter.disable_adapter():
                 for rows in torch.arange(len(trajectories)).split(settings.minibatch):
                     part = batch.rows(rows)
                     reference[rows, : part.ids.shape[1]] = sampled_logits(
-                        policy.start, part, policy.bias, settings.temperature
+                        learner.start, part, learner.bias, settings.temperature
                     )[1]
             if settings.kl_place == "loss":
                 targets["reference"] = reference
             else:
                 penalty = algo.kl_penalty(batch.log_probs, reference, settings.kl_estimate)
                 cost = torch.where(batch.sampled, settings.kl * penalty, cost)
-        if policy.critic is None:
+        if learner.critic is None:
             return targets | {"advantages": algo.broadcast_to_tokens(advantages.to(cost.device), batch.sampled) - cost}
-        return targets | _estimated(policy, policy.critic, batch, trajectories, cost, settings, weights)
+        return targets | _estimated(learner, learner.critic, batch, trajectories, cost, settings, weights)
 
 
 def cut(targets: Targets, rows: Tensor, part: Batch) -> Targets:
@@ -166,15 +166,15 @@ def cut(targets: Targets, rows: Tensor, part: Batch) -> Targets:
 
 
 def policy_terms(
-    policy: Policy, batch: Batch, targets: Targets, settings: Training
+    learner: Learner, batch: Batch, targets: Targets, settings: Training
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """The terms of the policy's loss: `policy`, `entropy` (minus the bonus), and with a KL term `kl`.
 
     Returns:
         the terms, with gradient, whose sum is the loss; and figures to report, see `update`.
     """
-    logits, log_probs = sampled_logits(policy.model, batch, policy.bias, settings.temperature)
-    mask, how, length = targets["mask"], settings.aggregation, policy.longest
+    logits, log_probs = sampled_logits(learner.model, batch, learner.bias, settings.temperature)
+    mask, how, length = targets["mask"], settings.aggregation, learner.longest
     loss, stats = algo.policy_loss(
         log_probs,
         batch.log_probs,
@@ -196,7 +196,7 @@ def policy_terms(
 
 
 def _estimated(
-    policy: Policy,
+    learner: Learner,
     critic: Critic,
     batch: Batch,
     trajectories: Sequence[Trajectory],
@@ -207,7 +207,7 @@ def _estimated(
     """Advantages, returns and values by the critic, over the tokens of M_adv."""
     ends = [list(t.turn_ends) for t in trajectories]
     earned = [list(t.turn_rewards) for t in trajectories]
-    mask = _mask(policy, batch, trajectories, settings.advantage_tokens)
+    mask = _mask(learner, batch, trajectories, settings.advantage_tokens)
     if settings.advantage_tokens != "all":
         ends, earned = algo.narrowed_turns(ends, earned, mask)
     rewards = algo.rewards_at(ends, earned, cost) - torch.where(mask, cost, 0.0)
@@ -223,30 +223,32 @@ def _estimated(
     if weights is not None:
         advantages = advantages * weights.to(advantages.device)[:, None]
     # The critic learns only where the recursion ran: elsewhere there is no return.
-    critic_mask = mask & _mask(policy, batch, trajectories, settings.loss_tokens)
+    critic_mask = mask & _mask(learner, batch, trajectories, settings.loss_tokens)
     return {"advantages": advantages, "returns": returns, "values": values, "critic_mask": critic_mask}
 
 
-def _mask(policy: Policy, batch: Batch, trajectories: Sequence[Trajectory], tokens: str) -> Tensor:
+def _mask(learner: Learner, batch: Batch, trajectories: Sequence[Trajectory], tokens: str) -> Tensor:
     """The sampled tokens, or those of one part of the replies (VAGEN, selective masks)."""
     if tokens == "all":
         return batch.sampled
-    assert policy.piece is not None, "a selective mask needs the text of the tokens"
-    spans = [reply_parts(trajectory, policy.piece, tokens) for trajectory in trajectories]
+    assert learner.piece is not None, "a selective mask needs the text of the tokens"
+    spans = [reply_parts(trajectory, learner.piece, tokens) for trajectory in trajectories]
     return algo.part_mask(spans, batch.sampled)
 
 
-def _step(policy: Policy, batch: Batch, targets: Targets, settings: Training) -> dict[str, float]:
+def _step(learner: Learner, batch: Batch, targets: Targets, settings: Training) -> dict[str, float]:
     """One step of the policy and its critic; what it measured, nothing where the mask left no token."""
     if not all(bool(targets[name].any()) for name in ("mask", "critic_mask") if name in targets):
         return {}
-    terms, measured = policy_terms(policy, batch, targets, settings)
-    measured["grad_norm"] = _descend(policy.optimiser, torch.stack(list(terms.values())).sum(), policy.model, settings)
-    if policy.critic is not None and policy.critic_optimiser is not None:
+    terms, measured = policy_terms(learner, batch, targets, settings)
+    measured["grad_norm"] = _descend(
+        learner.optimiser, torch.stack(list(terms.values())).sum(), learner.model, settings
+    )
+    if learner.critic is not None and learner.critic_optimiser is not None:
         critic_loss = algo.value_loss(
-            policy.critic(batch), targets["values"], targets["returns"], targets["critic_mask"]
+            learner.critic(batch), targets["values"], targets["returns"], targets["critic_mask"]
         )
-        critic_norm = _descend(policy.critic_optimiser, critic_loss, policy.critic, settings)
+        critic_norm = _descend(learner.critic_optimiser, critic_loss, learner.critic, settings)
         measured["value_loss"] = critic_loss if bool(critic_norm.isfinite()) else critic_norm
     return {name: float(value.detach()) for name, value in measured.items()}
 

@@ -18,10 +18,10 @@ from torch.nn.utils.rnn import pad_sequence
 
 from ragen_agent import algo
 from ragen_agent.config import Diagnostics, Training
-from ragen_agent.local.policy_update import Policy, policy_terms, targets_of
+from ragen_agent.local.policy_update import Learner, policy_terms, targets_of
 from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.batches import Batch, sampled_logits
-from ragen_agent.training.iteration import Scored
+from ragen_agent.training.iteration import ScoredGroups
 from ragen_agent.training.replies import reasoning_spans
 
 __all__ = ["QUANTILES", "Information", "gradient_figures", "information", "information_figures", "rollout_entropy"]
@@ -30,7 +30,7 @@ QUANTILES = 4
 
 
 def gradient_figures(
-    policy: Policy, played: Sequence[Trajectory], scored: Scored, settings: Training
+    learner: Learner, played: Sequence[Trajectory], scored: ScoredGroups, settings: Training
 ) -> dict[str, float]:
     """Gradient norms of the parts of the loss, before an update; the weights and their gradients stay as they are.
 
@@ -41,7 +41,7 @@ def gradient_figures(
     """
     figures: dict[str, float] = {}
     kept = scored.kept.flatten().nonzero().flatten()[: settings.minibatch]
-    for name, norm in _norms(policy, played, scored, kept, settings).items():
+    for name, norm in _norms(learner, played, scored, kept, settings).items():
         figures[f"grad_{name}"] = norm
     counted = torch.tensor([t.failure is None for t in played]).view(scored.kept.shape)
     order = torch.sort(scored.spread, stable=True).indices
@@ -49,25 +49,25 @@ def gradient_figures(
         chosen = torch.zeros_like(counted)
         chosen[groups] = counted[groups]
         rows = chosen.flatten().nonzero().flatten()[: settings.minibatch]
-        norms = _norms(policy, played, scored, rows, settings)
+        norms = _norms(learner, played, scored, rows, settings)
         if norms:
             figures[f"grad_spread_{quarter}"] = norms["policy"]
     return figures
 
 
 def _norms(
-    policy: Policy, played: Sequence[Trajectory], scored: Scored, rows: Tensor, settings: Training
+    learner: Learner, played: Sequence[Trajectory], scored: ScoredGroups, rows: Tensor, settings: Training
 ) -> dict[str, float]:
     if not len(rows):
         return {}
     chosen = [played[row] for row in rows.tolist()]
-    batch = Batch.of(chosen, policy.bias.device)
+    batch = Batch.of(chosen, learner.bias.device)
     weights = scored.weights[rows // scored.kept.shape[1]]
-    targets = targets_of(policy, batch, chosen, scored.advantages.flatten()[rows], settings, weights)
+    targets = targets_of(learner, batch, chosen, scored.advantages.flatten()[rows], settings, weights)
     if not bool(targets["mask"].any()):
         return {}
-    terms, _ = policy_terms(policy, batch, targets, settings)
-    parameters = [parameter for parameter in policy.model.parameters() if parameter.requires_grad]
+    terms, _ = policy_terms(learner, batch, targets, settings)
+    parameters = [parameter for parameter in learner.model.parameters() if parameter.requires_grad]
     norms = {}
     for name, term in terms.items():
         parts = torch.autograd.grad(term, parameters, retain_graph=True, allow_unused=True)
@@ -76,7 +76,7 @@ def _norms(
 
 
 def information_figures(
-    policy: Policy, played: Sequence[Trajectory], training: Training, settings: Diagnostics
+    learner: Learner, played: Sequence[Trajectory], training: Training, settings: Diagnostics
 ) -> dict[str, float]:
     """RAGEN-2's measures on the first turns of an iteration; empty where too few prompts or no reasoning is there.
 
@@ -86,13 +86,13 @@ def information_figures(
         mutual_information, conditional_entropy, retrieval_accuracy and retrieval_chance, see
         `ragen_agent.local.probes`.
     """
-    assert policy.piece is not None, "reasoning is found in the text of the tokens"
+    assert learner.piece is not None, "reasoning is found in the text of the tokens"
     found: dict[tuple[int, ...], list[tuple[list[int], list[int]]]] = {}
     for trajectory in played:
         if trajectory.failure is not None:
             continue
         first = int(trajectory.sampled.argmax())
-        start, end = reasoning_spans(trajectory, policy.piece)[0]
+        start, end = reasoning_spans(trajectory, learner.piece)[0]
         ids = trajectory.ids.tolist()
         found.setdefault(tuple(ids[:first]), []).append((ids[first:start], ids[start:end]))
     enough = [key for key, samples in found.items() if len(samples) >= settings.information_samples]
@@ -102,7 +102,7 @@ def information_figures(
     if len(prompts) < 2 or not bool((lengths > 0).any()):
         return {}
     rows = [(list(prompt) + opening, said) for row in samples for opening, said in row for prompt in prompts]
-    scores = _scores(policy, rows, training).view(len(prompts), -1, len(prompts))
+    scores = _scores(learner, rows, training).view(len(prompts), -1, len(prompts))
     measured = information(scores, lengths)
     return {
         "mutual_information": measured.mutual_information,
@@ -113,13 +113,13 @@ def information_figures(
 
 
 @torch.no_grad()
-def _scores(policy: Policy, rows: Sequence[tuple[list[int], list[int]]], settings: Training) -> Tensor:
+def _scores(learner: Learner, rows: Sequence[tuple[list[int], list[int]]], settings: Training) -> Tensor:
     """The log-prob of each row's second part after its first, float64 (rows,), by teacher forcing."""
     scores = torch.zeros(len(rows), dtype=torch.float64)
     wanted = [index for index, (_, said) in enumerate(rows) if said]
     for part in torch.tensor(wanted).split(settings.minibatch):
-        batch = _batch([rows[index] for index in part.tolist()], policy.bias.device)
-        log_probs = sampled_logits(policy.model, batch, policy.bias, settings.temperature)[1]
+        batch = _batch([rows[index] for index in part.tolist()], learner.bias.device)
+        log_probs = sampled_logits(learner.model, batch, learner.bias, settings.temperature)[1]
         scores[part] = log_probs.sum(dim=1, dtype=torch.float64).cpu()
     return scores
 
@@ -133,7 +133,7 @@ def _batch(rows: Sequence[tuple[list[int], list[int]]], device: torch.device) ->
     return Batch(ids, sampled, attended, torch.zeros(ids.shape, device=device))
 
 
-def rollout_entropy(policy: Policy, played: Sequence[Trajectory], settings: Training) -> dict[str, float]:
+def rollout_entropy(learner: Learner, played: Sequence[Trajectory], settings: Training) -> dict[str, float]:
     """The mean entropy of the distributions that the tokens were drawn from, nats a token, two ways.
 
     `entropy_forced`: by teacher forcing, exact, a forward pass over the iteration. `entropy_sampled`: minus the mean
@@ -144,8 +144,8 @@ def rollout_entropy(policy: Policy, played: Sequence[Trajectory], settings: Trai
     total, surprise, count = 0.0, 0.0, 0
     with torch.no_grad():
         for start in range(0, len(whole), settings.minibatch):
-            batch = Batch.of(whole[start : start + settings.minibatch], policy.bias.device)
-            logits, _ = sampled_logits(policy.model, batch, policy.bias, settings.temperature)
+            batch = Batch.of(whole[start : start + settings.minibatch], learner.bias.device)
+            logits, _ = sampled_logits(learner.model, batch, learner.bias, settings.temperature)
             total += float(algo.entropy_of(logits).sum())
             surprise -= float(batch.log_probs.sum())
             count += len(logits)

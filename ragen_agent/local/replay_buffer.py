@@ -17,13 +17,13 @@ import torch
 from torch import Tensor
 
 from ragen_agent.token_mdp import Trajectory
-from ragen_agent.training.iteration import Scored
+from ragen_agent.training.iteration import ScoredGroups
 
-__all__ = ["Kept", "Replay"]
+__all__ = ["KeptEpisodes", "ReplayBuffer"]
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptEpisodes:
     """Episodes to learn from, with the `advantages` and group `weights` that they had when they were played (rows,)."""
 
     trajectories: list[Trajectory]
@@ -31,29 +31,29 @@ class Kept:
     weights: Tensor
 
     @classmethod
-    def none(cls) -> Kept:
+    def none(cls) -> KeptEpisodes:
         """No episode."""
         return cls([], torch.zeros(0), torch.zeros(0))
 
     @classmethod
-    def of(cls, trajectories: Sequence[Trajectory], scored: Scored) -> Kept:
+    def of(cls, trajectories: Sequence[Trajectory], scored: ScoredGroups) -> KeptEpisodes:
         """The kept ones of an iteration."""
         rows = scored.kept.flatten().nonzero().flatten()
         weights = scored.weights[:, None].expand(scored.kept.shape).flatten()
         return cls([trajectories[row] for row in rows.tolist()], scored.advantages.flatten()[rows], weights[rows])
 
 
-class Replay:
+class ReplayBuffer:
     """The kept episodes of the last `iterations` iterations, those without any included."""
 
     def __init__(self, iterations: int) -> None:
-        self._past: deque[Kept] = deque(maxlen=iterations)
+        self._past: deque[KeptEpisodes] = deque(maxlen=iterations)
 
-    def joined(self, now: Kept) -> Kept:
+    def joined(self, now: KeptEpisodes) -> KeptEpisodes:
         """This iteration's episodes, first, and those remembered; afterwards this iteration's are remembered too."""
         parts = [now, *self._past]
         self._past.append(now)
-        return Kept(
+        return KeptEpisodes(
             [trajectory for part in parts for trajectory in part.trajectories],
             torch.cat([part.advantages for part in parts]),
             torch.cat([part.weights for part in parts]),
@@ -74,4 +74,4 @@ class Replay:
         """Remembers what `state` said."""
         for part in state:
             trajectories = [Trajectory.from_dict(record) for record in part["trajectories"]]
-            self._past.append(Kept(trajectories, part["advantages"], part["weights"]))
+            self._past.append(KeptEpisodes(trajectories, part["advantages"], part["weights"]))

@@ -9,18 +9,18 @@ import numpy as np
 from ragen_agent.config import Config
 from ragen_agent.rollout import Instance, group
 from ragen_agent.token_mdp import TokenMDP, Trajectory
-from ragen_agent.training.policy import Agent, derive
+from ragen_agent.training.policy import Policy, derive_seed
 from ragen_agent.training.tasks import draw_games, games_at
 
-__all__ = ["Players"]
+__all__ = ["RolloutWorker"]
 
-LEVELS, SAMPLING = 4, 5  # the second number of `derive`
+LEVELS, SAMPLING = 4, 5  # the second number of `derive_seed`
 
 
-class Players:
+class RolloutWorker:
     """Token processes for the games that are trained on, made when a game or a stage first comes up."""
 
-    def __init__(self, config: Config, agent: Agent) -> None:
+    def __init__(self, config: Config, agent: Policy) -> None:
         self.config, self.agent = config, agent
         self._processes: list[tuple[Config, list[TokenMDP]]] = []
 
@@ -45,7 +45,7 @@ class Players:
                     self._of(share.config),
                     [instances[place] for place in places],
                     settings.temperature,
-                    derive(seed, SAMPLING, *path),
+                    derive_seed(seed, SAMPLING, *path),
                 )
                 played.update(zip(places, episodes, strict=True))
         return [played[place] for place in range(len(instances))], [shares[i].config.game for i in chosen]
@@ -53,7 +53,7 @@ class Players:
     def instances(self, iteration: int) -> list[Instance]:
         """What an iteration plays, a group's members side by side."""
         settings, seed = self.config.training, self.config.seed
-        rng = np.random.default_rng(derive(seed, LEVELS, iteration))
+        rng = np.random.default_rng(derive_seed(seed, LEVELS, iteration))
         instances = group([int(s) for s in rng.integers(2**62, size=settings.groups)], settings.members)
         if settings.shared_noise:
             instances = [replace(instance, noise_seed=instance.seed) for instance in instances]

@@ -28,20 +28,20 @@ from ragen_agent.training.console import Display
 from ragen_agent.training.curves import check_tensorboard, plot_curve
 from ragen_agent.training.evaluation import baselines, fixed_instances, play_fixed, rate_of_played, scripted_rate
 from ragen_agent.training.lora import load_policy
-from ragen_agent.training.policy import Agent, derive, make_env
+from ragen_agent.training.policy import Policy, derive_seed, make_env
 from ragen_agent.training.run_folder import RunFolder
 from ragen_agent.training.small_model import save_checkpoint
 from ragen_agent.training.tasks import games_at
 from ragen_gym.core.storage import read_json_lines
 
-__all__ = ["Run", "train"]
+__all__ = ["TrainingRun", "train"]
 
-SCRIPTED = 7  # the second number of `derive`
+SCRIPTED = 7  # the second number of `derive_seed`
 
 
 def train(config: Config, folder: RunFolder, display: Display) -> dict[str, Any]:
     """Runs or goes on with the run of `folder`; returns its summary. Raises ValueError for settings that do not fit."""
-    run = Run(config, folder, display)
+    run = TrainingRun(config, folder, display)
     folder.note_versions()
     try:
         run.warm_start()
@@ -58,7 +58,7 @@ def train(config: Config, folder: RunFolder, display: Display) -> dict[str, Any]
         raise
 
 
-class Run:
+class TrainingRun:
     """The state of a run between its phases."""
 
     def __init__(self, config: Config, folder: RunFolder, display: Display) -> None:
@@ -75,7 +75,7 @@ class Run:
             self._drop_unfinished(saved["iteration"])
         self.env = make_env(config, config.evaluation.split)
         self.instances = fixed_instances(self.env, config.evaluation.levels)
-        self.agent = Agent.build(config, folder.warm if folder.warm.is_dir() else None)
+        self.agent = Policy.build(config, folder.warm if folder.warm.is_dir() else None)
         self.demonstrations: list[Trajectory] = []
 
     def warm_start(self) -> None:
@@ -101,7 +101,7 @@ class Run:
         self.summary["spent_tokens"] = reinforcement.spent
         save_checkpoint(self.agent.model, self.agent.tokenizer, self.folder.checkpoint)
 
-    def measure(self, row: str, agent: Agent | None = None) -> None:
+    def measure(self, row: str, agent: Policy | None = None) -> None:
         """Plays the fixed levels and writes the rate down."""
         if row in self.summary:
             return
@@ -140,7 +140,7 @@ class Run:
             return
         how = self.config.demonstrations
         rate = scripted_rate(
-            self.env, self.instances, lambda env, rng: scripted_reply(env, how, rng), derive(0, SCRIPTED)
+            self.env, self.instances, lambda env, rng: scripted_reply(env, how, rng), derive_seed(0, SCRIPTED)
         )
         self._note("demonstrator", rate.to_dict())
 
@@ -150,14 +150,14 @@ class Run:
         if not warm.epochs:
             return
         if "more_imitation" not in self.summary:
-            agent = Agent.build(self.config, self.folder.warm)
+            agent = Policy.build(self.config, self.folder.warm)
             self.demonstrations = self.demonstrations or self._show(self.config.demonstrations)
             self._imitate(
                 agent, self.demonstrations, "more imitation", tokens=int(self.summary["spent_tokens"]), stream=1
             )
             self.measure("more_imitation", agent)
         if "clean_warm_start" not in self.summary:
-            agent = Agent.build(self.config)
+            agent = Policy.build(self.config)
             self._imitate(agent, self._show(faultless(self.config)), "clean warm start", epochs=warm.epochs)
             self.measure("clean_warm_start", agent)
 
@@ -167,7 +167,7 @@ class Run:
         state = self.folder.load_state()
         if state is not None:
             if self.config.lora.rank:  # whose adapter the model at hand may have in it, or not yet, or no more
-                self.agent = Agent.build(self.config, self.folder.warm)
+                self.agent = Policy.build(self.config, self.folder.warm)
             load_policy(self.agent.model, self.config.lora, state["model"])
             save_checkpoint(self.agent.model, self.agent.tokenizer, self.folder.checkpoint)
         self.summary["wall_s"] = self._wall_s()
@@ -193,7 +193,7 @@ class Run:
     def _show(self, how: Demonstrations) -> list[Trajectory]:
         return show(self.config, self.agent, how, self.display)
 
-    def _imitate(self, agent: Agent, rows: list[Trajectory], phase: str, **how: int) -> None:
+    def _imitate(self, agent: Policy, rows: list[Trajectory], phase: str, **how: int) -> None:
         imitation_phase(self.config, agent, rows, phase, self.display, **how)
 
     def _note(self, name: str, value: Any) -> None:

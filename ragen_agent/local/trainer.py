@@ -13,24 +13,24 @@ import torch
 from ragen_agent.algo import NO_SPREAD
 from ragen_agent.config import Config
 from ragen_agent.config.rules import ADVANTAGE_RULES
-from ragen_agent.local.monitor import Watch
-from ragen_agent.local.policy_update import Critic, Policy, Targets, update
-from ragen_agent.local.replay_buffer import Kept, Replay
-from ragen_agent.local.rollout_worker import Players
+from ragen_agent.local.monitor import Monitor
+from ragen_agent.local.policy_update import Critic, Learner, Targets, update
+from ragen_agent.local.replay_buffer import KeptEpisodes, ReplayBuffer
+from ragen_agent.local.rollout_worker import RolloutWorker
 from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.console import Display
-from ragen_agent.training.curves import Events
+from ragen_agent.training.curves import TensorBoardWriter
 from ragen_agent.training.evaluation import without_failed
-from ragen_agent.training.iteration import Scored, rewarded, score
+from ragen_agent.training.iteration import ScoredGroups, rewarded, score
 from ragen_agent.training.lora import adapt, load_trained, merge, save_adapter, trained
 from ragen_agent.training.optimiser import adamw
-from ragen_agent.training.policy import Agent, derive
+from ragen_agent.training.policy import Policy, derive_seed
 from ragen_agent.training.replies import piece_decoder
 from ragen_agent.training.run_folder import RunFolder
 
 __all__ = ["PATIENCE", "Reinforcement"]
 
-MINIBATCHES, FILTER, ADAPTER = 6, 8, 9  # the second number of `derive`
+MINIBATCHES, FILTER, ADAPTER = 6, 8, 9  # the second number of `derive_seed`
 
 ROLLOUT_COST = 2  # what a token of a rollout costs, in tokens that go forward and backward
 PATIENCE = 3  # iterations without anything to learn from before a run is called dead
@@ -44,13 +44,13 @@ class Reinforcement:
     """
 
     def __init__(
-        self, config: Config, agent: Agent, folder: RunFolder, display: Display, state: Mapping[str, Any] | None
+        self, config: Config, agent: Policy, folder: RunFolder, display: Display, state: Mapping[str, Any] | None
     ) -> None:
         self.config, self.agent, self.folder, self.display = config, agent, folder, display
         self.policy = _policy(config, agent)
-        self.players = Players(config, agent)
-        self.replay = Replay(config.training.replay)
-        self.watch = Watch(config, agent, folder, display)
+        self.players = RolloutWorker(config, agent)
+        self.replay = ReplayBuffer(config.training.replay)
+        self.watch = Monitor(config, agent, folder, display)
         self.iteration = self.spent = self.still = 0
         if state is not None:
             self.iteration, self.spent, self.still = state["iteration"], state["spent"], state["still"]
@@ -61,7 +61,7 @@ class Reinforcement:
         """Iterates until the last iteration or a reason to stop, which is shown."""
         settings = self.config.training
         begun = self.iteration
-        events = Events(self.folder) if self.config.diagnostics.tensorboard else None
+        events = TensorBoardWriter(self.folder) if self.config.diagnostics.tensorboard else None
         self.display.begin("reinforcement", settings.iterations, self.iteration)
         try:
             while self.iteration < settings.iterations and not self.reason:
@@ -95,20 +95,20 @@ class Reinforcement:
         decoded = time.monotonic()
         whole = without_failed(played)
         learned = rewarded(played, settings.format_reward)
-        scored = score(learned, settings, derive(seed, FILTER, self.iteration))
+        scored = score(learned, settings, derive_seed(seed, FILTER, self.iteration))
         self.still = self.still + 1 if _teaches_nothing(scored, self.config) else 0
         figures = self.watch.before_update(self.policy, learned, scored, self.iteration)
         rows = scored.kept.flatten().nonzero().flatten().tolist()
         measured: dict[str, float] = {"train_tokens": 0}
         taught: list[Targets] = []
-        kept = self.replay.joined(Kept.of(learned, scored) if rows and not self.still else Kept.none())
+        kept = self.replay.joined(KeptEpisodes.of(learned, scored) if rows and not self.still else KeptEpisodes.none())
         if rows and not self.still:
             measured = update(
                 self.policy,
                 kept.trajectories,
                 kept.advantages,
                 settings,
-                derive(seed, MINIBATCHES, self.iteration),
+                derive_seed(seed, MINIBATCHES, self.iteration),
                 kept.weights if settings.reweight else None,
                 taught.append,
             )
@@ -182,10 +182,10 @@ class Reinforcement:
             raise ValueError(f"{self.folder.path / 'state.pt'} does not fit the run's settings: {error}") from error
 
 
-def _policy(config: Config, agent: Agent) -> Policy:
+def _policy(config: Config, agent: Policy) -> Learner:
     settings, model = config.training, agent.model
-    adapter = adapt(model, config.lora, derive(config.seed, ADAPTER)) if config.lora.rank else None
-    policy = Policy(
+    adapter = adapt(model, config.lora, derive_seed(config.seed, ADAPTER)) if config.lora.rank else None
+    policy = Learner(
         model,
         adamw(model, settings.learning_rate, weight_decay=0.0),
         agent.engine.bias,
@@ -201,7 +201,7 @@ def _policy(config: Config, agent: Agent) -> Policy:
     return policy
 
 
-def _teaches_nothing(scored: Scored, config: Config) -> bool:
+def _teaches_nothing(scored: ScoredGroups, config: Config) -> bool:
     """Whether no episode did better or worse than what it is compared with."""
     if config.training.critic:  # whose advantages need no spread within groups
         return False
@@ -235,10 +235,10 @@ def _dead(last: Mapping[str, Any]) -> str:
     )
 
 
-def _modules(policy: Policy) -> dict[str, torch.nn.Module]:
+def _modules(policy: Learner) -> dict[str, torch.nn.Module]:
     return {"model": policy.model} | ({} if policy.critic is None else {"critic": policy.critic})
 
 
-def _optimisers(policy: Policy) -> dict[str, torch.optim.Optimizer]:
+def _optimisers(policy: Learner) -> dict[str, torch.optim.Optimizer]:
     critic = policy.critic_optimiser
     return {"optimiser": policy.optimiser} | ({} if critic is None else {"critic_optimiser": critic})

@@ -125,12 +125,12 @@ def _check_installed() -> None:
 def _model(config: Config, folder: RunFolder, display: Display) -> Path:
     """The folder of the model to start from: the one given, or the small model after its warm start."""
     from ragen_agent.config.game_defaults import pretrained
-    from ragen_agent.local.run import Run
+    from ragen_agent.local.run import TrainingRun
 
     if pretrained(config.model):
         return Path(config.model).resolve()
     if not folder.warm.is_dir():
-        local = Run(config, folder, display)
+        local = TrainingRun(config, folder, display)
         local.warm_start()
         local.baselines()
     return folder.warm.resolve()

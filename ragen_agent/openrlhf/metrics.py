@@ -17,7 +17,7 @@ import numpy as np
 
 from ragen_agent.openrlhf.episode import FAILURES
 from ragen_agent.openrlhf.generation import Played
-from ragen_agent.training.iteration import Scored
+from ragen_agent.training.iteration import ScoredGroups
 
 __all__ = ["of_episodes", "of_training"]
 
@@ -33,7 +33,7 @@ _NAMES = {
 }
 
 
-def of_episodes(played: Sequence[Played], scored: Scored) -> dict[str, Any]:
+def of_episodes(played: Sequence[Played], scored: ScoredGroups) -> dict[str, Any]:
     """What was played and what the filter kept of it."""
     whole = [p for p in played if p.trajectory.failure is None]
     kinds = Counter(str(p.trajectory.failure).split(":")[0] for p in played if p.trajectory.failure is not None)

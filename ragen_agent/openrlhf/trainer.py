@@ -31,8 +31,8 @@ from ragen_agent.openrlhf.state import State, planned_updates
 from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.alarm import signs_at
 from ragen_agent.training.evaluation import baselines, fixed_instances, rate_of_played
-from ragen_agent.training.iteration import Scored, rewarded, score
-from ragen_agent.training.policy import derive, make_env
+from ragen_agent.training.iteration import ScoredGroups, rewarded, score
+from ragen_agent.training.policy import derive_seed, make_env
 from ragen_agent.training.replies import piece_decoder, reply_figures
 from ragen_agent.training.run_folder import RunFolder
 from ragen_agent.training.tasks import games_at
@@ -102,7 +102,7 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
         played = self._play(rows, training.members, training.temperature)
         decoded = time.monotonic()
         learned = rewarded([p.trajectory for p in played], training.format_reward)
-        scored = score(learned, training, derive(self.run.config.seed, FILTER, iteration))
+        scored = score(learned, training, derive_seed(self.run.config.seed, FILTER, iteration))
         flat = _teaches_nothing(scored, training)
         self.still = self.still + 1 if flat else 0
         record = {"iteration": iteration, **metrics.of_episodes(played, scored), **reply_figures(learned, self.piece)}
@@ -122,7 +122,7 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
         }
 
     def _train(
-        self, played: Sequence[Played], learned: Sequence[Trajectory], scored: Scored, iteration: int
+        self, played: Sequence[Played], learned: Sequence[Trajectory], scored: ScoredGroups, iteration: int
     ) -> dict[str, Any]:
         """Trains on the kept episodes; `learned` are the played ones with the rewards that are learned from."""
         training = self.run.config.training
@@ -136,7 +136,7 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
                 row.labels = [note_of(part, float(advantages[i]), weight, training, self.piece).to_json()]
                 rows.append(row)
         samples = padded(rows, training.minibatch)
-        seed = derive(self.run.config.seed, MINIBATCHES, iteration) % 2**32
+        seed = derive_seed(self.run.config.seed, MINIBATCHES, iteration) % 2**32
         self._all_models("seed_minibatches", seed=seed)
         status, _ = self.train_step(samples, iteration)
         passes = training.updates * (2 if training.critic else 1)
@@ -246,7 +246,7 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
         return played
 
 
-def _teaches_nothing(scored: Scored, settings: Training) -> bool:
+def _teaches_nothing(scored: ScoredGroups, settings: Training) -> bool:
     """Whether no kept episode did better or worse than what it is compared with."""
     if settings.critic:  # whose advantages need no spread within groups
         return False

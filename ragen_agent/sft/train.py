@@ -29,7 +29,7 @@ from ragen_agent.config.game_defaults import pretrained
 from ragen_agent.sft.rows import read_conversations, rows_of
 from ragen_agent.training.console import Display
 from ragen_agent.training.lora import adapt, save_adapter
-from ragen_agent.training.policy import Agent, derive, place
+from ragen_agent.training.policy import Policy, derive_seed, device_and_dtype
 from ragen_agent.training.small_model import move, save_checkpoint
 from ragen_agent.training.tokenizer import check_known
 from ragen_gym.core.storage import write_atomic
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 __all__ = ["ADAPTER", "MODEL", "Settings", "begin", "fine_tune", "reopen"]
 
 MODEL, ADAPTER, START, TOLD = "model", "adapter", "start", "sft.json"
-SEED, LORA_SEED = 30, 31  # the second number of `derive`
+SEED, LORA_SEED = 30, 31  # the second number of `derive_seed`
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def fine_tune(settings: Settings, out: Path, display: Display) -> dict[str, Any]
     from ragen_agent.sft.trainer import run_trainer
 
     lines = read_conversations(Path(settings.data))
-    agent = Agent.build(_config(settings, lines))
+    agent = Policy.build(_config(settings, lines))
     rows, left_out = rows_of(agent.chat, lines, settings.max_tokens, successes_only=settings.successes_only)
     for row in rows:
         check_known(agent.tokenizer, row["input_ids"])
@@ -128,15 +128,15 @@ def fine_tune(settings: Settings, out: Path, display: Display) -> dict[str, Any]
     if settings.lora.rank:
         if not settings.model and not (out / START).is_dir():
             save_checkpoint(model, agent.tokenizer, out / START)
-        adapter = adapt(model, settings.lora, derive(settings.seed, LORA_SEED))
+        adapter = adapt(model, settings.lora, derive_seed(settings.seed, LORA_SEED))
     policy = model if adapter is None else adapter
-    seed = derive(settings.seed, SEED) % 2**31  # as large as the libraries take
+    seed = derive_seed(settings.seed, SEED) % 2**31  # as large as the libraries take
     last = run_trainer(policy, agent.tokenizer, rows, settings, out, display, seed)
     kept = _keep(agent, adapter, settings, out)
     return {"model": str(kept), "rows": len(rows), **left_out, **last}
 
 
-def _keep(agent: Agent, adapter: PeftModel | None, settings: Settings, out: Path) -> Path:
+def _keep(agent: Policy, adapter: PeftModel | None, settings: Settings, out: Path) -> Path:
     """Writes down what was trained."""
     if adapter is not None:
         base = Path(settings.model) if settings.model else out / START
@@ -157,7 +157,7 @@ def _config(settings: Settings, lines: list[dict[str, Any]]) -> Config:
     lora = asdict(settings.lora)
     run = {"model": settings.model, "seed": settings.seed, "threads": settings.threads, "lora": lora}
     config = with_settings(Config(), {**run, "device": settings.device})
-    device, _ = place(config)
+    device, _ = device_and_dtype(config)
     frozen_half = device.startswith("cuda") and settings.lora.rank > 0 and pretrained(settings.model)
     config = replace(config, device=device, dtype="bfloat16" if frozen_half else "float32")
     if settings.model:

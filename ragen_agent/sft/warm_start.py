@@ -16,12 +16,12 @@ from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.batches import by_length
 from ragen_agent.training.console import Display
 from ragen_agent.training.optimiser import adamw
-from ragen_agent.training.policy import Agent, derive
+from ragen_agent.training.policy import Policy, derive_seed
 from ragen_agent.training.tasks import draw_games, games_at
 
 __all__ = ["Part", "faultless", "imitation_phase", "parts", "show"]
 
-DEMONSTRATIONS, DEMONSTRATOR, BATCHES = 1, 2, 3  # the second number of `derive`
+DEMONSTRATIONS, DEMONSTRATOR, BATCHES = 1, 2, 3  # the second number of `derive_seed`
 
 WARM_UP = 20  # supervised steps until the learning rate is full
 PART = 500  # demonstrations from one generator, and between two reports of progress
@@ -49,7 +49,7 @@ class Part:
 
 def parts(config: Config, how: Demonstrations) -> Iterator[Part]:
     """All `how.episodes` demonstrations: levels of the run's first games, by their weights."""
-    rng = np.random.default_rng(derive(config.seed, DEMONSTRATIONS))
+    rng = np.random.default_rng(derive_seed(config.seed, DEMONSTRATIONS))
     instances = [Instance(int(s), i) for i, s in enumerate(rng.integers(2**62, size=how.episodes))]
     shares = games_at(config, 0)
     chosen = draw_games(shares, config.seed, 0, len(instances))
@@ -59,11 +59,11 @@ def parts(config: Config, how: Demonstrations) -> Iterator[Part]:
         for start in range(0, len(all_places), PART):
             places = all_places[start : start + PART]
             path = (start,) if len(shares) == 1 else (start, 1 + index)
-            seed = derive(config.seed, DEMONSTRATOR, *path)
+            seed = derive_seed(config.seed, DEMONSTRATOR, *path)
             yield Part(share.config, mine, places, [instances[place] for place in places], seed)
 
 
-def show(config: Config, agent: Agent, how: Demonstrations, display: Display) -> list[Trajectory]:
+def show(config: Config, agent: Policy, how: Demonstrations, display: Display) -> list[Trajectory]:
     """`how.episodes` demonstrations on training levels of the run's first games, by their weights."""
     display.begin("demonstrations", how.episodes)
     shown: dict[int, Trajectory] = {}
@@ -80,7 +80,7 @@ def show(config: Config, agent: Agent, how: Demonstrations, display: Display) ->
 
 def imitation_phase(
     config: Config,
-    agent: Agent,
+    agent: Policy,
     rows: list[Trajectory],
     phase: str,
     display: Display,
@@ -91,7 +91,7 @@ def imitation_phase(
 ) -> None:
     """Supervised steps for so many epochs, or until so many tokens are spent."""
     warm = config.warm_start
-    generator = torch.Generator().manual_seed(derive(config.seed, BATCHES, stream))
+    generator = torch.Generator().manual_seed(derive_seed(config.seed, BATCHES, stream))
     plan = list(_batches([len(t.ids) for t in rows], warm.batch, generator, epochs, tokens))
     optimiser = adamw(agent.model, warm.learning_rate, betas=(0.9, 0.99))
     display.begin(phase, len(plan))

@@ -18,7 +18,7 @@ from ragen_gym.core.storage import read_json_lines
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
-__all__ = ["Events", "check_tensorboard", "measured_on", "plot_curve", "write_events"]
+__all__ = ["TensorBoardWriter", "check_tensorboard", "measured_on", "plot_curve", "write_events"]
 
 LINES = {"optimal": "tab:green", "demonstrator": "tab:purple", "random": "tab:gray"}
 
@@ -95,7 +95,7 @@ def write_events(folder: RunFolder) -> Path:
     return _write(folder)
 
 
-class Events:
+class TensorBoardWriter:
     """The event files of a run that goes on: what `write_events` writes, and then each iteration as it comes."""
 
     def __init__(self, folder: RunFolder) -> None:

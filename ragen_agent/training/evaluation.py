@@ -12,7 +12,7 @@ import numpy as np
 from ragen_agent.rollout import Instance
 from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.demo_thoughts import thinking
-from ragen_agent.training.policy import Agent, derive, make_env
+from ragen_agent.training.policy import Policy, derive_seed, make_env
 from ragen_gym.core.stats import Rate, wilson
 from ragen_gym.envs.turn import TurnEnv
 
@@ -103,19 +103,19 @@ def optimal_rate(env: TurnEnv, instances: list[Instance]) -> Rate:
 def baselines(env: TurnEnv, instances: list[Instance]) -> dict[str, Rate]:
     """Random and optimal play; the same numbers for every run and model."""
     return {
-        "random": scripted_rate(env, instances, random_reply, derive(0, BASELINES)),
+        "random": scripted_rate(env, instances, random_reply, derive_seed(0, BASELINES)),
         "optimal": optimal_rate(env, instances),
     }
 
 
-def play_fixed(agent: Agent, instances: list[Instance]) -> list[Trajectory]:
+def play_fixed(agent: Policy, instances: list[Instance]) -> list[Trajectory]:
     """The agent's episodes on the fixed levels, at the temperature of evaluation; sampled alike for every run."""
     settings = agent.config.evaluation
     processes = agent.processes(settings.split, min(settings.batch, len(instances)))
-    return agent.play(processes, instances, settings.temperature, derive(0, MEASURING))
+    return agent.play(processes, instances, settings.temperature, derive_seed(0, MEASURING))
 
 
-def measure(agent: Agent) -> dict[str, Rate]:
+def measure(agent: Policy) -> dict[str, Rate]:
     """The rates of `ragen-agent eval`: model, random, optimal."""
     env = make_env(agent.config, agent.config.evaluation.split)
     instances = fixed_instances(env, agent.config.evaluation.levels)

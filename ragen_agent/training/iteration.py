@@ -13,10 +13,10 @@ from ragen_agent import algo
 from ragen_agent.config import Training
 from ragen_agent.token_mdp import Trajectory
 
-__all__ = ["Scored", "rewarded", "score"]
+__all__ = ["ScoredGroups", "rewarded", "score"]
 
 
-class Scored(NamedTuple):
+class ScoredGroups(NamedTuple):
     """The episodes compared with one another; a group's members stand side by side."""
 
     advantages: Tensor
@@ -29,7 +29,7 @@ class Scored(NamedTuple):
     """float (groups,): the groups' weights by their spread; 1 without `Training.reweight`."""
 
 
-def score(trajectories: Sequence[Trajectory], settings: Training, seed: int = 0) -> Scored:
+def score(trajectories: Sequence[Trajectory], settings: Training, seed: int = 0) -> ScoredGroups:
     """Compares the members of each group, which stand side by side.
 
     Args:
@@ -48,7 +48,7 @@ def score(trajectories: Sequence[Trajectory], settings: Training, seed: int = 0)
     if settings.reweight:
         weights = algo.spread_weights(spread, settings.reweight)
     advantages = algo.normalised(returns, "arpo" if settings.critic else settings.algo, counted=counted)
-    return Scored(advantages * weights[:, None], groups[:, None] & counted, spread, weights)
+    return ScoredGroups(advantages * weights[:, None], groups[:, None] & counted, spread, weights)
 
 
 def rewarded(trajectories: Sequence[Trajectory], rule: str) -> list[Trajectory]:

@@ -25,10 +25,10 @@ from ragen_agent.training.tokenizer import build_tokenizer, check_known, game_te
 from ragen_gym.envs.turn import TurnEnv, make_turn
 from ragen_gym.games.registry import find
 
-__all__ = ["Agent", "derive", "make_env", "place"]
+__all__ = ["Policy", "derive_seed", "device_and_dtype", "make_env"]
 
 
-def derive(seed: int, *path: int) -> int:
+def derive_seed(seed: int, *path: int) -> int:
     """A 63-bit seed for a path of numbers, such as (phase, iteration).
 
     Independent for paths that differ, up to zeros at the end: (5, 3) and (5, 3, 0) give the same seed, so a phase
@@ -69,7 +69,7 @@ def make_env(config: Config, split: str | None) -> TurnEnv:
     )
 
 
-def place(config: Config) -> tuple[str, torch.dtype]:
+def device_and_dtype(config: Config) -> tuple[str, torch.dtype]:
     """The device and the dtype of the weights that play; see `Config`.
 
     Raises:
@@ -98,7 +98,7 @@ def _settle() -> None:
 
 
 @dataclass
-class Agent:
+class Policy:
     """See the module; `engine` reads the model's weights as they are."""
 
     config: Config
@@ -108,19 +108,19 @@ class Agent:
     engine: TorchEngine
 
     @classmethod
-    def build(cls, config: Config, folder: Path | None = None) -> Agent:
+    def build(cls, config: Config, folder: Path | None = None) -> Policy:
         """The agent of a Hugging Face folder, or the small model from scratch where none is given.
 
         Raises:
-            ValueError: see `load_checkpoint`, `ChatFormat.from_tokenizer`, `place` and `check_targets`.
+            ValueError: see `load_checkpoint`, `ChatFormat.from_tokenizer`, `device_and_dtype` and `check_targets`.
             ImportError: the settings ask for LoRA, and peft is not installed.
         """
         torch.set_num_threads(config.threads)
         _settle()
-        device, dtype = place(config)
+        device, dtype = device_and_dtype(config)
         if folder is None and config.model:
             folder = Path(config.model)
-        from ragen_agent.training.tasks import all_settings  # which imports `derive` from here
+        from ragen_agent.training.tasks import all_settings  # which imports `derive_seed` from here
 
         if folder is not None:
             model, tokenizer = load_checkpoint(folder, device, dtype)
@@ -128,7 +128,7 @@ class Agent:
             games = all_settings(config)
             texts = [game_texts(make_env(game, None), game.demonstrations.thought) for game in games]
             tokenizer = build_tokenizer(texts)
-            model = move(build_model(config.small_model, tokenizer, derive(config.seed, 0)), device, dtype)
+            model = move(build_model(config.small_model, tokenizer, derive_seed(config.seed, 0)), device, dtype)
         check_targets(model, config.lora)
         turns = config.turns
         chat = ChatFormat.from_tokenizer(

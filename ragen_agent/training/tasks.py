@@ -8,22 +8,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragen_agent.config import Config, with_settings
-from ragen_agent.training.policy import derive
+from ragen_agent.training.policy import derive_seed
 
-__all__ = ["GAMES", "Share", "all_settings", "draw_games", "games_at"]
+__all__ = ["GAMES", "MixtureGame", "all_settings", "draw_games", "games_at"]
 
-GAMES = 20  # the second number of `derive`
+GAMES = 20  # the second number of `derive_seed`
 
 
 @dataclass(frozen=True)
-class Share:
+class MixtureGame:
     """One game of a run: its settings, as those of a run on it alone, and its weight among the others."""
 
     config: Config
     weight: float = 1.0
 
 
-def games_at(config: Config, iteration: int) -> list[Share]:
+def games_at(config: Config, iteration: int) -> list[MixtureGame]:
     """The games that levels are drawn from in this iteration; one, unless `Config.games` names several.
 
     Raises:
@@ -35,7 +35,7 @@ def games_at(config: Config, iteration: int) -> list[Share]:
     for stage in config.curriculum:
         if iteration >= stage["iteration"]:
             knobs = config.knobs | stage["knobs"]
-    return [Share(replace(config, knobs=knobs, curriculum=[]))]
+    return [MixtureGame(replace(config, knobs=knobs, curriculum=[]))]
 
 
 def all_settings(config: Config) -> list[Config]:
@@ -46,15 +46,17 @@ def all_settings(config: Config) -> list[Config]:
     return [plain, *(other for other in others if other != plain)]
 
 
-def draw_games(shares: list[Share], seed: int, path: int, count: int) -> NDArray[np.int64]:
+def draw_games(shares: list[MixtureGame], seed: int, path: int, count: int) -> NDArray[np.int64]:
     """For each of `count` levels the index of its game; the same levels, whatever the weights are."""
     if len(shares) == 1:
         return np.zeros(count, dtype=np.int64)
     weights = np.array([share.weight for share in shares])
-    return np.random.default_rng(derive(seed, GAMES, path)).choice(len(shares), size=count, p=weights / weights.sum())
+    return np.random.default_rng(derive_seed(seed, GAMES, path)).choice(
+        len(shares), size=count, p=weights / weights.sum()
+    )
 
 
-def _share(config: Config, row: dict[str, object]) -> Share:
+def _share(config: Config, row: dict[str, object]) -> MixtureGame:
     """A row's settings laid over the run's; knobs are a game's own, so another game does not inherit them."""
     same = row["game"] == config.game
     settings = {
@@ -66,4 +68,4 @@ def _share(config: Config, row: dict[str, object]) -> Share:
     }
     weight = row.get("weight", 1.0)
     assert isinstance(weight, int | float)
-    return Share(with_settings(config, settings), float(weight))
+    return MixtureGame(with_settings(config, settings), float(weight))

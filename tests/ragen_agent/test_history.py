@@ -13,10 +13,10 @@ from transformers import PreTrainedTokenizerFast
 
 from ragen_agent import ChatFormat, TokenMDP, Trajectory
 from ragen_agent.config import Config, Training, with_settings
-from ragen_agent.local.policy_update import Critic, Policy, update
+from ragen_agent.local.policy_update import Critic, Learner, update
 from ragen_agent.rollout import group
 from ragen_agent.training.batches import Batch, sampled_logits
-from ragen_agent.training.policy import Agent
+from ragen_agent.training.policy import Policy
 from ragen_gym import make_turn
 
 REPLIES = ("<answer>Up</answer>", "<answer>Left</answer>", "nothing", "<answer>Right || Down</answer>")
@@ -120,24 +120,24 @@ def test_a_window_that_does_not_fit_ends_the_episode(chat: ChatFormat) -> None:
 
 
 @pytest.fixture(scope="module")
-def agent() -> Agent:
+def agent() -> Policy:
     settings = {
         "game": "FrozenLake",
         "knobs": {"size": 4, "success_rate": 1.0},
         "small_model": {"hidden": 32, "layers": 1, "feed_forward": 32},
         "turns": {"max_turns": 4, "max_tokens_per_turn": 10},
     }
-    return Agent.build(with_settings(Config(), settings))
+    return Policy.build(with_settings(Config(), settings))
 
 
-def windowed(agent: Agent, history: int) -> list[Trajectory]:
+def windowed(agent: Policy, history: int) -> list[Trajectory]:
     config = replace(agent.config, turns=replace(agent.config.turns, history=history))
     mine = replace(agent, config=config)
     return mine.play(mine.processes("train", 5), group([1, 2, 3], 4), 0.8, seed=5)
 
 
 @pytest.mark.parametrize("history", [0, 1, 2])
-def test_training_scores_what_was_sampled(agent: Agent, history: int) -> None:
+def test_training_scores_what_was_sampled(agent: Policy, history: int) -> None:
     rows = windowed(agent, history)
     assert [t.ids.tolist() for t in windowed(agent, history)] == [t.ids.tolist() for t in rows]
     assert all(t.failure is None and len(t.contexts) == len(t.turn_ends) - history for t in rows)
@@ -149,14 +149,14 @@ def test_training_scores_what_was_sampled(agent: Agent, history: int) -> None:
     torch.testing.assert_close(some, log_probs[picked, : some.shape[1]], atol=1e-5, rtol=1e-5)
 
 
-def test_turns_differ_although_their_prompts_may_not(agent: Agent) -> None:
+def test_turns_differ_although_their_prompts_may_not(agent: Policy) -> None:
     """Each prefix of an episode draws from numbers of its own: a turn is no repetition of the one before."""
     rows = windowed(agent, 0)
     first, second = ([t.ids[t.sampled].tolist()[at : at + 10] for t in rows] for at in (0, 10))
     assert sum(one == two for one, two in zip(first, second, strict=True)) < len(rows) / 2
 
 
-def test_the_critic_values_each_context_by_itself(agent: Agent) -> None:
+def test_the_critic_values_each_context_by_itself(agent: Policy) -> None:
     rows = windowed(agent, 0)
     critic = Critic(agent.model)
     torch.nn.init.normal_(critic.head.weight, generator=torch.Generator().manual_seed(0))
@@ -183,9 +183,9 @@ def _only(row: Trajectory, begin: int, end: int) -> Trajectory:
 
 
 @pytest.mark.parametrize("settings", [Training(), Training(algo="ppo", credit="bi_level")])
-def test_an_update_from_windows(agent: Agent, settings: Training) -> None:
+def test_an_update_from_windows(agent: Policy, settings: Training) -> None:
     rows = windowed(agent, 1)
-    policy = Policy(agent.model, torch.optim.AdamW(agent.model.parameters(), 1e-4), agent.engine.bias)
+    policy = Learner(agent.model, torch.optim.AdamW(agent.model.parameters(), 1e-4), agent.engine.bias)
     if settings.critic:
         policy.critic = Critic(agent.model)
         policy.critic_optimiser = torch.optim.AdamW(policy.critic.parameters(), 1e-3)

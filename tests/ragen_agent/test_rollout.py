@@ -11,7 +11,7 @@ from ragen_agent.config import Config, with_settings
 from ragen_agent.engines import Sampled
 from ragen_agent.engines.torch_engine import TorchEngine, TorchSession
 from ragen_agent.rollout import Instance, play
-from ragen_agent.training.policy import Agent
+from ragen_agent.training.policy import Policy
 
 CONFIG = with_settings(
     Config(),
@@ -25,8 +25,8 @@ INSTANCES = [Instance(1, 1), Instance(2, 2), Instance(3, 3), Instance(4, 4)]
 
 
 @pytest.fixture(scope="module")
-def agent() -> Agent:
-    return Agent.build(CONFIG)
+def agent() -> Policy:
+    return Policy.build(CONFIG)
 
 
 class Breaking:
@@ -63,14 +63,14 @@ class Breaking:
         return replies
 
 
-def test_a_broken_engine_costs_the_episodes_it_was_playing(agent: Agent) -> None:
+def test_a_broken_engine_costs_the_episodes_it_was_playing(agent: Policy) -> None:
     engine = Breaking(agent.engine, [1], MemoryError("full"))
     played = play(engine, agent.processes("train", 2), INSTANCES, temperature=1.0, seed=0)
     assert [t.failure for t in played] == ["engine_error: MemoryError: full"] * 2 + [None] * 2
     assert [len(t.turn_ends) for t in played] == [1, 1, 3, 3]
 
 
-def test_a_log_prob_that_is_not_finite_costs_its_own_episode(agent: Agent) -> None:
+def test_a_log_prob_that_is_not_finite_costs_its_own_episode(agent: Policy) -> None:
     engine = Breaking(agent.engine, [1])
     played = play(engine, agent.processes("train", 4), INSTANCES, temperature=1.0, seed=0)
     assert played[0].failure is not None
@@ -79,13 +79,13 @@ def test_a_log_prob_that_is_not_finite_costs_its_own_episode(agent: Agent) -> No
     assert [len(t.turn_ends) for t in played] == [1, 3, 3, 3]
 
 
-def test_an_engine_that_breaks_everything_is_an_error(agent: Agent) -> None:
+def test_an_engine_that_breaks_everything_is_an_error(agent: Policy) -> None:
     engine = Breaking(agent.engine, [0, 1], OSError("device lost"))
     with pytest.raises(RuntimeError, match=r"all 4 episodes failed in the engine.*device lost"):
         play(engine, agent.processes("train", 2), INSTANCES, temperature=1.0, seed=0)
 
 
-def test_an_interruption_and_the_check_go_through(agent: Agent) -> None:
+def test_an_interruption_and_the_check_go_through(agent: Policy) -> None:
     engine = Breaking(agent.engine, [1], KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
         play(engine, agent.processes("train", 4), INSTANCES, temperature=1.0, seed=0)

@@ -18,7 +18,7 @@ from ragen_agent.engines.torch_engine import TorchEngine, TorchSession
 from ragen_agent.rollout import Instance, group, play
 from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.batches import Batch, by_length, sampled_logits
-from ragen_agent.training.policy import Agent
+from ragen_agent.training.policy import Policy
 from ragen_agent.training.tokenizer import reading_only
 
 CONFIG = with_settings(
@@ -32,14 +32,14 @@ CONFIG = with_settings(
 
 
 @pytest.fixture(scope="module")
-def agent() -> Agent:
-    agent = Agent.build(CONFIG)
+def agent() -> Policy:
+    agent = Policy.build(CONFIG)
     agent.engine.bias[agent.chat.end_id] += 4  # likelier ends, so that turns of one batch differ in length
     return agent
 
 
 @pytest.mark.parametrize("temperature", [0.7, 1.0])
-def test_rollout_log_probs_are_those_of_training(agent: Agent, temperature: float) -> None:
+def test_rollout_log_probs_are_those_of_training(agent: Policy, temperature: float) -> None:
     played = agent.play(agent.processes("train", 6), group([1, 2, 3, 4, 5], 4), temperature, seed=3)
     assert len({len(t.ids) for t in played}) > 2, "rows of different length, or padding is not tried"
     assert {len(t.turn_ends) for t in played} == {3}
@@ -50,7 +50,7 @@ def test_rollout_log_probs_are_those_of_training(agent: Agent, temperature: floa
     assert (batch.log_probs[batch.sampled] < 0).all()
 
 
-def test_each_row_of_a_batch_is_as_if_alone(agent: Agent) -> None:
+def test_each_row_of_a_batch_is_as_if_alone(agent: Policy) -> None:
     played = agent.play(agent.processes("train", 8), group([7, 8], 4), 1.0, seed=0)
     for trajectory in played:
         with torch.no_grad():
@@ -60,7 +60,7 @@ def test_each_row_of_a_batch_is_as_if_alone(agent: Agent) -> None:
         assert torch.allclose(plain[sampled], torch.as_tensor(trajectory.log_probs[1:])[sampled], atol=1e-4)
 
 
-def test_a_batch_gives_what_stepping_with_the_same_samples_gives(agent: Agent) -> None:
+def test_a_batch_gives_what_stepping_with_the_same_samples_gives(agent: Policy) -> None:
     instances = group([11, 12, 13], 2)
     for instance, played in zip(
         instances, agent.play(agent.processes("train", 6), instances, 1.0, seed=5), strict=True
@@ -76,7 +76,7 @@ def test_a_batch_gives_what_stepping_with_the_same_samples_gives(agent: Agent) -
         assert (stepped.success, stepped.level_id) == (played.success, played.level_id)
 
 
-def test_equal_seeds_give_equal_episodes_and_others_do_not(agent: Agent) -> None:
+def test_equal_seeds_give_equal_episodes_and_others_do_not(agent: Policy) -> None:
     def ids(seed: int) -> list[list[int]]:
         return [t.ids.tolist() for t in agent.play(agent.processes("train", 4), group([1], 4), 1.0, seed)]
 
@@ -89,14 +89,14 @@ def test_a_group_shares_its_level_and_not_its_noise() -> None:
     assert len({i.noise_seed for i in instances}) == 6
 
 
-def test_suppressed_ids_are_never_written(agent: Agent) -> None:
+def test_suppressed_ids_are_never_written(agent: Policy) -> None:
     played = agent.play(agent.processes("train", 16), group(range(4), 4), 5.0, seed=2)
     written = {int(token) for t in played for token in t.ids[t.sampled]}
     assert len(written) > 20
     assert not written & set(reading_only(agent.tokenizer))
 
 
-def test_sampling_follows_the_distribution(agent: Agent) -> None:
+def test_sampling_follows_the_distribution(agent: Policy) -> None:
     session = agent.engine.start([[1, 2, 3]] * 4000, temperature=2.0, seed=1)
     tokens = torch.tensor([reply.ids[0] for reply in session.reply([1] * 4000) if reply is not None])
     with torch.no_grad():
@@ -107,7 +107,7 @@ def test_sampling_follows_the_distribution(agent: Agent) -> None:
     assert (counts[expected == 0] == 0).all()
 
 
-def test_a_session_refuses_what_makes_no_sense(agent: Agent) -> None:
+def test_a_session_refuses_what_makes_no_sense(agent: Policy) -> None:
     with pytest.raises(ValueError, match="temperature is 0"):
         agent.engine.start([[1]], temperature=0, seed=0)
     with pytest.raises(ValueError, match="no prompt may be empty"):
@@ -116,7 +116,7 @@ def test_a_session_refuses_what_makes_no_sense(agent: Agent) -> None:
         agent.engine.start([[1], [2]], temperature=1.0, seed=0).reply([3, 0])
 
 
-def test_a_failed_environment_ends_its_own_episode_only(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_environment_ends_its_own_episode_only(agent: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
     processes = agent.processes("train", 2)
 
     def broken(action: str) -> tuple[str, float, bool, bool, dict[str, object]]:
@@ -142,7 +142,7 @@ def ids_of(played: list[Trajectory]) -> list[list[int]]:
 
 @pytest.mark.parametrize(("seats", "patience", "grace"), [(1, 0.0, 8), (3, 0.6, 0), (8, 0.3, 1), (12, 0.3, 2)])
 def test_tokens_do_not_depend_on_who_plays_beside_or_when_an_episode_begins(
-    agent: Agent, seats: int, patience: float, grace: int, monkeypatch: pytest.MonkeyPatch
+    agent: Policy, seats: int, patience: float, grace: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     instances = group([3, 4, 5, 6], 3)
     together = agent.play(agent.processes("train", 12), instances, 1.0, seed=9)
@@ -162,13 +162,13 @@ def test_tokens_do_not_depend_on_who_plays_beside_or_when_an_episode_begins(
     assert (unfinished > 0) == (patience > 0), "rows that write on while others are answered, or nothing is tried"
 
 
-def test_a_stop_that_the_model_cannot_write_stops_nothing(agent: Agent) -> None:
+def test_a_stop_that_the_model_cannot_write_stops_nothing(agent: Policy) -> None:
     width = len(agent.engine.bias)
     engine = TorchEngine(agent.model, [agent.chat.end_id, width + 3], len(agent.tokenizer))
     assert np.flatnonzero(engine.stops).tolist() == [agent.chat.end_id]
 
 
-def test_places_are_taken_over_as_soon_as_an_episode_ends(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_places_are_taken_over_as_soon_as_an_episode_ends(agent: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
     joined: list[int] = []
     join = TorchSession.join
 
@@ -184,7 +184,7 @@ def test_places_are_taken_over_as_soon_as_an_episode_ends(agent: Agent, monkeypa
     assert sorted(len(t.turn_ends) for t in played) == [1] * 6 + [3] * 4
 
 
-def test_the_cache_never_holds_more_tokens_than_it_may(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_never_holds_more_tokens_than_it_may(agent: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
     most = agent.config.turns.max_tokens_per_episode
     engine = TorchEngine(agent.model, agent.chat.stop_ids, len(agent.tokenizer), cached_tokens=3 * (most + 32))
     engine.bias = agent.engine.bias
@@ -209,7 +209,7 @@ def test_the_cache_never_holds_more_tokens_than_it_may(agent: Agent, monkeypatch
         play(engine, agent.processes("train", 8), instances, temperature=1.0, seed=9)
 
 
-def test_equal_histories_are_computed_once(agent: Agent) -> None:
+def test_equal_histories_are_computed_once(agent: Policy) -> None:
     session = agent.engine.start([[1, 2, 3]] * 8 + [[4, 5]] * 8, temperature=1e-4, seed=0)  # all say what is likeliest
     session.reply([5] * 16)
     assert session.branches.count == 2
@@ -218,7 +218,7 @@ def test_equal_histories_are_computed_once(agent: Agent) -> None:
     assert warm.branches.count == 8
 
 
-def test_work_is_counted(agent: Agent) -> None:
+def test_work_is_counted(agent: Policy) -> None:
     before = replace(agent.engine.work)
     played = agent.play(agent.processes("train", 4), group([1], 4), 1.0, seed=0)
     work = agent.engine.work

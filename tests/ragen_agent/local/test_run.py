@@ -31,7 +31,7 @@ from ragen_agent.training.evaluation import (
     scripted_rate,
 )
 from ragen_agent.training.iteration import score
-from ragen_agent.training.policy import Agent, make_env
+from ragen_agent.training.policy import Policy, make_env
 from ragen_agent.training.run_folder import RunFolder
 from ragen_gym.core.stats import wilson
 from ragen_gym.core.storage import read_json_lines
@@ -79,7 +79,7 @@ def test_reinforcement_learns_what_no_demonstration_says(algo: str, tmp_path: Pa
             "evaluation": {"levels": 100},
         }
     )
-    run = training.Run(config, RunFolder.create(tmp_path / "run", config), quiet())
+    run = training.TrainingRun(config, RunFolder.create(tmp_path / "run", config), quiet())
     run.warm_start()
     run.measure("before")
     run.baselines()
@@ -134,10 +134,10 @@ def test_torn_and_unfinished_records_are_dropped_before_any_phase(
     config = configure(TINY)
     complete(config, tmp_path / "whole")
     folder = RunFolder.create(tmp_path / "broken", config)
-    run = training.Run(config, folder, quiet())
+    run = training.TrainingRun(config, folder, quiet())
     run.warm_start()
     with monkeypatch.context() as patch:
-        patch.setattr(training.Run, "_note", lambda *_: None)  # cut after the episodes, before the summary
+        patch.setattr(training.TrainingRun, "_note", lambda *_: None)  # cut after the episodes, before the summary
         run.measure("before")
     for path in (folder.metrics, folder.episodes):
         with path.open("a") as file:
@@ -161,7 +161,7 @@ def test_ppo_goes_on_without_spread(tmp_path: Path) -> None:
 
 def test_failed_episodes_are_not_losses() -> None:
     config = configure(TINY)
-    agent = Agent.build(config)
+    agent = Policy.build(config)
     played = agent.play(agent.processes("train", 4), group([1], 4), 1.0, 0)
     played = [replace(t, success=True) for t in played]
     assert "failed" not in rate_of_played(played).to_dict()
@@ -179,7 +179,7 @@ def test_time_before_an_interruption_counts(tmp_path: Path) -> None:
     config = configure(TINY)
     folder = RunFolder.create(tmp_path / "run", config)
     folder.save_state({"iteration": 0, "wall_s": 1000.0})
-    run = training.Run(config, folder, quiet())
+    run = training.TrainingRun(config, folder, quiet())
     assert time.monotonic() - run.begun >= 1000.0
 
 
@@ -201,7 +201,7 @@ def test_a_dead_run_stops_and_says_so(tmp_path: Path) -> None:
 
 def test_failed_episodes_are_never_learned_from() -> None:
     config = configure(TINY)
-    agent = Agent.build(config)
+    agent = Policy.build(config)
     played = agent.play(agent.processes("train", 8), group([1, 2], 4), 1.0, 0)
     rewards = [0.0, 1.0, 0.0, 9.0, 0.5, 0.5, 0.5, 0.5]
     played = [replace(t, turn_rewards=(r,)) for t, r in zip(played, rewards, strict=True)]
@@ -216,7 +216,7 @@ def test_failed_episodes_are_never_learned_from() -> None:
 def test_demonstrations_are_what_the_demonstrator_would_score() -> None:
     settings = {**RECIPES["FrozenLake"], "game": "FrozenLake"}
     config = with_settings(Config(), merged(settings, {"demonstrations": {"moves": [0, 0, 0, 0, 1.0]}}))
-    agent = Agent.build(config)
+    agent = Policy.build(config)
     shown = demonstrate(agent.processes("train", 1)[0], group(range(30), 1), config.demonstrations, 0)
     assert all(t.success and t.failure is None for t in shown), "with all moves allowed at once the oracle wins"
     replies = [m["content"] for t in shown for m in t.messages if m["role"] == "assistant"]

@@ -17,16 +17,16 @@ from ragen_agent.config import Config, Training, merged, with_settings
 from ragen_agent.config.game_defaults import RECIPES
 from ragen_agent.local import run as training
 from ragen_agent.local.monitor import cost_line
-from ragen_agent.local.policy_update import Critic, Policy, policy_terms, targets_of, update
+from ragen_agent.local.policy_update import Critic, Learner, policy_terms, targets_of, update
 from ragen_agent.local.probes import gradient_figures, information_figures, rollout_entropy
-from ragen_agent.local.replay_buffer import Kept, Replay
-from ragen_agent.local.rollout_worker import Players
+from ragen_agent.local.replay_buffer import KeptEpisodes, ReplayBuffer
+from ragen_agent.local.rollout_worker import RolloutWorker
 from ragen_agent.rollout import group
 from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.batches import Batch
 from ragen_agent.training.console import Display
 from ragen_agent.training.iteration import rewarded, score
-from ragen_agent.training.policy import Agent
+from ragen_agent.training.policy import Policy
 from ragen_agent.training.replies import piece_decoder
 from ragen_agent.training.run_folder import RunFolder
 from ragen_agent.training.small_model import save_checkpoint
@@ -48,30 +48,30 @@ def configure(settings: Mapping[str, Any]) -> Config:
 
 
 @pytest.fixture(scope="module")
-def warm() -> tuple[Config, Agent]:
+def warm() -> tuple[Config, Policy]:
     """A model that writes well-formed replies most of the time."""
     config = configure({"demonstrations": {"episodes": 1500, "mistakes": 0.3}, "warm_start": {"epochs": 2}})
-    run = training.Run.__new__(training.Run)
-    agent = Agent.build(config)
+    run = training.TrainingRun.__new__(training.TrainingRun)
+    agent = Policy.build(config)
     run.config, run.agent, run.display = config, agent, Display(Console(file=io.StringIO()))
     run._imitate(agent, run._show(config.demonstrations), "warm start", epochs=2)
     return config, agent
 
 
-def reinforced(config: Config, agent: Agent, path: Path) -> tuple[list[dict[str, Any]], str]:
+def reinforced(config: Config, agent: Policy, path: Path) -> tuple[list[dict[str, Any]], str]:
     """Reinforcement alone, from a copy of this agent; the metrics and what was said."""
     folder, out = RunFolder.create(path, config), io.StringIO()
     save_checkpoint(agent.model, agent.tokenizer, folder.warm)
-    training.Run(config, folder, Display(Console(file=out))).reinforce()
+    training.TrainingRun(config, folder, Display(Console(file=out))).reinforce()
     return read_json_lines(folder.metrics), out.getvalue()
 
 
-def played(agent: Agent, seeds: int = 4, members: int = 4) -> list[Trajectory]:
+def played(agent: Policy, seeds: int = 4, members: int = 4) -> list[Trajectory]:
     return agent.play(agent.processes("train", 16), group(range(seeds), members), 1.0, 1)
 
 
-def policy_of(agent: Agent, critic: bool = False) -> Policy:
-    policy = Policy(
+def policy_of(agent: Policy, critic: bool = False) -> Learner:
+    policy = Learner(
         agent.model,
         torch.optim.AdamW(agent.model.parameters(), 1e-3),
         agent.engine.bias,
@@ -87,7 +87,7 @@ def policy_of(agent: Agent, critic: bool = False) -> Policy:
 # --- scores -------------------------------------------------------------------------------------------------------
 
 
-def test_a_group_is_kept_by_what_it_is_filtered_by(warm: tuple[Config, Agent]) -> None:
+def test_a_group_is_kept_by_what_it_is_filtered_by(warm: tuple[Config, Policy]) -> None:
     rows = played(warm[1])
     settings = Training(members=4, keep=0.25)
     for by, numbers in (
@@ -104,14 +104,14 @@ def test_a_group_is_kept_by_what_it_is_filtered_by(warm: tuple[Config, Agent]) -
         assert everything.kept.all(1).tolist() == (spreads**2 > 1e-6).tolist()
 
 
-def test_weights_follow_the_spread(warm: tuple[Config, Agent]) -> None:
+def test_weights_follow_the_spread(warm: tuple[Config, Policy]) -> None:
     rows = played(warm[1])
     plain, weighed = (score(rows, Training(members=4, filter="none", reweight=w)) for w in (0.0, 2.0))
     torch.testing.assert_close(weighed.weights, plain.spread**2 / (plain.spread**2).mean())
     torch.testing.assert_close(weighed.advantages, plain.advantages * weighed.weights[:, None])
 
 
-def test_rewards_for_form(warm: tuple[Config, Agent]) -> None:
+def test_rewards_for_form(warm: tuple[Config, Policy]) -> None:
     rows = played(warm[1])
     formed = [sum(not facts.problem for facts in t.turn_facts) for t in rows]
     assert 0 < sum(formed) < sum(len(t.turn_ends) for t in rows)
@@ -124,7 +124,7 @@ def test_rewards_for_form(warm: tuple[Config, Agent]) -> None:
 # --- targets ------------------------------------------------------------------------------------------------------
 
 
-def test_the_update_reads_what_the_algorithms_say(warm: tuple[Config, Agent]) -> None:
+def test_the_update_reads_what_the_algorithms_say(warm: tuple[Config, Policy]) -> None:
     """The three kinds of credit, on the rows of the batch, against the functions called by hand."""
     rows = played(warm[1])
     policy = policy_of(warm[1], critic=True)
@@ -146,7 +146,7 @@ def test_the_update_reads_what_the_algorithms_say(warm: tuple[Config, Agent]) ->
 
 
 @pytest.mark.parametrize("critic", [False, True])
-def test_the_parts_of_a_reply_share_its_loss(critic: bool, warm: tuple[Config, Agent]) -> None:
+def test_the_parts_of_a_reply_share_its_loss(critic: bool, warm: tuple[Config, Policy]) -> None:
     rows = played(warm[1])
     policy, batch = policy_of(warm[1], critic), Batch.of(rows)
     base = Training(algo="ppo" if critic else "grpo", credit="bi_level" if critic else "trajectory")
@@ -165,7 +165,7 @@ def test_the_parts_of_a_reply_share_its_loss(critic: bool, warm: tuple[Config, A
     assert (masks["reasoning"] | masks["answer"]).equal(batch.sampled)
 
 
-def test_a_minibatch_without_a_token_costs_its_step_only(warm: tuple[Config, Agent]) -> None:
+def test_a_minibatch_without_a_token_costs_its_step_only(warm: tuple[Config, Policy]) -> None:
     rows = [t for t in played(warm[1]) if t.failure is None][:2]
     policy = policy_of(warm[1])
     policy.piece = lambda token: "x"  # so that no reply holds a thought
@@ -174,12 +174,12 @@ def test_a_minibatch_without_a_token_costs_its_step_only(warm: tuple[Config, Age
     assert set(measured) == {"train_tokens"}
 
 
-def test_the_divergence_pulls_back_from_both_places(warm: tuple[Config, Agent]) -> None:
+def test_the_divergence_pulls_back_from_both_places(warm: tuple[Config, Policy]) -> None:
     """In the loss, k2 at weight 1 has the gradient of the squared distance; at the start it is 0 and pulls nowhere."""
     rows = played(warm[1])
     agent = warm[1]
     policy = policy_of(agent)
-    policy.start = Agent.build(warm[0]).model  # another model: some distance away
+    policy.start = Policy.build(warm[0]).model  # another model: some distance away
     batch = Batch.of(rows)
     settings = Training(kl_kind="k2", kl_place="loss", kl=1.0, entropy_bonus=0.0)
     targets = targets_of(policy, batch, rows, torch.zeros(16), settings)
@@ -194,17 +194,17 @@ def test_the_divergence_pulls_back_from_both_places(warm: tuple[Config, Agent]) 
 # --- replay, games, stages ----------------------------------------------------------------------------------------
 
 
-def test_replay_remembers_so_many_iterations(warm: tuple[Config, Agent]) -> None:
+def test_replay_remembers_so_many_iterations(warm: tuple[Config, Policy]) -> None:
     rows = played(warm[1])
-    replay = Replay(2)
+    replay = ReplayBuffer(2)
     joined = []
     for step in range(4):
-        joined.append(replay.joined(Kept([rows[step]], torch.tensor([float(step)]), torch.ones(1))))
-        again = Replay(2)
+        joined.append(replay.joined(KeptEpisodes([rows[step]], torch.tensor([float(step)]), torch.ones(1))))
+        again = ReplayBuffer(2)
         again.restore(replay.state())
         assert [k.advantages.tolist() for k in again._past] == [k.advantages.tolist() for k in replay._past]
     assert [k.advantages.tolist() for k in joined] == [[0.0], [1.0, 0.0], [2.0, 0.0, 1.0], [3.0, 1.0, 2.0]]
-    assert [len(Replay(0).joined(kept).trajectories) for kept in joined[:2]] == [1, 2]
+    assert [len(ReplayBuffer(0).joined(kept).trajectories) for kept in joined[:2]] == [1, 2]
 
 
 def test_a_mixture_draws_its_games_by_weight() -> None:
@@ -215,9 +215,9 @@ def test_a_mixture_draws_its_games_by_weight() -> None:
     assert shares[1].config.knobs == {}, "another game has knobs of its own"
     chosen = draw_games(shares, 0, 0, 4000)
     assert abs(chosen.mean() - 0.75) < 5 * (0.75 * 0.25 / 4000) ** 0.5
-    agent = Agent.build(config)
-    rows, games = Players(config, agent).play(0)
-    again, _ = Players(config, agent).play(0)
+    agent = Policy.build(config)
+    rows, games = RolloutWorker(config, agent).play(0)
+    again, _ = RolloutWorker(config, agent).play(0)
     assert set(games) == {"FrozenLake", "Bandit"}
     assert [t.ids.tolist() for t in rows] == [t.ids.tolist() for t in again]
     for place, trajectory in enumerate(rows):
@@ -229,7 +229,7 @@ def test_a_mixture_draws_its_games_by_weight() -> None:
 def test_a_curriculum_changes_the_knobs_on_the_way() -> None:
     config = configure({"curriculum": [{"iteration": 1, "knobs": {"size": 3, "min_path": 1}}]})
     assert [games_at(config, i)[0].config.knobs["size"] for i in (0, 1, 7)] == [4, 3, 3]
-    players = Players(config, Agent.build(config))
+    players = RolloutWorker(config, Policy.build(config))
     boards = [players.play(i)[0][0].messages[1]["content"] for i in (0, 1)]
     assert [max(len(line) for line in board.split("\n")[1:-1]) for board in boards] == [4, 3]
 
@@ -237,7 +237,7 @@ def test_a_curriculum_changes_the_knobs_on_the_way() -> None:
 # --- probes -------------------------------------------------------------------------------------------------------
 
 
-def test_gradient_norms_add_up_to_the_step(warm: tuple[Config, Agent]) -> None:
+def test_gradient_norms_add_up_to_the_step(warm: tuple[Config, Policy]) -> None:
     rows = played(warm[1])
     settings = Training(members=4, minibatch=16, keep=1.0, entropy_bonus=0.0, filter="none")
     policy = policy_of(warm[1])
@@ -247,13 +247,13 @@ def test_gradient_norms_add_up_to_the_step(warm: tuple[Config, Agent]) -> None:
     assert figures["grad_entropy"] == 0.0
     assert all(torch.equal(before[name], value) for name, value in warm[1].state().items())
     scored = score(rows, settings)
-    copy = Agent.build(warm[0])
+    copy = Policy.build(warm[0])
     copy.model.load_state_dict(before)
     measured = update(policy_of(copy), rows, scored.advantages.flatten(), settings, seed=0)
     assert figures["grad_policy"] == pytest.approx(measured["grad_norm"], rel=1e-4)
 
 
-def test_the_two_entropies_agree(warm: tuple[Config, Agent]) -> None:
+def test_the_two_entropies_agree(warm: tuple[Config, Policy]) -> None:
     rows = played(warm[1], seeds=24)
     figures = rollout_entropy(policy_of(warm[1]), rows, Training())
     assert figures["entropy_forced"] > 0
@@ -261,7 +261,7 @@ def test_the_two_entropies_agree(warm: tuple[Config, Agent]) -> None:
     assert rollout_entropy(policy_of(warm[1]), [], Training()) == {}
 
 
-def test_information_of_the_reasoning(warm: tuple[Config, Agent]) -> None:
+def test_information_of_the_reasoning(warm: tuple[Config, Policy]) -> None:
     """Where the first thought names the way to the goal it tells of its prompt; a fresh model's does not."""
     config, agent = warm
     rows = played(agent, seeds=16)
@@ -284,7 +284,7 @@ OPTIONS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("settings", OPTIONS)
-def test_a_run_with_every_option(settings: dict[str, Any], warm: tuple[Config, Agent], tmp_path: Path) -> None:
+def test_a_run_with_every_option(settings: dict[str, Any], warm: tuple[Config, Policy], tmp_path: Path) -> None:
     before = warm[1].state()
     records, _ = reinforced(configure(merged(settings, {"training": {"iterations": 2}})), warm[1], tmp_path / "run")
     assert len(records) == 2
@@ -293,7 +293,7 @@ def test_a_run_with_every_option(settings: dict[str, Any], warm: tuple[Config, A
     assert all(torch.equal(before[name], value) for name, value in warm[1].state().items()), "the copy was trained"
 
 
-def test_a_run_that_measures_everything(warm: tuple[Config, Agent], tmp_path: Path) -> None:
+def test_a_run_that_measures_everything(warm: tuple[Config, Policy], tmp_path: Path) -> None:
     settings = {
         "training": {"iterations": 9, "starpo_s": False},
         "diagnostics": {"entropy_every": 2, "gradients_every": 2, "information_every": 2, "information_prompts": 2},
@@ -310,7 +310,7 @@ def test_a_run_that_measures_everything(warm: tuple[Config, Agent], tmp_path: Pa
     assert cost_line(records).startswith("Measuring added ")
 
 
-def test_a_filter_that_keeps_nothing_skips_the_update(warm: tuple[Config, Agent], tmp_path: Path) -> None:
+def test_a_filter_that_keeps_nothing_skips_the_update(warm: tuple[Config, Policy], tmp_path: Path) -> None:
     """Replies of one token are all malformed and all alike: no spread, and PPO with a filter has nothing to keep."""
     config = configure({"training": {"iterations": 2, "algo": "ppo", "filter": "min_p", "format_reward": "none"}})
     config = replace(config, turns=replace(config.turns, max_tokens_per_turn=1))

@@ -26,7 +26,7 @@ from ragen_agent.openrlhf.episode import (
 )
 from ragen_agent.rollout import Instance, play
 from ragen_agent.token_mdp import TokenMDP, Trajectory
-from ragen_agent.training.policy import Agent, make_env
+from ragen_agent.training.policy import Policy, make_env
 
 CONFIG = with_settings(
     Config(),
@@ -39,11 +39,11 @@ CONFIG = with_settings(
 
 
 @pytest.fixture(scope="module")
-def agent() -> Agent:
-    return Agent.build(CONFIG)
+def agent() -> Policy:
+    return Policy.build(CONFIG)
 
 
-def process_of(agent: Agent, env: gymnasium.Env[str, str] | None = None, history: int = -1) -> TokenMDP:
+def process_of(agent: Policy, env: gymnasium.Env[str, str] | None = None, history: int = -1) -> TokenMDP:
     turns = CONFIG.turns
     return TokenMDP(
         env or make_env(CONFIG, "train"),
@@ -116,7 +116,7 @@ def alone(process: TokenMDP, generate: Any, seed: int = 5, **limits: float) -> T
 
 @settings(max_examples=25, deadline=None)
 @given(data=st.data(), seed=st.integers(0, 2**40))
-def test_equal_tokens_give_equal_trajectories_on_both_backends(agent: Agent, data: st.DataObject, seed: int) -> None:
+def test_equal_tokens_give_equal_trajectories_on_both_backends(agent: Policy, data: st.DataObject, seed: int) -> None:
     text = st.sampled_from(["<answer>Up</answer>", "<think></think><answer>Down || Left</answer>", "Right", ""])
     known = [agent.tokenizer.encode(t, add_special_tokens=False) for t in (data.draw(text), data.draw(text))]
     noise = data.draw(st.lists(st.integers(0, len(agent.tokenizer) - 1), max_size=15))
@@ -133,7 +133,7 @@ def test_equal_tokens_give_equal_trajectories_on_both_backends(agent: Agent, dat
     assert here.failure is None
 
 
-def test_both_token_budgets_hold_and_every_request_has_its_own_seed(agent: Agent) -> None:
+def test_both_token_budgets_hold_and_every_request_has_its_own_seed(agent: Policy) -> None:
     word = agent.tokenizer.encode("Up", add_special_tokens=False)[0]
     engine = Scripted([[word] * 50], agent.chat.stop_ids)
     played = alone(process_of(agent), engine)
@@ -171,7 +171,7 @@ class Faulty(gymnasium.Wrapper[str, str, str, str]):
 
 @pytest.mark.parametrize("where", ["reset", "step"])
 @pytest.mark.parametrize("kind", ["environment_error", "environment_timeout"])
-def test_a_broken_environment_costs_its_episode(agent: Agent, where: str, kind: str) -> None:
+def test_a_broken_environment_costs_its_episode(agent: Policy, where: str, kind: str) -> None:
     env = Faulty(where, RuntimeError("torn")) if kind == "environment_error" else Faulty(where, None, 1.0)
     began = time.monotonic()
     played = alone(process_of(agent, env), Scripted([[]], agent.chat.stop_ids), environment=0.2)
@@ -180,7 +180,7 @@ def test_a_broken_environment_costs_its_episode(agent: Agent, where: str, kind: 
     assert time.monotonic() - began < 0.9, "nobody waits for a hanging environment"
 
 
-def test_a_broken_engine_costs_its_episode(agent: Agent) -> None:
+def test_a_broken_engine_costs_its_episode(agent: Policy) -> None:
     async def hangs(ids: Sequence[int], *, limit: int, seed: int) -> Sampled:
         await asyncio.sleep(60)
         raise AssertionError("nobody waits that long")
@@ -200,7 +200,7 @@ def test_a_broken_engine_costs_its_episode(agent: Agent) -> None:
         assert str(played.failure).startswith(f"{kind}: "), engine.__name__
 
 
-def test_what_would_break_every_episode_ends_the_run(agent: Agent) -> None:
+def test_what_would_break_every_episode_ends_the_run(agent: Policy) -> None:
     async def refuses(ids: Sequence[int], *, limit: int, seed: int) -> Sampled:
         raise ValueError("max_tokens is 0")
 
@@ -219,7 +219,7 @@ def test_a_thread_hands_back_what_it_made_and_what_it_raised() -> None:
         asyncio.run(in_thread(lambda: time.sleep(0.5), 0.05))
 
 
-def test_the_failure_budget(agent: Agent) -> None:
+def test_the_failure_budget(agent: Policy) -> None:
     sound = alone(process_of(agent), Scripted([[]], agent.chat.stop_ids))
     broken = [failed([1, 2], f"environment_error: torn {i}") for i in range(3)]
     check_failures([sound] * 8 + broken[:2], 0.2)

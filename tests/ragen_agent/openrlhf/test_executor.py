@@ -19,7 +19,7 @@ from ragen_agent.openrlhf.episode import ContractError
 from ragen_agent.openrlhf.executor import AgentExecutor
 from ragen_agent.openrlhf.prompt_dataset import Row, train_rows
 from ragen_agent.token_mdp import Trajectory
-from ragen_agent.training.policy import Agent
+from ragen_agent.training.policy import Policy
 
 pytestmark = pytest.mark.filterwarnings("default")
 
@@ -36,12 +36,12 @@ MEMBERS = CONFIG.training.members
 
 
 @pytest.fixture(scope="module")
-def agent() -> Agent:
-    return Agent.build(CONFIG)
+def agent() -> Policy:
+    return Policy.build(CONFIG)
 
 
 @pytest.fixture
-def executor(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> AgentExecutor:
+def executor(agent: Policy, monkeypatch: pytest.MonkeyPatch) -> AgentExecutor:
     run = Workers(CONFIG, OpenRLHF(), "/nowhere", (1, 2), len(agent.tokenizer))
     monkeypatch.setenv(VARIABLE, run.to_json())
     return AgentExecutor()
@@ -61,7 +61,7 @@ class Engine:
         return SimpleNamespace(outputs=[SimpleNamespace(token_ids=tuple(said), logprobs=logprobs)])
 
 
-def sample(executor: AgentExecutor, agent: Agent, engine: Engine, row: Row, given: Any) -> list[dict[str, Any]]:
+def sample(executor: AgentExecutor, agent: Policy, engine: Engine, row: Row, given: Any) -> list[dict[str, Any]]:
     async def all_members() -> list[dict[str, Any]]:
         asked = [
             executor.execute("name", row.label, given, 200, agent.tokenizer, engine)
@@ -76,14 +76,14 @@ def played(response: dict[str, Any]) -> Trajectory:
     return Trajectory.from_dict(json.loads(response["label"])["trajectory"])
 
 
-def right(agent: Agent) -> list[int]:
+def right(agent: Policy) -> list[int]:
     return [
         *agent.tokenizer.encode("<think></think><answer>Right</answer>", add_special_tokens=False),
         agent.chat.end_id,
     ]
 
 
-def test_requests_have_parameters_of_their_own(executor: AgentExecutor, agent: Agent) -> None:
+def test_requests_have_parameters_of_their_own(executor: AgentExecutor, agent: Policy) -> None:
     engine, given = Engine(right(agent)), SamplingParams(temperature=0.7, top_p=0.9, max_tokens=None)
     row = next(train_rows(CONFIG))
     responses = sample(executor, agent, engine, row, given)
@@ -101,14 +101,14 @@ def test_requests_have_parameters_of_their_own(executor: AgentExecutor, agent: A
     assert sorted(p.seed for _, p in again.asked) == sorted(p.seed for p in parameters)
 
 
-def test_members_share_their_level_and_not_their_luck(executor: AgentExecutor, agent: Agent) -> None:
+def test_members_share_their_level_and_not_their_luck(executor: AgentExecutor, agent: Policy) -> None:
     rows = list(train_rows(CONFIG))
     groups = [[played(r) for r in sample(executor, agent, Engine(right(agent)), row, SamplingParams())] for row in rows]
     assert all(len({t.level_id for t in group}) == 1 for group in groups)
     assert any(len({str(t.messages) for t in group}) > 1 for group in groups)
 
 
-def test_openrlhf_reads_the_row_as_it_was_sampled(executor: AgentExecutor, agent: Agent) -> None:
+def test_openrlhf_reads_the_row_as_it_was_sampled(executor: AgentExecutor, agent: Policy) -> None:
     engine = Engine(right(agent))
     response = sample(executor, agent, engine, next(train_rows(CONFIG)), SamplingParams())[0]
     generator = SamplesGenerator.__new__(SamplesGenerator)
@@ -122,7 +122,7 @@ def test_openrlhf_reads_the_row_as_it_was_sampled(executor: AgentExecutor, agent
     assert len({len(ids) for ids in asked}) == len(trajectory.turn_ends), "every prompt is the row as it stands"
 
 
-def test_a_failed_episode_is_a_row_without_loss(executor: AgentExecutor, agent: Agent) -> None:
+def test_a_failed_episode_is_a_row_without_loss(executor: AgentExecutor, agent: Policy) -> None:
     class Dead(Engine):
         async def generate(self, ids: list[int], parameters: Any) -> Any:
             raise RuntimeError("engine lost")
@@ -135,7 +135,7 @@ def test_a_failed_episode_is_a_row_without_loss(executor: AgentExecutor, agent: 
     assert float(experience.rewards[0]) == 0.0
 
 
-def test_what_no_episode_can_be_played_with_ends_the_run(executor: AgentExecutor, agent: Agent) -> None:
+def test_what_no_episode_can_be_played_with_ends_the_run(executor: AgentExecutor, agent: Policy) -> None:
     row = next(train_rows(CONFIG))
     broken = Row(row.iteration, 7, "FrozenLake", {"no_such_knob": 1}, row.turns, 1, "train")
     with pytest.raises(ContractError, match="no_such_knob"):

@@ -16,7 +16,7 @@ from ragen_agent.openrlhf import cpu
 from ragen_agent.openrlhf.cli_flags import check_layout, flags
 from ragen_agent.openrlhf.reserved_flags import DECIDED, refuse
 from ragen_agent.openrlhf.state import State, check_possible, mend, planned_updates
-from ragen_agent.training.policy import Agent
+from ragen_agent.training.policy import Policy
 from ragen_agent.training.run_folder import RunFolder
 from ragen_gym.core.storage import read_json_lines
 
@@ -185,7 +185,7 @@ def test_the_configuration_of_a_dry_run_is_one_that_a_run_takes(
 
 
 def test_a_picture_marks_exactly_the_sampled_tokens() -> None:
-    agent = Agent.build(with_settings(Config(), {"small_model": {"hidden": 32, "layers": 1}}))
+    agent = Policy.build(with_settings(Config(), {"small_model": {"hidden": 32, "layers": 1}}))
     picture = scripted_episode(agent.config, agent.chat)
     trajectory = picture.trajectory
     assert "".join(words for _, words in picture.spans) == agent.tokenizer.decode(trajectory.ids.tolist())

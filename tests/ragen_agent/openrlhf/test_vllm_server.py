@@ -27,7 +27,7 @@ from transformers import AutoTokenizer
 
 from ragen_agent.config import Config, merged, with_settings
 from ragen_agent.config.game_defaults import RECIPES
-from ragen_agent.local.run import Run
+from ragen_agent.local.run import TrainingRun
 from ragen_agent.openrlhf.launch import CPU_ENVIRONMENT
 from ragen_agent.training.console import Display
 from ragen_agent.training.run_folder import RunFolder as TrainingFolder
@@ -63,7 +63,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     short = {"demonstrations": {"episodes": 2000}, "warm_start": {"epochs": 1}}
     config = with_settings(Config(), merged(settings, short))
     folder = TrainingFolder.create(tmp_path_factory.mktemp("warm") / "run", config)
-    Run(config, folder, Display(Console(file=io.StringIO()))).warm_start()
+    TrainingRun(config, folder, Display(Console(file=io.StringIO()))).warm_start()
     return folder.warm
 
 

@@ -40,7 +40,7 @@ def settings(game: str, **more: Any) -> Config:
     return with_settings(Config(), merged(merged(RECIPES[game], TINY), {"game": game, **more}))
 
 
-def reinforced(run: training.Run) -> None:
+def reinforced(run: training.TrainingRun) -> None:
     """The run without the imitation that it would be compared with."""
     run.warm_start()
     run.measure("before")
@@ -71,7 +71,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
             with pytest.raises(KeyboardInterrupt):
                 training.train(config, run, display)
         else:
-            reinforced(training.Run(config, run, display))
+            reinforced(training.TrainingRun(config, run, display))
     return {name: folder / name for name in wanted}
 
 

@@ -58,7 +58,7 @@ def test_without_tensorboard_it_says_so(
     assert not (runs["seed0"] / "tensorboard").exists()
     config = watched(runs["seed0"])
     with pytest.raises(ValueError, match="pip install tensorboard"):
-        training.Run(config, RunFolder.create(tmp_path / "run", config), Display(Console(file=io.StringIO())))
+        training.TrainingRun(config, RunFolder.create(tmp_path / "run", config), Display(Console(file=io.StringIO())))
 
 
 def test_every_figure_is_there_once(runs: dict[str, Path], tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_a_run_writes_them_as_it_goes_on(runs: dict[str, Path], tmp_path: Path) 
         training.train(config, folder, Impatient(console))
     check_events(folder.path, 2)
     assert main(["report", str(folder.path), "--tensorboard"]) == 2, "the run may be going on"
-    training.Run(config, folder, Display(console)).reinforce()
+    training.TrainingRun(config, folder, Display(console)).reinforce()
     check_events(folder.path, 4)
 
 

@@ -20,7 +20,7 @@ from ragen_agent.sft import warm_start as imitation
 from ragen_agent.sft.data import part_file, write_data
 from ragen_agent.sft.warm_start import show
 from ragen_agent.training.console import Display
-from ragen_agent.training.policy import Agent
+from ragen_agent.training.policy import Policy
 from ragen_gym import make_turn
 
 LAKE = with_settings(
@@ -41,7 +41,7 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("config", [LAKE, MIXED], ids=["one game", "two games"])
 def test_the_data_are_what_the_warm_start_shows(config: Config, tmp_path: Path) -> None:
     write_data(config, tmp_path / "demos.jsonl", quiet())
-    shown = show(config, Agent.build(config), config.demonstrations, quiet())
+    shown = show(config, Policy.build(config), config.demonstrations, quiet())
     lines = lines_of(tmp_path / "demos.jsonl")
     assert [line["messages"] for line in lines] == [list(t.messages[:-1]) for t in shown]
     for line, episode in zip(lines, shown, strict=True):

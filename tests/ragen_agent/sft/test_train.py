@@ -17,7 +17,7 @@ from ragen_agent.cli import main
 from ragen_agent.config import Config, Lora, with_settings
 from ragen_agent.sft.rows import row_of
 from ragen_agent.training.console import Display
-from ragen_agent.training.policy import Agent
+from ragen_agent.training.policy import Policy
 from ragen_agent.training.small_model import load_checkpoint, save_checkpoint
 from tests.ragen_agent.sft.test_data import lines_of, quiet
 
@@ -41,7 +41,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    agent = Agent.build(with_settings(Config(), {**SMALL, "demonstrations": {"thought": "choose"}}))
+    agent = Policy.build(with_settings(Config(), {**SMALL, "demonstrations": {"thought": "choose"}}))
     folder = tmp_path_factory.mktemp("sft") / "model"
     save_checkpoint(agent.model, agent.tokenizer, folder)
     return folder
@@ -85,7 +85,7 @@ def test_from_data_to_reinforcement_and_measurement(
 def test_the_first_loss_is_the_mean_over_the_labels_alone(data: Path, model: Path, tmp_path: Path) -> None:
     settings = settings_of(data, model, batch=96)
     fine_tune(begin(settings, tmp_path / "sft"), tmp_path / "sft", quiet())
-    agent = Agent.build(replace(Config(), model=str(model)))
+    agent = Policy.build(replace(Config(), model=str(model)))
     total, count = 0.0, 0
     for line in lines_of(data):
         ids, labels = row_of(agent.chat, line["messages"])
@@ -142,7 +142,7 @@ def test_an_adapter_is_merged_into_its_model(
     before, merged = state(model), state(tmp_path / "merged")
     changed = {name for name in before if not torch.equal(before[name], merged[name])}
     assert changed == {"model.layers.0.self_attn.q_proj.weight"}
-    agent = Agent.build(replace(Config(), model=str(tmp_path / "merged")))
+    agent = Policy.build(replace(Config(), model=str(tmp_path / "merged")))
     ids = torch.tensor([row_of(agent.chat, lines_of(data)[0]["messages"])[0]])
     with torch.no_grad():
         adapted = PeftModel.from_pretrained(load_checkpoint(model)[0], str(out / "adapter"))(ids).logits
@@ -160,7 +160,7 @@ def test_the_small_model_begins_from_the_texts_of_its_data(data: Path, tmp_path:
     assert main(["sft", "merge", str(out), "--out", str(out / "model")]) == 0
     (start, words), (_, same) = load_checkpoint(out / "start"), load_checkpoint(out / "model")
     assert words.get_vocab() == same.get_vocab()
-    built = Agent.build(with_settings(Config(), {"game": "Bandit", "demonstrations": {"thought": "choose"}}))
+    built = Policy.build(with_settings(Config(), {"game": "Bandit", "demonstrations": {"thought": "choose"}}))
     assert all(torch.equal(a, b) for a, b in zip(start.parameters(), built.model.parameters(), strict=True))
 
 

@@ -13,7 +13,7 @@ from ragen_agent.rollout import Instance
 from ragen_agent.sft.demonstrations import demonstrate, plan, reply_ids, scripted_reply
 from ragen_agent.sft.warm_start import parts, show
 from ragen_agent.training.demo_thoughts import thinking
-from ragen_agent.training.policy import Agent, make_env
+from ragen_agent.training.policy import Policy, make_env
 from ragen_agent.training.replies import reply_figures
 from ragen_agent.training.tokenizer import reading_only
 from ragen_gym.envs.turn import TurnEnv, make_turn
@@ -52,7 +52,7 @@ def test_a_plan_of_a_bandit_says_which_arm_pays() -> None:
 def test_the_small_tokenizer_has_every_word_of_a_plan(game: str) -> None:
     settings = {"game": game, "demonstrations": {"thought": "plan", "mistakes": 0.5}, "turns": {"max_actions": 20}}
     config = with_settings(Config(), settings)
-    agent = Agent.build(config)
+    agent = Policy.build(config)
     never_written = set(reading_only(agent.tokenizer))
     env, rng = make_env(config, "train"), np.random.default_rng(0)
     for seed in range(40):
@@ -80,7 +80,7 @@ def test_the_parts_of_the_demonstrations_are_what_is_shown(monkeypatch: pytest.M
 
     monkeypatch.setattr(imitation, "PART", 7)
     config = with_settings(Config(), {"demonstrations": {"episodes": 20, "mistakes": 0.3, "thought": "direction"}})
-    agent = Agent.build(config)
+    agent = Policy.build(config)
     found = list(parts(config, config.demonstrations))
     assert [part.places for part in found] == [list(range(7)), list(range(7, 14)), list(range(14, 20))]
     process = agent.processes("train", 1)[0]
@@ -96,7 +96,7 @@ def test_demonstrated_boards_are_true_and_paid_for(game: str) -> None:
     turns = {**style, "max_tokens_per_turn": 400, "max_tokens_per_episode": 4000}
     knobs = {"success_rate": 1.0} if game == "FrozenLake" else {}
     config = with_settings(Config(), {"game": game, "knobs": knobs, "turns": turns})
-    agent = Agent.build(config)
+    agent = Policy.build(config)
     instances = [Instance(seed, seed) for seed in range(12)]
     shown = demonstrate(agent.processes("train", 1)[0], instances, config.demonstrations, 0)
     figures = reply_figures(shown)
@@ -109,7 +109,7 @@ def test_demonstrated_boards_are_true_and_paid_for(game: str) -> None:
 def test_on_ice_the_foreseen_board_is_often_another() -> None:
     turns = {"world_modelling": True, "state_reward": 1.0, "max_tokens_per_turn": 400}
     config = with_settings(Config(), {"game": "FrozenLake", "knobs": {"success_rate": 0.4}, "turns": turns})
-    process = Agent.build(config).processes("train", 1)[0]
+    process = Policy.build(config).processes("train", 1)[0]
     shown = demonstrate(process, [Instance(seed, seed) for seed in range(40)], config.demonstrations, 0)
     figures = reply_figures(shown)
     assert 0.1 < figures["prediction_rate"] < 0.9

@@ -28,7 +28,7 @@ from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.batches import Batch, sampled_logits
 from ragen_agent.training.console import Display
 from ragen_agent.training.optimiser import Float32AdamW, adamw
-from ragen_agent.training.policy import Agent, place
+from ragen_agent.training.policy import Policy, device_and_dtype
 from ragen_agent.training.run_folder import RunFolder
 from ragen_agent.training.small_model import load_checkpoint, save_checkpoint
 from ragen_gym.core.storage import read_json_lines
@@ -56,7 +56,7 @@ def quiet() -> Display:
     return Display(Console(file=io.StringIO()))
 
 
-def played(agent: Agent) -> list[Trajectory]:
+def played(agent: Policy) -> list[Trajectory]:
     return agent.play(agent.processes("train", 8), group([1, 2], 4), 1.0, 0)
 
 
@@ -69,13 +69,13 @@ def shaken(model: torch.nn.Module) -> None:
                 weight.copy_(0.3 * torch.randn(weight.shape, generator=generator))
 
 
-def log_probs(agent: Agent, batch: Batch) -> torch.Tensor:
+def log_probs(agent: Policy, batch: Batch) -> torch.Tensor:
     with torch.no_grad():
         return sampled_logits(agent.model, batch, agent.engine.bias)[1]
 
 
 def test_an_adapter_begins_as_the_model_and_ends_as_its_weights() -> None:
-    agent = Agent.build(configure())
+    agent = Policy.build(configure())
     batch = Batch.of(played(agent))
     start, names = log_probs(agent, batch), {name for name, _ in agent.model.named_parameters()}
     adapter = adapt(agent.model, agent.config.lora, 5)
@@ -97,7 +97,7 @@ def test_an_adapter_begins_as_the_model_and_ends_as_its_weights() -> None:
 def test_an_adapter_depends_on_its_seed_alone_and_not_on_the_global_state() -> None:
     states: list[torch.Tensor] = []
     for seed in (1, 1, 2):
-        agent = Agent.build(configure())
+        agent = Policy.build(configure())
         torch.manual_seed(len(states))
         before = torch.random.get_rng_state()
         adapt(agent.model, Lora(rank=2), seed)
@@ -111,7 +111,7 @@ def test_an_iteration_changes_nothing_but_the_adapter(tmp_path: Path) -> None:
     settings = {"kl_kind": "k2", "kl_place": "loss", "minibatch": 64}
     config = configure({"training": settings})
     folder = RunFolder.create(tmp_path / "run", config)
-    agent = Agent.build(config)
+    agent = Policy.build(config)
     before = copy.deepcopy(agent.model.state_dict())
     reinforcement = Reinforcement(config, agent, folder, quiet(), None)
     policy = reinforcement.policy
@@ -140,7 +140,7 @@ def test_an_iteration_changes_nothing_but_the_adapter(tmp_path: Path) -> None:
 def test_a_resumed_run_equals_an_unbroken_one(tmp_path: Path) -> None:
     config = configure()
     folder = RunFolder.create(tmp_path / "whole", config)
-    run = training.Run(config, folder, quiet())
+    run = training.TrainingRun(config, folder, quiet())
     run.warm_start()
     shutil.copytree(folder.path, tmp_path / "broken")
     run.reinforce()
@@ -151,16 +151,16 @@ def test_a_resumed_run_equals_an_unbroken_one(tmp_path: Path) -> None:
                 raise KeyboardInterrupt
 
     folder = RunFolder(tmp_path / "broken")
-    run = training.Run(config, folder, Impatient(Console(file=io.StringIO())))
+    run = training.TrainingRun(config, folder, Impatient(Console(file=io.StringIO())))
     with pytest.raises(KeyboardInterrupt):
         run.reinforce()
     run.keep()
     kept, state = load_checkpoint(folder.checkpoint)[0].state_dict(), folder.load_state()
     assert state is not None
-    again = Agent.build(config, folder.warm)
+    again = Policy.build(config, folder.warm)
     load_policy(again.model, config.lora, state["model"])
     assert all(torch.equal(kept[name], value) for name, value in again.model.state_dict().items())
-    training.Run(config, RunFolder.reopen(folder.path)[0], quiet()).reinforce()
+    training.TrainingRun(config, RunFolder.reopen(folder.path)[0], quiet()).reinforce()
     one, two = (load_checkpoint(tmp_path / name / "checkpoint")[0].state_dict() for name in ("whole", "broken"))
     assert all(torch.equal(one[name], two[name]) for name in one)
     states = [RunFolder(tmp_path / name).load_state() for name in ("whole", "broken")]
@@ -195,10 +195,10 @@ def test_a_run_ends_in_a_checkpoint_that_anything_reads(tmp_path: Path, capsys: 
 
 def test_what_cannot_be_adapted_is_said_before_the_run() -> None:
     with pytest.raises(ValueError, match=r"'query'.*q_proj"):
-        Agent.build(configure({"lora": {"targets": ["q_proj", "query"]}}))
+        Policy.build(configure({"lora": {"targets": ["q_proj", "query"]}}))
     with pytest.raises(ValueError, match="alone"):
-        Agent.build(configure({"lora": {"targets": ["q_proj", "all-linear"]}}))
-    agent = Agent.build(configure({"lora": {"targets": ["q_proj", "v_proj"]}}))
+        Policy.build(configure({"lora": {"targets": ["q_proj", "all-linear"]}}))
+    agent = Policy.build(configure({"lora": {"targets": ["q_proj", "v_proj"]}}))
     adapt(agent.model, agent.config.lora, 0)
     assert {name.split(".")[-4] for name in trained(agent.model)} == {"q_proj", "v_proj"}
     with pytest.raises(RuntimeError, match="names of the trained weights differ"):
@@ -226,15 +226,15 @@ def test_weights_in_bfloat16_learn_in_float32(tmp_path: Path) -> None:
 @pytest.mark.parametrize("rank", [0, 4])
 def test_a_run_in_bfloat16_resumes(rank: int, tmp_path: Path) -> None:
     config = configure({"dtype": "bfloat16", "lora": {"rank": rank}})
-    run = training.Run(config, RunFolder.create(tmp_path / "whole", config), quiet())
+    run = training.TrainingRun(config, RunFolder.create(tmp_path / "whole", config), quiet())
     run.warm_start()
     assert run.agent.model.dtype == torch.bfloat16
     shutil.copytree(run.folder.path, tmp_path / "broken")
     run.reinforce()
     short = replace(config, training=replace(config.training, iterations=2))
     folder = RunFolder(tmp_path / "broken")
-    Reinforcement(short, training.Run(short, folder, quiet()).agent, folder, quiet(), None).run(lambda: 0.0)
-    training.Run(config, folder, quiet()).reinforce()
+    Reinforcement(short, training.TrainingRun(short, folder, quiet()).agent, folder, quiet(), None).run(lambda: 0.0)
+    training.TrainingRun(config, folder, quiet()).reinforce()
     one, two, start = (
         load_checkpoint(path, dtype=torch.bfloat16)[0].state_dict()
         for path in (tmp_path / "whole" / "checkpoint", folder.checkpoint, folder.warm)
@@ -244,27 +244,29 @@ def test_a_run_in_bfloat16_resumes(rank: int, tmp_path: Path) -> None:
 
 
 def test_auto_takes_the_cpu_and_float32_where_there_is_no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    agent = Agent.build(configure())
+    agent = Policy.build(configure())
     save_checkpoint(agent.model, agent.tokenizer, tmp_path / "small")
     large = replace(Config(), model=str(tmp_path / "elsewhere"))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert place(large) == place(Config()) == ("cpu", torch.float32)
-    assert place(replace(large, dtype="bfloat16")) == ("cpu", torch.bfloat16)
+    assert device_and_dtype(large) == device_and_dtype(Config()) == ("cpu", torch.float32)
+    assert device_and_dtype(replace(large, dtype="bfloat16")) == ("cpu", torch.bfloat16)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert place(replace(Config(), model=str(tmp_path / "small"))) == ("cpu", torch.float32), "the small model"
+    assert device_and_dtype(replace(Config(), model=str(tmp_path / "small"))) == ("cpu", torch.float32), (
+        "the small model"
+    )
     if not torch.backends.cuda.is_built():
         with pytest.raises(ValueError, match="'cuda' cannot be used"):
-            place(large)
+            device_and_dtype(large)
 
 
 def test_a_missing_peft_is_said_with_its_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "peft", None)  # as Python does where a module cannot be imported
     with pytest.raises(ImportError, match=r"pip install 'ragen-gym\[sft\]'"):
-        Agent.build(configure())
+        Policy.build(configure())
     words = ["train", "--game", "Bandit", "--set", "lora.rank=4", "--out", str(tmp_path / "run")]
     assert main(words) == 2
     assert not (tmp_path / "run").exists()
-    assert Agent.build(configure({"lora": {"rank": 0}})).model is not None
+    assert Policy.build(configure({"lora": {"rank": 0}})).model is not None
 
 
 SHAPE = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
@@ -290,7 +292,7 @@ def test_any_family_with_a_chat_template_learns_by_an_adapter(
     save_checkpoint(model, tokenizer, tmp_path / "model")
     config = configure({"model": str(tmp_path / "model"), "warm_start": {"epochs": 0}, "training": {"iterations": 1}})
     folder = RunFolder.create(tmp_path / "run", config)
-    run = training.Run(config, folder, quiet())
+    run = training.TrainingRun(config, folder, quiet())
     run.warm_start()
     run.reinforce()
     state = folder.load_state()

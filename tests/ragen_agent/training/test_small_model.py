@@ -13,7 +13,7 @@ from transformers import AutoTokenizer
 
 from ragen_agent.chat import ChatFormat
 from ragen_agent.config import Config, with_settings
-from ragen_agent.training.policy import Agent, make_env
+from ragen_agent.training.policy import Policy, make_env
 from ragen_agent.training.small_model import load_checkpoint, save_checkpoint
 from ragen_agent.training.tokenizer import check_known, reading_only
 
@@ -22,24 +22,24 @@ BANDIT = with_settings(Config(), {"game": "Bandit", "demonstrations": {"thought"
 
 
 @pytest.fixture(scope="module")
-def lake() -> Agent:
-    return Agent.build(LAKE)
+def lake() -> Policy:
+    return Policy.build(LAKE)
 
 
 @pytest.fixture(scope="module")
-def bandit() -> Agent:
-    return Agent.build(BANDIT)
+def bandit() -> Policy:
+    return Policy.build(BANDIT)
 
 
 @given(st.text(max_size=40))
-def test_any_text_survives_the_tokenizer(lake: Agent, text: str) -> None:
+def test_any_text_survives_the_tokenizer(lake: Policy, text: str) -> None:
     import unicodedata
 
     text = unicodedata.normalize("NFC", text)  # Qwen's tokenizers compose characters
     assert lake.tokenizer.decode(lake.tokenizer.encode(text, add_special_tokens=False)) == text
 
 
-def test_board_symbols_stay_apart_and_sentences_are_short(lake: Agent) -> None:
+def test_board_symbols_stay_apart_and_sentences_are_short(lake: Policy) -> None:
     assert len(lake.tokenizer.encode("OOGP\nO__X", add_special_tokens=False)) == 9
     env = make_env(LAKE, "train")
     message, _ = env.reset(seed=0)
@@ -49,7 +49,7 @@ def test_board_symbols_stay_apart_and_sentences_are_short(lake: Agent) -> None:
 
 @pytest.mark.parametrize("name", ["lake", "bandit"])
 def test_every_message_of_the_game_is_known(name: str, request: pytest.FixtureRequest) -> None:
-    agent: Agent = request.getfixturevalue(name)
+    agent: Policy = request.getfixturevalue(name)
     for split in ("train", "validation", "test"):
         env = make_env(agent.config, split)
         for seed in range(30):
@@ -58,20 +58,20 @@ def test_every_message_of_the_game_is_known(name: str, request: pytest.FixtureRe
             assert agent.tokenizer.decode(agent.tokenizer.encode(message)) == message
 
 
-def test_another_games_words_are_refused(lake: Agent) -> None:
+def test_another_games_words_are_refused(lake: Policy) -> None:
     env = make_env(BANDIT, "train")
     message, _ = env.reset(seed=0)
     with pytest.raises(ValueError, match="lacks a word"):
         check_known(lake.tokenizer, lake.chat.prompt_ids(env.instructions, message))
 
 
-def test_ids_for_reading_are_not_words(lake: Agent) -> None:
+def test_ids_for_reading_are_not_words(lake: Policy) -> None:
     reading = {lake.tokenizer.convert_ids_to_tokens(i) for i in reading_only(lake.tokenizer)}
     assert {"<|im_start|>", "<|pad|>", "user\n"} <= reading
     assert not {"Up", " Up", " ||", "<think>", "</answer>", "<|im_end|>", " down"} & reading
 
 
-def test_a_checkpoint_comes_back_whole(lake: Agent, tmp_path: Path) -> None:
+def test_a_checkpoint_comes_back_whole(lake: Policy, tmp_path: Path) -> None:
     for _ in range(2):  # the second replaces the first
         save_checkpoint(lake.model, lake.tokenizer, tmp_path / "model")
     model, tokenizer = load_checkpoint(tmp_path / "model")
@@ -84,13 +84,13 @@ def test_a_checkpoint_comes_back_whole(lake: Agent, tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model"]
 
 
-def test_a_tokenizer_of_another_model_is_noticed(lake: Agent, bandit: Agent, tmp_path: Path) -> None:
+def test_a_tokenizer_of_another_model_is_noticed(lake: Policy, bandit: Policy, tmp_path: Path) -> None:
     save_checkpoint(lake.model, bandit.tokenizer, tmp_path / "mixed")
     with pytest.raises(ValueError, match="not the one that the model was trained with"):
         load_checkpoint(tmp_path / "mixed")
 
 
-def test_a_folder_that_cannot_be_used_says_what_is_missing(lake: Agent, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_used_says_what_is_missing(lake: Policy, tmp_path: Path) -> None:
     folder = tmp_path / "model"
     with pytest.raises(ValueError, match="no such folder"):
         load_checkpoint(folder)
@@ -112,15 +112,15 @@ def test_a_folder_that_cannot_be_used_says_what_is_missing(lake: Agent, tmp_path
 def test_equal_seeds_give_equal_weights_and_leave_torch_alone() -> None:
     torch.manual_seed(5)
     before = torch.random.get_rng_state()
-    one, two = Agent.build(LAKE), Agent.build(LAKE)
+    one, two = Policy.build(LAKE), Policy.build(LAKE)
     assert torch.equal(before, torch.random.get_rng_state())
     assert all(torch.equal(a, b) for a, b in zip(one.model.parameters(), two.model.parameters(), strict=True))
-    other = Agent.build(with_settings(LAKE, {"seed": 1}))
+    other = Policy.build(with_settings(LAKE, {"seed": 1}))
     assert not torch.equal(next(one.model.parameters()), next(other.model.parameters()))
     assert 100_000 <= sum(p.numel() for p in one.model.parameters()) <= 500_000
 
 
-def test_leftovers_of_a_cut_save_do_not_hinder(bandit: Agent, tmp_path: Path) -> None:
+def test_leftovers_of_a_cut_save_do_not_hinder(bandit: Policy, tmp_path: Path) -> None:
     for name in ("checkpoint", "checkpoint.old", "checkpoint.new"):
         (tmp_path / name / "deep").mkdir(parents=True)
         (tmp_path / name / "stale.txt").write_text("of another save")

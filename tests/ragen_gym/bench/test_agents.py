@@ -498,11 +498,11 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     import torch
 
     from ragen_agent.config import Config
-    from ragen_agent.training.policy import Agent
+    from ragen_agent.training.policy import Policy
     from ragen_agent.training.small_model import save_checkpoint
 
     torch.set_num_threads(1)
-    agent = Agent.build(Config())
+    agent = Policy.build(Config())
     folder: Path = tmp_path_factory.mktemp("model") / "lake"
     save_checkpoint(agent.model, agent.tokenizer, folder)
     return folder
