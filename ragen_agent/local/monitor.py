@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -21,7 +21,7 @@ from ragen_agent.training.replies import reply_figures
 from ragen_agent.training.run_folder import RunFolder
 from ragen_gym.core.storage import read_json_lines
 
-__all__ = ["Monitor", "cost_line"]
+__all__ = ["Monitor"]
 
 T = TypeVar("T")
 
@@ -111,17 +111,3 @@ class Monitor:
 
 def _due(every: int, iteration: int) -> bool:
     return bool(every) and iteration % every == 0
-
-
-def cost_line(records: Sequence[Mapping[str, Any]]) -> str:
-    """What each measurement added to an iteration, as shares of the time without them; the costliest first."""
-    costs: dict[str, float] = {}
-    for record in records:
-        for name, seconds in record.get("diagnostics_s", {}).items():
-            costs[name] = costs.get(name, 0.0) + seconds
-    rest = sum(record["seconds"] for record in records) - sum(costs.values())
-    if not costs or rest <= 0:
-        return ""
-    shares = {name: 100 * seconds / rest for name, seconds in sorted(costs.items(), key=lambda cost: -cost[1])}
-    parts = ", ".join(f"{name} {share:.1f} %" for name, share in shares.items())
-    return f"Measuring added {sum(shares.values()):.1f} % to an iteration: {parts}."

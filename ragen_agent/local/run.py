@@ -19,7 +19,6 @@ from dataclasses import replace
 from typing import Any
 
 from ragen_agent.config import Config, Demonstrations
-from ragen_agent.local.monitor import cost_line
 from ragen_agent.local.trainer import Reinforcement
 from ragen_agent.sft.demonstrations import scripted_reply
 from ragen_agent.sft.warm_start import faultless, imitation_phase, show
@@ -28,6 +27,7 @@ from ragen_agent.training.console import Display
 from ragen_agent.training.curves import check_tensorboard, plot_curve
 from ragen_agent.training.evaluation import baselines, fixed_instances, play_fixed, rate_of_played, scripted_rate
 from ragen_agent.training.lora import load_policy
+from ragen_agent.training.metrics import cost_line
 from ragen_agent.training.policy import Policy, derive_seed, make_env
 from ragen_agent.training.run_folder import RunFolder
 from ragen_agent.training.small_model import save_checkpoint

@@ -7,8 +7,8 @@ from dataclasses import asdict
 from typing import Any
 
 from ragen_agent.config import Config
-from ragen_agent.local.monitor import cost_line
 from ragen_agent.report.runs import CIRCUMSTANCES, Group, Run, differing, flat
+from ragen_agent.training.metrics import cost_line
 
 __all__ = ["made_with", "own", "varying", "whole"]
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-__all__ = ["METRICS", "Metric", "format_metric", "is_share", "metric_label", "smooth"]
+__all__ = ["METRICS", "Metric", "cost_line", "format_metric", "is_share", "metric_label", "smooth"]
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,8 @@ METRICS: dict[str, Metric] = {
     "response_tokens": Metric("tokens per reply"),
     "reply_tokens": Metric("tokens per reply"),
     "reasoning_tokens": Metric("reasoning tokens per reply"),
+    "observation_rate": Metric("right observations", share=True),
+    "prediction_rate": Metric("right predictions", share=True),
     "mutual_information": Metric("mutual information of reasoning and prompt"),
     "conditional_entropy": Metric("conditional entropy of the reasoning"),
     "retrieval_accuracy": Metric("prompt retrieval accuracy", share=True),
@@ -89,3 +92,17 @@ def smooth(series: Sequence[float], weight: float = 0.25) -> list[float]:
     for value in series:
         smoothed.append(value if not smoothed else weight * value + (1 - weight) * smoothed[-1])
     return smoothed
+
+
+def cost_line(records: Sequence[Mapping[str, Any]]) -> str:
+    """What each measurement added to an iteration, as shares of the time without them; the costliest first."""
+    costs: dict[str, float] = {}
+    for record in records:
+        for name, seconds in record.get("diagnostics_s", {}).items():
+            costs[name] = costs.get(name, 0.0) + seconds
+    rest = sum(record["seconds"] for record in records) - sum(costs.values())
+    if not costs or rest <= 0:
+        return ""
+    shares = {name: 100 * seconds / rest for name, seconds in sorted(costs.items(), key=lambda cost: -cost[1])}
+    parts = ", ".join(f"{name} {share:.1f} %" for name, share in shares.items())
+    return f"Measuring added {sum(shares.values()):.1f} % to an iteration: {parts}."

@@ -16,7 +16,6 @@ from ragen_agent import algo
 from ragen_agent.config import Config, Training, merged, with_settings
 from ragen_agent.config.game_defaults import RECIPES
 from ragen_agent.local import run as training
-from ragen_agent.local.monitor import cost_line
 from ragen_agent.local.policy_update import Critic, Learner, policy_terms, targets_of, update
 from ragen_agent.local.probes import gradient_figures, information_figures, rollout_entropy
 from ragen_agent.local.replay_buffer import KeptEpisodes, ReplayBuffer
@@ -26,6 +25,7 @@ from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.batches import Batch
 from ragen_agent.training.console import Display
 from ragen_agent.training.iteration import rewarded, score
+from ragen_agent.training.metrics import cost_line
 from ragen_agent.training.policy import Policy
 from ragen_agent.training.replies import piece_decoder
 from ragen_agent.training.run_folder import RunFolder
