@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from ragen_agent.config import Config
@@ -11,14 +11,14 @@ from ragen_agent.training.policy import make_env
 from ragen_agent.training.replies import turn_spans
 from ragen_agent.trajectory import Trajectory
 from ragen_gym.bench.records import EpisodeRecord, TurnRecord
-from ragen_gym.bench.replay import Stage
+from ragen_gym.bench.replay import Replayer
 from ragen_gym.bench.report.sprites import look
 from ragen_gym.bench.report.tables import number
 from ragen_gym.bench.report.viewer_data import details
-from ragen_gym.bench.suite import Budgets, Split
+from ragen_gym.bench.suite import Split
 from ragen_gym.core.failures import Failure
 from ragen_gym.core.levels import Level
-from ragen_gym.envs.reply import parse_reply
+from ragen_gym.core.turn_config import TurnConfig
 from ragen_gym.envs.turn import TurnEnv
 
 __all__ = ["GameReplay", "Stored", "as_written", "stored"]
@@ -65,7 +65,7 @@ class GameReplay:
         self.name, self.config = name, config
         self._envs: dict[str, TurnEnv] = {}
         self._levels: dict[str, Level] = {}
-        self._stage: Stage | None = None
+        self._replayer: Replayer | None = None
 
     def knows(self, episode: Stored) -> bool:
         """Whether it draws this level from this seed; then the level is remembered. To be asked before `details`."""
@@ -79,7 +79,7 @@ class GameReplay:
         if env.level.id != t.level_id:
             return False
         self._levels[t.level_id] = env.level
-        self._stage = None
+        self._replayer = None
         return True
 
     @property
@@ -89,17 +89,16 @@ class GameReplay:
 
     def details(self, episode: Stored) -> dict[str, Any]:
         """The episode replayed, as the viewer takes it."""
-        if self._stage is None:
+        if self._replayer is None:
             turns = self.config.turns
-            budgets = Budgets(
-                turns.max_turns, turns.max_actions_per_turn, turns.max_actions, turns.format_penalty, turns.think
-            )
+            names = {field.name for field in fields(TurnConfig)}
+            options = TurnConfig(**{name: value for name, value in vars(turns).items() if name in names})
             levels = tuple(self._levels.values())
-            self._stage = Stage(Split(self.name, self.config.game, dict(self.config.knobs), levels, budgets))
+            self._replayer = Replayer(Split(self.name, self.config.game, dict(self.config.knobs), levels, options))
         env, level = self._env("train"), self._levels[episode.trajectory.level_id]
         env.reset(options={"level": level})
         index = list(self._levels).index(level.id)
-        return {**details(self._stage, _record(episode, index, env), ""), "look": self.name}
+        return {**details(self._replayer, _record(episode, index, env), ""), "look": self.name}
 
     def _env(self, split: str) -> TurnEnv:
         if split not in self._envs:
@@ -116,7 +115,7 @@ def _record(episode: Stored, index: int, env: TurnEnv) -> EpisodeRecord:
     turns = []
     for place, reply in enumerate(replies[: len(t.turn_ends)]):
         facts = t.turn_facts[place] if t.turn_facts else None
-        said = parse_reply(reply, env.action_names, think=env.config.think)
+        said = env.parse(reply)
         turns.append(
             TurnRecord(
                 message=asked[place],

@@ -1,7 +1,6 @@
-"""Recorded episodes played again: the same level, the same luck, and what the replies say or the moves that were made.
+"""Recorded episodes played again: the same level, the same noise, and the replies or moves that were recorded.
 
-Everything that looks back at a run stands on this: `verify` compares, `rescore` reads the replies in another way,
-`report` draws the boards.
+`verify` compares records with their replays, `rescore` parses the replies differently, `report` draws the boards.
 """
 
 from __future__ import annotations
@@ -10,14 +9,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ragen_gym.bench.records import EpisodeRecord
+from ragen_gym.bench.records import EpisodeRecord, TurnRecord
 from ragen_gym.bench.suite import Split
-from ragen_gym.envs.reply import SEPARATOR, Reply, parse_reply
+from ragen_gym.core.turn_config import TurnConfig
+from ragen_gym.envs.reply import Problem, Reply
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.envs.turn import TurnEnv
 from ragen_gym.render.recorder import what_happened
 
-__all__ = ["Move", "Parser", "Reading", "Replay", "ReplayedTurn", "Stage", "TurnReward"]
+__all__ = ["Move", "Parser", "ReplayedEpisode", "ReplayedTurn", "Replayer", "ReplyRules", "TurnReward"]
 
 Parser = Callable[[str, Sequence[str]], Reply]
 """From a reply and the names of the actions to what the reply says."""
@@ -27,25 +27,18 @@ TurnReward = Callable[[Reply, tuple[float, ...]], float]
 
 
 @dataclass(frozen=True)
-class Reading:
-    """How replies are read and paid.
+class ReplyRules:
+    """How the replies of a replay are parsed and rewarded.
 
     Attributes:
-        parser: see `Parser`.
-        reward: see `TurnReward`.
+        turn_config: options of a turn instead of the split's; None for the split's own.
+        parser: instead of `ragen_gym.TurnEnv.parse`.
+        reward: instead of the reward of `ragen_gym.TurnEnv`.
     """
 
-    parser: Parser
-    reward: TurnReward
-
-    @classmethod
-    def of(cls, split: Split) -> Reading:
-        """The split's own."""
-        think, penalty = split.budgets.think, split.budgets.format_penalty
-        return cls(
-            lambda text, names: parse_reply(text, names, think=think),
-            lambda reply, rewards: sum(rewards) + (penalty if reply.problem else 0.0),
-        )
+    turn_config: TurnConfig | None = None
+    parser: Parser | None = None
+    reward: TurnReward | None = None
 
 
 @dataclass(frozen=True)
@@ -55,7 +48,7 @@ class Move:
     Attributes:
         action: its id.
         reward: what it earned.
-        board: the board that it left, as text in the split's vocabulary, always as a grid.
+        board: the board after it, as text in the split's vocabulary, always as a grid.
         note: what happened, in words.
     """
 
@@ -70,8 +63,8 @@ class ReplayedTurn:
     """One turn.
 
     Attributes:
-        message: what was to be answered.
-        reply: how the reply reads, or None where the turn was replayed by its moves.
+        message: the user message, or the text of the board, that was to be answered.
+        reply: what the reply says, or None where the recorded moves were replayed.
         moves: what was played.
         reward: of the turn.
         names: the names of the actions.
@@ -90,21 +83,21 @@ class ReplayedTurn:
 
 
 @dataclass(frozen=True)
-class Replay:
+class ReplayedEpisode:
     """An episode played again.
 
     Attributes:
         level_id: content hash of the level.
         system: the system message.
         board: the first board, as in `Move`.
-        turns: as many as were recorded, fewer if the episode was over before that or left the record.
+        turns: as many as were recorded, fewer if the episode ended before that or diverged from the record.
         success: whether the goal was reached.
         terminated: the game was over.
         truncated: a budget was spent.
         last_board: the board at the end, as the model saw it.
-        left_at: the turn, from 0, whose reply reads as other actions than were recorded; None if there is none. The
-            turn is played as it reads, and is the last.
-        after: turns that were recorded after the episode was over.
+        diverged_at: the turn, from 0, whose reply says other actions than were recorded; None if there is none. The
+            turn is played as it is parsed, and is the last.
+        surplus: turns that were recorded after the episode was over.
     """
 
     level_id: str
@@ -115,8 +108,8 @@ class Replay:
     terminated: bool
     truncated: bool
     last_board: str
-    left_at: int | None
-    after: int
+    diverged_at: int | None
+    surplus: int
 
     @property
     def total_reward(self) -> float:
@@ -129,23 +122,26 @@ class Replay:
         return self.terminated or self.truncated
 
 
-class Stage:
-    """The environment of a split, which replays any of its episodes.
+class Replayer:
+    """Replays the episodes of a split.
 
     Args:
         split: what was played.
+        rules: how replies are parsed and rewarded; None plays the recorded actions instead of parsing the replies.
     """
 
-    def __init__(self, split: Split) -> None:
-        self.split = split
-        self._envs: dict[bool, tuple[TurnEnv, _Film]] = {}
+    def __init__(self, split: Split, rules: ReplyRules | None = None) -> None:
+        self.split, self.rules = split, rules
+        self._envs: dict[bool, _ReplayEnv] = {}
 
-    def replay(self, record: EpisodeRecord, reading: Reading | None = None) -> Replay:
+    def parse(self, text: str, names: Sequence[str]) -> Reply:
+        """What a reply says by the rules, or by the split's own."""
+        if self.rules and self.rules.parser:
+            return self.rules.parser(text, names)
+        return TurnEnv.parse(self._env(False), text)
+
+    def replay(self, record: EpisodeRecord) -> ReplayedEpisode:
         """Play a record again.
-
-        Args:
-            record: an episode of this split.
-            reading: how its replies are read and paid; None plays the recorded moves, for the split's rewards.
 
         Raises:
             ValueError: the split has no such instance, or the record names an action that the game does not have.
@@ -155,28 +151,26 @@ class Stage:
                 f"split {self.split.name!r} has instances 0 to {len(self.split.levels) - 1}, not {record.index}."
             )
         by_moves = bool(record.turns) and all(turn.reply is None for turn in record.turns)
-        env, film = self._env(by_moves)
-        options = {"level": self.split.levels[record.index], "noise_seed": record.noise_seed}
-        message, info = env.reset(options=options)
-        first, names = film.shown(), env.action_names
+        env = self._env(by_moves)
+        level = self.split.levels[record.index]
+        message, info = env.reset(options={"level": level, "noise_seed": record.noise_seed})
+        first, names = env.moves.grid_text(), env.action_names
         turns: list[ReplayedTurn] = []
-        terminated, truncated, left = False, False, None
+        terminated, truncated, diverged_at = False, False, None
         for turn in record.turns:
-            if env.over or left is not None:
+            if env.over or diverged_at is not None:
                 break
-            asked = film.text if by_moves else message
-            reply = reading.parser(turn.reply, names) if reading and turn.reply is not None else None
-            actions, problem = (reply.actions, reply.problem) if reply else (turn.actions, turn.problem)
-            message, reward, terminated, truncated, info = env.step(
-                _plain(actions, bool(problem), names, env.config.think)
-            )
-            moves = film.cut()
-            if reading and reply:
-                reward = reading.reward(reply, tuple(move.reward for move in moves))
-            turns.append(ReplayedTurn(asked, reply, moves, reward, names))
+            before = env.moves.text if by_moves else message
+            parsed = self.parse(turn.reply, names) if self.rules and turn.reply is not None else None
+            env.reply = parsed or _recorded_reply(turn, len(names))
+            message, reward, terminated, truncated, info = env.step(turn.reply or "")
+            moves = env.moves.take()
+            if parsed and self.rules and self.rules.reward:
+                reward = self.rules.reward(parsed, tuple(move.reward for move in moves))
+            turns.append(ReplayedTurn(before, parsed, moves, reward, names))
             if turns[-1].actions != turn.actions:
-                left = len(turns) - 1
-        return Replay(
+                diverged_at = len(turns) - 1
+        return ReplayedEpisode(
             level_id=info["level_id"],
             system="" if by_moves else env.instructions,
             board=first,
@@ -185,47 +179,38 @@ class Stage:
             terminated=terminated,
             truncated=truncated,
             last_board=env.board,
-            left_at=left,
-            after=0 if left is not None else len(record.turns) - len(turns),
+            diverged_at=diverged_at,
+            surplus=0 if diverged_at is not None else len(record.turns) - len(turns),
         )
 
-    def _env(self, by_moves: bool) -> tuple[TurnEnv, _Film]:
+    def _env(self, by_moves: bool) -> _ReplayEnv:
         """The environment of replies, or of an agent that moves: as many moves, each a turn of its own."""
         if by_moves not in self._envs:
-            b = self.split.budgets
-            most = min(b.max_actions, b.max_turns * b.max_actions_per_turn)
-            turns, a_turn, actions = (
-                (most, 1, most) if by_moves else (b.max_turns, b.max_actions_per_turn, b.max_actions)
-            )
+            config = (self.rules and self.rules.turn_config) or self.split.turn_config
+            if by_moves:
+                most = min(config.max_actions, config.max_turns * config.max_actions_per_turn)
+                config = TurnConfig(max_turns=most, max_actions_per_turn=1, max_actions=most)
             # The levels are given so that a reset generates none.
-            film = _Film(self.split.env, levels=list(self.split.levels), **self.split.knobs)
-            env = TurnEnv(
-                film,
-                max_turns=turns,
-                max_actions_per_turn=a_turn,
-                max_actions=actions,
-                format_penalty=b.format_penalty,
-                think=b.think,
-            )
-            env.reset(seed=0)
-            self._envs[by_moves] = env, film
+            moves = _MoveRecorder(self.split.env, levels=list(self.split.levels), **self.split.env_options)
+            self._envs[by_moves] = _ReplayEnv(moves, config)
+            self._envs[by_moves].reset(seed=0)
         return self._envs[by_moves]
 
 
-class _Film(StepEnv):
-    """A `StepEnv` that remembers what each move did."""
+class _MoveRecorder(StepEnv):
+    """A `StepEnv` that keeps what each move did."""
 
     def __init__(self, name: str, **arguments: Any) -> None:
         super().__init__(name, **arguments)
         self._moves: list[Move] = []
         self._grid_text = self.game.formatter(self.vocabulary, "grid")
 
-    def shown(self) -> str:
-        """The board as it stands, as a grid in the vocabulary in play."""
+    def grid_text(self) -> str:
+        """The board as it stands, as a grid in the vocabulary of the environment."""
         return self._grid_text(self.state[0])
 
-    def cut(self) -> tuple[Move, ...]:
-        """The moves since the last cut or reset."""
+    def take(self) -> tuple[Move, ...]:
+        """The moves since the last call or reset."""
         moves, self._moves = tuple(self._moves), []
         return moves
 
@@ -244,13 +229,22 @@ class _Film(StepEnv):
         return result
 
 
-def _plain(actions: Sequence[int], problem: bool, names: Sequence[str], think: bool) -> str:
-    """A reply that plays these actions, and is penalised if it is to have a problem."""
-    if not actions:
-        return ""
-    for action in actions:
-        if not 0 <= action < len(names):
-            raise ValueError(f"a record plays action {action!r}; the game has 0 to {len(names) - 1}.")
-    # No game can name an action so: tags end an answer, and arms may not contain these characters.
-    said = [names[action] for action in actions] + ["<none>"] * problem
-    return "<think></think>" * think + f"<answer>{f' {SEPARATOR} '.join(said)}</answer>"
+class _ReplayEnv(TurnEnv):
+    """A `TurnEnv` that plays the parsed `reply` it was given, whatever the text says."""
+
+    def __init__(self, moves: _MoveRecorder, config: TurnConfig) -> None:
+        super().__init__(moves, config)
+        self.moves, self.reply = moves, Reply("")
+
+    def parse(self, text: str) -> Reply:
+        """The reply that was given."""
+        return self.reply
+
+
+def _recorded_reply(turn: TurnRecord, n_actions: int) -> Reply:
+    """A reply that plays the recorded actions and has the recorded problem."""
+    for action in turn.actions:
+        if not 0 <= action < n_actions:
+            raise ValueError(f"a record plays action {action!r}; the game has 0 to {n_actions - 1}.")
+    problem = next((problem for problem in Problem if problem == turn.problem), None)
+    return Reply(turn.reply or "", actions=turn.actions, problem=problem)

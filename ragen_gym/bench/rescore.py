@@ -22,7 +22,7 @@ from typing import Any
 
 from ragen_gym.bench.agents.python import find
 from ragen_gym.bench.records import EpisodeRecord, TurnRecord
-from ragen_gym.bench.replay import Parser, Reading, Replay, ReplayedTurn, Stage, TurnReward
+from ragen_gym.bench.replay import Parser, ReplayedEpisode, ReplayedTurn, Replayer, ReplyRules
 from ragen_gym.bench.run import Run
 from ragen_gym.bench.run_folder import EpisodeLog, RunFolder
 from ragen_gym.bench.score import score
@@ -98,19 +98,20 @@ class Rescoring:
         """Whether all is the suite's own."""
         return self == Rescoring()
 
-    def reading(self, split: Split) -> Reading:
-        """How replies of a split are read and paid."""
-        budgets = split.budgets
-        own = Reading.of(replace(split, budgets=replace(budgets, **self._budgets())))
-        parser: Parser = own.parser
-        if self.parser is not None:
-            parser = lenient_reply if self.parser == "lenient" else _load(self.parser)
-        reward: TurnReward = own.reward if self.reward is None else _load(self.reward)
-        return Reading(_checked(parser), reward)
+    def reply_rules(self, split: Split) -> ReplyRules:
+        """How replies of a split are parsed and rewarded.
 
-    def _budgets(self) -> dict[str, Any]:
+        Raises:
+            ValueError: the split wants parts of the thinking, and replies are to be parsed without any.
+        """
         changed = {"think": self.think, "format_penalty": self.format_penalty}
-        return {name: value for name, value in changed.items() if value is not None}
+        options: dict[str, Any] = {name: value for name, value in changed.items() if value is not None}
+        parser = None if self.parser is None else lenient_reply if self.parser == "lenient" else _load(self.parser)
+        return ReplyRules(
+            turn_config=replace(split.turn_config, **options),
+            parser=parser and _checked(parser),
+            reward=None if self.reward is None else _load(self.reward),
+        )
 
 
 def _checked(parser: Parser) -> Parser:
@@ -196,18 +197,17 @@ def rescore(run: Run, rescoring: Rescoring, progress: Callable[[int], None] = la
         ValueError: a record is not of the run's suite, or a parser returns something else than a `Reply`.
     """
     identity = _identity(run, rescoring)
-    stages = {split.name: (Stage(split), rescoring.reading(split)) for split in run.suite.splits}
+    replayers = {split.name: Replayer(split, rescoring.reply_rules(split)) for split in run.suite.splits}
     records, unknown, changed, reworded = [], [], 0, 0
     for done, record in enumerate(run.records, 1):
-        if record.split not in stages:
+        if record.split not in replayers:
             raise ValueError(f"suite {run.suite.name} has no split {record.split!r}: verify the run first.")
-        stage, reading = stages[record.split]
-        replay = stage.replay(record, reading)
-        if replay.left_at is not None and not replay.over and record.counted:
+        replay = replayers[record.split].replay(record)
+        if replay.diverged_at is not None and not replay.over and record.counted:
             unknown.append(_unknown(record, replay))
         else:
             records.append(_record(record, replay, episode_key(identity, record.split, record.index, record.rollout)))
-            changed += replay.left_at is not None
+            changed += replay.diverged_at is not None
             # The reward of the last turn is told in no message that was answered.
             reworded += any(_pays_anew(*pair) for pair in zip(record.turns[:-1], replay.turns[:-1], strict=False))
         progress(done)
@@ -232,7 +232,7 @@ def bounds(rescored: Rescored) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _record(record: EpisodeRecord, replay: Replay, key: str) -> EpisodeRecord:
+def _record(record: EpisodeRecord, replay: ReplayedEpisode, key: str) -> EpisodeRecord:
     """The record in the new reading; a turn that was not played again, after a failure, is none of it."""
     turns = tuple(_turn(old, new) for old, new in zip(record.turns, replay.turns, strict=False))
     same = replace(record, key=key, turns=turns, total_reward=replay.total_reward)
@@ -260,12 +260,12 @@ def _pays_anew(old: TurnRecord, new: ReplayedTurn) -> bool:
     return new.reply is not None and f"{old.reward:g}" != f"{new.reward:g}"  # as the messages write it
 
 
-def _unknown(record: EpisodeRecord, replay: Replay) -> Unknown:
-    assert replay.left_at is not None
-    turn, old = replay.turns[replay.left_at], record.turns[replay.left_at]
+def _unknown(record: EpisodeRecord, replay: ReplayedEpisode) -> Unknown:
+    assert replay.diverged_at is not None
+    turn, old = replay.turns[replay.diverged_at], record.turns[replay.diverged_at]
     played, read = (tuple(turn.names[action] for action in each) for each in (old.actions, turn.actions))
     place = record.split, record.index, record.rollout
-    return Unknown(*place, replay.left_at + 1, played, read, len(record.turns), record.success)
+    return Unknown(*place, replay.diverged_at + 1, played, read, len(record.turns), record.success)
 
 
 def _identity(run: Run, rescoring: Rescoring) -> dict[str, Any]:

@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from typing import Any
 
 from ragen_gym.core.levels import Level
 from ragen_gym.core.text import Vocabulary
+from ragen_gym.core.turn_config import TurnConfig
 from ragen_gym.envs.turn import TurnEnv, make_turn
 
-__all__ = ["Budgets", "Split", "Suite", "noise_seed"]
+__all__ = ["Split", "Suite", "noise_seed"]
 
-
-@dataclass(frozen=True)
-class Budgets:
-    """The arguments of `ragen_gym.make_turn` that bound an episode."""
-
-    max_turns: int = 5
-    max_actions_per_turn: int = 5
-    max_actions: int = 10
-    format_penalty: float = -0.1
-    think: bool = True
+#: The options of a turn that a suite's hash always covers; any other one only where it differs from its default, so
+#: that a new option leaves the hashes of older suites as they are.
+_HASHED = ("max_turns", "max_actions_per_turn", "max_actions", "format_penalty", "think")
 
 
 @dataclass(frozen=True)
@@ -33,10 +27,10 @@ class Split:
     Attributes:
         name: such as ``"sokoban"``.
         env: name of a row of the registry, such as ``"Sokoban"``.
-        knobs: arguments of `make_turn` beside the levels and the budgets, such as ``{"success_rate": 0.8}``; plain
-            values, or a `Vocabulary`.
+        env_options: arguments of `ragen_gym.make_turn` besides the levels and the options of a turn, such as
+            ``{"success_rate": 0.8}``; plain values, or a `Vocabulary`.
         levels: the instances, in order; the same level may occur twice, its place is what names an instance.
-        budgets: what an episode may cost.
+        turn_config: how replies are read, bounded and rewarded.
         about: one sentence for a table: what the split asks for.
         published: success rates that others report on this split, from 0 to 1, by their name and source.
         ladder: name of the ladder of difficulty that this split is a rung of, or "". The rungs of a ladder stand in the
@@ -45,9 +39,9 @@ class Split:
 
     name: str
     env: str
-    knobs: dict[str, Any]
+    env_options: dict[str, Any]
     levels: tuple[Level, ...]
-    budgets: Budgets = field(default_factory=Budgets)
+    turn_config: TurnConfig = field(default_factory=TurnConfig)
     about: str = ""
     published: dict[str, float] = field(default_factory=dict)
     ladder: str = ""
@@ -57,7 +51,7 @@ class Split:
 
         It draws from the split's first level where no level is given, so that a reset never generates one in vain.
         """
-        return make_turn(self.env, levels=self.levels[:1], **asdict(self.budgets), **self.knobs)
+        return make_turn(self.env, self.turn_config, levels=self.levels[:1], **self.env_options)
 
     def content(self) -> dict[str, Any]:
         """All that decides what is played, as JSON."""
@@ -65,9 +59,14 @@ class Split:
             "name": self.name,
             "env": self.env,
             "knobs": {
-                knob: asdict(value) if isinstance(value, Vocabulary) else value for knob, value in self.knobs.items()
+                name: asdict(value) if isinstance(value, Vocabulary) else value
+                for name, value in self.env_options.items()
             },
-            "budgets": asdict(self.budgets),
+            "budgets": {
+                option.name: getattr(self.turn_config, option.name)
+                for option in fields(TurnConfig)
+                if option.name in _HASHED or getattr(self.turn_config, option.name) != option.default
+            },
             "levels": [level.text for level in self.levels],
         }
 
@@ -96,6 +95,6 @@ class Suite:
 
 
 def noise_seed(suite: Suite, split: Split, index: int, rollout: int) -> int:
-    """The seed of an episode's luck, 0 to 2**32 - 1: another for each instance and rollout, the same for all agents."""
+    """The seed of an episode's noise, 0 to 2**32 - 1: one for each instance and rollout, the same for all agents."""
     name = f"{suite.hash}/{split.name}/{index}/{rollout}"
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big")

@@ -79,7 +79,7 @@ class Prices:
 def make_env(split: Split, observation: str = "text") -> TurnEnv:
     """The environment that plays any instance of a split; ``observation`` is what an agent that moves is shown."""
     if observation != "text":
-        split = replace(split, knobs={**split.knobs, "observation": observation})
+        split = replace(split, env_options={**split.env_options, "observation": observation})
     env = split.make_env()
     env.reset(seed=0)
     return env

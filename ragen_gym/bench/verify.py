@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ragen_gym.bench.records import EpisodeRecord
-from ragen_gym.bench.replay import Reading, Replay, Stage
+from ragen_gym.bench.replay import ReplayedEpisode, Replayer
 from ragen_gym.bench.rescore import Rescoring
 from ragen_gym.bench.run import Run
 from ragen_gym.bench.run_folder import RunFolder
@@ -90,15 +90,14 @@ def verify(run: Run, progress: Callable[[int], None] = lambda done: None) -> Ver
     """
     suite, verdict = run.suite, Verdict(excluded=sum(not record.counted for record in run.records))
     rescoring = Rescoring.of(run.info)
-    stages = {split.name: (Stage(split), rescoring.reading(split)) for split in suite.splits}
+    replayers = {split.name: Replayer(split, rescoring.reply_rules(split)) for split in suite.splits}
     seen: set[tuple[str, int, int]] = set()
     for record in run.records:
-        if record.split in stages:
-            stage, reading = stages[record.split]
-            found = check_episode(suite, stage, record, reading, said=rescoring.changes_nothing)
+        if record.split in replayers:
+            found = check_episode(suite, replayers[record.split], record, messages=rescoring.changes_nothing)
             found += _check_key(run.info, record, seen)
         else:
-            found = [Difference(_name(record), "split", record.split, f"one of {', '.join(stages)}")]
+            found = [Difference(_name(record), "split", record.split, f"one of {', '.join(replayers)}")]
         verdict.differences += found
         verdict.episodes, verdict.agreed = verdict.episodes + 1, verdict.agreed + (not found)
         progress(verdict.episodes)
@@ -109,20 +108,19 @@ def verify(run: Run, progress: Callable[[int], None] = lambda done: None) -> Ver
 
 
 def check_episode(
-    suite: Suite, stage: Stage, record: EpisodeRecord, reading: Reading, said: bool = True
+    suite: Suite, replayer: Replayer, record: EpisodeRecord, *, messages: bool = True
 ) -> list[Difference]:
-    """The differences between a record and its replay, in the order of the episode; nothing follows false actions.
+    """The differences between a record and its replay, in the order of the episode, up to the first other actions.
 
     An episode that failed is compared up to where it failed.
 
     Args:
         suite: what was played.
-        stage: of the record's split.
+        replayer: of the record's split, which parses the replies.
         record: an episode.
-        reading: how its replies are read and paid.
-        said: whether the messages must be those of the replay; in a rescored run they tell of the rewards of old.
+        messages: whether the messages must be those of the replay; in a rescored run they state the former rewards.
     """
-    where, levels = _name(record), stage.split.levels
+    where, levels = _name(record), replayer.split.levels
     if not 0 <= record.index < len(levels):
         return [Difference(where, "index", record.index, f"0 to {len(levels) - 1}")]
     found: list[Difference] = []
@@ -134,16 +132,16 @@ def check_episode(
         return same
 
     compare("level_id", record.level_id, levels[record.index].id)
-    compare("noise_seed", record.noise_seed, noise_seed(suite, stage.split, record.index, record.rollout))
+    compare("noise_seed", record.noise_seed, noise_seed(suite, replayer.split, record.index, record.rollout))
     try:
-        replay = stage.replay(record, reading)
+        replay = replayer.replay(record)
     except ValueError as error:
         return [*found, Difference(where, "actions", "actions of the game", str(error))]
-    if record.turns and said:
+    if record.turns and messages:
         compare("system", record.system, replay.system)
     for number, (claimed, turn) in enumerate(zip(record.turns, replay.turns, strict=False), 1):
         place = f"{where} turn {number}"
-        if said:
+        if messages:
             compare("message", claimed.message, turn.message, place)
         compare("problem", claimed.problem, turn.reply.problem if turn.reply else None, place)
         if not compare("actions", claimed.actions, turn.actions, place):
@@ -153,8 +151,8 @@ def check_episode(
     return found
 
 
-def _compare_end(record: EpisodeRecord, replay: Replay, compare: Callable[[str, Any, Any], bool]) -> None:
-    compare("number of turns", len(record.turns), len(record.turns) - replay.after)
+def _compare_end(record: EpisodeRecord, replay: ReplayedEpisode, compare: Callable[[str, Any, Any], bool]) -> None:
+    compare("number of turns", len(record.turns), len(record.turns) - replay.surplus)
     compare("total_reward", record.total_reward, replay.total_reward)
     if record.failure is not None:
         compare("success of an episode that failed", record.success, False)

@@ -154,7 +154,7 @@ class TurnEnv(InnerGenerator, gymnasium.Env[str, str]):
             raise ResetNeeded("the episode is over, or none was started: call reset() before step().")
         if not isinstance(action, str):
             raise ValueError(f"a turn's action is the reply's text, not {type(action).__name__}: {action!r}.")
-        reply = parse_reply(action, self.action_names, think=self.config.think, parts=self.config.state_parts)
+        reply = self.parse(action)
         self._messages.append({"role": "assistant", "content": action})
         budget = min(self.max_actions_per_turn, self.max_actions - self._played)
         actions: list[int] = []
@@ -177,6 +177,10 @@ class TurnEnv(InnerGenerator, gymnasium.Env[str, str]):
         self._over = terminated or truncated
         said = self._say(total)
         return said, total, terminated, truncated, self._report(reply, tuple(actions), tuple(rewards)) | right
+
+    def parse(self, text: str) -> Reply:
+        """What a reply says, by the options of the turn and the names of the actions; plays nothing."""
+        return parse_reply(text, self.action_names, think=self.config.think, parts=self.config.state_parts)
 
     def render(self) -> Any:
         """What the environment of single moves renders: text, a picture, or None."""

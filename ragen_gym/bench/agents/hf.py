@@ -102,7 +102,7 @@ class HFAgent:
 
     Args:
         path: a model's folder, or its name on the Hugging Face Hub.
-        max_tokens: the most tokens of a reply.
+        max_tokens: the most tokens of a reply; where a suite limits the tokens of a turn, the lower limit holds.
         top_p: share of probability that is sampled from; None for what the model's generation config says.
         top_k: number of tokens that are sampled from; None likewise.
         batch: requests in one call.
@@ -172,7 +172,9 @@ class HFAgent:
             list(messages), add_generation_prompt=True, tokenize=True, return_dict=True, **self._template
         )
         ids = list(prompt["input_ids"])
-        limit = self._max_tokens if self._context is None else min(self._max_tokens, self._context - len(ids))
+        room = None if self._context is None else self._context - len(ids)
+        limits = (self._max_tokens, task.env.config.max_tokens_per_turn, room)
+        limit = min(limit for limit in limits if limit is not None)
         if limit < 1:
             raise AgentFailure(
                 Failure.CONTEXT_OVERFLOW, f"{len(ids)} tokens leave no room in a context of {self._context}"

@@ -50,7 +50,8 @@ class OpenAIAgent:
         model: the model's name there.
         base_url: where the server is, such as ``"http://127.0.0.1:8000/v1"``; None for OpenAI's own, or what
             ``OPENAI_BASE_URL`` says.
-        max_tokens: the most tokens of a reply, reasoning included; None leaves it to the server.
+        max_tokens: the most tokens of a reply, reasoning included; None leaves it to the server. Where a suite limits
+            the tokens of a turn, the lower limit holds.
         key_env: the environment variable that holds the key.
         timeout: seconds for one request.
         retries: how often a request is asked again.
@@ -214,8 +215,9 @@ class OpenAIAgent:
             # Another one for each turn, below 2**31, which every server takes.
             "seed": mix(task.seed + len(messages)) & 0x7FFFFFFF,
         }
-        if self._max_tokens is not None:
-            body["max_tokens"] = self._max_tokens
+        limits = [limit for limit in (self._max_tokens, task.env.config.max_tokens_per_turn) if limit is not None]
+        if limits:
+            body["max_tokens"] = min(limits)
         return {name: value for name, value in (body | self._extra).items() if name not in self._omit}
 
     def _give_up(self, error: Any, detail: str) -> None:

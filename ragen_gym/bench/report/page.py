@@ -15,7 +15,7 @@ from typing import Any
 from ragen_gym import __version__
 from ragen_gym.bench.baselines import OracleEpisode, oracle_episodes
 from ragen_gym.bench.records import EpisodeRecord
-from ragen_gym.bench.replay import Stage
+from ragen_gym.bench.replay import Replayer
 from ragen_gym.bench.report import plots
 from ragen_gym.bench.report import summary_tables as overview
 from ragen_gym.bench.report.payload import Archive, Entry, pack, packed
@@ -102,24 +102,26 @@ def _archive(runs: Sequence[Run], megabytes: float, progress: Callable[[int, int
     """Instance by instance, so that a page that holds only some shows the same ones of all agents and splits."""
     suite = runs[0].suite
     order = {split.name: place for place, split in enumerate(suite.splits)}
-    stages = {split.name: Stage(split) for split in suite.splits}
+    replayers = {split.name: Replayer(split) for split in suite.splits}
     groups: dict[tuple[int, int], list[tuple[int, int, EpisodeRecord, str]]] = {}
     for place, run in enumerate(runs):
         for record in run.records:
-            if record.split in order and 0 <= record.index < len(stages[record.split].split.levels):
+            if record.split in order and 0 <= record.index < len(replayers[record.split].split.levels):
                 member = (order[record.split], place, record, run.agent)
                 groups.setdefault((record.index, record.rollout), []).append(member)
     total, done, taken = sum(map(len, groups.values())), 0, set[str]()
     # Asked for once: every call of `oracle_episodes` makes an environment.
     asked = {(record.split, record.rollout) for members in groups.values() for *_, record, _ in members}
-    oracles = {(name, rollout): oracle_episodes(suite, stages[name].split, rollout) for name, rollout in asked}
+    oracles = {(name, rollout): oracle_episodes(suite, replayers[name].split, rollout) for name, rollout in asked}
 
     def entries() -> Iterator[list[Entry]]:
         nonlocal done
         for key in sorted(groups):
             members = sorted(groups[key], key=lambda member: member[:2])
             yield [
-                _entry(stages[record.split], record, agent, oracles[record.split, record.rollout][record.index], taken)
+                _entry(
+                    replayers[record.split], record, agent, oracles[record.split, record.rollout][record.index], taken
+                )
                 for *_, record, agent in members
             ]
             done += len(members)
@@ -128,7 +130,7 @@ def _archive(runs: Sequence[Run], megabytes: float, progress: Callable[[int, int
     return pack(entries(), megabytes)
 
 
-def _entry(stage: Stage, record: EpisodeRecord, agent: str, oracle: OracleEpisode, taken: set[str]) -> Entry:
+def _entry(replayer: Replayer, record: EpisodeRecord, agent: str, oracle: OracleEpisode, taken: set[str]) -> Entry:
     moves = f"{oracle.moves} move{'s' * (oracle.moves != 1)}"
     optimal = f"the oracle solves it in {moves}" if oracle.success else "the oracle does not solve it"
     # With the same luck; what a solved episode took beyond the oracle's moves.
@@ -138,7 +140,7 @@ def _entry(stage: Stage, record: EpisodeRecord, agent: str, oracle: OracleEpisod
         length += 1
     name = record.key[:length] if record.key[:length] not in taken else f"{record.key}-{len(taken)}"
     taken.add(name)
-    return Entry(heading(record, agent, over, name), lambda: details(stage, record, optimal))
+    return Entry(heading(record, agent, over, name), lambda: details(replayer, record, optimal))
 
 
 def _index(runs: Sequence[Run], archive: Archive) -> dict[str, Any]:

@@ -8,19 +8,25 @@ from __future__ import annotations
 from typing import Any
 
 from ragen_gym.bench.records import EpisodeRecord, TurnRecord
-from ragen_gym.bench.replay import Replay, ReplayedTurn, Stage
+from ragen_gym.bench.replay import ReplayedEpisode, ReplayedTurn, Replayer
 from ragen_gym.bench.report.tables import number
 from ragen_gym.core.failures import Failure
-from ragen_gym.envs.reply import Problem, Reply, parse_reply
+from ragen_gym.envs.reply import Problem, Reply
 
-__all__ = ["details", "heading", "tags"]
+__all__ = ["details", "explain_problem", "heading", "tags"]
 
 _PROBLEMS = {
     Problem.NO_ANSWER: "Malformed: not of the form that was asked for",
     Problem.SEVERAL_ANSWERS: "Malformed: a tag occurs more than once",
+    Problem.NO_STATE: "Malformed: the thinking lacks the observation or the prediction that was asked for",
     Problem.NO_ACTION: "Malformed: the answer is empty",
     Problem.UNKNOWN_ACTION: "Names an unknown action",
 }
+
+
+def explain_problem(problem: Problem) -> str:
+    """What is wrong with a reply, in words."""
+    return _PROBLEMS[problem]
 
 
 def tags(record: EpisodeRecord, over: int | None) -> list[str]:
@@ -59,9 +65,9 @@ def heading(record: EpisodeRecord, agent: str, over: int | None, name: str) -> d
     }
 
 
-def details(stage: Stage, record: EpisodeRecord, optimal: str) -> dict[str, Any]:
+def details(replayer: Replayer, record: EpisodeRecord, optimal: str) -> dict[str, Any]:
     """All else of an episode: its frames, turns, facts and how it ended; ``optimal`` says what the oracle does here."""
-    replay = stage.replay(record)
+    replay = replayer.replay(record)
     frames: list[dict[str, Any]] = [{"board": replay.board}]
     turns: list[dict[str, Any]] = []
     for recorded, replayed in zip(record.turns, replay.turns, strict=False):
@@ -70,28 +76,28 @@ def details(stage: Stage, record: EpisodeRecord, optimal: str) -> dict[str, Any]
             {"board": move.board, "action": move.action, "reward": round(move.reward, 6), "note": move.note}
             for move in replayed.moves
         ]
-        turns.append({**_turn(stage, recorded, replayed, len(turns)), "frames": [first, len(frames)]})
+        turns.append({**_turn(replayer, recorded, replayed, len(turns)), "frames": [first, len(frames)]})
     shown = {
-        "look": stage.split.name,
+        "look": replayer.split.name,
         "frames": frames,
         "turns": turns,
         "facts": _facts(record, replay, optimal),
     }
     if record.system:
-        shown["system"] = stage.split.name if record.system == replay.system else record.system
+        shown["system"] = replayer.split.name if record.system == replay.system else record.system
     if record.failure:
         shown["failure"] = _failure(record)
     return shown
 
 
-def _turn(stage: Stage, recorded: TurnRecord, replayed: ReplayedTurn, number: int) -> dict[str, Any]:
+def _turn(replayer: Replayer, recorded: TurnRecord, replayed: ReplayedTurn, number: int) -> dict[str, Any]:
     turn: dict[str, Any] = {"message": recorded.message, "reply": recorded.reply, "reward": round(recorded.reward, 6)}
     names = replayed.names
     if recorded.reply is None:
         turn |= {"title": f"Move {number + 1}", "message": ""}  # the board beside it says the same
         turn["said"] = [[names[action], "played"] for action in recorded.actions]
         return turn
-    reply = parse_reply(recorded.reply, names, think=stage.split.budgets.think)
+    reply = replayer.parse(recorded.reply, names)
     turn["said"] = _said(reply, recorded, names)
     thinking = [part for part in (recorded.reasoning, reply.thinking) if part]
     if thinking:
@@ -99,7 +105,7 @@ def _turn(stage: Stage, recorded: TurnRecord, replayed: ReplayedTurn, number: in
     if reply.thinking is not None:
         turn["answer"] = recorded.reply.partition("</think>")[2].strip()
     if recorded.problem:
-        turn["problem"] = _PROBLEMS.get(Problem(recorded.problem), recorded.problem)
+        turn["problem"] = explain_problem(Problem(recorded.problem))
     facts = []
     if recorded.completion_tokens is not None:
         facts.append(f"{recorded.completion_tokens:,} tokens")
@@ -125,12 +131,12 @@ def _said(reply: Reply, recorded: TurnRecord, names: tuple[str, ...]) -> list[li
     return said
 
 
-def _facts(record: EpisodeRecord, replay: Replay, optimal: str) -> list[str]:
+def _facts(record: EpisodeRecord, replay: ReplayedEpisode, optimal: str) -> list[str]:
     ending = "terminated" if record.terminated else "out of turns or actions" if record.truncated else "cut off"
     outcome = "not counted" if not record.counted else "solved" if record.success else f"not solved, {ending}"
     facts = [outcome, f"return {number(record.total_reward)}", optimal, f"level {record.level_id}"]
-    if replay.left_at is not None:
-        facts.append(f"turn {replay.left_at + 1} plays more than the rules allow: see `ragen-gym bench verify`")
+    if replay.diverged_at is not None:
+        facts.append(f"turn {replay.diverged_at + 1} plays more than the rules allow: see `ragen-gym bench verify`")
     return [fact for fact in facts if fact]
 
 

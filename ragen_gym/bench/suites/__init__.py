@@ -6,16 +6,16 @@ A table, of which a suite needs only ``name`` and ``splits``, and a split only `
     about = "What it measures."
     temperature = 0.5
 
-    [budgets]                       # of every split; the arguments of `Budgets`
+    [budgets]                       # of every split; the options of `TurnConfig`
     max_actions = 10
 
     [[splits]]
     name = "slippery"
     env = "FrozenLake"
     about = "What it asks for."
-    levels = "slippery.txt"         # beside the table, as `ragen-gym levels export` writes it
-    knobs = { success_rate = 0.5 }  # vocabulary = { name = "mine", symbols = "…" } is one of them
-    budgets = { max_turns = 3 }     # over those of the suite
+    levels = "slippery.txt"         # next to the table, as `ragen-gym levels export` writes it
+    knobs = { success_rate = 0.5 }  # options of the environment; vocabulary = { name = "mine", symbols = "…" } is one
+    budgets = { max_turns = 3 }     # override those of the suite
     ladder = "lake"                 # a rung of this ladder of difficulty, if it is one
     published = { "Somebody's agent" = 0.5 }
     freeze = { count = 128 }        # how `ragen_gym.bench.suites.freeze` makes the file of levels
@@ -27,17 +27,18 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable
-from dataclasses import asdict, fields
-from difflib import get_close_matches
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ragen_gym.bench.suite import Budgets, Split, Suite
+from ragen_gym.bench.suite import Split, Suite
 from ragen_gym.core.text import Vocabulary
+from ragen_gym.core.turn_config import TurnConfig
+from ragen_gym.core.validation import did_you_mean
 from ragen_gym.envs.turn import make_turn
 
-__all__ = ["SUITES", "SUITE_FILE", "load_suite", "read_table", "vocabulary_knobs"]
+__all__ = ["SUITES", "SUITE_FILE", "env_options", "load_suite", "read_table"]
 
 SUITE_FILE = "suite.toml"
 
@@ -46,7 +47,7 @@ SUITES: dict[str, Path] = {
     name: Path(__file__).with_name(name) for name in ("ragen-v1", "generalization-v0", "difficulty-v0", "smoke")
 }
 
-_BUDGETS = tuple(field.name for field in fields(Budgets))
+_TURN_OPTIONS = tuple(field.name for field in fields(TurnConfig))
 _SUITE_KEYS = ("name", "about", "temperature", "budgets", "splits")
 _SPLIT_KEYS = ("name", "env", "levels", "about", "knobs", "budgets", "published", "ladder", "freeze")
 
@@ -61,11 +62,9 @@ def load_suite(name_or_path: str | Path) -> Suite:
         return _load_own(str(name_or_path))
     path = Path(name_or_path)
     if not path.exists():
-        near = get_close_matches(str(name_or_path), SUITES, n=1)
-        hint = f" Did you mean {near[0]}?" if near else ""
         raise ValueError(
             f"{str(name_or_path)!r} is not a suite: choose one of {', '.join(SUITES)}, "
-            f"or give the path of a folder with a {SUITE_FILE}.{hint}"
+            f"or give the path of a folder with a {SUITE_FILE}.{did_you_mean(str(name_or_path), SUITES)}"
         )
     return _load(path / SUITE_FILE if path.is_dir() else path)
 
@@ -98,13 +97,13 @@ def read_table(path: Path) -> dict[str, Any]:
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
         _check("the suite", table, _SUITE_KEYS, ("name", "splits"))
-        _check("[budgets]", table.get("budgets", {}), _BUDGETS)
+        _check("[budgets]", table.get("budgets", {}), _TURN_OPTIONS)
         if not isinstance(table["splits"], list) or not table["splits"]:
             raise ValueError("splits must be a list of tables: write one [[splits]] or more.")
         for row in table["splits"]:
             what = f"split {row.get('name', '')!r}" if isinstance(row, dict) else "a split"
             _check(what, row, _SPLIT_KEYS, ("name", "env", "levels"))
-            _check(f"budgets of {what}", row.get("budgets", {}), _BUDGETS)
+            _check(f"budgets of {what}", row.get("budgets", {}), _TURN_OPTIONS)
             _check(f"knobs of {what}", row.get("knobs", {}))
         names = [row["name"] for row in table["splits"]]
         twice = sorted({name for name in names if names.count(name) > 1})
@@ -115,8 +114,8 @@ def read_table(path: Path) -> dict[str, Any]:
     return table
 
 
-def vocabulary_knobs(knobs: dict[str, Any]) -> dict[str, Any]:
-    """The knobs of a table as arguments of `make_turn`.
+def env_options(knobs: dict[str, Any]) -> dict[str, Any]:
+    """The ``knobs`` of a table as arguments of `ragen_gym.envs.step.StepEnv`.
 
     Raises:
         ValueError: symbols that are not a vocabulary.
@@ -130,16 +129,16 @@ def vocabulary_knobs(knobs: dict[str, Any]) -> dict[str, Any]:
 
 def _split(row: dict[str, Any], shared: dict[str, Any], folder: Path) -> Split:
     try:
-        budgets = Budgets(**{**shared, **row.get("budgets", {})})
-        knobs = vocabulary_knobs(row.get("knobs", {}))
-        game = make_turn(row["env"], **asdict(budgets), **knobs).game
+        turn_config = TurnConfig(**{**shared, **row.get("budgets", {})})
+        options = env_options(row.get("knobs", {}))
+        game = make_turn(row["env"], turn_config, **options).game
         texts = game.level_texts(folder / row["levels"])
         return Split(
             name=row["name"],
             env=row["env"],
-            knobs=knobs,
+            env_options=options,
             levels=tuple(game.level(game.board(text)) for text in texts),
-            budgets=budgets,
+            turn_config=turn_config,
             about=row.get("about", ""),
             published={str(name): float(rate) for name, rate in row.get("published", {}).items()},
             ladder=row.get("ladder", ""),

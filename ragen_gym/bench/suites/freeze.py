@@ -15,7 +15,7 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
-from ragen_gym.bench.suites import SUITE_FILE, SUITES, read_table, vocabulary_knobs
+from ragen_gym.bench.suites import SUITE_FILE, SUITES, env_options, read_table
 from ragen_gym.core.levels import Level, write_levels
 from ragen_gym.core.seeding import Stream, episode_keys, stream_key
 from ragen_gym.envs.step import StepEnv
@@ -53,7 +53,7 @@ def frozen_levels(row: dict[str, Any]) -> list[Level]:
     distinct = recipe.pop("distinct", count)
     if recipe or not all(isinstance(n, int) and n > 0 for n in (count, distinct)):
         raise ValueError(f"{row['name']}: freeze takes count and distinct from 1 on, seed and split; got {recipe}.")
-    env = StepEnv(row["env"], split=split, **vocabulary_knobs(row.get("knobs", {})))
+    env = StepEnv(row["env"], split=split, **env_options(row.get("knobs", {})))
     key = stream_key(seed, Stream.LEVEL)
     found: dict[bytes, None] = {}
     for first in range(0, _DRAWS_PER_LEVEL * distinct + _MORE_DRAWS, _BLOCK):

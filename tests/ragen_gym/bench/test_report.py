@@ -17,7 +17,7 @@ import pytest
 from playwright.sync_api import expect, sync_playwright
 
 from ragen_gym.bench.agent import Answer, Task
-from ragen_gym.bench.replay import Stage
+from ragen_gym.bench.replay import Replayer
 from ragen_gym.bench.report import tables
 from ragen_gym.bench.report.page import TEMPLATES, VIEWER_SCRIPTS, VIEWER_STYLES, page, source
 from ragen_gym.bench.report.payload import Entry, pack, packed
@@ -186,7 +186,7 @@ def test_filters(sheet: Sheet, report: Report) -> None:
 def test_steps_show_the_boards_of_the_replay(sheet: Sheet, report: Report) -> None:
     record = next(r for r in report.runs[0].records if r.split == "new_vocab" and r.success and len(r.turns) > 1)
     split = next(split for split in SMOKE.splits if split.name == "new_vocab")
-    replay = Stage(split).replay(record)
+    replay = Replayer(split).replay(record)
     boards = [replay.board, *(move.board for turn in replay.turns for move in turn.moves)]
     sheet.page.goto(f"{report.path.as_uri()}#episode={record.key[:10]}")
     expect(sheet.page.locator(".rv-head h3")).to_contain_text("new_vocab")

@@ -18,13 +18,14 @@ from ragen_gym.bench.rescore import Rescoring, bounds, lenient_reply, rescore, s
 from ragen_gym.bench.run import Run, load_run
 from ragen_gym.bench.run_folder import RunFolder
 from ragen_gym.bench.runner import run_suite
-from ragen_gym.bench.suite import Budgets, Split, Suite
+from ragen_gym.bench.suite import Split, Suite
 from ragen_gym.bench.suites import load_suite
 from ragen_gym.bench.tasks import Request
 from ragen_gym.bench.verify import verify
 from ragen_gym.cli import main
 from ragen_gym.core.failures import Failure
 from ragen_gym.core.levels import Level
+from ragen_gym.core.turn_config import TurnConfig
 from ragen_gym.envs.reply import Problem, Reply, parse_reply
 
 NAMES = ("Up", "Down", "Left", "Right")
@@ -47,7 +48,7 @@ class Says:
 
 def corridor(tmp_path: Path, *replies: str, **budgets: Any) -> Run:
     """The run of those replies in the corridor."""
-    suite = Suite("corridor", (Split("push", "Sokoban", {}, (CORRIDOR,), Budgets(**budgets)),))
+    suite = Suite("corridor", (Split("push", "Sokoban", {}, (CORRIDOR,), TurnConfig(**budgets)),))
     run_suite(suite, Says(*replies), tmp_path / "run")
     folder = RunFolder(tmp_path / "run")
     return Run(folder.path, folder.info, suite, "says", tuple(folder.records()))

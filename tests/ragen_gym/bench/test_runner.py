@@ -27,12 +27,13 @@ from ragen_gym.bench.records import EpisodeRecord, TurnRecord
 from ragen_gym.bench.run import load_run
 from ragen_gym.bench.run_folder import EpisodeLog, RunFolder, read_records
 from ragen_gym.bench.runner import Outcome, run_suite
-from ragen_gym.bench.suite import Budgets, Suite
+from ragen_gym.bench.suite import Suite
 from ragen_gym.bench.suites import load_suite
 from ragen_gym.bench.tasks import Limits, Prices, Request, episode_key, identity, jobs_of
 from ragen_gym.bench.verify import verify
 from ragen_gym.cli import main
 from ragen_gym.core.failures import Failure
+from ragen_gym.core.turn_config import TurnConfig
 
 SMOKE = load_suite("smoke")
 REPLY = "<think>On we go.</think><answer>Up || Left</answer>"
@@ -101,7 +102,7 @@ def test_what_is_recorded_can_be_replayed_and_does_not_depend_on_the_order(agent
 
 
 def test_an_agent_that_moves_gets_as_many_moves_as_replies_could_play(tmp_path: Path) -> None:
-    split = replace(SMOKE.splits[3], budgets=Budgets(max_turns=3, max_actions_per_turn=2, max_actions=10))
+    split = replace(SMOKE.splits[3], turn_config=TurnConfig(max_turns=3, max_actions_per_turn=2, max_actions=10))
 
     class Still:
         name = "still"

@@ -91,7 +91,7 @@ def _episode(
 
 def ten_turns(suite: Suite) -> Suite:
     """The suite with a turn for each action, which an oracle that plays a move a turn needs."""
-    splits = (replace(split, budgets=replace(split.budgets, max_turns=10)) for split in suite.splits)
+    splits = (replace(split, turn_config=replace(split.turn_config, max_turns=10)) for split in suite.splits)
     return replace(suite, splits=tuple(splits))
 
 

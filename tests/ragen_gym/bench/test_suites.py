@@ -14,11 +14,12 @@ import numpy as np
 import pytest
 
 from ragen_gym.bench.baselines import RANDOM_ROLLOUTS, actions_of, baseline, oracle_episodes
-from ragen_gym.bench.suite import Budgets, Split, Suite, noise_seed
+from ragen_gym.bench.suite import Split, Suite, noise_seed
 from ragen_gym.bench.suites import SUITES, load_suite
 from ragen_gym.bench.suites.freeze import frozen_levels, main, recipes
 from ragen_gym.core.levels import Level, read_levels, write_levels
 from ragen_gym.core.text import Vocabulary
+from ragen_gym.core.turn_config import TurnConfig
 from ragen_gym.games.game import PLAYING, SUCCESS
 
 #: What every result of a suite carries. A suite that changes gets another name, and another line here.
@@ -95,7 +96,7 @@ def test_the_papers_instances(name: str, distinct: int, splits: dict[str, int]) 
     assert len(split.levels) == 256
     assert len(set(split.levels)) == distinct
     assert Counter(game.split_of(game.board(level)) for level in split.levels) == splits
-    assert split.budgets == Budgets(max_turns=5, max_actions_per_turn=5, max_actions=10)
+    assert split.turn_config == TurnConfig(max_turns=5, max_actions_per_turn=5, max_actions=10)
     assert {"StarPO-S (Table 4)", "StarPO-S without thinking (Table 4)"} <= set(split.published)
     assert all(0 <= rate <= 1 for rate in split.published.values())
 
@@ -114,7 +115,7 @@ def test_the_papers_protocol() -> None:
     suite = load_suite("ragen-v1")
     assert suite.temperature == 0.5
     assert [*PAPER] == ["sokoban", "new_vocab", "large_sokoban", "frozen_lake", "bandit", "bandit_rev"]
-    assert PAPER["frozen_lake"].knobs == {"success_rate": 1 / 3}
+    assert PAPER["frozen_lake"].env_options == {"success_rate": 1 / 3}
     assert PAPER["new_vocab"].levels == PAPER["sokoban"].levels
     for name in ("bandit", "bandit_rev"):
         assert set(Counter(PAPER[name].levels).values()) == {16}
@@ -123,7 +124,7 @@ def test_the_papers_protocol() -> None:
 def test_shuffled_symbols_are_the_known_ones_with_other_meanings() -> None:
     splits = {split.name: split for split in load_suite("generalization-v0").splits}
     shuffled, own = splits["symbols_shuffled"], splits["in_distribution"]
-    vocabulary, known = shuffled.knobs["vocabulary"], own.make_env().env.vocabulary
+    vocabulary, known = shuffled.env_options["vocabulary"], own.make_env().env.vocabulary
     assert isinstance(vocabulary, Vocabulary)
     assert sorted(vocabulary.symbols) == sorted(known.symbols)
     assert not any(a == b for a, b in zip(vocabulary.symbols, known.symbols, strict=True))
@@ -155,9 +156,9 @@ def test_a_ladder_goes_from_easy_to_hard() -> None:
     [
         lambda split: replace(split, levels=split.levels[:-1]),
         lambda split: replace(split, levels=split.levels[::-1]),
-        lambda split: replace(split, knobs={"vocabulary": "digits"}),
-        lambda split: replace(split, knobs={"vocabulary": Vocabulary("digits", "0123456")}),
-        lambda split: replace(split, budgets=Budgets(max_actions=9)),
+        lambda split: replace(split, env_options={"vocabulary": "digits"}),
+        lambda split: replace(split, env_options={"vocabulary": Vocabulary("digits", "0123456")}),
+        lambda split: replace(split, turn_config=TurnConfig(max_actions=9)),
         lambda split: replace(split, name="other"),
     ],
 )
@@ -201,7 +202,7 @@ def test_a_suite_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert suite.hash == load_suite(tmp_path / "suite.toml").hash
     split = suite.splits[0]
     assert split.levels[:2] == split.levels[3:]
-    assert split.budgets == Budgets(max_turns=2, max_actions=4)
+    assert split.turn_config == TurnConfig(max_turns=2, max_actions=4)
     assert actions_of(split) == 4
     env = split.make_env()
     env.reset(options={"level": split.levels[1]})
@@ -321,7 +322,7 @@ def test_random_play_is_the_same_each_time_and_of_the_split_alone(name: str, spl
 def test_the_oracle_meets_the_luck_that_every_agent_meets(rollout: int) -> None:
     suite = load_suite("smoke")
     for split in suite.splits:
-        env = replace(split, budgets=Budgets(max_turns=10)).make_env()  # a reply for each of the ten actions
+        env = replace(split, turn_config=TurnConfig(max_turns=10)).make_env()  # a reply for each of the ten actions
         for index, played in enumerate(oracle_episodes(suite, split, rollout)):
             seed = noise_seed(suite, split, index, rollout)
             _, info = env.reset(options={"level": split.levels[index], "noise_seed": seed})

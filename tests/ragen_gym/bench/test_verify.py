@@ -17,7 +17,7 @@ from ragen_gym.bench.agent import Answer, Task
 from ragen_gym.bench.agents import make_agent
 from ragen_gym.bench.episode import play_episode
 from ragen_gym.bench.records import EpisodeRecord, TurnRecord
-from ragen_gym.bench.replay import Reading, Stage
+from ragen_gym.bench.replay import Replayer, ReplyRules
 from ragen_gym.bench.report.pictures import Scripted
 from ragen_gym.bench.run import Run, load_run, load_runs
 from ragen_gym.bench.run_folder import RunFolder, read_records
@@ -196,8 +196,8 @@ def test_any_replies_make_a_record_that_holds(replies: list[str], split: Any, in
     env.reset(seed=0)
     record = asyncio.run(play_episode(Says(), env, job, Limits()))
     record = EpisodeRecord.from_dict(json.loads(json.dumps(record.to_dict())))
-    assert check_episode(SMOKE, Stage(split), record, Reading.of(split)) == []
-    replay = Stage(split).replay(record)
+    assert check_episode(SMOKE, Replayer(split, ReplyRules()), record) == []
+    replay = Replayer(split).replay(record)
     assert [len(turn.moves) for turn in replay.turns] == [len(turn.actions) for turn in record.turns]
     assert replay.total_reward == pytest.approx(record.total_reward)
 

@@ -1,0 +1,117 @@
+"""Every option of a turn reaches a suite, and everything that is made of its runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ragen_gym.bench.agent import Task
+from ragen_gym.bench.replay import Replayer
+from ragen_gym.bench.report.viewer_data import details, explain_problem
+from ragen_gym.bench.rescore import Rescoring, rescore
+from ragen_gym.bench.run import Run, load_run
+from ragen_gym.bench.runner import run_suite
+from ragen_gym.bench.suite import Split, Suite
+from ragen_gym.bench.suites import load_suite
+from ragen_gym.bench.verify import verify
+from ragen_gym.cli import main
+from ragen_gym.core.levels import Level
+from ragen_gym.core.settings import declared
+from ragen_gym.core.turn_config import TurnConfig
+from ragen_gym.envs.reply import Problem
+
+BOARD = "######\n######\n#PXO_#\n######\n######\n######"
+PUSHED = "######\n######\n#_P√_#\n######\n######\n######"
+
+TABLE = """
+name = "grounded"
+[budgets]
+grounding = true
+world_modelling = true
+state_reward = 0.5
+max_tokens_per_turn = 200
+[[splits]]
+name = "push"
+env = "Sokoban"
+levels = "push.txt"
+"""
+
+
+class Describes:
+    """Leaves out the observation, then describes both boards right, or only the first."""
+
+    name = "describes"
+
+    def __init__(self, expected: str) -> None:
+        self.expected = expected
+
+    async def reply(self, messages: Sequence[Any], task: Task) -> str:
+        if len(messages) == 2:
+            return "<think>Push.</think><answer>Right</answer>"
+        thinking = f"<observation>{task.env.board}</observation><prediction>{self.expected}</prediction>"
+        return f"<think>{thinking}</think><answer>Right</answer>"
+
+
+@pytest.fixture
+def suite(tmp_path: Path) -> Path:
+    (tmp_path / "suite.toml").write_text(TABLE, encoding="utf-8")
+    (tmp_path / "push.txt").write_text(BOARD + "\n", encoding="utf-8")
+    return tmp_path
+
+
+def played(suite: Path, expected: str) -> Run:
+    run_suite(load_suite(suite), Describes(expected), suite / "run")
+    return load_run(suite / "run", suite)
+
+
+@pytest.mark.parametrize(("expected", "state_reward"), [(PUSHED, 0.5), (BOARD, 0.25)])
+def test_grounding_and_state_reward_reach_every_command(
+    suite: Path, expected: str, state_reward: float, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = played(suite, expected)
+    (record,) = run.records
+    assert [turn.problem for turn in record.turns] == ["no_state", None]
+    assert [turn.reward for turn in record.turns] == pytest.approx([-0.1, 10.9 + state_reward])
+    assert "in at most 200 tokens" in record.turns[0].message
+    assert verify(run).holds
+
+    (rescored,) = rescore(run, Rescoring(format_penalty=-1)).records
+    assert [turn.reward for turn in rescored.turns] == pytest.approx([-1, 10.9 + state_reward])
+    assert rescore(run, Rescoring("lenient")).changed == 1  # it reads the moves of the first reply, too
+    with pytest.raises(ValueError, match="parts of the thinking"):
+        rescore(run, Rescoring(think=False))
+
+    shown = details(Replayer(run.suite.splits[0]), record, "")
+    assert shown["turns"][0]["problem"] == explain_problem(Problem.NO_STATE)
+    assert [len(turn["said"]) for turn in shown["turns"]] == [0, 1]
+    for command in ("verify", "report", "score"):
+        assert main(["bench", command, str(run.path), "--suite", str(suite)]) == 0, capsys.readouterr().err
+
+
+@pytest.mark.parametrize("problem", Problem)
+def test_the_viewer_explains_every_problem(problem: Problem) -> None:
+    assert explain_problem(problem) not in ("", str(problem))
+
+
+@pytest.mark.parametrize("option", [field.name for field in fields(TurnConfig)])
+def test_the_hash_of_a_suite_covers_every_option_of_a_turn(option: str) -> None:
+    def hash_of(**options: Any) -> str:
+        return Suite("push", (Split("push", "Sokoban", {}, (Level("Sokoban", BOARD),), TurnConfig(**options)),)).hash
+
+    needed = {"state_reward": {"grounding": True}}.get(option, {})
+    default, choices = getattr(TurnConfig(), option), declared(TurnConfig)[option].choices
+    other = next((choice for choice in choices if choice != default), None)
+    if other is None:
+        other = not default if isinstance(default, bool) else (default or 0) + 1
+    assert hash_of(**needed, **{option: other}) != hash_of(**needed)
+
+
+def test_options_at_their_defaults_leave_the_hash_of_older_suites_as_it_was() -> None:
+    split = Split("push", "Sokoban", {}, (Level("Sokoban", BOARD),))
+    options = ["max_turns", "max_actions_per_turn", "max_actions", "format_penalty", "think"]
+    assert list(split.content()["budgets"]) == options
+    assert Suite("push", (split,)).hash == "34160528f2b06bf1"
