@@ -25,8 +25,7 @@ from ragen_agent.openrlhf.batch_plan import words
 from ragen_agent.openrlhf.cli_flags import MODULE, check_layout, flags
 from ragen_agent.openrlhf.memory_estimate import fullest, parts, shape_of
 from ragen_agent.openrlhf.state import check_possible
-from ragen_agent.training.policy import make_env
-from ragen_agent.training.tasks import all_settings
+from ragen_agent.training.tasks import all_settings, make_env
 from ragen_agent.training.tokenizer import build_tokenizer, game_texts
 
 if TYPE_CHECKING:

@@ -154,7 +154,8 @@ def _flags(options: argparse.Namespace) -> Settings:
 
 def _check(config: Config) -> None:
     """Raises before a run's folder is made if there is no such game or knob, or if the model cannot be used."""
-    from ragen_agent.training.policy import Policy, make_env
+    from ragen_agent.training.policy import Policy
+    from ragen_agent.training.tasks import make_env
 
     make_env(config, config.evaluation.split).reset(seed=0)
     Policy.build(config)

@@ -1,6 +1,6 @@
 """The ranges of all settings, as tables: a run with a setting out of range never begins.
 
-Whether there is such a game or knob is the games' own matter (`ragen_agent.training.policy.make_env`).
+Whether there is such a game or knob is the games' own matter (`ragen_agent.training.tasks.make_env`).
 """
 
 from __future__ import annotations

@@ -16,9 +16,10 @@ from ragen_agent.training.alarm import Sign, signs_at
 from ragen_agent.training.console import Display
 from ragen_agent.training.evaluation import fixed_instances, play_fixed, rate_of_played
 from ragen_agent.training.iteration import ScoredGroups
-from ragen_agent.training.policy import Policy, make_env
+from ragen_agent.training.policy import Policy
 from ragen_agent.training.replies import reply_figures
 from ragen_agent.training.run_folder import RunFolder
+from ragen_agent.training.tasks import make_env
 from ragen_gym.core.storage import read_json_lines
 
 __all__ = ["Monitor"]

@@ -9,8 +9,8 @@ import numpy as np
 from ragen_agent.config import Config
 from ragen_agent.rollout import Instance, group
 from ragen_agent.token_mdp import TokenMDP, Trajectory
-from ragen_agent.training.policy import Policy, derive_seed
-from ragen_agent.training.tasks import draw_games, games_at
+from ragen_agent.training.policy import Policy
+from ragen_agent.training.tasks import derive_seed, draw_games, games_at
 
 __all__ = ["RolloutWorker"]
 

@@ -28,10 +28,10 @@ from ragen_agent.training.curves import check_tensorboard, plot_curve
 from ragen_agent.training.evaluation import baselines, fixed_instances, play_fixed, rate_of_played, scripted_rate
 from ragen_agent.training.lora import load_policy
 from ragen_agent.training.metrics import cost_line
-from ragen_agent.training.policy import Policy, derive_seed, make_env
+from ragen_agent.training.policy import Policy
 from ragen_agent.training.run_folder import RunFolder
 from ragen_agent.training.small_model import save_checkpoint
-from ragen_agent.training.tasks import games_at
+from ragen_agent.training.tasks import derive_seed, games_at, make_env
 from ragen_gym.core.storage import read_json_lines
 
 __all__ = ["TrainingRun", "train"]

@@ -24,9 +24,10 @@ from ragen_agent.training.evaluation import without_failed
 from ragen_agent.training.iteration import ScoredGroups, rewarded, score
 from ragen_agent.training.lora import adapt, load_trained, merge, save_adapter, trained
 from ragen_agent.training.optimiser import adamw
-from ragen_agent.training.policy import Policy, derive_seed
+from ragen_agent.training.policy import Policy
 from ragen_agent.training.replies import piece_decoder
 from ragen_agent.training.run_folder import RunFolder
+from ragen_agent.training.tasks import derive_seed
 
 __all__ = ["PATIENCE", "Reinforcement"]
 

@@ -36,8 +36,8 @@ from ragen_agent.openrlhf.reserved_flags import refuse
 from ragen_agent.openrlhf.state import check_possible, mend
 from ragen_agent.training.console import Display
 from ragen_agent.training.evaluation import baselines, fixed_instances
-from ragen_agent.training.policy import make_env
 from ragen_agent.training.run_folder import RunFolder
+from ragen_agent.training.tasks import make_env
 from ragen_gym.core.storage import read_json_lines, write_atomic
 
 __all__ = ["RunStoppedError", "train_distributed"]

@@ -17,19 +17,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ragen_agent.config import Config, with_settings
-from ragen_agent.local.rollout_worker import LEVELS
 from ragen_agent.training.evaluation import fixed_instances
-from ragen_agent.training.policy import derive_seed, make_env
-from ragen_agent.training.tasks import draw_games, games_at
+from ragen_agent.training.tasks import SeedStream, derive_seed, draw_games, games_at, level_seeds, make_env
 from ragen_gym.core.storage import write_atomic
 from ragen_gym.envs.turn import TurnEnv
 
 __all__ = ["Row", "adopt_rows", "check_rows", "env_of", "evaluation_rows", "read_rows", "train_rows", "write_rows"]
-
-NOISE, REQUEST = 21, 22  # the second number of `derive_seed`: what a random choice is for
 
 
 @dataclass(frozen=True)
@@ -64,25 +58,25 @@ class Row:
             return self.noise_seed
         if shared:
             return self.seed
-        return derive_seed(seed, NOISE, self.iteration, self.prompt, member)
+        return derive_seed(seed, SeedStream.REMOTE_NOISE, self.iteration, self.prompt, member)
 
     def request(self, seed: int, member: int, turn: int) -> int:
         """The seed with which one reply is sampled; evaluation is sampled alike for every run."""
         if self.iteration < 0:
-            return derive_seed(0, REQUEST, 0, self.prompt, member, turn)
-        return derive_seed(seed, REQUEST, 1 + self.iteration, self.prompt, member, turn)
+            return derive_seed(0, SeedStream.REMOTE_SAMPLING, 0, self.prompt, member, turn)
+        return derive_seed(seed, SeedStream.REMOTE_SAMPLING, 1 + self.iteration, self.prompt, member, turn)
 
 
 def train_rows(config: Config) -> Iterator[Row]:
     """The rows of a run: `iterations` times `groups`, fresh levels of the training split in every iteration."""
     groups = config.training.groups
     for iteration in range(config.training.iterations):
-        levels = np.random.default_rng(derive_seed(config.seed, LEVELS, iteration)).integers(2**62, size=groups)
+        levels = level_seeds(config.seed, iteration, groups)
         shares = games_at(config, iteration)
         chosen = draw_games(shares, config.seed, iteration, groups)
         for prompt, (seed, index) in enumerate(zip(levels, chosen, strict=True)):
             game = shares[int(index)].config
-            yield Row(iteration, prompt, game.game, dict(game.knobs), asdict(game.turns), int(seed), "train")
+            yield Row(iteration, prompt, game.game, dict(game.knobs), asdict(game.turns), seed, "train")
 
 
 def evaluation_rows(config: Config) -> list[Row]:

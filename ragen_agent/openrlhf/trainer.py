@@ -32,10 +32,9 @@ from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.alarm import signs_at
 from ragen_agent.training.evaluation import baselines, fixed_instances, rate_of_played
 from ragen_agent.training.iteration import ScoredGroups, rewarded, score
-from ragen_agent.training.policy import derive_seed, make_env
 from ragen_agent.training.replies import piece_decoder, reply_figures
 from ragen_agent.training.run_folder import RunFolder
-from ragen_agent.training.tasks import games_at
+from ragen_agent.training.tasks import derive_seed, games_at, make_env
 from ragen_gym.core.storage import read_json_lines
 
 __all__ = ["StarPO"]

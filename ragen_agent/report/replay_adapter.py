@@ -7,8 +7,8 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from ragen_agent.config import Config
-from ragen_agent.training.policy import make_env
 from ragen_agent.training.replies import turn_spans
+from ragen_agent.training.tasks import make_env
 from ragen_agent.trajectory import Trajectory
 from ragen_gym.bench.records import EpisodeRecord, TurnRecord
 from ragen_gym.bench.replay import Replayer

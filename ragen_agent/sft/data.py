@@ -21,7 +21,7 @@ from ragen_agent.config import Config
 from ragen_agent.sft.demonstrations import scripted_reply
 from ragen_agent.sft.warm_start import Part, parts
 from ragen_agent.training.console import Display
-from ragen_agent.training.policy import make_env
+from ragen_agent.training.tasks import make_env
 from ragen_gym.core.storage import read_json_lines, write_atomic
 
 __all__ = ["conversations", "part_file", "write_data"]

@@ -29,8 +29,9 @@ from ragen_agent.config.game_defaults import pretrained
 from ragen_agent.sft.rows import read_conversations, rows_of
 from ragen_agent.training.console import Display
 from ragen_agent.training.lora import adapt, save_adapter
-from ragen_agent.training.policy import Policy, derive_seed, device_and_dtype
+from ragen_agent.training.policy import Policy, device_and_dtype
 from ragen_agent.training.small_model import move, save_checkpoint
+from ragen_agent.training.tasks import derive_seed
 from ragen_agent.training.tokenizer import check_known
 from ragen_gym.core.storage import write_atomic
 

@@ -16,8 +16,8 @@ from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.batches import by_length
 from ragen_agent.training.console import Display
 from ragen_agent.training.optimiser import adamw
-from ragen_agent.training.policy import Policy, derive_seed
-from ragen_agent.training.tasks import draw_games, games_at
+from ragen_agent.training.policy import Policy
+from ragen_agent.training.tasks import derive_seed, draw_games, games_at
 
 __all__ = ["Part", "faultless", "imitation_phase", "parts", "show"]
 

@@ -12,7 +12,8 @@ import numpy as np
 from ragen_agent.rollout import Instance
 from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.demo_thoughts import thinking
-from ragen_agent.training.policy import Policy, derive_seed, make_env
+from ragen_agent.training.policy import Policy
+from ragen_agent.training.tasks import derive_seed, make_env
 from ragen_gym.core.stats import Rate, wilson
 from ragen_gym.envs.turn import TurnEnv
 

@@ -9,64 +9,21 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ragen_agent.chat import ChatFormat
-from ragen_agent.config import Config, Turns
+from ragen_agent.config import Config
 from ragen_agent.config.game_defaults import pretrained
 from ragen_agent.engines.torch_engine import TorchEngine
 from ragen_agent.rollout import Instance, play
 from ragen_agent.token_mdp import TokenMDP, Trajectory
 from ragen_agent.training.lora import check_targets
 from ragen_agent.training.small_model import build_model, load_checkpoint, move
+from ragen_agent.training.tasks import SeedStream, all_settings, derive_seed, make_env
 from ragen_agent.training.tokenizer import build_tokenizer, check_known, game_texts
-from ragen_gym.envs.turn import TurnEnv, make_turn
-from ragen_gym.games.registry import find
 
-__all__ = ["Policy", "derive_seed", "device_and_dtype", "make_env"]
-
-
-def derive_seed(seed: int, *path: int) -> int:
-    """A 63-bit seed for a path of numbers, such as (phase, iteration).
-
-    Independent for paths that differ, up to zeros at the end: (5, 3) and (5, 3, 0) give the same seed, so a phase
-    must keep to one length of path.
-    """
-    return int(np.random.SeedSequence([seed, *path]).generate_state(1, np.uint64)[0] >> np.uint64(1))
-
-
-def make_env(config: Config, split: str | None) -> TurnEnv:
-    """The run's turn environment on one split. Its messages state the limit of tokens to a pretrained model only.
-
-    Raises:
-        ValueError: an unknown game or knob, or a value out of range.
-    """
-    turns = config.turns
-    for knob in config.knobs:
-        if knob in Turns.__dataclass_fields__:
-            raise ValueError(f"{knob} is no knob of the game; give --set turns.{knob}=...")
-        if knob == "split":
-            raise ValueError("split is no knob of the game; give --set evaluation.split=...")
-    if split is not None and config.knobs.get("names") is not None and find(config.game).name.startswith("Bandit"):
-        raise ValueError(
-            "the knob names chooses the arms itself, so it has no splits to train and to measure on; leave it out."
-        )
-    return make_turn(
-        config.game,
-        max_turns=turns.max_turns,
-        max_actions_per_turn=turns.max_actions_per_turn,
-        max_actions=turns.max_actions,
-        format_penalty=turns.format_penalty,
-        think=turns.think,
-        grounding=turns.grounding,
-        world_modelling=turns.world_modelling,
-        state_reward=turns.state_reward,
-        max_tokens_per_turn=turns.max_tokens_per_turn if pretrained(config.model) else None,
-        split=split,
-        **config.knobs,
-    )
+__all__ = ["Policy", "device_and_dtype"]
 
 
 def device_and_dtype(config: Config) -> tuple[str, torch.dtype]:
@@ -120,15 +77,15 @@ class Policy:
         device, dtype = device_and_dtype(config)
         if folder is None and config.model:
             folder = Path(config.model)
-        from ragen_agent.training.tasks import all_settings  # which imports `derive_seed` from here
-
         if folder is not None:
             model, tokenizer = load_checkpoint(folder, device, dtype)
         else:
             games = all_settings(config)
             texts = [game_texts(make_env(game, None), game.demonstrations.thought) for game in games]
             tokenizer = build_tokenizer(texts)
-            model = move(build_model(config.small_model, tokenizer, derive_seed(config.seed, 0)), device, dtype)
+            model = move(
+                build_model(config.small_model, tokenizer, derive_seed(config.seed, SeedStream.MODEL)), device, dtype
+            )
         check_targets(model, config.lora)
         turns = config.turns
         chat = ChatFormat.from_tokenizer(

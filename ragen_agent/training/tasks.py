@@ -1,63 +1,142 @@
-"""What a run trains on: one game, several games drawn by weight, or one game whose knobs change on the way."""
+"""What a run plays: its environments, its mixture or curriculum of games, and every random number of it.
+
+A run trains on one game, on several games drawn by weight, or on one game whose options change on the way.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from enum import IntEnum
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ragen_agent.config import Config, with_settings
-from ragen_agent.training.policy import derive_seed
+from ragen_agent.config import Config, Turns, with_settings
+from ragen_agent.config.game_defaults import pretrained
+from ragen_gym.envs.turn import TurnEnv, make_turn
+from ragen_gym.games.registry import find
 
-__all__ = ["GAMES", "MixtureGame", "all_settings", "draw_games", "games_at"]
+__all__ = [
+    "MixtureGame",
+    "SeedStream",
+    "all_settings",
+    "derive_seed",
+    "draw_games",
+    "games_at",
+    "level_seeds",
+    "make_env",
+]
 
-GAMES = 20  # the second number of `derive_seed`
+
+class SeedStream(IntEnum):
+    """What random numbers are drawn for: the first number after the run's seed in ``derive_seed``."""
+
+    MODEL = 0
+    DEMONSTRATIONS = 1
+    DEMONSTRATOR = 2
+    SUPERVISED_BATCHES = 3
+    LEVELS = 4
+    SAMPLING = 5
+    MINIBATCHES = 6
+    DEMONSTRATOR_RATE = 7
+    FILTER = 8
+    ADAPTER = 9
+    GAMES = 20
+    REMOTE_NOISE = 21
+    REMOTE_SAMPLING = 22
+    EVALUATION = 1000
+    BASELINES = 1001
+
+
+def derive_seed(seed: int, *path: int) -> int:
+    """A 63-bit seed for a path of numbers, such as (phase, iteration).
+
+    Independent for paths that differ, up to zeros at the end: (5, 3) and (5, 3, 0) give the same seed, so a phase
+    must keep to one length of path.
+    """
+    return int(np.random.SeedSequence([seed, *path]).generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+def make_env(config: Config, split: str | None) -> TurnEnv:
+    """The run's turn environment on one split. Its messages state the limit of tokens to a pretrained model only.
+
+    Raises:
+        ValueError: an unknown game or knob, or a value out of range.
+    """
+    turns = config.turns
+    for knob in config.knobs:
+        if knob in Turns.__dataclass_fields__:
+            raise ValueError(f"{knob} is no knob of the game; give --set turns.{knob}=...")
+        if knob == "split":
+            raise ValueError("split is no knob of the game; give --set evaluation.split=...")
+    if split is not None and config.knobs.get("names") is not None and find(config.game).name.startswith("Bandit"):
+        raise ValueError(
+            "the knob names chooses the arms itself, so it has no splits to train and to measure on; leave it out."
+        )
+    return make_turn(
+        config.game,
+        max_turns=turns.max_turns,
+        max_actions_per_turn=turns.max_actions_per_turn,
+        max_actions=turns.max_actions,
+        format_penalty=turns.format_penalty,
+        think=turns.think,
+        grounding=turns.grounding,
+        world_modelling=turns.world_modelling,
+        state_reward=turns.state_reward,
+        max_tokens_per_turn=turns.max_tokens_per_turn if pretrained(config.model) else None,
+        split=split,
+        **config.knobs,
+    )
 
 
 @dataclass(frozen=True)
 class MixtureGame:
-    """One game of a run: its settings, as those of a run on it alone, and its weight among the others."""
+    """One game of a run: its settings, as those of a run on it alone, and its weight in the mixture."""
 
     config: Config
     weight: float = 1.0
 
 
 def games_at(config: Config, iteration: int) -> list[MixtureGame]:
-    """The games that levels are drawn from in this iteration; one, unless `Config.games` names several.
+    """The games that levels are drawn from in this iteration; one, unless ``Config.games`` names several.
 
     Raises:
         ValueError: a table of a mixture whose settings do not fit.
     """
     if config.games:
-        return [_share(config, row) for row in config.games]
+        return [_mixture_game(config, row) for row in config.games]
     knobs = dict(config.knobs)
-    for stage in config.curriculum:
-        if iteration >= stage["iteration"]:
-            knobs = config.knobs | stage["knobs"]
+    for step in config.curriculum:
+        if iteration >= step["iteration"]:
+            knobs = config.knobs | step["knobs"]
     return [MixtureGame(replace(config, knobs=knobs, curriculum=[]))]
 
 
 def all_settings(config: Config) -> list[Config]:
-    """The run's own settings first, then those of every game and stage that it trains on."""
-    stages = [0, *(stage["iteration"] for stage in config.curriculum)]
-    others = [share.config for stage in stages for share in games_at(config, stage)]
+    """The run's own settings first, then those of every game of the mixture and every step of the curriculum."""
+    starts = [0, *(step["iteration"] for step in config.curriculum)]
+    others = [game.config for start in starts for game in games_at(config, start)]
     plain = replace(config, games=[], curriculum=[])
     return [plain, *(other for other in others if other != plain)]
 
 
-def draw_games(shares: list[MixtureGame], seed: int, path: int, count: int) -> NDArray[np.int64]:
-    """For each of `count` levels the index of its game; the same levels, whatever the weights are."""
-    if len(shares) == 1:
+def draw_games(games: list[MixtureGame], seed: int, iteration: int, count: int) -> NDArray[np.int64]:
+    """For each of ``count`` levels the index of its game, int64 (count,)."""
+    if len(games) == 1:
         return np.zeros(count, dtype=np.int64)
-    weights = np.array([share.weight for share in shares])
-    return np.random.default_rng(derive_seed(seed, GAMES, path)).choice(
-        len(shares), size=count, p=weights / weights.sum()
-    )
+    weights = np.array([game.weight for game in games])
+    rng = np.random.default_rng(derive_seed(seed, SeedStream.GAMES, iteration))
+    return rng.choice(len(games), size=count, p=weights / weights.sum())
 
 
-def _share(config: Config, row: dict[str, object]) -> MixtureGame:
-    """A row's settings laid over the run's; knobs are a game's own, so another game does not inherit them."""
+def level_seeds(seed: int, iteration: int, groups: int) -> list[int]:
+    """The level seed of each group of an iteration: the same, whatever game it falls to."""
+    rng = np.random.default_rng(derive_seed(seed, SeedStream.LEVELS, iteration))
+    return [int(level) for level in rng.integers(2**62, size=groups)]
+
+
+def _mixture_game(config: Config, row: dict[str, object]) -> MixtureGame:
+    """A row's settings merged into the run's; another game does not inherit the options of the run's own."""
     same = row["game"] == config.game
     settings = {
         "game": row["game"],

@@ -12,8 +12,8 @@ from ragen_agent.config import Config, Training, merged, read_toml, to_toml, wit
 from ragen_agent.config.game_defaults import MODEL, RECIPES, recipe
 from ragen_agent.config.rules import ADVANTAGE_RULES, FILTER_RULES, TOKEN_PARTS
 from ragen_agent.training.demo_thoughts import THOUGHTS, thinking
-from ragen_agent.training.policy import make_env
 from ragen_agent.training.replies import PARTS
+from ragen_agent.training.tasks import make_env
 from ragen_gym.core.validation import load_object
 from ragen_gym.games.registry import TABLE
 

@@ -31,8 +31,9 @@ from ragen_agent.training.evaluation import (
     scripted_rate,
 )
 from ragen_agent.training.iteration import score
-from ragen_agent.training.policy import Policy, make_env
+from ragen_agent.training.policy import Policy
 from ragen_agent.training.run_folder import RunFolder
+from ragen_agent.training.tasks import make_env
 from ragen_gym.core.stats import wilson
 from ragen_gym.core.storage import read_json_lines
 

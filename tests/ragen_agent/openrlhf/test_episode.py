@@ -26,7 +26,8 @@ from ragen_agent.openrlhf.episode import (
 )
 from ragen_agent.rollout import Instance, play
 from ragen_agent.token_mdp import TokenMDP, Trajectory
-from ragen_agent.training.policy import Policy, make_env
+from ragen_agent.training.policy import Policy
+from ragen_agent.training.tasks import make_env
 
 CONFIG = with_settings(
     Config(),

@@ -21,7 +21,8 @@ from ragen_agent.openrlhf.prompt_dataset import (
     write_rows,
 )
 from ragen_agent.training.evaluation import fixed_instances
-from ragen_agent.training.policy import Policy, make_env
+from ragen_agent.training.policy import Policy
+from ragen_agent.training.tasks import make_env
 
 CONFIG = with_settings(
     Config(),

@@ -13,8 +13,9 @@ from ragen_agent.rollout import Instance
 from ragen_agent.sft.demonstrations import demonstrate, plan, reply_ids, scripted_reply
 from ragen_agent.sft.warm_start import parts, show
 from ragen_agent.training.demo_thoughts import thinking
-from ragen_agent.training.policy import Policy, make_env
+from ragen_agent.training.policy import Policy
 from ragen_agent.training.replies import reply_figures
+from ragen_agent.training.tasks import make_env
 from ragen_agent.training.tokenizer import reading_only
 from ragen_gym.envs.turn import TurnEnv, make_turn
 

@@ -13,8 +13,9 @@ from transformers import AutoTokenizer
 
 from ragen_agent.chat import ChatFormat
 from ragen_agent.config import Config, with_settings
-from ragen_agent.training.policy import Policy, make_env
+from ragen_agent.training.policy import Policy
 from ragen_agent.training.small_model import load_checkpoint, save_checkpoint
+from ragen_agent.training.tasks import make_env
 from ragen_agent.training.tokenizer import check_known, reading_only
 
 LAKE = with_settings(Config(), {"demonstrations": {"thought": "direction"}})
