@@ -22,7 +22,7 @@ fi
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help train test test-openrlhf lint types format constraints clean
+.PHONY: help train test test-portable test-openrlhf lint types format constraints clean
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
@@ -42,7 +42,18 @@ test: $(VENV)/.test.installed ## Run the tests
 	@echo 'test: running the tests with pytest on two processes'
 	@SDL_VIDEODRIVER=dummy SDL_AUDIODRIVER=dummy MPLBACKEND=Agg $(BIN)/python -m pytest -n 2 $(ARGS)
 
-# Warnings of the libraries in that environment are shown and fail nothing: they are not ours to mend.
+# Another CPU rounds floats differently and another thread count sums them in another order. These variables make the
+# libraries choose the code that they would run there: no AVX512 in torch and numpy, the baseline instruction set in numba.
+PORTABLE := ATEN_CPU_CAPABILITY=avx2 OPENBLAS_CORETYPE=Haswell NUMBA_CPU_NAME=generic OMP_NUM_THREADS=4
+NUMERIC  := $(addprefix tests/ragen_agent/,algo engines local sft training test_rollout.py) \
+    $(addprefix tests/ragen_gym/,core envs games render bench/test_score.py)
+
+test-portable: $(VENV)/.test.installed ## Run the tests of numerics as on another CPU, with four threads
+	@echo 'test-portable: running the tests of numerics with $(PORTABLE)'
+	@SDL_VIDEODRIVER=dummy SDL_AUDIODRIVER=dummy MPLBACKEND=Agg $(PORTABLE) $(BIN)/python -m pytest -n 2 -m 'not slow' \
+	    $(NUMERIC) $(ARGS)
+
+# Warnings of the libraries in that environment are shown and fail nothing: they are not ours to fix.
 test-openrlhf: $(OPENRLHF)/.installed ## Train a small model on real Ray, vLLM and DeepSpeed, without a GPU
 	@echo 'test-openrlhf: running tests/ragen_agent/openrlhf with pytest in $(OPENRLHF)'
 	@$(OPENRLHF)/bin/python -m pytest -W default tests/ragen_agent/openrlhf $(ARGS)
