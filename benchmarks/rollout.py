@@ -139,7 +139,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     config = with_settings(Config(), {**recipe(GAME), "game": GAME})
     agent = _warm(config)
-    batch = config.training.groups * config.training.members
+    batch = config.training.groups * config.training.group_size
     print(f"Sampled tokens a second, batch {batch}, one thread:")
     rates = {"the default run, after imitation": _compare(agent, config, arguments.runs, "after imitation")}
     untrained = Policy.build(config)  # its replies are never valid, so every episode takes all its turns
@@ -191,8 +191,8 @@ def _warm(config: Config) -> Policy:
 def _compare(agent: Policy, config: Config, runs: int, title: str) -> dict[str, float]:
     """Tokens a second of both, by turns; the first run of each only warms up."""
     settings = config.training
-    processes = agent.processes("train", settings.groups * settings.members)
-    instances = group(range(settings.groups), settings.members)
+    processes = agent.processes("train", settings.groups * settings.group_size)
+    instances = group(range(settings.groups), settings.group_size)
     engines: dict[str, Engine] = {"engine": agent.engine, "generate": GenerateEngine(agent.engine)}
     rates: dict[str, list[float]] = {name: [] for name in engines}
     turns = 0.0
@@ -224,10 +224,10 @@ def _adapter(config: Config, runs: int) -> dict[str, float]:
         run.reinforce()
         iteration = statistics.median(record["seconds"] for record in read_json_lines(run.folder.metrics))
         agent, training = run.agent, short.training
-        processes = agent.processes("train", training.groups * training.members)
+        processes = agent.processes("train", training.groups * training.group_size)
         outside = []
         for attempt in range(runs + 1):
-            levels = group(range(attempt * training.groups, (attempt + 1) * training.groups), training.members)
+            levels = group(range(attempt * training.groups, (attempt + 1) * training.groups), training.group_size)
             begun, inside = time.perf_counter(), agent.engine.work.seconds
             play(agent.engine, processes, levels, temperature=training.temperature, seed=attempt)
             outside.append(time.perf_counter() - begun - (agent.engine.work.seconds - inside))

@@ -41,7 +41,7 @@ BEFORE = (
     "game",
     "seed",
     "model",
-    "knobs",
+    "env_options",
     "games",
     "turns",
     "small_model",
@@ -126,7 +126,7 @@ def _planned(experiment: Experiment, arm: Arm, out: Path, seed: int, over: Mappi
         small = {
             "iterations": min(QUICK_ITERATIONS, config.training.iterations),
             "groups": min(QUICK_GROUPS, config.training.groups),
-            "members": min(QUICK_MEMBERS, config.training.members),
+            "group_size": min(QUICK_MEMBERS, config.training.group_size),
         }
         config = with_settings(config, merged(QUICK, {"training": small}))
     config = with_settings(config, over)
@@ -162,7 +162,7 @@ def _reinforcement_s(run: Planned) -> float:
     """As if all iterations took as long as the first: runs that die early are cheaper."""
     config, training = run.config, run.config.training
     length, sampled = _lengths(_key(config))
-    episodes = training.groups * training.members
+    episodes = training.groups * training.group_size
     share = training.keep if FILTER_RULES[training.filter_rule].fixed_share else 1.0
     passes = training.updates * share * (1 + training.replay) * (2.5 if training.critic else 1.0)
     passes += share * (training.kl_estimate != "none") / 3
@@ -185,7 +185,9 @@ def _measured_s(config: Config, sampled: float) -> float:
 def _key(config: Config) -> str:
     """What the length of an episode depends on, as text that `_lengths` can remember."""
     return to_toml(
-        Config(game=config.game, knobs=config.knobs, turns=config.turns, demonstrations=config.demonstrations)
+        Config(
+            game=config.game, env_options=config.env_options, turns=config.turns, demonstrations=config.demonstrations
+        )
     )
 
 

@@ -24,17 +24,17 @@ __all__ = ["MODEL", "RECIPES", "pretrained", "recipe"]
 _BANDIT: Settings = {
     "turns": {"max_turns": 1, "max_actions_per_turn": 1, "max_actions": 1, "max_tokens_per_turn": 24},
     "demonstrations": {"episodes": 8000, "moves": [1.0], "mistakes": 1.0, "thought": "choose"},
-    "training": {"iterations": 20, "groups": 16, "members": 16, "keep": 0.5},
+    "training": {"iterations": 20, "groups": 16, "group_size": 16, "keep": 0.5},
     "evaluation": {"split": "train"},
 }
 
 RECIPES: dict[str, Settings] = {
     "FrozenLake": {
-        "knobs": {"size": 4, "success_rate": 1.0, "min_path": 3},
+        "env_options": {"size": 4, "success_rate": 1.0, "min_path": 3},
         "turns": {"max_turns": 2, "max_actions_per_turn": 5, "max_actions": 10, "max_tokens_per_turn": 24},
         "demonstrations": {"episodes": 16000, "moves": [0.8, 0.15, 0.05], "thought": "direction"},
         "warm_start": {"epochs": 2},
-        "training": {"iterations": 80, "groups": 32, "members": 8, "keep": 0.5, "learning_rate": 1e-3},
+        "training": {"iterations": 80, "groups": 32, "group_size": 8, "keep": 0.5, "learning_rate": 1e-3},
     },
     "Bandit": _BANDIT,
     "BanditRev": _BANDIT,

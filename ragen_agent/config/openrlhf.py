@@ -1,7 +1,7 @@
-"""What the distributed trainer can be told beside the settings that both trainers share (`ragen_agent.config`).
+"""The settings of the distributed trainer alone.
 
-Iterations, groups, members, minibatch, rates, clipping and temperatures are those of `Config.training`; one
-configuration file serves both backends.
+Iterations, groups, minibatch, rates, clipping and temperatures are those of ``Config.training``, which both trainers
+share; one configuration file serves both, with these settings in its table ``[openrlhf]``.
 """
 
 from __future__ import annotations
@@ -9,99 +9,63 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 
-from ragen_agent.config import Config, read_toml, with_settings
+from ragen_agent.config.io import read_toml, with_settings
+from ragen_agent.config.settings import Config
+from ragen_gym.core.settings import check_settings, setting
 
 __all__ = ["VARIABLE", "OpenRLHF", "Workers", "read_settings"]
 
 VARIABLE = "RAGEN_AGENT_WORKERS"
-"""The environment variable in which every process of a run finds its `Workers`."""
+"""The environment variable in which every process of a run finds its ``Workers``."""
 
 
 @dataclass(frozen=True)
 class OpenRLHF:
-    """Settings of the distributed trainer.
+    """The distributed trainer: OpenRLHF on Ray, vLLM and DeepSpeed."""
 
-    Algorithm. `correction`: bounds of the importance weight of trainer against vLLM on each token, clipped (TIS).
-
-    Data. `prompts`: a seed list that `ragen-agent data` wrote, to play instead of the one that the run would draw.
-
-    Schedule. `schedule` and `warm_up`: name of a learning-rate schedule of transformers and the share of the updates
-    that it warms up; updates are counted after the filter.
-
-    Limits. Seconds for one reply, for one answer of the environment; `failure_budget`, the share of an iteration's
-    episodes that may fail; `max_vllm_kl`, how far the log-probs of vLLM may be from the trainer's, in nats a token.
-
-    Size. `accelerator`: cuda, cpu, or auto. Nodes and GPUs of the actor, the critic and the reference model;
-    `colocate` puts all models on the same GPUs. `micro_batch`: rows on one GPU at a time. `ray_address`:
-    of a running cluster; empty starts one here.
-
-    Watching. `evaluate_every`: iterations between evaluations, 0 for before and after only. `wandb`: project name,
-    empty for none; the key is read from WANDB_API_KEY.
-    """
-
-    correction: list[float] = field(default_factory=lambda: [0.0, 2.0])
-
-    prompts: str = ""
-
-    schedule: str = "constant"
-    warm_up: float = 0.0
-
-    generation_timeout: float = 600.0
-    environment_timeout: float = 60.0
-    failure_budget: float = 0.2
-    max_vllm_kl: float = 0.1
-
-    accelerator: str = "auto"
-    ray_address: str = ""
-    actor_nodes: int = 1
-    actor_gpus: int = 1
-    critic_nodes: int = 1
-    critic_gpus: int = 1
-    vllm_engines: int = 1
-    vllm_tensor_parallel: int = 1
-    vllm_memory: float = 0.6
-    vllm_eager: bool = False
-    colocate: bool = False
-    micro_batch: int = 8
-    zero_stage: int = 2
-    adam_offload: bool = False
-    gradient_checkpointing: bool = False
-    attention: str = "flash_attention_2"
-    packing: bool = True
-
-    evaluate_every: int = 0
-    tensorboard: bool = True
-    wandb: str = ""
+    correction: list[float] = setting(
+        [0.0, 2.0], "bounds of the importance weight of trainer against vLLM on each token (TIS): lower, upper"
+    )
+    prompts: str = setting("", "a seed list that ragen-agent data wrote", empty="the run draws its own")
+    schedule: str = setting("constant", "name of a learning-rate schedule of transformers")
+    warm_up: float = setting(0.0, "share of the updates (counted after the filter) that it warms up", low=0, high=1)
+    generation_timeout: float = setting(600.0, "timeout of one reply", low=1e-3, high=inf, unit="seconds")
+    environment_timeout: float = setting(
+        60.0, "timeout of one answer of the environment", low=1e-3, high=inf, unit="seconds"
+    )
+    failure_budget: float = setting(0.2, "share of an iteration's episodes that may fail", low=0, high=1)
+    max_vllm_kl: float = setting(
+        0.1, "how far vLLM's log-probabilities may be from the trainer's", low=0, high=inf, unit="nats a token"
+    )
+    accelerator: str = setting("auto", "what trains; auto: cuda where there is one", choices=("auto", "cuda", "cpu"))
+    ray_address: str = setting("", "of a running Ray cluster", empty="one is started here")
+    actor_nodes: int = setting(1, "nodes of the policy", low=1)
+    actor_gpus: int = setting(1, "GPUs of the policy on each of its nodes", low=1)
+    critic_nodes: int = setting(1, "nodes of the critic", low=1)
+    critic_gpus: int = setting(1, "GPUs of the critic on each of its nodes", low=1)
+    vllm_engines: int = setting(1, "engines of vLLM", low=1)
+    vllm_tensor_parallel: int = setting(1, "GPUs of each engine", low=1)
+    vllm_memory: float = setting(0.6, "share of a GPU's memory for vLLM", low=0.01, high=1)
+    vllm_eager: bool = setting(False, "run vLLM without CUDA graphs")
+    colocate: bool = setting(False, "put all models on the same GPUs")
+    micro_batch: int = setting(8, "rows on one GPU at a time", low=1, unit="rows")
+    zero_stage: int = setting(2, "stage of DeepSpeed's ZeRO", choices=(2, 3))
+    adam_offload: bool = setting(False, "keep the optimiser's state in the host's memory")
+    gradient_checkpointing: bool = setting(False, "compute activations again in the backward pass, to save memory")
+    attention: str = setting("flash_attention_2", "attention implementation of transformers")
+    packing: bool = setting(True, "pack rows without padding")
+    evaluate_every: int = setting(
+        0, "iterations between evaluations; 0: before and after training only", low=0, unit="iterations"
+    )
+    tensorboard: bool = setting(True, "write metrics for TensorBoard")
+    wandb: str = setting("", "project of Weights & Biases; the key is read from WANDB_API_KEY", empty="none")
 
     def __post_init__(self) -> None:
-        for name, value, allowed in (
-            ("accelerator", self.accelerator, ("auto", "cuda", "cpu")),
-            ("zero_stage", self.zero_stage, (2, 3)),
-        ):
-            if value not in allowed:
-                raise ValueError(f"openrlhf.{name} is {value!r}; choose one of {', '.join(map(str, allowed))}.")
-        for name, number, least, most in (
-            ("warm_up", self.warm_up, 0, 1),
-            ("failure_budget", self.failure_budget, 0, 1),
-            ("vllm_memory", self.vllm_memory, 0.01, 1),
-            ("generation_timeout", self.generation_timeout, 1e-3, inf),
-            ("environment_timeout", self.environment_timeout, 1e-3, inf),
-            ("max_vllm_kl", self.max_vllm_kl, 0, inf),
-            ("micro_batch", self.micro_batch, 1, inf),
-            ("vllm_engines", self.vllm_engines, 1, inf),
-            ("vllm_tensor_parallel", self.vllm_tensor_parallel, 1, inf),
-            ("actor_nodes", self.actor_nodes, 1, inf),
-            ("actor_gpus", self.actor_gpus, 1, inf),
-            ("critic_nodes", self.critic_nodes, 1, inf),
-            ("critic_gpus", self.critic_gpus, 1, inf),
-            ("evaluate_every", self.evaluate_every, 0, inf),
-        ):
-            if not least <= number <= most:
-                raise ValueError(f"openrlhf.{name} is {number}; it must be from {least:g} to {most:g}.")
+        check_settings(self, "openrlhf.")
         if len(self.correction) != 2 or not 0 <= self.correction[0] < self.correction[1]:
             raise ValueError(f"openrlhf.correction is {self.correction}; give a lower and a higher bound: [0.0, 2.0].")
 
@@ -110,7 +74,12 @@ class OpenRLHF:
 class Workers:
     """What every process of a run needs to know, sent as one environment variable.
 
-    `folder`: the run's folder. `forbidden`: ids that no reply may hold; `vocabulary`: the width of the output layer.
+    Attributes:
+        config: the settings that both trainers share.
+        settings: those of the distributed trainer.
+        folder: the run's folder.
+        forbidden: ids that no reply may hold.
+        vocabulary: the width of the output layer.
     """
 
     config: Config
@@ -120,12 +89,12 @@ class Workers:
     vocabulary: int
 
     def to_json(self) -> str:
-        """One line; `from_json` gives it back."""
+        """One line; ``from_json`` gives it back."""
         return json.dumps(dataclasses.asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> Workers:
-        """What `to_json` wrote."""
+        """What ``to_json`` wrote."""
         record = json.loads(text)
         return cls(
             with_settings(Config(), record["config"]),

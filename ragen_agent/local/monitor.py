@@ -82,19 +82,19 @@ class Monitor:
         """Why to stop by the rules of `Config.stops`, or the empty text."""
         stops, done = self.config.stops, len(self.records)
         spreads = [record["spread"] for record in self.records]
-        if stops.spread_patience and spread_stop(
-            spreads, first=stops.spread_first, share=stops.spread_share, patience=stops.spread_patience
+        if stops.return_std_patience and spread_stop(
+            spreads, first=stops.return_std_baseline, share=stops.return_std_share, patience=stops.return_std_patience
         ):
             return (
-                f"Stopped after iteration {done}: for {stops.spread_patience} iterations the spread of returns was "
-                f"below {100 * stops.spread_share:g} % of what it was in the first {stops.spread_first}."
+                f"Stopped after iteration {done}: for {stops.return_std_patience} iterations the spread of returns was "
+                f"below {100 * stops.return_std_share:g} % of what it was in the first {stops.return_std_baseline}."
             )
         rates = [record["validation"] for record in self.records if "validation" in record]
-        if stops.validation_times and validation_stop(
-            rates, floor=stops.validation_floor, times=stops.validation_times
+        if stops.validation_patience and validation_stop(
+            rates, floor=stops.validation_floor, times=stops.validation_patience
         ):
             return (
-                f"Stopped after iteration {done}: {stops.validation_times} validations in a row were below "
+                f"Stopped after iteration {done}: {stops.validation_patience} validations in a row were below "
                 f"{100 * stops.validation_floor:g} %."
             )
         return ""

@@ -37,7 +37,7 @@ class RolloutWorker:
         self._processes = [(c, p) for c, p in self._processes if any(share.config == c for share in shares)]
         played: dict[int, Trajectory] = {}
         for index, share in enumerate(shares):
-            places = np.flatnonzero(np.repeat(chosen == index, settings.members)).tolist()
+            places = np.flatnonzero(np.repeat(chosen == index, settings.group_size)).tolist()
             # One game samples with the seed of the iteration, several with one each, lest they share their draws.
             path = (iteration,) if len(shares) == 1 else (iteration, 1 + index)
             if places:
@@ -54,7 +54,7 @@ class RolloutWorker:
         """What an iteration plays, a group's members side by side."""
         settings, seed = self.config.training, self.config.seed
         rng = np.random.default_rng(derive_seed(seed, LEVELS, iteration))
-        instances = group([int(s) for s in rng.integers(2**62, size=settings.groups)], settings.members)
+        instances = group([int(s) for s in rng.integers(2**62, size=settings.groups)], settings.group_size)
         if settings.shared_noise:
             instances = [replace(instance, noise_seed=instance.seed) for instance in instances]
         return instances
@@ -62,7 +62,7 @@ class RolloutWorker:
     def _of(self, config: Config) -> list[TokenMDP]:
         found = [processes for settings, processes in self._processes if settings == config]
         if not found:
-            count = min(config.training.groups * config.training.members, config.evaluation.batch)
+            count = min(config.training.groups * config.training.group_size, config.evaluation.batch)
             found = [replace(self.agent, config=config).processes("train", count)]
             self._processes.append((config, found[0]))
         return found[0]

@@ -117,7 +117,7 @@ class Reinforcement:
         record: dict[str, Any] = {
             "iteration": self.iteration,
             "success": float(np.mean([t.success for t in whole])),
-            **_by_game(played, games, settings.members),
+            **_by_game(played, games, settings.group_size),
             "return": float(np.mean([t.total_reward for t in whole])),
             "spread": float(scored.spread.mean()),
             "kept": len(rows),
@@ -143,10 +143,10 @@ class Reinforcement:
         instances = self.players.instances(self.iteration)
         places = list(range(min(SHOWN, len(played))))
         if rows:
-            returns = np.array([t.total_reward for t in played]).reshape(-1, self.config.training.members)
-            groups = sorted({row // self.config.training.members for row in rows})
+            returns = np.array([t.total_reward for t in played]).reshape(-1, self.config.training.group_size)
+            groups = sorted({row // self.config.training.group_size for row in rows})
             best = max(groups, key=lambda index: float(returns[index].std()))
-            mine = [row for row in rows if row // self.config.training.members == best]
+            mine = [row for row in rows if row // self.config.training.group_size == best]
             ends = (max(mine, key=returns.ravel().__getitem__), min(mine, key=returns.ravel().__getitem__))
             places = list(dict.fromkeys([*places, *ends]))
         shown = []

@@ -40,15 +40,15 @@ class Batches:
         """Those of a configuration; `settings` None means the local trainer."""
         training = config.training
         run = Workers(config, settings or OpenRLHF(), "", (), 0)
-        kept, episodes = planned_episodes(run), training.groups * training.members
+        kept, episodes = planned_episodes(run), training.groups * training.group_size
         rows = planned_rows(run) if settings else kept
         updates = training.updates * math.ceil(rows / training.minibatch)
         return cls(
             iterations=training.iterations,
             groups=training.groups,
-            members=training.members,
+            members=training.group_size,
             episodes=episodes,
-            kept=kept // training.members,
+            kept=kept // training.group_size,
             rows=rows,
             minibatch=training.minibatch,
             updates=updates,
@@ -123,7 +123,7 @@ def gpu_plan(config: Config, settings: OpenRLHF) -> list[str]:
     passes = share // settings.micro_batch
     return [
         first,
-        f"Each engine plays about {prompts:g} of the {training.groups} prompts, {training.members} samples of each.",
+        f"Each engine plays about {prompts:g} of the {training.groups} prompts, {training.group_size} samples of each.",
         f"A minibatch of {training.minibatch} is {share} episodes for each of the policy's GPUs, which pass "
         f"{settings.micro_batch} at a time: {passes} passes, then one step of the optimiser.",
     ]

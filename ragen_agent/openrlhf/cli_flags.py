@@ -62,7 +62,7 @@ def flags(run: Workers, model: Path, cpu: bool, resume: bool, extra: Sequence[st
         "train.batch_size": training.minibatch,
         "train.micro_batch_size": settings.micro_batch,
         "rollout.batch_size": training.groups,
-        "rollout.n_samples_per_prompt": training.members,
+        "rollout.n_samples_per_prompt": training.group_size,
         "rollout.micro_batch_size": settings.micro_batch,
         "rollout.temperature": training.temperature,
         "actor.adam.lr": training.learning_rate,

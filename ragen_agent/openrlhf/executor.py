@@ -88,7 +88,7 @@ class AgentExecutor(AgentExecutorBase):  # type: ignore[misc]
         """The number of this sample among those of its prompt, in the order in which they are started."""
         member = self.members[label]
         self.members[label] = member + 1
-        if member + 1 >= (1 if Row.of(label).iteration < 0 else self.run.config.training.members):
+        if member + 1 >= (1 if Row.of(label).iteration < 0 else self.run.config.training.group_size):
             del self.members[label]
         return member
 

@@ -76,21 +76,21 @@ def train_rows(config: Config) -> Iterator[Row]:
         chosen = draw_games(shares, config.seed, iteration, groups)
         for prompt, (seed, index) in enumerate(zip(levels, chosen, strict=True)):
             game = shares[int(index)].config
-            yield Row(iteration, prompt, game.game, dict(game.knobs), asdict(game.turns), seed, "train")
+            yield Row(iteration, prompt, game.game, dict(game.env_options), asdict(game.turns), seed, "train")
 
 
 def evaluation_rows(config: Config) -> list[Row]:
     """The fixed levels that every run is measured on, those of the local trainer."""
     split = config.evaluation.split
     instances = fixed_instances(make_env(config, split), config.evaluation.levels)
-    told = config.game, dict(config.knobs), asdict(config.turns)
+    told = config.game, dict(config.env_options), asdict(config.turns)
     return [Row(-1, number, *told, i.seed, split, i.noise_seed) for number, i in enumerate(instances)]
 
 
 def env_of(row: Row, config: Config) -> TurnEnv:
     """The environment in which a row is played; raises a ValueError for an unknown game or knob."""
     turns = with_settings(config.turns, row.turns, "games.turns.")
-    return make_env(replace(config, game=row.game, knobs=dict(row.knobs), turns=turns), row.split)
+    return make_env(replace(config, game=row.game, env_options=dict(row.knobs), turns=turns), row.split)
 
 
 def write_rows(path: Path, rows: Iterable[Row]) -> int:

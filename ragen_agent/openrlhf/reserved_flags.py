@@ -37,7 +37,7 @@ DECIDED = {
     "train.micro_batch_size": "openrlhf.micro_batch",
     "train.colocate_all": "openrlhf.colocate",
     "rollout.batch_size": "training.groups",
-    "rollout.n_samples_per_prompt": "training.members",
+    "rollout.n_samples_per_prompt": "training.group_size",
     "rollout.micro_batch_size": "openrlhf.micro_batch",
     "rollout.temperature": "training.temperature",
     "actor.adam.lr": "training.learning_rate",

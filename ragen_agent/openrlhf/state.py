@@ -72,7 +72,7 @@ def mend(folder: RunFolder) -> State:
 def planned_episodes(run: Workers) -> int:
     """Episodes that an iteration trains on when the filter keeps as many groups as its amount says."""
     training = run.config.training
-    return FILTER_RULES[training.filter_rule].planned_groups(training.groups, training.keep) * training.members
+    return FILTER_RULES[training.filter_rule].planned_groups(training.groups, training.keep) * training.group_size
 
 
 def planned_rows(run: Workers) -> int:
@@ -98,7 +98,7 @@ def check_possible(run: Workers) -> None:
     only_local: list[tuple[str, object, tuple[object, ...]]] = [
         ("training.replay", training.replay, (0,)),
         ("training.aggregation", training.aggregation, tuple(AGGREGATIONS)),
-        ("stops.spread_patience", stops.spread_patience, (0,)),
+        ("stops.return_std_patience", stops.return_std_patience, (0,)),
         ("stops.validate_every", stops.validate_every, (0,)),
         ("diagnostics.gradients_every", watched.gradients_every, (0,)),
         ("diagnostics.information_every", watched.information_every, (0,)),

@@ -98,7 +98,7 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
         first = iteration * training.groups
         rows = self.rows[first : first + training.groups]
         assert all(row.iteration == iteration for row in rows), "the seed list is in the order of the iterations"
-        played = self._play(rows, training.members, training.temperature)
+        played = self._play(rows, training.group_size, training.temperature)
         decoded = time.monotonic()
         learned = rewarded([p.trajectory for p in played], training.format_reward)
         scored = score(learned, training, derive_seed(self.run.config.seed, FILTER, iteration))
@@ -125,7 +125,7 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
     ) -> dict[str, Any]:
         """Trains on the kept episodes; `learned` are the played ones with the rewards that are learned from."""
         training = self.run.config.training
-        advantages, members = scored.advantages.flatten(), training.members
+        advantages, members = scored.advantages.flatten(), training.group_size
         chosen: list[int] = scored.kept.flatten().nonzero().flatten().tolist()
         rows = []
         for i in chosen:
@@ -153,7 +153,7 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
     def _check_last_weights(self) -> None:
         """Each iteration checks the weights of the one before it; here a group is played for those of the last."""
         training = self.run.config.training
-        played = self._play(self.rows[:1], training.members, training.temperature)
+        played = self._play(self.rows[:1], training.group_size, training.temperature)
         rows = [copy(row) for p in played if p.trajectory.failure is None for row in p.experiences]
         if rows:
             maker = self.experience_maker

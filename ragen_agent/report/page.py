@@ -153,7 +153,7 @@ def _lede(groups: Sequence[Group], runs: Sequence[Run]) -> str:
     games = [str(table["game"]) for table in config.games] or [config.game]
     return (
         f"{preset} with {training.algo.upper().replace('_', ' ')} on {', '.join(games)}: {model}, "
-        f"{training.groups} levels of {training.members} episodes an iteration."
+        f"{training.groups} levels of {training.group_size} episodes an iteration."
     )
 
 

@@ -94,7 +94,9 @@ class GameReplay:
             names = {field.name for field in fields(TurnConfig)}
             options = TurnConfig(**{name: value for name, value in vars(turns).items() if name in names})
             levels = tuple(self._levels.values())
-            self._replayer = Replayer(Split(self.name, self.config.game, dict(self.config.knobs), levels, options))
+            self._replayer = Replayer(
+                Split(self.name, self.config.game, dict(self.config.env_options), levels, options)
+            )
         env, level = self._env("train"), self._levels[episode.trajectory.level_id]
         env.reset(options={"level": level})
         index = list(self._levels).index(level.id)

@@ -96,7 +96,7 @@ def _origin(config: Config, part: Part, number: int) -> dict[str, Any]:
     episodes = how.pop("episodes")
     return {
         "env": part.config.game,
-        "knobs": dict(part.config.knobs),
+        "knobs": dict(part.config.env_options),
         "turns": asdict(part.config.turns),
         "split": SPLIT,
         "seed": instance.seed,

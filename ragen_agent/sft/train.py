@@ -171,10 +171,10 @@ def _config(settings: Settings, lines: list[dict[str, Any]]) -> Config:
                 "tokenizer is made; give --model, or data that ragen-agent sft data wrote."
             )
         thought = line.get("demonstrator", {}).get("thought", "none")
-        row = {"game": line["env"], "knobs": line.get("knobs", {}), "turns": line["turns"], "thought": thought}
+        row = {"game": line["env"], "env_options": line.get("knobs", {}), "turns": line["turns"], "thought": thought}
         games.setdefault(json.dumps(row, sort_keys=True), row)
     first, *others = games.values()
-    one = {"game": first["game"], "knobs": first["knobs"], "turns": first["turns"]}
+    one = {"game": first["game"], "env_options": first["env_options"], "turns": first["turns"]}
     small = with_settings(config, {**one, "demonstrations": {"thought": first["thought"]}})
     return replace(small, games=[first, *others] if others else [])
 

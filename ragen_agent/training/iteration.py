@@ -33,11 +33,11 @@ def score(trajectories: Sequence[Trajectory], settings: Training, seed: int = 0)
     """Compares the members of each group, which stand side by side.
 
     Args:
-        trajectories: an iteration's episodes, `settings.members` of each group.
+        trajectories: an iteration's episodes, `settings.group_size` of each group.
         settings: rule, filter and weights.
         seed: of the random filter.
     """
-    shape = (-1, settings.members)
+    shape = (-1, settings.group_size)
     returns = torch.tensor([t.total_reward for t in trajectories]).view(shape)
     counted = torch.tensor([t.failure is None for t in trajectories]).view(shape)
     spread = algo.spread(returns, counted)

@@ -61,32 +61,23 @@ def make_env(config: Config, split: str | None) -> TurnEnv:
     """The run's turn environment on one split. Its messages state the limit of tokens to a pretrained model only.
 
     Raises:
-        ValueError: an unknown game or knob, or a value out of range.
+        ValueError: an unknown game or option, or a value out of range.
     """
-    turns = config.turns
-    for knob in config.knobs:
-        if knob in Turns.__dataclass_fields__:
-            raise ValueError(f"{knob} is no knob of the game; give --set turns.{knob}=...")
-        if knob == "split":
-            raise ValueError("split is no knob of the game; give --set evaluation.split=...")
-    if split is not None and config.knobs.get("names") is not None and find(config.game).name.startswith("Bandit"):
+    for name in config.env_options:
+        if name in Turns.__dataclass_fields__:
+            raise ValueError(f"{name} is no option of the game; give --set turns.{name}=...")
+        if name == "split":
+            raise ValueError("split is no option of the game; give --set evaluation.split=...")
+    if (
+        split is not None
+        and config.env_options.get("names") is not None
+        and find(config.game).name.startswith("Bandit")
+    ):
         raise ValueError(
-            "the knob names chooses the arms itself, so it has no splits to train and to measure on; leave it out."
+            "the option names chooses the arms itself, so it has no splits to train and to measure on; leave it out."
         )
-    return make_turn(
-        config.game,
-        max_turns=turns.max_turns,
-        max_actions_per_turn=turns.max_actions_per_turn,
-        max_actions=turns.max_actions,
-        format_penalty=turns.format_penalty,
-        think=turns.think,
-        grounding=turns.grounding,
-        world_modelling=turns.world_modelling,
-        state_reward=turns.state_reward,
-        max_tokens_per_turn=turns.max_tokens_per_turn if pretrained(config.model) else None,
-        split=split,
-        **config.knobs,
-    )
+    turns = config.turns.of_environment(states_limit=pretrained(config.model))
+    return make_turn(config.game, turns, split=split, **config.env_options)
 
 
 @dataclass(frozen=True)
@@ -105,11 +96,11 @@ def games_at(config: Config, iteration: int) -> list[MixtureGame]:
     """
     if config.games:
         return [_mixture_game(config, row) for row in config.games]
-    knobs = dict(config.knobs)
+    options = dict(config.env_options)
     for step in config.curriculum:
         if iteration >= step["iteration"]:
-            knobs = config.knobs | step["knobs"]
-    return [MixtureGame(replace(config, knobs=knobs, curriculum=[]))]
+            options = config.env_options | step["env_options"]
+    return [MixtureGame(replace(config, env_options=options, curriculum=[]))]
 
 
 def all_settings(config: Config) -> list[Config]:
@@ -140,7 +131,7 @@ def _mixture_game(config: Config, row: dict[str, object]) -> MixtureGame:
     same = row["game"] == config.game
     settings = {
         "game": row["game"],
-        "knobs": row.get("knobs", config.knobs if same else {}),
+        "env_options": row.get("env_options", config.env_options if same else {}),
         "turns": row.get("turns", {}),
         "demonstrations": {"thought": row["thought"]} if "thought" in row else {},
         "games": [],

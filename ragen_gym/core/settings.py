@@ -7,16 +7,25 @@ A settings class is a frozen dataclass whose fields are made by `setting`, and w
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import MISSING, dataclass, field
 from math import isfinite
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-__all__ = ["Setting", "check_settings", "declared", "setting"]
+__all__ = ["Setting", "check_settings", "declared", "json_schema", "parts", "setting"]
 
 _KEY = "setting"
 _DECLARED: dict[type, Mapping[str, Setting]] = {}
+_JSON_TYPES = {
+    int: "integer",
+    float: "number",
+    bool: "boolean",
+    str: "string",
+    list: "array",
+    dict: "object",
+    NoneType: "null",
+}
 _NAMES = {int: "an integer", float: "a number", bool: "true or false", str: "a text", list: "a list", dict: "a table"}
 
 
@@ -26,9 +35,11 @@ class Setting:
 
     Attributes:
         doc: one sentence; the same text in ``--help``, listings and schemas.
-        low, high: the range, ends included, or None.
+        low, high: the range, ends included, or None. An infinite end is a value that is allowed.
         above, below: the range, ends excluded, or None.
-        choices: the values allowed, or () for any; the empty text among them means "left to another setting".
+        choices: the values allowed, or () for any. A mapping is read anew at each check, and its values, or their
+            ``doc``, say what each choice means.
+        empty: what the empty text means, where it is allowed, such as ``"left to another setting"``.
         unit: such as ``"seconds"``.
         type: of the field, filled in by `declared`.
         default: of the field, filled in by `declared`.
@@ -39,7 +50,8 @@ class Setting:
     high: float | None = None
     above: float | None = None
     below: float | None = None
-    choices: tuple[Any, ...] = ()
+    choices: Collection[Any] = ()
+    empty: str = ""
     unit: str = ""
     type: Any = None
     default: Any = None
@@ -48,8 +60,8 @@ class Setting:
     def range(self) -> str:
         """The range in words, such as ``from 0 to 1``; empty where every value of the type is allowed."""
         if self.choices:
-            return "one of " + ", ".join(str(choice) for choice in self.choices if choice != "")
-        if self.low is not None and self.high is not None:
+            return f"one of {self._choices}"
+        if self.low is not None and self.high is not None and isfinite(self.high):
             return f"from {self.low:g} to {self.high:g}"
         ends = [
             f"{words} {end:g}"
@@ -59,20 +71,31 @@ class Setting:
                 ("below", self.below),
                 ("at most", self.high),
             )
-            if end is not None
+            if end is not None and isfinite(end)
         ]
         return " and ".join(ends)
+
+    @property
+    def meanings(self) -> dict[Any, str]:
+        """What each choice means, where the choices say so."""
+        if not isinstance(self.choices, Mapping):
+            return {}
+        return {name: row if isinstance(row, str) else row.doc for name, row in self.choices.items()}
+
+    @property
+    def _choices(self) -> str:
+        return ", ".join(str(choice) for choice in self.choices)
 
     def allows(self, value: Any) -> bool:
         """Whether a value of the right type lies in the range."""
         if value is None:
             return NoneType in _alternatives(self.type)
         if self.choices:
-            return value in self.choices
+            return value in self.choices or (value == "" and bool(self.empty))
         if isinstance(value, bool) or not isinstance(value, int | float):
             return True
         return (
-            isfinite(value)
+            (isfinite(value) or value in (self.low, self.high))
             and (self.low is None or value >= self.low)
             and (self.high is None or value <= self.high)
             and (self.above is None or value > self.above)
@@ -88,11 +111,12 @@ def setting(
     high: float | None = None,
     above: float | None = None,
     below: float | None = None,
-    choices: Sequence[Any] = (),
+    choices: Collection[Any] = (),
+    empty: str = "",
     unit: str = "",
 ) -> Any:
     """A dataclass field with its declaration; see `Setting`. A list or a dict as default is copied for each object."""
-    metadata = {_KEY: Setting(doc, low, high, above, below, tuple(choices), unit)}
+    metadata = {_KEY: Setting(doc, low, high, above, below, choices, empty, unit)}
     if isinstance(default, list | dict):
         return field(default_factory=default.copy, metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -112,6 +136,33 @@ def declared(cls: type) -> Mapping[str, Setting]:
             found[each.name] = dataclasses.replace(each.metadata[_KEY], type=types[each.name], default=default)
     _DECLARED[cls] = found
     return found
+
+
+def parts(cls: type) -> dict[str, type]:
+    """The fields of a settings class that are settings classes themselves, with these."""
+    types = get_type_hints(cls)
+    return {
+        each.name: types[each.name] for each in dataclasses.fields(cls) if dataclasses.is_dataclass(types[each.name])
+    }
+
+
+def json_schema(cls: type) -> dict[str, Any]:
+    """A JSON schema (draft 2020-12) of a table with the settings of a class, those of its parts nested."""
+    properties: dict[str, Any] = {name: _property(each) for name, each in declared(cls).items()}
+    properties |= {name: json_schema(part) for name, part in parts(cls).items()}
+    about = (cls.__doc__ or "").partition("\n")[0]
+    return {"type": "object", "description": about, "properties": properties, "additionalProperties": False}
+
+
+def _property(each: Setting) -> dict[str, Any]:
+    kinds = [_JSON_TYPES[kind] for kind in _alternatives(each.type)]
+    found: dict[str, Any] = {"type": kinds[0] if len(kinds) == 1 else kinds, "default": each.default}
+    unit = f" [{each.unit}]" if each.unit else ""
+    found["description"] = f"{each.doc}{unit}" + (f"; empty: {each.empty}" if each.empty else "")
+    if each.choices:
+        found["enum"] = [*([""] if each.empty else []), *each.choices]
+    ends = {"minimum": each.low, "maximum": each.high, "exclusiveMinimum": each.above, "exclusiveMaximum": each.below}
+    return found | {key: end for key, end in ends.items() if end is not None and isfinite(end)}
 
 
 def check_settings(settings: Any, where: str = "") -> None:
@@ -134,8 +185,7 @@ def check_settings(settings: Any, where: str = "") -> None:
             raise ValueError(f"{where}{name} is {value!r}; it must be {kind}, such as {each.default!r}.")
         if not each.allows(value):
             if each.choices:
-                allowed = ", ".join(str(choice) for choice in each.choices if choice != "")
-                raise ValueError(f"{where}{name} is {value!r}; choose one of {allowed}.")
+                raise ValueError(f"{where}{name} is {value!r}; choose {each.range}.")
             raise ValueError(f"{where}{name} is {value}; it must be {each.range or 'finite'}.")
 
 

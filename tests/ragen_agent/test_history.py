@@ -123,7 +123,7 @@ def test_a_window_that_does_not_fit_ends_the_episode(chat: ChatFormat) -> None:
 def agent() -> Policy:
     settings = {
         "game": "FrozenLake",
-        "knobs": {"size": 4, "success_rate": 1.0},
+        "env_options": {"size": 4, "success_rate": 1.0},
         "small_model": {"hidden": 32, "layers": 1, "feed_forward": 32},
         "turns": {"max_turns": 4, "max_tokens_per_turn": 10},
     }

@@ -14,7 +14,7 @@ from ragen_agent.local import run as training
 
 TINY = [
     *("--game", "Bandit", "--iterations", "2"),
-    *("--set", "demonstrations.episodes=64", "--set", "training.groups=2", "--set", "training.members=2"),
+    *("--set", "demonstrations.episodes=64", "--set", "training.groups=2", "--set", "training.group_size=2"),
     *("--set", "evaluation.levels=8", "--set", "small_model.hidden=32", "--set", "small_model.layers=1"),
 ]
 

@@ -24,7 +24,7 @@ from ragen_gym.games.registry import TABLE
     st.dictionaries(st.text("abc_", min_size=1), st.integers() | st.booleans() | st.text() | st.floats(0, 1)),
 )
 def test_toml_gives_the_configuration_back(seed: int, rate: float, knobs: dict[str, object]) -> None:
-    config = with_settings(Config(), {"seed": seed, "knobs": knobs, "training": {"learning_rate": rate}})
+    config = with_settings(Config(), {"seed": seed, "env_options": knobs, "training": {"learning_rate": rate}})
     assert with_settings(Config(), tomllib.loads(to_toml(config))) == config
 
 
@@ -33,24 +33,24 @@ def test_toml_gives_the_configuration_back(seed: int, rate: float, knobs: dict[s
     [
         ({"gmae": "Bandit"}, r"unknown setting 'gmae'.*Did you mean game\?"),
         ({"training": {"learning_rat": 1.0}}, r"'training\.learning_rat'.*Did you mean learning_rate\?"),
-        ({"training": 3}, r"'training' is 3; it must be a table"),
-        ({"training": {"iterations": "many"}}, r"'training\.iterations' is 'many'; it must be int"),
-        ({"training": {"iterations": True}}, "must be int"),
+        ({"training": 3}, "training is 3; it must be a table"),
+        ({"training": {"iterations": "many"}}, r"training\.iterations is 'many'; it must be an integer"),
+        ({"training": {"iterations": True}}, "must be an integer"),
         ({"training": {"algo": "trpo"}}, r"training\.algo is 'trpo'; choose one of grpo, ppo, dr_grpo"),
         ({"training": {"filter": "best"}}, r"training\.filter is 'best'; choose one of none, top, top_p"),
         ({"training": {"dual_clip": 0.5}}, r"training\.dual_clip is 0\.5; it must be 0 \(none\) or above 1"),
         ({"training": {"credit": "turn"}}, r"training\.credit is 'turn', which needs a critic"),
-        ({"training": {"members": 1, "algo": "ppo"}}, r"training\.members is 1.*the filter ranks groups"),
+        ({"training": {"group_size": 1, "algo": "ppo"}}, r"training\.group_size is 1.*the filter ranks groups"),
         ({"training": {"gamma_turn": 2.0}}, r"training\.gamma_turn is 2\.0; it must be from 0 to 1"),
         ({"training": {"replay": -1}}, r"training\.replay is -1; it must be at least 0"),
-        ({"stops": {"spread_share": 0.0}}, r"stops\.spread_share is 0\.0"),
+        ({"stops": {"return_std_share": 0.0}}, r"stops\.return_std_share is 0\.0"),
         ({"diagnostics": {"information_prompts": 1}}, r"diagnostics\.information_prompts is 1; it must be at least 2"),
         ({"games": [{"weight": 1.0}]}, r"games holds \{'weight': 1\.0\}; give tables with game"),
         ({"games": ["Sokoban"]}, r"games holds 'Sokoban'"),
         ({"games": [{"game": "Sokoban", "weight": 0}]}, r"games gives Sokoban the weight 0"),
-        ({"curriculum": [{"iteration": 3, "knobs": {}}] * 2}, r"curriculum holds.*ascending"),
-        ({"curriculum": [{"knobs": {}}]}, r"curriculum holds"),
-        ({"training": {"members": 1}}, r"training\.members is 1; it must be at least 2"),
+        ({"curriculum": [{"iteration": 3, "env_options": {}}] * 2}, r"curriculum holds.*ascending"),
+        ({"curriculum": [{"env_options": {}}]}, r"curriculum holds"),
+        ({"training": {"group_size": 1}}, r"training\.group_size is 1; it must be at least 2"),
         ({"training": {"keep": 0.0}}, "must be above 0 and at most 1"),
         ({"evaluation": {"split": "tets"}}, "choose one of train, validation, test"),
         ({"small_model": {"hidden": 50}}, "multiple of 32"),
@@ -98,13 +98,13 @@ def test_each_part_of_starpo_s_may_be_chosen_by_itself() -> None:
     alone = Training(starpo_s=False, filter="top_p", kl_kind="none", clip="higher")
     assert (alone.filter_rule, alone.kl_estimate, alone.upper_clip) == ("top_p", "none", 0.28)
     assert Training(kl_kind="k2", kl=0.0).kl_estimate == "none"
-    single = Training(members=1, algo="brpo", filter="none")
-    assert with_settings(Config(), {"training": {"members": 1, "algo": "brpo", "filter": "none"}}).training == single
+    single = Training(group_size=1, algo="brpo", filter="none")
+    assert with_settings(Config(), {"training": {"group_size": 1, "algo": "brpo", "filter": "none"}}).training == single
 
 
 def test_games_and_stages_come_back_from_toml() -> None:
     mixed = with_settings(Config(), {"games": [{"game": "Bandit", "weight": 2}, {"game": "FrozenLake"}]})
-    staged = with_settings(Config(), {"curriculum": [{"iteration": 5, "knobs": {"size": 5}}]})
+    staged = with_settings(Config(), {"curriculum": [{"iteration": 5, "env_options": {"size": 5}}]})
     for config in (mixed, staged):
         assert with_settings(Config(), tomllib.loads(to_toml(config))) == config
 
@@ -114,9 +114,9 @@ def test_a_whole_number_may_stand_for_a_fraction() -> None:
 
 
 def test_tables_are_merged_key_by_key() -> None:
-    under = {"knobs": {"size": 4, "min_path": 3}, "seed": 1}
-    assert merged(under, {"knobs": {"size": 5}}) == {"knobs": {"size": 5, "min_path": 3}, "seed": 1}
-    assert under["knobs"] == {"size": 4, "min_path": 3}
+    under = {"env_options": {"size": 4, "min_path": 3}, "seed": 1}
+    assert merged(under, {"env_options": {"size": 5}}) == {"env_options": {"size": 5, "min_path": 3}, "seed": 1}
+    assert under["env_options"] == {"size": 4, "min_path": 3}
 
 
 @pytest.mark.parametrize("game", RECIPES)
@@ -138,7 +138,7 @@ def test_a_file_that_is_not_toml_is_named(tmp_path: Path) -> None:
 def test_a_pretrained_model_has_its_own_recipe_and_a_small_checkpoint_has_not(tmp_path: Path) -> None:
     settings = recipe("FrozenLake", str(tmp_path))
     assert settings["turns"]["max_tokens_per_turn"] == MODEL["turns"]["max_tokens_per_turn"]
-    assert settings["knobs"] == RECIPES["FrozenLake"]["knobs"]
+    assert settings["env_options"] == RECIPES["FrozenLake"]["env_options"]
     config = with_settings(Config(), {**settings, "model": str(tmp_path)})
     assert "in at most 256 tokens" in make_env(config, "train").reset(seed=0)[0]
     (tmp_path / "config.json").write_text('{"tokenizer_sha256": "0"}')
@@ -147,22 +147,22 @@ def test_a_pretrained_model_has_its_own_recipe_and_a_small_checkpoint_has_not(tm
 
 
 @pytest.mark.parametrize(
-    ("game", "knobs", "message"),
+    ("game", "options", "message"),
     [
         ("FrozenLake", {"max_turns": 3}, r"--set turns\.max_turns="),
         ("FrozenLake", {"split": "train"}, r"--set evaluation\.split="),
         ("Bandit", {"names": [["A", "B"]]}, "no splits"),
     ],
 )
-def test_a_knob_that_is_none_is_refused(game: str, knobs: dict[str, object], message: str) -> None:
+def test_a_knob_that_is_none_is_refused(game: str, options: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        make_env(with_settings(Config(), {"game": game, "knobs": knobs}), "train")
+        make_env(with_settings(Config(), {"game": game, "env_options": options}), "train")
 
 
 def test_the_way_to_the_goal_is_the_same_in_every_text_format() -> None:
     said = set()
     for text_format in ("grid", "coord", "grid_coord"):
-        env = make_env(with_settings(Config(), {"knobs": {"text_format": text_format}}), "train")
+        env = make_env(with_settings(Config(), {"env_options": {"text_format": text_format}}), "train")
         env.reset(seed=3)
         said.add(thinking(env, "direction"))
     assert len(said) == 1

@@ -24,7 +24,7 @@ from ragen_agent.training.tokenizer import reading_only
 CONFIG = with_settings(
     Config(),
     {
-        "knobs": {"size": 4},
+        "env_options": {"size": 4},
         "turns": {"max_turns": 3, "max_tokens_per_turn": 7, "max_tokens_per_episode": 180},
         "demonstrations": {"thought": "direction"},
     },

@@ -37,7 +37,7 @@ LAKE: dict[str, Any] = {
     "small_model": {"hidden": 32, "layers": 1, "feed_forward": 32},
     "turns": {"max_turns": 3, "max_tokens_per_turn": 20},
     "demonstrations": {"episodes": 96, "thought": "direction"},
-    "training": {"iterations": 3, "groups": 4, "members": 4, "minibatch": 8},
+    "training": {"iterations": 3, "groups": 4, "group_size": 4, "minibatch": 8},
     "evaluation": {"levels": 8},
 }
 
@@ -89,7 +89,7 @@ def policy_of(agent: Policy, critic: bool = False) -> Learner:
 
 def test_a_group_is_kept_by_what_it_is_filtered_by(warm: tuple[Config, Policy]) -> None:
     rows = played(warm[1])
-    settings = Training(members=4, keep=0.25)
+    settings = Training(group_size=4, keep=0.25)
     for by, numbers in (
         ("reward", [t.total_reward for t in rows]),
         ("length", [float(t.sampled.sum()) for t in rows]),
@@ -106,7 +106,7 @@ def test_a_group_is_kept_by_what_it_is_filtered_by(warm: tuple[Config, Policy]) 
 
 def test_weights_follow_the_spread(warm: tuple[Config, Policy]) -> None:
     rows = played(warm[1])
-    plain, weighed = (score(rows, Training(members=4, filter="none", reweight=w)) for w in (0.0, 2.0))
+    plain, weighed = (score(rows, Training(group_size=4, filter="none", reweight=w)) for w in (0.0, 2.0))
     torch.testing.assert_close(weighed.weights, plain.spread**2 / (plain.spread**2).mean())
     torch.testing.assert_close(weighed.advantages, plain.advantages * weighed.weights[:, None])
 
@@ -211,8 +211,8 @@ def test_a_mixture_draws_its_games_by_weight() -> None:
     config = configure({"games": [{"game": "FrozenLake"}, {"game": "Bandit", "weight": 3.0, "thought": "choose"}]})
     shares = games_at(config, 0)
     assert [share.config.game for share in shares] == ["FrozenLake", "Bandit"]
-    assert shares[0].config.knobs == config.knobs
-    assert shares[1].config.knobs == {}, "another game has knobs of its own"
+    assert shares[0].config.env_options == config.env_options
+    assert shares[1].config.env_options == {}, "another game has knobs of its own"
     chosen = draw_games(shares, 0, 0, 4000)
     assert abs(chosen.mean() - 0.75) < 5 * (0.75 * 0.25 / 4000) ** 0.5
     agent = Policy.build(config)
@@ -227,8 +227,8 @@ def test_a_mixture_draws_its_games_by_weight() -> None:
 
 
 def test_a_curriculum_changes_the_knobs_on_the_way() -> None:
-    config = configure({"curriculum": [{"iteration": 1, "knobs": {"size": 3, "min_path": 1}}]})
-    assert [games_at(config, i)[0].config.knobs["size"] for i in (0, 1, 7)] == [4, 3, 3]
+    config = configure({"curriculum": [{"iteration": 1, "env_options": {"size": 3, "min_path": 1}}]})
+    assert [games_at(config, i)[0].config.env_options["size"] for i in (0, 1, 7)] == [4, 3, 3]
     players = RolloutWorker(config, Policy.build(config))
     boards = [players.play(i)[0][0].messages[1]["content"] for i in (0, 1)]
     assert [max(len(line) for line in board.split("\n")[1:-1]) for board in boards] == [4, 3]
@@ -239,7 +239,7 @@ def test_a_curriculum_changes_the_knobs_on_the_way() -> None:
 
 def test_gradient_norms_add_up_to_the_step(warm: tuple[Config, Policy]) -> None:
     rows = played(warm[1])
-    settings = Training(members=4, minibatch=16, keep=1.0, entropy_bonus=0.0, filter="none")
+    settings = Training(group_size=4, minibatch=16, keep=1.0, entropy_bonus=0.0, filter="none")
     policy = policy_of(warm[1])
     before = warm[1].state()
     figures = gradient_figures(policy, rows, score(rows, settings), settings)
@@ -276,7 +276,7 @@ def test_information_of_the_reasoning(warm: tuple[Config, Policy]) -> None:
 OPTIONS: list[dict[str, Any]] = [
     {"training": {"algo": "dr_grpo", "aggregation": "constant", "dual_clip": 3.0}},
     {"training": {"algo": "rloo", "aggregation": "sequence_sum", "filter": "min_p"}},
-    {"training": {"algo": "reinforce", "members": 1, "groups": 16, "filter": "none"}},
+    {"training": {"algo": "reinforce", "group_size": 1, "groups": 16, "filter": "none"}},
     {"training": {"algo": "asymmetric_clip", "aggregation": "sequence_mean", "filter": "reverse", "reweight": 1.0}},
     {"training": {"starpo_s": False, "kl_kind": "k3", "kl_place": "loss", "clip": "higher", "updates": 2}},
     {"training": {"algo": "ppo", "credit": "turn", "advantage_tokens": "answer", "format_reward": "vagen"}},
@@ -297,7 +297,7 @@ def test_a_run_that_measures_everything(warm: tuple[Config, Policy], tmp_path: P
     settings = {
         "training": {"iterations": 9, "starpo_s": False},
         "diagnostics": {"entropy_every": 2, "gradients_every": 2, "information_every": 2, "information_prompts": 2},
-        "stops": {"validate_every": 2, "validation_levels": 4, "validation_times": 2, "validation_floor": 1.0},
+        "stops": {"validate_every": 2, "validation_levels": 4, "validation_patience": 2, "validation_floor": 1.0},
     }
     records, said = reinforced(configure(settings), warm[1], tmp_path / "run")
     for name in ("entropy_forced", "grad_policy", "retrieval_accuracy"):

@@ -31,7 +31,7 @@ BASE: dict[str, Any] = {
     "game": "FrozenLake",
     "demonstrations": {"episodes": 4000},
     "warm_start": {"epochs": 1},
-    "training": {"groups": 8, "members": 8, "keep": 0.5, "minibatch": 16, "iterations": 20},
+    "training": {"groups": 8, "group_size": 8, "keep": 0.5, "minibatch": 16, "iterations": 20},
     "evaluation": {"levels": 32},
 }
 SHORT: dict[str, Any] = {"training": {"groups": 4, "iterations": 4}, "evaluation": {"levels": 8}}

@@ -27,12 +27,12 @@ CONFIG = with_settings(
     Config(),
     {
         "small_model": {"hidden": 32, "layers": 1, "feed_forward": 32},
-        "knobs": {"size": 4, "success_rate": 0.5},
+        "env_options": {"size": 4, "success_rate": 0.5},
         "turns": {"max_turns": 3, "max_tokens_per_turn": 12, "max_tokens_per_episode": 200},
-        "training": {"iterations": 2, "groups": 2, "members": 4},
+        "training": {"iterations": 2, "groups": 2, "group_size": 4},
     },
 )
-MEMBERS = CONFIG.training.members
+MEMBERS = CONFIG.training.group_size
 
 
 @pytest.fixture(scope="module")

@@ -65,7 +65,7 @@ def test_settings_become_flags() -> None:
 
 
 def test_the_schedule_counts_what_is_left_after_the_filter() -> None:
-    training = {"groups": 8, "members": 8, "minibatch": 16, "iterations": 10, "updates": 2}
+    training = {"groups": 8, "group_size": 8, "minibatch": 16, "iterations": 10, "updates": 2}
     assert planned_updates(workers({"training": {**training, "keep": 0.25}})) == 10 * 2 * 1
     assert planned_updates(workers({"training": {**training, "filter": "none"}})) == 10 * 2 * 4
     assert planned_updates(workers({"training": {**training, "filter": "top_p", "keep": 0.9}})) == 10 * 2 * 4

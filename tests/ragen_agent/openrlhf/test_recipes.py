@@ -49,7 +49,7 @@ def test_the_recipes_are_those_that_are_promised() -> None:
 def test_a_recipe_keeps_to_the_paper_and_fits_its_gpus(name: str) -> None:
     recipe, config, settings = resolve(name)
     training, turns = config.training, config.turns
-    assert (training.groups, training.members, training.minibatch, training.iterations) == (8, 16, 32, 200)
+    assert (training.groups, training.group_size, training.minibatch, training.iterations) == (8, 16, 32, 200)
     assert (training.keep, training.starpo_s, training.algo) == (0.25, True, "ppo")
     assert (training.clip_low, training.upper_clip, training.entropy_bonus) == (0.2, 0.28, 0.001)
     assert training.kl_estimate == "none"

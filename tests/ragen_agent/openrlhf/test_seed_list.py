@@ -31,7 +31,7 @@ CONFIG = with_settings(
         {
             "game": "FrozenLake",
             "small_model": {"hidden": 32, "layers": 1, "feed_forward": 32},
-            "training": {"iterations": 5, "groups": 6, "members": 2},
+            "training": {"iterations": 5, "groups": 6, "group_size": 2},
             "evaluation": {"levels": 12},
         },
     ),
@@ -89,7 +89,7 @@ def test_games_are_drawn_by_weight_and_knobs_follow_the_curriculum() -> None:
     bandit = next(row for row in mixed if row.game == "Bandit")
     assert bandit.knobs == {}
     assert env_of(bandit, CONFIG).max_turns == 1
-    stages = [{"iteration": 3, "knobs": {"size": 5}}]
+    stages = [{"iteration": 3, "env_options": {"size": 5}}]
     grown = list(train_rows(with_settings(CONFIG, {"curriculum": stages})))
     assert [row.knobs["size"] for row in grown[::6]] == [4, 4, 4, 5, 5]
 

@@ -34,7 +34,10 @@ def workers(settings: dict[str, Any]) -> Workers:
             },
             "turns.history is 2, which",
         ),
-        ({"stops": {"spread_patience": 3}}, "stops.spread_patience is 3, which the distributed trainer does not have"),
+        (
+            {"stops": {"return_std_patience": 3}},
+            "stops.return_std_patience is 3, which the distributed trainer does not have",
+        ),
         ({"diagnostics": {"information_every": 5}}, "diagnostics.information_every is 5, which the distributed"),
         ({"training": {"minibatch": 12}}, "training.minibatch is 12; it must be a multiple of openrlhf.micro_batch=8"),
     ],
@@ -46,7 +49,7 @@ def test_what_the_distributed_trainer_does_not_have_is_refused(settings: dict[st
 
 def test_the_default_run_is_possible_and_counts_its_updates_after_the_filter() -> None:
     check_possible(workers({}))
-    training = {"iterations": 10, "groups": 8, "members": 16, "keep": 0.25, "minibatch": 32, "updates": 3}
+    training = {"iterations": 10, "groups": 8, "group_size": 16, "keep": 0.25, "minibatch": 32, "updates": 3}
     assert planned_updates(workers({"training": training})) == 10 * 3 * (2 * 16 // 32)
     assert planned_updates(workers({"training": {**training, "filter": "none"}})) == 10 * 3 * (8 * 16 // 32)
     assert planned_updates(workers({"training": {**training, "minibatch": 24}})) == 10 * 3 * 2

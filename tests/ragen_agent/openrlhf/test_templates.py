@@ -27,9 +27,9 @@ MakeTokenizer = Callable[[str, str], PreTrainedTokenizerFast]
 CONFIG = with_settings(
     Config(),
     {
-        "knobs": {"size": 4},
+        "env_options": {"size": 4},
         "turns": {"max_turns": 3, "max_tokens_per_turn": 80, "max_tokens_per_episode": 4000},
-        "training": {"iterations": 1, "groups": 1, "members": 2},
+        "training": {"iterations": 1, "groups": 1, "group_size": 2},
     },
 )
 REPLY = "<think>up or left</think><answer>Up</answer>"  # against the border of the start: the game goes on

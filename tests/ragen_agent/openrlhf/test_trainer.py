@@ -87,7 +87,15 @@ def episode(seed: int, reward: float) -> Trajectory:
 def test_every_rule_and_filter_of_the_local_trainer_reaches_the_rows(
     monkeypatch: pytest.MonkeyPatch, algo: str, rule: str
 ) -> None:
-    training = {"algo": algo, "filter": rule, "keep": 0.5, "groups": 4, "members": 3, "minibatch": 8, "reweight": 0.5}
+    training = {
+        "algo": algo,
+        "filter": rule,
+        "keep": 0.5,
+        "groups": 4,
+        "group_size": 3,
+        "minibatch": 8,
+        "reweight": 0.5,
+    }
     config = with_settings(Config(), {"training": training})
     rng = np.random.default_rng(7)
     played = [

@@ -23,7 +23,7 @@ TINY = {
     "small_model": {"hidden": 32, "layers": 1, "feed_forward": 32},
     "demonstrations": {"episodes": 1200},
     "warm_start": {"epochs": 3, "learning_rate": 1e-2},
-    "training": {"iterations": 4, "groups": 4, "members": 4, "minibatch": 8},
+    "training": {"iterations": 4, "groups": 4, "group_size": 4, "minibatch": 8},
     "evaluation": {"levels": 12},
 }
 

@@ -76,7 +76,7 @@ def test_from_data_to_reinforcement_and_measurement(
     assert main(["eval", str(out / "model"), *game, "--levels", "24", "--json", str(rates)]) == 0
     assert json.loads(rates.read_text())["model"]["rate"] > 0.4, "it has learned how to answer"
     run = tmp_path / "run"
-    tiny = ["--iterations", "1", "--set", "training.groups=2", "--set", "training.members=2"]
+    tiny = ["--iterations", "1", "--set", "training.groups=2", "--set", "training.group_size=2"]
     tiny += ["--set", "evaluation.levels=8", "--out", str(run)]
     assert main(["train", *game, "--model", str(out / "model"), *tiny]) == 0
     assert "after" in json.loads((run / "summary.json").read_text())

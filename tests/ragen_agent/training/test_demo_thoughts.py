@@ -96,7 +96,7 @@ def test_demonstrated_boards_are_true_and_paid_for(game: str) -> None:
     style = {"grounding": True, "world_modelling": True, "state_reward": 0.5}
     turns = {**style, "max_tokens_per_turn": 400, "max_tokens_per_episode": 4000}
     knobs = {"success_rate": 1.0} if game == "FrozenLake" else {}
-    config = with_settings(Config(), {"game": game, "knobs": knobs, "turns": turns})
+    config = with_settings(Config(), {"game": game, "env_options": knobs, "turns": turns})
     agent = Policy.build(config)
     instances = [Instance(seed, seed) for seed in range(12)]
     shown = demonstrate(agent.processes("train", 1)[0], instances, config.demonstrations, 0)
@@ -109,7 +109,7 @@ def test_demonstrated_boards_are_true_and_paid_for(game: str) -> None:
 
 def test_on_ice_the_foreseen_board_is_often_another() -> None:
     turns = {"world_modelling": True, "state_reward": 1.0, "max_tokens_per_turn": 400}
-    config = with_settings(Config(), {"game": "FrozenLake", "knobs": {"success_rate": 0.4}, "turns": turns})
+    config = with_settings(Config(), {"game": "FrozenLake", "env_options": {"success_rate": 0.4}, "turns": turns})
     process = Policy.build(config).processes("train", 1)[0]
     shown = demonstrate(process, [Instance(seed, seed) for seed in range(40)], config.demonstrations, 0)
     figures = reply_figures(shown)

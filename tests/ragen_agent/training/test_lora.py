@@ -37,7 +37,7 @@ pytest.importorskip("peft", reason="LoRA needs the extra sft")
 
 from ragen_agent.training.lora import adapt, load_policy, load_trained, merge, trained
 
-TRAINING = {"algo": "ppo", "starpo_s": False, "iterations": 3, "groups": 2, "members": 4, "learning_rate": 1e-2}
+TRAINING = {"algo": "ppo", "starpo_s": False, "iterations": 3, "groups": 2, "group_size": 4, "learning_rate": 1e-2}
 TINY = {
     "game": "Bandit",
     "small_model": {"hidden": 32, "layers": 2, "feed_forward": 32},

@@ -1,0 +1,382 @@
+"""Every setting of a training run: type, default, range, unit and meaning beside each field.
+
+A run's settings are laid one over another: the defaults here, the game's (``ragen_agent.config.game_defaults``), a
+TOML file, the command line. The result is written to the run folder's ``config.toml``, which repeats the run when
+given to ``--config``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from math import inf
+from typing import Any
+
+from ragen_agent.config.rules import (
+    ADVANTAGE_RULES,
+    AGGREGATIONS,
+    CREDITS,
+    FILTER_RULES,
+    FORMAT_REWARDS,
+    KL_ESTIMATES,
+    TOKEN_PARTS,
+)
+from ragen_gym.core.settings import check_settings, setting
+from ragen_gym.core.turn_config import TurnConfig
+
+__all__ = [
+    "Config",
+    "Demonstrations",
+    "Diagnostics",
+    "Evaluation",
+    "Lora",
+    "SmallModel",
+    "Stops",
+    "Training",
+    "Turns",
+    "WarmStart",
+]
+
+PRESET = "as training.starpo_s says"
+
+
+@dataclass(frozen=True)
+class Turns(TurnConfig):
+    """The turn environment, its budgets and the conversation (RAGEN, arXiv 2504.20073, section 3)."""
+
+    max_tokens_per_turn: int = setting(
+        40, "length limit of a reply; the messages state it to a pretrained model", low=1, unit="tokens"
+    )
+    max_tokens_per_episode: int = setting(1024, "length limit of a whole conversation", low=1, unit="tokens")
+    history: int = setting(
+        -1, "how many earlier turns a prompt keeps; -1 keeps all, 0 shows the current turn alone", low=-1, unit="turns"
+    )
+    keep_thinking: bool = setting(True, "whether earlier replies keep their thinking in later prompts")
+    template_options: dict[str, Any] = setting({}, "keyword arguments of the tokenizer's chat template")
+
+    def of_environment(self, *, states_limit: bool) -> TurnConfig:
+        """The environment's part; ``states_limit``: whether its messages state the length limit of a reply."""
+        options = {each.name: getattr(self, each.name) for each in fields(TurnConfig)}
+        return TurnConfig(**options | ({} if states_limit else {"max_tokens_per_turn": None}))
+
+    @classmethod
+    def _where(cls) -> str:
+        return "turns."
+
+
+@dataclass(frozen=True)
+class SmallModel:
+    """Shape of the transformer that is trained from scratch where no model is given."""
+
+    hidden: int = setting(64, "width, a multiple of the head size, 32", low=32)
+    layers: int = setting(2, "transformer blocks", low=1)
+    feed_forward: int = setting(192, "width of the feed-forward layer", low=1)
+
+    def __post_init__(self) -> None:
+        check_settings(self, "small_model.")
+        if self.hidden % 32:
+            raise ValueError(f"small_model.hidden is {self.hidden}; it must be a multiple of 32.")
+
+
+@dataclass(frozen=True)
+class Demonstrations:
+    """What the warm start imitates: an oracle with faults, on levels of the training split."""
+
+    episodes: int = setting(4096, "how many are generated", low=1, unit="episodes")
+    moves: list[float] = setting(
+        [0.7, 0.2, 0.1], "weights of replies of 1, 2, 3, ... moves; a reply stops early where the episode ends"
+    )
+    mistakes: float = setting(
+        0.0, "chance that a move is drawn uniformly instead of taken from the oracle", low=0, high=1
+    )
+    quality: float = setting(
+        1.0, "chance that a reply follows the oracle; all moves of the rest are drawn uniformly", low=0, high=1
+    )
+    thought: str = setting("none", "how replies think: a row of ragen_agent.training.demo_thoughts.THOUGHTS")
+
+    def __post_init__(self) -> None:
+        check_settings(self, "demonstrations.")
+        numbers = all(isinstance(weight, int | float) and not isinstance(weight, bool) for weight in self.moves)
+        if not numbers or not all(0 <= weight < inf for weight in self.moves) or not sum(self.moves):
+            raise ValueError(f"demonstrations.moves is {self.moves}; give chances such as [0.7, 0.2, 0.1].")
+
+
+@dataclass(frozen=True)
+class WarmStart:
+    """Supervised training on the demonstrations, before reinforcement learning."""
+
+    epochs: int = setting(1, "passes over the demonstrations; 0 skips the warm start", low=0)
+    batch: int = setting(32, "episodes in an optimiser step", low=1, unit="episodes")
+    learning_rate: float = setting(3e-3, "of Adam", above=0, high=1e3)
+
+    def __post_init__(self) -> None:
+        check_settings(self, "warm_start.")
+
+
+@dataclass(frozen=True)
+class Training:
+    """Reinforcement learning by StarPO-S, or by StarPO with ``starpo_s = false`` (RAGEN, arXiv 2504.20073, section 3).
+
+    Each iteration plays ``groups`` levels with ``group_size`` episodes each. StarPO-S keeps the share ``keep`` of the
+    groups with the largest return std, clips ratios to [1 - clip_low, 1 + clip_high] and has no KL term; StarPO keeps
+    all groups, clips to 1 -+ clip_low and subtracts ``kl`` times the k1 estimate of the divergence from the starting
+    model. Each of the three parts may be chosen by itself: ``filter``, ``clip`` and ``kl_kind``.
+    """
+
+    algo: str = setting("grpo", "how returns become advantages", choices=ADVANTAGE_RULES)
+    starpo_s: bool = setting(True, "the preset of filter, clip and kl_kind: StarPO-S, or StarPO where false")
+    iterations: int = setting(60, "rollouts and updates of the whole run", low=0)
+    groups: int = setting(32, "levels played in an iteration", low=1, unit="levels")
+    group_size: int = setting(8, "episodes on each of these levels", low=1, unit="episodes")
+    shared_noise: bool = setting(
+        False, "whether the episodes of a group share the transition noise, as in the paper's code, or only the level"
+    )
+    filter: str = setting("", "which groups are trained on", choices=FILTER_RULES, empty=PRESET)
+    filter_by: str = setting(
+        "reward", "the number of an episode that the filter compares", choices=("reward", "entropy", "length")
+    )
+    filter_statistic: str = setting("std", "how the filter measures a group's spread", choices=("std", "variance"))
+    keep: float = setting(0.25, "the filter's amount: the share, mass or part of the groups", above=0, high=1)
+    reweight: float = setting(0.0, "weigh groups by this power of their return std; 0 weighs them alike", low=0)
+    minibatch: int = setting(64, "episodes in an optimiser step", low=1, unit="episodes")
+    updates: int = setting(1, "passes over one batch of rollouts (Online-k)", low=1)
+    replay: int = setting(0, "earlier iterations whose kept episodes are trained on again", low=0, unit="iterations")
+    learning_rate: float = setting(5e-4, "of the policy's Adam", above=0, high=1e3)
+    critic_learning_rate: float = setting(1e-3, "of the critic's Adam", above=0, high=1e3)
+    clip: str = setting(
+        "", "how ratios are clipped above 1: at clip_low or at clip_high", choices=("symmetric", "higher"), empty=PRESET
+    )
+    clip_low: float = setting(0.2, "ratios are clipped at 1 minus this", low=0, below=1)
+    clip_high: float = setting(0.28, "ratios are clipped at 1 plus this (clip-higher: DAPO, arXiv 2503.14476)", low=0)
+    dual_clip: float = setting(
+        0.0, "bound above 1 on the ratio where the advantage is negative (arXiv 1912.09729); 0 for none", low=0
+    )
+    aggregation: str = setting("token_mean", "how the terms of many tokens become one loss", choices=AGGREGATIONS)
+    kl_kind: str = setting(
+        "",
+        "estimate of the divergence from the starting model",
+        choices={"none": "no KL term"} | KL_ESTIMATES,
+        empty=PRESET,
+    )
+    kl_place: str = setting(
+        "reward", "whether the KL term is a cost of each token or part of the loss", choices=("reward", "loss")
+    )
+    kl: float = setting(0.001, "weight of the KL term", low=0)
+    entropy_bonus: float = setting(0.001, "weight of the policy's entropy", low=0, unit="per nat")
+    credit: str = setting("trajectory", "over what a critic's advantages are estimated", choices=CREDITS)
+    gamma: float = setting(1.0, "discount between tokens", low=0, high=1)
+    gamma_turn: float = setting(0.95, "discount between turns", low=0, high=1)
+    gae_lambda: float = setting(1.0, "trace parameter of generalised advantage estimation", low=0, high=1)
+    loss_tokens: str = setting("all", "tokens in the loss (VAGEN's M_loss)", choices=TOKEN_PARTS)
+    advantage_tokens: str = setting(
+        "all", "tokens that advantages are estimated over (VAGEN's M_adv)", choices=TOKEN_PARTS
+    )
+    format_reward: str = setting(
+        "none", "reward of a turn's form, added to the game's and to turns.format_penalty", choices=FORMAT_REWARDS
+    )
+    max_grad_norm: float = setting(1.0, "gradients are scaled down to this norm", above=0, high=inf)
+    temperature: float = setting(1.0, "of sampling in rollouts", above=0, high=10)
+    save_every: int = setting(1, "iterations between saved states", low=1, unit="iterations")
+
+    def __post_init__(self) -> None:
+        check_settings(self, "training.")
+        if 0 < self.dual_clip <= 1:
+            raise ValueError(f"training.dual_clip is {self.dual_clip}; it must be 0 (none) or above 1.")
+        if self.group_size < 2:
+            if ADVANTAGE_RULES[self.algo].compares_groups:
+                single = ", ".join(name for name, rule in ADVANTAGE_RULES.items() if not rule.compares_groups)
+                raise ValueError(
+                    f"training.group_size is {self.group_size}; it must be at least 2, since {self.algo} compares the "
+                    f"episodes of a group. With 1 use one of {single}."
+                )
+            if FILTER_RULES[self.filter_rule].ranks_groups:
+                raise ValueError(
+                    f"training.group_size is {self.group_size}; it must be at least 2, since the filter ranks groups "
+                    "by how much their episodes differ. With 1 use training.filter=none."
+                )
+        if self.credit != "trajectory" and not self.critic:
+            raise ValueError(
+                f"training.credit is {self.credit!r}, which needs a critic's values; use training.algo=ppo, or "
+                "training.credit=trajectory."
+            )
+
+    @property
+    def critic(self) -> bool:
+        """Whether a critic estimates the advantages."""
+        return ADVANTAGE_RULES[self.algo].critic
+
+    @property
+    def filter_rule(self) -> str:
+        """The filter with the preset resolved."""
+        return self.filter or ("top" if self.starpo_s else "none")
+
+    @property
+    def kl_estimate(self) -> str:
+        """The estimate of the divergence with the preset resolved; none where its weight is 0."""
+        return (self.kl_kind or ("none" if self.starpo_s else "k1")) if self.kl else "none"
+
+    @property
+    def upper_clip(self) -> float:
+        """How far the ratio may rise above 1, with the preset resolved."""
+        higher = self.clip == "higher" if self.clip else self.starpo_s
+        return self.clip_high if higher else self.clip_low
+
+
+@dataclass(frozen=True)
+class Lora:
+    """Low-rank adaptation (LoRA, arXiv 2106.09685, section 4.1).
+
+    The weights W that are adapted stay as they are, and W + (alpha / rank) B A plays, where A and B have ``rank`` rows
+    and columns and B starts at 0; only A and B are trained, and the reference of a KL term is W alone. The warm start
+    trains every weight; with ``rank`` the model that it leaves is the one that is adapted.
+    """
+
+    rank: int = setting(0, "rank of the adapters; 0 trains every weight", low=0)
+    alpha: float = setting(32.0, "adapters are scaled by alpha / rank", above=0, high=inf)
+    targets: list[str] = setting(
+        ["all-linear"], "layers that are adapted, such as q_proj; all-linear: every linear layer but the output layer"
+    )
+
+    def __post_init__(self) -> None:
+        check_settings(self, "lora.")
+        if not self.targets or not all(isinstance(name, str) and name for name in self.targets):
+            raise ValueError(
+                f'lora.targets is {self.targets}; name layers, such as ["q_proj", "v_proj"], or ["all-linear"].'
+            )
+
+
+@dataclass(frozen=True)
+class Stops:
+    """Early stopping (RAGEN-2, arXiv 2604.06268); every rule is off at 0."""
+
+    return_std_patience: int = setting(
+        0, "stop after this many iterations in a row with a low return std; 0 never", low=0, unit="iterations"
+    )
+    return_std_share: float = setting(
+        0.1, "low is below this share of the mean over the first return_std_baseline iterations", above=0, high=1
+    )
+    return_std_baseline: int = setting(
+        10, "first iterations, whose mean return std is compared with", low=1, unit="iterations"
+    )
+    validate_every: int = setting(0, "iterations between evaluations on the split validation", low=0, unit="iterations")
+    validation_levels: int = setting(64, "fixed levels of such an evaluation", low=1, unit="levels")
+    validation_patience: int = setting(
+        0, "stop after this many evaluations in a row with a success rate below validation_floor; 0 never", low=0
+    )
+    validation_floor: float = setting(0.01, "see validation_patience", above=0, high=1)
+
+    def __post_init__(self) -> None:
+        check_settings(self, "stops.")
+
+
+@dataclass(frozen=True)
+class Diagnostics:
+    """What is measured next to the training itself; every 0 turns a part off."""
+
+    tensorboard: bool = setting(
+        False, "write each iteration's metrics for TensorBoard too, into the run's tensorboard/"
+    )
+    alarm: bool = setting(True, "watch for the Echo Trap (RAGEN, arXiv 2504.20073, section 4)")
+    entropy_every: int = setting(0, "iterations between entropies of all rollouts", low=0, unit="iterations")
+    gradients_every: int = setting(
+        0, "iterations between gradient norms of the parts of the loss", low=0, unit="iterations"
+    )
+    information_every: int = setting(
+        0, "iterations between estimates of the mutual information of reasoning and prompt", low=0, unit="iterations"
+    )
+    information_prompts: int = setting(8, "prompts of such an estimate", low=2)
+    information_samples: int = setting(4, "episodes on each of these prompts", low=1, unit="episodes")
+
+    def __post_init__(self) -> None:
+        check_settings(self, "diagnostics.")
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The evaluation before and after training: one episode on each of some fixed, distinct levels."""
+
+    levels: int = setting(256, "how many", low=1, unit="levels")
+    split: str = setting("test", "whose levels", choices=("train", "validation", "test"))
+    temperature: float = setting(0.5, "of sampling", above=0, high=10)
+    batch: int = setting(256, "episodes at a time", low=1, unit="episodes")
+
+    def __post_init__(self) -> None:
+        check_settings(self, "evaluation.")
+
+
+@dataclass(frozen=True)
+class Config:
+    """One run."""
+
+    game: str = setting("FrozenLake", "the game's name; see ragen-gym list")
+    seed: int = setting(0, "seed of everything random", low=0)
+    model: str = setting("", "folder of a Hugging Face causal LM", empty="the small model, from scratch")
+    device: str = setting(
+        "auto", "cpu, cuda or cuda:N; auto: a GPU for a pretrained model where there is one, else the CPU"
+    )
+    dtype: str = setting(
+        "auto",
+        "of the weights that play; auto: bfloat16 for a pretrained model on a GPU, else float32; what is trained is "
+        "kept in float32 as well",
+        choices=("auto", "float32", "bfloat16"),
+    )
+    threads: int = setting(1, "CPU threads of torch", low=1)
+    env_options: dict[str, Any] = setting({}, "the game's own options, such as size; see ragen-gym list")
+    games: list[dict[str, Any]] = setting(
+        [],
+        "a mixture to train on: tables {game, weight, env_options, turns, thought}; levels are drawn by weight, what a "
+        "table leaves out is as in the run, and each game is evaluated by itself",
+    )
+    curriculum: list[dict[str, Any]] = setting(
+        [],
+        "tables {iteration, env_options}, ascending: from that iteration on levels are drawn with these options over "
+        "the run's; evaluated are levels of the run's own options",
+    )
+    turns: Turns = field(default_factory=Turns)
+    small_model: SmallModel = field(default_factory=SmallModel)
+    demonstrations: Demonstrations = field(default_factory=Demonstrations)
+    warm_start: WarmStart = field(default_factory=WarmStart)
+    training: Training = field(default_factory=Training)
+    lora: Lora = field(default_factory=Lora)
+    stops: Stops = field(default_factory=Stops)
+    diagnostics: Diagnostics = field(default_factory=Diagnostics)
+    evaluation: Evaluation = field(default_factory=Evaluation)
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+        self._check_games()
+        self._check_curriculum()
+
+    def _check_games(self) -> None:
+        known = ("game", "weight", "env_options", "turns", "thought")
+        for row in self.games:
+            weight = row.get("weight", 1.0) if isinstance(row, dict) else None
+            numeric = isinstance(weight, int | float) and not isinstance(weight, bool)
+            if (
+                not isinstance(row, dict)
+                or not isinstance(row.get("game"), str)
+                or not numeric
+                or set(row) - set(known)
+            ):
+                raise ValueError(
+                    f"games holds {row!r}; give tables with {', '.join(known)}, such as "
+                    '{game = "Sokoban", weight = 2.0}.'
+                )
+            if not 0 < float(weight or 0) < inf:
+                raise ValueError(f"games gives {row['game']} the weight {weight}; it must be above 0.")
+
+    def _check_curriculum(self) -> None:
+        if self.games and self.curriculum:
+            raise ValueError("curriculum changes one game's env_options; with games give each game its own instead.")
+        begins = -1
+        for row in self.curriculum:
+            fits = (
+                isinstance(row, dict)
+                and set(row) == {"iteration", "env_options"}
+                and isinstance(row["env_options"], dict)
+            )
+            if not fits or type(row["iteration"]) is not int or row["iteration"] <= begins:
+                raise ValueError(
+                    f"curriculum holds {row!r}; give tables {{iteration, env_options}} with ascending iterations, such "
+                    "as {iteration = 20, env_options = {size = 5}}."
+                )
+            begins = row["iteration"]
