@@ -6,14 +6,15 @@ Importing this package registers every ``ragen/…`` id with Gymnasium::
 
     env = gymnasium.make("ragen/FrozenLake-v0")
 
-`make_turn` gives the same games one grain coarser: an action is a whole reply of a language model.
+``make_turn`` gives the same games one grain coarser: an action is a whole reply of a language model. ``register``
+adds a game of your own.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ragen_gym.games.registry import register_all
+from ragen_gym.envs.registration import register, register_all
 
 if TYPE_CHECKING:
     from ragen_gym.core.levels import Level
@@ -24,7 +25,18 @@ if TYPE_CHECKING:
     from ragen_gym.envs.turn import TurnEnv, make_turn
     from ragen_gym.envs.vector import BatchEnv
 
-__all__ = ["BatchEnv", "Curriculum", "Level", "Reply", "StepEnv", "TurnEnv", "Vocabulary", "__version__", "make_turn"]
+__all__ = [
+    "BatchEnv",
+    "Curriculum",
+    "Level",
+    "Reply",
+    "StepEnv",
+    "TurnEnv",
+    "Vocabulary",
+    "__version__",
+    "make_turn",
+    "register",
+]
 
 __version__ = "0.1.0"
 

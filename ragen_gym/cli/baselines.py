@@ -9,30 +9,30 @@ import numpy as np
 from ragen_gym.cli.progress import tracked
 from ragen_gym.core.stats import Rate, wilson
 from ragen_gym.envs.step import StepEnv
-from ragen_gym.games.registry import Row
+from ragen_gym.games.registry import GameSpec
 
 __all__ = ["budget", "measure"]
 
 
 def budget(env: StepEnv) -> int:
     """Actions in an episode: the id's horizon, the rules' own limit where it has none, at most 1,000."""
-    return env.row.horizon or env.game.longest or 1000
+    return env.game_spec.horizon or env.game.longest or 1000
 
 
-def measure(row: Row, chosen: dict[str, Any], levels: int, seed: int = 0) -> dict[str, Rate]:
+def measure(spec: GameSpec, chosen: dict[str, Any], levels: int, seed: int = 0) -> dict[str, Rate]:
     """Success of uniformly random and of optimal play, on the first ``levels`` episodes of ``seed``.
 
     Both meet the same levels and the same noise, within the `budget` of the id.
 
     Args:
-        row: the environment.
+        spec: the environment.
         chosen: arguments of `StepEnv`.
         levels: number of episodes, from 1 on.
         seed: seed of the levels, the noise and the random play.
     """
     if levels < 1:
         raise ValueError(f"cannot measure on {levels} levels: give 1 or more.")
-    env = StepEnv(row.name, **chosen)
+    env = StepEnv(spec.name, **chosen)
     rng = np.random.default_rng(seed)
     actions = len(env.game.Action)
     rates = {}

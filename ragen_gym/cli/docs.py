@@ -20,31 +20,31 @@ from ragen_gym.core.storage import check_free, write_atomic
 from ragen_gym.core.text import TextFormat
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.games.game import Game
-from ragen_gym.games.registry import TABLE, Row
+from ragen_gym.games.registry import TABLE, GameSpec
 from ragen_gym.render.image_files import gif, png
 from ragen_gym.render.recorder import key_names
 
 __all__ = ["LEVELS", "docstring", "first_environment", "gallery_page", "measured", "page", "pictures", "write_gallery"]
 
 
-def page(row: Row, seed: int, rates: dict[str, dict[str, Rate]], levels: int) -> str:
+def page(spec: GameSpec, seed: int, rates: dict[str, dict[str, Rate]], levels: int) -> str:
     """The page of an id, in Markdown.
 
     Args:
-        row: the id.
+        spec: the id.
         seed: seed of the episode that the pictures and the conversation show.
         rates: random and optimal success of the id (under ``""``) and of its presets.
         levels: number of levels that the rates were measured on.
     """
-    env = first_environment(row)
-    text = docstring(row.game_class)
-    horizon = f"Truncated after {row.horizon} actions." if row.horizon else "No other horizon."
+    env = first_environment(spec)
+    text = docstring(spec.game_class)
+    horizon = f"Truncated after {spec.horizon} actions." if spec.horizon else "No other horizon."
     parts = [
-        f"# {row.id}",
-        _headline(row, text[""]),
-        f"![the first move]({row.name}.png) ![the oracle's episode]({row.name}.gif)",
-        f"```python\nimport gymnasium\nimport {_module(row)}\n\n"
-        f'env = gymnasium.make("{row.id}")\nobservation, info = env.reset(seed={seed})\n```',
+        f"# {spec.id}",
+        _headline(spec, text[""]),
+        f"![the first move]({spec.name}.png) ![the oracle's episode]({spec.name}.gif)",
+        f"```python\nimport gymnasium\nimport {_module(spec)}\n\n"
+        f'env = gymnasium.make("{spec.id}")\nobservation, info = env.reset(seed={seed})\n```',
         _section("Description", _prose(text.get("Description", ""))),
         _section("Actions", _table(("id", "name", "key"), _actions(env.game))),
         _section("Observations", *_observations(env)),
@@ -55,23 +55,23 @@ def page(row: Row, seed: int, rates: dict[str, dict[str, Rate]], levels: int) ->
             "Episode end",
             _prose(text.get("Episode End", "").split("Truncated by the horizon.")[0].strip() + f" {horizon}"),
         ),
-        _section("Arguments", _table(("name", "default", "meaning"), _knobs(row)), _SHARED),
-        _section("Difficulty", *_difficulty(row, rates, levels)),
-        _section("An episode", *_conversation(row, seed)),
+        _section("Arguments", _table(("name", "default", "meaning"), _knobs(spec)), _SHARED),
+        _section("Difficulty", *_difficulty(spec, rates, levels)),
+        _section("An episode", *_conversation(spec, seed)),
         _section("Version history", _prose(text.get("Version History", "v0: first release."))),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _module(row: Row) -> str:
+def _module(spec: GameSpec) -> str:
     """What has to be imported for the id to be there."""
-    module = row.game.partition(":")[0]
+    module = spec.game.partition(":")[0]
     return "ragen_gym" if module.startswith("ragen_gym.") else module
 
 
-def _headline(row: Row, summary: str) -> str:
-    """The game's first line; before it the row's own, where the row is a variant of a game."""
-    variant = f"{row.summary[0].upper()}{row.summary[1:]}. " if row.name != row.game_class.name else ""
+def _headline(spec: GameSpec, summary: str) -> str:
+    """The game's first line; before it the spec's own, where the spec is a variant of a game."""
+    variant = f"{spec.summary[0].upper()}{spec.summary[1:]}. " if spec.name != spec.game_class.name else ""
     return variant + _prose(summary)
 
 
@@ -82,9 +82,9 @@ _SHARED = (
 )
 
 
-def first_environment(row: Row) -> StepEnv:
+def first_environment(spec: GameSpec) -> StepEnv:
     """The id with its defaults."""
-    return StepEnv(row.name)
+    return StepEnv(spec.name)
 
 
 def docstring(game_class: type[Game]) -> dict[str, str]:
@@ -122,7 +122,7 @@ def _actions(game: Game) -> list[tuple[str, str, str]]:
 def _observations(env: StepEnv) -> list[str]:
     """The spaces, the tiles with their symbols in every vocabulary, and one board in each form of text."""
     game = env.game
-    grid = StepEnv(env.row.name, observation="grid").observation_space
+    grid = StepEnv(env.game_spec.name, observation="grid").observation_space
     _, shortest, longest = game.charset(env.vocabulary, "grid")
     length = f"{shortest}" if shortest == longest else f"{shortest} to {longest}"
     spaces = (
@@ -143,15 +143,15 @@ def _observations(env: StepEnv) -> list[str]:
         spaces,
         _table(("code", "tile", *marked), tiles),
         "One board as a grid and as coordinates (`grid_coord` is one after the other):",
-        _formats(env.row),
+        _formats(env.game_spec),
     ]
 
 
-def _formats(row: Row) -> str:
+def _formats(spec: GameSpec) -> str:
     blocks = []
     formats: tuple[TextFormat, ...] = ("grid", "coord")
     for text_format in formats:
-        env = StepEnv(row.name, text_format=text_format)
+        env = StepEnv(spec.name, text_format=text_format)
         blocks.append(f'`text_format="{text_format}"`\n```text\n{env.reset(seed=0)[0]}\n```')
     return "\n\n".join(blocks)
 
@@ -160,12 +160,12 @@ def _rewards(game: Game) -> list[tuple[str, str]]:
     return [(what, f"{value:g}") for what, value in game.rewards()]
 
 
-def _knobs(row: Row) -> list[tuple[str, str, str]]:
-    return [(f"`{knob.name}`", describe(knob.default), _prose(knob.doc)) for knob in knobs_of(row)]
+def _knobs(spec: GameSpec) -> list[tuple[str, str, str]]:
+    return [(f"`{knob.name}`", describe(knob.default), _prose(knob.doc)) for knob in knobs_of(spec)]
 
 
-def _difficulty(row: Row, rates: dict[str, dict[str, Rate]], levels: int) -> list[str]:
-    presets: dict[str, dict[str, Any]] = {"": row.knobs, **row.game_class.presets}
+def _difficulty(spec: GameSpec, rates: dict[str, dict[str, Rate]], levels: int) -> list[str]:
+    presets: dict[str, dict[str, Any]] = {"": spec.options, **spec.game_class.presets}
     rows = [
         (
             f"`{name}`" if name else "(default)",
@@ -176,20 +176,20 @@ def _difficulty(row: Row, rates: dict[str, dict[str, Rate]], levels: int) -> lis
         for name, knobs in presets.items()
     ]
     note = f"Success of uniformly random and of optimal play on {levels} levels, with 95 % Wilson intervals."
-    names = ", ".join(f'"{name}"' for name in row.game_class.presets)
+    names = ", ".join(f'"{name}"' for name in spec.game_class.presets)
     curriculum = (
         "`ragen_gym.Curriculum` moves from one to the next as the player succeeds:\n\n```python\n"
         f"presets = ({names})\nenv = ragen_gym.Curriculum("
-        f'[gymnasium.make("{row.id}", preset=preset) for preset in presets])\n```'
+        f'[gymnasium.make("{spec.id}", preset=preset) for preset in presets])\n```'
     )
     parts = [note, _table(("preset", "knobs", "random", "optimal"), rows)]
-    return [*parts, curriculum] if len(row.game_class.presets) > 1 else parts
+    return [*parts, curriculum] if len(spec.game_class.presets) > 1 else parts
 
 
-def _conversation(row: Row, seed: int) -> list[str]:
-    arguments = ", ".join(f"{name}={value!r}" for name, value in turn_arguments(row, {}).items())
-    note = f'The oracle as the assistant of `ragen_gym.make_turn("{row.name}", {arguments})`, seed {seed}:'
-    blocks = [f"**{message['role']}**\n```text\n{message['content']}\n```" for message in conversation(row, {}, seed)]
+def _conversation(spec: GameSpec, seed: int) -> list[str]:
+    arguments = ", ".join(f"{name}={value!r}" for name, value in turn_arguments(spec, {}).items())
+    note = f'The oracle as the assistant of `ragen_gym.make_turn("{spec.name}", {arguments})`, seed {seed}:'
+    blocks = [f"**{message['role']}**\n```text\n{message['content']}\n```" for message in conversation(spec, {}, seed)]
     return [note, *blocks]
 
 
@@ -199,30 +199,30 @@ LEVELS = 256
 _SIDE = 288
 
 
-def write_gallery(folder: Path, rows: Sequence[Row]) -> Iterator[Path]:
-    """Write the pages and pictures of ``rows``, and the README if they are all there are; yields what it wrote."""
+def write_gallery(folder: Path, specs: Sequence[GameSpec]) -> Iterator[Path]:
+    """Write the pages and pictures of ``specs``, and the README if they are all there are; yields what it wrote."""
     folder.mkdir(parents=True, exist_ok=True)
     rates = {}
-    for row in rows:
-        for name, data in pictures(row).items():
+    for spec in specs:
+        for name, data in pictures(spec).items():
             yield _write(folder / name, data)
-        rates[row.name] = measured(row)
-        yield _write(folder / f"{row.name}.md", page(row, telling_seed(row, {}), rates[row.name], LEVELS).encode())
-    if list(rows) == list(TABLE.values()):
+        rates[spec.name] = measured(spec)
+        yield _write(folder / f"{spec.name}.md", page(spec, telling_seed(spec, {}), rates[spec.name], LEVELS).encode())
+    if list(specs) == list(TABLE.values()):
         yield _write(folder / "README.md", gallery_page(rates).encode())
 
 
-def pictures(row: Row) -> dict[str, bytes]:
+def pictures(spec: GameSpec) -> dict[str, bytes]:
     """A picture and a GIF of the oracle's episode on a telling level, by file name."""
-    tile_size = fitting_tile_size(first_environment(row), _SIDE)
-    episode = play_episode(row, {}, telling_seed(row, {}), tile_size=tile_size)
-    return {f"{row.name}.png": png(episode.pictures[1]), f"{row.name}.gif": gif(episode.pictures)}
+    tile_size = fitting_tile_size(first_environment(spec), _SIDE)
+    episode = play_episode(spec, {}, telling_seed(spec, {}), tile_size=tile_size)
+    return {f"{spec.name}.png": png(episode.pictures[1]), f"{spec.name}.gif": gif(episode.pictures)}
 
 
-def measured(row: Row) -> dict[str, dict[str, Rate]]:
+def measured(spec: GameSpec) -> dict[str, dict[str, Rate]]:
     """Random and optimal success of the id itself (under ``""``) and of each of its presets."""
-    presets = {"": {}, **{name: {"preset": name} for name in row.game_class.presets}}
-    return {name: measure(row, chosen, LEVELS) for name, chosen in presets.items()}
+    presets = {"": {}, **{name: {"preset": name} for name in spec.game_class.presets}}
+    return {name: measure(spec, chosen, LEVELS) for name, chosen in presets.items()}
 
 
 def gallery_page(rates: dict[str, dict[str, dict[str, Rate]]]) -> str:
@@ -236,10 +236,10 @@ def gallery_page(rates: dict[str, dict[str, dict[str, Rate]]]) -> str:
         "| | game | random | optimal |",
         "|---|---|---|---|",
     ]
-    for row in TABLE.values():
-        rate = rates[row.name][""]
-        name = f"[`{row.id}`]({row.name}.md)<br>{row.summary}"
-        shown = f'<a href="{row.name}.md"><img src="{row.name}.gif" width="200" alt="{row.name}"></a>'
+    for spec in TABLE.values():
+        rate = rates[spec.name][""]
+        name = f"[`{spec.id}`]({spec.name}.md)<br>{spec.summary}"
+        shown = f'<a href="{spec.name}.md"><img src="{spec.name}.gif" width="200" alt="{spec.name}"></a>'
         lines.append(f"| {shown} | {name} | {rate['random']} | {rate['optimal']} |")
     lines += ["", "These pages are made by `ragen-gym gallery --out renders`.", ""]
     lines += [

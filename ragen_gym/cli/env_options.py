@@ -17,7 +17,7 @@ from typing import Any
 from ragen_gym.core.levels import SPLITS
 from ragen_gym.core.text import TEXT_FORMATS
 from ragen_gym.games.game import Game
-from ragen_gym.games.registry import TABLE, Row, build_game, find
+from ragen_gym.games.registry import TABLE, GameSpec, build_game, find
 
 __all__ = [
     "Knob",
@@ -26,8 +26,8 @@ __all__ = [
     "describe",
     "knobs_of",
     "read_knobs",
-    "row_named",
     "sections",
+    "spec_named",
 ]
 
 
@@ -38,7 +38,7 @@ class Knob:
     Attributes:
         name: its name.
         type: its type as the game's class declares it.
-        default: its value in this row of the table.
+        default: its value in this environment.
         doc: what it means.
     """
 
@@ -62,34 +62,34 @@ def sections(game_class: type[Game]) -> dict[str, str]:
     return found
 
 
-def knobs_of(row: Row) -> list[Knob]:
-    """The knobs of a row's game, in the order of its signature."""
+def knobs_of(spec: GameSpec) -> list[Knob]:
+    """The knobs of a spec's game, in the order of its signature."""
     docs: dict[str, str] = {}
-    for base in reversed(row.game_class.__mro__):
+    for base in reversed(spec.game_class.__mro__):
         if issubclass(base, Game):
             docs.update(_argument_docs(sections(base).get("Arguments", "")))
-    defaults = row.game_class.knobs()
+    defaults = spec.game_class.options()
     return [
-        Knob(name, _declared(parameter), row.knobs.get(name, defaults[name]), docs.get(name, ""))
-        for name, parameter in signature(row.game_class).parameters.items()
+        Knob(name, _declared(parameter), spec.options.get(name, defaults[name]), docs.get(name, ""))
+        for name, parameter in signature(spec.game_class).parameters.items()
     ]
 
 
-def read_knobs(row: Row, pairs: Sequence[str]) -> dict[str, Any]:
+def read_knobs(spec: GameSpec, pairs: Sequence[str]) -> dict[str, Any]:
     """The knobs given as ``name=value``, each value read as the type that the game declares.
 
     Raises:
         ValueError: a pair without ``=``, an unknown knob, or a value that is not of its type.
     """
-    types = {knob.name: knob.type for knob in knobs_of(row)}
+    types = {knob.name: knob.type for knob in knobs_of(spec)}
     read: dict[str, Any] = {}
     for pair in pairs:
         name, equals, text = pair.partition("=")
         if not equals:
             raise ValueError(f"--knob {pair}: write it as name=value, such as --knob {next(iter(types))}=1.")
         if name not in types:
-            build_game(row, {name: None})  # says which knobs there are
-        read[name] = _read(row, name, types[name], text)
+            build_game(spec, {name: None})  # says which knobs there are
+        read[name] = _read(spec, name, types[name], text)
     return read
 
 
@@ -116,19 +116,19 @@ def add_environment_options(parser: argparse.ArgumentParser, *, rules_only: bool
     parser.add_argument("--text-format", default="grid", help=f"the board as {', '.join(TEXT_FORMATS)}")
 
 
-def chosen_environment(arguments: argparse.Namespace) -> tuple[Row, dict[str, Any]]:
-    """The row, and the arguments of `ragen_gym.StepEnv`, that the options of `add_environment_options` choose."""
-    row = row_named(arguments.id)
+def chosen_environment(arguments: argparse.Namespace) -> tuple[GameSpec, dict[str, Any]]:
+    """The spec, and the arguments of `ragen_gym.StepEnv`, that the options of `add_environment_options` choose."""
+    spec = spec_named(arguments.id)
     chosen: dict[str, Any] = {
         name: getattr(arguments, name)
         for name in ("preset", "split", "levels", "vocabulary", "text_format")
         if getattr(arguments, name) is not None
     }
-    return row, chosen | read_knobs(row, arguments.knob)
+    return spec, chosen | read_knobs(spec, arguments.knob)
 
 
-def row_named(name: str) -> Row:
-    """The row of a name or id; what stands before a colon is a module that is imported first, and adds the row.
+def spec_named(name: str) -> GameSpec:
+    """The spec of a name or id; what stands before a colon is a module that is imported first, and adds the spec.
 
     Raises:
         ValueError: there is no such game, or its module cannot be imported.
@@ -148,8 +148,7 @@ def row_named(name: str) -> Row:
     except ValueError:
         added = ", ".join(sorted(set(TABLE) - before)) or "none"
         raise ValueError(
-            f"{name}: the module {module} adds no game of that name (it adds {added}): "
-            "call ragen_gym.games.registry.add in it."
+            f"{name}: the module {module} adds no game of that name (it adds {added}): call ragen_gym.register in it."
         ) from None
 
 
@@ -184,7 +183,7 @@ def _argument_docs(text: str) -> dict[str, str]:
     return docs
 
 
-def _read(row: Row, name: str, declared: str, text: str) -> Any:
+def _read(spec: GameSpec, name: str, declared: str, text: str) -> Any:
     kinds = [kind.strip() for kind in declared.split("|")]
     if text.lower() == "none" and "None" in kinds:
         return None
@@ -192,7 +191,7 @@ def _read(row: Row, name: str, declared: str, text: str) -> Any:
     try:
         return reader(text)
     except (ValueError, ZeroDivisionError):
-        raise ValueError(f"--knob {name}={text}: {row.name} reads {name} as {example}.") from None
+        raise ValueError(f"--knob {name}={text}: {spec.name} reads {name} as {example}.") from None
 
 
 def _anything(text: str) -> Any:

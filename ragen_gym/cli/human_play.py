@@ -6,7 +6,7 @@ from typing import Any
 
 from ragen_gym.cli.baselines import budget
 from ragen_gym.envs.step import StepEnv
-from ragen_gym.games.registry import Row
+from ragen_gym.games.registry import GameSpec
 from ragen_gym.render.recorder import key_names, what_happened
 
 __all__ = ["Session"]
@@ -16,13 +16,13 @@ class Session:
     """The environment, the budget of the level in play, and how the levels so far ended.
 
     Args:
-        row: the environment.
+        spec: the environment.
         chosen: arguments of `StepEnv`.
         seed: seed of the levels and their noise.
     """
 
-    def __init__(self, row: Row, chosen: dict[str, Any], seed: int) -> None:
-        self.env = StepEnv(row.name, **chosen)
+    def __init__(self, spec: GameSpec, chosen: dict[str, Any], seed: int) -> None:
+        self.env = StepEnv(spec.name, **chosen)
         self.budget = budget(self.env)
         self.keys = key_names(self.env.game)
         self.ended: list[bool] = []

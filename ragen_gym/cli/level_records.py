@@ -69,7 +69,7 @@ def distinct_levels(env: StepEnv, n: int, seed: int) -> list[Level]:
         if len(found) == n:
             return list(found.values())
     raise ValueError(
-        f"{env.row.id} gave only {len(found)} different levels of split {env.split or 'any'} in {tries} draws; "
+        f"{env.game_spec.id} gave only {len(found)} different levels of split {env.split or 'any'} in {tries} draws; "
         f"ask for -n {len(found)} or fewer, or for a larger board."
     )
 

@@ -14,7 +14,7 @@ from ragen_gym.cli.level_records import LevelFacts, distinct_levels, facts_of, f
 from ragen_gym.cli.progress import tracked
 from ragen_gym.core.storage import check_free, write_atomic
 from ragen_gym.envs.step import StepEnv
-from ragen_gym.games.registry import Row
+from ragen_gym.games.registry import GameSpec
 from ragen_gym.games.sokoban import Sokoban
 
 __all__ = ["add"]
@@ -89,33 +89,33 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 
 def _export(arguments: argparse.Namespace) -> int:
-    row, chosen = chosen_environment(arguments)
+    spec, chosen = chosen_environment(arguments)
     out = Path(arguments.out)
     check_free(out, arguments.force)
-    env = StepEnv(row.name, **chosen)
+    env = StepEnv(spec.name, **chosen)
     file_bytes(out.suffix, [])  # a form that cannot be written is refused before the work
     levels = distinct_levels(env, arguments.n, arguments.seed)
     solving = tracked(levels, len(levels), "levels solved")
-    data = file_bytes(out.suffix, [facts_of(env, level, env.row.horizon) for level in solving])
+    data = file_bytes(out.suffix, [facts_of(env, level, env.game_spec.horizon) for level in solving])
     check_free(out, arguments.force)
     write_atomic(out, data)
-    print(f"{out}: {len(levels)} distinct levels of {row.id}, split {env.split or 'any'}")
+    print(f"{out}: {len(levels)} distinct levels of {spec.id}, split {env.split or 'any'}")
     return 0
 
 
 def _solve(arguments: argparse.Namespace) -> int:
-    row, chosen = chosen_environment(arguments)
+    spec, chosen = chosen_environment(arguments)
     for option, value in (("--actions", arguments.actions), ("--max-nodes", arguments.max_nodes)):
         if value is not None and value < 1:
             raise ValueError(f"{option} {value}: give 1 or more.")
-    if (arguments.pushes or arguments.max_nodes) and not issubclass(row.game_class, Sokoban):
+    if (arguments.pushes or arguments.max_nodes) and not issubclass(spec.game_class, Sokoban):
         option = "--pushes" if arguments.pushes else "--max-nodes"
-        raise ValueError(f"{option} is for Sokoban's games, which are solved by search; leave it out for {row.name}.")
+        raise ValueError(f"{option} is for Sokoban's games, which are solved by search; leave it out for {spec.name}.")
     solved = []
-    texts = _boards(row, arguments.file)
+    texts = _boards(spec, arguments.file)
     for number, text in enumerate(tracked(texts, len(texts), "boards"), 1):
         try:
-            solved.append(_solved(row, _sized(row, chosen, text), text, arguments))
+            solved.append(_solved(spec, _sized(spec, chosen, text), text, arguments))
         except ValueError as error:
             raise ValueError(f"board {number} of {len(texts)}: {error}") from None
         if not arguments.json:
@@ -127,11 +127,11 @@ def _solve(arguments: argparse.Namespace) -> int:
 
 
 def _solved(
-    row: Row, chosen: dict[str, Any], text: str, arguments: argparse.Namespace
+    spec: GameSpec, chosen: dict[str, Any], text: str, arguments: argparse.Namespace
 ) -> tuple[LevelFacts, dict[str, Any] | None]:
     """What the oracle knows of a board, and its plan with the fewest pushes where that is asked for."""
-    env = StepEnv(row.name, **chosen)
-    board, actions = env.game.board(text), arguments.actions or row.horizon
+    env = StepEnv(spec.name, **chosen)
+    board, actions = env.game.board(text), arguments.actions or spec.horizon
     level = env.game.level(board)
     if not isinstance(env.game, Sokoban):
         return facts_of(env, level, actions), None
@@ -146,20 +146,20 @@ def _solved(
     return facts, {"fewest_pushes": plan.pushes if plan else None, "push_plan": names}
 
 
-def _boards(row: Row, file: str) -> list[str]:
+def _boards(spec: GameSpec, file: str) -> list[str]:
     if file != "-":
-        return row.game_class.level_texts(file)
+        return spec.game_class.level_texts(file)
     with TemporaryDirectory() as folder:
         path = Path(folder, "standard-input")
         path.write_text(sys.stdin.read(), encoding="utf-8")
-        return row.game_class.level_texts(path)
+        return spec.game_class.level_texts(path)
 
 
-def _sized(row: Row, chosen: dict[str, Any], text: str) -> dict[str, Any]:
+def _sized(spec: GameSpec, chosen: dict[str, Any], text: str) -> dict[str, Any]:
     """The arguments, with the height and width of the board where the game has these knobs and none was given."""
     rows = text.split("\n")
     size = {"height": len(rows), "width": max(map(len, rows))}
-    own = row.game_class.knobs()
+    own = spec.game_class.options()
     if {"height", "width", "size"} & set(chosen) or not set(size) <= set(own):
         return chosen
     # The number of boxes of generated levels says nothing about this one, and might not fit on it.
@@ -193,11 +193,11 @@ def _check(arguments: argparse.Namespace) -> int:
         from ragen_gym.testing import check_env, check_game
     except ImportError as error:
         raise ValueError(str(error)) from None
-    row, chosen = chosen_environment(arguments)
-    game = StepEnv(row.name, **chosen).game
+    spec, chosen = chosen_environment(arguments)
+    game = StepEnv(spec.name, **chosen).game
     steps: tuple[tuple[str, Any], ...] = (
         ("the game: generator, splits, text, rule, mask, oracle", lambda: check_game(game)),
-        ("the environment: spaces, seeds, resets, processes, batches", lambda: check_env(row.name, **chosen)),
+        ("the environment: spaces, seeds, resets, processes, batches", lambda: check_env(spec.name, **chosen)),
     )
     found = []
     for what, run in steps:

@@ -50,28 +50,29 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 def _list(arguments: argparse.Namespace) -> int:
     if arguments.json:
         rows = [
-            {"id": row.id, "name": row.name, "summary": row.summary, "horizon": row.horizon} for row in TABLE.values()
+            {"id": spec.id, "name": spec.name, "summary": spec.summary, "horizon": spec.horizon}
+            for spec in TABLE.values()
         ]
         print(json.dumps(rows, indent=2))
         return 0
-    width = max(len(row.id) for row in TABLE.values())
-    for row in TABLE.values():
-        print(f"{row.id:{width}}  {row.summary}")
+    width = max(len(spec.id) for spec in TABLE.values())
+    for spec in TABLE.values():
+        print(f"{spec.id:{width}}  {spec.summary}")
     return 0
 
 
 def _info(arguments: argparse.Namespace) -> int:
-    row, chosen = chosen_environment(arguments)
-    env = StepEnv(row.name, **chosen)
+    spec, chosen = chosen_environment(arguments)
+    env = StepEnv(spec.name, **chosen)
     game = env.game
     facts: dict[str, Any] = {
-        "id": row.id,
-        "name": row.name,
-        "summary": row.summary,
+        "id": spec.id,
+        "name": spec.name,
+        "summary": spec.summary,
         "description": game.description,
         "height": game.height,
         "width": game.width,
-        "horizon": row.horizon,
+        "horizon": spec.horizon,
         "budget": budget(env),
         "stochastic": game.stochastic,
         "observation_space": repr(env.observation_space),
@@ -81,10 +82,10 @@ def _info(arguments: argparse.Namespace) -> int:
         "episode_end": " ".join(sections(type(game)).get("Episode End", "").split()),
         "symbols": dict(game.legend(env.vocabulary)),
         "vocabularies": {name: "".join(v.symbols) for name, v in game.vocabularies.items()},
-        "knobs": {knob.name: {"type": knob.type, "default": knob.default, "doc": knob.doc} for knob in knobs_of(row)},
-        "presets": {name: dict(knobs) for name, knobs in row.game_class.presets.items()},
+        "knobs": {knob.name: {"type": knob.type, "default": knob.default, "doc": knob.doc} for knob in knobs_of(spec)},
+        "presets": {name: dict(knobs) for name, knobs in spec.game_class.presets.items()},
     }
-    rates = measure(row, chosen, arguments.measure, arguments.seed) if arguments.measure else {}
+    rates = measure(spec, chosen, arguments.measure, arguments.seed) if arguments.measure else {}
     if rates:
         facts |= {player: rate.to_dict() for player, rate in rates.items()}
         facts["measured_on"] = {"levels": arguments.measure, "seed": arguments.seed, "split": env.split}

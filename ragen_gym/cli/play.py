@@ -15,7 +15,7 @@ from ragen_gym.cli.terminal import can_read_keys, colourful, painted, read_lines
 from ragen_gym.envs.reply import SEPARATOR
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.envs.turn import TurnEnv, make_turn
-from ragen_gym.games.registry import Row
+from ragen_gym.games.registry import GameSpec
 
 __all__ = ["add", "play_moves", "play_turns"]
 
@@ -55,19 +55,19 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 
 def _play(arguments: argparse.Namespace) -> int:
-    row, chosen = chosen_environment(arguments)
+    spec, chosen = chosen_environment(arguments)
     if arguments.turn:
-        env = make_turn(row.name, think=not arguments.no_think, **chosen)
+        env = make_turn(spec.name, think=not arguments.no_think, **chosen)
         return play_turns(env, arguments.seed, read_lines(sys.stdin, "\nreply> "))
     by_itself = not arguments.terminal and not arguments.lines and sys.stdin.isatty() and has_display()
     if arguments.window and not has_screen():
         raise ValueError("there is no display to open a window on; leave out --window to play in the terminal.")
     if arguments.window or by_itself:
-        return play_in_window(row, chosen, arguments.seed, arguments.tile_size)
+        return play_in_window(spec, chosen, arguments.seed, arguments.tile_size)
     if arguments.lines or not can_read_keys(sys.stdin):
-        return play_moves(Session(row, chosen, arguments.seed), read_lines(sys.stdin, "> "))
+        return play_moves(Session(spec, chosen, arguments.seed), read_lines(sys.stdin, "> "))
     with single_keys(sys.stdin) as keys:
-        return play_moves(Session(row, chosen, arguments.seed), keys)
+        return play_moves(Session(spec, chosen, arguments.seed), keys)
 
 
 def has_display() -> bool:
@@ -82,16 +82,16 @@ def has_screen() -> bool:
     return sys.platform in ("win32", "darwin") or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY")))
 
 
-def play_in_window(row: Row, chosen: dict[str, Any], seed: int, tile_size: int | None) -> int:
+def play_in_window(spec: GameSpec, chosen: dict[str, Any], seed: int, tile_size: int | None) -> int:
     """Play level after level in a window, until the person closes it or presses q."""
     from ragen_gym.cli.played_episode import fitting_tile_size
     from ragen_gym.render.renderer import Window
 
-    tile_size = tile_size or fitting_tile_size(StepEnv(row.name, **chosen), 512)
-    session = Session(row, {**chosen, "render_mode": "rgb_array", "tile_size": tile_size}, seed)
+    tile_size = tile_size or fitting_tile_size(StepEnv(spec.name, **chosen), 512)
+    session = Session(spec, {**chosen, "render_mode": "rgb_array", "tile_size": tile_size}, seed)
     picture = session.env.render()
     print(f"{session.env.game.description}\n{session.menu}", flush=True)
-    window = Window(picture.shape[1], picture.shape[0], f"{row.name}: ? hint, n next level, q quit", fps=60)
+    window = Window(picture.shape[1], picture.shape[0], f"{spec.name}: ? hint, n next level, q quit", fps=60)
     window.show(picture)
     while (word := window.key()) is not None and word not in _QUIT:
         action = session.action_of(word)

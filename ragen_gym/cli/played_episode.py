@@ -12,7 +12,7 @@ from ragen_gym.core.levels import fnv
 from ragen_gym.envs.reply import SEPARATOR
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.envs.turn import TurnEnv, make_turn
-from ragen_gym.games.registry import Row
+from ragen_gym.games.registry import GameSpec
 from ragen_gym.render.canvas import Pixels
 from ragen_gym.render.tile_painters import painter_of
 
@@ -54,12 +54,12 @@ class PlayedEpisode:
 
 
 def play_episode(
-    row: Row, chosen: dict[str, Any], seed: int, *, player: str = "oracle", tile_size: int | None = None
+    spec: GameSpec, chosen: dict[str, Any], seed: int, *, player: str = "oracle", tile_size: int | None = None
 ) -> PlayedEpisode:
     """Play the first episode of a seed, within the id's horizon.
 
     Args:
-        row: the environment.
+        spec: the environment.
         chosen: arguments of `StepEnv`.
         seed: seed of the level, the noise, and the random player.
         player: ``"oracle"`` or ``"random"``.
@@ -71,14 +71,14 @@ def play_episode(
     if player not in PLAYERS:
         raise ValueError(f"player={player!r} is not known: choose one of {', '.join(PLAYERS)}.")
     drawing: dict[str, Any] = {} if tile_size is None else {"render_mode": "rgb_array", "tile_size": tile_size}
-    env = StepEnv(row.name, **chosen, **drawing)
+    env = StepEnv(spec.name, **chosen, **drawing)
     _, info = env.reset(seed=seed)
     rng = np.random.default_rng(seed)
     pictures = [env.render()] if drawing else []
     actions: list[int] = []
     total = 0.0
     boards = {env.state[0]}
-    for left in range(row.horizon or env.game.longest or _UNBOUNDED, 0, -1):
+    for left in range(spec.horizon or env.game.longest or _UNBOUNDED, 0, -1):
         action = env.oracle_action(left) if player == "oracle" else int(rng.integers(len(env.game.Action)))
         _, reward, terminated, _, info = env.step(action)
         actions.append(action)
@@ -92,15 +92,15 @@ def play_episode(
     return PlayedEpisode(info["level_id"], tuple(actions), total, success, len(boards), tuple(pictures))
 
 
-def telling_seed(row: Row, chosen: dict[str, Any]) -> int:
+def telling_seed(spec: GameSpec, chosen: dict[str, Any]) -> int:
     """A seed whose episode by the oracle is worth showing: a success that pays, on the way past the most boards.
 
     The search starts at a number made from the name of the id, so that two ids of one game show two levels.
     """
-    first = fnv(row.name) % 1000
+    first = fnv(spec.name) % 1000
     best, most = first, -1
     for seed in range(first, first + _SEEDS_TRIED):
-        episode = play_episode(row, chosen, seed)
+        episode = play_episode(spec, chosen, seed)
         if episode.success and episode.total > 0 and episode.boards > most:
             best, most = seed, episode.boards
     return best
@@ -112,13 +112,13 @@ def fitting_tile_size(env: StepEnv, side: int) -> int:
     return int(max(8, min(128, side // cells)))
 
 
-def conversation(row: Row, chosen: dict[str, Any], seed: int) -> list[dict[str, str]]:
+def conversation(spec: GameSpec, chosen: dict[str, Any], seed: int) -> list[dict[str, str]]:
     """The messages of the first episode of a seed in which the oracle is the assistant.
 
     Where nothing is random a reply plans as many moves as a turn allows; elsewhere it makes one move and looks again.
     The budgets are those of `turn_arguments`.
     """
-    env = make_turn(row.name, **turn_arguments(row, chosen), **chosen)
+    env = make_turn(spec.name, **turn_arguments(spec, chosen), **chosen)
     _, info = env.reset(seed=seed)
     over = False
     while not over:
@@ -128,10 +128,10 @@ def conversation(row: Row, chosen: dict[str, Any], seed: int) -> list[dict[str, 
     return list(info["messages"])
 
 
-def turn_arguments(row: Row, chosen: dict[str, Any]) -> dict[str, Any]:
+def turn_arguments(spec: GameSpec, chosen: dict[str, Any]) -> dict[str, Any]:
     """The arguments of `make_turn` in a `conversation`: what is random gets a turn for each move of the horizon."""
-    one_by_one = StepEnv(row.name, **chosen).game.stochastic and row.horizon
-    return {"think": False, **({"max_turns": row.horizon, "max_actions_per_turn": 1} if one_by_one else {})}
+    one_by_one = StepEnv(spec.name, **chosen).game.stochastic and spec.horizon
+    return {"think": False, **({"max_turns": spec.horizon, "max_actions_per_turn": 1} if one_by_one else {})}
 
 
 def _plan(env: TurnEnv) -> list[int]:

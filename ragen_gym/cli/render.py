@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ragen_gym.cli.env_options import add_environment_options, chosen_environment, row_named
+from ragen_gym.cli.env_options import add_environment_options, chosen_environment, spec_named
 from ragen_gym.core.storage import check_free, write_atomic
 from ragen_gym.envs.step import StepEnv
 
@@ -59,12 +59,12 @@ def _render(arguments: argparse.Namespace) -> int:
     from ragen_gym.cli.played_episode import fitting_tile_size, play_episode
     from ragen_gym.render.image_files import gif, png
 
-    row, chosen = chosen_environment(arguments)
-    tile_size = arguments.tile_size or fitting_tile_size(StepEnv(row.name, **chosen), 384)
-    episode = play_episode(row, chosen, arguments.seed, player=arguments.player, tile_size=tile_size)
+    spec, chosen = chosen_environment(arguments)
+    tile_size = arguments.tile_size or fitting_tile_size(StepEnv(spec.name, **chosen), 384)
+    episode = play_episode(spec, chosen, arguments.seed, player=arguments.player, tile_size=tile_size)
     if not 0 <= arguments.moves < len(episode.pictures):
         raise ValueError(f"--moves {arguments.moves}: this episode has {len(episode.actions)} moves.")
-    out = Path(arguments.out or f"{row.name}.{'gif' if arguments.gif else 'png'}")
+    out = Path(arguments.out or f"{spec.name}.{'gif' if arguments.gif else 'png'}")
     data = gif(episode.pictures) if arguments.gif else png(episode.pictures[arguments.moves])
     check_free(out, arguments.force)
     write_atomic(out, data)
@@ -76,7 +76,7 @@ def _gallery(arguments: argparse.Namespace) -> int:
     from ragen_gym.cli.docs import write_gallery
     from ragen_gym.games.registry import TABLE
 
-    rows = [row_named(name) for name in arguments.ids] or list(TABLE.values())
-    for path in write_gallery(Path(arguments.out), rows):
+    specs = [spec_named(name) for name in arguments.ids] or list(TABLE.values())
+    for path in write_gallery(Path(arguments.out), specs):
         print(path)
     return 0

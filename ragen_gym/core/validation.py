@@ -32,9 +32,14 @@ def check_choice(what: str, value: Any, allowed: Iterable[Any]) -> None:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """`` Did you mean X?`` where a known name is close, or the empty text."""
-    near = get_close_matches(name, list(known), n=1)
-    return f" Did you mean {near[0]}?" if near else ""
+    """`` Did you mean X?`` where a known name is close but for case, ``_`` and ``-``, or the empty text."""
+    plain = {_plain(each): each for each in known}
+    near = get_close_matches(_plain(name), plain, n=1)
+    return f" Did you mean {plain[near[0]]}?" if near else ""
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("_", "").replace("-", "")
 
 
 def load_object(path: str) -> Any:

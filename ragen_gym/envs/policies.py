@@ -118,7 +118,7 @@ class PlayedEpisode:
 
 def action_budget(env: StepEnv) -> int:
     """Actions in an episode: the id's horizon, the rules' own limit where it has none, at most 1,000."""
-    return env.row.horizon or env.game.longest or _UNBOUNDED
+    return env.game_spec.horizon or env.game.longest or _UNBOUNDED
 
 
 def play_episode(env: StepEnv, policy: Policy, budget: int, watch: Callable[[], None] = lambda: None) -> PlayedEpisode:

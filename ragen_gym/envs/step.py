@@ -15,7 +15,7 @@ from ragen_gym.core.text import TEXT_FORMATS, TextFormat, Vocabulary
 from ragen_gym.envs.episode_stream import DRAWS, Episode, Episodes, draws
 from ragen_gym.envs.lazy_rng import LazyGenerator
 from ragen_gym.games.game import SUCCESS, Game, Solution, listed
-from ragen_gym.games.registry import Row, build_game, find
+from ragen_gym.games.registry import GameSpec, build_game, find
 
 if TYPE_CHECKING:
     from ragen_gym.render.renderer import Stage
@@ -51,7 +51,7 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
     the end it says what could be moved on the last board, although no action is taken there any more.
 
     ## Arguments
-    name: name or id of a row of `ragen_gym.games.registry.TABLE`.
+    name: name or id of an environment of ``ragen_gym.games.registry.TABLE``.
     observation: ``"text"``, ``"grid"`` or ``"rgb"``.
     text_format: ``"grid"``, ``"coord"`` or ``"grid_coord"``.
     vocabulary: name of one of the game's vocabularies, or a `ragen_gym.core.text.Vocabulary`.
@@ -87,14 +87,14 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
         tile_size: int = 48,
         **knobs: Any,
     ) -> None:
-        self.row: Row = find(name)
-        self.game: Game = build_game(self.row, knobs, preset)
+        self.game_spec: GameSpec = find(name)
+        self.game: Game = build_game(self.game_spec, knobs, preset)
         _check("observation", observation, OBSERVATIONS)
         _check("text_format", text_format, TEXT_FORMATS)
         _check("render_mode", render_mode, (*self.metadata["render_modes"], None))
         self.observation, self.text_format, self.render_mode = observation, text_format, render_mode
         self.split = check_split(split)
-        self.vocabulary = self.game.vocabulary(vocabulary or self.row.vocabulary)
+        self.vocabulary = self.game.vocabulary(vocabulary or self.game_spec.vocabulary)
         self._write = self.game.formatter(self.vocabulary, text_format)
         self.tile_size = tile_size
         self._observe = {"text": self._write, "grid": self._grid, "rgb": self._pixels}[observation]
@@ -248,7 +248,7 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
             return None
         from ragen_gym.render.renderer import Stage
 
-        stage = Stage(self.game, self._rule, self.tile_size, self.row.id, self.metadata["render_fps"])
+        stage = Stage(self.game, self._rule, self.tile_size, self.game_spec.id, self.metadata["render_fps"])
         self._rule = stage.rule
         if self.render_mode == "human":
             self._observe = stage.watching(self._observe)
@@ -265,7 +265,7 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
 
     def _bad_action(self, action: Any) -> str:
         names = ", ".join(f"{a.value} {a.name}" for a in self.game.Action)
-        return f"action {action!r} is not one of {self.row.name}'s: {names}."
+        return f"action {action!r} is not one of {self.game_spec.name}'s: {names}."
 
 
 def _check(what: str, value: Any, allowed: Sequence[Any]) -> None:

@@ -249,5 +249,5 @@ def make_turn(name: str, config: TurnConfig | None = None, **options: Any) -> Tu
     turn_options, env_options = split_turn_options(options)
     env = TurnEnv(StepEnv(name, **env_options), config, **turn_options)
     arguments = {"name": name, **asdict(env.config), **env_options}
-    env.spec = EnvSpec(f"ragen/{env.env.row.name}-turn-v0", "ragen_gym.envs.turn:make_turn", kwargs=arguments)
+    env.spec = EnvSpec(f"ragen/{env.env.game_spec.name}-turn-v0", "ragen_gym.envs.turn:make_turn", kwargs=arguments)
     return env

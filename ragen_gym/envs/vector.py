@@ -58,7 +58,7 @@ class BatchEnv(VectorEnv[Any, Any, Any]):
     ``action_mask`` and, in mode ``"SameStep"``, ``final_obs`` are computed when they are read.
 
     ## Arguments
-    name: name or id of a row of `ragen_gym.games.registry.TABLE`.
+    name: name or id of an environment of ``ragen_gym.games.registry.TABLE``.
     num_envs: number of environments.
     max_episode_steps: steps after which an episode is truncated; None or -1 for no limit. `make_vec` gives the id's.
     autoreset_mode: a `gymnasium.vector.AutoresetMode` or its value: ``"NextStep"``, ``"SameStep"`` or ``"Disabled"``.
@@ -88,7 +88,7 @@ class BatchEnv(VectorEnv[Any, Any, Any]):
         if render_mode not in (*RENDER_MODES, None):
             raise ValueError(f"render_mode={render_mode!r} is not a batch's: choose 'ansi', 'rgb_array' or None.")
         single = StepEnv(name, **arguments)
-        self.row, self.game, self.render_mode = single.row, single.game, render_mode
+        self.game_spec, self.game, self.render_mode = single.game_spec, single.game, render_mode
         self.observation, self.text_format, self.vocabulary = single.observation, single.text_format, single.vocabulary
         own = {"render_modes": list(RENDER_MODES), "autoreset_mode": self.autoreset_mode}
         self.metadata = {**single.metadata, **own}

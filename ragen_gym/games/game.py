@@ -126,8 +126,8 @@ class Game(ABC):
     description: ClassVar[str]
 
     @classmethod
-    def knobs(cls) -> dict[str, Any]:
-        """Names and defaults of the knobs."""
+    def options(cls) -> dict[str, Any]:
+        """Names and defaults of the options."""
         return {name: parameter.default for name, parameter in signature(cls).parameters.items()}
 
     @property

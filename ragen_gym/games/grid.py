@@ -43,7 +43,7 @@ class GridGame(Game):
         """
         for side in ("height", "width"):
             given = getattr(self, side)
-            if size is not None and given not in (size, type(self).knobs()[side]):
+            if size is not None and given not in (size, type(self).options()[side]):
                 raise ValueError(f"{self.name}: size={size!r} and {side}={given!r} disagree; leave one out.")
             object.__setattr__(self, side, given if size is None else size)
 

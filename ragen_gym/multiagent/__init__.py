@@ -52,11 +52,11 @@ def parallel_env(name: str, *, players: int = 2, **arguments: Any) -> ParallelGa
     Raises:
         ValueError: an unknown name, knob or value, or a game that is not for several players.
     """
-    row = find(name)
-    if row.game not in GAMES:
+    spec = find(name)
+    if spec.game not in GAMES:
         several = ", ".join(other.name for other in TABLE.values() if other.game in GAMES)
-        raise ValueError(f"{row.name} is not a game for several players: choose one of {several}.")
-    module, _, class_name = GAMES[row.game].partition(":")
+        raise ValueError(f"{spec.name} is not a game for several players: choose one of {several}.")
+    module, _, class_name = GAMES[spec.game].partition(":")
     made: ParallelGame = getattr(import_module(module), class_name)(name, players=players, **arguments)
     return made
 

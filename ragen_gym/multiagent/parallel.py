@@ -21,7 +21,7 @@ from ragen_gym.core.text import TEXT_FORMATS, TextFormat, Vocabulary
 from ragen_gym.envs.episode_stream import Episodes
 from ragen_gym.envs.step import OBSERVATIONS, StepEnv
 from ragen_gym.games.game import OVER, PLAYING, SUCCESS, Board, Game
-from ragen_gym.games.registry import Row, build_game, find
+from ragen_gym.games.registry import GameSpec, build_game, find
 from ragen_gym.multiagent.checks import check, check_count, moves_of
 from ragen_gym.multiagent.luck import player_keys
 from ragen_gym.multiagent.observations import Viewer
@@ -64,7 +64,7 @@ class ParallelGame(ParallelEnv):  # type: ignore[misc]  # PettingZoo ships no ty
     has before it) and ``success`` (bool).
 
     ## Arguments
-    name: name or id of a row of `ragen_gym.games.registry.TABLE`.
+    name: name or id of an environment of ``ragen_gym.games.registry.TABLE``.
     players: how many play.
     max_cycles: cycles in an episode; None for the horizon of the id.
     vocabulary: name of one of the game's vocabularies, in which the others get the first letters from Q on that it
@@ -98,7 +98,7 @@ class ParallelGame(ParallelEnv):  # type: ignore[misc]  # PettingZoo ships no ty
         tile_size: int = 48,
         **knobs: Any,
     ) -> None:
-        self.row: Row = find(name)
+        self.game_spec: GameSpec = find(name)
         check_count("players", players, self.most)
         if max_cycles is not None:
             check_count("max_cycles", max_cycles, None)
@@ -107,14 +107,16 @@ class ParallelGame(ParallelEnv):  # type: ignore[misc]  # PettingZoo ships no ty
         check("render_mode", render_mode, (*self.metadata["render_modes"], None))
         one_alone = players == 1 or self.shared is None
         self.game: Game = build_game(
-            self.row if one_alone else replace(self.row, game=self.shared or self.row.game), knobs, preset
+            self.game_spec if one_alone else replace(self.game_spec, game=self.shared or self.game_spec.game),
+            knobs,
+            preset,
         )
         self.players = players
-        self.max_cycles = self.row.horizon if max_cycles is None else max_cycles
+        self.max_cycles = self.game_spec.horizon if max_cycles is None else max_cycles
         self.observation, self.text_format, self.render_mode = observation, text_format, render_mode
         self.split = check_split(split)
-        self.vocabulary = self.game.vocabulary(vocabulary or self.row.vocabulary)
-        module = re.sub(r"(?<!^)(?=[A-Z])", "_", self.row.name).lower()
+        self.vocabulary = self.game.vocabulary(vocabulary or self.game_spec.vocabulary)
+        module = re.sub(r"(?<!^)(?=[A-Z])", "_", self.game_spec.name).lower()
         self.metadata = {**self.metadata, "name": f"{module}_v0"}
         self.possible_agents = [f"player_{i}" for i in range(players)]
         self.agents: list[str] = []
@@ -176,7 +178,7 @@ class ParallelGame(ParallelEnv):  # type: ignore[misc]  # PettingZoo ships no ty
         """
         if not self.agents:
             raise ResetNeeded("the episode is over, or none was started: call reset() before step().")
-        moves = moves_of(actions, self._numbers, self.agents, self.game, self.row.name)
+        moves = moves_of(actions, self._numbers, self.agents, self.game, self.game_spec.name)
         stochastic = self.game.stochastic
         luck = uniforms(self._keys, self._cycle, 1)[:, 0].tolist() if stochastic else [0.0] * self.players
         self._cycle += 1
@@ -257,7 +259,7 @@ class ParallelGame(ParallelEnv):  # type: ignore[misc]  # PettingZoo ships no ty
             return None
         from ragen_gym.multiagent.picture import Gallery
 
-        return Gallery(self.game, tile_size, self.row.id, self.metadata["render_fps"])
+        return Gallery(self.game, tile_size, self.game_spec.id, self.metadata["render_fps"])
 
     def _scene(self) -> Scene:
         from ragen_gym.multiagent.picture import Scene

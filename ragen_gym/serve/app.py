@@ -11,7 +11,7 @@ from fastapi.responses import RedirectResponse
 from starlette.middleware import Middleware
 
 from ragen_gym import __version__
-from ragen_gym.games.registry import TABLE, Row
+from ragen_gym.games.registry import TABLE, GameSpec
 from ragen_gym.serve import schemas as answers
 from ragen_gym.serve import schemas as requests
 from ragen_gym.serve.env_sessions import BatchGrain, Grain, SingleGrain, StepGrain, TurnGrain
@@ -152,7 +152,7 @@ async def close(request: Request, session: SessionId) -> Response:
 @router.get("/envs", responses=said(list[answers.Listed]), tags=["server"])
 async def envs() -> Response:
     """The games, with their knobs, presets and vocabularies."""
-    return _json([_listed(row) for row in TABLE.values()])
+    return _json([_listed(spec) for spec in TABLE.values()])
 
 
 @router.get("/health", responses=said(answers.Health), tags=["server"])
@@ -189,15 +189,15 @@ def _checked(body: R) -> R:
     return body
 
 
-def _listed(row: Row) -> dict[str, Any]:
-    game = row.game_class
+def _listed(spec: GameSpec) -> dict[str, Any]:
+    game = spec.game_class
     return {
-        "id": row.id,
-        "name": row.name,
-        "summary": row.summary,
-        "horizon": row.horizon,
+        "id": spec.id,
+        "name": spec.name,
+        "summary": spec.summary,
+        "horizon": spec.horizon,
         "action_names": [action.name.capitalize() for action in game.Action],
-        "knobs": {**game.knobs(), **row.knobs},
+        "knobs": {**game.options(), **spec.options},
         "presets": list(game.presets),
         "vocabularies": list(game.vocabularies),
     }

@@ -13,7 +13,7 @@ from ragen_gym.core.text import Vocabulary
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.envs.turn import make_turn
 from ragen_gym.envs.vector import BatchEnv
-from ragen_gym.games.registry import Row, build_game
+from ragen_gym.games.registry import GameSpec, build_game
 from ragen_gym.serve.errors import library_errors, refuse
 from ragen_gym.serve.schemas import BatchResetRequest, CreateRequest, ResetRequest
 
@@ -115,10 +115,10 @@ class SingleGrain(Grain):
 
 
 class StepGrain(SingleGrain):
-    """Single moves: ``gymnasium.make`` of the row's id."""
+    """Single moves: ``gymnasium.make`` of the spec's id."""
 
-    def __init__(self, row: Row, arguments: Json) -> None:
-        self.env = gymnasium.make(row.id, disable_env_checker=True, **arguments)
+    def __init__(self, spec: GameSpec, arguments: Json) -> None:
+        self.env = gymnasium.make(spec.id, disable_env_checker=True, **arguments)
         base: Any = self.env.unwrapped
         self._base: StepEnv = base
         self._horizon = self.env.spec and self.env.spec.max_episode_steps
@@ -176,8 +176,8 @@ class StepGrain(SingleGrain):
 class TurnGrain(SingleGrain):
     """Whole replies: `ragen_gym.make_turn`."""
 
-    def __init__(self, row: Row, arguments: Json, max_reply: int) -> None:
-        self.env = make_turn(row.name, **arguments)
+    def __init__(self, spec: GameSpec, arguments: Json, max_reply: int) -> None:
+        self.env = make_turn(spec.name, **arguments)
         self._kept, self._max_reply = 0, max_reply
         self._begun = False
 
@@ -272,10 +272,10 @@ def _info(info: Json) -> Json:
 
 
 class BatchGrain(Grain):
-    """Batches of moves: ``gymnasium.make_vec`` of the row's id."""
+    """Batches of moves: ``gymnasium.make_vec`` of the spec's id."""
 
-    def __init__(self, row: Row, num_envs: int, autoreset: str, arguments: Json) -> None:
-        self.env = gymnasium.make_vec(row.id, num_envs, autoreset_mode=autoreset, **arguments)
+    def __init__(self, spec: GameSpec, num_envs: int, autoreset: str, arguments: Json) -> None:
+        self.env = gymnasium.make_vec(spec.id, num_envs, autoreset_mode=autoreset, **arguments)
         base: Any = self.env.unwrapped
         self._base: BatchEnv = base
         self._horizon = self.env.spec and self.env.spec.max_episode_steps
@@ -346,7 +346,7 @@ def _batch_info(infos: Json) -> Json:
     }
 
 
-def make_grain(row: Row, request: CreateRequest, max_reply: int) -> Grain:
+def make_grain(spec: GameSpec, request: CreateRequest, max_reply: int) -> Grain:
     """The environment that a request asks for.
 
     Raises:
@@ -373,7 +373,7 @@ def make_grain(row: Row, request: CreateRequest, max_reply: int) -> Grain:
         "render_mode": "rgb_array" if request.render else None,
     }
     with library_errors():
-        build_game(row, request.knobs, request.preset)  # refuses what is no knob, such as the path of a level file
+        build_game(spec, request.knobs, request.preset)  # refuses what is no knob, such as the path of a level file
         if request.vocabulary is not None and not isinstance(request.vocabulary, str):
             arguments["vocabulary"] = Vocabulary(request.vocabulary.name, request.vocabulary.symbols)
         if request.render:
@@ -381,9 +381,11 @@ def make_grain(row: Row, request: CreateRequest, max_reply: int) -> Grain:
 
             load_pygame()
         if request.grain == "turn":
-            return TurnGrain(row, {**(request.budgets.model_dump() if request.budgets else {}), **arguments}, max_reply)
+            return TurnGrain(
+                spec, {**(request.budgets.model_dump() if request.budgets else {}), **arguments}, max_reply
+            )
         if request.max_episode_steps is not None:
             arguments["max_episode_steps"] = request.max_episode_steps
         if request.num_envs is None:
-            return StepGrain(row, arguments)
-        return BatchGrain(row, request.num_envs, request.autoreset or "NextStep", arguments)
+            return StepGrain(spec, arguments)
+        return BatchGrain(spec, request.num_envs, request.autoreset or "NextStep", arguments)

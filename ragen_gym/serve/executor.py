@@ -68,9 +68,9 @@ class Work:
 
 
 def _play_every_game() -> None:
-    for row in TABLE.values():
-        gymnasium.make(row.id, split="train", disable_env_checker=True).reset(seed=0)
+    for spec in TABLE.values():
+        gymnasium.make(spec.id, split="train", disable_env_checker=True).reset(seed=0)
         for observation in ("text", "grid"):
-            envs = gymnasium.make_vec(row.id, 2, observation=observation)
+            envs = gymnasium.make_vec(spec.id, 2, observation=observation)
             envs.reset(seed=0)
             envs.step(np.zeros(2, np.int64))[4].get("action_mask")

@@ -19,7 +19,7 @@ from math import inf
 from typing import Any
 
 from ragen_gym.core.seeding import Stream, episode_keys, stream_key
-from ragen_gym.games.registry import TABLE, Row, add, build_game
+from ragen_gym.games.registry import TABLE, GameSpec, add, build_game
 from ragen_gym.serve.errors import Refusal
 
 __all__ = ["LEVELS", "LevelCosts", "answer"]
@@ -47,7 +47,7 @@ class LevelCosts:
         self._process: asyncio.subprocess.Process | None = None
         self._lock = asyncio.Lock()
 
-    async def of(self, row: Row, preset: str | None, knobs: dict[str, Any], split: str | None) -> float:
+    async def of(self, spec: GameSpec, preset: str | None, knobs: dict[str, Any], split: str | None) -> float:
         """Mean seconds of CPU time a level; infinite above the limit.
 
         Without knobs it is a game of the table that the server was started with, which is trusted and measured here.
@@ -55,12 +55,12 @@ class LevelCosts:
         Raises:
             Refusal: no level meets the knobs, or too many trials wait already.
         """
-        request = {"row": asdict(row), "preset": preset, "knobs": knobs, "split": split, "limit": self._limit}
+        request = {"spec": asdict(spec), "preset": preset, "knobs": knobs, "split": split, "limit": self._limit}
         key = json.dumps(request, sort_keys=True)
         if key in self._known:
             self._known.move_to_end(key)
         elif not knobs:
-            self._keep(key, await asyncio.to_thread(answer, row, preset, knobs, split, inf))
+            self._keep(key, await asyncio.to_thread(answer, spec, preset, knobs, split, inf))
         else:
             await self._wait_for(key)
         found = self._known[key]
@@ -127,13 +127,13 @@ class LevelCosts:
         return self._process
 
 
-def answer(row: Row, preset: str | None, knobs: dict[str, Any], split: str | None, limit: float) -> float | str:
+def answer(spec: GameSpec, preset: str | None, knobs: dict[str, Any], split: str | None, limit: float) -> float | str:
     """Mean seconds of CPU time that a level takes to generate, or why there is none.
 
     Infinite as soon as it is clear that it is over ``limit``.
     """
     try:
-        game = build_game(row, knobs, preset)
+        game = build_game(spec, knobs, preset)
         keys = episode_keys(stream_key(0, Stream.LEVEL), 0, LEVELS)
         game.generate(keys[:1], split)  # loads what is compiled, which is no level's cost
         began = time.thread_time()
@@ -148,15 +148,15 @@ def answer(row: Row, preset: str | None, knobs: dict[str, Any], split: str | Non
 
 def _serve() -> None:
     """Answer requests until there are no more."""
-    for row in TABLE.values():  # compiling may take longer than a trial may
-        for preset in (None, *row.game_class.presets):
-            build_game(row, {}, preset).generate(episode_keys(0, 0, 1), "train")
+    for spec in TABLE.values():  # compiling may take longer than a trial may
+        for preset in (None, *spec.game_class.presets):
+            build_game(spec, {}, preset).generate(episode_keys(0, 0, 1), "train")
     print(_READY, flush=True)
     for line in sys.stdin:
         request = json.loads(line)
-        row = Row(**request.pop("row"))
-        add(row)
-        print(json.dumps(answer(row, **request)), flush=True)  # Infinity is JSON to Python
+        spec = GameSpec(**request.pop("spec"))
+        add(spec)
+        print(json.dumps(answer(spec, **request)), flush=True)  # Infinity is JSON to Python
 
 
 if __name__ == "__main__":

@@ -70,19 +70,19 @@ class Service:
     async def create(self, request: CreateRequest, owner: str) -> bytes:
         """Make a session; a `ragen_gym.serve.schemas.Created`."""
         with library_errors():
-            row = find(request.env)
+            spec = find(request.env)
         check_knobs(request.knobs)
         for text in _texts(request.levels) + _texts(request.start.level if request.start else None):
             check_board_text(text)
         self.store.take_place(owner, request.num_envs)
         try:
-            grain = await self._work.run(make_grain, row, request, self.limits.max_reply)
+            grain = await self._work.run(make_grain, spec, request, self.limits.max_reply)
             seconds = 0.0
             if request.levels is None:
-                seconds = await self._costs.of(row, request.preset, request.knobs, request.split)
+                seconds = await self._costs.of(spec, request.preset, request.knobs, request.split)
             at_once = _AHEAD * request.num_envs if request.num_envs else _BLOCK
             self._check_cost(seconds, at_once)
-            session = Session(row.id, grain, request.num_envs, owner)
+            session = Session(spec.id, grain, request.num_envs, owner)
             session.quick = seconds * at_once < _QUICK and (request.num_envs or 0) <= _QUICK_ENVS
             answer = await self._run(session, False, _created, self._named(session), grain, request)
         except BaseException:

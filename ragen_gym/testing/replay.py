@@ -22,15 +22,16 @@ __all__ = ["Env", "in_another_process", "make", "record", "replay", "some_action
 
 Env = gymnasium.Env[Any, Any]
 
-# What another process runs: the rows that only this process knows, then the same replays.
+# What another process runs: the games that only this process knows, then the same replays.
 _CHILD = """
 import json, pickle, sys
-path, rows, arguments = pickle.load(sys.stdin.buffer)
+path, specs, arguments = pickle.load(sys.stdin.buffer)
 sys.path[:] = path
-from ragen_gym.games import registry
-for row in pickle.loads(rows):
-    if row.name not in registry.TABLE:
-        registry.add(row)
+from ragen_gym import register
+from ragen_gym.games.registry import TABLE
+for spec in pickle.loads(specs):
+    if spec.name not in TABLE:
+        register(spec)
 from ragen_gym.testing import replay
 print(json.dumps([replay(*one) for one in pickle.loads(arguments)]))
 """

@@ -42,7 +42,9 @@ def knobs(game_class: type[Game], **overrides: SearchStrategy[Any]) -> SearchStr
     size, a truth value both ways; any other knob keeps its default. ``overrides`` are strategies for single knobs, and
     for those that have no default.
     """
-    ranges = {knob: _around(default) for knob, default in game_class.knobs().items() if default is not Parameter.empty}
+    ranges = {
+        knob: _around(default) for knob, default in game_class.options().items() if default is not Parameter.empty
+    }
     return st.fixed_dictionaries({**ranges, **overrides}).filter(lambda drawn: _makes(lambda: game_class(**drawn)))
 
 

@@ -63,7 +63,7 @@ def frozen_levels(row: dict[str, Any]) -> list[Level]:
             levels = [env.game.level(board) for board in islice(found, distinct)]
             return list(islice(cycle(levels), count))
     raise ValueError(
-        f"{row['name']}: {env.row.id} has only {len(found)} of {distinct} different levels; ask for fewer."
+        f"{row['name']}: {env.game_spec.id} has only {len(found)} of {distinct} different levels; ask for fewer."
     )
 
 

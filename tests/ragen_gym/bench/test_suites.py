@@ -216,7 +216,7 @@ def test_a_suite_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         ("max_turns = 2", "max_moves = 2", "choose from max_turns"),
         ("max_turns = 2", "max_turns = 0", "max_turns is 0; it must be at least 1"),
         ('env = "FrozenLake"', 'env = "FrozenLak"', "Did you mean FrozenLake"),
-        ("success_rate = 0.5", "slip = 0.5", "no knob 'slip'"),
+        ("success_rate = 0.5", "slip = 0.5", "no option 'slip'"),
         ('"abcdef"', '"abc"', "needs 6"),
         ('levels = "lakes.txt"', 'levels = "none.txt"', "none.txt"),
         ('levels = "lakes.txt"', "levels = []\nabout = 3", "split 'slippery'"),

@@ -22,13 +22,13 @@ from ragen_gym.cli.terminal import colourful, painted, single_keys
 from ragen_gym.core.levels import read_levels
 from ragen_gym.core.stats import wilson
 from ragen_gym.envs.step import StepEnv
-from ragen_gym.games.registry import TABLE, Row
+from ragen_gym.games.registry import TABLE, GameSpec
 from ragen_gym.render.renderer import Window
 
 ROWS = list(TABLE.values())
-every_id = pytest.mark.parametrize("row", ROWS, ids=[row.name for row in ROWS])
+every_id = pytest.mark.parametrize("spec", ROWS, ids=[spec.name for spec in ROWS])
 #: Ids whose oracle needs no other budgets of turns than the command's.
-USUAL_BUDGETS = [row for row in ROWS if "max_turns" not in turn_arguments(row, {})]
+USUAL_BUDGETS = [spec for spec in ROWS if "max_turns" not in turn_arguments(spec, {})]
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -48,21 +48,21 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
 def test_list_names_every_id(run: Run) -> None:
     code, out, _ = run("list")
     assert code == 0
-    assert [line.split()[0] for line in out.splitlines()] == [row.id for row in ROWS]
-    assert [entry["id"] for entry in json.loads(run("list", "--json")[1])] == [row.id for row in ROWS]
+    assert [line.split()[0] for line in out.splitlines()] == [spec.id for spec in ROWS]
+    assert [entry["id"] for entry in json.loads(run("list", "--json")[1])] == [spec.id for spec in ROWS]
 
 
 @every_id
-def test_info_tells_what_a_game_is_and_how_well_it_can_be_played(run: Run, row: Row) -> None:
-    facts = json.loads(run("info", row.id, "--measure", 40, "--json")[1])
-    game = StepEnv(row.name).game
+def test_info_tells_what_a_game_is_and_how_well_it_can_be_played(run: Run, spec: GameSpec) -> None:
+    facts = json.loads(run("info", spec.id, "--measure", 40, "--json")[1])
+    game = StepEnv(spec.name).game
     assert facts["actions"] == {action.name.capitalize(): action.value for action in game.Action}
-    assert {name: knob["default"] for name, knob in facts["knobs"].items()} == {**game.knobs(), **row.knobs}
+    assert {name: knob["default"] for name, knob in facts["knobs"].items()} == {**game.options(), **spec.options}
     assert all(knob["doc"] for knob in facts["knobs"].values())
-    assert facts["horizon"] == row.horizon
+    assert facts["horizon"] == spec.horizon
     assert facts["random"]["n"] == facts["optimal"]["n"] == 40
     assert facts["random"]["low"] <= facts["random"]["rate"] < facts["optimal"]["rate"] <= facts["optimal"]["high"]
-    code, out, _ = run("info", row.name, "-n", 40)
+    code, out, _ = run("info", spec.name, "-n", 40)
     assert code == 0
     assert all(name in out for name in facts["knobs"])
     assert f"{100 * facts['optimal']['rate']:.1f} %" in out
@@ -124,7 +124,7 @@ def test_intervals_are_wilsons(successes: int, n: int, low: float, high: float) 
         ("check nowhere.to_be:Found", "importing the module nowhere.to_be failed here"),
         (
             "check ragen_gym.core.text:Chess",
-            "adds no game of that name (it adds none): call ragen_gym.games.registry.add in it",
+            "adds no game of that name (it adds none): call ragen_gym.register in it",
         ),
         ("gallery Chess", "not a game"),
         ("conquer", "invalid choice"),
@@ -153,23 +153,23 @@ def test_help_shows_examples(run: Run, words: str) -> None:
 
 
 @every_id
-def test_the_oracles_moves_win_when_typed(run: Run, row: Row) -> None:
-    seed = telling_seed(row, {})
-    env = StepEnv(row.name)
+def test_the_oracles_moves_win_when_typed(run: Run, spec: GameSpec) -> None:
+    seed = telling_seed(spec, {})
+    env = StepEnv(spec.name)
     env.reset(seed=seed)
-    names = [env.action_names[action] for action in play_episode(row, {}, seed).actions]
-    code, out, _ = run("play", row.name, "--seed", seed, typed=f"?\n{' || '.join(names)}\nq\n")
+    names = [env.action_names[action] for action in play_episode(spec, {}, seed).actions]
+    code, out, _ = run("play", spec.name, "--seed", seed, typed=f"?\n{' || '.join(names)}\nq\n")
     assert code == 0
     assert f"The oracle plays {names[0]}:" in out
     assert "Success!" in out
     assert out.endswith("1 of 1 levels solved.\n")
 
 
-@pytest.mark.parametrize("row", USUAL_BUDGETS, ids=[row.name for row in USUAL_BUDGETS])
-def test_the_oracles_replies_win_when_typed(run: Run, row: Row) -> None:
-    seed = telling_seed(row, {})
-    replies = [message["content"] for message in conversation(row, {}, seed) if message["role"] == "assistant"]
-    code, out, _ = run("play", row.name, "--turn", "--no-think", "--seed", seed, typed="?\n" + "\n".join(replies))
+@pytest.mark.parametrize("spec", USUAL_BUDGETS, ids=[spec.name for spec in USUAL_BUDGETS])
+def test_the_oracles_replies_win_when_typed(run: Run, spec: GameSpec) -> None:
+    seed = telling_seed(spec, {})
+    replies = [message["content"] for message in conversation(spec, {}, seed) if message["role"] == "assistant"]
+    code, out, _ = run("play", spec.name, "--turn", "--no-think", "--seed", seed, typed="?\n" + "\n".join(replies))
     assert code == 0
     assert "The oracle plays" in out
     assert "Success!" in out
@@ -230,13 +230,13 @@ def test_colours_stand_back_where_they_are_not_wanted(monkeypatch: pytest.Monkey
 
 
 @every_id
-def test_a_window_plays_too(run: Run, monkeypatch: pytest.MonkeyPatch, row: Row) -> None:
+def test_a_window_plays_too(run: Run, monkeypatch: pytest.MonkeyPatch, spec: GameSpec) -> None:
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
     keys = iter(["?", "x", *"sd12", "n", "n", "q"])
     shown: list[Any] = []
     monkeypatch.setattr(Window, "key", lambda _: next(keys))
     monkeypatch.setattr(Window, "show", lambda _, picture: shown.append(picture))
-    code, out, _ = run("play", row.name, "--window")
+    code, out, _ = run("play", spec.name, "--window")
     assert code == 0
     assert "The oracle plays" in out
     assert "levels solved." in out
@@ -244,10 +244,10 @@ def test_a_window_plays_too(run: Run, monkeypatch: pytest.MonkeyPatch, row: Row)
 
 
 @every_id
-def test_render_writes_pictures_and_replaces_none(run: Run, tmp_path: Path, row: Row) -> None:
+def test_render_writes_pictures_and_replaces_none(run: Run, tmp_path: Path, spec: GameSpec) -> None:
     for words, start in (([], b"\x89PNG"), (["--gif"], b"GIF89a")):
         out = tmp_path / "picture"
-        command = ["render", row.name, "--tile-size", 8, "--out", out, *words]
+        command = ["render", spec.name, "--tile-size", 8, "--out", out, *words]
         assert run(*command)[0] == 0
         assert out.read_bytes().startswith(start)
         kept = out.read_bytes()
@@ -260,18 +260,20 @@ def test_render_writes_pictures_and_replaces_none(run: Run, tmp_path: Path, row:
 
 
 @every_id
-def test_exported_levels_are_distinct_and_of_their_split_in_every_form(run: Run, tmp_path: Path, row: Row) -> None:
+def test_exported_levels_are_distinct_and_of_their_split_in_every_form(
+    run: Run, tmp_path: Path, spec: GameSpec
+) -> None:
     import pyarrow.parquet
 
     for form in ("txt", "jsonl", "parquet"):
-        words = ["levels", "export", row.name, "--split", "validation", "-n", 4, "--out", tmp_path / f"levels.{form}"]
+        words = ["levels", "export", spec.name, "--split", "validation", "-n", 4, "--out", tmp_path / f"levels.{form}"]
         assert run(*words)[0] == 0
         assert run(*words)[0] == 2
     records = [json.loads(line) for line in (tmp_path / "levels.jsonl").read_text(encoding="utf-8").splitlines()]
     assert pyarrow.parquet.read_table(tmp_path / "levels.parquet").to_pylist() == records
     assert read_levels(tmp_path / "levels.txt") == [record["text"] for record in records]
     assert len({record["id"] for record in records}) == 4
-    env = StepEnv(row.name)
+    env = StepEnv(spec.name)
     for record in records:
         _, info = env.reset(seed=0, options={"level": record["text"]})
         assert info["level_id"] == record["id"]
@@ -280,9 +282,9 @@ def test_exported_levels_are_distinct_and_of_their_split_in_every_form(run: Run,
         assert record["optimal_success"] == pytest.approx(chance)
         steps = [env.step(env.action_names.index(name)) for name in record["plan"] or ()]
         assert record["plan"] is None or (steps[-1][2] and steps[-1][4]["success"])
-    solved = json.loads(run("solve", row.name, tmp_path / "levels.txt", "--json")[1])
+    solved = json.loads(run("solve", spec.name, tmp_path / "levels.txt", "--json")[1])
     assert solved == records
-    code, out, _ = run("info", row.name, "--levels", tmp_path / "levels.txt", "-n", 10)
+    code, out, _ = run("info", spec.name, "--levels", tmp_path / "levels.txt", "-n", 10)
     assert code == 0
     assert "Success on 10 levels" in out
 
@@ -378,14 +380,14 @@ def test_a_window_without_a_display_is_refused(run: Run, monkeypatch: pytest.Mon
 
 
 @every_id
-def test_exported_records_can_be_played(run: Run, row: Row, tmp_path: Path) -> None:
+def test_exported_records_can_be_played(run: Run, spec: GameSpec, tmp_path: Path) -> None:
     path = tmp_path / "levels.jsonl"
-    assert run("levels", "export", row.id, "-n", 3, "--out", path)[0] == 0
+    assert run("levels", "export", spec.id, "-n", 3, "--out", path)[0] == 0
     texts = [json.loads(line)["text"] for line in path.read_text(encoding="utf-8").splitlines()]
-    env = StepEnv(row.name, levels=path)
+    env = StepEnv(spec.name, levels=path)
     env.reset(seed=0)
     assert env.level.text in texts
     path.write_text("{}\n", encoding="utf-8")
-    code, _, err = run("info", row.id, "--levels", path)
+    code, _, err = run("info", spec.id, "--levels", path)
     assert code == 2
     assert "as its 'text'" in err

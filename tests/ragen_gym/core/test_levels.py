@@ -50,7 +50,7 @@ def some_boards(game: Game, count: int, split: str | None = None, seed: int = 0)
 
 
 def grid_games() -> list[str]:
-    return [name for name, row in TABLE.items() if issubclass(row.game_class, GridGame)]
+    return [name for name, spec in TABLE.items() if issubclass(spec.game_class, GridGame)]
 
 
 @pytest.mark.parametrize(("text", "published"), FNV_1A.items())

@@ -18,7 +18,7 @@ from ragen_gym.games.registry import TABLE
 from ragen_gym.testing import games, states
 
 FORMATS: tuple[TextFormat, ...] = get_args(TextFormat)
-GRID_GAMES = [name for name, row in TABLE.items() if issubclass(row.game_class, GridGame)]
+GRID_GAMES = [name for name, spec in TABLE.items() if issubclass(spec.game_class, GridGame)]
 
 LAKE = """\
 P__O

@@ -38,7 +38,10 @@ def test_bad_values(check: Callable[[], None], message: str) -> None:
         check()
 
 
-@pytest.mark.parametrize(("name", "hint"), [("Sokobann", " Did you mean Sokoban?"), ("chess", "")])
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [("Sokobann", " Did you mean Sokoban?"), ("frozen_lake", " Did you mean FrozenLake?"), ("chess", "")],
+)
 def test_hints(name: str, hint: str) -> None:
     assert did_you_mean(name, iter(["FrozenLake", "Sokoban"])) == hint
 

@@ -25,7 +25,7 @@ from ragen_gym.games.registry import TABLE
 from ragen_gym.testing import action_sequences, check_env, replay
 
 LAKE = "P__O\n____\n_O__\n___G"
-GRIDS = [name for name, row in TABLE.items() if issubclass(row.game_class, GridGame)]
+GRIDS = [name for name, spec in TABLE.items() if issubclass(spec.game_class, GridGame)]
 VIEWS: list[dict[str, Any]] = [
     *({"text_format": text_format} for text_format in get_args(TextFormat)),
     {"observation": "grid"},
@@ -193,8 +193,8 @@ def test_level_and_noise_together() -> None:
 
 
 BAD: list[tuple[dict[str, Any], str]] = [
-    ({"sizes": 4}, "FrozenLake has no knob 'sizes': it has height, width, .* Did you mean size?"),
-    ({"boxes": 4}, "FrozenLake has no knob 'boxes': it has height, width"),
+    ({"sizes": 4}, "FrozenLake has no option 'sizes': it has height, width, .* Did you mean size?"),
+    ({"boxes": 4}, "FrozenLake has no option 'boxes': it has height, width"),
     ({"observation": "pixels"}, f"observation='pixels' is not known: choose one of .*{OBSERVATIONS[0]!r}"),
     ({"observation": ["text"]}, r"observation=\['text'\] is not known"),
     ({"text_format": "table"}, "text_format='table' is not known: choose one of 'grid', 'coord', 'grid_coord'"),

@@ -22,7 +22,7 @@ from ragen_gym.envs.vector import BatchEnv
 from ragen_gym.games.registry import TABLE, build_game, find
 
 MODES = list(AutoresetMode)
-IDS = [row.id for row in TABLE.values()]
+IDS = [spec.id for spec in TABLE.values()]
 
 
 def pair(name: str, n: int, mode: AutoresetMode, **arguments: Any) -> tuple[Any, Any]:

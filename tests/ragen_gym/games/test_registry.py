@@ -8,8 +8,9 @@ import gymnasium
 import pytest
 
 from ragen_gym import make_turn
+from ragen_gym.envs.registration import register_all
 from ragen_gym.envs.step import StepEnv
-from ragen_gym.games.registry import TABLE, build_game, find, register_all
+from ragen_gym.games.registry import TABLE, build_game, find
 from ragen_gym.testing import check_env, check_game
 
 #: Small boards of games whose own are too large to try everything on.
@@ -43,15 +44,15 @@ def test_presets_are_games_of_their_own(name: str) -> None:
 
 @pytest.mark.parametrize("name", TABLE)
 def test_the_row_and_the_class_document_the_environment(name: str) -> None:
-    row = TABLE[name]
-    page = row.game_class.__doc__ or ""
+    spec = TABLE[name]
+    page = spec.game_class.__doc__ or ""
     for heading in ("## Description", "## Starting State", "## Rewards", "## Episode End", "## Arguments"):
-        assert heading in page or row.game_class.__mro__[1].__name__ in page, heading
+        assert heading in page or spec.game_class.__mro__[1].__name__ in page, heading
     parts = page.split("## Arguments")[-1]
-    for knob in row.game_class.knobs():
-        assert knob in parts or row.game_class.__mro__[1].__name__ in page, f"{knob} is not documented"
-    assert row.summary
-    assert not row.summary.endswith(".")
+    for knob in spec.game_class.options():
+        assert knob in parts or spec.game_class.__mro__[1].__name__ in page, f"{knob} is not documented"
+    assert spec.summary
+    assert not spec.summary.endswith(".")
 
 
 @pytest.mark.parametrize("name", TABLE)
@@ -71,11 +72,11 @@ def test_unknown_names() -> None:
 
 
 def test_registering_twice_changes_nothing() -> None:
-    before = {row.id: gymnasium.registry[row.id] for row in TABLE.values()}
+    before = {spec.id: gymnasium.registry[spec.id] for spec in TABLE.values()}
     register_all()
-    assert {row.id: gymnasium.registry[row.id] for row in TABLE.values()} == before
-    for row in TABLE.values():
-        assert before[row.id].max_episode_steps == row.horizon
+    assert {spec.id: gymnasium.registry[spec.id] for spec in TABLE.values()} == before
+    for spec in TABLE.values():
+        assert before[spec.id].max_episode_steps == spec.horizon
 
 
 #: Level ids of the first two episodes of seed 0 and of the first of seed 2**70.

@@ -130,7 +130,7 @@ def test_everyone_in_a_race_walks_as_if_alone_until_somebody_wins(seed: int, pla
     _, infos = env.reset(seed=seed)
     level, numbers = env.level, range(players)
     assert all(info["level_id"] == level.id for info in infos.values())
-    grids = [[list(row) for row in level.text.split("\n")] for _ in numbers]
+    grids = [[list(spec) for spec in level.text.split("\n")] for _ in numbers]
     places = [next((r, c) for r, row in enumerate(grids[0]) for c, cell in enumerate(row) if cell == "P")] * players
     noise = int(episode_keys(stream_key(seed, Stream.DYNAMICS), 0, 1)[0])
     luck = uniforms(player_keys(noise, players, Stream.DYNAMICS), 0, 25)
@@ -225,7 +225,7 @@ def test_bad_input_is_refused_with_the_remedy() -> None:
         ("players=0 must be an integer from 1 to 8", "FrozenLake", {"players": 0}),
         ("players=True must be", "FrozenLake", {"players": True}),
         ("max_cycles=0 must be an integer from 1 on", "Bandit", {"max_cycles": 0}),
-        ("no knob 'sise'.*Did you mean size", "FrozenLake", {"sise": 4}),
+        ("no option 'sise'.*Did you mean size", "FrozenLake", {"sise": 4}),
         ("split='tset' is not a split", "FrozenLake", {"split": "tset"}),
         ("render_mode='movie' is not known", "FrozenLake", {"render_mode": "movie"}),
         ("needs 8, in this order: .*OTHER, OTHER_ON_GOAL", "FrozenLake", {"vocabulary": short_vocabulary()}),
@@ -250,9 +250,9 @@ def test_bad_input_is_refused_with_the_remedy() -> None:
 
 
 def test_every_game_of_the_suite_has_a_module_of_its_own() -> None:
-    rows = {row.name: row for row in TABLE.values() if row.game.startswith("ragen_gym.games.")}
-    assert {row.game for row in rows.values()} == set(multiagent.GAMES)
-    made = {module.parallel_env().row.name: str(module.parallel_env()) for module in MODULES}
+    rows = {spec.name: spec for spec in TABLE.values() if spec.game.startswith("ragen_gym.games.")}
+    assert {spec.game for spec in rows.values()} == set(multiagent.GAMES)
+    made = {module.parallel_env().game_spec.name: str(module.parallel_env()) for module in MODULES}
     assert made == {name: "".join(f"_{c.lower()}" if c.isupper() else c for c in name)[1:] + "_v0" for name in rows}
 
 

@@ -117,7 +117,7 @@ def test_player_0_alone_solves_the_level_as_fast_as_without_the_others(
     _, infos = env.reset(seed=seed)
     level = env.level
     assert {info["level_id"] for info in infos.values()} == {level.id}
-    single = ragen_gym.StepEnv(env.row.name)
+    single = ragen_gym.StepEnv(env.game_spec.name)
     single.reset(options={"level": level})
     assert split in (None, single.game.split_of(single.game.board(level)))
     plan = find_plan(single.game.board(level), single.game.width)

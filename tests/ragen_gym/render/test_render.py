@@ -22,14 +22,14 @@ from ragen_gym import make_turn
 from ragen_gym.cli.docs import LEVELS, gallery_page, measured, page, pictures
 from ragen_gym.cli.played_episode import play_episode, telling_seed
 from ragen_gym.envs.step import StepEnv
-from ragen_gym.games.registry import TABLE, Row
+from ragen_gym.games.registry import TABLE, GameSpec
 from ragen_gym.render.frames import atlas, frame_shape, frames, picture_shape
 from ragen_gym.render.recorder import what_happened
 from ragen_gym.render.renderer import Window
 from ragen_gym.render.tile_painters import PAINTERS
 
 ROWS = list(TABLE.values())
-every_id = pytest.mark.parametrize("row", ROWS, ids=[row.name for row in ROWS])
+every_id = pytest.mark.parametrize("spec", ROWS, ids=[spec.name for spec in ROWS])
 GALLERY = Path(__file__).parents[3] / "renders"
 
 
@@ -47,8 +47,8 @@ def differences(tiles: np.ndarray[Any, Any]) -> list[float]:
 
 @every_id
 @pytest.mark.parametrize("size", [8, 16, 48, 128])
-def test_tiles_can_be_told_apart_at_every_size(row: Row, size: int) -> None:
-    game = StepEnv(row.name).game
+def test_tiles_can_be_told_apart_at_every_size(spec: GameSpec, size: int) -> None:
+    game = StepEnv(spec.name).game
     tiles = frames(game, np.arange(6, dtype=np.uint8)[:, None, None], size)
     assert tiles.dtype == np.uint8
     assert tiles.shape[1] == tiles.shape[2] == frame_shape(game, size)[0] // game.height
@@ -63,8 +63,8 @@ def test_a_game_without_a_painter_is_drawn_with_its_symbols(monkeypatch: pytest.
 
 
 @every_id
-def test_frames_put_each_tile_in_its_place(row: Row) -> None:
-    env = StepEnv(row.name, observation="grid")
+def test_frames_put_each_tile_in_its_place(spec: GameSpec) -> None:
+    env = StepEnv(spec.name, observation="grid")
     codes = np.stack([env.reset(seed=seed)[0] for seed in range(5)])
     tiles = atlas(env.game, 9)
     slow = np.stack([np.concatenate([np.concatenate(list(tiles[line]), 1) for line in grid], 0) for grid in codes])
@@ -72,8 +72,8 @@ def test_frames_put_each_tile_in_its_place(row: Row) -> None:
 
 
 @every_id
-def test_pixel_observations_are_the_pictures_of_the_grid(row: Row) -> None:
-    pixels, grid = StepEnv(row.name, observation="rgb", tile_size=8), StepEnv(row.name, observation="grid")
+def test_pixel_observations_are_the_pictures_of_the_grid(spec: GameSpec) -> None:
+    pixels, grid = StepEnv(spec.name, observation="rgb", tile_size=8), StepEnv(spec.name, observation="grid")
     seen, board = pixels.reset(seed=3)[0], grid.reset(seed=3)[0]
     for action in (0, 1, 1, 0):
         assert pixels.observation_space.contains(seen)
@@ -87,8 +87,8 @@ def test_pixel_observations_are_the_pictures_of_the_grid(row: Row) -> None:
 
 @every_id
 @pytest.mark.parametrize("size", [8, 17, 48])
-def test_pictures_keep_their_shape_and_show_every_step(row: Row, size: int) -> None:
-    env = StepEnv(row.name, render_mode="rgb_array", tile_size=size)
+def test_pictures_keep_their_shape_and_show_every_step(spec: GameSpec, size: int) -> None:
+    env = StepEnv(spec.name, render_mode="rgb_array", tile_size=size)
     env.reset(seed=2)
     before = env.render()
     assert before.shape == picture_shape(env.game, size)
@@ -106,8 +106,8 @@ def test_pictures_keep_their_shape_and_show_every_step(row: Row, size: int) -> N
 
 @every_id
 @pytest.mark.parametrize("mode", ["rgb_array", "human"])
-def test_drawing_changes_nothing_of_the_game(row: Row, mode: str) -> None:
-    plain, drawn = (gymnasium.make(row.id, render_mode=m) for m in (None, mode))
+def test_drawing_changes_nothing_of_the_game(spec: GameSpec, mode: str) -> None:
+    plain, drawn = (gymnasium.make(spec.id, render_mode=m) for m in (None, mode))
     assert str(plain.reset(seed=5)) == str(drawn.reset(seed=5))
     for action in (0, 1):
         step = plain.step(action)
@@ -183,10 +183,10 @@ def test_neither_the_package_nor_its_command_line_imports_pygame_or_numba() -> N
 
 
 @every_id
-def test_gymnasium_plays_it_with_the_keys_it_names(row: Row) -> None:
+def test_gymnasium_plays_it_with_the_keys_it_names(spec: GameSpec) -> None:
     import pygame
 
-    env = gymnasium.make(row.id, render_mode="rgb_array")
+    env = gymnasium.make(spec.id, render_mode="rgb_array")
     keys = env.unwrapped.get_keys_to_action()  # type: ignore[attr-defined]
     assert set(keys.values()) == set(range(env.action_space.n))  # type: ignore[attr-defined]
     played: list[int] = []
@@ -243,11 +243,11 @@ def test_a_window_hears_keys_and_stays_closed_once_closed() -> None:
 
 
 @every_id
-def test_the_gallery_in_the_repository_is_what_the_code_makes(row: Row) -> None:
+def test_the_gallery_in_the_repository_is_what_the_code_makes(spec: GameSpec) -> None:
     remedy = "out of date: run `ragen-gym gallery`"
-    text = page(row, telling_seed(row, {}), measured(row), LEVELS)
-    assert (GALLERY / f"{row.name}.md").read_text(encoding="utf-8") == text, remedy
-    for name, data in pictures(row).items():
+    text = page(spec, telling_seed(spec, {}), measured(spec), LEVELS)
+    assert (GALLERY / f"{spec.name}.md").read_text(encoding="utf-8") == text, remedy
+    for name, data in pictures(spec).items():
         stored = GALLERY / name
         assert stored.stat().st_size < 150_000
         with Image.open(stored) as kept, Image.open(BytesIO(data)) as made:
@@ -262,7 +262,7 @@ def test_the_gallery_in_the_repository_is_what_the_code_makes(row: Row) -> None:
 
 def test_the_gallery_shows_every_id_and_its_links_lead_somewhere() -> None:
     text = (GALLERY / "README.md").read_text(encoding="utf-8")
-    assert text == gallery_page({row.name: measured(row) for row in ROWS})
+    assert text == gallery_page({spec.name: measured(spec) for spec in ROWS})
     targets = re.findall(r'(?:href|src)="([^"]+)"|\]\(([^)]+)\)', text)
     assert len(targets) == 3 * len(ROWS) + 5  # and the five pages that are written by hand
     for target in targets:

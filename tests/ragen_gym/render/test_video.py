@@ -13,10 +13,10 @@ from gymnasium.wrappers import RecordVideo, RenderCollection
 from gymnasium.wrappers.vector import RecordVideo as RecordBatchVideo
 
 from ragen_gym import make_turn
-from ragen_gym.games.registry import TABLE, Row
+from ragen_gym.games.registry import TABLE, GameSpec
 
 ROWS = list(TABLE.values())
-every_id = pytest.mark.parametrize("row", ROWS, ids=[row.name for row in ROWS])
+every_id = pytest.mark.parametrize("spec", ROWS, ids=[spec.name for spec in ROWS])
 
 
 @pytest.fixture(autouse=True)
@@ -41,8 +41,8 @@ def play_out(env: Any) -> int:
 
 
 @every_id
-def test_an_episode_is_collected_picture_by_picture(row: Row) -> None:
-    env = RenderCollection(gymnasium.make(row.id, render_mode="rgb_array", tile_size=17))
+def test_an_episode_is_collected_picture_by_picture(spec: GameSpec) -> None:
+    env = RenderCollection(gymnasium.make(spec.id, render_mode="rgb_array", tile_size=17))
     steps = play_out(env)
     pictures: Any = env.render()
     assert len(pictures) == steps + 1
@@ -51,8 +51,8 @@ def test_an_episode_is_collected_picture_by_picture(row: Row) -> None:
 
 
 @every_id
-def test_a_video_of_an_episode(row: Row, moviepy: Any, tmp_path: Path) -> None:
-    made = gymnasium.make(row.id, render_mode="rgb_array", tile_size=17)
+def test_a_video_of_an_episode(spec: GameSpec, moviepy: Any, tmp_path: Path) -> None:
+    made = gymnasium.make(spec.id, render_mode="rgb_array", tile_size=17)
     env: Any = RecordVideo(made, str(tmp_path / "videos"), episode_trigger=lambda _: True)
     steps = play_out(env)
     first = made.render()

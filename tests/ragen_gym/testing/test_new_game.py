@@ -1,4 +1,4 @@
-"""A new game is one folder and one row: then everything that the suite has works on it."""
+"""A new game is one folder and one entry of the table: then everything that the suite has works on it."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ import gymnasium
 import pytest
 from hypothesis import given
 
-from ragen_gym import make_turn
+from ragen_gym import make_turn, register
 from ragen_gym.core.levels import Level, write_levels
 from ragen_gym.core.seeding import episode_keys
 from ragen_gym.games import registry
 from ragen_gym.testing import Play, check_env, check_game, games, levels, plays, states
 from tests.ragen_gym.testing.tightrope import Tightrope
 
-ROW = registry.Row("Tightrope", "tests.ragen_gym.testing.tightrope:Tightrope", 12, "walk to the flag")
+SPEC = registry.GameSpec("Tightrope", "tests.ragen_gym.testing.tightrope:Tightrope", 12, "walk to the flag")
 
 
 @pytest.fixture(autouse=True)
-def row() -> Iterator[registry.Row]:
-    registry.add(ROW)
-    yield ROW
-    del registry.TABLE[ROW.name], gymnasium.registry[ROW.id]
+def spec() -> Iterator[registry.GameSpec]:
+    register(SPEC)
+    yield SPEC
+    del registry.TABLE[SPEC.name], gymnasium.registry[SPEC.id]
 
 
 @pytest.mark.parametrize("game", [Tightrope(), Tightrope(width=3, grip=0.5), Tightrope(grip=1.0), Tightrope(grip=0.0)])
@@ -42,10 +42,10 @@ def test_the_environments() -> None:
 
 def test_the_row_says_where_it_is() -> None:
     with pytest.raises(ValueError, match=r"ragen/Tightrope-v0 is taken by tests.ragen_gym.testing.tightrope:Tightrope"):
-        registry.add(registry.Row("Tightrope", "elsewhere:Tightrope", 12, "another"))
+        register(registry.GameSpec("Tightrope", "elsewhere:Tightrope", 12, "another"))
     with pytest.raises(ValueError, match=r"Did you mean Tightrope\?"):
         registry.find("tight_rope")
-    with pytest.raises(ValueError, match=r"no knob 'grips': it has height, width, grip\. Did you mean grip\?"):
+    with pytest.raises(ValueError, match=r"no option 'grips': it has height, width, grip\. Did you mean grip\?"):
         gymnasium.make("ragen/Tightrope-v0", grips=1)
 
 
@@ -83,7 +83,7 @@ class Gusts(Tightrope):
 
 
 def test_a_game_with_a_list_for_a_knob() -> None:
-    registry.add(registry.Row("Gusts", f"{__name__}:Gusts", 12, "walk in the wind"))
+    register(registry.GameSpec("Gusts", f"{__name__}:Gusts", 12, "walk in the wind"))
     try:
         env = gymnasium.make("ragen/Gusts-v0", gusts=[0.1, 0.2])
         rope = gymnasium.make("ragen/Tightrope-v0")
