@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ragen_agent.report.tail import Sight
+    from ragen_agent.report.tail import RunStatus
 
 __all__ = ["add"]
 
@@ -34,7 +34,7 @@ it and after it. Ctrl-C leaves it."""
 _WATCH_EXAMPLES = """\
 examples:
   ragen-agent watch runs/FrozenLake-grpo-seed0
-  ragen-agent watch runs/FrozenLake-grpo-seed0 --once      one picture, for scripts
+  ragen-agent watch runs/FrozenLake-grpo-seed0 --once      one update, for scripts
   ragen-agent watch runs/FrozenLake-grpo-seed0 --json      the same figures as JSON"""
 
 
@@ -59,8 +59,8 @@ def add(commands: Any) -> None:
     )
     watch = _command(commands, "watch", "show a run in the terminal while it goes on", _WATCH, _WATCH_EXAMPLES, _watch)
     watch.add_argument("run_folder", type=Path, metavar="RUN", help="the folder of a run, which may still be empty")
-    watch.add_argument("--every", type=float, default=1.0, metavar="S", help="seconds between two looks (default 1)")
-    watch.add_argument("--once", action="store_true", help="print one picture and leave")
+    watch.add_argument("--every", type=float, default=1.0, metavar="S", help="seconds between two updates (default 1)")
+    watch.add_argument("--once", action="store_true", help="print one update and exit")
     watch.add_argument("--json", action="store_true", help="print the figures once, as JSON")
 
 
@@ -76,9 +76,9 @@ def _command(commands: Any, name: str, short: str, about: str, examples: str, ru
 def _report(options: argparse.Namespace) -> int:
     from rich.console import Console
 
-    from ragen_agent.report import config_diff as settings
-    from ragen_agent.report import rates
-    from ragen_agent.report.runs import grouped, load_runs
+    from ragen_agent.report.rates import sentences
+    from ragen_agent.report.runs import differing_settings, group_by_settings, load_runs
+    from ragen_gym.core.progress import ProgressBar
     from ragen_gym.core.storage import check_free, write_atomic
 
     out = options.out or options.runs[0] / "report.html"
@@ -90,20 +90,20 @@ def _report(options: argparse.Namespace) -> int:
         check_free(out, options.force)
     runs = load_runs(options.runs)
     if options.json:
-        groups = grouped(runs)
-        told = {
+        groups = group_by_settings(runs)
+        content = {
             "configurations": [
                 {
                     "name": g.name,
-                    "runs": [{"name": r.name, "path": str(r.folder.path), "rates": r.rates} for r in g.runs],
+                    "runs": [{"name": r.name, "path": str(r.folder.path), "rates": r.summary} for r in g.runs],
                 }
                 for g in groups
             ],
-            "findings": rates.findings(groups),
-            "differences": dict(settings.varying(groups)),
+            "findings": sentences(groups),
+            "differences": dict(differing_settings(groups)),
             "alarms": [{"run": r.name, **vars(sign)} for r in runs for sign in r.signs],
         }
-        print(json.dumps(told, indent=2, ensure_ascii=False))
+        print(json.dumps(content, indent=2, ensure_ascii=False))
         return 0
     try:
         from ragen_agent.report.page import page
@@ -111,7 +111,13 @@ def _report(options: argparse.Namespace) -> int:
         if "ragen-gym[" not in str(error):
             raise
         raise ValueError(str(error)) from error
-    text = page(runs, megabytes=options.megabytes, weight=options.smooth, progress=_Progress())
+    with ProgressBar("episodes", 0, transient=True) as bar:
+        text = page(
+            runs,
+            megabytes=options.megabytes,
+            weight=options.smooth,
+            progress=lambda done, total: bar.update(done, total=total),
+        )
     check_free(out, True)
     write_atomic(out, text.encode("utf-8", "surrogatepass"))
     Console(highlight=False).print(f"{out}: {len(runs)} run{'s' * (len(runs) != 1)}", markup=False, soft_wrap=True)
@@ -127,25 +133,6 @@ def _events(paths: list[Path]) -> int:
     return 0
 
 
-class _Progress:
-    """How many episodes are drawn, on standard error."""
-
-    def __init__(self) -> None:
-        from rich.console import Console
-
-        from ragen_agent.training.console import Display
-
-        self.display, self.done = Display(Console(stderr=True, highlight=False)), 0
-
-    def __call__(self, done: int, of: int) -> None:
-        if not self.done:
-            self.display.begin("episodes", of)
-        self.display.advance({}, done - self.done)
-        self.done = done
-        if done == of:
-            self.display.end()
-
-
 def _watch(options: argparse.Namespace) -> int:
     import time
 
@@ -153,39 +140,39 @@ def _watch(options: argparse.Namespace) -> int:
     from rich.live import Live
 
     from ragen_agent.report.dashboard import dashboard
-    from ragen_agent.report.tail import FINISHED, Follower
+    from ragen_agent.report.tail import FINISHED, RunTail
 
     if options.every <= 0:
         raise ValueError(f"--every is {options.every:g}; it must be above 0.")
-    console, follower = Console(highlight=False), Follower(options.run_folder)
+    console, tail = Console(highlight=False), RunTail(options.run_folder)
     if (options.once or options.json) and not options.run_folder.is_dir():
         raise ValueError(f"there is no folder {options.run_folder}.")
-    sight = follower.look()
+    status = tail.read()
     if options.json:
-        print(json.dumps(_told(sight), indent=2, ensure_ascii=False))
+        print(json.dumps(_status_json(status), indent=2, ensure_ascii=False))
         return 0
-    if not options.once and console.is_terminal and sight.phase != FINISHED:
+    if not options.once and console.is_terminal and status.phase != FINISHED:
         try:
             with Live(console=console, screen=True, auto_refresh=False) as live:
-                while sight.phase != FINISHED:
-                    live.update(dashboard(sight, console.width), refresh=True)
+                while status.phase != FINISHED:
+                    live.update(dashboard(status, console.width), refresh=True)
                     time.sleep(options.every)
-                    sight = follower.look()
+                    status = tail.read()
         except KeyboardInterrupt:
             pass
-    console.print(dashboard(sight, console.width))
+    console.print(dashboard(status, console.width))
     return 0
 
 
-def _told(sight: Sight) -> dict[str, Any]:
+def _status_json(status: RunStatus) -> dict[str, Any]:
     return {
-        "phase": sight.phase,
-        "iterations": len(sight.metrics),
-        "of": sight.config.training.iterations if sight.config else None,
-        "seconds_an_iteration": sight.seconds,
-        "seconds_left": sight.left,
-        "seconds_quiet": sight.quiet,
-        "rates": sight.rates,
-        "last": sight.metrics[-1] if sight.metrics else None,
-        "alarms": [vars(sign) for sign in sight.signs],
+        "phase": status.phase,
+        "iterations": len(status.metrics),
+        "of": status.config.training.iterations if status.config else None,
+        "seconds_an_iteration": status.seconds,
+        "seconds_left": status.left,
+        "seconds_quiet": status.quiet,
+        "rates": status.summary,
+        "last": status.metrics[-1] if status.metrics else None,
+        "alarms": [vars(sign) for sign in status.signs],
     }

@@ -1,6 +1,6 @@
-"""Training runs to look at: one HTML page of one or more of them, and a dashboard of one in the terminal.
+"""Reports of training runs: one HTML page of one or more runs, and a dashboard of one in the terminal.
 
-`runs` reads the folders and puts runs of one configuration together; `curves`, `rates` and `settings` are what the page
-says of them, `episodes` fills the viewer, which is the benchmark's, and `page` puts all into one file. `follow` and
-`dashboard` watch a run while it goes on. `events` writes a run's figures for TensorBoard.
+``runs`` reads the folders and groups runs that differ only in their seed; ``curves`` and ``rates`` prepare what the
+page plots and says, ``episodes`` fills the viewer, which is the benchmark's, and ``page`` writes all into one file.
+``tail`` follows a run while it goes on, ``dashboard`` draws what it reads.
 """

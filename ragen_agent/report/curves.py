@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ragen_agent.report.runs import Group, Run
+from ragen_agent.report.runs import RecordedRun, SeedGroup, sign_label
 from ragen_agent.training.metrics import format_metric, is_share, metric_label, smooth
 
-__all__ = ["MAIN", "SIGNS", "Course", "Scale", "axis", "courses", "panels"]
+__all__ = ["MAIN", "SIGNS", "Scale", "SeedCurve", "axis", "panels", "seed_curves"]
 
 Floats = NDArray[np.float64]
 
@@ -100,7 +100,7 @@ def _round_step(rough: float) -> float:
 
 
 @dataclass
-class Course:
+class SeedCurve:
     """A figure of one group.
 
     Attributes:
@@ -118,13 +118,13 @@ class Course:
     raw: list[tuple[Floats, Floats]] = field(default_factory=list)
 
 
-def courses(groups: Sequence[Group], name: str, weight: float) -> dict[int, Course]:
-    """The figure's course in each group that has it, by the group's place."""
-    found = {group.colour: _course(group.runs, name, weight) for group in groups}
-    return {place: course for place, course in found.items() if course is not None}
+def seed_curves(groups: Sequence[SeedGroup], name: str, weight: float) -> dict[int, SeedCurve]:
+    """The figure's curve in each group that has it, by the group's colour."""
+    found = {group.colour: _seed_curve(group.runs, name, weight) for group in groups}
+    return {colour: curve for colour, curve in found.items() if curve is not None}
 
 
-def panels(groups: Sequence[Group], weight: float) -> list[dict[str, Any]]:
+def panels(groups: Sequence[SeedGroup], weight: float) -> list[dict[str, Any]]:
     """All panels in the order of `MAIN`, then the other figures by name, each as the page's template draws it.
 
     Args:
@@ -135,13 +135,13 @@ def panels(groups: Sequence[Group], weight: float) -> list[dict[str, Any]]:
     last = max(last, *(int(r["iteration"]) + 1 for g in groups for run in g.runs for r in run.metrics), 1)
     made = []
     for name in _names(groups):
-        found = courses(groups, name, weight)
+        found = seed_curves(groups, name, weight)
         if found:
             made.append(_panel(groups, name, found, last))
     return made
 
 
-def _names(groups: Sequence[Group]) -> list[str]:
+def _names(groups: Sequence[SeedGroup]) -> list[str]:
     """The numeric figures of any iteration that ever differ from 0."""
     records = [record for group in groups for run in group.runs for record in run.metrics]
     known = dict.fromkeys(
@@ -158,7 +158,7 @@ def _number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
 
 
-def _course(runs: Iterable[Run], name: str, weight: float) -> Course | None:
+def _seed_curve(runs: Iterable[RecordedRun], name: str, weight: float) -> SeedCurve | None:
     raw = []
     for run in runs:
         pairs = [(r["iteration"] + 1, r[name]) for r in run.metrics if _number(r.get(name))]
@@ -170,25 +170,25 @@ def _course(runs: Iterable[Run], name: str, weight: float) -> Course | None:
     table = np.full((len(raw), len(at)), np.nan)
     for row, (places, values) in enumerate(raw):
         table[row, np.searchsorted(at, places)] = smooth(values.tolist(), weight)
-    return Course(at, np.nanmean(table, axis=0), np.nanmin(table, axis=0), np.nanmax(table, axis=0), raw)
+    return SeedCurve(at, np.nanmean(table, axis=0), np.nanmin(table, axis=0), np.nanmax(table, axis=0), raw)
 
 
-def _panel(groups: Sequence[Group], name: str, found: Mapping[int, Course], last: int) -> dict[str, Any]:
-    scale, ticks = axis(name, [values for course in found.values() for _, values in course.raw])
+def _panel(groups: Sequence[SeedGroup], name: str, found: Mapping[int, SeedCurve], last: int) -> dict[str, Any]:
+    scale, ticks = axis(name, [values for curve in found.values() for _, values in curve.raw])
 
     def places(iterations: Floats) -> Floats:
         return 1000 * (iterations - 1) / max(1, last - 1)
 
     lines = []
-    for colour, course in found.items():
-        x = places(course.at)
-        several = len(course.raw) > 1
+    for colour, curve in found.items():
+        x = places(curve.at)
+        several = len(curve.raw) > 1
         lines.append(
             {
                 "colour": colour,
-                "raw": [_path(*_thin(places(at), scale.height(values))) for at, values in course.raw],
-                "mean": _path(*_thin(x, scale.height(course.mean))),
-                "band": _ring(x, scale.height(course.low), scale.height(course.high)) if several else "",
+                "raw": [_path(*_thin(places(at), scale.height(values))) for at, values in curve.raw],
+                "mean": _path(*_thin(x, scale.height(curve.mean))),
+                "band": _ring(x, scale.height(curve.low), scale.height(curve.high)) if several else "",
             }
         )
     ends = ", ".join(
@@ -213,15 +213,15 @@ def _panel(groups: Sequence[Group], name: str, found: Mapping[int, Course], last
             "last": last,
             "places": {
                 str(colour): [
-                    [int(i), format_metric(name, value)] for i, value in zip(course.at, course.mean, strict=True)
+                    [int(i), format_metric(name, value)] for i, value in zip(curve.at, curve.mean, strict=True)
                 ]
-                for colour, course in found.items()
+                for colour, curve in found.items()
             },
         },
     }
 
 
-def _bounds(groups: Sequence[Group], scale: Scale) -> list[dict[str, Any]]:
+def _bounds(groups: Sequence[SeedGroup], scale: Scale) -> list[dict[str, Any]]:
     """Lines of random and optimal play; in a group's colour where they are not the same everywhere."""
     lines = []
     for kind in ("random", "optimal"):
@@ -239,13 +239,13 @@ def _bounds(groups: Sequence[Group], scale: Scale) -> list[dict[str, Any]]:
     return lines
 
 
-def _marks(groups: Sequence[Group], name: str, places: Any) -> list[dict[str, Any]]:
+def _marks(groups: Sequence[SeedGroup], name: str, places: Any) -> list[dict[str, Any]]:
     """Where signs of the Echo Trap were first seen that are about this figure; all of them beside the success."""
     return [
         {
             "x": round(float(places(np.array([sign.iteration + 1.0]))[0]), 1),
             "colour": group.colour,
-            "said": f"{run.name}: {sign.name.replace('_', ' ')} after iteration {sign.iteration + 1}",
+            "said": f"{run.name}: {sign_label(sign.name)} after iteration {sign.iteration + 1}",
         }
         for group in groups
         for run in group.runs

@@ -13,7 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from ragen_agent.report.tail import FINISHED, WAITING, Sight
+from ragen_agent.report.tail import FINISHED, WAITING, RunStatus
 from ragen_agent.training.alarm import FOLLOWS
 from ragen_agent.training.metrics import format_metric, is_share, metric_label, smooth
 from ragen_agent.training.run_folder import runs_below
@@ -46,22 +46,22 @@ LONG = 900.0  # the same of phases that write nothing before they are over
 WINDOW = 5  # iterations whose mean success is called that of now
 
 
-def dashboard(sight: Sight, width: int = 100) -> RenderableType:
+def dashboard(status: RunStatus, width: int = 100) -> RenderableType:
     """One picture of the run, for a terminal of so many columns."""
-    if sight.config is None:
-        below = runs_below(sight.path)
+    if status.config is None:
+        below = runs_below(status.path)
         hint = f" But {below}." if below else ""
-        return Panel(Text(f"There is no run in {sight.path} yet.{hint}"), title=WAITING, title_align="left")
+        return Panel(Text(f"There is no run in {status.path} yet.{hint}"), title=WAITING, title_align="left")
     inner = width // 2 if width >= WIDE else width
-    left: list[RenderableType] = [_rates(sight, inner), _figures(sight, inner)]
-    right = [part for part in (_signs(sight), _episode(sight)) if part is not None]
+    left: list[RenderableType] = [_rates(status, inner), _figures(status, inner)]
+    right = [part for part in (_signs(status), _episode(status)) if part is not None]
     if width < WIDE:
-        return Group(_head(sight, width), *left, *right)
+        return Group(_head(status, width), *left, *right)
     grid = Table.grid(expand=True, padding=(0, 1))
     grid.add_column(ratio=1)
     grid.add_column(ratio=1)
     grid.add_row(Group(*left), Group(*right))
-    return Group(_head(sight, width), grid)
+    return Group(_head(status, width), grid)
 
 
 def sparkline(values: Sequence[float], width: int, low: float | None = None, high: float | None = None) -> str:
@@ -103,41 +103,41 @@ def plain(text: str) -> str:
     return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
-def _head(sight: Sight, width: int) -> RenderableType:
-    config = sight.config
+def _head(status: RunStatus, width: int) -> RenderableType:
+    config = status.config
     assert config is not None
-    training, done = config.training, len(sight.metrics)
+    training, done = config.training, len(status.metrics)
     preset = "StarPO-S" if training.starpo_s else "StarPO"
     title = Text.assemble(
-        (sight.path.name, "bold"), f"  {config.game}, {preset} ({training.algo.upper()}), seed {config.seed}"
+        (status.path.name, "bold"), f"  {config.game}, {preset} ({training.algo.upper()}), seed {config.seed}"
     )
-    over = sight.phase == FINISHED
-    state = Text(sight.phase, "green" if over else "cyan")
-    if not over and sight.quiet > max(STILL.get(sight.phase, LONG), 10 * (sight.seconds or 0.0)):
-        state = Text(f"{sight.phase}; nothing new for {_span(sight.quiet)}, so perhaps it was stopped", "yellow")
-    if "stopped" in sight.rates:
-        state.append(f"\n{sight.rates['stopped']}", "yellow")
+    over = status.phase == FINISHED
+    state = Text(status.phase, "green" if over else "cyan")
+    if not over and status.quiet > max(STILL.get(status.phase, LONG), 10 * (status.seconds or 0.0)):
+        state = Text(f"{status.phase}; nothing new for {_span(status.quiet)}, so perhaps it was stopped", "yellow")
+    if "stopped" in status.summary:
+        state.append(f"\n{status.summary['stopped']}", "yellow")
     line = Table.grid(expand=True, padding=(0, 1))
     line.add_column(ratio=1)
     line.add_column(justify="right")
     parts = [f"{done}/{training.iterations} iterations"]
-    if sight.seconds is not None and not over:
-        parts.append(f"{sight.seconds:.1f} s each")
-    if sight.left:
-        parts.append(f"{_span(sight.left)} left")
-    if over and "wall_s" in sight.rates:
-        parts.append(f"took {_span(sight.rates['wall_s'])}")
+    if status.seconds is not None and not over:
+        parts.append(f"{status.seconds:.1f} s each")
+    if status.left:
+        parts.append(f"{_span(status.left)} left")
+    if over and "wall_s" in status.summary:
+        parts.append(f"took {_span(status.summary['wall_s'])}")
     line.add_row(title, state)
     line.add_row(ProgressBar(training.iterations, done, width=max(10, width - 56)), Text(" · ".join(parts)))
     return Panel(line)
 
 
-def _rates(sight: Sight, width: int) -> RenderableType:
+def _rates(status: RunStatus, width: int) -> RenderableType:
     table = Table.grid(padding=(0, 1))
-    random, optimal = (sight.rates.get(row, {}).get("rate") for row in ("random", "optimal"))
-    now = [float(record["success"]) for record in sight.metrics[-WINDOW:] if "success" in record]
-    rows = [(row.replace("_", " "), sight.rates[row]) for row in RATES if row in sight.rates]
-    if now and "after" not in sight.rates:
+    random, optimal = (status.summary.get(row, {}).get("rate") for row in ("random", "optimal"))
+    now = [float(record["success"]) for record in status.metrics[-WINDOW:] if "success" in record]
+    rows = [(row.replace("_", " "), status.summary[row]) for row in RATES if row in status.summary]
+    if now and "after" not in status.summary:
         at = next((place + 1 for place, (row, _) in enumerate(rows) if row == "before"), len(rows))
         rows.insert(at, ("training now", {"rate": fmean(now)}))
     for name, rate in rows:
@@ -155,12 +155,12 @@ def _rates(sight: Sight, width: int) -> RenderableType:
     )
 
 
-def _figures(sight: Sight, width: int) -> RenderableType:
+def _figures(status: RunStatus, width: int) -> RenderableType:
     table = Table.grid(padding=(0, 1))
-    have = [name for name in FIGURES if any(name in record for record in sight.metrics)]
+    have = [name for name in FIGURES if any(name in record for record in status.metrics)]
     have = [name for name in have if name != "reply_tokens" or "response_tokens" not in have]
     for name in have:
-        series = [float(record[name]) for record in sight.metrics if isinstance(record.get(name), int | float)]
+        series = [float(record[name]) for record in status.metrics if isinstance(record.get(name), int | float)]
         ends = (0.0, 1.0) if is_share(name) else (None, None)
         smoothed = smooth(series)
         table.add_row(
@@ -172,20 +172,20 @@ def _figures(sight: Sight, width: int) -> RenderableType:
     return Panel(content, title="figures, smoothed", title_align="left")
 
 
-def _signs(sight: Sight) -> RenderableType:
-    if not sight.signs:
+def _signs(status: RunStatus) -> RenderableType:
+    if not status.signs:
         return Panel(Text("none", "green"), title="alarms", title_align="left")
     text = Text()
-    for number, sign in enumerate(sight.signs):
+    for number, sign in enumerate(status.signs):
         text.append("\n" * bool(number))
         text.append(f"iteration {sign.iteration + 1}: {sign.name.replace('_', ' ')}", "bold red")
         text.append(f" ({sign.value:.3g} against {sign.reference:.3g}). {FOLLOWS[sign.name]}")
     return Panel(text, title="alarms", title_align="left", border_style="red")
 
 
-def _episode(sight: Sight) -> RenderableType | None:
+def _episode(status: RunStatus) -> RenderableType | None:
     """The last turn of the last episode: what was asked, what was answered, and what came of it."""
-    episode = sight.episode
+    episode = status.episode
     if episode is None:
         return None
     messages: Sequence[Mapping[str, Any]] = episode["messages"]

@@ -1,167 +1,324 @@
-"""Recorded episodes as the viewer shows them: a line in its list, and the replay, coloured token by token."""
+"""Recorded episodes as the viewer shows them: a line in its list, and the replay, coloured token by token.
+
+An episode is replayed by the benchmark's replayer, from its level, its noise seed and its replies.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
 from itertools import zip_longest
 from typing import Any
 
-from ragen_agent.report.replay_adapter import GameReplay, Stored, as_written, stored
-from ragen_agent.report.runs import Run
+from ragen_agent.config import Config
+from ragen_agent.report.runs import RecordedRun
 from ragen_agent.training.replies import piece_decoder, turn_spans
-from ragen_agent.training.tasks import all_settings
+from ragen_agent.training.tasks import all_settings, make_env
+from ragen_agent.trajectory import Trajectory
+from ragen_gym.bench.records import EpisodeRecord, TurnRecord
+from ragen_gym.bench.replay import Replayer
 from ragen_gym.bench.report.payload import Entry
+from ragen_gym.bench.report.sprites import look
 from ragen_gym.bench.report.tables import number
+from ragen_gym.bench.report.viewer_data import details
+from ragen_gym.bench.suite import Split
+from ragen_gym.core.failures import Failure
+from ragen_gym.core.levels import Level
 from ragen_gym.core.storage import read_json_lines
+from ragen_gym.core.turn_config import TurnConfig
+from ragen_gym.envs.turn import TurnEnv
 
-__all__ = ["FILTERS", "Episodes", "ordered"]
+__all__ = ["FILTERS", "EpisodeViews", "sort_headings"]
 
 FILTERS = [
     {"label": "All"},
     {"label": "Solved", "tag": "solved"},
     {"label": "Failed", "tag": "failed"},
     {"label": "Malformed", "tag": "malformed"},
-    {"label": "Learned from", "tag": "learned"},
+    {"label": "Trained on", "tag": "learned"},
     {"label": "Largest advantage", "tag": "advantage", "order": "advantage"},
     {"label": "Longest replies", "order": "tokens"},
     {"label": "Errors", "tag": "error"},
 ]
 
-#: Nats at which the colour of a log-prob is full: a token of a chance below one in a hundred.
+#: Of ``episodes.jsonl``, in the order of the list.
+PHASES = ("after", "before", "more imitation", "clean warm start", "training")
+
+#: Nats at which the colour of a log-prob is full: a token of a probability below one in a hundred.
 SURPRISE = 5.0
 
-Piece = Callable[[int], str]
+
+@dataclass(frozen=True)
+class StoredEpisode:
+    """A line of ``episodes.jsonl``; ``place`` counts it among those of its phase, in training of its iteration."""
+
+    record: Mapping[str, Any]
+    trajectory: Trajectory
+    place: int
+
+    @property
+    def trained(self) -> bool:
+        """Whether it was played to learn from, not to measure."""
+        return bool(self.record["phase"] == "train")
+
+    @property
+    def iteration(self) -> int:
+        """Of the training, from 0; 0 for one that was measured."""
+        return int(self.record.get("iteration", 0))
+
+    @property
+    def phase(self) -> str:
+        """One of ``PHASES``, or another in words."""
+        return "training" if self.trained else str(self.record["phase"]).replace("_", " ")
+
+    @property
+    def advantages(self) -> Sequence[float]:
+        """One for each sampled token; empty for an episode that was measured."""
+        return self.record.get("advantages") or ()
+
+    @property
+    def prompts(self) -> list[str]:
+        """The messages of the user, in order."""
+        return [m["content"] for m in self.trajectory.messages if m["role"] == "user"]
+
+    @property
+    def replies(self) -> list[str]:
+        """The replies that were played, in order."""
+        replies = [m["content"] for m in self.trajectory.messages if m["role"] == "assistant"]
+        return replies[: len(self.trajectory.turn_ends)]
 
 
-class Episodes:
-    """The episodes of a run.
+class EpisodeViews:
+    """The episodes of a run for the viewer.
 
     Attributes:
-        looks: of the boards, by the name that an episode's details give.
+        looks: how boards are drawn, by the name that an episode's details give.
         systems: the system messages, likewise.
     """
 
-    def __init__(self, run: Run, several: bool) -> None:
+    def __init__(self, run: RecordedRun, several: bool) -> None:
         self.run, self.several = run, several
         self.looks: dict[str, Any] = {}
         self.systems: dict[str, str] = {}
-        self._piece = _piece(run)
-        self._stored = list(stored(read_json_lines(run.folder.episodes)))
-        self._largest = max((abs(a) for e in self._stored for a in e.record.get("advantages", ())), default=0.0)
-        self._games = [
-            GameReplay(f"{run.name}/{place}", config) for place, config in enumerate(all_settings(run.config))
-        ]
-        self._game_of = [self._find(episode) for episode in self._stored]
+        self._piece = _token_text(run)
+        self._episodes = list(_read_episodes(run))
+        self._largest = max((abs(a) for episode in self._episodes for a in episode.advantages), default=0.0)
+        games = [GameReplayer(f"{run.name}/{place}", config) for place, config in enumerate(all_settings(run.config))]
+        self._game_of = [next((game for game in games if game.knows(each)), None) for each in self._episodes]
 
     def __len__(self) -> int:
-        return len(self._stored)
+        return len(self._episodes)
 
     def groups(self) -> Iterator[list[Entry]]:
-        """Those of a level's phases, and those of an iteration, by turns; iterations from all parts of the run first.
+        """By turns those of a level in all phases, and those of an iteration; iterations from all parts of the run.
 
-        A page that has no room for all so holds some of everything.
+        So a page without room for all holds some of everything.
         """
-        fixed: dict[int, list[int]] = {}
+        measured: dict[int, list[int]] = {}
         trained: dict[int, list[int]] = {}
-        for at, episode in enumerate(self._stored):
-            where = trained if episode.trained else fixed
-            where.setdefault(episode.iteration if episode.trained else episode.place, []).append(at)
-        spread = sorted(trained, key=lambda iteration: (_fraction(iteration), iteration))
-        levels, iterations = [fixed[key] for key in sorted(fixed)], [trained[key] for key in spread]
-        for level, iteration in zip_longest(levels, iterations):
-            entries = [self._entry(at) for at in [*(level or []), *(iteration or [])]]
-            if entries:
-                yield entries
+        for at, episode in enumerate(self._episodes):
+            by = trained if episode.trained else measured
+            by.setdefault(episode.iteration if episode.trained else episode.place, []).append(at)
+        iterations = sorted(trained, key=lambda iteration: (_mirrored_bits(iteration), iteration))
+        for level, iteration in zip_longest(sorted(measured), iterations):
+            yield [self._entry(at) for at in [*measured.get(level, ()), *trained.get(iteration, ())]]
 
     def _entry(self, at: int) -> Entry:
-        episode, game = self._stored[at], self._game_of[at]
+        episode, game = self._episodes[at], self._game_of[at]
         return Entry(self._heading(episode), lambda: self._details(episode, game))
 
-    def _heading(self, episode: Stored) -> dict[str, Any]:
+    def _heading(self, episode: StoredEpisode) -> dict[str, Any]:
         t, record, run = episode.trajectory, episode.record, self.run
-        phase = "training" if episode.trained else str(record["phase"]).replace("_", " ")
-        title = (
-            f"Iteration {episode.iteration + 1}, episode {episode.place + 1}"
-            if episode.trained
-            else f"Level {episode.place + 1}"
-        )
-        turns, tokens, advantages = len(t.turn_ends), int(t.sampled.sum()), record.get("advantages")
-        note = f"return {number(t.total_reward)} · {turns} turn{'s' * (turns != 1)} · {tokens} tokens"
-        mean = sum(advantages) / len(advantages) if advantages else 0.0
-        outcome = "error" if t.failure is not None else "solved" if t.success else "failed"
-        malformed = any(facts.problem for facts in t.turn_facts)
-        tags = [outcome, *["malformed"] * malformed, *["learned"] * bool(record.get("kept"))]
-        where = f"{run.name}, {phase}" if self.several else phase
+        turns, tokens, advantages = len(t.turn_ends), int(t.sampled.sum()), episode.advantages
+        where = f"{run.name}, {episode.phase}" if self.several else episode.phase
         name = f"{run.name}.{record['phase']}.{episode.iteration + episode.trained}.{episode.place + 1}"
-        level = f"{run.config.game}/{run.config.evaluation.split}/{t.level_id}/{record.get('noise_seed')}"
-        # Only what is measured on the same levels can stand side by side.
-        fields = {"run": run.name, "phase": phase} | ({} if episode.trained else {"player": where})
-        taught = [f"advantage {number(mean)}"] if advantages else []
-        return {
-            "id": name,
-            "title": title,
-            "note": " · ".join([*taught, *([] if taught and not self.several else [where]), note]),
-            "tags": [*tags, *["advantage"] * bool(advantages)],
-            "fields": fields,
-            "pair": name if episode.trained else level,
-            "order": {"advantage": max(map(abs, advantages or ()), default=0.0), "tokens": tokens},
+        note = [f"return {number(t.total_reward)}", f"{turns} turn{'s' * (turns != 1)}", f"{tokens} tokens"]
+        if self.several or not advantages:
+            note.insert(0, where)
+        if advantages:
+            note.insert(0, f"advantage {number(sum(advantages) / len(advantages))}")
+        tags = {
+            "error" if t.failure is not None else "solved" if t.success else "failed": True,
+            "malformed": any(facts.problem for facts in t.turn_facts),
+            "learned": bool(record.get("kept")),
+            "advantage": bool(advantages),
         }
+        heading = {
+            "id": name,
+            "note": " · ".join(note),
+            "tags": [tag for tag, holds in tags.items() if holds],
+            "order": {"advantage": max(map(abs, advantages), default=0.0), "tokens": tokens},
+        }
+        fields = {"run": run.name, "phase": episode.phase}
+        if episode.trained:
+            title = f"Iteration {episode.iteration + 1}, episode {episode.place + 1}"
+            return {**heading, "title": title, "fields": fields, "pair": name}
+        # Only what is measured on the same levels can stand side by side.
+        level = f"{run.config.game}/{run.config.evaluation.split}/{t.level_id}/{record.get('noise_seed')}"
+        return {**heading, "title": f"Level {episode.place + 1}", "fields": fields | {"player": where}, "pair": level}
 
-    def _details(self, episode: Stored, game: GameReplay | None) -> dict[str, Any]:
-        t = episode.trajectory
-        shown = as_written(t) if game is None else game.details(episode)
+    def _details(self, episode: StoredEpisode, game: GameReplayer | None) -> dict[str, Any]:
+        shown = _transcript(episode) if game is None else game.details(episode)
         if game is not None:
             self.looks.setdefault(game.name, game.look)
-        system = next((m["content"] for m in t.messages if m["role"] == "system"), "")
+        system = next((m["content"] for m in episode.trajectory.messages if m["role"] == "system"), "")
         if system:
-            key = next(
-                (key for key, text in self.systems.items() if text == system), f"{self.run.name}:{len(self.systems)}"
-            )
+            known = (key for key, text in self.systems.items() if text == system)
+            key = next(known, f"{self.run.name}:{len(self.systems)}")
             self.systems[key] = system
             shown["system"] = key
         kept = episode.record.get("kept")
         if kept is not None:
-            shown["facts"] = [*shown["facts"], "learned from" if kept else "left out of the update"]
+            shown["facts"] = [*shown["facts"], "trained on" if kept else "left out of the update"]
         if self._piece is not None:
-            self._colour(shown["turns"], episode)
+            self._colour(shown["turns"], episode, self._piece)
         return shown
 
-    def _colour(self, turns: Sequence[dict[str, Any]], episode: Stored) -> None:
-        """The tokens of each turn's reply as they were sampled, with log-prob and, if it taught, advantage."""
-        t, advantages = episode.trajectory, episode.record.get("advantages")
-        assert self._piece is not None
+    def _colour(self, turns: Sequence[dict[str, Any]], episode: StoredEpisode, piece: Callable[[int], str]) -> None:
+        """The tokens of each turn's reply as they were sampled, with log-prob and advantage."""
+        t, advantages = episode.trajectory, episode.advantages
         before = t.sampled.cumsum() - t.sampled  # sampled tokens ahead of each
         for turn, (first, end) in zip(turns, turn_spans(t), strict=False):
             tokens = []
             for at in range(first, end):
                 value: dict[str, float] | None = None
                 if t.sampled[at]:
-                    value = {} if advantages is None else {"advantage": advantages[int(before[at])]}
+                    value = {"advantage": advantages[int(before[at])]} if advantages else {}
                     value["log-prob"] = round(float(t.log_probs[at]), 3)
-                tokens.append({"text": self._piece(int(t.ids[at])), "value": value})
+                tokens.append({"text": piece(int(t.ids[at])), "value": value})
             turn["tokens"] = tokens
             turn["scale"] = {"log-prob": SURPRISE} | ({"advantage": self._largest} if self._largest else {})
 
-    def _find(self, episode: Stored) -> GameReplay | None:
-        """The game that the episode was played in, of those that the run plays: it has that level under that seed."""
-        return next((game for game in self._games if game.knows(episode)), None)
+
+class GameReplayer:
+    """Replays the episodes of one game of a run.
+
+    Args:
+        name: under which the viewer finds the look of its boards.
+        config: the settings of a run on it alone.
+    """
+
+    def __init__(self, name: str, config: Config) -> None:
+        self.name, self.config = name, config
+        self._envs: dict[str, TurnEnv] = {}
+        self._levels: dict[str, Level] = {}
+
+    def knows(self, episode: StoredEpisode) -> bool:
+        """Whether it draws this level from this seed; then the level is remembered. Call it before ``details``."""
+        t = episode.trajectory
+        if t.level_id in self._levels:
+            return True
+        if t.seed is None:
+            return False
+        env = self._env("train" if episode.trained else self.config.evaluation.split)
+        env.reset(seed=t.seed)
+        if env.level.id != t.level_id:
+            return False
+        self._levels[t.level_id] = env.level
+        return True
+
+    @property
+    def look(self) -> dict[str, Any]:
+        """How the viewer draws its boards."""
+        return look(self._env("train").env)
+
+    @cached_property
+    def _replayer(self) -> Replayer:
+        """Of all levels that are known by then."""
+        turns, names = vars(self.config.turns), {field.name for field in fields(TurnConfig)}
+        options = TurnConfig(**{name: value for name, value in turns.items() if name in names})
+        levels = tuple(self._levels.values())
+        return Replayer(Split(self.name, self.config.game, dict(self.config.env_options), levels, options))
+
+    def details(self, episode: StoredEpisode) -> dict[str, Any]:
+        """The episode replayed, for the viewer."""
+        env, level_id = self._env("train"), episode.trajectory.level_id
+        env.reset(options={"level": self._levels[level_id]})
+        record = _bench_record(episode, list(self._levels).index(level_id), env)
+        return {**details(self._replayer, record, ""), "look": self.name}
+
+    def _env(self, split: str) -> TurnEnv:
+        if split not in self._envs:
+            self._envs[split] = make_env(self.config, split)
+        return self._envs[split]
 
 
-def ordered(headings: Sequence[dict[str, Any]], runs: Sequence[Run]) -> list[dict[str, Any]]:
+def sort_headings(headings: Sequence[dict[str, Any]], runs: Sequence[RecordedRun]) -> list[dict[str, Any]]:
     """As the list shows them: run by run, the measured episodes first, those after reinforcement before all."""
-    phases = ["after", "before", "more imitation", "clean warm start", "training"]
     names = [run.name for run in runs]
 
     def key(heading: dict[str, Any]) -> tuple[int, ...]:
         phase = heading["fields"]["phase"]
         *_, iteration, place = heading["id"].split(".")
-        rank = phases.index(phase) if phase in phases else len(phases)
+        rank = PHASES.index(phase) if phase in PHASES else len(PHASES)
         return names.index(heading["fields"]["run"]), rank, int(iteration), int(place)
 
     return sorted(headings, key=key)
 
 
-def _piece(run: Run) -> Piece | None:
+def _read_episodes(run: RecordedRun) -> Iterator[StoredEpisode]:
+    counts: dict[tuple[Any, ...], int] = {}
+    for record in read_json_lines(run.folder.episodes):
+        key = record["phase"], record.get("iteration")
+        place = counts.get(key, 0)
+        counts[key] = place + 1
+        yield StoredEpisode(record, Trajectory.from_dict(record), place)
+
+
+def _bench_record(episode: StoredEpisode, index: int, env: TurnEnv) -> EpisodeRecord:
+    """The trajectory as the benchmark records an episode; ``env`` stands at its level."""
+    t = episode.trajectory
+    turns = []
+    for place, (prompt, text, span) in enumerate(zip(episode.prompts, episode.replies, turn_spans(t), strict=False)):
+        facts = t.turn_facts[place] if t.turn_facts else None
+        reply = env.parse(text)
+        turns.append(
+            TurnRecord(
+                message=prompt,
+                reply=text,
+                actions=tuple(reply.actions[: facts.played] if facts else reply.actions),
+                reward=t.turn_rewards[place],
+                problem=(facts.problem if facts else str(reply.problem or "")) or None,
+                completion_tokens=int(t.sampled[slice(*span)].sum()),
+            )
+        )
+    kind, _, detail = (t.failure or "").partition(": ")
+    known = kind in list(Failure)
+    failure = Failure(kind) if known else Failure.AGENT_ERROR
+    return EpisodeRecord(
+        key="",
+        split=env.game.name,
+        index=index,
+        rollout=0,
+        level_id=t.level_id,
+        noise_seed=int(episode.record.get("noise_seed") or 0),
+        turns=tuple(turns),
+        success=t.success,
+        total_reward=t.total_reward,
+        terminated=t.terminated,
+        truncated=t.truncated,
+        last_board="",
+        failure=None if t.failure is None else failure,
+        detail=detail if known else t.failure or "",
+    )
+
+
+def _transcript(episode: StoredEpisode) -> dict[str, Any]:
+    """An episode that cannot be replayed, as of another version's levels: its messages stand in place of boards."""
+    t, prompts = episode.trajectory, episode.prompts
+    turns = [
+        {"message": prompts[k], "reply": reply, "reward": round(t.turn_rewards[k], 6), "frames": [k + 1, k + 1]}
+        for k, reply in enumerate(episode.replies)
+    ]
+    frames = [{"board": text} for text in prompts] or [{"board": ""}]
+    outcome = "not counted" if t.failure else "solved" if t.success else "not solved"
+    shown: dict[str, Any] = {"look": "text", "frames": frames, "turns": turns}
+    shown["facts"] = [outcome, f"return {number(t.total_reward)}", f"level {t.level_id}", "not replayed"]
+    return {**shown, "failure": f"Ended by {t.failure}"} if t.failure else shown
+
+
+def _token_text(run: RecordedRun) -> Callable[[int], str] | None:
     """The text of a token, by the run's own tokenizer; None for a run that has not saved one yet."""
     from transformers import AutoTokenizer
 
@@ -171,7 +328,7 @@ def _piece(run: Run) -> Piece | None:
     return None
 
 
-def _fraction(number: int) -> float:
-    """The number's binary digits mirrored at the point, so that 0, 1, 2, 3 … lie far from one another in 0 to 1."""
+def _mirrored_bits(number: int) -> float:
+    """The van der Corput sequence in base 2, which spreads 0, 1, 2, 3, ... far from one another over 0 to 1."""
     bits = f"{number:b}"[::-1]
     return int(bits, 2) / 2.0 ** len(bits)

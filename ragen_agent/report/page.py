@@ -1,4 +1,4 @@
-"""One HTML page of one or more runs: what they reached, their curves and alarms, their settings, and their episodes.
+"""One HTML page of one or more runs: success rates, curves, alarms, settings and episodes.
 
 The page is one file that needs neither a server nor a network. Its style, the plots between random and optimal play and
 the viewer are those of the benchmark's report (`ragen_gym.bench.report`).
@@ -10,11 +10,19 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ragen_agent.report import config_diff as settings
-from ragen_agent.report import curves, rates
-from ragen_agent.report.episodes import FILTERS, Episodes, ordered
-from ragen_agent.report.runs import Group, Run, grouped
+from ragen_agent.report.curves import panels
+from ragen_agent.report.episodes import FILTERS, EpisodeViews, sort_headings
+from ragen_agent.report.rates import lanes, rates_table, sentences
+from ragen_agent.report.runs import (
+    RecordedRun,
+    SeedGroup,
+    changed_settings,
+    differing_settings,
+    group_by_settings,
+    sign_label,
+)
 from ragen_agent.training.alarm import FOLLOWS
+from ragen_agent.training.metrics import cost_line
 from ragen_gym import __version__
 from ragen_gym.bench.report.page import TEMPLATES as SHARED
 from ragen_gym.bench.report.page import VIEWER_SCRIPTS, VIEWER_STYLES, policy_hash, source
@@ -36,17 +44,23 @@ WEIGHT = 0.25  # of each value in the moving average
 _TERMS = (
     ("smoothed", "Exponential moving average: each value enters with the weight {weight:g}. Raw values are faint."),
     ("band", "From the lowest to the highest seed of a configuration, smoothed; the line is their mean."),
-    ("95 % interval", "Of one run Wilson's, over its levels; of several Student's, over the seeds. Few seeds: wide."),
+    ("95 % interval", "Wilson's over the levels for one run; Student's t over the seeds for several. Few seeds: wide."),
     ("random, optimal", "Uniformly random moves, and the exact oracle, on the same fixed levels and budgets."),
-    ("more imitation", "The demonstrations imitated further, at the cost of the reinforcement: it saw no reward."),
-    ("clean warm start", "Imitation of a faultless demonstrator at the cost of the warm start: it saw no reward."),
-    ("advantage", "How much better than its group, or than the critic expected: what a token was pushed by."),
-    ("log-prob", "The chance with which the token was drawn, as a logarithm: 0 is certain, minus 5 is below 1 %."),
+    (
+        "more imitation",
+        "Further training on the demonstrations at the cost of the reinforcement, without rewards.",
+    ),
+    (
+        "clean warm start",
+        "Training on a faultless demonstrator at the cost of the warm start, without rewards.",
+    ),
+    ("advantage", "Return relative to its group, or to the critic: the weight of a token in the policy gradient."),
+    ("log-prob", "Log-probability of the sampled token: 0 is certain, minus 5 is below 1 %."),
 )
 
 
 def page(
-    runs: Sequence[Run],
+    runs: Sequence[RecordedRun],
     *,
     megabytes: float = 20.0,
     weight: float = WEIGHT,
@@ -66,8 +80,8 @@ def page(
     """
     if not 0 < weight <= 1:
         raise ValueError(f"the weight of the moving average is {weight}; it must be above 0 and at most 1.")
-    groups = grouped(runs)
-    drawn = curves.panels(groups, weight)
+    groups = group_by_settings(runs)
+    drawn = panels(groups, weight)
     index, archive, total = _viewer(runs, megabytes, progress)
     style = source(*VIEWER_STYLES, "page.css") + _own("curves.css")
     script = source(*VIEWER_SCRIPTS, "report.js") + _own("curves.js")
@@ -83,16 +97,18 @@ def page(
         sprites=safe(source("tiles.svg")),
         counts=_counts(groups, runs, total),
         groups=[{"name": group.name, "colour": group.colour % COLOURS, "seeds": len(group.runs)} for group in groups],
-        findings=rates.findings(groups),
-        lanes=rates.lanes(groups),
-        numbers=rates.table(groups),
+        findings=sentences(groups),
+        lanes=lanes(groups),
+        numbers=rates_table(groups),
         panels=drawn,
         curves=safe(packed({panel["name"]: panel["readout"] for panel in drawn})),
         signs=_signs(groups),
-        varying=settings.varying(groups),
-        own=settings.own(groups),
-        whole=settings.whole(groups),
-        made=settings.made_with(groups),
+        differing=differing_settings(groups),
+        changed=changed_settings(groups),
+        files=[
+            (group.name, (group.runs[0].folder.path / "config.toml").read_text(encoding="utf-8")) for group in groups
+        ],
+        made=[_made_with(group, run) for group in groups for run in group.runs],
         index=safe(packed(index)),
         blocks=[safe(block) for block in archive.blocks],
         shown=_shown(len(archive.headings), total, megabytes),
@@ -102,11 +118,11 @@ def page(
 
 
 def _viewer(
-    runs: Sequence[Run], megabytes: float, progress: Callable[[int, int], None]
+    runs: Sequence[RecordedRun], megabytes: float, progress: Callable[[int, int], None]
 ) -> tuple[dict[str, Any], Archive, int]:
     """What the viewer needs at once, the episodes, and how many there were to choose from."""
     several = len(runs) > 1
-    each = [Episodes(run, several) for run in runs]
+    each = [EpisodeViews(run, several) for run in runs]
     total, done = sum(map(len, each)), 0
 
     def entries() -> Iterator[list[Entry]]:
@@ -123,7 +139,7 @@ def _viewer(
                 progress(done, total)
 
     archive = pack(entries(), megabytes)
-    headings = ordered(archive.headings, runs)
+    headings = sort_headings(archive.headings, runs)
     tags = {tag for heading in headings for tag in heading["tags"]}
     always = ("solved", "failed", "malformed", None)
     index = {
@@ -137,15 +153,15 @@ def _viewer(
     return index, archive, total
 
 
-def _title(groups: Sequence[Group], runs: Sequence[Run]) -> str:
+def _title(groups: Sequence[SeedGroup], runs: Sequence[RecordedRun]) -> str:
     games = list(dict.fromkeys(run.config.game for run in runs))
     return runs[0].name if len(runs) == 1 else ", ".join(games) + (": comparison of runs" if len(groups) > 1 else "")
 
 
-def _lede(groups: Sequence[Group], runs: Sequence[Run]) -> str:
+def _lede(groups: Sequence[SeedGroup], runs: Sequence[RecordedRun]) -> str:
     """What was trained on what, from the settings."""
     if len(groups) > 1:
-        return f"{len(groups)} configurations, told apart by their settings: {', '.join(g.name for g in groups)}."
+        return f"{len(groups)} configurations, which differ in their settings: {', '.join(g.name for g in groups)}."
     config = runs[0].config
     training = config.training
     preset = "StarPO-S" if training.starpo_s else "StarPO"
@@ -157,7 +173,7 @@ def _lede(groups: Sequence[Group], runs: Sequence[Run]) -> str:
     )
 
 
-def _counts(groups: Sequence[Group], runs: Sequence[Run], total: int) -> list[tuple[str, str]]:
+def _counts(groups: Sequence[SeedGroup], runs: Sequence[RecordedRun], total: int) -> list[tuple[str, str]]:
     def several(count: int, noun: str) -> tuple[str, str]:
         return f"{count:,}", noun + "s" * (count != 1)
 
@@ -167,13 +183,13 @@ def _counts(groups: Sequence[Group], runs: Sequence[Run], total: int) -> list[tu
     return counts
 
 
-def _signs(groups: Sequence[Group]) -> list[dict[str, Any]]:
+def _signs(groups: Sequence[SeedGroup]) -> list[dict[str, Any]]:
     return [
         {
             "run": run.name,
             "colour": group.colour % COLOURS,
             "iteration": sign.iteration + 1,
-            "sign": sign.name.replace("_", " "),
+            "sign": sign_label(sign.name),
             "value": f"{sign.value:.3g}",
             "reference": f"{sign.reference:.3g}",
             "follows": FOLLOWS[sign.name],
@@ -184,12 +200,48 @@ def _signs(groups: Sequence[Group]) -> list[dict[str, Any]]:
     ]
 
 
+def _made_with(group: SeedGroup, run: RecordedRun) -> dict[str, Any]:
+    """How far a run came, what its diagnostics cost, and its versions: one entry for every start under other ones."""
+    done, wanted = len(run.metrics), run.config.training.iterations
+    seconds = run.summary.get("wall_s")
+    how = [
+        f"seed {run.config.seed}",
+        f"{run.settings['backend']} trainer on {run.config.device}",
+        f"{done} of {wanted} iterations" + ("" if run.finished else ", not finished"),
+    ]
+    if seconds:
+        how.append(f"{seconds / 60:.1f} minutes" if seconds >= 90 else f"{seconds:.0f} seconds")
+    return {
+        "name": run.name,
+        "colour": group.colour,
+        "how": ", ".join(how),
+        "cost": cost_line(run.metrics) if all("seconds" in record for record in run.metrics) else "",
+        "starts": [_start(noted) for noted in run.folder.read_versions()],
+    }
+
+
+def _start(noted: dict[str, Any]) -> dict[str, str]:
+    git = noted.get("git")
+    code = "not from a checkout"
+    if git:
+        changed = git["changed"]
+        code = f"{git['commit'][:12]}{' on ' + git['branch'] if git['branch'] else ''}"
+        if changed:
+            code += f", with changes in {len(changed)} file{'s' * (len(changed) != 1)} (diff {git['diff_sha256']})"
+    packages = ", ".join(f"{name} {version}" for name, version in noted["packages"].items())
+    return {
+        "started": noted["started"].replace("T", " ").replace("+00:00", " UTC"),
+        "code": code,
+        "packages": f"Python {noted['python']}, {packages}, {noted['platform']}",
+    }
+
+
 def _shown(shown: int, total: int, megabytes: float) -> str:
     if shown == total:
         return f"All {total:,} episodes that the runs wrote down."
     return (
-        f"{shown:,} of {total:,} episodes that the runs wrote down, of every phase and all parts of the training, so "
-        f"that they take less than {megabytes:g} MB (--megabytes). The numbers above are of all episodes."
+        f"{shown:,} of {total:,} episodes that the runs wrote down, of every phase and of all parts of the training, "
+        f"so that they take less than {megabytes:g} MB (--megabytes). The numbers above are of all episodes."
     )
 
 

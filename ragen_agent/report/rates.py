@@ -3,46 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from ragen_agent.report.runs import Group
+from ragen_agent.report.runs import SeedGroup
 from ragen_agent.training.console import ROWS
-from ragen_gym.core.stats import Estimate, mean_interval
+from ragen_gym.core.stats import Estimate, mean_interval, percent
 
-__all__ = ["findings", "lanes", "table"]
+__all__ = ["lanes", "rates_table", "sentences"]
 
-#: The row that a run is about, and those that it is held against.
+#: Rows of a summary that are plotted between random and optimal play.
 SHOWN = ("before", "after", "more_imitation", "clean_warm_start", "demonstrator")
 BOUNDS = ("random", "optimal")
 
 
-@dataclass(frozen=True)
-class Standing:
-    """A rate of a group: of one run with Wilson's interval, of several their mean with Student's over seeds.
+def group_rate(rates: Mapping[int, Mapping[str, Any]]) -> Estimate | None:
+    """A rate of a group over its seeds, ``n`` of them: Wilson's interval for one run, Student's over several.
 
-    What is the same in all runs to the last digit, as random play on the same levels, counts as measured once.
+    What is the same in all runs to the last digit, such as random play on the same levels, counts as measured once.
+
+    Args:
+        rates: by seed, as in ``summary.json``.
+
+    Returns:
+        None where no run has it.
     """
-
-    rate: float
-    low: float
-    high: float
-    seeds: int
-
-    @classmethod
-    def of(cls, rates: Mapping[int, Mapping[str, Any]]) -> Standing | None:
-        """None where no run has it."""
-        if not rates:
-            return None
-        only, *others = rates.values()
-        if all(other == only for other in others):
-            return cls(only["rate"], only["low"], only["high"], 1)
-        found = mean_interval([rate["rate"] for rate in rates.values()])
-        return cls(found.value, max(0.0, found.low), min(1.0, found.high), found.n)
+    if not rates:
+        return None
+    first, *others = rates.values()
+    if all(other == first for other in others):
+        return Estimate(first["rate"], first["low"], first["high"], 1)
+    found = mean_interval([rate["rate"] for rate in rates.values()])
+    return Estimate(found.value, max(0.0, found.low), min(1.0, found.high), found.n)
 
 
-def findings(groups: Sequence[Group]) -> list[str]:
+def sentences(groups: Sequence[SeedGroup]) -> list[str]:
     """Sentences that follow from the numbers alone, first of each group, then of groups against the first."""
     said = []
     for group in groups:
@@ -51,8 +46,8 @@ def findings(groups: Sequence[Group]) -> list[str]:
     return said
 
 
-def lanes(groups: Sequence[Group]) -> list[dict[str, Any]]:
-    """Blocks of lanes as `plots.html` of the benchmark's report draws them.
+def lanes(groups: Sequence[SeedGroup]) -> list[dict[str, Any]]:
+    """Blocks of lanes as ``plots.html`` of the benchmark's report draws them.
 
     Of one group a block of its rows; of several a block for each row, where the groups stand side by side.
     """
@@ -68,15 +63,15 @@ def lanes(groups: Sequence[Group]) -> list[dict[str, Any]]:
     return blocks
 
 
-def table(groups: Sequence[Group]) -> list[dict[str, Any]]:
+def rates_table(groups: Sequence[SeedGroup]) -> list[dict[str, Any]]:
     """For each group its rows: name, what it is, mean, interval, and the rates of the seeds."""
     made = []
     for group in groups:
         rows = []
         for row, about in ROWS.items():
             rates = group.rates(row)
-            standing = Standing.of(rates)
-            if standing is None:
+            found = group_rate(rates)
+            if found is None:
                 continue
             failed = sum(rate.get("failed", 0) for rate in rates.values())
             rows.append(
@@ -85,13 +80,13 @@ def table(groups: Sequence[Group]) -> list[dict[str, Any]]:
                     "bound": row in BOUNDS,
                     "strong": row == "after",
                     "about": about + (f" ({failed} failed episodes left out)" if failed else ""),
-                    "rate": _percent(standing.rate),
-                    "interval": f"{100 * standing.low:.1f} to {100 * standing.high:.1f}",
-                    "episodes": sum(rate["n"] for rate in [*rates.values()][: standing.seeds]),
+                    "rate": percent(found.value),
+                    "interval": f"{100 * found.low:.1f} to {100 * found.high:.1f}",
+                    "episodes": sum(rate["n"] for rate in [*rates.values()][: found.n]),
                     "seeds": [
-                        (seed, _percent(rate["rate"]), f"{100 * rate['low']:.1f} to {100 * rate['high']:.1f}")
+                        (seed, percent(rate["rate"]), f"{100 * rate['low']:.1f} to {100 * rate['high']:.1f}")
                         for seed, rate in sorted(rates.items())
-                        if standing.seeds > 1
+                        if found.n > 1
                     ],
                 }
             )
@@ -103,26 +98,26 @@ def table(groups: Sequence[Group]) -> list[dict[str, Any]]:
     return made
 
 
-def _of_group(group: Group, whose: str) -> list[str]:
+def _of_group(group: SeedGroup, whose: str) -> list[str]:
     said = []
     before, after = group.rates("before"), group.rates("after")
-    ends = Standing.of(before), Standing.of(after)
-    random, optimal = (Standing.of(group.rates(row)) for row in BOUNDS)
+    ends = group_rate(before), group_rate(after)
+    random, optimal = (group_rate(group.rates(row)) for row in BOUNDS)
     if ends[0] and ends[1]:
         between = ""
         if random and optimal:
-            between = f"; random play {_percent(random.rate)}, optimal play {_percent(optimal.rate)}"
-        went = f"success went from {_percent(ends[0].rate)} to {_percent(ends[1].rate)} by reinforcement{between}."
+            between = f"; random play {percent(random.value)}, optimal play {percent(optimal.value)}"
+        went = f"success went from {percent(ends[0].value)} to {percent(ends[1].value)} by reinforcement{between}."
         said.append(f"{_begin(whose, went)} {_gain(after, before, 'the gain')}")
     if after and (more := group.rates("more_imitation")):
-        reaches = f"more imitation at the same cost reaches {_percent(fmean(r['rate'] for r in more.values()))}."
+        reaches = f"more imitation at the same cost reaches {percent(fmean(r['rate'] for r in more.values()))}."
         said.append(f"{_begin(whose, reaches)} {_gain(after, more, 'what reinforcement adds to it')}")
     for run in group.runs:
         wanted = run.config.training.iterations
-        if not run.whole:
+        if not run.finished:
             said.append(f"{run.name} is not finished: {len(run.metrics)} of {wanted} iterations of reinforcement.")
         elif len(run.metrics) < wanted:
-            why = f" {run.rates['stopped']}" if "stopped" in run.rates else ""
+            why = f" {run.summary['stopped']}" if "stopped" in run.summary else ""
             said.append(
                 f"{run.name} was stopped after {len(run.metrics)} of {wanted} iterations of reinforcement.{why}"
             )
@@ -134,7 +129,7 @@ def _of_group(group: Group, whose: str) -> list[str]:
     return said
 
 
-def _against(first: Group, other: Group) -> list[str]:
+def _against(first: SeedGroup, other: SeedGroup) -> list[str]:
     ends = first.rates("after"), other.rates("after")
     if not all(ends) or first.runs[0].config.game != other.runs[0].config.game:
         return []
@@ -147,54 +142,52 @@ def _gain(over: Mapping[int, Mapping[str, Any]], under: Mapping[int, Mapping[str
     if len(seeds) > 1:
         found: Estimate = mean_interval([over[seed]["rate"] - under[seed]["rate"] for seed in seeds])
         ends = f"{_points(found.value)} points ({_points(found.low)} to {_points(found.high)} over {found.n} seeds)"
-        return (
-            f"{what[0].upper()}{what[1:]} is {ends}, {'told from zero' if found.significant else 'not told from zero'}."
-        )
-    one, two = Standing.of(over), Standing.of(under)
+        return f"{what[0].upper()}{what[1:]} is {ends}, {'significant' if found.significant else 'not significant'}."
+    one, two = group_rate(over), group_rate(under)
     assert one is not None
     assert two is not None
     apart = one.low > two.high or two.low > one.high
     verdict = "do not overlap" if apart else "overlap"
     return (
-        f"{what[0].upper()}{what[1:]} is {_points(one.rate - two.rate)} points, and the intervals over levels {verdict}"
-        + ("; one seed says" if one.seeds == two.seeds == 1 else ", but what has other seeds says")
-        + " nothing of how seeds differ."
+        f"{what[0].upper()}{what[1:]} is {_points(one.value - two.value)} points, and the intervals over levels "
+        f"{verdict}; {'one seed says' if one.n == two.n == 1 else 'runs of different seeds say'} nothing of how seeds "
+        "differ."
     )
 
 
-def _block(name: str, groups: Sequence[Group], found: list[dict[str, Any]]) -> dict[str, Any]:
-    """`bounds` says random and optimal play in words where they are the same in all lanes."""
+def _block(name: str, groups: Sequence[SeedGroup], found: list[dict[str, Any]]) -> dict[str, Any]:
+    """``bounds`` names random and optimal play where they are the same in all lanes."""
     marks = [lane["marks"] for lane in found]
     alike = marks and all(mark is not None and mark == marks[0] for mark in marks)
     bounds = f"random {marks[0]['random']:.1f} %, optimal {marks[0]['optimal']:.1f} %" if alike else ""
     return {"name": name, "bounds": bounds, "lanes": found}
 
 
-def _lane(group: Group, row: str, name: str, colour: int | str) -> dict[str, Any] | None:
+def _lane(group: SeedGroup, row: str, name: str, colour: int | str) -> dict[str, Any] | None:
     rates = group.rates(row)
-    standing = Standing.of(rates)
-    if standing is None:
+    found = group_rate(rates)
+    if found is None:
         return None
-    bounds = [Standing.of(group.rates(bound)) for bound in BOUNDS]
+    bounds = [group_rate(group.rates(bound)) for bound in BOUNDS]
     marks = None
     if bounds[0] and bounds[1]:
-        random, optimal = 100 * bounds[0].rate, 100 * bounds[1].rate
+        random, optimal = 100 * bounds[0].value, 100 * bounds[1].value
         left = min(random, optimal)
         places = {"left": left, "span": abs(optimal - random), "random": random, "optimal": optimal}
         marks = {name: round(place, 2) for name, place in places.items()}
-    several = standing.seeds > 1
-    ticks = [(round(100 * rate["rate"], 2), f"seed {seed}: {_percent(rate['rate'])}") for seed, rate in rates.items()]
-    ends = f"{100 * standing.low:.1f} to {100 * standing.high:.1f} %"
+    several = found.n > 1
+    ticks = [(round(100 * rate["rate"], 2), f"seed {seed}: {percent(rate['rate'])}") for seed, rate in rates.items()]
+    ends = f"{100 * found.low:.1f} to {100 * found.high:.1f} %"
     return {
         "name": name,
         "colour": colour,
-        "rate": round(100 * standing.rate, 2),
-        "low": round(100 * standing.low, 2),
-        "high": round(100 * standing.high, 2),
-        "value": _percent(standing.rate),
+        "rate": round(100 * found.value, 2),
+        "low": round(100 * found.low, 2),
+        "high": round(100 * found.high, 2),
+        "value": percent(found.value),
         "reported": ticks if several else [],
         "marks": marks,
-        "label": f"{group.name}, {row.replace('_', ' ')}: {_percent(standing.rate)}, {ends}",
+        "label": f"{group.name}, {row.replace('_', ' ')}: {percent(found.value)}, {ends}",
     }
 
 
@@ -208,10 +201,6 @@ def _begin(whose: str, words: str) -> str:
 
 def _s(things: Sequence[Any]) -> str:
     return "s" * (len(things) != 1)
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
 
 
 def _points(share: float) -> str:

@@ -1,69 +1,100 @@
-"""Runs as a report sees them: read from their folders, named, and put together where only the seed differs."""
+"""Training runs as a report sees them: read from their folders, and put together where only the seed differs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from ragen_agent.config import Config, read_toml
-from ragen_agent.training.alarm import Sign, signs_at
+from ragen_agent.training.alarm import Alarm, Sign, signs_at
 from ragen_agent.training.run_folder import RunFolder
 from ragen_gym.core.storage import read_json_lines
 
-__all__ = ["CIRCUMSTANCES", "Group", "Run", "differing", "first_signs", "flat", "grouped", "load_runs"]
+__all__ = [
+    "RecordedRun",
+    "SeedGroup",
+    "changed_settings",
+    "differing_settings",
+    "first_signs",
+    "flatten",
+    "format_setting",
+    "group_by_settings",
+    "load_run",
+    "load_runs",
+    "sign_label",
+]
 
-#: Settings that say nothing of what is learned.
-CIRCUMSTANCES = ("seed", "threads", "device", "diagnostics.tensorboard", "diagnostics.alarm")
+#: Settings that do not change what is learned.
+IRRELEVANT = ("seed", "threads", "device", "diagnostics.tensorboard", "diagnostics.alarm")
 NAMED = 3  # settings that the name of a group may hold
-
-Settings = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Run:
-    """A run, finished or not.
+class RecordedRun:
+    """A training run as its folder holds it, finished or not.
 
     Attributes:
-        name: unique in the report.
+        name: unique among the runs that are looked at.
         folder: where it lies.
         config: its settings.
-        settings: the same by dotted name, with those of the distributed trainer where it was that.
-        rates: `summary.json`.
-        metrics: `metrics.jsonl`.
-        signs: of the Echo Trap, each where it was first seen, by the factors in force today.
+        summary: ``summary.json``.
+        metrics: ``metrics.jsonl``.
     """
 
     name: str
     folder: RunFolder
     config: Config
-    settings: Settings
-    rates: Mapping[str, Any]
+    summary: Mapping[str, Any]
     metrics: Sequence[Mapping[str, Any]]
-    signs: Sequence[Sign]
 
     @property
-    def whole(self) -> bool:
-        """Whether it was measured at its end."""
-        return "after" in self.rates
+    def finished(self) -> bool:
+        """Whether it was measured after its last iteration."""
+        return "after" in self.summary
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """The settings by dotted name, with those of the distributed trainer if it made the run."""
+        openrlhf = self.folder.path / "openrlhf.toml"
+        if not openrlhf.is_file():
+            return flatten({"backend": "local", **asdict(self.config)})
+        return flatten({"backend": "openrlhf", **asdict(self.config), "openrlhf": read_toml(openrlhf)})
+
+    @cached_property
+    def relevant_settings(self) -> dict[str, Any]:
+        """Those that decide what is learned."""
+        return {name: value for name, value in self.settings.items() if name not in IRRELEVANT}
+
+    @cached_property
+    def signs(self) -> list[Sign]:
+        """Signs of the Echo Trap, each where it was first seen, by today's factors of the alarm."""
+        return first_signs(self.metrics)
 
 
 @dataclass(frozen=True)
-class Group:
-    """Runs that differ in nothing but their seed and the machine. `colour` is its place among the groups."""
+class SeedGroup:
+    """Runs that differ in nothing but their seed and the machine. ``colour`` is the group's place among all."""
 
     name: str
     colour: int
-    runs: Sequence[Run]
+    runs: Sequence[RecordedRun]
 
     def rates(self, row: str) -> dict[int, Mapping[str, Any]]:
         """A row of the summaries by seed, of the runs that have it."""
-        return {run.config.seed: run.rates[row] for run in self.runs if row in run.rates}
+        return {run.config.seed: run.summary[row] for run in self.runs if row in run.summary}
 
 
-def load_runs(paths: Sequence[Path]) -> list[Run]:
-    """The runs of these folders, in this order.
+def load_run(path: Path, name: str = "") -> RecordedRun:
+    """The run of a folder; raises a ValueError if there is none, or a file of it is damaged."""
+    folder, config = RunFolder.reopen(path)
+    return RecordedRun(name or path.name, folder, config, folder.read_summary(), read_json_lines(folder.metrics))
+
+
+def load_runs(paths: Sequence[Path]) -> list[RecordedRun]:
+    """The runs of these folders, in this order, with names that differ.
 
     Raises:
         ValueError: a folder holds no run or is named twice, or a file of it is damaged.
@@ -72,96 +103,117 @@ def load_runs(paths: Sequence[Path]) -> list[Run]:
     for place, path in enumerate(resolved):
         if path in resolved[:place]:
             raise ValueError(f"the run {paths[place]} is named twice: name each once.")
-    names = [path.name for path in resolved]
-    told = [path.name if names.count(path.name) == 1 else f"{path.parent.name}/{path.name}" for path in resolved]
-    if len(set(told)) < len(told):
-        told = [str(path) for path in paths]
-    return [_load(path, name) for path, name in zip(paths, told, strict=True)]
+    short = [path.name for path in resolved]
+    names = [path.name if short.count(path.name) == 1 else f"{path.parent.name}/{path.name}" for path in resolved]
+    if len(set(names)) < len(names):
+        names = [str(path) for path in paths]
+    return [load_run(path, name) for path, name in zip(paths, names, strict=True)]
 
 
-def _load(path: Path, name: str) -> Run:
-    folder, config = RunFolder.reopen(path)
-    distributed = path / "openrlhf.toml"
-    settings: dict[str, Any] = {"backend": "openrlhf" if distributed.is_file() else "local", **asdict(config)}
-    if distributed.is_file():
-        settings["openrlhf"] = read_toml(distributed)
-    metrics = read_json_lines(folder.metrics)
-    return Run(name, folder, config, flat(settings), folder.read_summary(), metrics, first_signs(metrics))
-
-
-def first_signs(metrics: Sequence[Mapping[str, Any]], known: Sequence[Sign] = (), done: int = 0) -> list[Sign]:
+def first_signs(
+    metrics: Sequence[Mapping[str, Any]], alarm: Alarm | None = None, known: Sequence[Sign] = (), done: int = 0
+) -> list[Sign]:
     """Each sign of the Echo Trap where it was first seen, in the order of their iterations.
 
     Args:
-        metrics: `metrics.jsonl`.
-        known: what was found in its first `done` records, which are not looked at again.
-        done: see `known`.
+        metrics: ``metrics.jsonl``.
+        alarm: the factors to judge by; today's defaults if None.
+        known: what was found in its first ``done`` records, which are not read again.
+        done: see ``known``.
     """
     seen = {sign.name: sign for sign in known}
     for end in range(done + 1, len(metrics) + 1):
-        for sign in signs_at(metrics[:end]):
+        for sign in signs_at(metrics[:end], alarm):
             seen.setdefault(sign.name, sign)
     return list(seen.values())
 
 
-def flat(settings: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+def sign_label(name: str) -> str:
+    """A sign of the alarm in words, such as ``return std fall`` for ``spread_fall``."""
+    return name.replace("spread", "return std").replace("_", " ")
+
+
+def flatten(settings: Mapping[str, Any], above: str = "") -> dict[str, Any]:
     """Nested tables by dotted names; an empty table stands as one."""
     found: dict[str, Any] = {}
     for key, value in settings.items():
         name = f"{above}{key}"
         if isinstance(value, Mapping) and value:
-            found.update(flat(value, f"{name}."))
+            found.update(flatten(value, f"{name}."))
         else:
             found[name] = value
     return found
 
 
-def grouped(runs: Sequence[Run]) -> list[Group]:
-    """The runs by configuration, in the order in which each is first met, named by what tells them apart.
+def group_by_settings(runs: Sequence[RecordedRun]) -> list[SeedGroup]:
+    """The runs by their settings, in the order in which each is first met, named by what differs.
 
-    A seed stands in a group once: who runs one twice, as before and after a change of the code, compares the two.
+    A group holds each seed once: whoever repeats a run, as before and after a change of the code, compares the two.
     """
-    members: list[list[Run]] = []
+    groups: list[list[RecordedRun]] = []
     for run in runs:
         same = [
             group
-            for group in members
-            if _told(group[0]) == _told(run) and all(other.config.seed != run.config.seed for other in group)
+            for group in groups
+            if group[0].relevant_settings == run.relevant_settings
+            and all(other.config.seed != run.config.seed for other in group)
         ]
-        same[0].append(run) if same else members.append([run])
-    varying = differing(group[0].settings for group in members)
-    names = [_name(group, varying) for group in members]
+        same[0].append(run) if same else groups.append([run])
+    differing = _differing([group[0] for group in groups])
+    names = [_group_name(group, differing) for group in groups]
     if len(set(names)) < len(names):
-        names = [group[0].name for group in members]
-    return [Group(name, place, group) for place, (name, group) in enumerate(zip(names, members, strict=True))]
+        names = [group[0].name for group in groups]
+    return [SeedGroup(name, place, group) for place, (name, group) in enumerate(zip(names, groups, strict=True))]
 
 
-def differing(settings: Iterable[Settings]) -> list[str]:
-    """The names of the settings, circumstances aside, that are not the same everywhere; a missing one differs."""
-    each = list(settings)
-    names = dict.fromkeys(name for one in each for name in one if name not in CIRCUMSTANCES)
+def differing_settings(groups: Sequence[SeedGroup]) -> list[tuple[str, list[str]]]:
+    """The settings in which the groups differ: name, and the value in each group."""
+    firsts = [group.runs[0] for group in groups]
+    return [(name, [format_setting(run.settings.get(name)) for run in firsts]) for name in _differing(firsts)]
+
+
+def changed_settings(groups: Sequence[SeedGroup]) -> list[tuple[str, str, str]]:
+    """The settings that are the same in all groups and not the default: name, value, default."""
+    differing = _differing([group.runs[0] for group in groups])
+    defaults = {"backend": "local", **flatten(asdict(Config()))}
+    return [
+        (name, format_setting(value), format_setting(defaults.get(name)))
+        for name, value in groups[0].runs[0].relevant_settings.items()
+        if name not in differing and value != defaults.get(name)
+    ]
+
+
+def format_setting(value: Any) -> str:
+    """A value as in TOML; a dash for one that is not there, or an empty text."""
+    if value is None or value in ("", {}, []):
+        return "\N{EN DASH}"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _differing(runs: Iterable[RecordedRun]) -> list[str]:
+    """The names of the relevant settings that are not the same in all runs; a missing one differs."""
+    each = [run.relevant_settings for run in runs]
+    names = dict.fromkeys(name for one in each for name in one)
     return [name for name in names if any(name not in one or one[name] != each[0].get(name) for one in each)]
 
 
-def _told(run: Run) -> dict[str, Any]:
-    return {name: value for name, value in run.settings.items() if name not in CIRCUMSTANCES}
-
-
-def _name(group: Sequence[Run], varying: Sequence[str]) -> str:
+def _group_name(group: Sequence[RecordedRun], differing: Sequence[str]) -> str:
     """The game, the preset, and the other settings that differ if they are few; else the first folder's name."""
-    config, rest = group[0].config, [name for name in varying if name not in ("game", "training.starpo_s")]
-    if not varying:
+    config, others = group[0].config, [name for name in differing if name not in ("game", "training.starpo_s")]
+    if not differing:
         return config.game
-    words = [config.game] if "game" in varying else []
-    if "training.starpo_s" in varying:
+    words = [config.game] if "game" in differing else []
+    if "training.starpo_s" in differing:
         words.append("StarPO-S" if config.training.starpo_s else "StarPO")
-    if len(rest) > NAMED or (not words and not rest):
+    if len(others) > NAMED or (not words and not others):
         return group[0].name
-    words += [f"{name.rpartition('.')[2]} {_short(group[0].settings.get(name))}" for name in rest]
+    words += [f"{name.rpartition('.')[2]} {_short(group[0].settings.get(name))}" for name in others]
     return ", ".join(words)
 
 
 def _short(value: Any) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
-    return f"{value:g}" if isinstance(value, float) else str(value) if value not in ("", None) else "as preset"
+    return format_setting(value) if value not in ("", None) else "as preset"

@@ -57,22 +57,23 @@ class ProgressBar:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._bar is not None:
-            self._bar.update(self._task, completed=self.done, info=self.info)
+            self._bar.update(self._task, completed=self.done, total=self.total, info=self.info)
             self._bar.stop()
 
     def advance(self, steps: int = 1, info: str = "") -> None:
         """So many more are done; ``info`` is shown beside the bar."""
         self.update(self.done + steps, info)
 
-    def update(self, done: int, info: str = "") -> None:
-        """So many are done in all."""
+    def update(self, done: int, info: str = "", total: int | None = None) -> None:
+        """So many are done in all; ``total`` replaces how many there are."""
         self.done, self.info = done, info
+        self.total = self.total if total is None else total
         now = time.monotonic()
         if now - self._shown < (_SECONDS_A_FRAME if self._bar is not None else self._seconds):
             return
         self._shown = now
         if self._bar is not None:
-            self._bar.update(self._task, completed=done, info=info)
+            self._bar.update(self._task, completed=done, total=self.total, info=info)
         else:
             more = f", {info}" if info else ""
             self.say(f"{self._prefix}{done:,} of {self.total:,} {self.what}{more}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,19 +12,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.experiments.alarm_evaluation import first_signs as calibrated
-from benchmarks.experiments.metrics import Played
 from ragen_agent.config import Config, with_settings
-from ragen_agent.report import rates
-from ragen_agent.report.curves import POINTS, axis, courses, panels
-from ragen_agent.report.runs import Group, Run, first_signs, flat, grouped
+from ragen_agent.report.curves import POINTS, axis, panels, seed_curves
+from ragen_agent.report.rates import lanes, rates_table, sentences
+from ragen_agent.report.runs import RecordedRun, SeedGroup, group_by_settings
 from ragen_agent.training.metrics import format_metric, smooth
 from ragen_agent.training.run_folder import RunFolder
 
 SIZES = st.floats(-1e6, 1e6).map(lambda value: round(value, 6))
 
 
-def made(name: str, metrics: list[dict[str, Any]], after: float | None = None, **settings: Any) -> Run:
+def made(name: str, metrics: list[dict[str, Any]], after: float | None = None, **settings: Any) -> RecordedRun:
     config = with_settings(Config(), settings)
     summary: dict[str, Any] = {}
     if after is not None:
@@ -35,8 +32,7 @@ def made(name: str, metrics: list[dict[str, Any]], after: float | None = None, *
             "random": {"rate": 0.1, "low": 0.0, "high": 0.2, "n": 100},
             "optimal": {"rate": 1.0, "low": 0.9, "high": 1.0, "n": 100},
         }
-    told = flat({"backend": "local", **asdict(config)})
-    return Run(name, RunFolder(Path(name)), config, told, summary, metrics, first_signs(metrics))
+    return RecordedRun(name, RunFolder(Path(name)), config, summary, metrics)
 
 
 def series(values: list[float], name: str = "spread") -> list[dict[str, Any]]:
@@ -54,19 +50,21 @@ def test_runs_that_differ_in_their_seed_alone_are_one_group() -> None:
         made("other", [], training={"keep": 0.5}),
         made("again", [], seed=1),
     ]
-    groups = grouped(runs)
+    groups = group_by_settings(runs)
     assert [[run.name for run in group.runs] for group in groups] == [["one", "two"], ["other"], ["again"]]
     assert [group.name for group in groups] == ["one", "other", "again"], "the same settings twice: the folders' names"
-    assert [group.name for group in grouped(runs[:3])] == ["keep 0.25", "keep 0.5"]
-    games = grouped([made("x", [], game="Bandit"), made("y", [], game="Sokoban", training={"starpo_s": False})])
+    assert [group.name for group in group_by_settings(runs[:3])] == ["keep 0.25", "keep 0.5"]
+    games = group_by_settings(
+        [made("x", [], game="Bandit"), made("y", [], game="Sokoban", training={"starpo_s": False})]
+    )
     assert [group.name for group in games] == ["Bandit, StarPO-S", "Sokoban, StarPO"]
-    assert [group.name for group in grouped(runs[:2])] == ["FrozenLake"]
+    assert [group.name for group in group_by_settings(runs[:2])] == ["FrozenLake"]
 
 
 @given(st.lists(st.lists(SIZES, min_size=1, max_size=30), min_size=1, max_size=4), st.floats(0.05, 1))
 def test_the_band_holds_every_seed_and_its_mean(seeds: list[list[float]], weight: float) -> None:
     runs = [made(f"run{k}", series(values), seed=k) for k, values in enumerate(seeds)]
-    course = courses(grouped(runs), "spread", weight)[0]
+    course = seed_curves(group_by_settings(runs), "spread", weight)[0]
     assert course.at.tolist() == list(range(1, max(map(len, seeds)) + 1))
     for values in seeds:
         smoothed = np.array(smooth(values, weight))
@@ -100,7 +98,7 @@ def test_a_spike_makes_an_axis_logarithmic() -> None:
 def test_long_runs_keep_their_spikes() -> None:
     values = [1.0] * 1200
     values[777] = 9.0
-    (panel,) = panels(grouped([made("long", series(values))]), 0.25)
+    (panel,) = panels(group_by_settings([made("long", series(values))]), 0.25)
     drawn = points(panel["lines"][0]["raw"][0])
     assert len(drawn) <= POINTS + 2
     assert min(y for _, y in drawn) == pytest.approx(1000 - 1000 * 9 / 10, abs=1)
@@ -108,7 +106,7 @@ def test_long_runs_keep_their_spikes() -> None:
 
 
 def test_a_line_lies_where_its_values_do() -> None:
-    groups = grouped([made("run", series([0.0, 0.5, 1.0], "success"), after=0.8)])
+    groups = group_by_settings([made("run", series([0.0, 0.5, 1.0], "success"), after=0.8)])
     (panel,) = panels(groups, 1.0)
     assert points(panel["lines"][0]["mean"]) == [(0, 1000), (500, 500), (1000, 0)]
     assert [(bound["kind"], bound["y"]) for bound in panel["bounds"]] == [("random", 900.0), ("optimal", 0.0)]
@@ -132,9 +130,13 @@ def collapsing() -> list[dict[str, Any]]:
 
 def test_alarms_are_marked_where_they_were_first_seen() -> None:
     run = made("dying", collapsing())
-    assert {sign.name: sign.iteration for sign in run.signs} == calibrated(Played(Path(), {}, run.metrics))
     assert [sign.name for sign in run.signs] == ["spread_fall", "gradient_spike", "invalid_rise"]
-    marks = {panel["name"]: panel["signs"] for panel in panels(grouped([run]), 0.25)}
+    assert {sign.name: sign.iteration for sign in run.signs} == {
+        "spread_fall": 16,
+        "gradient_spike": 17,
+        "invalid_rise": 23,
+    }
+    marks = {panel["name"]: panel["signs"] for panel in panels(group_by_settings([run]), 0.25)}
     (spike,) = marks["grad_norm"]
     assert spike["x"] == pytest.approx(1000 * 17 / 29, abs=0.1)
     assert spike["said"] == "dying: gradient spike after iteration 18"
@@ -147,16 +149,16 @@ def test_sentences_claim_no_more_than_the_intervals() -> None:
     better = [
         made(f"b{k}", [], after=0.7 + d, seed=k, training={"keep": 0.5}) for k, d in enumerate((0.01, -0.01, 0.02))
     ]
-    groups = grouped([*alike, *better])
-    said_of = rates.findings(groups)
-    assert any("keep 0.25: success went" in s and "not told from zero" in s for s in said_of)
-    assert any("keep 0.5: success went" in s and ", told from zero" in s for s in said_of)
+    groups = group_by_settings([*alike, *better])
+    said_of = sentences(groups)
+    assert any("keep 0.25: success went" in s and s.endswith(", not significant.") for s in said_of)
+    assert any("keep 0.5: success went" in s and s.endswith(" seeds), significant.") for s in said_of)
     assert any(
         s.startswith("keep 0.5 against keep 0.25, after reinforcement. The difference is +40.0 points") for s in said_of
     )
-    (one,) = [s for s in rates.findings(grouped(better[:1])) if s.startswith("Success went")]
+    (one,) = [s for s in sentences(group_by_settings(better[:1])) if s.startswith("Success went")]
     assert "one seed says nothing of how seeds differ" in one
-    table = rates.table(groups)
+    table = rates_table(groups)
     random = next(row for row in table[0]["rows"] if row["name"] == "random")
     assert (random["interval"], random["seeds"], random["episodes"]) == ("0.0 to 20.0", [], 100), "measured once"
     after = next(row for row in table[0]["rows"] if row["name"] == "after")
@@ -165,11 +167,13 @@ def test_sentences_claim_no_more_than_the_intervals() -> None:
 
 
 def test_lanes_stand_by_group_or_side_by_side() -> None:
-    one = grouped([made("a", [], after=0.8)])
-    (block,) = rates.lanes(one)
+    one = group_by_settings([made("a", [], after=0.8)])
+    (block,) = lanes(one)
     assert [lane["name"] for lane in block["lanes"]] == ["before", "after"]
     assert block["bounds"] == "random 10.0 %, optimal 100.0 %"
-    two: list[Group] = grouped([made("a", [], after=0.8), made("b", [], after=0.5, training={"keep": 0.5})])
-    blocks = rates.lanes(two)
+    two: list[SeedGroup] = group_by_settings(
+        [made("a", [], after=0.8), made("b", [], after=0.5, training={"keep": 0.5})]
+    )
+    blocks = lanes(two)
     assert [block["name"] for block in blocks] == ["before", "after"]
     assert [lane["value"] for lane in blocks[1]["lanes"]] == ["80.0 %", "50.0 %"]

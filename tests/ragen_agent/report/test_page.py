@@ -92,7 +92,7 @@ def test_it_opens_from_a_file_and_says_what_was_measured(sheet: Sheet, runs: dic
         assert f"{100 * after['rate']:.1f} %" in text
         assert f"{100 * after['low']:.1f} to {100 * after['high']:.1f}" in text
     assert "broken is not finished: 2 of 4 iterations of reinforcement." in text
-    assert re.search(r"StarPO-S: success went from .* over 2 seeds\), (not )?told from zero\.", text)
+    assert re.search(r"StarPO-S: success went from .* over 2 seeds\), (not )?significant\.", text)
     table = sheet.page.locator("section:has(#settings) table").first
     assert table.locator("tbody th").all_inner_texts() == ["training.starpo_s"], "what differs stands first"
     assert table.locator("tbody td").all_inner_texts() == ["true", "false"]
@@ -127,7 +127,7 @@ def test_filters(sheet: Sheet, runs: dict[str, Path]) -> None:
     assert sheet.filter("Solved") == sum(bool(e["success"]) for e in played)
     assert sheet.filter("Failed") == sum(not e["success"] for e in played)
     assert sheet.filter("Malformed") == sum(any(f["problem"] for f in e["turn_facts"]) for e in played)
-    assert sheet.filter("Learned from") == sum(bool(e.get("kept")) for e in played)
+    assert sheet.filter("Trained on") == sum(bool(e.get("kept")) for e in played)
     assert sheet.filter("Largest advantage") == sum("advantages" in e for e in played) > 2
     sheet.filter("All")
     sheet.page.locator("select[data-field=run]").select_option("vanilla")

@@ -24,7 +24,7 @@ from rich.console import Console
 
 from ragen_agent.cli import main
 from ragen_agent.report.dashboard import BLOCKS, bar, dashboard, plain, sparkline
-from ragen_agent.report.tail import FINISHED, WAITING, Follower, Lines, last_line
+from ragen_agent.report.tail import FINISHED, WAITING, GrowingLines, RunTail, last_record
 from ragen_agent.training.run_folder import RunFolder
 from ragen_gym.core.storage import read_json_lines
 
@@ -34,7 +34,7 @@ RECORDS = st.lists(st.dictionaries(st.text(max_size=5), st.integers() | st.text(
 
 def picture(path: Path, width: int = 120) -> str:
     console = Console(file=io.StringIO(), width=width)
-    console.print(dashboard(Follower(path).look(), width))
+    console.print(dashboard(RunTail(path).read(), width))
     return str(console.file.getvalue())  # type: ignore[attr-defined]
 
 
@@ -45,9 +45,9 @@ def test_a_growing_file_is_read_as_it_grows(
 ) -> None:
     path = tmp_path_factory.mktemp("lines") / "metrics.jsonl"
     whole = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records).encode()
-    lines = Lines(path)
+    lines = GrowingLines(path)
     assert lines.read() == []
-    assert last_line(path) is None
+    assert last_record(path) is None
     at = 0
     while at < len(whole):
         end = data.draw(st.integers(at + 1, len(whole)))
@@ -56,13 +56,13 @@ def test_a_growing_file_is_read_as_it_grows(
         at = end
         seen = records[: whole[:end].count(b"\n")]
         assert lines.read() == seen == records[: len(seen)]
-        assert last_line(path) == (seen[-1] if seen else None)
+        assert last_record(path) == (seen[-1] if seen else None)
 
 
 def test_a_file_that_is_written_anew_is_read_anew(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     folder.append(folder.metrics, [{"iteration": k} for k in range(5)])
-    lines = Lines(folder.metrics)
+    lines = GrowingLines(folder.metrics)
     assert len(lines.read()) == 5
     folder.keep(folder.metrics, lambda record: record["iteration"] < 2)  # as a run that goes on does
     assert lines.read() == [{"iteration": 0}, {"iteration": 1}]
@@ -73,11 +73,11 @@ def test_a_file_that_is_written_anew_is_read_anew(tmp_path: Path) -> None:
         lines.read()
 
 
-def test_the_last_line_is_found_however_long_it_is(tmp_path: Path) -> None:
+def test_the_last_record_is_found_however_long_it_is(tmp_path: Path) -> None:
     path = tmp_path / "episodes.jsonl"
     long = {"text": "x" * 300_000}
     path.write_text(json.dumps({"text": "short"}) + "\n" + json.dumps(long) + "\n" + '{"torn')
-    assert last_line(path) == long
+    assert last_record(path) == long
 
 
 @given(st.lists(st.floats(-1e6, 1e6), max_size=50), st.integers(1, 30))
@@ -119,10 +119,10 @@ def test_a_finished_run(runs: dict[str, Path], width: int) -> None:
 
 
 def test_an_interrupted_run(runs: dict[str, Path]) -> None:
-    sight = Follower(runs["broken"]).look()
-    assert (sight.phase, len(sight.metrics)) == ("reinforcement", 2)
-    assert sight.seconds is not None
-    assert sight.left == pytest.approx(2 * sight.seconds)
+    status = RunTail(runs["broken"]).read()
+    assert (status.phase, len(status.metrics)) == ("reinforcement", 2)
+    assert status.seconds is not None
+    assert status.left == pytest.approx(2 * status.seconds)
     os.utime(runs["broken"] / "episodes.jsonl", (1, 1))
     for name in ("metrics.jsonl", "summary.json", "config.toml"):
         os.utime(runs["broken"] / name, (1, 1))
@@ -134,23 +134,23 @@ def test_an_interrupted_run(runs: dict[str, Path]) -> None:
 
 def test_every_state_of_a_young_run(runs: dict[str, Path], tmp_path: Path) -> None:
     path = tmp_path / "run"
-    follower = Follower(path)
-    assert follower.look().phase == WAITING
+    tail = RunTail(path)
+    assert tail.read().phase == WAITING
     path.mkdir()
-    assert follower.look().phase == WAITING
+    assert tail.read().phase == WAITING
     assert "There is no run" in picture(path)
     assert "But it holds the run" not in picture(path)
     assert main(["watch", str(path), "--once"]) == 0
     RunFolder.create(path, RunFolder.reopen(runs["seed0"])[1])
-    assert follower.look().phase == "warm start"
+    assert tail.read().phase == "warm start"
     assert "not measured yet" in picture(path)
     assert f"But it holds the run {path}: give that" in picture(tmp_path, 400)
     shutil.copytree(runs["seed0"] / "warm", path / "warm")
-    assert follower.look().phase == "measuring the start"
+    assert tail.read().phase == "measuring the start"
     with (path / "metrics.jsonl").open("w") as file:
         file.write('{"iteration": 0, "success": 0.5, "spread": 0.1, "seconds": 3.0}\n{"iter')
-    sight = follower.look()
-    assert (sight.phase, len(sight.metrics), sight.left) == ("reinforcement", 1, 9.0)
+    status = tail.read()
+    assert (status.phase, len(status.metrics), status.left) == ("reinforcement", 1, 9.0)
     assert "9 s left" in picture(path)
 
 
