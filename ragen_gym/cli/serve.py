@@ -6,6 +6,9 @@ import argparse
 import os
 import sys
 
+from ragen_gym.core.settings import declared
+from ragen_gym.serve.limits import Limits
+
 __all__ = ["add"]
 
 _EXAMPLES = """\
@@ -38,30 +41,23 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "machine alone (default: RAGEN_GYM_TOKEN)",
     )
     limits = parser.add_argument_group("limits")
-    for option, kind, default, what in (
-        ("--max-sessions", int, 4096, "open sessions"),
-        ("--max-per-client", int, None, "open sessions of one client (default: as many as --max-sessions)"),
-        ("--max-batch", int, 1024, "environments of one batch"),
-        ("--max-envs", int, 65536, "environments of all batches together"),
-        ("--session-ttl", float, 900.0, "seconds without a request after which a session is closed"),
-        ("--rate", float, 1000.0, "requests a second that one client may make, 0 for no limit"),
-        ("--max-body", int, 2**18, "bytes of a request"),
-        ("--max-reply", int, 2**18, "characters of all replies of an episode"),
-        ("--max-seconds", float, 2.0, "seconds that the levels of one request may take to generate"),
-    ):
-        ending = "" if default is None else f" (default: {default})"
-        limits.add_argument(option, type=kind, default=default, metavar="N", help=what + ending)
+    for name, each in declared(Limits).items():
+        limits.add_argument(
+            f"--{name.replace('_', '-')}",
+            type=float if each.type is float else int,
+            default=each.default,
+            metavar="N",
+            help=each.doc + ("" if each.default is None else f" (default: {each.default})"),
+        )
     parser.set_defaults(run=_serve)
 
 
 def _serve(arguments: argparse.Namespace) -> int:
     try:
-        from ragen_gym.serve.limits import Limits
         from ragen_gym.serve.server import bound_socket, check_token, run
     except ImportError as error:
         raise ValueError(f"serving needs {error.name}: run `pip install 'ragen-gym[serve]'`.") from error
-    names = ("max_sessions", "max_per_client", "max_batch", "max_envs", "max_body", "max_reply", "session_ttl", "rate")
-    limits = Limits(**{name: getattr(arguments, name) for name in (*names, "max_seconds")})
+    limits = Limits(**{name: getattr(arguments, name) for name in declared(Limits)})
     token = check_token(arguments.host, os.environ.get(arguments.token_env), arguments.token_env)
     if not 0 <= arguments.port < 2**16:
         raise ValueError(f"--port {arguments.port} is not a port: choose 0 to 65535.")

@@ -1,4 +1,4 @@
-"""The FastAPI application: the routes, each a line on what `Service` does."""
+"""The FastAPI application: the routes, each a call of `Service`."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ from starlette.middleware import Middleware
 
 from ragen_gym import __version__
 from ragen_gym.games.registry import TABLE, GameSpec
-from ragen_gym.serve import schemas as answers
-from ragen_gym.serve import schemas as requests
-from ragen_gym.serve.env_sessions import BatchGrain, Grain, SingleGrain, StepGrain, TurnGrain
+from ragen_gym.serve import schemas
 from ragen_gym.serve.executor import encode
 from ragen_gym.serve.limits import Limits, check_board_text
-from ragen_gym.serve.middleware import Gate, client_of
-from ragen_gym.serve.openapi import describe, install_error_handlers, said
+from ragen_gym.serve.middleware import AccessMiddleware, client_of
+from ragen_gym.serve.openapi import description, install_error_handlers, responses
+from ragen_gym.serve.served_envs import ServedBatch, ServedEnv, ServedSingle, ServedStep, ServedTurn
 from ragen_gym.serve.service import Service, now
 
 __all__ = ["create_app"]
@@ -27,8 +26,8 @@ SessionId = Annotated[str, Path(description="The id of a session, as `POST /sess
 _JSON = "application/json"
 _OPERATIONS = ("state", "reset", "step", "turn", "batch_reset", "batch_step", "render", "close")
 
-G = TypeVar("G", bound=Grain)
-R = TypeVar("R", requests.ResetRequest, requests.BatchResetRequest)
+S = TypeVar("S", bound=ServedEnv)
+R = TypeVar("R", schemas.ResetRequest, schemas.BatchResetRequest)
 
 router = APIRouter(generate_unique_id_function=lambda route: route.name)
 
@@ -48,8 +47,8 @@ def create_app(limits: Limits | None = None, token: str | None = None) -> FastAP
         async with service.running():
             yield
 
-    gate = Middleware(Gate, limits=limits, token=token, clock=now)
-    app = FastAPI(lifespan=lifespan, middleware=[gate], redoc_url=None, **describe(limits))
+    access = Middleware(AccessMiddleware, limits=limits, token=token, clock=now)
+    app = FastAPI(lifespan=lifespan, middleware=[access], redoc_url=None, **description(limits))
     app.state.service = service
     app.router.routes.extend(router.routes)  # an included router would look for every request's route twice
     install_error_handlers(app, token is not None)
@@ -61,67 +60,67 @@ def create_app(limits: Limits | None = None, token: str | None = None) -> FastAP
 
 @router.post(
     "/sessions/{session}/step",
-    responses=said(answers.Step, body=True, also=(404, 409)),
+    responses=responses(schemas.Step, body=True, also=(404, 409)),
     tags=["single environments"],
 )
-async def step(request: Request, session: SessionId, body: requests.StepRequest) -> Response:
+async def step(request: Request, session: SessionId, body: schemas.StepRequest) -> Response:
     """Play one move; of grain step."""
-    return await _ask(request, session, StepGrain, lambda grain: grain.step(body.action), light=True)
+    return await _ask(request, session, ServedStep, lambda env: env.step(body.action), light=True)
 
 
 @router.post(
     "/sessions/{session}/turn",
-    responses=said(answers.Turn, body=True, also=(404, 409)),
+    responses=responses(schemas.Turn, body=True, also=(404, 409)),
     tags=["single environments"],
 )
-async def turn(request: Request, session: SessionId, body: requests.TurnRequest) -> Response:
+async def turn(request: Request, session: SessionId, body: schemas.TurnRequest) -> Response:
     """Take a language model's whole reply; of grain turn."""
-    return await _ask(request, session, TurnGrain, lambda grain: grain.turn(body.reply), light=True)
+    return await _ask(request, session, ServedTurn, lambda env: env.turn(body.reply), light=True)
 
 
 @router.post(
     "/sessions/{session}/batch/step",
-    responses=said(answers.BatchStep, body=True, also=(404, 409, 503)),
+    responses=responses(schemas.BatchStep, body=True, also=(404, 409, 503)),
     tags=["batches"],
 )
-async def batch_step(request: Request, session: SessionId, body: requests.BatchStepRequest) -> Response:
+async def batch_step(request: Request, session: SessionId, body: schemas.BatchStepRequest) -> Response:
     """Play one move in every environment of a batch."""
-    return await _ask(request, session, BatchGrain, lambda grain: grain.step(body.actions))
+    return await _ask(request, session, ServedBatch, lambda env: env.step(body.actions))
 
 
 @router.post(
     "/sessions/{session}/reset",
-    responses=said(answers.Reset | answers.TurnReset, body=True, also=(404, 409, 503)),
+    responses=responses(schemas.Reset | schemas.TurnReset, body=True, also=(404, 409, 503)),
     tags=["single environments"],
 )
-async def reset(request: Request, session: SessionId, body: requests.ResetRequest) -> Response:
+async def reset(request: Request, session: SessionId, body: schemas.ResetRequest) -> Response:
     """Start an episode: of a seed, on a level, or the next one."""
-    return await _ask(request, session, SingleGrain, lambda grain: grain.reset(_checked(body)))
+    return await _ask(request, session, ServedSingle, lambda env: env.reset(_checked(body)))
 
 
 @router.post(
     "/sessions/{session}/batch/reset",
-    responses=said(answers.BatchReset, body=True, also=(404, 409, 503)),
+    responses=responses(schemas.BatchReset, body=True, also=(404, 409, 503)),
     tags=["batches"],
 )
-async def batch_reset(request: Request, session: SessionId, body: requests.BatchResetRequest) -> Response:
+async def batch_reset(request: Request, session: SessionId, body: schemas.BatchResetRequest) -> Response:
     """Start an episode in every environment of a batch, or in some."""
-    return await _ask(request, session, BatchGrain, lambda grain: grain.reset(_checked(body)))
+    return await _ask(request, session, ServedBatch, lambda env: env.reset(_checked(body)))
 
 
 @router.post(
     "/sessions",
     status_code=201,
-    responses=said(answers.Created, 201, body=True, also=(501, 503), then=_OPERATIONS),
+    responses=responses(schemas.Created, 201, body=True, also=(501, 503), then=_OPERATIONS),
     tags=["sessions"],
 )
-async def create(request: Request, body: requests.CreateRequest) -> Response:
+async def create(request: Request, body: schemas.CreateRequest) -> Response:
     """Make an environment of single moves, one of whole replies, or a batch."""
     made = await _service(request).create(body, client_of(request.scope))
     return Response(made, 201, media_type=_JSON)
 
 
-@router.get("/sessions/{session}", responses=said(answers.State, also=(404, 422, 503)), tags=["sessions"])
+@router.get("/sessions/{session}", responses=responses(schemas.State, also=(404, 422, 503)), tags=["sessions"])
 async def state(request: Request, session: SessionId) -> Response:
     """A session as it stands: boards, levels, conversation."""
     return Response(await _service(request).state(session), media_type=_JSON)
@@ -129,7 +128,7 @@ async def state(request: Request, session: SessionId) -> Response:
 
 @router.get(
     "/sessions/{session}/render.png",
-    responses=said("image/png", also=(404, 409, 422, 501, 503)),
+    responses=responses("image/png", also=(404, 409, 422, 501, 503)),
     response_class=Response,
     tags=["sessions"],
 )
@@ -142,20 +141,22 @@ async def render(
     return Response(await _service(request).picture(session, index), media_type="image/png")
 
 
-@router.delete("/sessions/{session}", status_code=204, responses=said(None, 204, also=(404, 422)), tags=["sessions"])
+@router.delete(
+    "/sessions/{session}", status_code=204, responses=responses(None, 204, also=(404, 422)), tags=["sessions"]
+)
 async def close(request: Request, session: SessionId) -> Response:
     """Close a session."""
     _service(request).close(session)
     return Response(status_code=204)
 
 
-@router.get("/envs", responses=said(list[answers.Listed]), tags=["server"])
+@router.get("/envs", responses=responses(list[schemas.Listed]), tags=["server"])
 async def envs() -> Response:
-    """The games, with their knobs, presets and vocabularies."""
+    """The games, with their options (`knobs`), presets and vocabularies."""
     return _json([_listed(spec) for spec in TABLE.values()])
 
 
-@router.get("/health", responses=said(answers.Health), tags=["server"])
+@router.get("/health", responses=responses(schemas.Health), tags=["server"])
 async def health(request: Request) -> Response:
     """Whether the server runs, and how full it is."""
     store = _service(request).store
@@ -174,9 +175,9 @@ def _service(request: Request) -> Service:
 
 
 async def _ask(
-    request: Request, session: str, grain: type[G], call: Callable[[G], Any], *, light: bool = False
+    request: Request, session: str, kind: type[S], call: Callable[[S], Any], *, light: bool = False
 ) -> Response:
-    return Response(await _service(request).ask(session, grain, call, light=light), media_type=_JSON)
+    return Response(await _service(request).ask(session, kind, call, light=light), media_type=_JSON)
 
 
 def _json(answer: Any) -> Response:

@@ -1,19 +1,18 @@
-"""How the server says no: every error is a status, a code for programs and a message for people."""
+"""HTTP errors: every one is a status, a code for programs and a message for people."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NoReturn
 
 from gymnasium.error import DependencyNotInstalled, ResetNeeded
 
-__all__ = ["STATUS", "Refusal", "library_errors", "refuse", "shorten"]
+__all__ = ["STATUS", "RequestError", "library_errors", "shorten"]
 
 #: The HTTP status of each code.
 STATUS = {
     "bad_request": 422,  # the body or a parameter is not of the documented form
-    "bad_value": 422,  # the library refused a value: an unknown game or knob, an action out of range, a wrong board
+    "bad_value": 422,  # an unknown game or option, an action out of range, a wrong board
     "too_large": 422,  # allowed by the library, too large for a server
     "too_expensive": 422,  # its levels take too long to generate
     "bad_json": 400,
@@ -45,7 +44,7 @@ def shorten(message: str) -> str:
     return message if len(message) <= _LONGEST_MESSAGE else f"{message[:half]} … {message[-half:]}"
 
 
-class Refusal(Exception):
+class RequestError(Exception):
     """A request that is not carried out.
 
     Attributes:
@@ -68,26 +67,21 @@ class Refusal(Exception):
         return {"error": {"code": self.code, "message": self.message}}
 
     def headers(self) -> dict[str, str]:
-        """What goes beside it."""
+        """The headers that go with it."""
         headers = {"WWW-Authenticate": "Bearer"} if self.status == 401 else {}
         if self.retry_after is not None:
             headers["Retry-After"] = str(max(1, round(self.retry_after)))
         return headers
 
 
-def refuse(code: str, message: str) -> NoReturn:
-    """Raise a `Refusal`."""
-    raise Refusal(code, message)
-
-
 @contextmanager
 def library_errors() -> Iterator[None]:
-    """Turn what the library says to people into refusals: to be put around calls of it and nothing else."""
+    """Turn the library's errors into `RequestError`: to be put around calls of it and nothing else."""
     try:
         yield
     except ResetNeeded as error:
-        raise Refusal("no_episode", str(error)) from error
+        raise RequestError("no_episode", str(error)) from error
     except DependencyNotInstalled as error:
-        raise Refusal("not_installed", str(error)) from error
+        raise RequestError("not_installed", str(error)) from error
     except ValueError as error:
-        raise Refusal("bad_value", str(error)) from error
+        raise RequestError("bad_value", str(error)) from error

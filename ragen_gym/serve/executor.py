@@ -1,4 +1,4 @@
-"""Where the work is done that would keep the event loop from other requests: threads, since compiled loops let go."""
+"""Thread pools for the work that would block the event loop; compiled loops release the GIL."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import gymnasium
 import numpy as np
 
 from ragen_gym.games.registry import TABLE
-from ragen_gym.serve.errors import Refusal
+from ragen_gym.serve.errors import RequestError
 
-__all__ = ["Work", "encode"]
+__all__ = ["Executor", "encode"]
 
 T = TypeVar("T")
 
@@ -24,12 +24,12 @@ _encoder = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 
 
 def encode(answer: Any) -> bytes:
-    """JSON in ASCII, so that even half a surrogate pair can be sent back to whoever sent it."""
+    """JSON in ASCII, so that even a lone surrogate can be sent back."""
     return _encoder.encode(answer).encode()
 
 
-class Work:
-    """A few threads for levels and batches, and one for pictures, whose fonts bear no second."""
+class Executor:
+    """A few threads for levels and batches, and one for pictures, since pygame's fonts are not thread-safe."""
 
     def __init__(self) -> None:
         self._levels = ThreadPoolExecutor(_THREADS, "levels")
@@ -40,7 +40,7 @@ class Work:
         """Call a function in a thread.
 
         Raises:
-            Refusal: thousands of calls wait already.
+            RequestError: thousands of calls wait already.
         """
         return await self._run(self._levels, call, *arguments)
 
@@ -49,17 +49,17 @@ class Work:
         return await self._run(self._pictures, call, *arguments)
 
     async def warm_up(self) -> None:
-        """Load what is compiled, or compile it, before the first request has to wait for that."""
+        """Compile, or load from the cache, before the first request has to wait for it."""
         await self.run(_play_every_game)
 
     def close(self) -> None:
-        """Drop what has not begun."""
+        """Cancel what has not begun."""
         for threads in (self._levels, self._pictures):
             threads.shutdown(wait=False, cancel_futures=True)
 
     async def _run(self, threads: ThreadPoolExecutor, call: Callable[..., T], *arguments: Any) -> T:
         if self._waiting >= _WAITING:
-            raise Refusal("busy", f"{_WAITING} requests wait already: try again.", retry_after=1)
+            raise RequestError("busy", f"{_WAITING} requests wait already: try again.", retry_after=1)
         self._waiting += 1
         try:
             return await asyncio.get_running_loop().run_in_executor(threads, call, *arguments)

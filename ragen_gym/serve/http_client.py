@@ -1,33 +1,36 @@
-"""What the clients share: requests with a token, and the server's errors as Python's."""
+"""The HTTP client of the remote environments: requests with a token, and the server's errors as Python's."""
 
 from __future__ import annotations
 
 import json
 import os
 import time
-from typing import Any
+from contextlib import closing, suppress
 
 import gymnasium
 import httpx
 
-__all__ = ["Connection", "ServerRefused", "ServerUnreachable", "SessionLost"]
+from ragen_gym.serve.serialization import Json
 
-_WAITS = 5
+__all__ = ["RemoteSession", "ServerError", "ServerRefused", "ServerUnreachable", "SessionLost"]
+
+#: How often a request is repeated that exceeds the rate limit.
+_RETRIES = 5
 
 
 class ServerUnreachable(ConnectionError):
-    """No answer came: the server is not there, or the connection broke. Whether a move was played is not known."""
+    """No response came: the server is not there, or the connection broke. Whether a move was played is not known."""
 
 
 class SessionLost(RuntimeError):
-    """The server no longer has the session: it expired, was closed, or the server was started anew.
+    """The server no longer has the session: it expired, was closed, or the server was restarted.
 
     Its episode is lost; a new environment plays it again from its seed.
     """
 
 
-class ServerRefused(RuntimeError):
-    """The server refused for a reason of its own: it is full, wants a token, or the client is too fast.
+class ServerError(RuntimeError):
+    """The server has a reason of its own not to carry a request out: it is full, wants a token, or is too busy.
 
     Attributes:
         code: the server's code of the reason.
@@ -38,56 +41,86 @@ class ServerRefused(RuntimeError):
         self.code = code
 
 
-class Connection:
-    """One kept-alive connection.
+#: The name that it had first.
+ServerRefused = ServerError
+
+
+class RemoteSession:
+    """A session on a server, and the kept-alive connection to it.
 
     Args:
         url: where the server is, such as ``"http://127.0.0.1:8000"``.
-        token: its token; None is what the environment variable RAGEN_GYM_TOKEN holds, if anything.
-        timeout: seconds after which an answer is no longer waited for.
+        body: the request that creates the session.
+        token: the server's token; None is what the environment variable RAGEN_GYM_TOKEN holds, if anything.
+        timeout: seconds to wait for a response.
+
+    Attributes:
+        id: the session's.
+        about: what the server said when it created the session.
+
+    Raises:
+        As `post`.
     """
 
-    def __init__(self, url: str, token: str | None, timeout: float) -> None:
+    def __init__(self, url: str, body: Json, token: str | None, timeout: float) -> None:
         token = token or os.environ.get("RAGEN_GYM_TOKEN")
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self.url = url.rstrip("/")
+        self.url, self.timeout = url.rstrip("/"), timeout
         self._http = httpx.Client(base_url=self.url, headers=headers, timeout=timeout)
+        self._closed = False
+        try:
+            self.about: Json = self._send("POST", "/sessions", body).json()
+        except BaseException:
+            self._http.close()
+            raise
+        self.id: str = self.about["session"]
+        self._path = f"/sessions/{self.id}"
 
-    def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
-        """Send a request; what the server answers, as JSON values.
+    def post(self, operation: str, body: Json) -> Json:
+        """Send a request to the session; what the server answers.
 
-        A request that came too early by the server's rate is repeated, since it was not carried out. No other one is.
+        A request that exceeds the server's rate limit is repeated, since it was not carried out. No other one is.
 
         Raises:
-            ValueError: the server's library refuses a value.
+            ValueError: the server's library does not allow a value.
             gymnasium.error.ResetNeeded: the episode is over, or none was started.
             SessionLost: the server does not have the session.
-            ServerRefused: any other refusal.
-            ServerUnreachable: no answer came.
+            ServerError: any other error of the server.
+            ServerUnreachable: no response came.
         """
-        answer = self._send(method, path, body)
-        return None if answer.status_code == httpx.codes.NO_CONTENT else answer.json()
+        answer: Json = self._send("POST", f"{self._path}/{operation}", body).json()
+        return answer
 
-    def picture(self, path: str) -> bytes:
-        """A PNG; raises as `ask` does."""
-        return self._send("GET", path, None).content
+    def state(self) -> Json:
+        """Boards, levels and conversation; raises as `post` does."""
+        answer: Json = self._send("GET", self._path).json()
+        return answer
+
+    def picture(self, index: int) -> bytes:
+        """A PNG of an environment's board; raises as `post` does."""
+        return self._send("GET", f"{self._path}/render.png?index={index}").content
 
     def close(self) -> None:
-        """Close the connection."""
-        self._http.close()
+        """Close the session; a server that is gone has closed it already."""
+        if self._closed:
+            return
+        self._closed = True
+        with closing(self._http), suppress(ConnectionError, RuntimeError):
+            self._send("DELETE", self._path)
 
-    def _send(self, method: str, path: str, body: dict[str, Any] | None) -> httpx.Response:
-        answer = self._sent(method, path, body)
-        for _ in range(_WAITS):
+    def _send(self, method: str, path: str, body: Json | None = None) -> httpx.Response:
+        for _ in range(_RETRIES):
+            answer = self._request(method, path, body)
             if answer.status_code != httpx.codes.TOO_MANY_REQUESTS:
                 break
             time.sleep(float(answer.headers.get("Retry-After", 1)))
-            answer = self._sent(method, path, body)
+        else:
+            answer = self._request(method, path, body)
         if answer.is_error:
             raise _error(answer)
         return answer
 
-    def _sent(self, method: str, path: str, body: dict[str, Any] | None) -> httpx.Response:
+    def _request(self, method: str, path: str, body: Json | None) -> httpx.Response:
         try:
             return self._http.request(method, path, json=body)
         except httpx.HTTPError as error:
@@ -102,11 +135,11 @@ def _error(answer: httpx.Response) -> Exception:
         problem = answer.json()["error"]
         code, message = str(problem["code"]), str(problem["message"])
     except (json.JSONDecodeError, KeyError, TypeError):
-        return ServerRefused("no_ragen_gym", f"{answer.url} answered {answer.status_code} and is no ragen-gym server.")
+        return ServerError("no_ragen_gym", f"{answer.url} answered {answer.status_code} and is no ragen-gym server.")
     if code == "unknown_session":
         return SessionLost(message)
     if code == "no_episode":
         return gymnasium.error.ResetNeeded(message)
     if code in ("bad_value", "bad_request", "too_large", "too_expensive", "not_rendering"):
         return ValueError(message)
-    return ServerRefused(code, message)
+    return ServerError(code, message)

@@ -1,9 +1,9 @@
-"""What the levels of some knobs cost, measured in a process that can be ended.
+"""How long levels take to generate, measured in a process that can be killed.
 
-Drawing a level again until it meets the knobs can take microseconds or, with knobs that hardly any level meets, many
-minutes; nothing but a trial tells, and the compiled loops cannot be interrupted. So a few levels of every new
-combination of knobs are first generated in a process of their own, which is killed when it takes too long. The process
-is this module, run with ``python -m``; it reads a JSON request a line and answers with one.
+Drawing a level again until it meets a game's options can take microseconds or, with options that hardly any level
+meets, many minutes; only a trial tells, and the compiled loops cannot be interrupted. So a few levels of every new
+combination of options are first generated in another process, which is killed when it takes too long. That process is
+this module, run with ``python -m``; it reads a JSON request a line and answers with one.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from typing import Any
 
 from ragen_gym.core.seeding import Stream, episode_keys, stream_key
 from ragen_gym.games.registry import TABLE, GameSpec, add, build_game
-from ragen_gym.serve.errors import Refusal
+from ragen_gym.serve.errors import RequestError
 
-__all__ = ["LEVELS", "LevelCosts", "answer"]
+__all__ = ["LEVELS", "LevelCosts", "measure"]
 
 #: Levels of a trial.
 LEVELS = 32
@@ -34,10 +34,10 @@ _READY = "ready"
 
 
 class LevelCosts:
-    """Seconds that a level takes to generate, by the knobs.
+    """Seconds that a level takes to generate, by the game's options.
 
     Args:
-        limit: seconds a level above which nobody asks how much more it takes.
+        limit: seconds a level above which the cost is infinite.
     """
 
     def __init__(self, limit: float) -> None:
@@ -50,30 +50,32 @@ class LevelCosts:
     async def of(self, spec: GameSpec, preset: str | None, knobs: dict[str, Any], split: str | None) -> float:
         """Mean seconds of CPU time a level; infinite above the limit.
 
-        Without knobs it is a game of the table that the server was started with, which is trusted and measured here.
+        Without options it is a game of the table that the server was started with, which is trusted and measured here.
 
         Raises:
-            Refusal: no level meets the knobs, or too many trials wait already.
+            RequestError: no level meets the options, or too many trials wait already.
         """
         request = {"spec": asdict(spec), "preset": preset, "knobs": knobs, "split": split, "limit": self._limit}
         key = json.dumps(request, sort_keys=True)
         if key in self._known:
             self._known.move_to_end(key)
         elif not knobs:
-            self._keep(key, await asyncio.to_thread(answer, spec, preset, knobs, split, inf))
+            self._keep(key, await asyncio.to_thread(measure, spec, preset, knobs, split, inf))
         else:
             await self._wait_for(key)
         found = self._known[key]
         if isinstance(found, str):
-            raise Refusal("bad_value", found)
+            raise RequestError("bad_value", found)
         return found
 
     async def _wait_for(self, key: str) -> None:
-        """Have the cost known after the trial of these knobs, which all who ask for them share."""
+        """Have the cost known after the trial of these options, which all requests for them share."""
         trial = self._trials.get(key)
         if trial is None:
             if len(self._trials) >= _WAITING:
-                raise Refusal("busy", "many sessions with new knobs are being made at once: try again.", retry_after=2)
+                raise RequestError(
+                    "busy", "many sessions with new options are being made at once: try again.", retry_after=2
+                )
             trial = self._trials[key] = asyncio.create_task(self._trial(key))
         self._keep(key, await asyncio.shield(trial))
 
@@ -127,7 +129,7 @@ class LevelCosts:
         return self._process
 
 
-def answer(spec: GameSpec, preset: str | None, knobs: dict[str, Any], split: str | None, limit: float) -> float | str:
+def measure(spec: GameSpec, preset: str | None, knobs: dict[str, Any], split: str | None, limit: float) -> float | str:
     """Mean seconds of CPU time that a level takes to generate, or why there is none.
 
     Infinite as soon as it is clear that it is over ``limit``.
@@ -156,7 +158,7 @@ def _serve() -> None:
         request = json.loads(line)
         spec = GameSpec(**request.pop("spec"))
         add(spec)
-        print(json.dumps(answer(spec, **request)), flush=True)  # Infinity is JSON to Python
+        print(json.dumps(measure(spec, **request)), flush=True)  # Infinity is JSON to Python
 
 
 if __name__ == "__main__":

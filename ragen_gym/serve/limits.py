@@ -1,4 +1,4 @@
-"""What a client may ask for: numbers of sessions and environments, sizes, rates, and the knobs that cost the most."""
+"""What a client may ask for: sessions, environments, sizes, requests a second, and the costliest options of games."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ragen_gym.serve.errors import refuse
+from ragen_gym.core.settings import check_settings, setting
+from ragen_gym.serve.errors import RequestError
 
 __all__ = [
     "KNOB_LIMITS",
@@ -19,7 +20,7 @@ __all__ = [
     "check_knobs",
 ]
 
-#: The most that each of these knobs may be; the games themselves allow more.
+#: The most that each of these options of games may be; the games themselves allow more.
 KNOB_LIMITS = {
     "size": 32,
     "height": 32,
@@ -33,7 +34,7 @@ KNOB_LIMITS = {
 TURN_LIMITS = {"max_turns": 100, "max_actions_per_turn": 100, "max_actions": 1_000, "max_tokens_per_turn": 2**31 - 1}
 #: The bound of every other number.
 LARGEST_NUMBER = 1_000_000
-#: Characters of a text in a knob.
+#: Characters of a text in an option.
 _TEXT = 100
 _NAMES = 100
 
@@ -45,75 +46,63 @@ LEVEL_LINES, LEVEL_LINE = 64, 128
 class Limits:
     """What the server allows.
 
-    Attributes:
-        max_sessions: open sessions of all clients together.
-        max_per_client: open sessions of one client (one address); None is ``max_sessions``.
-        max_envs: environments of all batches together.
-        max_batch: environments of one batch.
-        session_ttl: seconds without a request after which a session is closed.
-        rate: requests a second that one client may make on average; 0 is no limit. A client that was quiet may make
-            the requests of two seconds at once.
-        max_body: bytes of a request's body.
-        max_reply: characters of all replies of one episode.
-        max_seconds: about the most seconds that the levels of one request may take to generate; a session whose knobs
-            make dearer levels is refused.
-
     Raises:
         ValueError: a number out of range.
     """
 
-    max_sessions: int = 4096
-    max_per_client: int | None = None
-    max_envs: int = 65_536
-    max_batch: int = 1_024
-    session_ttl: float = 900.0
-    rate: float = 1_000.0
-    max_body: int = 2**18
-    max_reply: int = 2**18
-    max_seconds: float = 2.0
+    max_sessions: int = setting(4096, "open sessions of all clients together", low=1)
+    max_per_client: int | None = setting(
+        None, "open sessions of one client, which is one address; default: max_sessions", low=1
+    )
+    max_batch: int = setting(1_024, "environments of one batch", low=1)
+    max_envs: int = setting(65_536, "environments of all batches together", low=1)
+    session_ttl: float = setting(
+        900.0, "seconds without a request after which a session is closed", above=0, unit="seconds"
+    )
+    rate: float = setting(
+        1_000.0, "requests a second of one client, of two seconds at once after a pause; 0 for no limit", low=0
+    )
+    max_body: int = setting(2**18, "bytes of a request's body", low=1, unit="bytes")
+    max_reply: int = setting(2**18, "characters of all replies of an episode", low=1)
+    max_seconds: float = setting(
+        2.0, "seconds, about, that the levels of one request may take to generate", above=0, unit="seconds"
+    )
 
     def __post_init__(self) -> None:
-        for name in ("max_sessions", "max_envs", "max_batch", "max_body", "max_reply"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)!r} must be 1 or more.")
-        if self.max_per_client is not None and self.max_per_client < 1:
-            raise ValueError(f"max_per_client={self.max_per_client!r} must be 1 or more, or None.")
-        for name in ("session_ttl", "max_seconds"):
-            if not 0 < getattr(self, name) < float("inf"):
-                raise ValueError(f"{name}={getattr(self, name)!r} must be a number of seconds above 0.")
-        if not 0 <= self.rate < float("inf"):
-            raise ValueError(f"rate={self.rate!r} must be a number of requests a second, or 0 for no limit.")
+        check_settings(self)
 
 
 def check_knobs(knobs: Mapping[str, Any]) -> None:
-    """Refuse knobs that are settings of other things, or larger than a server takes.
+    """Check a game's options: none may be a setting of something else, or larger than the server allows.
 
     Raises:
-        Refusal: which knob, and what is allowed.
+        RequestError: which option, and what is allowed.
     """
     for name, value in knobs.items():
         limit = KNOB_LIMITS.get(name, LARGEST_NUMBER)
         if isinstance(value, list):
             _check_names(name, value)
         elif isinstance(value, dict):
-            refuse("bad_value", f"knob {name!r} cannot be an object.")
+            raise RequestError("bad_value", f"option {name!r} cannot be an object.")
         elif isinstance(value, str) and len(value) > _TEXT:
-            refuse("too_large", f"knob {name!r} is a text of {len(value)} characters; this server takes {_TEXT}.")
+            raise RequestError(
+                "too_large", f"option {name!r} is a text of {len(value)} characters; this server takes {_TEXT}."
+            )
         elif isinstance(value, int | float) and not abs(value) <= limit:
-            refuse("too_large", f"{name}={value} is above {limit}, the most that this server takes.")
+            raise RequestError("too_large", f"{name}={value} is above {limit}, the most that this server takes.")
 
 
 def _check_names(name: str, value: list[Any]) -> None:
     for entry in value:
         words = entry if isinstance(entry, list) else [entry]
         if len(value) > _NAMES or len(words) > 2 or not all(isinstance(w, str) and len(w) <= _TEXT for w in words):
-            refuse(
-                "too_large", f"knob {name!r} must be up to {_NAMES} texts or pairs of up to {_TEXT} characters each."
+            raise RequestError(
+                "too_large", f"option {name!r} must be up to {_NAMES} texts or pairs of up to {_TEXT} characters each."
             )
 
 
 def check_board_text(text: str) -> None:
-    """Refuse the text of a board that has more lines, or longer ones, than any game's."""
+    """Check that the text of a board has no more lines, and no longer ones, than any game's."""
     lines = text.split("\n")
     if len(lines) > LEVEL_LINES or max(map(len, lines)) > LEVEL_LINE:
-        refuse("too_large", f"a board may have {LEVEL_LINES} lines of {LEVEL_LINE} characters.")
+        raise RequestError("too_large", f"a board may have {LEVEL_LINES} lines of {LEVEL_LINE} characters.")

@@ -1,4 +1,4 @@
-"""What every request must pass before it is looked at: the token, the host, the rate, and the size of its body."""
+"""Middleware that every request passes first: token, host, rate limit, and the size of its body."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ragen_gym.serve.errors import Refusal
+from ragen_gym.serve.errors import RequestError
 from ragen_gym.serve.limits import Limits
 
-__all__ = ["OPEN_PATHS", "Gate", "Rate", "is_loopback"]
+__all__ = ["OPEN_PATHS", "AccessMiddleware", "RateLimiter", "is_loopback"]
 
 #: Served without a token: that the server runs, and how it is spoken to.
 OPEN_PATHS = frozenset({"/health", "/docs", "/openapi.json"})
@@ -25,8 +25,8 @@ _BURST_SECONDS = 2.0
 _CLIENTS = 10_000
 
 
-class Rate:
-    """How many requests each client may make: a bucket of tokens that fills up again.
+class RateLimiter:
+    """How many requests each client may make, as a token bucket.
 
     Args:
         rate: requests a second; 0 is no limit.
@@ -42,7 +42,7 @@ class Rate:
         """Count a request of this client.
 
         Raises:
-            Refusal: it made too many.
+            RequestError: it made too many.
         """
         if not self._rate:
             return
@@ -50,7 +50,7 @@ class Rate:
         tokens, then = self._buckets.get(client, (self._full, now))
         tokens = min(self._full, tokens + (now - then) * self._rate)
         if tokens < 1.0:
-            raise Refusal(
+            raise RequestError(
                 "too_many_requests",
                 f"one client may make {self._rate:g} requests a second: slow down, or put many environments into one "
                 "session with num_envs.",
@@ -58,16 +58,16 @@ class Rate:
             )
         self._buckets[client] = tokens - 1.0, now
         if len(self._buckets) > _CLIENTS:
-            self._forget(now)
+            self._drop_full(now)
 
-    def _forget(self, now: float) -> None:
+    def _drop_full(self, now: float) -> None:
         """Drop the clients whose buckets are full again, or all where none is."""
         rate = self._rate
         kept = {c: (n, at) for c, (n, at) in self._buckets.items() if n + (now - at) * rate < self._full}
         self._buckets = kept if len(kept) < _CLIENTS else {}
 
 
-class Gate:
+class AccessMiddleware:
     """An ASGI application around the server's own.
 
     Args:
@@ -81,41 +81,41 @@ class Gate:
     def __init__(self, app: ASGIApp, *, limits: Limits, token: str | None, clock: Callable[[], float]) -> None:
         self._app, self._limits = app, limits
         self._token = None if token is None else token.encode()
-        self._rate = Rate(limits.rate, clock)
+        self._rate_limiter = RateLimiter(limits.rate, clock)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request, or refuse it."""
+        """Serve a request, or answer with an error."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         headers = dict(scope["headers"])
         try:
-            self._rate.take(client_of(scope))
+            self._rate_limiter.take(client_of(scope))
             self._admit(scope["path"], headers)
             if scope["method"] in ("POST", "PUT", "PATCH"):
                 receive = await self._whole_body(headers, receive)
-        except Refusal as refusal:
-            await _send(refusal, send)
+        except RequestError as error:
+            await _send(error, send)
             return
         await self._app(scope, receive, send)
 
     def _admit(self, path: str, headers: dict[bytes, bytes]) -> None:
         if self._token is None:
             if not is_loopback(_host_name(headers.get(b"host", b"").decode("latin-1"))):
-                raise Refusal(
+                raise RequestError(
                     "foreign_host",
                     "this server has no token, so it answers only requests to localhost or a loopback address.",
                 )
         elif path not in OPEN_PATHS:
             scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
             if scheme.lower() != b"bearer" or not hmac.compare_digest(given.strip(), self._token):
-                raise Refusal("unauthorized", "send the server's token as 'Authorization: Bearer TOKEN'.")
+                raise RequestError("unauthorized", "send the server's token as 'Authorization: Bearer TOKEN'.")
 
     async def _whole_body(self, headers: dict[bytes, bytes], receive: Receive) -> Receive:
         most = self._limits.max_body
         length = headers.get(b"content-length", b"")
         if length.isdigit() and int(length[:20]) > most:
-            raise Refusal("body_too_large", f"a request's body may have {most} bytes.")
+            raise RequestError("body_too_large", f"a request's body may have {most} bytes.")
         body = bytearray()  # which grows in place, however small the pieces are
         try:
             async with asyncio.timeout(_BODY_SECONDS):
@@ -125,11 +125,11 @@ class Gate:
                         break
                     body += message.get("body", b"")
                     if len(body) > most:
-                        raise Refusal("body_too_large", f"a request's body may have {most} bytes.")
+                        raise RequestError("body_too_large", f"a request's body may have {most} bytes.")
                     if not message.get("more_body"):
                         break
         except TimeoutError:
-            raise Refusal("timeout", f"the request's body did not arrive in {_BODY_SECONDS:g} seconds.") from None
+            raise RequestError("timeout", f"the request's body did not arrive in {_BODY_SECONDS:g} seconds.") from None
         first: Message | None = {"type": "http.request", "body": bytes(body), "more_body": False}
 
         async def replay() -> Message:
@@ -164,13 +164,13 @@ def _host_name(host: str) -> str:
     return host[: host.rindex("]") + 1] if "]" in host else host.partition(":")[0]
 
 
-async def _send(refusal: Refusal, send: Send) -> None:
-    body = json.dumps(refusal.body()).encode()
+async def _send(error: RequestError, send: Send) -> None:
+    body = json.dumps(error.body()).encode()
     headers: list[tuple[bytes, bytes]] = [
         (b"content-type", b"application/json"),
         (b"content-length", str(len(body)).encode()),
-        *((name.lower().encode(), value.encode()) for name, value in refusal.headers().items()),
+        *((name.lower().encode(), value.encode()) for name, value in error.headers().items()),
     ]
-    start: dict[str, Any] = {"type": "http.response.start", "status": refusal.status, "headers": headers}
+    start: dict[str, Any] = {"type": "http.response.start", "status": error.status, "headers": headers}
     await send(start)
     await send({"type": "http.response.body", "body": body})

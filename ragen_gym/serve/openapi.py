@@ -12,15 +12,15 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
 from ragen_gym import __version__
-from ragen_gym.serve.errors import STATUS, Refusal
+from ragen_gym.serve.errors import STATUS, RequestError
 from ragen_gym.serve.limits import Limits
 from ragen_gym.serve.schemas import Error
 
-__all__ = ["describe", "install_error_handlers", "links", "said"]
+__all__ = ["description", "install_error_handlers", "responses"]
 
 _OF_STATUS = {404: "not_found", 405: "method_not_allowed", 400: "bad_json"}
 
-#: What each status of a refusal means on the page; its codes are added from `STATUS`.
+#: What each status of a error means on the page; its codes are added from `STATUS`.
 _MEANING = {
     400: "The body is not JSON.",
     401: "The token is missing or wrong.",
@@ -38,7 +38,7 @@ _EVERYWHERE = (401, 403, 429)
 _WITH_BODY = (400, 408, 413, 422)
 
 
-def said(
+def responses(
     model: Any, status: int = 200, *, body: bool = False, also: tuple[int, ...] = (), then: tuple[str, ...] = ()
 ) -> dict[int | str, Any]:
     """What a route answers.
@@ -46,28 +46,28 @@ def said(
     Args:
         model: of a good answer; a media type where that is no JSON, None where it has no body.
         status: of a good answer.
-        body: whether a request has a body, which can be refused.
-        also: statuses of refusals beside those that every route may give.
+        body: whether a request has a body, whose errors are documented too.
+        also: statuses of errors besides those that every route may give.
         then: operations on the session that the answer names.
     """
-    refused = sorted({*_EVERYWHERE, *(_WITH_BODY if body else ()), *also})
+    errors = sorted({*_EVERYWHERE, *(_WITH_BODY if body else ()), *also})
     good: dict[str, Any] = {"content": {model: {}}, "description": "The picture."} if isinstance(model, str) else {}
     good = good or {"model": model}
     if then:
-        good["links"] = links(*then)
+        good["links"] = _links(*then)
     return {
         status: good,
-        **{code: {"model": Error, "description": _description(code)} for code in refused},
+        **{code: {"model": Error, "description": _description(code)} for code in errors},
     }
 
 
-def links(*operations: str) -> dict[str, Any]:
+def _links(*operations: str) -> dict[str, Any]:
     """That the session which a route answers with is what these operations name."""
     session = {"session": "$response.body#/session"}
     return {name: {"operationId": name, "parameters": session} for name in operations}
 
 
-def describe(limits: Limits) -> dict[str, Any]:
+def description(limits: Limits) -> dict[str, Any]:
     """Title and text of the page."""
     codes = "\n".join(f"| `{code}` | {status} |" for code, status in STATUS.items())
     return {
@@ -78,7 +78,7 @@ def describe(limits: Limits) -> dict[str, Any]:
 Make a session with `POST /sessions`, start an episode with `reset`, play it with `step` (a move), `turn` (a language
 model's whole reply) or `batch/step` (a move of each of many environments), and close it with `DELETE`. A session is
 closed when it is not used for {limits.session_ttl:g} seconds; it lives in the server's memory, so a server that is
-started anew has none.
+restarted has none.
 
 Limits: {limits.max_sessions} sessions, {limits.max_batch} environments in a batch and {limits.max_envs} in all batches,
 {limits.max_body} bytes in a request, {limits.max_reply} characters in the replies of an episode,
@@ -96,8 +96,8 @@ Every error is `{{"error": {{"code": …, "message": …}}}}`:
 def install_error_handlers(app: FastAPI, with_token: bool) -> None:
     """Give every error the one form, and the page its token."""
 
-    async def refused(request: Request, error: Exception) -> JSONResponse:
-        assert isinstance(error, Refusal)
+    async def failed(request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, RequestError)
         return JSONResponse(error.body(), error.status, error.headers())
 
     async def invalid(request: Request, error: Exception) -> JSONResponse:
@@ -107,21 +107,21 @@ def install_error_handlers(app: FastAPI, with_token: bool) -> None:
         faults = [f"{'.'.join(map(str, found['loc']))}: {found['msg']}" for found in error.errors()[:5]]
         if any(found["loc"] == ("body",) for found in error.errors()):
             faults.append("send a JSON object, with Content-Type: application/json")
-        return await refused(request, Refusal(code, "; ".join(faults)))
+        return await failed(request, RequestError(code, "; ".join(faults)))
 
     async def http(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
         code = _OF_STATUS.get(error.status_code, "bad_request")
-        body = Refusal(code, f"{request.method} {request.url.path}: {error.detail}").body()
+        body = RequestError(code, f"{request.method} {request.url.path}: {error.detail}").body()
         headers = {"Allow": _methods(app, request)} if error.status_code == 405 else error.headers
         return JSONResponse(body, error.status_code, headers)
 
     async def broken(request: Request, error: Exception) -> JSONResponse:
-        refusal = Refusal("internal", "the server failed at this request; its log says how.")
-        return JSONResponse(refusal.body(), refusal.status)
+        failure = RequestError("internal", "the server failed at this request; its log says how.")
+        return JSONResponse(failure.body(), failure.status)
 
     for kind, handler in (
-        (Refusal, refused),
+        (RequestError, failed),
         (RequestValidationError, invalid),
         (HTTPException, http),
         (Exception, broken),

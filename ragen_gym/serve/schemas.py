@@ -49,7 +49,7 @@ class ResetRequest(_Request):
 
     seed: Seed | None = None
     level: BoardText | None = Field(None, description="A board to play instead of a generated one.")
-    noise_seed: Seed | None = Field(None, description="Seed of the luck after the level; it never changes the level.")
+    noise_seed: Seed | None = Field(None, description="Seed of the transition noise; it never changes the level.")
 
 
 class BatchResetRequest(_Request):
@@ -109,7 +109,7 @@ class Budgets(_TurnOptions):  # type: ignore[misc]
 
 
 class Symbols(_Request):
-    """A vocabulary of one's own."""
+    """A custom vocabulary."""
 
     name: Annotated[str, Field(min_length=1, max_length=50)]
     symbols: Annotated[
@@ -139,7 +139,7 @@ class CreateRequest(_Request):
     split: str | None = Field(None, max_length=20, description="train, validation or test; null for all levels.")
     preset: str | None = Field(None, max_length=50, description="A difficulty of the game.")
     knobs: dict[str, Any] = Field(
-        default_factory=dict, max_length=50, description="The game's own arguments; `GET /envs` lists them."
+        default_factory=dict, max_length=50, description="The game's own options by name; `GET /envs` lists them."
     )
     levels: Annotated[list[BoardText], Field(min_length=1, max_length=1000)] | None = Field(
         None, description="Boards as texts, to draw from instead of generating."
@@ -150,7 +150,7 @@ class CreateRequest(_Request):
     max_episode_steps: Annotated[int, Field(ge=1, le=1000)] | None = Field(
         None, description="Moves after which an episode is truncated; the id's own where it is left out."
     )
-    budgets: Budgets | None = Field(None, description="Grain turn only.")
+    budgets: Budgets | None = Field(None, description="ServedEnv turn only.")
     render: bool = Field(False, description="Whether pictures will be asked for.")
     tile_size: Annotated[int, Field(ge=8, le=64)] = Field(32, description="Side of a tile in pixels.")
     start: BatchResetRequest | None = Field(None, description="Start the first episode at once, as reset does.")
@@ -163,7 +163,7 @@ _INFO: dict[str, Any] = {"level_id": "1c2aafca1b6d9f52", "action_mask": [1, 1, 0
 
 
 class Info(BaseModel):
-    """What goes beside an observation."""
+    """The information that goes with an observation."""
 
     level_id: str = Field(description="Content hash of the level.")
     action_mask: list[int] = Field(description="1 where an action can change the state.")
@@ -205,7 +205,7 @@ class Reply(BaseModel):
 
 
 class TurnInfo(BaseModel):
-    """What goes beside a turn's message."""
+    """The information that goes with a turn's message."""
 
     reply: Reply | None = Field(description="How the reply was read; null at reset.")
     actions: list[int] = Field(description="Moves played this turn.")
@@ -305,7 +305,7 @@ class Listed(BaseModel):
     summary: str
     horizon: int | None = Field(description="Moves after which an episode is truncated.")
     action_names: list[str]
-    knobs: dict[str, Any] = Field(description="The game's arguments and their defaults.")
+    knobs: dict[str, Any] = Field(description="The game's options and their defaults.")
     presets: list[str]
     vocabularies: list[str]
 

@@ -1,4 +1,4 @@
-"""What the clients send and read: arguments as JSON, spaces and pictures from it."""
+"""Spaces, observations, arguments and pictures as JSON and from it: both ends of the wire."""
 
 from __future__ import annotations
 
@@ -13,15 +13,27 @@ from gymnasium import spaces
 from ragen_gym.core.levels import Level
 from ragen_gym.core.text import Vocabulary
 
-__all__ = ["create_body", "given", "options_body", "pixels", "space_of"]
+__all__ = [
+    "Json",
+    "Pixels",
+    "create_body",
+    "observation_json",
+    "options_body",
+    "pixels",
+    "space_json",
+    "space_of",
+]
 
-#: Arguments of `ragen_gym.StepEnv` that the server takes as fields of their own; all others are knobs of the game.
+Json = dict[str, Any]
+Pixels = np.ndarray[Any, np.dtype[np.uint8]]
+
+#: Arguments of `ragen_gym.StepEnv` that the server takes as fields of their own; all others are options of the game.
 _FIELDS = ("split", "preset", "levels", "observation", "text_format", "vocabulary", "tile_size")
 
 
-def create_body(env: str, arguments: dict[str, Any], **fields: Any) -> dict[str, Any]:
+def create_body(env: str, arguments: Json, **fields: Any) -> Json:
     """The request that makes an environment of these arguments of `ragen_gym.StepEnv`."""
-    body: dict[str, Any] = {"env": env, **{k: v for k, v in fields.items() if v not in (None, {})}}
+    body: Json = {"env": env, **{k: v for k, v in fields.items() if v not in (None, {})}}
     body["knobs"] = {name: value for name, value in arguments.items() if name not in _FIELDS}
     body |= {name: arguments[name] for name in _FIELDS if arguments.get(name) is not None}
     if isinstance(body.get("vocabulary"), Vocabulary):
@@ -36,8 +48,24 @@ def create_body(env: str, arguments: dict[str, Any], **fields: Any) -> dict[str,
     return body
 
 
-def space_of(about: dict[str, Any]) -> Any:
-    """The space that a server describes."""
+def space_json(space: Any) -> Json:
+    """A space of the suite as JSON: ``Discrete``, ``Text`` or ``Box``."""
+    if isinstance(space, spaces.Discrete):
+        return {"type": "Discrete", "n": int(space.n)}
+    if isinstance(space, spaces.Text):
+        charset = "".join(sorted(space.character_set))
+        return {"type": "Text", "min_length": space.min_length, "max_length": space.max_length, "charset": charset}
+    return {
+        "type": "Box",
+        "low": int(space.low.min()),
+        "high": int(space.high.max()),
+        "shape": list(space.shape),
+        "dtype": str(space.dtype),
+    }
+
+
+def space_of(about: Json) -> Any:
+    """The space that `space_json` describes."""
     if about["type"] == "Discrete":
         return spaces.Discrete(about["n"])
     if about["type"] == "Text":
@@ -45,7 +73,16 @@ def space_of(about: dict[str, Any]) -> Any:
     return spaces.Box(about["low"], about["high"], tuple(about["shape"]), np.dtype(about["dtype"]).type)
 
 
-def pixels(png: bytes) -> np.ndarray[Any, np.dtype[np.uint8]]:
+def observation_json(observation: Any) -> Any:
+    """An observation, or those of a batch, as JSON."""
+    if isinstance(observation, str):
+        return observation
+    if isinstance(observation, np.ndarray) and observation.dtype != object:
+        return observation.tolist()
+    return [None if one is None else observation_json(one) for one in observation]
+
+
+def pixels(png: bytes) -> Pixels:
     """A PNG as uint8 (height, width, 3)."""
     try:
         from PIL import Image
@@ -57,7 +94,7 @@ def pixels(png: bytes) -> np.ndarray[Any, np.dtype[np.uint8]]:
         return np.asarray(image.convert("RGB"))
 
 
-def options_body(options: dict[str, Any] | None) -> dict[str, Any]:
+def options_body(options: Json | None) -> Json:
     """The options of a reset, levels as texts."""
     if options is not None and not isinstance(options, dict):
         raise ValueError(f"options={options!r} is not a dict: give for example {{'noise_seed': 3}}.")
@@ -68,8 +105,3 @@ def _text(level: Any) -> Any:
     if isinstance(level, Level):
         return level.text
     return [_text(one) for one in level] if isinstance(level, Sequence) and not isinstance(level, str) else level
-
-
-def given(body: dict[str, Any]) -> dict[str, Any]:
-    """What is not None."""
-    return {name: value for name, value in body.items() if value is not None}

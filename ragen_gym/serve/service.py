@@ -9,28 +9,28 @@ from math import inf
 from typing import Any, TypeVar
 
 from ragen_gym.games.registry import find
-from ragen_gym.serve.env_sessions import BatchGrain, Grain, SingleGrain, StepGrain, TurnGrain, make_grain
-from ragen_gym.serve.errors import library_errors, refuse
-from ragen_gym.serve.executor import Work, encode
+from ragen_gym.serve.errors import RequestError, library_errors
+from ragen_gym.serve.executor import Executor, encode
 from ragen_gym.serve.level_cost import LevelCosts
 from ragen_gym.serve.limits import Limits, check_board_text, check_knobs
 from ragen_gym.serve.schemas import CreateRequest
-from ragen_gym.serve.sessions import Session, Store
+from ragen_gym.serve.served_envs import ServedBatch, ServedEnv, ServedSingle, ServedStep, ServedTurn, make_env
+from ragen_gym.serve.sessions import Session, SessionStore
 
 __all__ = ["Service", "now"]
 
-G = TypeVar("G", bound=Grain)
+S = TypeVar("S", bound=ServedEnv)
 
 #: Levels that one request may have to generate: a single environment's block, and those of each environment of a batch.
 _BLOCK, _AHEAD = 256, 15
 #: Seconds of level generation, and environments of a batch, up to which a request is carried out without a thread.
 _QUICK, _QUICK_ENVS = 0.002, 64
 
-_HOW: dict[type[Grain], tuple[str, str]] = {
-    SingleGrain: ("reset of a single environment", "no num_envs, or reset the batch"),
-    StepGrain: ("single moves", "grain='step' and without num_envs"),
-    TurnGrain: ("replies", "grain='turn'"),
-    BatchGrain: ("moves of a batch", "num_envs"),
+_HOW: dict[type[ServedEnv], tuple[str, str]] = {
+    ServedSingle: ("reset of a single environment", "no num_envs, or reset the batch"),
+    ServedStep: ("single moves", "grain='step' and without num_envs"),
+    ServedTurn: ("replies", "grain='turn'"),
+    ServedBatch: ("moves of a batch", "num_envs"),
 }
 
 
@@ -40,7 +40,7 @@ def now() -> float:
 
 
 class Service:
-    """The open sessions, the costs of levels, and the threads.
+    """The open sessions, the costs of levels, and the executor.
 
     Args:
         limits: what clients may ask for.
@@ -48,14 +48,14 @@ class Service:
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
-        self.store = Store(limits, now)
+        self.store = SessionStore(limits, now)
         self._costs = LevelCosts(limits.max_seconds / _BLOCK)
-        self._work = Work()
+        self._executor = Executor()
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """From the first request to the last."""
-        await self._work.warm_up()
+        await self._executor.warm_up()
         sweeping = asyncio.create_task(self._sweep())
         try:
             yield
@@ -65,7 +65,7 @@ class Service:
                 await sweeping
             await self._costs.close()
             self.store.close_all()
-            self._work.close()
+            self._executor.close()
 
     async def create(self, request: CreateRequest, owner: str) -> bytes:
         """Make a session; a `ragen_gym.serve.schemas.Created`."""
@@ -76,49 +76,49 @@ class Service:
             check_board_text(text)
         self.store.take_place(owner, request.num_envs)
         try:
-            grain = await self._work.run(make_grain, spec, request, self.limits.max_reply)
+            env = await self._executor.run(make_env, spec, request, self.limits.max_reply)
             seconds = 0.0
             if request.levels is None:
                 seconds = await self._costs.of(spec, request.preset, request.knobs, request.split)
             at_once = _AHEAD * request.num_envs if request.num_envs else _BLOCK
             self._check_cost(seconds, at_once)
-            session = Session(spec.id, grain, request.num_envs, owner)
+            session = Session(spec.id, env, request.num_envs, owner)
             session.quick = seconds * at_once < _QUICK and (request.num_envs or 0) <= _QUICK_ENVS
-            answer = await self._run(session, False, _created, self._named(session), grain, request)
+            answer = await self._run(session, False, _created, self._named(session), env, request)
         except BaseException:
             self.store.give_place_back(owner, request.num_envs)
             raise
         self.store.put(session)
         return answer
 
-    async def ask(self, session_id: str, grain: type[G], call: Callable[[G], Any], *, light: bool = False) -> bytes:
-        """Ask something of a session's environment; the answer as JSON.
+    async def ask(self, session_id: str, kind: type[S], call: Callable[[S], Any], *, light: bool = False) -> bytes:
+        """Carry out an operation on a session's environment; the answer as JSON.
 
         Args:
             session_id: the session.
-            grain: the class that its environment must be of.
-            call: what is asked.
-            light: it is always over at once, and needs no thread.
+            kind: the class that its environment must be of.
+            call: the operation on the environment.
+            light: whether it always takes so little time that it needs no thread.
 
         Raises:
-            Refusal: there is no such session, it is of another grain, or the environment refuses.
+            RequestError: there is no such session, it is of another grain, or a value is not allowed.
         """
         session = self.store.get(session_id)
-        if not isinstance(session.grain, grain):
-            what, how = _HOW[grain]
-            refuse("wrong_grain", f"this session takes no {what}: create one with {how}.")
-        return await self._run(session, light, _encoded, call, session.grain)
+        if not isinstance(session.env, kind):
+            what, how = _HOW[kind]
+            raise RequestError("wrong_grain", f"this session takes no {what}: create one with {how}.")
+        return await self._run(session, light, _encoded, call, session.env)
 
     async def state(self, session_id: str) -> bytes:
         """A session as it stands; a `ragen_gym.serve.schemas.State`."""
         session = self.store.get(session_id)
-        return await self._run(session, False, _state, self._named(session), session.grain)
+        return await self._run(session, False, _state, self._named(session), session.env)
 
     async def picture(self, session_id: str, index: int) -> bytes:
         """A PNG of the board of an environment of a session."""
         session = self.store.get(session_id)
         async with session.lock:
-            return await self._work.draw(_png, session.grain, index)
+            return await self._executor.draw(_png, session.env, index)
 
     def close(self, session_id: str) -> None:
         """Close a session."""
@@ -127,7 +127,7 @@ class Service:
     async def _run(self, session: Session, light: bool, call: Callable[..., bytes], *arguments: Any) -> bytes:
         """One request of a session at a time, in a thread where it may take long."""
         async with session.lock:
-            return call(*arguments) if light or session.quick else await self._work.run(call, *arguments)
+            return call(*arguments) if light or session.quick else await self._executor.run(call, *arguments)
 
     async def _sweep(self) -> None:
         """Close what is unused, so that its memory is free even when nobody asks for a place."""
@@ -139,7 +139,7 @@ class Service:
         return {
             "session": session.id,
             "env": session.env_id,
-            "grain": "turn" if isinstance(session.grain, TurnGrain) else "step",
+            "grain": "turn" if isinstance(session.env, ServedTurn) else "step",
             "num_envs": session.num_envs,
             "expires_after": self.limits.session_ttl,
         }
@@ -149,11 +149,11 @@ class Service:
         if seconds <= most:
             return
         takes = f"more than {1000 * known:.3g}" if seconds == inf else f"{1000 * seconds:.3g}"
-        refuse(
+        raise RequestError(
             "too_expensive",
-            f"a level of these knobs takes {takes} ms to generate, and this server allows {1000 * most:.3g} ms, since "
-            f"it makes up to {at_once} of them at once: ask for smaller boards, wider bounds, a shallower search or "
-            "fewer environments, or send the boards themselves as levels.",
+            f"a level of these options takes {takes} ms to generate, and this server allows {1000 * most:.3g} ms, "
+            f"since it makes up to {at_once} of them at once: ask for smaller boards, wider bounds, a shallower search "
+            "or fewer environments, or send the boards themselves as levels.",
         )
 
 
@@ -161,25 +161,24 @@ def _texts(boards: str | list[str] | None) -> list[str]:
     return [boards] if isinstance(boards, str) else boards or []
 
 
-def _encoded(call: Callable[[Any], Any], grain: Grain) -> bytes:
-    return encode(call(grain))
+def _encoded(call: Callable[[Any], Any], env: ServedEnv) -> bytes:
+    return encode(call(env))
 
 
-def _created(named: dict[str, Any], grain: Grain, request: CreateRequest) -> bytes:
+def _created(named: dict[str, Any], env: ServedEnv, request: CreateRequest) -> bytes:
     autoreset = None if request.num_envs is None else request.autoreset or "NextStep"
-    start = None if request.start is None else grain.reset(request.start)
-    rest = {"autoreset": autoreset, "instructions": None, "budgets": None, **grain.about(), "start": start}
+    start = None if request.start is None else env.reset(request.start)
+    rest = {"autoreset": autoreset, "instructions": None, "budgets": None, **env.describe(), "start": start}
     return encode({**named, **rest})
 
 
-def _state(named: dict[str, Any], grain: Grain) -> bytes:
-    seen = {"boards": grain.boards(), "levels": grain.levels(), "messages": grain.messages()}
-    return encode({**named, "playing": grain.playing, **seen})
+def _state(named: dict[str, Any], env: ServedEnv) -> bytes:
+    return encode({**named, **env.state()})
 
 
-def _png(grain: Grain, index: int) -> bytes:
+def _png(env: ServedEnv, index: int) -> bytes:
     from ragen_gym.render.image_files import png
 
-    pixels = grain.pixels(index)
+    pixels = env.pixels(index)
     with library_errors():
         return png(pixels)

@@ -8,11 +8,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ragen_gym.serve.env_sessions import Grain
-from ragen_gym.serve.errors import Refusal
+from ragen_gym.serve.errors import RequestError
 from ragen_gym.serve.limits import Limits
+from ragen_gym.serve.served_envs import ServedEnv
 
-__all__ = ["Session", "Store"]
+__all__ = ["Session", "SessionStore"]
 
 
 class Session:
@@ -21,7 +21,7 @@ class Session:
     Attributes:
         id: 128 random bits that nobody can guess; whoever knows them plays the session.
         env_id: id of the environment.
-        grain: the environment.
+        env: the environment.
         num_envs: environments of a batch, or None.
         owner: address of the client that made it.
         quick: whether its resets, and a batch's steps, are over so soon that they need no thread.
@@ -29,15 +29,15 @@ class Session:
         used: the clock at the last request.
     """
 
-    def __init__(self, env_id: str, grain: Grain, num_envs: int | None, owner: str) -> None:
+    def __init__(self, env_id: str, env: ServedEnv, num_envs: int | None, owner: str) -> None:
         self.id = f"{np.random.SeedSequence().entropy:032x}"  # fresh from the system's own source of randomness
-        self.env_id, self.grain, self.num_envs, self.owner = env_id, grain, num_envs, owner
+        self.env_id, self.env, self.num_envs, self.owner = env_id, env, num_envs, owner
         self.quick = False
         self.lock = asyncio.Lock()
         self.used = 0.0
 
 
-class Store:
+class SessionStore:
     """All open sessions, the longest unused first.
 
     Places are taken before an environment is made, so that requests that arrive together cannot exceed the limits.
@@ -61,19 +61,21 @@ class Store:
         """Take a place for a session that is about to be made.
 
         Raises:
-            Refusal: there is none left.
+            RequestError: there is none left.
         """
         self.expire()
         limits, envs = self._limits, num_envs or 0
         if envs > limits.max_batch:
-            raise Refusal("too_large", f"num_envs={envs} is above {limits.max_batch}, the most that a batch may have.")
+            raise RequestError(
+                "too_large", f"num_envs={envs} is above {limits.max_batch}, the most that a batch may have."
+            )
         for used, most, what in (
             (self.places + 1, limits.max_sessions, "sessions"),
             (self._of_client[owner] + 1, limits.max_per_client or limits.max_sessions, "sessions of one client"),
             (self.envs + envs, limits.max_envs, "environments in batches"),
         ):
             if used > most:
-                raise Refusal(
+                raise RequestError(
                     "full",
                     f"this server has {most} {what} at most, and they are taken: close some, or wait; a session that "
                     f"is not used for {limits.session_ttl:g} seconds is closed.",
@@ -100,14 +102,14 @@ class Store:
         """The session of that id, which is used by that.
 
         Raises:
-            Refusal: there is none.
+            RequestError: there is none.
         """
         session = self._sessions.get(session_id)
         if session is None or self._expired(session):
-            raise Refusal(
+            raise RequestError(
                 "unknown_session",
                 "there is no such session: it was closed, it was not used for "
-                f"{self._limits.session_ttl:g} seconds, or the server was started anew; create another one.",
+                f"{self._limits.session_ttl:g} seconds, or the server was restarted; create another one.",
             )
         session.used = self._clock()
         self._sessions.move_to_end(session_id)
@@ -117,12 +119,12 @@ class Store:
         """Close a session.
 
         Raises:
-            Refusal: there is none.
+            RequestError: there is none.
         """
         session = self.get(session_id)
         del self._sessions[session_id]
         self.give_place_back(session.owner, session.num_envs)
-        session.grain.close()
+        session.env.close()
 
     def expire(self) -> None:
         """Close the sessions that were not used for long."""
@@ -131,12 +133,12 @@ class Store:
                 break
             del self._sessions[session.id]
             self.give_place_back(session.owner, session.num_envs)
-            session.grain.close()
+            session.env.close()
 
     def close_all(self) -> None:
         """Close every session."""
         for session in self._sessions.values():
-            session.grain.close()
+            session.env.close()
         self._sessions.clear()
 
     def _expired(self, session: Session) -> bool:

@@ -9,12 +9,12 @@ import httpx
 import pytest
 
 from ragen_gym.games.sokoban import Sokoban
-from ragen_gym.serve import Limits, RemoteEnv, ServerRefused, serving
-from ragen_gym.serve.env_sessions import SingleGrain
-from ragen_gym.serve.errors import Refusal
-from ragen_gym.serve.middleware import Rate, is_loopback
+from ragen_gym.serve import Limits, RemoteEnv, ServerError, serving
+from ragen_gym.serve.errors import RequestError
+from ragen_gym.serve.middleware import RateLimiter, is_loopback
+from ragen_gym.serve.served_envs import ServedSingle
 from ragen_gym.serve.server import check_token
-from ragen_gym.serve.sessions import Session, Store
+from ragen_gym.serve.sessions import Session, SessionStore
 
 LAKE = {"env": "FrozenLake"}
 
@@ -29,7 +29,7 @@ class Clock:
         return self.now
 
 
-class Quiet(SingleGrain):
+class Quiet(ServedSingle):
     """An environment that is only closed."""
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class Quiet(SingleGrain):
         self.closed = True
 
 
-def opened(store: Store, owner: str = "a", num_envs: int | None = None) -> Session:
+def opened(store: SessionStore, owner: str = "a", num_envs: int | None = None) -> Session:
     store.take_place(owner, num_envs)
     session = Session("ragen/FrozenLake-v0", Quiet(), num_envs, owner)
     store.put(session)
@@ -48,34 +48,34 @@ def opened(store: Store, owner: str = "a", num_envs: int | None = None) -> Sessi
 
 def test_sessions_expire_by_their_last_use() -> None:
     clock = Clock()
-    store = Store(Limits(session_ttl=10), clock)
+    store = SessionStore(Limits(session_ttl=10), clock)
     first, second = opened(store), opened(store)
     clock.now = 6
     store.get(first.id)
     clock.now = 12
     store.expire()
-    assert [session.grain.closed for session in (first, second)] == [False, True]  # type: ignore[attr-defined]
+    assert [session.env.closed for session in (first, second)] == [False, True]  # type: ignore[attr-defined]
     assert len(store) == store.places == 1
-    with pytest.raises(Refusal, match="not used for 10 seconds"):
+    with pytest.raises(RequestError, match="not used for 10 seconds"):
         store.get(second.id)
     clock.now = 16.5
-    with pytest.raises(Refusal, match="no such session"):
+    with pytest.raises(RequestError, match="no such session"):
         store.get(first.id)
 
 
 def test_places() -> None:
     clock = Clock()
-    store = Store(Limits(max_sessions=3, max_per_client=2, max_envs=10, max_batch=6, session_ttl=10), clock)
+    store = SessionStore(Limits(max_sessions=3, max_per_client=2, max_envs=10, max_batch=6, session_ttl=10), clock)
     mine = [opened(store, "a"), opened(store, "a", 6)]
     for owner, num_envs, words in (
         ("a", None, "2 sessions of one client"),
         ("b", 7, "num_envs=7 is above 6"),
         ("b", 5, "10 environments in batches"),
     ):
-        with pytest.raises(Refusal, match=words):
+        with pytest.raises(RequestError, match=words):
             store.take_place(owner, num_envs)
     opened(store, "b", 4)
-    with pytest.raises(Refusal, match="3 sessions at most"):
+    with pytest.raises(RequestError, match="3 sessions at most"):
         store.take_place("c", None)
     store.close(mine[1].id)
     assert (store.places, store.envs) == (2, 4)
@@ -86,7 +86,7 @@ def test_places() -> None:
 
 
 def test_ids_cannot_be_guessed_from_others() -> None:
-    store = Store(Limits(), Clock())
+    store = SessionStore(Limits(), Clock())
     ids = {opened(store).id for _ in range(200)}
     assert len(ids) == 200
     assert all(len(one) == 32 and int(one, 16) >= 0 for one in ids)
@@ -94,17 +94,17 @@ def test_ids_cannot_be_guessed_from_others() -> None:
 
 def test_rate() -> None:
     clock = Clock()
-    rate = Rate(5, clock)
+    rate = RateLimiter(5, clock)
     for _ in range(10):
         rate.take("a")
-    with pytest.raises(Refusal, match="5 requests a second") as refusal:
+    with pytest.raises(RequestError, match="5 requests a second") as error:
         rate.take("a")
-    assert refusal.value.retry_after == pytest.approx(0.2)
+    assert error.value.retry_after == pytest.approx(0.2)
     rate.take("b")
     clock.now += 1
     for _ in range(5):
         rate.take("a")
-    with pytest.raises(Refusal):
+    with pytest.raises(RequestError):
         rate.take("a")
     for client in range(30_000):  # as many addresses as an attacker has
         rate.take(str(client))
@@ -127,7 +127,7 @@ def test_requests_over_the_rate_wait(server: str) -> None:
 def test_full_servers_and_expired_sessions() -> None:
     with serving(Limits(rate=0, max_sessions=2, session_ttl=0.6)) as url, httpx.Client(base_url=url) as http:
         envs = [RemoteEnv(url, "FrozenLake") for _ in range(2)]
-        with pytest.raises(ServerRefused, match="2 sessions at most"):
+        with pytest.raises(ServerError, match="2 sessions at most"):
             RemoteEnv(url, "FrozenLake")
         answer = http.post("/sessions", json={"env": "FrozenLak"})
         assert answer.status_code == 422
@@ -221,7 +221,7 @@ def test_tokens() -> None:
         for path in ("/health", "/docs", "/openapi.json"):
             assert http.get(path).status_code == 200
         assert http.get("/openapi.json").json()["security"] == [{"token": []}]
-        with pytest.raises(ServerRefused, match="Authorization: Bearer TOKEN"):
+        with pytest.raises(ServerError, match="Authorization: Bearer TOKEN"):
             RemoteEnv(url, "FrozenLake")
         env = RemoteEnv(url, "FrozenLake", token=token)
         env.reset(seed=0)
