@@ -18,13 +18,12 @@ from rich.table import Table
 from ragen_agent.chat import ChatFormat
 from ragen_agent.config import Config, to_toml
 from ragen_agent.config.game_defaults import pretrained
-from ragen_agent.config.openrlhf import OpenRLHF, Workers
+from ragen_agent.config.openrlhf import OpenRLHF
 from ragen_agent.config.recipes import Recipe
 from ragen_agent.openrlhf import cpu
-from ragen_agent.openrlhf.batch_plan import words
-from ragen_agent.openrlhf.cli_flags import MODULE, check_layout, flags
-from ragen_agent.openrlhf.memory_estimate import fullest, parts, shape_of
-from ragen_agent.openrlhf.state import check_possible
+from ragen_agent.openrlhf.batch_plan import check_supported, describe
+from ragen_agent.openrlhf.cli_flags import MODULE, command_flags
+from ragen_agent.openrlhf.memory_estimate import memory_parts, model_shape, peak_memory
 from ragen_agent.training.tasks import all_settings, make_env
 from ragen_agent.training.tokenizer import build_tokenizer, game_texts
 
@@ -73,7 +72,7 @@ def dry_run(
         _title(console, "Command")
         _say(console, _shown(told, extra))
     _title(console, "Arithmetic")
-    for sentence in words(config, settings):
+    for sentence in describe(config, settings):
         _say(console, f"- {sentence}")
     if settings and _on_cpu(settings):
         _say(console, "- There is no CUDA here: each of these GPUs stands for a share of the CPU.")
@@ -102,12 +101,10 @@ def command_line(config: Config, settings: OpenRLHF, folder: Path, extra: Sequen
     """
     on_cpu = _on_cpu(settings)
     if on_cpu:
-        cpu.refuse(extra)
-    run = Workers(config, settings, str(folder.resolve()), (), 0)
-    check_possible(run)
-    check_layout(run)
+        cpu.check_flags(extra)
+    check_supported(config, settings)
     model = Path(config.model).resolve() if pretrained(config.model) else folder.resolve() / "warm"
-    return flags(run, model, on_cpu, False, extra)
+    return command_flags(config, settings, folder.resolve(), model, cpu=on_cpu, extra=extra)
 
 
 def _on_cpu(settings: OpenRLHF) -> bool:
@@ -132,20 +129,20 @@ def _shown(told: Sequence[str], extra: Sequence[str]) -> str:
 
 
 def _memory(console: Console, config: Config, settings: OpenRLHF, recipe: Recipe | None) -> None:
-    shape = shape_of(config)
+    shape = model_shape(config)
     gpu_gib = recipe.gpu_gib if recipe else GPU_GIB
     _title(console, f"Memory of a GPU of {gpu_gib:g} GiB, estimated")
     if shape is None:
         _say(console, f"Unknown: {config.model} is not here, so its size is not known.")
         return
-    found = parts(config, settings, shape, gpu_gib)
+    found = memory_parts(config, settings, shape, gpu_gib)
     table = Table(show_edge=False)
     for column in ("GPU", "what", "when", "GiB", "arithmetic"):
         table.add_column(column, justify="right" if column == "GiB" else "left", overflow="fold")
     for part in found:
         table.add_row(part.place, part.name, part.when, f"{part.gib:.2f}", part.arithmetic)
     console.print(table)
-    most, when = fullest(found)
+    most, when = peak_memory(found)
     verdict = "it fits" if most < gpu_gib else "it does not fit: lower openrlhf.micro_batch or openrlhf.vllm_memory"
     _say(console, f"The fullest GPU needs about {most:.1f} of {gpu_gib:g} GiB, while {when}: {verdict}.")
 

@@ -6,21 +6,14 @@ share; one configuration file serves both, with these settings in its table ``[o
 
 from __future__ import annotations
 
-import dataclasses
-import json
-import os
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 
 from ragen_agent.config.io import read_toml, with_settings
-from ragen_agent.config.settings import Config
 from ragen_gym.core.settings import check_settings, setting
 
-__all__ = ["VARIABLE", "OpenRLHF", "Workers", "read_settings"]
-
-VARIABLE = "RAGEN_AGENT_WORKERS"
-"""The environment variable in which every process of a run finds its ``Workers``."""
+__all__ = ["OpenRLHF", "read_settings"]
 
 
 @dataclass(frozen=True)
@@ -68,52 +61,6 @@ class OpenRLHF:
         check_settings(self, "openrlhf.")
         if len(self.correction) != 2 or not 0 <= self.correction[0] < self.correction[1]:
             raise ValueError(f"openrlhf.correction is {self.correction}; give a lower and a higher bound: [0.0, 2.0].")
-
-
-@dataclass(frozen=True)
-class Workers:
-    """What every process of a run needs to know, sent as one environment variable.
-
-    Attributes:
-        config: the settings that both trainers share.
-        settings: those of the distributed trainer.
-        folder: the run's folder.
-        forbidden: ids that no reply may hold.
-        vocabulary: the width of the output layer.
-    """
-
-    config: Config
-    settings: OpenRLHF
-    folder: str
-    forbidden: tuple[int, ...]
-    vocabulary: int
-
-    def to_json(self) -> str:
-        """One line; ``from_json`` gives it back."""
-        return json.dumps(dataclasses.asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> Workers:
-        """What ``to_json`` wrote."""
-        record = json.loads(text)
-        return cls(
-            with_settings(Config(), record["config"]),
-            with_settings(OpenRLHF(), record["settings"]),
-            record["folder"],
-            tuple(record["forbidden"]),
-            record["vocabulary"],
-        )
-
-    @classmethod
-    def here(cls) -> Workers:
-        """Those of the run that this process belongs to.
-
-        Raises:
-            RuntimeError: this process belongs to none.
-        """
-        if VARIABLE not in os.environ:
-            raise RuntimeError(f"{VARIABLE} is not set: this code runs inside a training run; see ragen-agent train.")
-        return cls.from_json(os.environ[VARIABLE])
 
 
 def read_settings(folder: Path) -> OpenRLHF | None:

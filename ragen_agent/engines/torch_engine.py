@@ -24,8 +24,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ragen_agent.engines import Sampled
-from ragen_agent.engines.attention import decoding
-from ragen_agent.engines.cache import SlotCache, in_steps
+from ragen_agent.engines.kv_cache import SlotCache, decoding, in_steps
 from ragen_agent.engines.prefix_sharing import Branches
 from ragen_gym.core.seeding import GOLDEN, Stream, episode_key, mix, stream_key, uniforms
 

@@ -1,6 +1,7 @@
-"""OpenRLHF's command line for a run, as data: every setting of ours is one of its flags.
+"""OpenRLHF's command line for a run, and which further flags of OpenRLHF may follow it.
 
-Further flags of OpenRLHF may follow, but none that a setting of ours decides already (`refuse`).
+Every setting of ours is one of its flags, and a flag that a setting decides is refused: a run does what its
+configuration says.
 """
 
 from __future__ import annotations
@@ -8,45 +9,154 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ragen_agent.config.openrlhf import Workers
-from ragen_agent.openrlhf.reserved_flags import refuse
-from ragen_agent.openrlhf.state import AGGREGATIONS
+from ragen_agent.config import Config
+from ragen_agent.config.openrlhf import OpenRLHF
 
-__all__ = ["MODULE", "check_layout", "flags"]
+__all__ = ["AGGREGATIONS", "DECIDED", "MODULE", "REPLACEABLE", "REPLACED", "check_extra_flags", "command_flags"]
 
 MODULE = "openrlhf.cli.train_ppo_ray"
-"""What `python -m` runs with these flags."""
+"""What ``python -m`` runs with these flags."""
+
+AGGREGATIONS = {"token_mean": "token-mean", "sequence_mean": "seq-mean-token-mean"}
+"""The aggregations of the loss that OpenRLHF has, by our names."""
 
 BETAS = [0.9, 0.999]  # torch's own, as in the local trainer
 VALUE_CLIP = 0.2  # as in `ragen_agent.algo.losses.value_loss`
 EXECUTOR = Path(__file__).with_name("executor.py")
 
+#: Flags that ``command_flags`` writes, and the setting that decides each, or in parentheses what else does.
+DECIDED = {
+    "actor.model_name_or_path": "model",
+    "actor.num_nodes": "openrlhf.actor_nodes",
+    "actor.num_gpus_per_node": "openrlhf.actor_gpus",
+    "ref.num_nodes": "openrlhf.actor_nodes",
+    "ref.num_gpus_per_node": "openrlhf.actor_gpus",
+    "critic.num_nodes": "openrlhf.critic_nodes",
+    "critic.num_gpus_per_node": "openrlhf.critic_gpus",
+    "vllm.num_engines": "openrlhf.vllm_engines",
+    "vllm.tensor_parallel_size": "openrlhf.vllm_tensor_parallel",
+    "vllm.gpu_memory_utilization": "openrlhf.vllm_memory",
+    "vllm.sync_backend": "openrlhf.accelerator",
+    "vllm.enforce_eager": "openrlhf.vllm_eager",
+    "vllm.enable_sleep": "openrlhf.colocate",
+    "vllm.enable_prefix_caching": "(always on: every turn of an episode begins with the turns before it)",
+    "data.prompt_dataset": "(the run's own prompt dataset)",
+    "data.input_key": "(that of the prompt dataset)",
+    "data.label_key": "(that of the prompt dataset)",
+    "data.max_len": "turns.max_tokens_per_episode",
+    "train.agent_func_path": "(ours; a file with a subclass of it may replace it)",
+    "train.seed": "seed",
+    "train.num_episodes": "training.iterations",
+    "train.max_epochs": "training.updates",
+    "train.batch_size": "training.minibatch",
+    "train.micro_batch_size": "openrlhf.micro_batch",
+    "train.colocate_all": "openrlhf.colocate",
+    "rollout.batch_size": "training.groups",
+    "rollout.n_samples_per_prompt": "training.group_size",
+    "rollout.micro_batch_size": "openrlhf.micro_batch",
+    "rollout.temperature": "training.temperature",
+    "actor.adam.lr": "training.learning_rate",
+    "actor.adam.betas": "(0.9 and 0.999, as in the local trainer)",
+    "actor.lr_scheduler": "openrlhf.schedule",
+    "actor.lr_warmup_ratio": "openrlhf.warm_up",
+    "actor.max_norm": "training.max_grad_norm",
+    "actor.eps_clip_low_high": "training.clip_low and training.clip_high",
+    "actor.dual_clip": "training.dual_clip",
+    "actor.entropy_coef": "training.entropy_bonus",
+    "actor.loss_agg_mode": "training.aggregation",
+    "actor.gradient_checkpointing_enable": "openrlhf.gradient_checkpointing",
+    "critic.adam.lr": "training.critic_learning_rate",
+    "critic.adam.betas": "(0.9 and 0.999, as in the local trainer)",
+    "critic.lr_scheduler": "openrlhf.schedule",
+    "critic.lr_warmup_ratio": "openrlhf.warm_up",
+    "critic.max_norm": "training.max_grad_norm",
+    "critic.value_clip": "(0.2, as in the local trainer)",
+    "algo.kl.init_coef": "training.kl and training.kl_kind",
+    "algo.kl.estimator": "training.kl_kind",
+    "algo.kl.use_loss": "training.kl_place",
+    "algo.advantage.estimator": "training.algo",
+    "algo.advantage.gamma": "training.gamma",
+    "algo.advantage.lambd": "training.gae_lambda",
+    "algo.advantage.is_correction_level": "openrlhf.correction",
+    "algo.advantage.is_correction_mode": "openrlhf.correction",
+    "algo.advantage.is_correction_threshold": "openrlhf.correction",
+    "ds.zero_stage": "openrlhf.zero_stage",
+    "ds.attn_implementation": "openrlhf.attention",
+    "ds.lora.rank": "lora.rank",
+    "ds.lora.alpha": "lora.alpha",
+    "ds.lora.target_modules": "lora.targets",
+    "ds.enable_sleep": "openrlhf.colocate",
+    "ds.packing_samples": "openrlhf.packing",
+    "ds.adam_offload": "openrlhf.adam_offload",
+    "ckpt.path": "(the run's folder)",
+    "ckpt.output_dir": "(the run's folder)",
+    "ckpt.max_num": "(two, so that one is always complete)",
+    "ckpt.best_metric_key": "(none: the summary measures the last model)",
+    "ckpt.load_enable": "(ragen-agent train --resume RUN)",
+    "logger.wandb.run_name": "(the run's folder)",
+    "logger.wandb.project": "openrlhf.wandb",
+    "logger.wandb.key": "(the environment variable WANDB_API_KEY)",
+    "logger.tensorboard_dir": "openrlhf.tensorboard",
+}
 
-def flags(run: Workers, model: Path, cpu: bool, resume: bool, extra: Sequence[str] = ()) -> list[str]:
-    """The flags of `python -m openrlhf.cli.train_ppo_ray`.
+#: Flags that would repeat or undo what our trainer does in another way.
+REPLACED = {
+    "algo.dynamic_filtering_enable": "the filter is ours: training.filter and training.keep",
+    "algo.dynamic_filtering_range": "the filter is ours: training.filter and training.keep",
+    "train.async_enable": "an iteration trains on what the current weights played",
+    "train.partial_rollout_enable": "an iteration trains on what the current weights played",
+    "train.dynamic_batch_enable": "minibatches are cut by us: training.minibatch",
+    "rollout.vllm_generate_batch_size": "an iteration plays training.groups levels, no more and no less",
+    "ckpt.save_steps": "training.save_every says when a state is saved",
+    "ckpt.disable_ds": "without its states a run cannot be resumed",
+    "eval.dataset": "the fixed test levels are played: [evaluation]",
+    "eval.steps": "openrlhf.evaluate_every says when",
+    "eval.temperature": "evaluation.temperature says which",
+    "data.input_template": "prompts are made from the level, token by token",
+    "data.apply_chat_template": "prompts are made from the level, token by token",
+    "reward.model_name_or_path": "the game gives the reward",
+    "reward.remote_url": "the game gives the reward",
+    "reward.clip_range": "the game gives the reward",
+}
+
+#: A decided flag that may be given nevertheless, with a class of the same interface.
+REPLACEABLE = ("train.agent_func_path",)
+
+
+def command_flags(
+    config: Config,
+    settings: OpenRLHF,
+    folder: Path,
+    model: Path,
+    *,
+    cpu: bool,
+    resume: bool = False,
+    extra: Sequence[str] = (),
+) -> list[str]:
+    """The flags of ``python -m openrlhf.cli.train_ppo_ray``.
 
     Args:
-        run: the settings.
+        config: the settings that both trainers share.
+        settings: those of this trainer.
+        folder: the run's folder, absolute.
         model: folder of the model to start from.
         cpu: whether the run does without CUDA.
-        resume: whether to read the last saved iteration.
-        extra: flags of OpenRLHF's own that come last.
+        resume: whether to continue from the last saved iteration.
+        extra: further flags of OpenRLHF, which come last.
 
     Raises:
-        ValueError: a flag of `extra` that a setting decides, see `conflicts.refuse`.
+        ValueError: a flag of ``extra`` that a setting decides; see ``check_extra_flags``.
     """
-    refuse(extra)
-    training, settings, turns = run.config.training, run.settings, run.config.turns
-    folder, kl = Path(run.folder), training.kl_estimate
-    actor, critic = (settings.actor_nodes, settings.actor_gpus), (settings.critic_nodes, settings.critic_gpus)
+    check_extra_flags(extra)
+    training, kl = config.training, config.training.kl_estimate
     values: dict[str, object] = {
         "actor.model_name_or_path": model,
-        "actor.num_nodes": actor[0],
-        "actor.num_gpus_per_node": actor[1],
-        "ref.num_nodes": actor[0],
-        "ref.num_gpus_per_node": actor[1],
-        "critic.num_nodes": critic[0],
-        "critic.num_gpus_per_node": critic[1],
+        "actor.num_nodes": settings.actor_nodes,
+        "actor.num_gpus_per_node": settings.actor_gpus,
+        "ref.num_nodes": settings.actor_nodes,
+        "ref.num_gpus_per_node": settings.actor_gpus,
+        "critic.num_nodes": settings.critic_nodes,
+        "critic.num_gpus_per_node": settings.critic_gpus,
         "vllm.num_engines": settings.vllm_engines,
         "vllm.tensor_parallel_size": settings.vllm_tensor_parallel,
         "vllm.gpu_memory_utilization": settings.vllm_memory,
@@ -54,9 +164,9 @@ def flags(run: Workers, model: Path, cpu: bool, resume: bool, extra: Sequence[st
         "data.prompt_dataset": folder / "prompts.jsonl",
         "data.input_key": "prompt",
         "data.label_key": "label",
-        "data.max_len": turns.max_tokens_per_episode,
+        "data.max_len": config.turns.max_tokens_per_episode,
         "train.agent_func_path": EXECUTOR,
-        "train.seed": run.config.seed,
+        "train.seed": config.seed,
         "train.num_episodes": 1,
         "train.max_epochs": training.updates,
         "train.batch_size": training.minibatch,
@@ -89,16 +199,16 @@ def flags(run: Workers, model: Path, cpu: bool, resume: bool, extra: Sequence[st
         "algo.advantage.is_correction_threshold": settings.correction,
         "ds.zero_stage": settings.zero_stage,
         "ds.attn_implementation": "sdpa" if cpu else settings.attention,
-        "ds.lora.rank": run.config.lora.rank,
-        "ds.lora.alpha": int(run.config.lora.alpha),
+        "ds.lora.rank": config.lora.rank,
+        "ds.lora.alpha": int(config.lora.alpha),
         "ckpt.path": folder / "deepspeed",
         "ckpt.output_dir": folder / "checkpoint.new",
         "ckpt.max_num": 2,
         "ckpt.best_metric_key": "none",
         "logger.wandb.run_name": folder.name,
     }
-    if run.config.lora.targets != ["all-linear"]:
-        values["ds.lora.target_modules"] = run.config.lora.targets
+    if config.lora.targets != ["all-linear"]:
+        values["ds.lora.target_modules"] = config.lora.targets
     if training.dual_clip:
         values["actor.dual_clip"] = training.dual_clip
     if settings.tensorboard:
@@ -124,25 +234,24 @@ def flags(run: Workers, model: Path, cpu: bool, resume: bool, extra: Sequence[st
     return [*words, *(f"--{name}" for name, on in switches.items() if on), *extra]
 
 
-def check_layout(run: Workers) -> None:
-    """Raises a ValueError if the models cannot be laid over the GPUs, or adapted, as the settings say."""
-    settings, lora = run.settings, run.config.lora
-    if lora.rank and settings.zero_stage == 3:
-        raise ValueError("lora.rank needs openrlhf.zero_stage 2: at stage 3 no GPU holds the weights to merge.")
-    if lora.rank and not lora.alpha.is_integer():
-        raise ValueError(f"lora.alpha is {lora.alpha}, which OpenRLHF takes as a whole number only.")
-    actor = settings.actor_nodes * settings.actor_gpus
-    engines = settings.vllm_engines * settings.vllm_tensor_parallel
-    critic = settings.critic_nodes * settings.critic_gpus
-    if not settings.colocate:
-        return
-    if actor != engines:
-        raise ValueError(
-            f"openrlhf.colocate puts every model on the same GPUs, so the actor's {actor} and vLLM's {engines} must be "
-            "equally many: actor_nodes * actor_gpus = vllm_engines * vllm_tensor_parallel."
-        )
-    if run.config.training.critic and critic != actor:
-        raise ValueError(
-            f"openrlhf.colocate puts every model on the same GPUs, so the actor's {actor} and the critic's {critic} "
-            "must be equally many: actor_nodes * actor_gpus = critic_nodes * critic_gpus."
-        )
+def check_extra_flags(extra: Sequence[str]) -> None:
+    """Checks the flags that follow ours.
+
+    Raises:
+        ValueError: a flag that a setting decides, or that does not fit this trainer. Argparse reads ``--train.see`` as
+            ``--train.seed``, so a prefix of such a flag is refused too.
+    """
+    for word in extra:
+        if not word.startswith("--"):
+            continue
+        name = word[2:].split("=")[0]
+        if name in REPLACEABLE:
+            continue
+        for flag, setting in DECIDED.items():
+            if flag.startswith(name):
+                where = f"it is {setting[1:-1]}" if setting.startswith("(") else f"use the setting {setting}"
+                what = f"--{name}" if name == flag else f"--{name}, short for --{flag},"
+                raise ValueError(f"{what} is decided by the run's own settings: {where}.")
+        for flag, reason in REPLACED.items():
+            if flag.startswith(name):
+                raise ValueError(f"--{flag} does not fit this trainer: {reason}; leave it out.")

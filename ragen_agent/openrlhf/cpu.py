@@ -26,7 +26,7 @@ from itertools import pairwise
 from types import ModuleType
 from typing import Any
 
-__all__ = ["HOOK", "UNSUPPORTED", "VALUES", "CpuWorker", "needed", "prepare", "refuse"]
+__all__ = ["HOOK", "UNSUPPORTED", "VALUES", "CpuWorker", "check_flags", "needed", "prepare"]
 
 HOOK = "ragen_agent.openrlhf.cpu.prepare"
 """The name by which Ray finds `prepare`."""
@@ -63,7 +63,7 @@ def needed(accelerator: str) -> bool:
     return accelerator == "cpu" or not there
 
 
-def refuse(flags: Sequence[str]) -> None:
+def check_flags(flags: Sequence[str]) -> None:
     """Raises a ValueError for flags of OpenRLHF that cannot work on a CPU."""
     words = [word for flag in flags for word in (flag.split("=", 1) if flag.startswith("--") else [flag])]
     for name, value in pairwise([*words, ""]):

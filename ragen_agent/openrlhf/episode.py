@@ -1,46 +1,39 @@
-"""One episode against an engine that answers asynchronously; the process is the very `TokenMDP` of the local trainer.
+"""One episode against an engine that answers asynchronously, on the ``TokenMDP`` that the local trainer uses too.
 
-Ids go in and ids come out: what was sampled is never decoded and encoded again, so equal sampled tokens give the equal
-`Trajectory` on both backends. Everything that can take long has a time limit, and whatever breaks costs its own episode
-only: the trajectory then names the failure, and training leaves it out. What would break in every episode alike, such
-as a prompt that does not fit, is a `ContractError` and meant to end the run.
+Ids go in and ids come out: what was sampled is never decoded and encoded again, so equal sampled tokens give equal
+``Trajectory`` objects on both backends. Everything that can take long has a timeout, and an error costs only its own
+episode: the trajectory then names the failure, and training leaves it out. What would fail in every episode, such as a
+prompt that does not fit, is a ``ContractError`` and ends the run.
 """
 
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from itertools import pairwise
 from math import isfinite
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import numpy as np
 
 from ragen_agent.engines import Sampled
 from ragen_agent.token_mdp import TokenMDP, Trajectory
+from ragen_gym.core.failures import Failure
+from ragen_gym.core.threads import in_thread
 
 __all__ = [
-    "FAILURES",
     "ContractError",
     "Generate",
     "TooManyFailuresError",
     "check_failures",
     "failed",
-    "in_thread",
     "play_episode",
     "tokens_of",
 ]
 
-FAILURES = ("environment_error", "environment_timeout", "engine_error", "engine_nan", "generation_timeout")
-"""The kinds of failure: the word before the colon of `Trajectory.failure`."""
-
-T = TypeVar("T")
-
 
 class ContractError(ValueError):
-    """Settings that no episode can be played with; the run stops at once."""
+    """Settings with which no episode can be played; the run stops at once."""
 
 
 class TooManyFailuresError(RuntimeError):
@@ -51,7 +44,7 @@ class Generate(Protocol):
     """Samples one reply."""
 
     async def __call__(self, ids: Sequence[int], *, limit: int, seed: int) -> Sampled:
-        """Continues `ids` until a stop id or `limit` tokens; raises ValueError for arguments that can never work."""
+        """Continues ``ids`` until a stop id or ``limit`` tokens; raises a ValueError for arguments that never work."""
         ...
 
 
@@ -69,25 +62,26 @@ async def play_episode(
     """Plays one episode.
 
     Args:
-        process: a token process; after a time limit of the environment it must not be used again.
+        process: a token process; after a timeout of the environment it must not be used again.
         generate: the engine.
         seed: of the level.
-        noise_seed: of the episode's luck.
-        request_seed: turn -> seed of the reply's sampling.
+        noise_seed: of the episode's transition noise.
+        request_seed: turn -> seed with which the reply is sampled.
         generation_timeout: seconds for one reply.
         environment_timeout: seconds for the reset, and for the answer to one reply.
-        check: called with ids that no model sampled before they are fed; it may raise ValueError.
+        check: called with ids that no model sampled before they are fed to it; it may raise a ValueError.
 
     Returns:
-        the trajectory, with `failure` set where something broke.
+        the trajectory, with ``failure`` set if something failed.
 
     Raises:
-        ContractError: the reset, `check` or the engine refused what every other episode would bring too.
+        ContractError: the reset, ``check`` or the engine refused what every other episode would pass too.
     """
     ids: list[int] = []
     try:
-        reset = {"seed": seed, "options": {"noise_seed": noise_seed}}
-        await in_thread(lambda: process.reset(**reset), environment_timeout)  # type: ignore[arg-type]
+        await in_thread(
+            lambda: process.reset(seed=seed, options={"noise_seed": noise_seed}), timeout=environment_timeout
+        )
         ids = list(process.ids)
         check(ids)
         turn = 0
@@ -98,52 +92,54 @@ async def play_episode(
             if reply is None:
                 break
             context = process.context
-            glue = await in_thread(lambda reply=reply: _append(process, reply), environment_timeout)  # type: ignore[misc]
+            glue = await in_thread(_append, process, reply, timeout=environment_timeout)
             ids = list(process.ids)
             if not process.done:
                 check(ids if process.context > context else glue)
             turn += 1
     except TimeoutError:
-        return failed(ids, f"environment_timeout: no answer within {environment_timeout:g} s", seed)
+        return failed(ids, f"{Failure.ENVIRONMENT_TIMEOUT}: no answer within {environment_timeout:g} s", seed)
     except ValueError as error:
         raise ContractError(str(error)) from error
-    except Exception as error:  # whatever a game raises costs its own episode, never the run
-        return failed(ids, f"environment_error: {type(error).__name__}: {error}", seed)
+    except Exception as error:  # of the game: it costs this episode, never the run
+        return failed(ids, f"{Failure.ENVIRONMENT_ERROR}: {type(error).__name__}: {error}", seed)
     return process.trajectory()
 
 
 async def _reply(generate: Generate, process: TokenMDP, limit: int, seed: int, seconds: float) -> Sampled | None:
-    """The engine's reply, or None after it failed the episode."""
+    """The engine's reply; None if it failed, and with it the episode."""
     try:
         return await asyncio.wait_for(generate(process.ids, limit=limit, seed=seed), seconds)
     except TimeoutError:
-        process.fail(f"generation_timeout: no reply within {seconds:g} s")
-    except ValueError:  # of the arguments, which no other episode would change
+        process.fail(f"{Failure.GENERATION_TIMEOUT}: no reply within {seconds:g} s")
+    except ValueError:  # of the arguments, which are the same in every episode
         raise
-    except Exception as error:  # out of memory, a lost device: whatever it was, this episode cannot go on
-        process.fail(f"engine_error: {type(error).__name__}: {error}")
+    except Exception as error:  # out of memory, a lost device: this episode cannot go on
+        process.fail(f"{Failure.ENGINE_ERROR}: {type(error).__name__}: {error}")
     return None
 
 
 def _append(process: TokenMDP, reply: Sampled) -> list[int]:
-    """Appends a reply; returns what follows it unsampled. A reply that does not end its turn fails the episode."""
+    """Appends a reply; returns the ids that follow it. A reply that does not end its turn fails the episode."""
     glue: list[int] = []
     context = process.context
     if not all(map(isfinite, reply.log_probs)):
-        process.fail(f"engine_nan: the log-probability of a sampled token is {min(reply.log_probs)}")
+        process.fail(f"{Failure.ENGINE_NAN}: the log-probability of a sampled token is {min(reply.log_probs)}")
         return glue
     try:
         for token, log_prob in zip(reply.ids, reply.log_probs, strict=True):
             glue = process.append(token, log_prob)
     except ValueError as error:  # an id outside the vocabulary
-        process.fail(f"engine_error: {type(error).__name__}: {error}")
-    if not process.done and not glue and process.context == context:  # a turn that ended left one, or a new prefix
-        process.fail(f"engine_error: the reply stopped after {len(reply.ids)} tokens without an end token")
+        process.fail(f"{Failure.ENGINE_ERROR}: {type(error).__name__}: {error}")
+    if (
+        not process.done and not glue and process.context == context
+    ):  # a turn that ends adds glue, or begins a new prefix
+        process.fail(f"{Failure.ENGINE_ERROR}: the reply stopped after {len(reply.ids)} tokens without an end token")
     return glue
 
 
 def tokens_of(trajectory: Trajectory) -> dict[str, Any]:
-    """What `SamplesGenerator` reads of a row's tokens; a failed episode has no action, so no loss."""
+    """What ``SamplesGenerator`` reads of a row's tokens; a failed episode has no action, so no loss."""
     sampled = trajectory.sampled
     edges = [0, *(sampled[1:] != sampled[:-1]).nonzero()[0] + 1, len(trajectory.ids)]
     spans = [(int(a), int(b)) for a, b in pairwise(edges) if sampled[a]]
@@ -155,11 +151,11 @@ def tokens_of(trajectory: Trajectory) -> dict[str, Any]:
 
 
 def failed(ids: Sequence[int], reason: str, seed: int | None = None) -> Trajectory:
-    """A trajectory that training leaves out: no token of it counts as sampled.
+    """A trajectory that training leaves out: none of its tokens counts as sampled.
 
     Args:
         ids: the row so far; two zeros stand for an empty one, since no consumer takes rows without tokens.
-        reason: "kind: details", the kind one of `FAILURES`.
+        reason: ``"kind: details"``, the kind one of ``Failure``.
         seed: of the level.
     """
     row = np.array(ids if len(ids) > 1 else [0, 0], dtype=np.int64)
@@ -179,7 +175,7 @@ def failed(ids: Sequence[int], reason: str, seed: int | None = None) -> Trajecto
 
 
 def check_failures(played: Sequence[Trajectory], budget: float) -> None:
-    """Raises a `TooManyFailuresError` if more than `budget`, a share, of the episodes failed."""
+    """Raises a ``TooManyFailuresError`` if more than the share ``budget`` of the episodes failed."""
     reasons = [str(trajectory.failure) for trajectory in played if trajectory.failure is not None]
     if len(reasons) > budget * len(played):
         examples = "; ".join(sorted(set(reasons))[:3])
@@ -187,32 +183,3 @@ def check_failures(played: Sequence[Trajectory], budget: float) -> None:
             f"{len(reasons)} of {len(played)} episodes failed, more than openrlhf.failure_budget={budget:g} "
             f"allows: {examples}"
         )
-
-
-async def in_thread(function: Callable[[], T], seconds: float) -> T:
-    """Runs a blocking function beside the event loop.
-
-    A thread cannot be stopped from outside: one that outlasts its time is left to itself, as a daemon, so that it can
-    keep neither other episodes nor the end of the program waiting.
-
-    Raises:
-        TimeoutError: it did not return within so many seconds. What it raises is passed on.
-    """
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[T] = loop.create_future()
-
-    def settle(result: Any, error: BaseException | None) -> None:
-        if not future.done():
-            future.set_exception(error) if error is not None else future.set_result(result)
-
-    def work() -> None:
-        result, failure = None, None
-        try:
-            result = function()
-        except BaseException as error:
-            failure = error
-        with suppress(RuntimeError):  # the loop was closed meanwhile
-            loop.call_soon_threadsafe(settle, result, failure)
-
-    threading.Thread(target=work, daemon=True).start()
-    return await asyncio.wait_for(future, seconds)

@@ -15,12 +15,13 @@ from typing import Any
 from openrlhf.utils.agent import AgentExecutorBase
 
 from ragen_agent.chat import ChatFormat
-from ragen_agent.config.openrlhf import Workers
 from ragen_agent.engines import Sampled
-from ragen_agent.openrlhf.episode import ContractError, in_thread, play_episode, tokens_of
-from ragen_agent.openrlhf.prompt_dataset import Row, env_of
+from ragen_agent.openrlhf.episode import ContractError, play_episode, tokens_of
+from ragen_agent.openrlhf.prompt_dataset import PromptRow, env_of
+from ragen_agent.openrlhf.state import RunContext
 from ragen_agent.token_mdp import TokenMDP, Trajectory
 from ragen_agent.training.tokenizer import check_known
+from ragen_gym.core.threads import in_thread
 from ragen_gym.envs.turn import TurnEnv
 
 __all__ = ["AgentExecutor"]
@@ -30,13 +31,13 @@ class AgentExecutor(AgentExecutorBase):  # type: ignore[misc]
     """Plays episodes; keeps the chat format and the token processes that finished their episode."""
 
     def __init__(self) -> None:
-        self.run = Workers.here()
-        self.bias = dict.fromkeys(self.run.forbidden, -100.0)  # the lowest that vLLM takes; e^-100 is never drawn
+        self.run = RunContext.from_environment()
+        self.bias = dict.fromkeys(self.run.suppressed_ids, -100.0)  # the lowest that vLLM takes; e^-100 is never drawn
         self.chat: ChatFormat | None = None
         self.members: Counter[str] = Counter()
         self.idle: defaultdict[str, list[TokenMDP]] = defaultdict(list)
 
-    def env(self, row: Row) -> TurnEnv:
+    def env(self, row: PromptRow) -> TurnEnv:
         """The environment of a row."""
         return env_of(row, self.run.config)
 
@@ -57,7 +58,7 @@ class AgentExecutor(AgentExecutorBase):  # type: ignore[misc]
         Raises:
             ContractError: see `play_episode`; or a label, game or chat template that cannot be used.
         """
-        row, member = Row.of(label), self._member(label)
+        row, member = PromptRow.from_label(label), self._member(label)
         config, settings = self.run.config, self.run.settings
         if self.chat is None:
             self.chat = ChatFormat.from_tokenizer(
@@ -88,11 +89,11 @@ class AgentExecutor(AgentExecutorBase):  # type: ignore[misc]
         """The number of this sample among those of its prompt, in the order in which they are started."""
         member = self.members[label]
         self.members[label] = member + 1
-        if member + 1 >= (1 if Row.of(label).iteration < 0 else self.run.config.training.group_size):
+        if member + 1 >= (1 if PromptRow.from_label(label).iteration < 0 else self.run.config.training.group_size):
             del self.members[label]
         return member
 
-    async def _process(self, row: Row, chat: ChatFormat) -> TokenMDP:
+    async def _process(self, row: PromptRow, chat: ChatFormat) -> TokenMDP:
         idle = self.idle[_kind(row)]
         if idle:
             return idle.pop()
@@ -104,7 +105,7 @@ class AgentExecutor(AgentExecutorBase):  # type: ignore[misc]
             return TokenMDP(self.env(row), chat, **limits)
 
         try:
-            return await in_thread(make, self.run.settings.environment_timeout)
+            return await in_thread(make, timeout=self.run.settings.environment_timeout)
         except Exception as error:  # no episode could be played without an environment
             raise ContractError(f"the environment of {row} cannot be made: {error}") from error
 
@@ -131,8 +132,8 @@ class AgentExecutor(AgentExecutorBase):  # type: ignore[misc]
         return Sampled(sampled, [step[token].logprob for token, step in zip(sampled, output.logprobs, strict=True)])
 
 
-def _kind(row: Row) -> str:
-    return json.dumps([row.game, row.knobs, row.turns, row.split])
+def _kind(row: PromptRow) -> str:
+    return json.dumps([row.game, row.env_options, row.turns, row.split])
 
 
 def _response(prompt: str, member: int, trajectory: Trajectory) -> dict[str, Any]:

@@ -21,11 +21,19 @@ from torch import Tensor
 
 from ragen_agent import algo
 from ragen_agent.config import Training
-from ragen_agent.config.openrlhf import Workers
+from ragen_agent.openrlhf.state import RunContext
 from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.replies import reply_parts
 
-__all__ = ["Note", "StarPOExperience", "WeightsLostError", "agreement", "estimated", "note_of", "padded"]
+__all__ = [
+    "AdvantageInputs",
+    "StarPOExperience",
+    "WeightsLostError",
+    "advantage_inputs",
+    "critic_advantages",
+    "log_prob_difference",
+    "pad_rows",
+]
 
 
 class WeightsLostError(RuntimeError):
@@ -45,7 +53,7 @@ class WeightsLostError(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Note:
+class AdvantageInputs:
     """What the advantages of one row are made from; OpenRLHF carries such ragged data in `labels` alone.
 
     `advantage` of the whole episode and `weight` of its group; `turn_ends` and the (first, end) spans of the tokens of
@@ -64,9 +72,9 @@ class Note:
         return json.dumps(asdict(self))
 
 
-def note_of(
+def advantage_inputs(
     trajectory: Trajectory, advantage: float, weight: float, settings: Training, piece: Callable[[int], str]
-) -> Note:
+) -> AdvantageInputs:
     """The note of a row whose rewards are final; `piece` gives a token's text, which selective masks need."""
 
     def columns(tokens: str) -> tuple[tuple[int, int], ...] | None:
@@ -74,7 +82,7 @@ def note_of(
             return None
         return tuple((first - 1, end - 1) for first, end in reply_parts(trajectory, piece, tokens))
 
-    return Note(
+    return AdvantageInputs(
         advantage,
         weight,
         tuple(end - 1 for end in trajectory.turn_ends),
@@ -84,7 +92,7 @@ def note_of(
     )
 
 
-def padded(rows: Sequence[Any], multiple: int) -> list[Any]:
+def pad_rows(rows: Sequence[Any], multiple: int) -> list[Any]:
     """The rows, filled up to a multiple of the minibatch with copies that have no sampled token, hence no loss.
 
     OpenRLHF steps when so many rows were seen, counted on from one iteration to the next, so a number of rows that is
@@ -94,13 +102,13 @@ def padded(rows: Sequence[Any], multiple: int) -> list[Any]:
     while len(filled) % multiple:
         blank = copy(rows[0])
         blank.action_mask = torch.zeros_like(blank.action_mask)
-        blank.labels = [Note().to_json()]
+        blank.labels = [AdvantageInputs().to_json()]
         blank.info = dict(blank.info)
         filled.append(blank)
     return filled
 
 
-def agreement(experiences: Sequence[Any]) -> tuple[float, float]:
+def log_prob_difference(experiences: Sequence[Any]) -> tuple[float, float]:
     """How far vLLM's log-probs of the sampled tokens are from the trainer's, before any step is taken.
 
     Returns:
@@ -112,8 +120,8 @@ def agreement(experiences: Sequence[Any]) -> tuple[float, float]:
     return float(difference.mean()), float(difference.abs().mean())
 
 
-def estimated(
-    notes: Sequence[Note], sampled: Tensor, values: Tensor, cost: Tensor, settings: Training
+def critic_advantages(
+    notes: Sequence[AdvantageInputs], sampled: Tensor, values: Tensor, cost: Tensor, settings: Training
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Advantages and returns by the critic's values, and the tokens that they run over.
 
@@ -145,7 +153,7 @@ def estimated(
 class StarPOExperience(RemoteExperienceMaker):  # type: ignore[misc]
     """Scores rows with the models, then gives every sampled token its advantage."""
 
-    run: Workers
+    run: RunContext
     vllm_kl = vllm_gap = 0.0
 
     def make_experience(self, samples_list: list[Any]) -> list[Any]:
@@ -156,7 +164,7 @@ class StarPOExperience(RemoteExperienceMaker):  # type: ignore[misc]
                 finite.
         """
         experiences: list[Any] = super().make_experience(samples_list)
-        self.vllm_kl, self.vllm_gap = agreement(experiences)
+        self.vllm_kl, self.vllm_gap = log_prob_difference(experiences)
         most = self.run.settings.max_vllm_kl
         if not (isfinite(self.vllm_kl) and abs(self.vllm_kl) <= most):
             raise WeightsLostError(
@@ -168,13 +176,13 @@ class StarPOExperience(RemoteExperienceMaker):  # type: ignore[misc]
     def compute_advantages_and_returns(self, experiences: list[Any]) -> list[Any]:
         """Fills in `advantages` and `returns`, both (rows, T - 1), and narrows `action_mask` to M_loss."""
         settings = self.run.config.training
-        notes = [[Note(**json.loads(label)) for label in e.labels] for e in experiences]
+        notes = [[AdvantageInputs(**json.loads(label)) for label in e.labels] for e in experiences]
         masks = []
         for experience, rows in zip(experiences, notes, strict=True):
             mask = experience.action_mask.bool()
             cost = self.kl_ctl.value * torch.where(mask, experience.kl.float(), 0.0)
             if settings.critic:
-                experience.advantages, experience.returns, mask = estimated(
+                experience.advantages, experience.returns, mask = critic_advantages(
                     rows, mask, experience.values.float(), cost, settings
                 )
             else:
@@ -200,7 +208,7 @@ def _whiten(experiences: Sequence[Any], masks: Sequence[Tensor]) -> None:
         experience.advantages = torch.zeros_like(experience.advantages).masked_scatter(mask, part)
 
 
-def _narrow(experience: Any, notes: Sequence[Note], settings: Training) -> None:
+def _narrow(experience: Any, notes: Sequence[AdvantageInputs], settings: Training) -> None:
     """Weighs a critic's advantages by their groups, and leaves in the loss the tokens that are meant to be there."""
     if settings.critic and settings.reweight:
         experience.advantages *= torch.tensor([note.weight for note in notes])[:, None]

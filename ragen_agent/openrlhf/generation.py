@@ -17,29 +17,29 @@ from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 from openrlhf.trainer.ray.vllm_engine import batch_vllm_engine_call
 
 from ragen_agent.openrlhf.episode import tokens_of
-from ragen_agent.openrlhf.prompt_dataset import Row
+from ragen_agent.openrlhf.prompt_dataset import PromptRow
 from ragen_agent.token_mdp import Trajectory
 
-__all__ = ["Played", "Rollouts"]
+__all__ = ["EpisodeGenerator", "EpisodeSample"]
 
 
 @dataclass(frozen=True)
-class Played:
+class EpisodeSample:
     """One episode: what our code reads, and the rows that OpenRLHF trains on; `member` counts within its group.
 
     There is a row for each part of `trajectory.as_read()`.
     """
 
-    row: Row
+    row: PromptRow
     member: int
     trajectory: Trajectory
     experiences: tuple[Any, ...]
 
 
-class Rollouts(SamplesGenerator):  # type: ignore[misc]
+class EpisodeGenerator(SamplesGenerator):  # type: ignore[misc]
     """Plays rows of the seed list on the vLLM engines."""
 
-    def play(self, rows: Sequence[Row], members: int, temperature: float, **generate: Any) -> list[Played]:
+    def play(self, rows: Sequence[PromptRow], members: int, temperature: float, **generate: Any) -> list[EpisodeSample]:
         """`members` episodes of each row, side by side in the order of `rows`.
 
         Raises:
@@ -62,7 +62,7 @@ class Rollouts(SamplesGenerator):  # type: ignore[misc]
         if self.args.vllm.enable_sleep:
             batch_vllm_engine_call(self.vllm_engines, method)
 
-    def _played(self, row: Row, response: dict[str, Any], settings: dict[str, Any]) -> Played:
+    def _played(self, row: PromptRow, response: dict[str, Any], settings: dict[str, Any]) -> EpisodeSample:
         told = json.loads(response["label"])
         trajectory = Trajectory.from_dict(told["trajectory"])
         experiences = []
@@ -70,4 +70,4 @@ class Rollouts(SamplesGenerator):  # type: ignore[misc]
             experience = self._process_response_into_experience({**response, **tokens_of(part)}, **settings)
             experience.response_length = torch.tensor([int(part.sampled.sum())])  # not what the environment said
             experiences.append(experience)
-        return Played(row, told["member"], trajectory, tuple(experiences))
+        return EpisodeSample(row, told["member"], trajectory, tuple(experiences))

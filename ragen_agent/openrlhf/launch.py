@@ -1,39 +1,41 @@
 """A distributed run from top to bottom: prepare the folder, start OpenRLHF, show its progress, finish.
 
-The folder is that of the local trainer (`ragen_agent.training.run_folder`), and beside it:
+The folder is that of the local trainer (``ragen_agent.training.run_folder``) and also holds:
 
 openrlhf.toml    the settings of this backend
-prompts.jsonl    the seed list
+prompts.jsonl    the prompt dataset
 openrlhf.json    the exact command line and environment of the last start
-openrlhf.log     what OpenRLHF, Ray, vLLM and DeepSpeed print
-state.json       the last iteration that was saved whole; deepspeed/ its weights and optimiser states
+openrlhf.log     the output of OpenRLHF, Ray, vLLM and DeepSpeed
+state.json       the last iteration that was saved completely; deepspeed/ its weights and optimiser states
 stopped.json     why a run stopped, if it did not finish
-tensorboard/     the figures of metrics.jsonl for TensorBoard
+tensorboard/     the metrics of metrics.jsonl for TensorBoard
 """
 
 from __future__ import annotations
 
+import atexit
 import dataclasses
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import tomli_w
 
 from ragen_agent.config import Config
-from ragen_agent.config.openrlhf import VARIABLE, OpenRLHF, Workers
+from ragen_agent.config.openrlhf import OpenRLHF
 from ragen_agent.openrlhf import cpu
-from ragen_agent.openrlhf.cli_flags import check_layout, flags
+from ragen_agent.openrlhf.batch_plan import check_supported, devices_needed
+from ragen_agent.openrlhf.cli_flags import check_extra_flags, command_flags
+from ragen_agent.openrlhf.process_cleanup import stop_process
 from ragen_agent.openrlhf.prompt_dataset import adopt_rows, train_rows, write_rows
-from ragen_agent.openrlhf.reserved_flags import refuse
-from ragen_agent.openrlhf.state import check_possible, mend
+from ragen_agent.openrlhf.state import VARIABLE, RunContext, repair
 from ragen_agent.training.console import Display
 from ragen_agent.training.evaluation import baselines, fixed_instances
 from ragen_agent.training.run_folder import RunFolder
@@ -42,10 +44,9 @@ from ragen_gym.core.storage import read_json_lines, write_atomic
 
 __all__ = ["RunStoppedError", "train_distributed"]
 
-LOOK_EVERY = 0.5  # seconds between looks at a run's metrics
-PATIENCE = 30.0  # seconds that a run is given to stop when asked to
-PASSED = ("NCCL_", "GLOO_", "TORCH_NCCL_")
-"""How the names of variables begin that reach every process of a cluster as they are here."""
+POLL_INTERVAL = 0.5  # seconds between reads of a run's metrics
+PASSED_PREFIXES = ("NCCL_", "GLOO_", "TORCH_NCCL_")
+"""Environment variables that begin so reach every process of a cluster as they are here."""
 CPU_ENVIRONMENT = {
     "TORCHDYNAMO_DISABLE": "1",
     "VLLM_CPU_KVCACHE_SPACE": "1",
@@ -54,53 +55,54 @@ CPU_ENVIRONMENT = {
 
 
 class RunStoppedError(ValueError):
-    """The run ended before its last iteration; the message says why and how to go on."""
+    """The run ended before its last iteration; the message says why and how to resume it."""
 
 
 def train_distributed(
     config: Config, settings: OpenRLHF, folder: RunFolder, display: Display, extra: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Runs or goes on with the run of `folder`.
+    """Starts the run of a folder, or resumes it.
 
     Args:
         config: the settings that both trainers share.
-        settings: those of this one.
+        settings: those of this trainer.
         folder: new, or of a run that was interrupted.
         display: shows the progress.
-        extra: flags passed on to OpenRLHF as they are.
+        extra: further flags for OpenRLHF.
 
     Returns:
         the run's summary.
 
     Raises:
-        ValueError: settings that do not fit one another or this machine; `RunStoppedError` if the run broke off.
+        ValueError: settings that do not fit each other or this machine; ``RunStoppedError`` if the run was interrupted.
     """
     _check_installed()
-    refuse(extra)
+    check_extra_flags(extra)
     on_cpu = cpu.needed(settings.accelerator)
     if on_cpu:
-        cpu.refuse(extra)
+        cpu.check_flags(extra)
     started = time.monotonic()
+    log = folder.path / "openrlhf.log"
+    atexit.register(_send_stderr_to, log)
     write_atomic(folder.path / "openrlhf.toml", tomli_w.dumps(dataclasses.asdict(settings)))
-    state = mend(folder)
+    state = repair(folder)
     model = _model(config, folder, display)
-    run = Workers(config, settings, str(folder.path.resolve()), *_forbidden(model))
-    check_possible(run)
-    check_layout(run)
+    check_supported(config, settings)
     if not (folder.path / "prompts.jsonl").is_file():
         given = settings.prompts
         write_rows(folder.path / "prompts.jsonl", adopt_rows(Path(given), config) if given else train_rows(config))
-    _measure_baselines(run, folder, display)
-    environment = _environment(run, on_cpu)
-    told = {
+    _measure_baselines(config, folder, display)
+    path = folder.path.resolve()
+    context = RunContext(config, settings, str(path), *_suppressed_ids(model))
+    start = {
         "cpu": on_cpu,
-        "devices": _devices(run),
-        "environment": environment,
-        "flags": flags(run, model, on_cpu, bool(state.iteration), extra),
+        "devices": devices_needed(config, settings),
+        "environment": _environment(context, on_cpu),
+        "flags": command_flags(config, settings, path, model, cpu=on_cpu, resume=bool(state.iteration), extra=extra),
     }
     if state.iteration < config.training.iterations or "after" not in folder.read_summary():
-        write_atomic(folder.path / "openrlhf.json", json.dumps(told, indent=2) + "\n")
-        _run(folder, config.training.iterations, state.iteration, display)
+        write_atomic(folder.path / "openrlhf.json", json.dumps(start, indent=2) + "\n")
+        _run(folder, log, config.training.iterations, state.iteration, display)
     _adopt_checkpoint(folder)
     summary = folder.read_summary()
     summary["wall_s"] = summary.get("wall_s", 0.0) + time.monotonic() - started
@@ -136,8 +138,8 @@ def _model(config: Config, folder: RunFolder, display: Display) -> Path:
     return folder.warm.resolve()
 
 
-def _forbidden(model: Path) -> tuple[tuple[int, ...], int]:
-    """Ids that no reply may hold, and the width of the output layer: what the model suppresses, and padding."""
+def _suppressed_ids(model: Path) -> tuple[tuple[int, ...], int]:
+    """Ids that must not be sampled (those that the model suppresses, and padding), and the output layer's width."""
     from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 
     width = int(AutoConfig.from_pretrained(model).vocab_size)
@@ -148,64 +150,54 @@ def _forbidden(model: Path) -> tuple[tuple[int, ...], int]:
     return tuple(sorted({*suppressed, *range(known, width)})), width
 
 
-def _measure_baselines(run: Workers, folder: RunFolder, display: Display) -> None:
+def _measure_baselines(config: Config, folder: RunFolder, display: Display) -> None:
     """Random and optimal play on the fixed levels."""
     summary = folder.read_summary()
     if "optimal" in summary:
         return
-    env = make_env(run.config, run.config.evaluation.split)
-    for name, rate in baselines(env, fixed_instances(env, run.config.evaluation.levels)).items():
+    env = make_env(config, config.evaluation.split)
+    for name, rate in baselines(env, fixed_instances(env, config.evaluation.levels)).items():
         summary[name] = rate.to_dict()
         display.rate(name, rate.to_dict())
     folder.write_summary(summary)
 
 
-def _devices(run: Workers) -> int:
-    """How many devices the models of a run take when they do not share them."""
-    settings, training = run.settings, run.config.training
-    actor = settings.actor_nodes * settings.actor_gpus
-    critic = settings.critic_nodes * settings.critic_gpus if training.critic else 0
-    reference = 0 if training.kl_estimate == "none" else actor
-    return actor + reference + critic + settings.vllm_engines * settings.vllm_tensor_parallel
-
-
-def _environment(run: Workers, on_cpu: bool) -> dict[str, str]:
+def _environment(context: RunContext, on_cpu: bool) -> dict[str, str]:
     """Variables of every process of the run."""
-    extensions = Path(sys.prefix) / "torch_extensions"  # one for each environment, built ahead: see the Makefile
-    scripts = str(Path(sys.executable).parent)  # ninja, with which DeepSpeed looks after its extensions
+    extensions = Path(sys.prefix) / "torch_extensions"  # one for each environment, built by the Makefile
+    scripts = str(Path(sys.executable).parent)  # ninja, with which DeepSpeed builds its extensions
     return {
-        VARIABLE: run.to_json(),
+        VARIABLE: context.to_json(),
         "PATH": os.pathsep.join([scripts, os.environ.get("PATH", "")]),
         "TORCH_EXTENSIONS_DIR": os.environ.get("TORCH_EXTENSIONS_DIR", str(extensions)),
         "HF_HUB_OFFLINE": "1",  # models are folders
         "VLLM_NO_USAGE_STATS": "1",
         "RAY_USAGE_STATS_ENABLED": "0",
         "TOKENIZERS_PARALLELISM": "false",
-        "OMP_NUM_THREADS": str(run.config.threads),
-        **{name: value for name, value in os.environ.items() if name.startswith(PASSED)},
+        "OMP_NUM_THREADS": str(context.config.threads),
+        **{name: value for name, value in os.environ.items() if name.startswith(PASSED_PREFIXES)},
         **(CPU_ENVIRONMENT if on_cpu else {}),
     }
 
 
-def _run(folder: RunFolder, iterations: int, done: int, display: Display) -> None:
-    """Starts the process of the run and shows its metrics until it ends."""
-    stopped = folder.path / "stopped.json"
-    stopped.unlink(missing_ok=True)
-    display.say(f"starting OpenRLHF; what it prints is in {folder.path / 'openrlhf.log'}")
+def _run(folder: RunFolder, log: Path, iterations: int, done: int, display: Display) -> None:
+    """Starts the driver process of the run and shows its metrics until it ends."""
+    (folder.path / "stopped.json").unlink(missing_ok=True)
+    display.say(f"starting OpenRLHF; its output goes to {log}")
     command = [sys.executable, "-m", "ragen_agent.openrlhf.driver", str(folder.path / "openrlhf.json")]
-    with (folder.path / "openrlhf.log").open("ab") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+    with log.open("ab") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
         display.begin("reinforcement", iterations, done)
         try:
             while process.poll() is None:
-                time.sleep(LOOK_EVERY)
+                time.sleep(POLL_INTERVAL)
                 done = _show(folder, done, display)
             _show(folder, done, display)
         finally:
             display.end()
-            _stop(process)
+            stop_process(process)
     if process.returncode:
-        raise RunStoppedError(_why(folder, process.returncode))
+        raise RunStoppedError(_stop_reason(folder, log, process.returncode))
 
 
 def _show(folder: RunFolder, done: int, display: Display) -> int:
@@ -219,29 +211,25 @@ def _show(folder: RunFolder, done: int, display: Display) -> int:
     return max(done, len(records))
 
 
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    for word in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
-        if process.poll() is not None:
-            return
-        process.send_signal(word)
-        try:
-            process.wait(PATIENCE)
-        except subprocess.TimeoutExpired:
-            continue
-
-
-def _why(folder: RunFolder, code: int) -> str:
+def _stop_reason(folder: RunFolder, log: Path, code: int) -> str:
     stopped = folder.path / "stopped.json"
     if stopped.is_file():
         reason = json.loads(stopped.read_text(encoding="utf-8"))["reason"]
     else:
-        lines = (folder.path / "openrlhf.log").read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
         reason = f"its process ended with code {code}; its last line was: {lines[-1] if lines else ''}"
     return f"the run stopped: {reason} Go on with: ragen-agent train --resume {folder.path}"
 
 
+def _send_stderr_to(log: Path) -> None:
+    """Sends what libraries print when the interpreter ends, such as reports of leaked objects, to the run's log."""
+    with suppress(OSError), log.open("ab") as output:
+        sys.stderr.flush()
+        os.dup2(output.fileno(), 2)
+
+
 def _adopt_checkpoint(folder: RunFolder) -> None:
-    """Gives the final model its name once it is complete."""
+    """Renames the final model once it is complete."""
     new = folder.path / "checkpoint.new"
     if new.is_dir():
         shutil.rmtree(folder.checkpoint, ignore_errors=True)

@@ -4,7 +4,7 @@ A trained model of N parameters, T of which are trained, on n GPUs holds, in byt
 section 3, with bfloat16 weights and gradients): weights 2 N, gradients 2 T / n, and float32 weights with Adam's two
 moments 12 T / n; at stage 3 the weights too are divided by n. What a forward pass keeps for the backward pass is
 counted for a Qwen2 layer without attention scores, which flash attention never writes. The logits come on top: in
-bfloat16, in float32, once more with the forbidden ids suppressed, and their gradient.
+bfloat16, in float32, once more with suppressed ids, and their gradient.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from ragen_agent.config import Config
 from ragen_agent.config.openrlhf import OpenRLHF
 
-__all__ = ["SHAPES", "Part", "Shape", "fullest", "parts", "shape_of"]
+__all__ = ["SHAPES", "MemoryPart", "ModelShape", "memory_parts", "model_shape", "peak_memory"]
 
 GIB = 2**30
 LOGITS = 2 + 4 + 4 + 4  # bytes for each token and id
@@ -25,8 +25,8 @@ CONTEXT = 0.5  # GiB that a process on a GPU takes for itself
 
 
 @dataclass(frozen=True)
-class Shape:
-    """A Qwen2 or Llama model: sizes of its layers. `tied`: the output layer is the embedding."""
+class ModelShape:
+    """A Qwen2 or Llama model: sizes of its layers. ``tied``: the output layer is the embedding."""
 
     hidden: int
     layers: int
@@ -58,48 +58,48 @@ class Shape:
         return self.layers * sum(rank * (a + b) for a, b in self.projections)
 
     @property
-    def kept(self) -> int:
-        """Bytes that one layer keeps for the backward pass, for each token."""
+    def activation_bytes(self) -> int:
+        """Bytes of activations that one layer keeps for the backward pass, for each token."""
         return 2 * (8 * self.hidden + 4 * self.feed_forward)
 
 
-#: Models that recipes name, for when their folder is not here.
+#: Models that recipes name, for machines without their folders.
 SHAPES = {
-    "Qwen2.5-0.5B-Instruct": Shape(896, 24, 4864, 14, 2, 64, 151_936),
-    "Qwen2.5-3B-Instruct": Shape(2048, 36, 11_008, 16, 2, 128, 151_936),
+    "Qwen2.5-0.5B-Instruct": ModelShape(896, 24, 4864, 14, 2, 64, 151_936),
+    "Qwen2.5-3B-Instruct": ModelShape(2048, 36, 11_008, 16, 2, 128, 151_936),
 }
 
 
-def shape_of(config: Config) -> Shape | None:
-    """The shape of a run's model: from its folder, or by its name; None if neither says."""
+def model_shape(config: Config) -> ModelShape | None:
+    """The shape of a run's model: from its folder, or by its name; None if both are unknown."""
     if not config.model:
         small = config.small_model
         heads = small.hidden // 32
-        return Shape(small.hidden, small.layers, small.feed_forward, heads, heads, 32, 1000)
+        return ModelShape(small.hidden, small.layers, small.feed_forward, heads, heads, 32, 1000)
     path = Path(config.model)
     try:
-        told = json.loads((path / "config.json").read_text(encoding="utf-8"))
-        heads = told["num_attention_heads"]
-        return Shape(
-            told["hidden_size"],
-            told["num_hidden_layers"],
-            told["intermediate_size"],
+        sizes = json.loads((path / "config.json").read_text(encoding="utf-8"))
+        heads = sizes["num_attention_heads"]
+        return ModelShape(
+            sizes["hidden_size"],
+            sizes["num_hidden_layers"],
+            sizes["intermediate_size"],
             heads,
-            told.get("num_key_value_heads") or heads,
-            told.get("head_dim") or told["hidden_size"] // heads,
-            told["vocab_size"],
-            bool(told.get("tie_word_embeddings", False)),
-            told.get("model_type") == "qwen2",
+            sizes.get("num_key_value_heads") or heads,
+            sizes.get("head_dim") or sizes["hidden_size"] // heads,
+            sizes["vocab_size"],
+            bool(sizes.get("tie_word_embeddings", False)),
+            sizes.get("model_type") == "qwen2",
         )
     except (OSError, ValueError, KeyError):
         return SHAPES.get(path.name)
 
 
 @dataclass(frozen=True)
-class Part:
+class MemoryPart:
     """One thing that takes memory on a GPU.
 
-    `place`: actor, critic, vllm, or all where they share it. `when`: always, playing or training.
+    ``place``: actor, critic, reference, vllm, or all if they share it. ``when``: always, playing or training.
     """
 
     place: str
@@ -109,36 +109,36 @@ class Part:
     when: str = "always"
 
 
-def parts(config: Config, settings: OpenRLHF, shape: Shape, gpu_gib: float) -> list[Part]:
+def memory_parts(config: Config, settings: OpenRLHF, shape: ModelShape, gpu_gib: float) -> list[MemoryPart]:
     """What takes memory on the GPUs of a run.
 
-    Where all models share their GPUs, vLLM sleeps while they train, and the actor and the critic take turns: whoever
-    waits keeps its weights there and nothing else.
+    If all models share their GPUs, vLLM sleeps while they train, and the actor and the critic take turns: the one that
+    waits keeps only its weights there.
     """
     training, together = config.training, settings.colocate
-    found: list[Part] = []
+    found: list[MemoryPart] = []
     for place in ("actor", "critic") if training.critic else ("actor",):
         actor = settings.actor_nodes * settings.actor_gpus
         gpus = actor if place == "actor" else settings.critic_nodes * settings.critic_gpus
         found += _model(place, settings, shape, gpus, config.lora.rank)
     if training.kl_estimate != "none":
         gib = 2 * shape.parameters / GIB
-        found.append(Part("reference", "weights", gib, f"2 B x {_count(shape.parameters)}"))
+        found.append(MemoryPart("reference", "weights", gib, f"2 B x {_count(shape.parameters)}"))
     tokens = settings.micro_batch * config.turns.max_tokens_per_episode
     found += _pass("actor", settings, shape, tokens, logits=True)
     if training.critic and not together:
         found += _pass("critic", settings, shape, tokens, logits=False)
     share = settings.vllm_memory
     how = f"openrlhf.vllm_memory {share:g} x {gpu_gib:g} GiB"
-    found.append(Part("vllm", "weights and cache", share * gpu_gib, how, "playing"))
+    found.append(MemoryPart("vllm", "weights and cache", share * gpu_gib, how, "playing"))
     places = list(dict.fromkeys(part.place for part in found))
-    found += [Part(place, "CUDA", CONTEXT, f"about {CONTEXT:g} GiB for each process") for place in places]
+    found += [MemoryPart(place, "CUDA", CONTEXT, f"about {CONTEXT:g} GiB for each process") for place in places]
     found.sort(key=lambda part: places.index(part.place))
     return [replace(p, place="all", name=f"{p.place}: {p.name}") for p in found] if together else found
 
 
-def fullest(found: Sequence[Part]) -> tuple[float, str]:
-    """GiB on the GPU that needs most, and when that is: playing or training."""
+def peak_memory(found: Sequence[MemoryPart]) -> tuple[float, str]:
+    """GiB on the fullest GPU, and when that is: playing or training."""
     sums = {
         (place, when): sum(part.gib for part in found if part.place == place and part.when in ("always", when))
         for place in {part.place for part in found}
@@ -148,35 +148,38 @@ def fullest(found: Sequence[Part]) -> tuple[float, str]:
     return max(sums.values()), when
 
 
-def _model(place: str, settings: OpenRLHF, shape: Shape, gpus: int, rank: int) -> list[Part]:
-    """Weights, gradients and optimiser of one trained model; `rank` is LoRA's, or 0."""
+def _model(place: str, settings: OpenRLHF, shape: ModelShape, gpus: int, rank: int) -> list[MemoryPart]:
+    """Weights, gradients and optimiser of one trained model; ``rank`` is LoRA's, or 0."""
     every = shape.parameters
     trained = shape.adapters(rank) if rank else every
     whole = every + (trained if rank else 0)
     divided = gpus if settings.zero_stage == 3 else 1
     by = f" / {divided} GPUs" if divided > 1 else ""
-    found = [Part(place, "weights", 2 * whole / divided / GIB, f"2 B x {_count(whole)}{by}")]
+    found = [MemoryPart(place, "weights", 2 * whole / divided / GIB, f"2 B x {_count(whole)}{by}")]
     over = f" / {gpus} GPUs" if gpus > 1 else ""
     what, size = ("gradients", 2) if settings.adam_offload else ("gradients and optimiser", 14)
     if settings.colocate and place == "critic" and not settings.adam_offload:
-        return found  # while the actor trains; at other times there is more room
+        return found  # while the actor trains; at other times less memory is used
     when = "training" if settings.colocate and not settings.adam_offload else "always"
     gib = size * trained / gpus / GIB
-    return [*found, Part(place, what, gib, f"{size} B x {_count(trained)} trained{over}", when)]
+    return [*found, MemoryPart(place, what, gib, f"{size} B x {_count(trained)} trained{over}", when)]
 
 
-def _pass(place: str, settings: OpenRLHF, shape: Shape, tokens: int, logits: bool) -> list[Part]:
-    """What a pass over one micro-batch keeps; `tokens` is the most that its rows can have."""
+def _pass(place: str, settings: OpenRLHF, shape: ModelShape, tokens: int, logits: bool) -> list[MemoryPart]:
+    """What a pass over one micro-batch keeps; ``tokens`` is the most that its rows can have."""
     how = f"{settings.micro_batch} rows x {tokens // settings.micro_batch} tokens"
     if settings.gradient_checkpointing:
-        size = shape.layers * 2 * shape.hidden + shape.kept
-        text = f"{how} x ({shape.layers} layers x 2 B x {shape.hidden} + {shape.kept} B of one layer)"
+        size = shape.layers * 2 * shape.hidden + shape.activation_bytes
+        text = f"{how} x ({shape.layers} layers x 2 B x {shape.hidden} + {shape.activation_bytes} B of one layer)"
     else:
-        size, text = shape.layers * shape.kept, f"{how} x {shape.layers} layers x {shape.kept} B"
-    found = [Part(place, "layers", tokens * size / GIB, text, "training")]
+        size, text = (
+            shape.layers * shape.activation_bytes,
+            f"{how} x {shape.layers} layers x {shape.activation_bytes} B",
+        )
+    found = [MemoryPart(place, "layers", tokens * size / GIB, text, "training")]
     if logits:
         gib = tokens * shape.vocabulary * LOGITS / GIB
-        found.append(Part(place, "logits", gib, f"{how} x {shape.vocabulary} ids x {LOGITS} B", "training"))
+        found.append(MemoryPart(place, "logits", gib, f"{how} x {shape.vocabulary} ids x {LOGITS} B", "training"))
     return found
 
 

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from ragen_agent.openrlhf.episode import FAILURES
-from ragen_agent.openrlhf.generation import Played
+from ragen_agent.openrlhf.generation import EpisodeSample
 from ragen_agent.training.iteration import ScoredGroups
+from ragen_gym.core.failures import Failure, failure_kind
 
 __all__ = ["of_episodes", "of_training"]
 
@@ -33,10 +33,10 @@ _NAMES = {
 }
 
 
-def of_episodes(played: Sequence[Played], scored: ScoredGroups) -> dict[str, Any]:
+def of_episodes(played: Sequence[EpisodeSample], scored: ScoredGroups) -> dict[str, Any]:
     """What was played and what the filter kept of it."""
     whole = [p for p in played if p.trajectory.failure is None]
-    kinds = Counter(str(p.trajectory.failure).split(":")[0] for p in played if p.trajectory.failure is not None)
+    kinds = Counter(failure_kind(p.trajectory.failure) for p in played if p.trajectory.failure is not None)
     games = sorted({p.row.game for p in whole})
     kept, spread = scored.kept.any(1), scored.spread
     shares = {f"success/{game}": _mean([p.trajectory.success for p in whole if p.row.game == game]) for game in games}
@@ -51,7 +51,7 @@ def of_episodes(played: Sequence[Played], scored: ScoredGroups) -> dict[str, Any
         "kept": int(scored.kept.sum()),
         "kept_share": float(kept.float().mean()),
         "failed": len(played) - len(whole),
-        "failures": {kind: kinds[kind] for kind in FAILURES if kinds[kind]},
+        "failures": {kind.value: kinds[kind] for kind in Failure if kinds[kind]},
         "entropy_sampled": _surprise(whole),
         "reply_tokens": _mean([p.trajectory.sampled.sum() / max(1, len(p.trajectory.turn_ends)) for p in played]),
     }
@@ -62,7 +62,7 @@ def of_training(status: Mapping[str, Any]) -> dict[str, Any]:
     return {ours: float(status[theirs]) for theirs, ours in _NAMES.items() if theirs in status}
 
 
-def _surprise(whole: Sequence[Played]) -> float:
+def _surprise(whole: Sequence[EpisodeSample]) -> float:
     """The rollouts' entropy by sampling, nats a token: minus the mean log-prob of the tokens that were drawn."""
     tokens = sum(int(p.trajectory.sampled.sum()) for p in whole)
     return -sum(float(p.trajectory.log_probs.sum(dtype="float64")) for p in whole) / max(1, tokens)

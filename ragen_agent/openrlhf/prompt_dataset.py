@@ -23,17 +23,29 @@ from ragen_agent.training.tasks import SeedStream, derive_seed, draw_games, game
 from ragen_gym.core.storage import write_atomic
 from ragen_gym.envs.turn import TurnEnv
 
-__all__ = ["Row", "adopt_rows", "check_rows", "env_of", "evaluation_rows", "read_rows", "train_rows", "write_rows"]
+__all__ = [
+    "PromptRow",
+    "adopt_rows",
+    "check_rows",
+    "env_of",
+    "evaluation_rows",
+    "read_rows",
+    "train_rows",
+    "write_rows",
+]
+
+
+_RENAMED = {"knobs": "env_options"}  # in files written by earlier versions
 
 
 @dataclass(frozen=True)
-class Row:
+class PromptRow:
     """One prompt: a level of a game. `iteration` is -1 for evaluation, whose rows bring their `noise_seed` along."""
 
     iteration: int
     prompt: int
     game: str
-    knobs: dict[str, Any]
+    env_options: dict[str, Any]
     turns: dict[str, Any]
     seed: int
     split: str
@@ -41,14 +53,14 @@ class Row:
 
     @property
     def label(self) -> str:
-        """The row as JSON; `Row.of` gives it back."""
+        """The row as JSON; `PromptRow.from_label` gives it back."""
         return json.dumps(asdict(self))
 
     @classmethod
-    def of(cls, label: str) -> Row:
+    def from_label(cls, label: str) -> PromptRow:
         """The row of a label; raises a ValueError if it is none."""
         try:
-            return cls(**json.loads(label))
+            return cls(**{_RENAMED.get(name, name): value for name, value in json.loads(label).items()})
         except (TypeError, ValueError) as error:
             raise ValueError(f"the label {label!r} is not a row of a seed list: {error}.") from error
 
@@ -67,7 +79,7 @@ class Row:
         return derive_seed(seed, SeedStream.REMOTE_SAMPLING, 1 + self.iteration, self.prompt, member, turn)
 
 
-def train_rows(config: Config) -> Iterator[Row]:
+def train_rows(config: Config) -> Iterator[PromptRow]:
     """The rows of a run: `iterations` times `groups`, fresh levels of the training split in every iteration."""
     groups = config.training.groups
     for iteration in range(config.training.iterations):
@@ -76,24 +88,24 @@ def train_rows(config: Config) -> Iterator[Row]:
         chosen = draw_games(shares, config.seed, iteration, groups)
         for prompt, (seed, index) in enumerate(zip(levels, chosen, strict=True)):
             game = shares[int(index)].config
-            yield Row(iteration, prompt, game.game, dict(game.env_options), asdict(game.turns), seed, "train")
+            yield PromptRow(iteration, prompt, game.game, dict(game.env_options), asdict(game.turns), seed, "train")
 
 
-def evaluation_rows(config: Config) -> list[Row]:
+def evaluation_rows(config: Config) -> list[PromptRow]:
     """The fixed levels that every run is measured on, those of the local trainer."""
     split = config.evaluation.split
     instances = fixed_instances(make_env(config, split), config.evaluation.levels)
     told = config.game, dict(config.env_options), asdict(config.turns)
-    return [Row(-1, number, *told, i.seed, split, i.noise_seed) for number, i in enumerate(instances)]
+    return [PromptRow(-1, number, *told, i.seed, split, i.noise_seed) for number, i in enumerate(instances)]
 
 
-def env_of(row: Row, config: Config) -> TurnEnv:
+def env_of(row: PromptRow, config: Config) -> TurnEnv:
     """The environment in which a row is played; raises a ValueError for an unknown game or knob."""
     turns = with_settings(config.turns, row.turns, "games.turns.")
-    return make_env(replace(config, game=row.game, env_options=dict(row.knobs), turns=turns), row.split)
+    return make_env(replace(config, game=row.game, env_options=dict(row.env_options), turns=turns), row.split)
 
 
-def write_rows(path: Path, rows: Iterable[Row]) -> int:
+def write_rows(path: Path, rows: Iterable[PromptRow]) -> int:
     """Writes the dataset as lines of {prompt, label}; returns how many."""
     lines = [
         json.dumps({"prompt": f"{row.game}, level seed {row.seed}", "label": row.label}, ensure_ascii=False) + "\n"
@@ -103,18 +115,18 @@ def write_rows(path: Path, rows: Iterable[Row]) -> int:
     return len(lines)
 
 
-def read_rows(path: Path) -> list[Row]:
+def read_rows(path: Path) -> list[PromptRow]:
     """The rows of a dataset; raises a ValueError if a line is none, or if it cannot be read."""
     rows = []
     try:
         for line in path.read_text(encoding="utf-8").splitlines():
-            rows.append(Row.of(json.loads(line)["label"]))
+            rows.append(PromptRow.from_label(json.loads(line)["label"]))
     except (OSError, KeyError, TypeError, json.JSONDecodeError) as error:
         raise ValueError(f"{path} is no seed list ({error!r}); make one with: ragen-agent data --out {path}") from error
     return rows
 
 
-def adopt_rows(path: Path, config: Config) -> list[Row]:
+def adopt_rows(path: Path, config: Config) -> list[PromptRow]:
     """The rows of a file that somebody gave a run, as many as it plays.
 
     Raises:
@@ -140,8 +152,8 @@ def adopt_rows(path: Path, config: Config) -> list[Row]:
     return rows
 
 
-def check_rows(rows: Sequence[Row], config: Config) -> None:
+def check_rows(rows: Sequence[PromptRow], config: Config) -> None:
     """Raises a ValueError if the environment of a row cannot be made; each kind is made once."""
-    kinds = {json.dumps([row.game, row.knobs, row.turns, row.split]): row for row in rows}
+    kinds = {json.dumps([row.game, row.env_options, row.turns, row.split]): row for row in rows}
     for row in kinds.values():
         env_of(row, config).reset(seed=row.seed)

@@ -19,15 +19,15 @@ from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 
 from ragen_agent.algo import NO_SPREAD
 from ragen_agent.config import Config, Training
-from ragen_agent.config.openrlhf import Workers
 from ragen_agent.config.rules import ADVANTAGE_RULES
 from ragen_agent.local.trainer import FILTER, MINIBATCHES, PATIENCE, SHOWN
 from ragen_agent.openrlhf import metrics
+from ragen_agent.openrlhf.batch_plan import planned_updates
 from ragen_agent.openrlhf.episode import check_failures
-from ragen_agent.openrlhf.experience import StarPOExperience, WeightsLostError, note_of, padded
-from ragen_agent.openrlhf.generation import Played, Rollouts
-from ragen_agent.openrlhf.prompt_dataset import Row, evaluation_rows
-from ragen_agent.openrlhf.state import State, planned_updates
+from ragen_agent.openrlhf.experience import StarPOExperience, WeightsLostError, advantage_inputs, pad_rows
+from ragen_agent.openrlhf.generation import EpisodeGenerator, EpisodeSample
+from ragen_agent.openrlhf.prompt_dataset import PromptRow, evaluation_rows
+from ragen_agent.openrlhf.state import RunContext, RunState
 from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.alarm import signs_at
 from ragen_agent.training.evaluation import baselines, fixed_instances, rate_of_played
@@ -48,27 +48,27 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.run = Workers.here()
+        self.run = RunContext.from_environment()
         self.folder = RunFolder(Path(self.run.folder))
         stock: SamplesGenerator = self.samples_generator
         tokenizer = ray.put(self.tokenizer)  # one copy for all requests instead of one for each
-        self.rollouts = Rollouts(self.strategy, None, None, tokenizer, stock.vllm_engines)
+        self.rollouts = EpisodeGenerator(self.strategy, None, None, tokenizer, stock.vllm_engines)
         self.experience_maker.__class__ = StarPOExperience
         self.experience_maker.run = self.run
         dataset = self.prompts_dataloader.dataset
-        self.rows = [Row.of(label) for label in dataset.labels]
+        self.rows = [PromptRow.from_label(label) for label in dataset.labels]
         self.piece = piece_decoder(self.tokenizer)
         self.records = read_json_lines(self.folder.metrics)
         self.still = 0
 
     def get_max_steps(self) -> int:
         """The updates that the learning-rate schedule is stretched over: those after the filter."""
-        return planned_updates(self.run)
+        return planned_updates(self.run.config)
 
     def fit(self, global_step: int = 0) -> None:
         """Runs the iterations that are left."""
         training = self.run.config.training
-        state = State.read(self.folder.path)
+        state = RunState.read(self.folder.path)
         self.still = state.still
         if state.iteration:
             self.broadcast_to_vllm()  # vLLM has read the weights from before the first iteration
@@ -121,7 +121,7 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
         }
 
     def _train(
-        self, played: Sequence[Played], learned: Sequence[Trajectory], scored: ScoredGroups, iteration: int
+        self, played: Sequence[EpisodeSample], learned: Sequence[Trajectory], scored: ScoredGroups, iteration: int
     ) -> dict[str, Any]:
         """Trains on the kept episodes; `learned` are the played ones with the rewards that are learned from."""
         training = self.run.config.training
@@ -132,9 +132,9 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
             weight = float(scored.weights[i // members])
             for part, experience in zip(learned[i].as_read(), played[i].experiences, strict=True):
                 row = copy(experience)
-                row.labels = [note_of(part, float(advantages[i]), weight, training, self.piece).to_json()]
+                row.labels = [advantage_inputs(part, float(advantages[i]), weight, training, self.piece).to_json()]
                 rows.append(row)
-        samples = padded(rows, training.minibatch)
+        samples = pad_rows(rows, training.minibatch)
         seed = derive_seed(self.run.config.seed, MINIBATCHES, iteration) % 2**32
         self._all_models("seed_minibatches", seed=seed)
         status, _ = self.train_step(samples, iteration)
@@ -157,7 +157,7 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
         rows = [copy(row) for p in played if p.trajectory.failure is None for row in p.experiences]
         if rows:
             maker = self.experience_maker
-            maker.make_experience(maker.split_rollout_samples(padded(rows, training.minibatch)))
+            maker.make_experience(maker.split_rollout_samples(pad_rows(rows, training.minibatch)))
 
     def _evaluate(self, name: str, iteration: int) -> dict[str, Any]:
         """Plays the fixed levels of every game; a named result goes into the summary, where a resumed run finds it."""
@@ -185,12 +185,12 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
         self._show("log_eval", iteration, result)
         return result
 
-    def _measure(self, config: Config) -> tuple[list[Played], dict[str, Any]]:
+    def _measure(self, config: Config) -> tuple[list[EpisodeSample], dict[str, Any]]:
         """The episodes of one game's fixed levels, and their rate."""
         played = self._play(evaluation_rows(config), 1, config.evaluation.temperature)
         return played, rate_of_played([p.trajectory for p in played]).to_dict()
 
-    def _note(self, played: Played, phase: str) -> dict[str, Any]:
+    def _note(self, played: EpisodeSample, phase: str) -> dict[str, Any]:
         """An episode as it is written down; level and noise seed say how to play it again."""
         config = self.run.config
         noise = played.row.noise(config.seed, played.member, config.training.shared_noise)
@@ -226,10 +226,10 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
     def _save(self, iteration: int) -> None:
         tag = f"iteration{iteration}"
         self._all_models("save_checkpoint", tag=tag)
-        State(iteration, tag, self.still).write(self.folder.path)
+        RunState(iteration, tag, self.still).write(self.folder.path)
 
-    def _play(self, rows: Sequence[Row], members: int, temperature: float) -> list[Played]:
-        """See `Rollouts.play`.
+    def _play(self, rows: Sequence[PromptRow], members: int, temperature: float) -> list[EpisodeSample]:
+        """See `EpisodeGenerator.play`.
 
         Raises:
             WeightsLostError: vLLM's log-probs are no numbers.

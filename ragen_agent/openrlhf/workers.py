@@ -19,27 +19,27 @@ from openrlhf.trainer.ray.ppo_critic import CriticModelActor
 from openrlhf.trainer.ray.vllm_engine import RolloutRayActor
 from torch import Tensor, nn
 
-from ragen_agent.config.openrlhf import Workers
 from ragen_agent.engines.torch_engine import SUPPRESSED
 from ragen_agent.openrlhf.lora import save_merged, send_merged
-from ragen_agent.openrlhf.process_cleanup import follow
+from ragen_agent.openrlhf.process_cleanup import kill_after_exit
+from ragen_agent.openrlhf.state import RunContext
 
-__all__ = ["CpuPlayers", "Critic", "Players", "Policy", "Reference"]
+__all__ = ["CpuVllmActor", "CriticActor", "PolicyActor", "ReferenceActor", "VllmActor"]
 
 BATCHED = 8192  # tokens that vLLM reads at a time on a CPU, at least one prompt
 
 
 def _adapted() -> bool:
     """Whether the policy has LoRA adapters. A function of its own: Ray would take `torch.….config` with an actor."""
-    return Workers.here().config.lora.rank > 0
+    return RunContext.from_environment().config.lora.rank > 0
 
 
-def _forbid(model: nn.Module, run: Workers) -> None:
+def _forbid(model: nn.Module, run: RunContext) -> None:
     """Adds `SUPPRESSED` to the logits of the forbidden ids in every forward pass of `model`."""
-    if not run.forbidden:
+    if not run.suppressed_ids:
         return
-    bias = torch.zeros(run.vocabulary)
-    bias[list(run.forbidden)] = SUPPRESSED
+    bias = torch.zeros(run.vocabulary_size)
+    bias[list(run.suppressed_ids)] = SUPPRESSED
 
     def suppress(module: nn.Module, arguments: Any, output: Any) -> Any:
         logits: Tensor = output["logits"]
@@ -50,13 +50,13 @@ def _forbid(model: nn.Module, run: Workers) -> None:
 
 
 @ray.remote(num_gpus=1)
-class Policy(PolicyModelActor.__ray_metadata__.modified_class):  # type: ignore[misc]
+class PolicyActor(PolicyModelActor.__ray_metadata__.modified_class):  # type: ignore[misc]
     """The model that is trained."""
 
     def init_model_from_pretrained(self, strategy: Any, *args: Any, **kwargs: Any) -> None:
         """As OpenRLHF, then forbids ids and keeps rows without a sampled token out of the means."""
         super().init_model_from_pretrained(strategy, *args, **kwargs)
-        _forbid(self.actor.model.module, Workers.here())
+        _forbid(self.actor.model.module, RunContext.from_environment())
         if _adapted():
             send_merged(self.trainer, self.actor.model.module)
         step = self.trainer.training_step
@@ -83,34 +83,34 @@ class Policy(PolicyModelActor.__ray_metadata__.modified_class):  # type: ignore[
 
 
 @ray.remote(num_gpus=1)
-class Critic(CriticModelActor.__ray_metadata__.modified_class):  # type: ignore[misc]
+class CriticActor(CriticModelActor.__ray_metadata__.modified_class):  # type: ignore[misc]
     """The model that estimates values."""
 
     def seed_minibatches(self, seed: int) -> None:
-        """As `Policy.seed_minibatches`."""
+        """As `PolicyActor.seed_minibatches`."""
         torch.manual_seed(seed)
 
 
 @ray.remote(num_gpus=1)
-class Reference(ReferenceModelActor.__ray_metadata__.modified_class):  # type: ignore[misc]
+class ReferenceActor(ReferenceModelActor.__ray_metadata__.modified_class):  # type: ignore[misc]
     """The frozen model of vanilla StarPO's KL term."""
 
     def init_model_from_pretrained(self, strategy: Any, *args: Any, **kwargs: Any) -> None:
         """As OpenRLHF, then forbids ids."""
         super().init_model_from_pretrained(strategy, *args, **kwargs)
-        _forbid(self.model.model.module, Workers.here())
+        _forbid(self.model.model.module, RunContext.from_environment())
 
 
-class _Players(RolloutRayActor.__ray_metadata__.modified_class):  # type: ignore[misc]
+class _VllmActor(RolloutRayActor.__ray_metadata__.modified_class):  # type: ignore[misc]
     """The owner of a vLLM engine, whose processes end with it."""
 
     async def __init__(self, *args: Any, **kwargs: Any) -> None:  # type: ignore[misc]
         await super().__init__(*args, **kwargs)
         engine = [child.pid for child in active_children() if child.pid is not None]
-        self.follower = follow(engine)  # whose own children end with it
+        self.killer = kill_after_exit(engine)  # whose own children end with it
 
 
-class _CpuPlayers(_Players):
+class _CpuVllmActor(_VllmActor):
     """The same for an engine that receives its weights without CUDA."""
 
     async def __init__(self, *args: Any, **kwargs: Any) -> None:  # type: ignore[misc]
@@ -121,4 +121,4 @@ class _CpuPlayers(_Players):
         await super().__init__(*args, **kwargs)
 
 
-Players, CpuPlayers = ray.remote(_Players), ray.remote(_CpuPlayers)
+VllmActor, CpuVllmActor = ray.remote(_VllmActor), ray.remote(_CpuVllmActor)

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from ragen_gym.bench.agent import AgentFailure, Answer, Message, Task
-from ragen_gym.bench.agents.threads import in_thread
 from ragen_gym.core.failures import Failure
 from ragen_gym.core.seeding import mix
+from ragen_gym.core.threads import in_thread
 from ragen_gym.core.validation import check_number
 
 __all__ = ["HFAgent", "inversion", "own_the_sampling"]

@@ -6,8 +6,8 @@ import sys
 from typing import Any
 
 from ragen_gym.bench.agent import StopRun, Task
-from ragen_gym.bench.agents.threads import in_thread
 from ragen_gym.bench.records import EpisodeRecord
+from ragen_gym.core.threads import in_thread
 from ragen_gym.envs.reply import SEPARATOR
 
 __all__ = ["HumanAgent"]

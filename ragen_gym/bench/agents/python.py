@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from ragen_gym.bench.agent import Task
-from ragen_gym.bench.agents.threads import in_thread
+from ragen_gym.core.threads import in_thread
 
 __all__ = ["PythonAgent", "find", "load"]
 

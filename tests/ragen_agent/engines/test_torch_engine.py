@@ -13,7 +13,7 @@ import torch
 
 from ragen_agent.config import Config, with_settings
 from ragen_agent.engines import Sampled
-from ragen_agent.engines.cache import SlotCache
+from ragen_agent.engines.kv_cache import SlotCache
 from ragen_agent.engines.torch_engine import TorchEngine, TorchSession
 from ragen_agent.rollout import Instance, group, play
 from ragen_agent.token_mdp import Trajectory

@@ -12,22 +12,22 @@ from typing import Any
 import gymnasium
 
 from ragen_agent.openrlhf.executor import AgentExecutor as Sound
-from ragen_agent.openrlhf.prompt_dataset import Row
+from ragen_agent.openrlhf.prompt_dataset import PromptRow
 
 __all__ = ["AgentExecutor"]
 
 
 class AgentExecutor(Sound):
     async def execute(self, prompt: str, label: str, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        row = Row.of(label)
+        row = PromptRow.from_label(label)
         if row.iteration == 1 and os.environ["BROKEN"] == "contract":
             label = replace(row, turns={**row.turns, "max_tokens_per_turn": -1}).label
         return await super().execute(prompt, label, *args, **kwargs)
 
-    def env(self, row: Row) -> Any:
+    def env(self, row: PromptRow) -> Any:
         return Torn(super().env(row)) if os.environ["BROKEN"] == "budget" and row.iteration == 1 else super().env(row)
 
-    async def _process(self, row: Row, chat: Any) -> Any:
+    async def _process(self, row: PromptRow, chat: Any) -> Any:
         if row.iteration == 1:
             self.idle.clear()  # else the environments of the first iteration are used again
         return await super()._process(row, chat)

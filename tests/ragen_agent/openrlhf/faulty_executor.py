@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium
 
 from ragen_agent.openrlhf.executor import AgentExecutor as Sound
-from ragen_agent.openrlhf.prompt_dataset import Row
+from ragen_agent.openrlhf.prompt_dataset import PromptRow
 
 __all__ = ["AgentExecutor"]
 
@@ -21,13 +21,13 @@ class AgentExecutor(Sound):
         self.broken: dict[int, str] = {}
 
     async def execute(self, prompt: str, label: str, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        row = Row.of(label)
+        row = PromptRow.from_label(label)
         for where, how in ((RAISES, "raises"), (HANGS, "hangs")):
             if (row.iteration, row.prompt) == where:
                 self.broken[row.seed] = how
         return await super().execute(prompt, label, *args, **kwargs)
 
-    def env(self, row: Row) -> Any:
+    def env(self, row: PromptRow) -> Any:
         return Faulty(super().env(row), self.broken)
 
 

@@ -14,8 +14,16 @@ from openrlhf.trainer.ppo_utils.experience import Experience
 
 from ragen_agent import algo
 from ragen_agent.config import Config, Training, with_settings
-from ragen_agent.config.openrlhf import OpenRLHF, Workers
-from ragen_agent.openrlhf.experience import Note, StarPOExperience, agreement, estimated, note_of, padded
+from ragen_agent.config.openrlhf import OpenRLHF
+from ragen_agent.openrlhf.experience import (
+    AdvantageInputs,
+    StarPOExperience,
+    advantage_inputs,
+    critic_advantages,
+    log_prob_difference,
+    pad_rows,
+)
+from ragen_agent.openrlhf.state import RunContext
 from ragen_agent.token_mdp import Trajectory
 
 pytestmark = pytest.mark.filterwarnings("default")
@@ -66,8 +74,10 @@ def test_estimates_are_those_of_the_local_trainer(rows: list[Trajectory], credit
         "turn": lambda: algo.turn_wise_gae(rewards, seen, sampled, ends, 0.8, 0.7),
         "bi_level": lambda: algo.bi_level_gae(rewards, seen, sampled, ends, 0.8, 0.9, 0.7),
     }[credit]()
-    notes = [note_of(t, 0.0, 1.0, told, str) for t in rows]
-    advantages, returns, mask = estimated(notes, sampled[:, 1:], values[:, 1:], torch.zeros_like(values[:, 1:]), told)
+    notes = [advantage_inputs(t, 0.0, 1.0, told, str) for t in rows]
+    advantages, returns, mask = critic_advantages(
+        notes, sampled[:, 1:], values[:, 1:], torch.zeros_like(values[:, 1:]), told
+    )
     assert torch.equal(mask, sampled[:, 1:])
     torch.testing.assert_close(advantages, local[0][:, 1:])
     torch.testing.assert_close(returns, local[1][:, 1:])
@@ -75,12 +85,12 @@ def test_estimates_are_those_of_the_local_trainer(rows: list[Trajectory], credit
 
 def maker(training: dict[str, Any]) -> StarPOExperience:
     made = StarPOExperience.__new__(StarPOExperience)
-    made.run = Workers(with_settings(Config(), {"training": training}), OpenRLHF(), "", (), 1)
+    made.run = RunContext(with_settings(Config(), {"training": training}), OpenRLHF(), "", (), 1)
     made.kl_ctl = SimpleNamespace(value=0.0)
     return made
 
 
-def experience(rows: Sequence[Trajectory], notes: Sequence[Note]) -> Experience:
+def experience(rows: Sequence[Trajectory], notes: Sequence[AdvantageInputs]) -> Experience:
     mask = stacked([torch.tensor(t.sampled[1:]).long() for t in rows])
     made = Experience(
         sequences=stacked([torch.tensor(t.ids) for t in rows]),
@@ -99,7 +109,7 @@ def experience(rows: Sequence[Trajectory], notes: Sequence[Note]) -> Experience:
 @given(rows=trajectories())
 def test_without_a_critic_every_sampled_token_has_its_episode_s_advantage(rows: list[Trajectory]) -> None:
     made = maker({})
-    notes = [note_of(t, 0.5 + i, 1.0, made.run.config.training, str) for i, t in enumerate(rows)]
+    notes = [advantage_inputs(t, 0.5 + i, 1.0, made.run.config.training, str) for i, t in enumerate(rows)]
     (got,) = made.compute_advantages_and_returns([experience(rows, notes)])
     for i, trajectory in enumerate(rows):
         width = len(trajectory.ids) - 1
@@ -112,7 +122,7 @@ def test_without_a_critic_every_sampled_token_has_its_episode_s_advantage(rows: 
 @given(rows=trajectories())
 def test_a_critic_s_advantages_are_whitened_over_all_batches_at_once(rows: list[Trajectory]) -> None:
     made = maker({"algo": "ppo"})
-    notes = [note_of(t, 0.0, 1.0, made.run.config.training, str) for t in rows]
+    notes = [advantage_inputs(t, 0.0, 1.0, made.run.config.training, str) for t in rows]
     whole = [experience(rows, notes), experience(rows[:1], notes[:1])]
     got = made.compute_advantages_and_returns(whole)
     flat = torch.cat([e.advantages[e.action_mask.bool()] for e in got])
@@ -139,7 +149,7 @@ def test_selective_masks_narrow_the_loss_and_the_recursion() -> None:
         seed=0,
     )
     made = maker({"algo": "ppo", "loss_tokens": "answer", "advantage_tokens": "reasoning"})
-    note = note_of(row, 0.0, 1.0, made.run.config.training, lambda token: words[token])
+    note = advantage_inputs(row, 0.0, 1.0, made.run.config.training, lambda token: words[token])
     (got,) = made.compute_advantages_and_returns([experience([row], [note])])
     assert got.action_mask[0].nonzero().flatten().tolist() == [3, 7, 8], "Up, Left and Down, one column earlier"
     assert set(got.returns[0].nonzero().flatten().tolist()) <= {0, 1, 2, 5, 6}
@@ -148,11 +158,11 @@ def test_selective_masks_narrow_the_loss_and_the_recursion() -> None:
 
 def test_padding_has_no_loss_and_fills_the_minibatch() -> None:
     rows = [SimpleNamespace(action_mask=torch.ones(1, 4), labels=["x"], info={"a": 1}) for _ in range(5)]
-    filled = padded(rows, 4)
+    filled = pad_rows(rows, 4)
     assert len(filled) == 8
     assert filled[:5] == rows
     assert [int(row.action_mask.sum()) for row in filled] == [4] * 5 + [0] * 3
-    assert padded(rows[:4], 4) == rows[:4]
+    assert pad_rows(rows[:4], 4) == rows[:4]
 
 
 def test_agreement_reads_the_sampled_tokens_alone() -> None:
@@ -161,6 +171,6 @@ def test_agreement_reads_the_sampled_tokens_alone() -> None:
         action_log_probs=torch.tensor([[-1.5, -1.75, 0.0]]),
         action_mask=torch.tensor([[1, 1, 0]]),
     )
-    assert agreement([one]) == (0.125, 0.375)
+    assert log_prob_difference([one]) == (0.125, 0.375)
     one.rollout_log_probs[0, 0] = float("nan")
-    assert agreement([one])[0] != agreement([one])[0]
+    assert log_prob_difference([one])[0] != log_prob_difference([one])[0]

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import gymnasium
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,7 +20,6 @@ from ragen_agent.openrlhf.episode import (
     TooManyFailuresError,
     check_failures,
     failed,
-    in_thread,
     play_episode,
 )
 from ragen_agent.rollout import Instance, play
@@ -210,14 +208,6 @@ def test_what_would_break_every_episode_ends_the_run(agent: Policy) -> None:
     small = TokenMDP(make_env(CONFIG, "train"), agent.chat, max_tokens_per_episode=8)
     with pytest.raises(ContractError, match="raise it"):
         alone(small, refuses)
-
-
-def test_a_thread_hands_back_what_it_made_and_what_it_raised() -> None:
-    assert asyncio.run(in_thread(lambda: np.arange(3).sum(), 5.0)) == 3
-    with pytest.raises(KeyError):
-        asyncio.run(in_thread(lambda: dict[str, int]()["no"], 5.0))
-    with pytest.raises(TimeoutError):
-        asyncio.run(in_thread(lambda: time.sleep(0.5), 0.05))
 
 
 def test_the_failure_budget(agent: Policy) -> None:

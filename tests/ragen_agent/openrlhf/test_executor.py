@@ -14,10 +14,11 @@ from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 from vllm import SamplingParams
 
 from ragen_agent.config import Config, with_settings
-from ragen_agent.config.openrlhf import VARIABLE, OpenRLHF, Workers
+from ragen_agent.config.openrlhf import OpenRLHF
 from ragen_agent.openrlhf.episode import ContractError
 from ragen_agent.openrlhf.executor import AgentExecutor
-from ragen_agent.openrlhf.prompt_dataset import Row, train_rows
+from ragen_agent.openrlhf.prompt_dataset import PromptRow, train_rows
+from ragen_agent.openrlhf.state import VARIABLE, RunContext
 from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.policy import Policy
 
@@ -42,7 +43,7 @@ def agent() -> Policy:
 
 @pytest.fixture
 def executor(agent: Policy, monkeypatch: pytest.MonkeyPatch) -> AgentExecutor:
-    run = Workers(CONFIG, OpenRLHF(), "/nowhere", (1, 2), len(agent.tokenizer))
+    run = RunContext(CONFIG, OpenRLHF(), "/nowhere", (1, 2), len(agent.tokenizer))
     monkeypatch.setenv(VARIABLE, run.to_json())
     return AgentExecutor()
 
@@ -61,7 +62,7 @@ class Engine:
         return SimpleNamespace(outputs=[SimpleNamespace(token_ids=tuple(said), logprobs=logprobs)])
 
 
-def sample(executor: AgentExecutor, agent: Policy, engine: Engine, row: Row, given: Any) -> list[dict[str, Any]]:
+def sample(executor: AgentExecutor, agent: Policy, engine: Engine, row: PromptRow, given: Any) -> list[dict[str, Any]]:
     async def all_members() -> list[dict[str, Any]]:
         asked = [
             executor.execute("name", row.label, given, 200, agent.tokenizer, engine)
@@ -137,7 +138,7 @@ def test_a_failed_episode_is_a_row_without_loss(executor: AgentExecutor, agent: 
 
 def test_what_no_episode_can_be_played_with_ends_the_run(executor: AgentExecutor, agent: Policy) -> None:
     row = next(train_rows(CONFIG))
-    broken = Row(row.iteration, 7, "FrozenLake", {"no_such_knob": 1}, row.turns, 1, "train")
+    broken = PromptRow(row.iteration, 7, "FrozenLake", {"no_such_knob": 1}, row.turns, 1, "train")
     with pytest.raises(ContractError, match="no_such_knob"):
         sample(executor, agent, Engine(right(agent)), broken, SamplingParams())
     with pytest.raises(ValueError, match="is not a row of a seed list"):

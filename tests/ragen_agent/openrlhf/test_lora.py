@@ -87,7 +87,7 @@ def test_the_checkpoint_is_a_whole_model(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(find_spec("openrlhf") is None, reason="OpenRLHF is not installed")
 @pytest.mark.filterwarnings("default")
-@pytest.mark.parametrize("name", ["Policy", "Reference", "Critic", "Players", "CpuPlayers"])
+@pytest.mark.parametrize("name", ["PolicyActor", "ReferenceActor", "CriticActor", "VllmActor", "CpuVllmActor"])
 def test_ray_can_pickle_an_actor(name: str) -> None:
     """It takes along every module of torch whose names the code spells, and those that hold settings it cannot."""
     import_module("torch.distributed.config")

@@ -21,7 +21,7 @@ from ragen_agent.config import Config, merged, recipes, with_settings
 from ragen_agent.config import game_defaults as games
 from ragen_agent.config.openrlhf import OpenRLHF
 from ragen_agent.openrlhf.cli_flags import MODULE
-from ragen_agent.openrlhf.memory_estimate import SHAPES, fullest, parts, shape_of
+from ragen_agent.openrlhf.memory_estimate import SHAPES, memory_parts, model_shape, peak_memory
 from ragen_agent.training.run_folder import RunFolder
 
 
@@ -56,10 +56,10 @@ def test_a_recipe_keeps_to_the_paper_and_fits_its_gpus(name: str) -> None:
     assert (training.temperature, config.evaluation.temperature) == (1.0, 0.5)
     assert (config.evaluation.levels, config.evaluation.split) == (256, "test")
     assert (turns.max_turns, turns.max_actions) == ((1, 1) if config.game == "Bandit" else (5, 10))
-    shape = shape_of(config)
+    shape = model_shape(config)
     assert shape is not None
-    found = parts(config, settings, shape, recipe.gpu_gib)
-    assert fullest(found)[0] == pytest.approx(recipe.memory_gib, abs=0.06)
+    found = memory_parts(config, settings, shape, recipe.gpu_gib)
+    assert peak_memory(found)[0] == pytest.approx(recipe.memory_gib, abs=0.06)
     assert recipe.memory_gib < 0.9 * recipe.gpu_gib
     vllm = settings.vllm_engines * settings.vllm_tensor_parallel
     actor, critic = settings.actor_nodes * settings.actor_gpus, settings.critic_nodes * settings.critic_gpus

@@ -15,10 +15,11 @@ from vllm import SamplingParams
 
 from ragen_agent import ChatFormat
 from ragen_agent.config import Config, with_settings
-from ragen_agent.config.openrlhf import VARIABLE, OpenRLHF, Workers
+from ragen_agent.config.openrlhf import OpenRLHF
 from ragen_agent.openrlhf.episode import tokens_of
 from ragen_agent.openrlhf.executor import AgentExecutor
 from ragen_agent.openrlhf.prompt_dataset import train_rows
+from ragen_agent.openrlhf.state import VARIABLE, RunContext
 from ragen_agent.token_mdp import Trajectory
 
 pytestmark = pytest.mark.filterwarnings("default")
@@ -47,7 +48,7 @@ class Engine:
 
 
 def executor(monkeypatch: pytest.MonkeyPatch, **turns: Any) -> AgentExecutor:
-    run = Workers(with_settings(CONFIG, {"turns": turns}), OpenRLHF(), "/nowhere", (), 500)
+    run = RunContext(with_settings(CONFIG, {"turns": turns}), OpenRLHF(), "/nowhere", (), 500)
     monkeypatch.setenv(VARIABLE, run.to_json())
     return AgentExecutor()
 

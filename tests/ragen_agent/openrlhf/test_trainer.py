@@ -12,29 +12,30 @@ import pytest
 import torch
 
 from ragen_agent.config import Config, with_settings
-from ragen_agent.config.openrlhf import OpenRLHF, Workers
+from ragen_agent.config.openrlhf import OpenRLHF
 from ragen_agent.config.rules import ADVANTAGE_RULES
 from ragen_agent.openrlhf import generation
 from ragen_agent.openrlhf.episode import TooManyFailuresError, failed
-from ragen_agent.openrlhf.experience import Note, WeightsLostError
-from ragen_agent.openrlhf.generation import Played, Rollouts
-from ragen_agent.openrlhf.prompt_dataset import Row
+from ragen_agent.openrlhf.experience import AdvantageInputs, WeightsLostError
+from ragen_agent.openrlhf.generation import EpisodeGenerator, EpisodeSample
+from ragen_agent.openrlhf.prompt_dataset import PromptRow
+from ragen_agent.openrlhf.state import RunContext
 from ragen_agent.openrlhf.trainer import StarPO
 from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.iteration import score
 
 pytestmark = pytest.mark.filterwarnings("default")
 
-ROW = Row(0, 0, "FrozenLake", {}, {}, 1, "train")
+ROW = PromptRow(0, 0, "FrozenLake", {}, {}, 1, "train")
 
 
 def trainer(reasons: list[str]) -> Any:
     """A trainer whose episodes fail for these reasons."""
     kind = StarPO.__ray_metadata__.modified_class
     made = kind.__new__(kind)
-    made.run = Workers(Config(), OpenRLHF(), "", (), 1)
+    made.run = RunContext(Config(), OpenRLHF(), "", (), 1)
     made.generate_kwargs = {"temperature": 1.0, "max_len": 10}
-    played = [Played(ROW, i, failed([1, 2], reason), ()) for i, reason in enumerate(reasons)]
+    played = [EpisodeSample(ROW, i, failed([1, 2], reason), ()) for i, reason in enumerate(reasons)]
     made.rollouts = SimpleNamespace(play=lambda rows, members, temperature, **settings: played)
     return made
 
@@ -58,7 +59,7 @@ def test_engines_that_share_their_gpus_wake_to_play_and_sleep_again(
     calls: list[str] = []
     monkeypatch.setattr(generation, "batch_vllm_engine_call", lambda engines, method: calls.append(method))
     monkeypatch.setattr("ray.get", lambda refs: [])
-    rollouts = Rollouts.__new__(Rollouts)
+    rollouts = EpisodeGenerator.__new__(EpisodeGenerator)
     rollouts.vllm_engines = []
     rollouts.args = SimpleNamespace(vllm=SimpleNamespace(enable_sleep=sleeps))
     monkeypatch.setattr(rollouts, "_dispatch_prompts_to_vllm", lambda *args, **settings: calls.append("play"))
@@ -99,14 +100,16 @@ def test_every_rule_and_filter_of_the_local_trainer_reaches_the_rows(
     config = with_settings(Config(), {"training": training})
     rng = np.random.default_rng(7)
     played = [
-        Played(ROW, i % 3, episode(i // 3, float(reward)), (SimpleNamespace(action_mask=torch.ones(1, 3), info={}),))
+        EpisodeSample(
+            ROW, i % 3, episode(i // 3, float(reward)), (SimpleNamespace(action_mask=torch.ones(1, 3), info={}),)
+        )
         for i, reward in enumerate(rng.random(12))
     ]
     learned = [p.trajectory for p in played]
     scored = score(learned, config.training, 5)
     status = {"timing/make_experience": 0.0, "timing/ppo_train": 0.0, "timing/broadcast": 0.0}
     made = trainer([])
-    made.run = Workers(config, OpenRLHF(), "", (), 1)
+    made.run = RunContext(config, OpenRLHF(), "", (), 1)
     made.piece = str
     made.experience_maker = SimpleNamespace(vllm_kl=0.0, vllm_gap=0.0)
     made.critic_model_group = None
@@ -122,7 +125,7 @@ def test_every_rule_and_filter_of_the_local_trainer_reaches_the_rows(
     record = made._train(played, learned, scored, 0)
     kept = scored.kept.flatten().nonzero().flatten().tolist()
     (seen,) = batches
-    notes = [Note(**json.loads(row.labels[0])) for row in seen]
+    notes = [AdvantageInputs(**json.loads(row.labels[0])) for row in seen]
     assert len(seen) % 8 == 0
     assert record["updates"] == len(seen) // 8
     assert [note.advantage for note in notes[: len(kept)]] == scored.advantages.flatten()[kept].tolist()

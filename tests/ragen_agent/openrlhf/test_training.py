@@ -23,7 +23,7 @@ from ragen_agent.cli import main
 from ragen_agent.config import Config, merged, to_toml, with_settings
 from ragen_agent.config.game_defaults import RECIPES
 from ragen_agent.openrlhf.prompt_dataset import train_rows
-from ragen_agent.openrlhf.state import State
+from ragen_agent.openrlhf.state import RunState
 from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.run_folder import RunFolder
 from ragen_agent.training.small_model import load_checkpoint
@@ -120,7 +120,7 @@ def test_ppo_with_a_critic_and_bi_level_gae_survives_being_killed(warm: Path, tm
         kill(process.pid)
         process.wait()
     assert not family.left()
-    saved = State.read(run)
+    saved = RunState.read(run)
     assert saved.iteration >= 6
     assert saved.iteration % 2 == 0
     with (run / "metrics.jsonl").open("a") as file:

@@ -30,9 +30,9 @@ child.wait()
 """
 LEADER = """
 import subprocess, sys
-from ragen_agent.openrlhf.process_cleanup import follow
+from ragen_agent.openrlhf.process_cleanup import kill_after_exit
 child = subprocess.Popen(["sleep", "60"])
-kept = follow([child.pid])
+kept = kill_after_exit([child.pid])
 print(child.pid, flush=True)
 child.wait()
 """

@@ -12,7 +12,7 @@ from ragen_agent.config import Config, merged, with_settings
 from ragen_agent.config.game_defaults import RECIPES
 from ragen_agent.local.rollout_worker import RolloutWorker
 from ragen_agent.openrlhf.prompt_dataset import (
-    Row,
+    PromptRow,
     adopt_rows,
     env_of,
     evaluation_rows,
@@ -44,7 +44,7 @@ def test_rows_survive_the_file_and_say_what_they_are(tmp_path: Path) -> None:
     assert read_rows(tmp_path / "prompts.jsonl") == rows
     assert [(row.iteration, row.prompt) for row in rows] == [(i, p) for i in range(5) for p in range(6)]
     with pytest.raises(ValueError, match="is not a row of a seed list"):
-        Row.of('{"seed": 3}')
+        PromptRow.from_label('{"seed": 3}')
 
 
 def test_levels_are_fresh_and_of_the_training_split_only() -> None:
@@ -81,17 +81,17 @@ def test_every_member_has_its_own_luck_and_every_reply_its_own_seed() -> None:
     assert fixed.request(0, 0, 1) == fixed.request(7, 0, 1), "evaluation is sampled alike for every run"
 
 
-def test_games_are_drawn_by_weight_and_knobs_follow_the_curriculum() -> None:
+def test_games_are_drawn_by_weight_and_options_follow_the_curriculum() -> None:
     games = [{"game": "FrozenLake", "weight": 3.0}, {"game": "Bandit", "turns": {"max_turns": 1}}]
     mixed = list(train_rows(with_settings(CONFIG, {"games": games, "training": {"iterations": 40}})))
     share = sum(row.game == "Bandit" for row in mixed) / len(mixed)
     assert 0.15 < share < 0.35
     bandit = next(row for row in mixed if row.game == "Bandit")
-    assert bandit.knobs == {}
+    assert bandit.env_options == {}
     assert env_of(bandit, CONFIG).max_turns == 1
     stages = [{"iteration": 3, "env_options": {"size": 5}}]
     grown = list(train_rows(with_settings(CONFIG, {"curriculum": stages})))
-    assert [row.knobs["size"] for row in grown[::6]] == [4, 4, 4, 5, 5]
+    assert [row.env_options["size"] for row in grown[::6]] == [4, 4, 4, 5, 5]
 
 
 def test_the_command_writes_what_a_run_would(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -103,7 +103,7 @@ def test_the_command_writes_what_a_run_would(tmp_path: Path, capsys: pytest.Capt
     assert out.read_bytes() == (tmp_path / "own.jsonl").read_bytes()
     first = json.loads(out.read_text().splitlines()[0])
     assert set(first) == {"prompt", "label"}
-    assert {"game", "knobs", "seed", "split"} <= set(json.loads(first["label"]))
+    assert {"game", "env_options", "seed", "split"} <= set(json.loads(first["label"]))
     assert main(["data", *sizes, "--out", str(out)]) == 2
     assert "exists" in capsys.readouterr().err
 
@@ -142,3 +142,8 @@ def test_a_given_list_must_be_one_that_the_run_can_play(tmp_path: Path) -> None:
     path.write_text("{}\n")
     with pytest.raises(ValueError, match="is no seed list"):
         adopt_rows(path, CONFIG)
+
+
+def test_a_label_of_an_earlier_version_is_read() -> None:
+    row = next(train_rows(CONFIG))
+    assert PromptRow.from_label(row.label.replace('"env_options"', '"knobs"')) == row

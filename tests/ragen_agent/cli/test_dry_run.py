@@ -1,0 +1,88 @@
+"""What a run would be, shown without a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ragen_agent.cli import main
+from ragen_agent.cli.dry_run import scripted_episode
+from ragen_agent.config import Config, with_settings
+from ragen_agent.training.policy import Policy
+
+RECIPE = ["train", "--recipe", "qwen2.5-0.5b-sokoban"]
+
+
+def test_a_dry_run_shows_everything_and_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main([*RECIPE, "--backend", "openrlhf", "--dry-run", "--seed", "7", "--", "--ds.overlap_comm"]) == 0
+    said = capsys.readouterr().out
+    for part in (
+        "seed = 7",
+        "[openrlhf]",
+        "python -m openrlhf.cli.train_ppo_ray",
+        "--rollout.batch_size 8",
+        "--train.seed 7",
+        "Passed on as given: --ds.overlap_comm",
+        "8 prompts (levels) x 16 samples = 128 episodes",
+        "2 x 16 = 32 episodes to train on",
+        "so 1 update of the policy and of the critic",
+        "25,600 episodes",
+        "GPUs: 1, shared by all",
+        "about 52.2 of 80 GiB",
+        "not run here",
+        "⟦<think></think><answer>",
+    ):
+        assert part in said, part
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_dry_run_of_the_local_trainer_has_the_same_arithmetic(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "--dry-run"]) == 0
+    said = capsys.readouterr().out
+    assert 'game = "FrozenLake"' in said
+    assert "32 prompts (levels) x 8 samples = 256 episodes" in said
+    assert "keeps 16 of 32 groups" in said
+    assert "openrlhf" not in said
+    assert "⟦<think>" in said
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_configuration_of_a_dry_run_is_one_that_a_run_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main([*RECIPE, "--backend", "openrlhf", "--dry-run"]) == 0
+    said = capsys.readouterr().out
+    text = said.split("Configuration\n", 1)[1].split("\nCommand\n", 1)[0]
+    (tmp_path / "all.toml").write_text(text)
+    assert main(["train", "--config", "all.toml", "--backend", "openrlhf", "--dry-run"]) == 0
+    assert capsys.readouterr().out.split("\nCommand\n")[1].split("\nMemory")[0] in said
+
+
+def test_a_picture_marks_exactly_the_sampled_tokens() -> None:
+    agent = Policy.build(with_settings(Config(), {"small_model": {"hidden": 32, "layers": 1}}))
+    picture = scripted_episode(agent.config, agent.chat)
+    trajectory = picture.trajectory
+    assert "".join(words for _, words in picture.spans) == agent.tokenizer.decode(trajectory.ids.tolist())
+    sampled = "".join(words for mine, words in picture.spans if mine)
+    assert sampled == agent.tokenizer.decode(trajectory.ids[trajectory.sampled].tolist())
+    coloured = [str(span.style) for span in picture.text.spans]
+    assert coloured.count("bold green") == len(trajectory.turn_ends)
+
+
+def test_a_secret_is_not_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WANDB_API_KEY", "s3cret")
+    assert main([*RECIPE, "--backend", "openrlhf", "--dry-run", "--set", "openrlhf.wandb=p"]) == 0
+    said = capsys.readouterr().out
+    assert "--logger.wandb.project p" in said
+    assert "s3cret" not in said

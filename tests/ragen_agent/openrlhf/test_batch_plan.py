@@ -1,0 +1,94 @@
+"""What a run will do, in numbers, and what the distributed trainer refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ragen_agent.config import Config, with_settings
+from ragen_agent.config.openrlhf import OpenRLHF
+from ragen_agent.openrlhf.batch_plan import check_supported, planned_updates
+
+
+def check(config: dict[str, Any], settings: dict[str, Any] | None = None) -> None:
+    check_supported(with_settings(Config(), config), with_settings(OpenRLHF(), settings or {}))
+
+
+def updates(config: dict[str, Any]) -> int:
+    return planned_updates(with_settings(Config(), config))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"training": {"replay": 2}}, "training.replay is 2, which the distributed trainer does not have; use 0"),
+        ({"training": {"aggregation": "constant"}}, "'constant', which .*; use token_mean or sequence_mean, or the lo"),
+        (
+            {"turns": {"history": 0}, "training": {"algo": "ppo"}},
+            "turns.history is 0, which .*; use -1, or the local trainer",
+        ),
+        (
+            {
+                "games": [{"game": "FrozenLake"}, {"game": "Bandit", "turns": {"history": 2}}],
+                "training": {"algo": "ppo"},
+            },
+            "turns.history is 2, which",
+        ),
+        (
+            {"stops": {"return_std_patience": 3}},
+            "stops.return_std_patience is 3, which the distributed trainer does not have",
+        ),
+        ({"diagnostics": {"information_every": 5}}, "diagnostics.information_every is 5, which the distributed"),
+        ({"training": {"minibatch": 12}}, "training.minibatch is 12; it must be a multiple of openrlhf.micro_batch=8"),
+    ],
+)
+def test_what_the_distributed_trainer_does_not_have_is_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        check(settings)
+
+
+def test_the_default_run_is_possible_and_counts_its_updates_after_the_filter() -> None:
+    check({})
+    training = {"iterations": 10, "groups": 8, "group_size": 16, "keep": 0.25, "minibatch": 32, "updates": 3}
+    assert updates({"training": training}) == 10 * 3 * (2 * 16 // 32)
+    assert updates({"training": {**training, "filter": "none"}}) == 10 * 3 * (8 * 16 // 32)
+    assert updates({"training": {**training, "minibatch": 24}}) == 10 * 3 * 2
+    assert updates({"training": {**training, "filter": "top_p", "keep": 0.9}}) == 10 * 3 * (8 * 16 // 32)
+    assert updates({"training": training, "turns": {"history": 0, "max_turns": 3}}) == 10 * 3 * (3 * 2 * 16 // 32)
+
+
+def test_models_that_share_gpus_must_be_equally_many() -> None:
+    with pytest.raises(ValueError, match="the actor's 2 and vLLM's 1 must be equal"):
+        check({}, {"colocate": True, "actor_gpus": 2})
+    with pytest.raises(ValueError, match="the actor's 1 and the critic's 2 must be equal"):
+        check({"training": {"algo": "ppo"}}, {"colocate": True, "critic_gpus": 2})
+    check({}, {"colocate": True, "critic_gpus": 2})
+    check({}, {"actor_gpus": 2})
+
+
+def test_gpus_must_be_able_to_share_a_minibatch() -> None:
+    with pytest.raises(ValueError, match=r"must be a multiple of openrlhf.micro_batch=8 times the 3 GPUs of the actor"):
+        check({"training": {"minibatch": 64}}, {"actor_gpus": 3})
+
+
+def test_adapters_must_be_ones_that_openrlhf_takes() -> None:
+    lora = {"rank": 4, "alpha": 8.0}
+    check({"lora": lora})
+    with pytest.raises(ValueError, match=r"needs openrlhf.zero_stage 2"):
+        check({"lora": lora}, {"zero_stage": 3})
+    with pytest.raises(ValueError, match=r"lora.alpha is 8.5"):
+        check({"lora": {**lora, "alpha": 8.5}})
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"accelerator": "tpu"}, "openrlhf.accelerator is 'tpu'; choose one of auto, cuda, cpu"),
+        ({"failure_budget": 1.5}, "openrlhf.failure_budget is 1.5; it must be from 0 to 1"),
+        ({"correction": [2.0, 1.0]}, "a lower and a higher bound"),
+    ],
+)
+def test_settings_out_of_range_are_refused(settings: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        with_settings(OpenRLHF(), settings)

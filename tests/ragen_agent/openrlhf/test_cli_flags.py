@@ -1,0 +1,92 @@
+"""Which flags OpenRLHF is given, and which it must not be given."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ragen_agent.cli import main
+from ragen_agent.config import Config, with_settings
+from ragen_agent.config.openrlhf import OpenRLHF
+from ragen_agent.openrlhf.cli_flags import DECIDED, check_extra_flags, command_flags
+
+RECIPE = ["train", "--recipe", "qwen2.5-0.5b-sokoban"]
+
+
+def values(
+    config: dict[str, Any], settings: dict[str, Any] | None = None, *, cpu: bool = True, resume: bool = False
+) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    whole, own = with_settings(Config(), config), with_settings(OpenRLHF(), settings or {})
+    for word in command_flags(whole, own, Path("/runs/one"), Path("/models/small"), cpu=cpu, resume=resume):
+        if word.startswith("--"):
+            found[word[2:]] = []
+        else:
+            found[list(found)[-1]].append(word)
+    return found
+
+
+def test_settings_become_flags() -> None:
+    told = values({"training": {"updates": 3, "minibatch": 32}})
+    assert told["actor.eps_clip_low_high"] == ["0.2", "0.28"]
+    assert told["algo.advantage.estimator"] == ["group_norm"]
+    assert told["algo.kl.init_coef"] == ["0.0"]
+    assert told["train.max_epochs"] == ["3"]
+    assert told["train.batch_size"] == ["32"]
+    assert told["vllm.sync_backend"] == ["gloo"]
+    assert "ds.packing_samples" not in told
+    vanilla = values({"training": {"algo": "ppo", "starpo_s": False, "kl": 0.01, "kl_kind": "k3"}}, resume=True)
+    assert vanilla["actor.eps_clip_low_high"] == ["0.2", "0.2"]
+    assert vanilla["algo.advantage.estimator"] == ["gae"]
+    assert vanilla["algo.kl.init_coef"] == ["0.01"]
+    assert vanilla["algo.kl.estimator"] == ["k3"]
+    assert "ckpt.load_enable" in vanilla
+    gpu = values({}, cpu=False)
+    assert gpu["vllm.sync_backend"] == ["nccl"]
+    assert gpu["ds.attn_implementation"] == ["flash_attention_2"]
+    assert "ds.packing_samples" in gpu
+
+
+def test_flags_of_openrlhf_need_its_backend(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--", "--vllm.enforce_eager"]) == 2
+    assert "give --backend openrlhf" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "reason"),
+    [
+        (["--train.seed", "3"], r"--train.seed is decided by .* use the setting seed"),
+        (["--actor.adam.lr=1e-5"], r"use the setting training.learning_rate"),
+        (["--actor.eps_clip", "0.3"], r"--actor.eps_clip, short for --actor.eps_clip_low_high"),
+        (["--train.batch", "64"], r"short for --train.batch_size"),
+        (["--ckpt.path", "/x"], r"it is the run's folder"),
+        (["--algo.dynamic_filtering_enable"], r"the filter is ours"),
+        (["--train.async_enable"], r"does not fit this trainer"),
+    ],
+)
+def test_flags_that_the_settings_decide_are_refused(
+    flags: list[str], reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(ValueError, match=reason):
+        check_extra_flags(flags)
+    assert main([*RECIPE, "--backend", "openrlhf", "--dry-run", "--", *flags]) == 2
+    assert capsys.readouterr().err.startswith("ragen-agent: --")
+
+
+def test_every_flag_that_is_written_is_one_that_is_refused() -> None:
+    everything = {"dual_clip": 3.0, "starpo_s": False, "kl_place": "loss", "kl_kind": "k3", "algo": "ppo"}
+    sizes = {"colocate": True, "adam_offload": True, "gradient_checkpointing": True, "vllm_eager": True, "wandb": "p"}
+    told = {"training": everything, "lora": {"targets": ["q_proj"]}}
+    written = set(values(told, sizes, cpu=False, resume=True))
+    assert written == set(DECIDED)
+    check_extra_flags(["--train.agent_func_path", "/own/executor.py", "--ds.zpg", "2", "--actor.min_lr_ratio", "0.2"])
+
+
+def test_adapters_are_told_to_openrlhf_as_it_takes_them() -> None:
+    lora = {"rank": 4, "alpha": 8.0, "targets": ["q_proj", "v_proj"]}
+    told = values({"lora": lora})
+    assert (told["ds.lora.rank"], told["ds.lora.alpha"]) == (["4"], ["8"])
+    assert told["ds.lora.target_modules"] == ["q_proj", "v_proj"]
+    assert "ds.lora.target_modules" not in values({"lora": {"rank": 4}})
