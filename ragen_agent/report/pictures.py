@@ -22,9 +22,10 @@ from ragen_agent.report.page import page
 from ragen_agent.report.runs import load_runs
 from ragen_agent.training.console import Display
 from ragen_agent.training.run_folder import RunFolder
-from ragen_gym.bench.report.pictures import BROWSERS
 
 __all__ = ["main", "photograph", "play"]
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 SETTINGS: Settings = {
     "game": "FrozenLake",

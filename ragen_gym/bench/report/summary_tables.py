@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ragen_gym.bench.report.html_page import plural
 from ragen_gym.bench.report.plots import COLOURS
 from ragen_gym.bench.report.tables import number, percent, thousands
 from ragen_gym.bench.suite import Suite
@@ -62,12 +63,9 @@ def context(suite: Suite, summaries: Sequence[Summary], comparisons: Sequence[Su
 
 
 def _counts(names: Sequence[str], summaries: Sequence[Summary]) -> list[tuple[str, str]]:
-    def several(count: int, noun: str) -> tuple[str, str]:
-        return f"{count:,}", noun + "s" * (count != 1)
-
     overall = [summary["overall"] for summary in summaries]
-    counts = [several(len(summaries), "agent"), several(len(names), "split")]
-    counts.append(several(sum(each["episodes"] for each in overall), "episode"))
+    counts = [plural(len(summaries), "agent"), plural(len(names), "split")]
+    counts.append(plural(sum(each["episodes"] for each in overall), "episode"))
     if excluded := sum(each["excluded"] for each in overall):
         counts.append((f"{excluded:,}", "not counted"))
     if any(each["cost"] for each in overall):

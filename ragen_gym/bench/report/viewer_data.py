@@ -1,6 +1,6 @@
-"""Episodes as the viewer shows them: the board after every action, by replay, beside what was said.
+"""Episodes as the viewer shows them: the board after every action, by replay, and the conversation.
 
-The form is that of ``templates/viewer.js``, which other reports may fill in the same way.
+The form is documented in ``templates/viewer.js``.
 """
 
 from __future__ import annotations
@@ -12,8 +12,31 @@ from ragen_gym.bench.replay import ReplayedEpisode, ReplayedTurn, Replayer
 from ragen_gym.bench.report.tables import number
 from ragen_gym.core.failures import Failure
 from ragen_gym.envs.reply import Problem, Reply
+from ragen_gym.envs.step import StepEnv
+from ragen_gym.games.grid import GridGame
 
-__all__ = ["details", "explain_problem", "heading", "tags"]
+__all__ = ["SPRITES", "board_style", "details", "explain_problem", "heading", "tags"]
+
+#: By the name of the game and of the tile, from the bottom up; ``*`` marks a piece that glides when it moves.
+SPRITES: dict[str, dict[str, list[str]]] = {
+    "Sokoban": {
+        "WALL": ["wall"],
+        "FLOOR": ["floor"],
+        "TARGET": ["floor", "target"],
+        "BOX": ["floor", "*box"],
+        "BOX_ON_TARGET": ["floor", "target", "*box:done"],
+        "PLAYER": ["floor", "*worker"],
+        "PLAYER_ON_TARGET": ["floor", "target", "*worker"],
+    },
+    "FrozenLake": {
+        "ICE": ["ice"],
+        "HOLE": ["ice", "hole"],
+        "GOAL": ["ice", "flag"],
+        "PLAYER": ["ice", "*penguin"],
+        "PLAYER_IN_HOLE": ["ice", "hole", "*penguin:swims"],
+        "PLAYER_ON_GOAL": ["ice", "flag-reached", "*penguin"],
+    },
+}
 
 _PROBLEMS = {
     Problem.NO_ANSWER: "Malformed: not of the form that was asked for",
@@ -78,7 +101,7 @@ def details(replayer: Replayer, record: EpisodeRecord, optimal: str) -> dict[str
         ]
         turns.append({**_turn(replayer, recorded, replayed, len(turns)), "frames": [first, len(frames)]})
     shown = {
-        "look": replayer.split.name,
+        "board_style": replayer.split.name,
         "frames": frames,
         "turns": turns,
         "facts": _facts(record, replay, optimal),
@@ -95,10 +118,10 @@ def _turn(replayer: Replayer, recorded: TurnRecord, replayed: ReplayedTurn, numb
     names = replayed.names
     if recorded.reply is None:
         turn |= {"title": f"Move {number + 1}", "message": ""}  # the board beside it says the same
-        turn["said"] = [[names[action], "played"] for action in recorded.actions]
+        turn["actions"] = [[names[action], "played"] for action in recorded.actions]
         return turn
     reply = replayer.parse(recorded.reply, names)
-    turn["said"] = _said(reply, recorded, names)
+    turn["actions"] = _named(reply, recorded, names)
     thinking = [part for part in (recorded.reasoning, reply.thinking) if part]
     if thinking:
         turn["thinking"] = "\n\n".join(thinking)
@@ -118,17 +141,17 @@ def _turn(replayer: Replayer, recorded: TurnRecord, replayed: ReplayedTurn, numb
     return {**turn, "facts": facts} if facts else turn
 
 
-def _said(reply: Reply, recorded: TurnRecord, names: tuple[str, ...]) -> list[list[str]]:
+def _named(reply: Reply, recorded: TurnRecord, names: tuple[str, ...]) -> list[list[str]]:
     """Each name that the reply gives, and what became of it."""
     if reply.actions[: len(recorded.actions)] != recorded.actions:  # it was read in another way
         return [[names[action], "played"] for action in recorded.actions]
     known, left = {name.casefold() for name in names}, len(recorded.actions)
-    said = []
+    named = []
     for name in reply.names:
         played = name.casefold() in known and left > 0
         left -= played
-        said.append([name, "played" if played else "left over" if name.casefold() in known else "unknown"])
-    return said
+        named.append([name, "played" if played else "not played" if name.casefold() in known else "unknown"])
+    return named
 
 
 def _facts(record: EpisodeRecord, replay: ReplayedEpisode, optimal: str) -> list[str]:
@@ -144,3 +167,18 @@ def _failure(record: EpisodeRecord) -> str:
     kind = str(record.failure).replace("_", " ")
     counted = "counts as not solved" if record.failure is Failure.CONTEXT_OVERFLOW else "not counted"
     return f"Ended by {kind} ({counted}). {record.detail}".strip()
+
+
+def board_style(env: StepEnv) -> dict[str, Any]:
+    """How the viewer draws the boards of an environment in its vocabulary, as ``templates/board.js`` takes it.
+
+    A game on a grid that has no sprites is drawn with its symbols.
+    """
+    game = env.game
+    if not env.vocabulary.symbols:  # a line of the board is the name of an arm
+        return {"kind": "arms"}
+    if not isinstance(game, GridGame):
+        return {"kind": "text"}
+    sprites = SPRITES.get(game.name, {})
+    symbols = zip(env.vocabulary.symbols, game.Tile, strict=True)
+    return {"kind": "grid", "cells": {symbol: sprites.get(tile.name, [f"@{symbol}"]) for symbol, tile in symbols}}

@@ -12,12 +12,12 @@ import pytest
 from playwright.sync_api import sync_playwright
 from rich.console import Console
 
+from benchmarks.screenshots import BROWSERS
 from ragen_agent.config import Config, merged, with_settings
 from ragen_agent.config.game_defaults import RECIPES
 from ragen_agent.local import run as training
 from ragen_agent.training.console import Display
 from ragen_agent.training.run_folder import RunFolder
-from ragen_gym.bench.report.pictures import BROWSERS
 
 TINY = {
     "small_model": {"hidden": 32, "layers": 1, "feed_forward": 32},

@@ -18,7 +18,7 @@ from ragen_agent.report.page import page
 from ragen_agent.report.pictures import photograph
 from ragen_agent.report.runs import load_runs
 from ragen_agent.training.run_folder import RunFolder
-from ragen_gym.bench.report import payload as archive
+from ragen_gym.bench.report import html_page as archive
 from ragen_gym.core.storage import read_json_lines
 
 EVIL = "</script><img src=x onerror=\"window.hacked=1\"><b onclick='x'>&amp; \ud800"
@@ -174,8 +174,8 @@ def test_steps_show_the_boards(chromium: Any, lake: Path, runs: dict[str, Path])
         assert any(text in message for text in seen), "what a later turn showed was on the board"
     assert sheet.page.locator(".rv-piece use[href*=penguin]").count() == 1
     assert "not replayed" not in sheet.page.locator(".rv-facts").first.inner_text()
-    sheet.page.locator("select[data-field=beside]").select_option("before")
-    sheet.page.wait_for_selector(".rv-stage.two")
+    sheet.page.locator("select[data-field=compare]").select_option("before")
+    sheet.page.wait_for_selector(".rv-panes.two")
     boards = sheet.page.locator(".rv-grid").evaluate_all("nodes => nodes.map(node => node.ariaLabel)")
     sheet.press("Home")
     boards = sheet.page.locator(".rv-grid").evaluate_all("nodes => nodes.map(node => node.ariaLabel)")

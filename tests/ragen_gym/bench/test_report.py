@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect, sync_playwright
 
+from benchmarks.screenshots import BROWSERS, ImperfectAgent, take_screenshots
 from ragen_gym.bench.agent import Answer, Task
 from ragen_gym.bench.replay import Replayer
-from ragen_gym.bench.report import tables
-from ragen_gym.bench.report.page import TEMPLATES, VIEWER_SCRIPTS, VIEWER_STYLES, page, source
-from ragen_gym.bench.report.payload import Entry, pack, packed
-from ragen_gym.bench.report.pictures import BROWSERS, Scripted, photograph
+from ragen_gym.bench.report import html_page, tables
+from ragen_gym.bench.report.html_page import Entry, EpisodeViewer, pack, packed, render_page
+from ragen_gym.bench.report.page import page
 from ragen_gym.bench.run import Run, load_runs
 from ragen_gym.bench.runner import run_suite
 from ragen_gym.bench.score import score
@@ -33,7 +33,7 @@ SMOKE = load_suite("smoke")
 EVIL = "</script><img src=x onerror=\"window.hacked=1\"><b onclick='x'>&amp; \ud800"
 
 
-class Nasty(Scripted):
+class Nasty(ImperfectAgent):
     """Replies with markup on the first level of sokoban, and breaks on the first bandit."""
 
     async def reply(self, messages: Sequence[Any], task: Task) -> Answer:
@@ -54,7 +54,7 @@ class Report:
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
     folder = tmp_path_factory.mktemp("runs")
-    for player in (Scripted("careful", 0.9, 0.95), Nasty("<i>nasty</i>", 0.6, 0.8, seed=1)):
+    for player in (ImperfectAgent("careful", 0.9, 0.95), Nasty("<i>nasty</i>", 0.6, 0.8, seed=1)):
         run_suite(SMOKE, player, folder / str(player.settings["seed"]), Request(rollouts=2))
     out = folder / "report.html"
     folders = [folder / "0", folder / "1"]
@@ -68,7 +68,7 @@ def ladder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The report of a run on a ladder of difficulty."""
     folder = tmp_path_factory.mktemp("ladder") / "run"
     splits = ("bandit_easy", "bandit_medium", "bandit_hard")
-    run_suite(load_suite("difficulty-v0"), Scripted("careful", 0.9, 1), folder, Request(limit=8, splits=splits))
+    run_suite(load_suite("difficulty-v0"), ImperfectAgent("careful", 0.9, 1), folder, Request(limit=8, splits=splits))
     assert main(["bench", "report", str(folder)]) == 0
     return folder / "report.html"
 
@@ -170,7 +170,7 @@ def test_filters(sheet: Sheet, report: Report) -> None:
     assert malformed == count(report, lambda record: any(turn.problem for turn in record.turns))
     assert sheet.filter("Errors") == 2
     assert "not counted" in sheet.page.locator(".rv-talk .rv-problem").last.inner_text()
-    assert sheet.filter("Longest over optimal") > 2
+    assert sheet.filter("Most moves over optimal") > 2
     notes = sheet.page.locator(".rv-row-note").all_inner_texts()
     over = [int(number) for number in re.findall(r"(\d+) over optimal", " ".join(notes))]
     assert len(over) == len(notes)
@@ -237,8 +237,8 @@ def test_episodes_have_links_and_keys(sheet: Sheet, chromium: Any) -> None:
 
 
 def test_two_agents_side_by_side(sheet: Sheet) -> None:
-    sheet.page.locator("select[data-field=beside]").select_option("<i>nasty</i>")
-    sheet.page.wait_for_selector(".rv-stage.two")
+    sheet.page.locator("select[data-field=compare]").select_option("<i>nasty</i>")
+    sheet.page.wait_for_selector(".rv-panes.two")
     titles = sheet.page.locator(".rv-head h3").all_inner_texts()
     assert titles == ["sokoban 0 · careful", "sokoban 0 · <i>nasty</i>"]
     first, second = sheet.page.locator(".rv-grid").all()
@@ -247,8 +247,8 @@ def test_two_agents_side_by_side(sheet: Sheet) -> None:
     expect(sheet.page.locator(".rv-head h3").first).to_contain_text("nasty")
     expect(sheet.page.locator(".rv-head h3").last).to_contain_text("careful")
     press(sheet, "ArrowRight")
-    assert "beside=" in sheet.page.url
-    sheet.page.locator("select[data-field=beside]").select_option("")
+    assert "compare=" in sheet.page.url
+    sheet.page.locator("select[data-field=compare]").select_option("")
     expect(sheet.page.locator(".rv-pane")).to_have_count(1)
 
 
@@ -271,8 +271,8 @@ def test_nothing_that_a_reply_says_runs(sheet: Sheet, report: Report) -> None:
 def test_on_a_phone_nothing_hangs_over(chromium: Any, report: Report, scheme: str) -> None:
     phone = open_page(chromium, report.path.as_uri(), viewport={"width": 390, "height": 844}, color_scheme=scheme)
     assert phone.overflow() <= 0
-    phone.page.locator("select[data-field=beside]").select_option(index=1)
-    phone.page.wait_for_selector(".rv-stage.two")
+    phone.page.locator("select[data-field=compare]").select_option(index=1)
+    phone.page.wait_for_selector(".rv-panes.two")
     assert phone.overflow() <= 0
     for button in phone.page.locator(".rv-button").all():
         box = button.bounding_box()
@@ -333,7 +333,7 @@ def test_curves_of_difficulty(chromium: Any, ladder: Path) -> None:
 def test_the_viewer_shows_any_episodes(chromium: Any, tmp_path: Path) -> None:
     """What another report needs: the documented form, with a number for each token."""
     data = {
-        "looks": {"plain": {"kind": "grid", "cells": {}}},
+        "board_styles": {"plain": {"kind": "grid", "cells": {}}},
         "filters": [{"label": "All"}],
         "episodes": [
             {
@@ -341,7 +341,7 @@ def test_the_viewer_shows_any_episodes(chromium: Any, tmp_path: Path) -> None:
                 "title": "An episode",
                 "tags": [],
                 "fields": {},
-                "look": "plain",
+                "board_style": "plain",
                 "frames": [{"board": "ab\nc<"}, {"board": "ba\nc<", "note": "Swap", "reward": 0.5}],
                 "turns": [
                     {
@@ -358,12 +358,11 @@ def test_the_viewer_shows_any_episodes(chromium: Any, tmp_path: Path) -> None:
             }
         ],
     }
-    script = source(*VIEWER_SCRIPTS) + f"\nnew Viewer(document.getElementById('viewer'), {json.dumps(data)});"
-    path = tmp_path / "viewer.html"
-    path.write_text(
-        f"<!doctype html><style>{source(*VIEWER_STYLES)}</style><div id=viewer></div><script>{script}</script>",
-        encoding="utf-8",
-    )
+    (tmp_path / "mine.html").write_text('{% extends "base.html" %}{% block sections %}{{ word }}{% endblock %}')
+    words: dict[str, Any] = {"kind": "Other report", "title": "Mine", "lede": "", "word": "<script>"}
+    words |= {"counts": [], "findings": ["It works."], "terms": [], "colophon": []}
+    path = tmp_path / "page.html"
+    path.write_text(render_page("mine.html", EpisodeViewer(data, [], "All."), folder=tmp_path, **words))
     viewer = open_page(chromium, path.as_uri())
     tokens = viewer.page.locator(".rv-tokens span")
     assert tokens.all_inner_texts() == ["n", "o", "!"]
@@ -374,6 +373,7 @@ def test_the_viewer_shows_any_episodes(chromium: Any, tmp_path: Path) -> None:
     ]
     viewer.page.locator(".rv-reply select").select_option("log-prob")
     assert tokens.nth(1).evaluate("n => n.style.getPropertyValue('--share')") == "55%"
+    viewer.page.locator(".rv").evaluate("node => node.scrollIntoView()")
     press(viewer, "ArrowRight")
     assert viewer.caption == "Turn 1: Swap (+0.5)"
     assert viewer.page.locator(".rv-letter").all_text_contents() == ["b", "a", "c", "<"]
@@ -382,7 +382,7 @@ def test_the_viewer_shows_any_episodes(chromium: Any, tmp_path: Path) -> None:
 
 
 def test_pictures_for_the_documentation(chromium: Any, report: Report, tmp_path: Path) -> None:
-    made = list(photograph(chromium, report.path, tmp_path))
+    made = list(take_screenshots(chromium, report.path, tmp_path))
     assert [path.name for path in made] == ["benchmark_report.png", "benchmark_viewer.png"]
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in made)
 
@@ -431,9 +431,14 @@ def test_groups_are_packed_whole() -> None:
 
 
 def test_every_sprite_that_a_look_names_is_drawn() -> None:
-    from ragen_gym.bench.report.sprites import SPRITES
+    from ragen_gym.bench.report.viewer_data import SPRITES
 
-    drawn = set(re.findall(r'<symbol id="tile-([\w-]+)"', (TEMPLATES / "tiles.svg").read_text(encoding="utf-8")))
+    drawn = set(
+        re.findall(
+            r'<symbol id="tile-([\w-]+)"',
+            (Path(html_page.__file__).with_name("templates") / "tiles.svg").read_text(encoding="utf-8"),
+        )
+    )
     named = {
         name.lstrip("*").replace(":", "-") for tiles in SPRITES.values() for names in tiles.values() for name in names
     }

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.screenshots import ImperfectAgent
 from ragen_gym.bench.agent import Task
 from ragen_gym.bench.records import EpisodeRecord
-from ragen_gym.bench.report.pictures import Scripted
 from ragen_gym.bench.rescore import Rescoring, bounds, lenient_reply, rescore, save
 from ragen_gym.bench.run import Run, load_run
 from ragen_gym.bench.run_folder import RunFolder
@@ -202,7 +202,7 @@ def test_failures_of_the_infrastructure_stay_out(tmp_path: Path) -> None:
 
 def test_a_rescored_run_is_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     smoke, out = load_suite("smoke"), tmp_path / "kind"
-    run_suite(smoke, Scripted("hasty", 0.8, 0.6), tmp_path / "run", Request(limit=4))
+    run_suite(smoke, ImperfectAgent("hasty", 0.8, 0.6), tmp_path / "run", Request(limit=4))
     assert main(["bench", "rescore", str(tmp_path / "run"), "--lenient", "--out", str(out)]) == 0
     said = capsys.readouterr().out
     run = load_run(out)
@@ -230,7 +230,7 @@ def test_the_command_refuses_to_change_nothing(tmp_path: Path, capsys: pytest.Ca
 
 
 def test_the_command_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run_suite(load_suite("smoke"), Scripted("careful", 1, 1), tmp_path / "run", Request(limit=1))
+    run_suite(load_suite("smoke"), ImperfectAgent("careful", 1, 1), tmp_path / "run", Request(limit=1))
     assert main(["bench", "rescore", str(tmp_path / "run"), "--format-penalty", "0", "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed["agent"] == "careful (format_penalty=0.0)"

@@ -87,7 +87,7 @@ def test_grounding_and_state_reward_reach_every_command(
 
     shown = details(Replayer(run.suite.splits[0]), record, "")
     assert shown["turns"][0]["problem"] == explain_problem(Problem.NO_STATE)
-    assert [len(turn["said"]) for turn in shown["turns"]] == [0, 1]
+    assert [len(turn["actions"]) for turn in shown["turns"]] == [0, 1]
     for command in ("verify", "report", "score"):
         assert main(["bench", command, str(run.path), "--suite", str(suite)]) == 0, capsys.readouterr().err
 

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.screenshots import ImperfectAgent
 from ragen_gym.bench.agent import Answer, Task
 from ragen_gym.bench.agents import make_agent
 from ragen_gym.bench.episode import play_episode
 from ragen_gym.bench.records import EpisodeRecord, TurnRecord
 from ragen_gym.bench.replay import Replayer, ReplyRules
-from ragen_gym.bench.report.pictures import Scripted
 from ragen_gym.bench.run import Run, load_run, load_runs
 from ragen_gym.bench.run_folder import RunFolder, read_records
 from ragen_gym.bench.runner import run_suite
@@ -36,7 +36,7 @@ SMOKE = load_suite("smoke")
 def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of a player that breaks the form now and then, with its summary."""
     path = tmp_path_factory.mktemp("runs") / "hasty"
-    run_suite(SMOKE, Scripted("hasty", 0.7, 0.7), path, Request(rollouts=2))
+    run_suite(SMOKE, ImperfectAgent("hasty", 0.7, 0.7), path, Request(rollouts=2))
     run = load_run(path)
     RunFolder(path).write_summary(score(run.suite, run.records, run.agent))
     return path
@@ -150,7 +150,7 @@ def test_a_summary_that_the_records_do_not_give(played: Path, tmp_path: Path) ->
 
 
 def test_missing_and_excluded_episodes_are_counted(tmp_path: Path) -> None:
-    class Breaks(Scripted):
+    class Breaks(ImperfectAgent):
         async def reply(self, messages: Sequence[Any], task: Task) -> Answer:
             if task.split == "bandit":
                 raise RuntimeError("no")
@@ -219,10 +219,10 @@ def test_another_version_of_the_suite_is_refused(played: Path, tmp_path: Path) -
 def test_runs_of_one_agent_are_told_apart_and_of_two_suites_refused(played: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="hasty is named twice"):
         load_runs([played, played])
-    run_suite(SMOKE, Scripted("hasty", 0.7, 0.7), tmp_path / "again", Request(limit=1))
+    run_suite(SMOKE, ImperfectAgent("hasty", 0.7, 0.7), tmp_path / "again", Request(limit=1))
     assert [run.agent for run in load_runs([played, tmp_path / "again"])] == ["hasty (hasty)", "hasty (again)"]
     ragen = load_suite("ragen-v1")
-    run_suite(ragen, Scripted("hasty", 1, 1), tmp_path / "other", Request(limit=1, splits=("bandit",)))
+    run_suite(ragen, ImperfectAgent("hasty", 1, 1), tmp_path / "other", Request(limit=1, splits=("bandit",)))
     with pytest.raises(ValueError, match="a report is of one suite"):
         load_runs([played, tmp_path / "other"])
 

@@ -1,6 +1,6 @@
 /* Boards as pictures.
 
-   A look says how the boards of a game are drawn:
+   A style says how the boards of a game are drawn:
      {kind: "grid", cells: {symbol: [sprite, …]}}   a sprite is the id of a symbol in tiles.svg without "tile-";
                                                     "*name" is a piece, which glides when it moves; its kind is
                                                     its name up to ":"; "@x" writes the character x
@@ -17,23 +17,23 @@ function svg(name, attributes = {}, ...children) {
 }
 
 class Board {
-  /* host: the element that is filled; look: see above, of whichever episode is shown. */
+  /* host: the element that is filled; style: see above, of the episode that is shown. */
   constructor(host) {
     this.host = host;
     this.plain = false;
   }
 
   /* Draw frames[at]; gliding is for a board that follows the one that is shown. */
-  show(look, frames, at, glide) {
+  show(style, frames, at, glide) {
     const frame = frames[at];
-    const kind = this.plain ? "text" : look.kind;
+    const kind = this.plain ? "text" : style.kind;
     const label = `The board as text:\n${frame.board}`;
     if (kind === "grid") {
       const rows = frame.board.split("\n").map((row) => [...row]);
       const size = `${rows.length}x${Math.max(...rows.map((row) => row.length))}`;
-      if (this.drawn !== look || this.size !== size) this.lay(look, rows, size), glide = false;
+      if (this.drawn !== style || this.size !== size) this.layOut(style, rows, size), glide = false;
       this.svg.classList.toggle("glide", glide);
-      this.place(look, rows);
+      this.place(style, rows);
       this.svg.setAttribute("aria-label", label);
       return;
     }
@@ -48,9 +48,9 @@ class Board {
     this.host.replaceChildren(text);
   }
 
-  lay(look, rows, size) {
+  layOut(style, rows, size) {
     const width = Math.max(...rows.map((row) => row.length));
-    this.drawn = look;
+    this.drawn = style;
     this.size = size;
     this.ground = svg("g");
     this.pieces = svg("g");
@@ -62,10 +62,10 @@ class Board {
     this.host.replaceChildren(this.svg);
   }
 
-  place(look, rows) {
+  place(style, rows) {
     const wanted = [];
     rows.forEach((row, y) => row.forEach((symbol, x) => {
-      const sprites = look.cells[symbol] ?? [`@${symbol}`];
+      const sprites = style.cells[symbol] ?? [`@${symbol}`];
       this.paint(x, y, sprites.filter((name) => !name.startsWith("*")));
       for (const name of sprites) if (name.startsWith("*")) wanted.push({name: name.slice(1), x, y});
     }));
@@ -74,11 +74,11 @@ class Board {
 
   /* What lies still in a cell; drawn again only where it changed. */
   paint(x, y, names) {
-    const key = `${x},${y}`, look = names.join();
-    if (this.on.get(key)?.look === look) return;
+    const key = `${x},${y}`, painted = names.join();
+    if (this.on.get(key)?.painted === painted) return;
     const cell = svg("g", {}, ...names.map((name) => sprite(name, x * 100, y * 100)));
     if (this.on.has(key)) this.on.get(key).cell.replaceWith(cell); else this.ground.append(cell);
-    this.on.set(key, {look, cell});
+    this.on.set(key, {painted, cell});
   }
 
   /* Pieces: each takes the nearest of its kind from the board before. */
@@ -133,7 +133,7 @@ function arms(frames, at, label) {
     const said = pays.length ? `pulled ${pays.length === 1 ? "once" : `${pays.length} times, ${+sum.toFixed(3)} in all`}` : "not pulled";
     machine.append(words(85, 156, said, "rv-arm-note"));
     machine.append(svg("path", {d: last ? "M160 100h10v42" : "M160 100h10V58", class: "rv-lever"}));
-    machine.append(svg("circle", {cx: 170, cy: last ? 146 : 54, r: 8, class: "rv-knob"}));
+    machine.append(svg("circle", {cx: 170, cy: last ? 146 : 54, r: 8, class: "rv-lever-ball"}));
     picture.append(machine);
   });
   return picture;

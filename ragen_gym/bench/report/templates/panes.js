@@ -55,7 +55,7 @@ class EpisodeList {
   }
 }
 
-/* A sign that does without colour: the outcome is its first tag. */
+/* A mark that needs no colour: the outcome is its first tag. */
 function mark({tags}) {
   const [sign, style] = {solved: ["✓", "good"], failed: ["✗", "bad"], error: ["!", "warn"]}[tags[0]] ?? ["·", ""];
   return el("span", {class: `rv-mark ${style}`, role: "img", "aria-label": tags[0] ?? "episode"}, sign);
@@ -72,10 +72,10 @@ class Controls {
     this.text = el("button", {type: "button", class: "rv-filter", "aria-pressed": false, title: "Boards as plain text (t)", onclick: () => this.plain()}, "Text");
     this.link = el("a", {class: "rv-link", href: "#", title: "A link to this episode and step"}, "Link");
     this.node = el("div", {class: "rv-controls"},
-      button("Previous episode (k)", "M6 5v14M19 5 9 12l10 7z", () => viewer.turnTo(-1)),
+      button("Previous episode (k)", "M6 5v14M19 5 9 12l10 7z", () => viewer.openNext(-1)),
       button("Step back (left arrow)", "M16 5 6 12l10 7z", () => viewer.go(viewer.step - 1)), this.play,
       button("Step (right arrow)", "m8 5 10 7-10 7z", () => viewer.go(viewer.step + 1)),
-      button("Next episode (j)", "M18 5v14M5 5l10 7-10 7z", () => viewer.turnTo(1)),
+      button("Next episode (j)", "M18 5v14M5 5l10 7-10 7z", () => viewer.openNext(1)),
       this.slider, this.place, this.text, this.link);
   }
 
@@ -131,7 +131,7 @@ class Pane {
 
   fill(episode, details) {
     this.details = details;
-    this.look = this.viewer.data.looks[details.look] ?? {kind: "text"};
+    this.style = (this.viewer.data.board_styles ?? this.viewer.data.looks)[details.board_style ?? details.look] ?? {kind: "text"};
     // What can be stepped to: the start, every action, and every turn that played none.
     this.steps = [{turn: -1, frame: 0}];
     details.turns.forEach((turn, number) => {
@@ -139,7 +139,7 @@ class Pane {
       for (let frame = from; frame < to; frame++) this.steps.push({turn: number, frame, action: frame - from + 1, of: to - from});
       if (from === to) this.steps.push({turn: number, frame: from - 1});
     });
-    const agent = episode.fields?.[this.viewer.data.beside];
+    const agent = episode.fields?.[this.viewer.data.compare_by];
     this.head.replaceChildren(mark(episode), el("div", {}, el("h3", {}, [episode.title, agent].filter(Boolean).join(" · ")),
       el("p", {class: "rv-facts"}, (details.facts ?? []).join(" · "))));
     this.transcript.show(details, this.viewer.data.systems?.[details.system] ?? details.system);
@@ -148,7 +148,7 @@ class Pane {
   show(step, glide) {
     const at = this.steps[Math.min(step, this.steps.length - 1)];
     const {frames, turns} = this.details;
-    this.board.show(this.look, frames, at.frame, glide);
+    this.board.show(this.style, frames, at.frame, glide);
     this.transcript.mark(at.turn < 0 ? 0 : at.turn, at.action ? at.frame : -1);
     this.said = this.describe(at, frames[at.frame], turns[at.turn]);
     this.caption.textContent = this.said;

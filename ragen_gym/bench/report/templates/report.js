@@ -1,4 +1,4 @@
-/* The page of a benchmark: its episodes lie in blocks of gzip in base64, which are opened when they are wanted. */
+/* Fills the viewer: the episodes are in blocks of gzip in base64, which are opened when they are needed. */
 async function unpack(id) {
   const bytes = Uint8Array.from(atob(document.getElementById(id).textContent), (character) => character.charCodeAt(0));
   return JSON.parse(await new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text());

@@ -1,7 +1,7 @@
 /* The conversation of an episode: every turn with its message, its thinking folded, its reply and what was played.
 
    turn: {message, reply: text | null, thinking?: text, answer?: text (the reply without its thinking),
-          said?: [[name, "played" | "left over" | "unknown"], …], problem?: text, reward?: number,
+          actions?: [[name, "played" | "not played" | "unknown"], …], problem?: text, reward?: number,
           frames: [from, to] (those that its actions led to; the same number twice if none were),
           facts?: [text, …], tokens?: [{text, value: number | {name: number}}, …],
           scale?: {name: number} (the size of a token's value at which its colour is full; else that of the largest)} */
@@ -58,7 +58,7 @@ class Transcript {
     const facts = turn.facts?.length ? el("span", {class: "rv-facts"}, turn.facts.join(" · ")) : null;
     const reward = turn.reward === undefined ? null
       : el("span", {class: `rv-reward ${turn.reward < 0 ? "bad" : turn.reward > 0 ? "good" : ""}`}, signed(turn.reward));
-    if (!turn.message && turn.reply === null) {  // a single move, which nothing was said about
+    if (!turn.message && turn.reply === null) {  // a single move, without a message
       return el("article", {class: "rv-turn move"}, el("header", {}, el("h4", {}, turn.title), this.actions(turn), reward));
     }
     return el("article", {class: "rv-turn"},
@@ -101,8 +101,8 @@ class Transcript {
 
   actions(turn) {
     let frame = turn.frames[0];
-    const chips = (turn.said ?? []).map(([name, fate]) => {
-      if (fate !== "played") return el("span", {class: "rv-chip not", title: fate}, name || "(nothing)", el("span", {class: "hidden"}, ` (${fate})`));
+    const chips = (turn.actions ?? turn.said ?? []).map(([name, status]) => {
+      if (status !== "played") return el("span", {class: "rv-chip not", title: status}, name || "(nothing)", el("span", {class: "hidden"}, ` (${status})`));
       const at = frame++;
       return el("button", {type: "button", class: "rv-chip", "data-frame": at, onclick: () => this.jump(at)}, name);
     });

@@ -1,25 +1,26 @@
-/* The viewer of episodes: a list to choose from, the board beside the conversation, one step at a time.
+/* The viewer of episodes: a list to choose from, the board next to the conversation, one step at a time.
 
    new Viewer(host, data) fills the element `host`. data:
-     looks: {name: look}                   see board.js
+     board_styles: {name: style}           see board.js
      systems: {name: text}                 system messages, which many episodes share
      fields: [{field, label}, …]           what episodes are chosen by in menus
      filters: [{label, tag?, order?}, …]   buttons; those with the tag, the largest of that order first
-     beside: field                         episodes of one `pair` that differ in this field can stand side by side
+     compare_by: field                     episodes of one `pair` that differ in this field can be shown side by side
      episodes: [{id, title, note?, tags: [text], fields: {field: text}, pair?, order?: {name: number}, …}, …]
    An episode also holds, at once or as what load(episode) resolves to:
-     look: name, system?: name or text, frames: [frame, …], turns: [turn, …] (see board.js and transcript.js),
+     board_style: name, system?: name or text, frames: [frame, …], turns: [turn, …] (see board.js and transcript.js),
      facts?: [text, …], ending?: text, failure?: text
-   The address of an episode is #episode=ID&step=N&beside=VALUE. */
+   The address of an episode is #episode=ID&step=N&compare=VALUE. */
 class Viewer {
   constructor(host, data) {
-    Object.assign(this, {host, data, chosen: {}, filter: data.filters?.[0] ?? {label: "All"}, step: 0, beside: ""});
+    data.compare_by ??= data.beside;
+    Object.assign(this, {host, data, chosen: {}, filter: data.filters?.[0] ?? {label: "All"}, step: 0, compared: ""});
     this.panes = [];
     this.build();
     this.refilter();
-    addEventListener("hashchange", () => this.follow());
+    addEventListener("hashchange", () => this.openAddress());
     document.addEventListener("keydown", (event) => this.key(event));
-    if (!this.follow() && this.shown.length) this.open(this.shown[0], {quiet: true});
+    if (!this.openAddress() && this.shown.length) this.open(this.shown[0], {quiet: true});
   }
 
   build() {
@@ -27,21 +28,21 @@ class Viewer {
     const menu = ({field, label}) => el("label", {}, el("span", {}, label), el("select", {"data-field": field,
       onchange: (event) => { this.chosen[field] = event.target.value; this.refilter(true); }},
     el("option", {value: ""}, "all"), ...distinct(data.episodes.map((e) => e.fields[field])).map((value) => el("option", {}, value))));
-    const values = data.beside ? distinct(data.episodes.map((e) => e.fields[data.beside])) : [];
-    this.besideMenu = el("select", {"data-field": "beside", onchange: (event) => { this.beside = event.target.value; this.open(this.current); }},
-      el("option", {value: ""}, "nobody"), ...values.map((value) => el("option", {}, value)));
+    const values = data.compare_by ? distinct(data.episodes.map((e) => e.fields[data.compare_by])) : [];
+    this.compareMenu = el("select", {"data-field": "compare", onchange: (event) => { this.compared = event.target.value; this.open(this.current); }},
+      el("option", {value: ""}, "none"), ...values.map((value) => el("option", {}, value)));
     this.buttons = (data.filters ?? []).map((filter) => el("button", {type: "button", class: "rv-filter",
       onclick: () => { this.filter = filter; this.refilter(true); }}, filter.label, el("span", {class: "rv-count"})));
     this.list = new EpisodeList((episode) => this.open(episode));
-    this.stage = el("div", {class: "rv-stage"});
+    this.panesHost = el("div", {class: "rv-panes"});
     this.controls = new Controls(this);
     this.empty = el("p", {class: "rv-empty", hidden: true}, "No episode is of this kind.");
     this.host.classList.add("rv");
     this.host.replaceChildren(
       el("div", {class: "rv-bar"},
-        el("div", {class: "rv-menus"}, ...(data.fields ?? []).map(menu), values.length > 1 && el("label", {}, el("span", {}, "beside"), this.besideMenu)),
+        el("div", {class: "rv-menus"}, ...(data.fields ?? []).map(menu), values.length > 1 && el("label", {}, el("span", {}, "compare with"), this.compareMenu)),
         el("div", {class: "rv-filters", role: "group", "aria-label": "Which episodes"}, ...this.buttons)),
-      el("div", {class: "rv-body"}, this.list.node, el("div", {class: "rv-show"}, this.empty, this.controls.node, this.stage)));
+      el("div", {class: "rv-body"}, this.list.node, el("div", {class: "rv-show"}, this.empty, this.controls.node, this.panesHost)));
   }
 
   /* Choose the episodes of the list again; open the first if the open one is no longer among them. */
@@ -60,7 +61,7 @@ class Viewer {
     if (open && this.shown.length && !this.shown.includes(this.current)) this.open(this.shown[0]);
   }
 
-  /* Show an episode, and beside it the other one of the same pair. */
+  /* Show an episode, and next to it the other one of the same pair. */
   async open(episode, {step = 0, quiet = false} = {}) {
     if (!episode) return;
     this.current = episode;
@@ -74,19 +75,19 @@ class Viewer {
     while (this.panes.length < episodes.length) {
       const pane = new Pane(this);
       this.panes.push(pane);
-      this.stage.append(pane.node);
+      this.panesHost.append(pane.node);
     }
-    this.stage.classList.toggle("two", episodes.length > 1);
+    this.panesHost.classList.toggle("two", episodes.length > 1);
     this.panes.forEach((pane, i) => pane.fill(episodes[i], details[i]));
     this.steps = Math.max(...this.panes.map((pane) => pane.steps.length));
     this.go(step, {glide: false, quiet});
   }
 
-  /* The episode to stand beside this one: the chosen agent's, or any other's where this one is the chosen agent's. */
+  /* The episode to show next to this one: the chosen agent's, or any other's where this one is the chosen agent's. */
   partner(episode) {
-    const field = this.data.beside, own = episode.fields[field];
-    if (!this.beside) return undefined;
-    return this.data.episodes.find((e) => e.pair === episode.pair && e.fields[field] !== own && (e.fields[field] === this.beside || own === this.beside));
+    const field = this.data.compare_by, own = episode.fields[field];
+    if (!this.compared) return undefined;
+    return this.data.episodes.find((e) => e.pair === episode.pair && e.fields[field] !== own && (e.fields[field] === this.compared || own === this.compared));
   }
 
   go(step, {glide = Math.abs(step - this.step) === 1, quiet = false} = {}) {
@@ -97,22 +98,22 @@ class Viewer {
   }
 
   /* The next or an earlier episode of the list. */
-  turnTo(offset) {
+  openNext(offset) {
     const at = this.shown.indexOf(this.current);
     this.open(this.shown[Math.max(0, Math.min(this.shown.length - 1, at + offset))]);
   }
 
   address() {
-    const parts = {episode: this.current.id, step: this.step || "", beside: this.panes.length > 1 ? this.beside : ""};
+    const parts = {episode: this.current.id, step: this.step || "", compare: this.panes.length > 1 ? this.compared : ""};
     return `#${Object.entries(parts).filter(([, value]) => value !== "").map(([key, value]) => `${key}=${encodeURIComponent(value)}`).join("&")}`;
   }
 
   /* Open what the address names; false if it names nothing. */
-  follow() {
+  openAddress() {
     const wanted = new URLSearchParams(location.hash.slice(1));
     const episode = this.data.episodes.find((e) => e.id === wanted.get("episode"));
     if (!episode) return false;
-    this.beside = this.besideMenu.value = wanted.get("beside") ?? "";
+    this.compared = this.compareMenu.value = wanted.get("compare") ?? "";
     if (!this.shown.includes(episode)) this.showAll();
     this.open(episode, {step: +(wanted.get("step") ?? 0)}).then(() => this.host.scrollIntoView({block: "start"}));
     return true;
@@ -121,24 +122,24 @@ class Viewer {
   showAll() {
     this.chosen = {};
     this.filter = this.data.filters?.[0] ?? this.filter;
-    for (const menu of this.host.querySelectorAll(".rv-menus select")) if (menu !== this.besideMenu) menu.value = "";
+    for (const menu of this.host.querySelectorAll(".rv-menus select")) if (menu !== this.compareMenu) menu.value = "";
     this.refilter();
   }
 
   key(event) {
-    if (event.ctrlKey || event.metaKey || event.altKey || !this.current || !this.hears(event.target)) return;
+    if (event.ctrlKey || event.metaKey || event.altKey || !this.current || !this.handles(event.target)) return;
     const does = {
       ArrowRight: () => this.go(this.step + 1), ArrowLeft: () => this.go(this.step - 1),
       Home: () => this.go(0), End: () => this.go(this.steps - 1),
-      j: () => this.turnTo(1), k: () => this.turnTo(-1), t: () => this.controls.text.click(), " ": () => this.controls.toggle(),
+      j: () => this.openNext(1), k: () => this.openNext(-1), t: () => this.controls.text.click(), " ": () => this.controls.toggle(),
     }[event.key];
     if (!does || (event.key === " " && event.target.closest?.("button, summary, a"))) return;
     event.preventDefault();
     does();
   }
 
-  /* Keys are the viewer's while it holds the focus, or nothing does and it fills the middle of the window. */
-  hears(target) {
+  /* The viewer handles keys while it has the focus, or nothing has and it fills the middle of the window. */
+  handles(target) {
     if (target.closest?.("select, textarea, input:not([type=range])")) return false;
     if (this.host.contains(target)) return true;
     const {top, bottom} = this.host.getBoundingClientRect();

@@ -1,6 +1,6 @@
-"""Pictures of a report for the documentation: ``python -m ragen_gym.bench.report.pictures renders``.
+"""Screenshots of the reports for the documentation: ``python -m benchmarks.screenshots renders``.
 
-Two scripted players, who need no model, play the suite `ragen-v1`; the page of their runs is photographed in Chromium
+Two agents without a model play the suite ``ragen-v1``; Chromium takes the screenshots of the page of their runs,
 through Playwright, which the extra ``test`` brings.
 """
 
@@ -23,23 +23,22 @@ from ragen_gym.bench.runner import run_suite
 from ragen_gym.bench.score import score
 from ragen_gym.bench.suites import load_suite
 from ragen_gym.bench.tasks import Request
-from ragen_gym.envs.turn import TurnEnv
+from ragen_gym.envs.policies import plan_moves
 
-__all__ = ["BROWSERS", "Scripted", "main", "make_page", "photograph"]
+__all__ = ["BROWSERS", "ImperfectAgent", "benchmark_page", "main", "take_screenshots"]
 
-
-#: Programs that are Chromium, where Playwright has none of its own.
+#: Names of Chromium's program, where Playwright has none of its own.
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
-class Scripted:
-    """Replies like a model's: most moves are the oracle's, some are slips, some replies break the form.
+class ImperfectAgent:
+    """Writes replies such as a model writes: most moves are the oracle's, some are random, some replies are malformed.
 
     Args:
         name: of the agent.
         skill: chance that a move is the oracle's.
-        care: chance that a reply keeps to the form.
-        seed: of its slips.
+        care: chance that a reply is well-formed.
+        seed: of its random moves.
     """
 
     def __init__(self, name: str, skill: float, care: float, seed: int = 0) -> None:
@@ -47,17 +46,17 @@ class Scripted:
         self.settings = {"skill": skill, "care": care, "seed": seed}
 
     async def reply(self, messages: Sequence[Message], task: Task) -> Answer:
-        """One to three moves, with a thought on what they are for."""
+        """One to three moves, with a thought."""
         env, settings = task.env, self.settings
         rng = np.random.default_rng([int(settings["seed"]), task.seed, len(messages)])
         number = min(int(rng.integers(1, 4)), env.max_actions_per_turn, env.actions_left)
-        slips = [rng.random() > settings["skill"] for _ in range(number)]
+        mistakes = [rng.random() > settings["skill"] for _ in range(number)]
         moves = [
-            int(rng.integers(len(env.action_names))) if slip else move
-            for slip, move in zip(slips, _plan(env, number), strict=False)
+            int(rng.integers(len(env.action_names))) if mistake else move
+            for mistake, move in zip(mistakes, plan_moves(env, number), strict=False)
         ]
         names = [env.action_names[move] for move in moves]
-        care = "I am sure of this." if not any(slips) else "I am not sure of all of it, so I will look again."
+        care = "I am sure of this." if not any(mistakes) else "I am not sure of all of it, so I will look again."
         thought = (
             f"{env.actions_left} actions are left. From where I stand I would go {', then '.join(names)}: that should "
             f"bring me closer to the goal. {care}"
@@ -70,24 +69,13 @@ class Scripted:
         return Answer(text, prompt_tokens=read // 4, completion_tokens=len(text) // 4, finish_reason="stop")
 
 
-def _plan(env: TurnEnv, moves: int) -> list[int]:
-    """Optimal moves from here, if no luck interferes."""
-    game, (board, state) = env.game, env.env.state
-    cells, numbers, plan = bytearray(board), list(state), list[int]()
-    for left in range(env.actions_left, env.actions_left - moves, -1):
-        plan.append(env.solution().action(cells, numbers, left))
-        if game.rule(cells, numbers, plan[-1], 0.0, game.params)[1]:
-            break
-    return plan
-
-
-def make_page(folder: Path) -> Path:
-    """The report of both players, in ``folder``."""
+def benchmark_page(folder: Path) -> Path:
+    """The report of two agents' runs, in ``folder``."""
     suite = load_suite("ragen-v1")
-    players = Scripted("careful", 0.92, 0.97), Scripted("hasty", 0.6, 0.8, seed=1)
-    for player in players:
-        run_suite(suite, player, folder / player.name, Request())
-    runs = load_runs([folder / player.name for player in players])
+    agents = ImperfectAgent("careful", 0.92, 0.97), ImperfectAgent("hasty", 0.6, 0.8, seed=1)
+    for agent in agents:
+        run_suite(suite, agent, folder / agent.name, Request())
+    runs = load_runs([folder / agent.name for agent in agents])
     summaries = [score(suite, run.records, run.agent) for run in runs]
     first, second = ((run.agent, run.records) for run in runs)
     path = folder / "report.html"
@@ -95,15 +83,15 @@ def make_page(folder: Path) -> Path:
     return path
 
 
-def photograph(browser: Any, path: Path, out: Path) -> Iterator[Path]:
-    """Pictures of the page at ``path`` in a browser of Playwright's: its upper part, and its viewer in mid-episode."""
+def take_screenshots(browser: Any, path: Path, out: Path) -> Iterator[Path]:
+    """Screenshots of the page at ``path`` in a browser of Playwright: its upper part, and its viewer in mid-episode."""
     sheet = browser.new_page(viewport={"width": 1240, "height": 1180}, reduced_motion="reduce", color_scheme="light")
     sheet.goto(path.as_uri())
     sheet.wait_for_selector(".rv-turn")
     sheet.screenshot(path=out / "benchmark_report.png")
     yield out / "benchmark_report.png"
     sheet.locator(".rv-row").nth(2).click()
-    sheet.locator(".rv-head").click()  # where no ring of the focus distracts
+    sheet.locator(".rv-head").click()  # moves the focus, whose ring would show
     for _ in range(3):
         sheet.keyboard.press("ArrowRight")
     sheet.locator(".rv-turn.current summary").click()
@@ -114,17 +102,17 @@ def photograph(browser: Any, path: Path, out: Path) -> Iterator[Path]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write both pictures into the folder that is named, or into ``renders``."""
+    """Write both screenshots into the folder given, or into ``renders``."""
     from playwright.sync_api import sync_playwright
 
     out = Path(arguments[0] if arguments else "renders")
     executable = next(filter(None, map(shutil.which, BROWSERS)), None)
     with tempfile.TemporaryDirectory() as folder:
-        path = make_page(Path(folder))  # before Playwright, which keeps an event loop running
+        path = benchmark_page(Path(folder))  # before Playwright, which keeps an event loop running
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
-            for picture in photograph(browser, path, out):
-                print(picture)
+            for screenshot in take_screenshots(browser, path, out):
+                print(screenshot)
             browser.close()
     return 0
 
