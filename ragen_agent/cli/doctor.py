@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ragen_agent.openrlhf.doctor import Check
+    from ragen_agent.openrlhf.machine_checks import Check
 
 __all__ = ["add"]
 
@@ -48,14 +49,18 @@ def add(commands: Any) -> None:
 def _run(options: argparse.Namespace) -> int:
     from rich.console import Console
 
-    from ragen_agent.openrlhf.doctor import Question, examine, plain
+    from ragen_agent.openrlhf.doctor import examine
 
     backend = options.backend or ("openrlhf" if find_spec("openrlhf") else "local")
     with Console(stderr=True).status("looking; imports take a while ..."):
-        checks = examine(Question(backend == "openrlhf", options.model, options.out, options.fix))
+        checks = examine(distributed=backend == "openrlhf", model=options.model, folder=options.out, fix=options.fix)
     broken = [check for check in checks if check.state == "fail"]
     if options.json:
-        print(json.dumps({"ready": not broken, "backend": backend, "checks": plain(checks)}, indent=2))
+        print(
+            json.dumps(
+                {"ready": not broken, "backend": backend, "checks": [asdict(check) for check in checks]}, indent=2
+            )
+        )
     else:
         _print(Console(highlight=False), checks, backend)
     return 1 if broken else 0

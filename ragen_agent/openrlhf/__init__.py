@@ -1,9 +1,11 @@
 """The distributed trainer: the same games, episodes and algorithms on OpenRLHF's stack of Ray, vLLM and DeepSpeed.
 
-Nothing of OpenRLHF is copied. Its command line runs as it is published; this package gives it a prompt dataset that is
-a list of level seeds (`seed_list`), an agent executor that plays our `TokenMDP` token by token (`episode`, `executor`),
-and subclasses of its trainer (`trainer`, `generation`, `experience`, `workers`) in the places that it leaves open.
-`cpu` is what a machine without CUDA needs and steps aside where there is one. `launch.train_distributed` runs it all.
+Nothing of OpenRLHF is copied. ``launch.train_distributed`` starts ``driver``, which runs OpenRLHF's command line
+(``cli_flags``) with a list of level seeds as prompts (``prompt_dataset``), an agent executor that plays our
+``TokenMDP`` (``executor``, ``episode``), and subclasses of its trainer (``trainer``), its samples generator
+(``generation``), its experience maker (``experience``) and its actors (``workers``). ``cpu`` has the patches for
+machines without CUDA; ``batch_plan`` and ``memory_estimate`` say what a run will do and need, ``doctor`` whether a
+machine is ready for it.
 
-This module imports nothing: worker processes load `cpu` before they know whether they will need torch at all.
+This module imports nothing: worker processes load ``cpu`` before they know whether they need torch.
 """

@@ -1,18 +1,18 @@
-"""What OpenRLHF needs on a machine without CUDA, and nothing of it where CUDA is there.
+"""Patches that let OpenRLHF run on a machine without CUDA; with CUDA nothing is patched.
 
-OpenRLHF 0.11 runs on a CPU but for five things, answered here from outside; no line of it is changed.
+OpenRLHF 0.11 needs CUDA in five places. They are patched from outside:
 
-1. It imports flash_attn unconditionally: an empty module stands in, whose functions say what they would need.
-2. It calls torch.cuda for the current device, streams and synchronisation: harmless functions stand in.
-3. Weights go from the trainer to vLLM over NCCL, and vLLM's communicator switches itself off silently without it: the
-   run would go on and sample from weights that never arrived. `stateless_init_process_group` sends them over a
-   TCPStore instead, which is fine for small models.
-4. vLLM's worker receives weights on "cuda": `CpuWorker` receives them on the CPU.
-5. vLLM packs linear weights for the CPU and drops the originals, after which no weight can be loaded: `CpuWorker`
-   has it keep them.
+1. It imports flash_attn unconditionally: a stub module takes its place, whose functions raise.
+2. It calls torch.cuda for the current device, streams and synchronisation: functions without effect replace them.
+3. It broadcasts weights from the trainer to vLLM over NCCL, and without NCCL vLLM's communicator disables itself
+   silently: the run would go on sampling from the old weights. ``stateless_init_process_group`` broadcasts them over a
+   TCPStore instead, which is fast enough for small models.
+4. vLLM's worker receives weights on "cuda": ``CpuWorker`` receives them on the CPU.
+5. vLLM packs linear weights for the CPU and drops the originals, after which no weight can be loaded: ``CpuWorker``
+   makes it keep them.
 
-`prepare` is installed as Ray's setup hook in every worker process. It is light: it changes modules only when they are
-imported, so a process that needs no torch stays without it.
+``prepare`` is installed as Ray's setup hook in every worker process. It patches modules only when they are imported, so
+a process that needs no torch does not import it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from typing import Any
 __all__ = ["HOOK", "UNSUPPORTED", "VALUES", "CpuWorker", "check_flags", "needed", "prepare"]
 
 HOOK = "ragen_agent.openrlhf.cpu.prepare"
-"""The name by which Ray finds `prepare`."""
+"""The name by which Ray finds ``prepare``."""
 
 UNSUPPORTED = (
     "--ds.packing_samples",
@@ -43,24 +43,24 @@ UNSUPPORTED = (
 """Flags of OpenRLHF that cannot work without CUDA."""
 
 VALUES = {"--ds.ring_attn_size": ("1",), "--ds.attn_implementation": ("sdpa", "eager")}
-"""Flags of which only these values work without CUDA."""
+"""Flags for which only these values work without CUDA."""
 
 
 def needed(accelerator: str) -> bool:
-    """Whether this run has to do without CUDA; `accelerator` is cuda, cpu or auto.
+    """Whether this run does without CUDA; ``accelerator`` is cuda, cpu or auto.
 
     Raises:
-        ValueError: CUDA was asked for and is not there.
+        ValueError: CUDA was asked for and is not available.
     """
     import torch
 
-    there = torch.cuda.is_available()
-    if accelerator == "cuda" and not there:
+    available = torch.cuda.is_available()
+    if accelerator == "cuda" and not available:
         raise ValueError(
             "openrlhf.accelerator is 'cuda', but torch sees no CUDA device here; install the CUDA build of torch and "
             "its driver, or use --set openrlhf.accelerator=cpu for a small model."
         )
-    return accelerator == "cpu" or not there
+    return accelerator == "cpu" or not available
 
 
 def check_flags(flags: Sequence[str]) -> None:
@@ -75,25 +75,25 @@ def check_flags(flags: Sequence[str]) -> None:
 
 
 def prepare() -> None:
-    """Makes this process ready for OpenRLHF without CUDA; calling it twice is calling it once."""
+    """Prepares this process for OpenRLHF without CUDA; a second call has no effect."""
     if "flash_attn" not in sys.modules:
-        _stand_in_for_flash_attn()
-    if not any(isinstance(finder, _AfterImport) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _AfterImport())
-    for name, change in _CHANGES.items():
+        _stub_flash_attn()
+    if not any(isinstance(finder, _PatchAfterImport) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _PatchAfterImport())
+    for name, patch in _PATCHES.items():
         if name in sys.modules:
-            change(sys.modules[name])
+            patch(sys.modules[name])
 
 
 class _Device(str):
-    """The CPU as torch.cuda.current_device() may return it: a device to move to, and a number where one is printed."""
+    """The CPU as ``torch.cuda.current_device()`` may return it: a device to move to, but formatted as a number."""
 
     def __format__(self, spec: str) -> str:
         return "0"
 
 
-def _without_cuda(torch: ModuleType) -> None:
-    """Functions of torch.cuda that OpenRLHF calls on every machine."""
+def _patch_torch_cuda(torch: ModuleType) -> None:
+    """Replaces the functions of torch.cuda that OpenRLHF calls on every machine."""
     cuda: Any = torch.cuda
     cuda.current_device = lambda: _Device("cpu")
     cuda.set_device = lambda device: None
@@ -101,24 +101,24 @@ def _without_cuda(torch: ModuleType) -> None:
     cuda.current_stream = lambda device=None: None
 
 
-def _over_tcp(module: ModuleType) -> None:
+def _patch_process_group(module: ModuleType) -> None:
     module.stateless_init_process_group = stateless_init_process_group  # type: ignore[attr-defined]
 
 
-_CHANGES: dict[str, Callable[[ModuleType], None]] = {
-    "torch": _without_cuda,
-    "openrlhf.utils.distributed_util": _over_tcp,
+_PATCHES: dict[str, Callable[[ModuleType], None]] = {
+    "torch": _patch_torch_cuda,
+    "openrlhf.utils.distributed_util": _patch_process_group,
 }
 
 
-class _AfterImport(importlib.abc.MetaPathFinder):
-    """Changes a module right after its first import."""
+class _PatchAfterImport(importlib.abc.MetaPathFinder):
+    """Patches a module right after its first import."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        change = _CHANGES.get(fullname)
-        if change is None:
+        patch = _PATCHES.get(fullname)
+        if patch is None:
             return None
         spec = importlib.machinery.PathFinder.find_spec(fullname, path)
         if spec is None or spec.loader is None:
@@ -127,13 +127,13 @@ class _AfterImport(importlib.abc.MetaPathFinder):
 
         def exec_module(module: ModuleType) -> None:
             execute(module)
-            change(module)
+            patch(module)
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
 
 
-def _stand_in_for_flash_attn() -> None:
+def _stub_flash_attn() -> None:
     def missing(*args: Any, **kwargs: Any) -> Any:
         raise RuntimeError("this needs flash_attn, which needs CUDA; on a CPU use attention 'sdpa' without packing")
 
@@ -145,20 +145,20 @@ def _stand_in_for_flash_attn() -> None:
     ):
         module = ModuleType(name)
         module.__spec__ = importlib.machinery.ModuleSpec(name, None)
-        module.__path__ = []  # a package, so that its parts are looked up in sys.modules
+        module.__path__ = []  # a package, so that its submodules are looked up in sys.modules
         for function in functions:
             setattr(module, function, missing)
         sys.modules[name] = module
 
 
-class _Broadcast:
-    """Stands in for vLLM's NCCL communicator: tensors travel through a key-value store."""
+class _StoreBroadcast:
+    """Replaces vLLM's NCCL communicator: tensors are broadcast through a key-value store."""
 
     def __init__(self, group: Any) -> None:
         self.group = group
 
     def broadcast(self, tensor: Any, src: int, stream: Any = None) -> None:
-        """Sends `tensor` from rank `src`, or overwrites it with what that rank sent."""
+        """Sends ``tensor`` from rank ``src``, or overwrites it with what that rank sent."""
         import torch
 
         here = tensor.detach().cpu()
@@ -168,21 +168,21 @@ class _Broadcast:
             tensor.copy_(torch.from_numpy(sent.copy()).view(tensor.dtype).view(tensor.shape))
 
 
-def stateless_init_process_group(address: str, port: int, rank: int, world_size: int, device: Any) -> _Broadcast:
-    """Takes the place of OpenRLHF's function of the same name."""
+def stateless_init_process_group(address: str, port: int, rank: int, world_size: int, device: Any) -> _StoreBroadcast:
+    """Replaces OpenRLHF's function of the same name."""
     from vllm.distributed.utils import StatelessProcessGroup
 
     group = StatelessProcessGroup.create(
         host=address, port=port, rank=rank, world_size=world_size, data_expiration_seconds=60
     )
-    return _Broadcast(group)
+    return _StoreBroadcast(group)
 
 
 class CpuWorker:
-    """vLLM's worker extension that receives weights; the methods are those of OpenRLHF's `WorkerWrap`.
+    """vLLM's worker extension that receives weights; it has the methods of OpenRLHF's ``WorkerWrap``.
 
-    vLLM imports this class in the worker's process before it loads the model, which is the moment to have linear
-    layers keep their weights.
+    vLLM imports this class in the worker's process before it loads the model: in time to make linear layers keep their
+    weights.
     """
 
     def init_process_group(
@@ -195,7 +195,7 @@ class CpuWorker:
         backend: str = "gloo",
         use_ray: bool = False,
     ) -> None:
-        """Joins the group over which weights arrive."""
+        """Joins the group in which weights are broadcast."""
         import torch
 
         rank = torch.distributed.get_rank() + rank_offset

@@ -1,7 +1,8 @@
-"""The agent executor: OpenRLHF gives it a prompt's label, it plays the episode against vLLM and hands back the row.
+"""The agent executor: from a prompt's label it plays an episode against vLLM and returns the row to train on.
 
-OpenRLHF loads this file by its path (`--train.agent_func_path`) in the process that owns a vLLM engine, and calls
-`execute` once for each sample of a prompt, all at once.
+OpenRLHF loads this file by its path (``--train.agent_func_path``) in the process that owns a vLLM engine, and calls
+``execute`` once for each sample of a prompt, all concurrently. The module is loaded without an entry in
+``sys.modules``, so it cannot define dataclasses; the trainer's end is in ``generation``.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ __all__ = ["AgentExecutor"]
 
 
 class AgentExecutor(AgentExecutorBase):  # type: ignore[misc]
-    """Plays episodes; keeps the chat format and the token processes that finished their episode."""
+    """Plays episodes; keeps the chat format, and the token processes of finished episodes for reuse."""
 
     def __init__(self) -> None:
         self.run = RunContext.from_environment()
-        self.bias = dict.fromkeys(self.run.suppressed_ids, -100.0)  # the lowest that vLLM takes; e^-100 is never drawn
+        self.bias = dict.fromkeys(self.run.suppressed_ids, -100.0)  # the lowest that vLLM takes; never drawn
         self.chat: ChatFormat | None = None
         self.members: Counter[str] = Counter()
         self.idle: defaultdict[str, list[TokenMDP]] = defaultdict(list)
@@ -51,12 +52,12 @@ class AgentExecutor(AgentExecutorBase):  # type: ignore[misc]
         llm_engine: Any,
         images: Any = None,
     ) -> dict[str, Any]:
-        """One episode of the level that `label` names, as the row that OpenRLHF's sample generator reads.
+        """One episode of the level that ``label`` names, as the row that OpenRLHF's sample generator reads.
 
-        The row's label becomes JSON of the member's number and the whole `Trajectory`.
+        The row's label becomes JSON of the sample's number in its group and the whole ``Trajectory``.
 
         Raises:
-            ContractError: see `play_episode`; or a label, game or chat template that cannot be used.
+            ContractError: see ``play_episode``; or a label, game or chat template that cannot be used.
         """
         row, member = PromptRow.from_label(label), self._member(label)
         config, settings = self.run.config, self.run.settings
@@ -67,7 +68,7 @@ class AgentExecutor(AgentExecutorBase):  # type: ignore[misc]
             if self.chat.drops_thinking and config.training.critic:
                 raise ContractError(
                     "the chat template drops the thinking of earlier replies, so each turn is a row of its own, and "
-                    "the distributed trainer's critic values rows, not episodes; use turns.keep_thinking=true, an "
+                    "the critic of the distributed trainer values rows, not episodes; use turns.keep_thinking=true, an "
                     "algorithm without a critic, or the local trainer"
                 )
         process = await self._process(row, self.chat)
@@ -86,7 +87,7 @@ class AgentExecutor(AgentExecutorBase):  # type: ignore[misc]
         return _response(prompt, member, trajectory)
 
     def _member(self, label: str) -> int:
-        """The number of this sample among those of its prompt, in the order in which they are started."""
+        """The number of this sample in its group, in the order in which they start."""
         member = self.members[label]
         self.members[label] = member + 1
         if member + 1 >= (1 if PromptRow.from_label(label).iteration < 0 else self.run.config.training.group_size):
@@ -106,23 +107,23 @@ class AgentExecutor(AgentExecutorBase):  # type: ignore[misc]
 
         try:
             return await in_thread(make, timeout=self.run.settings.environment_timeout)
-        except Exception as error:  # no episode could be played without an environment
+        except Exception as error:  # which every episode needs
             raise ContractError(f"the environment of {row} cannot be made: {error}") from error
 
-    async def _generate(self, engine: Any, given: Any, ids: Sequence[int], *, limit: int, seed: int) -> Sampled:
-        """One reply of vLLM, with sampling parameters of its own: samples of a prompt must not share them."""
+    async def _generate(self, engine: Any, sampling: Any, ids: Sequence[int], *, limit: int, seed: int) -> Sampled:
+        """One reply of vLLM. The samples of a prompt must not share their sampling parameters."""
         from vllm import SamplingParams
 
         assert self.chat is not None
         parameters = SamplingParams(
-            temperature=given.temperature,
-            top_p=given.top_p,
-            top_k=given.top_k,
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            top_k=sampling.top_k,
             seed=seed,
             max_tokens=limit,
             stop_token_ids=sorted(self.chat.stop_ids),
-            ignore_eos=True,  # only the chat template's ends are ends: the model may know others
-            logprobs=0,  # that of the sampled token
+            ignore_eos=True,  # only the chat template's end tokens end a reply: the model may know others
+            logprobs=0,  # only that of the sampled token
             detokenize=False,
             logit_bias=self.bias or None,
         )
@@ -137,7 +138,7 @@ def _kind(row: PromptRow) -> str:
 
 
 def _response(prompt: str, member: int, trajectory: Trajectory) -> dict[str, Any]:
-    """What `SamplesGenerator._process_response_into_experience` reads; a failed episode has no action, so no loss."""
+    """What ``SamplesGenerator._process_response_into_experience`` reads; a failed episode has no reward."""
     played = trajectory.failure is None
     return {
         "prompt": prompt,

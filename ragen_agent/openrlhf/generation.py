@@ -1,7 +1,7 @@
-"""Episodes played on the vLLM engines: whole groups, side by side, of the weights as they are now.
+"""The trainer's end of the rollouts: whole groups played on the vLLM engines, always with the current weights.
 
-OpenRLHF's generator keeps what an iteration did not need and serves it later, from weights that have moved on. Here an
-iteration plays its rows of the seed list and nothing waits.
+OpenRLHF's generator keeps surplus samples of an iteration and trains on them later, when they are off-policy. Here an
+iteration plays exactly its rows of the prompt dataset.
 """
 
 from __future__ import annotations
@@ -25,9 +25,13 @@ __all__ = ["EpisodeGenerator", "EpisodeSample"]
 
 @dataclass(frozen=True)
 class EpisodeSample:
-    """One episode: what our code reads, and the rows that OpenRLHF trains on; `member` counts within its group.
+    """One sample of a prompt.
 
-    There is a row for each part of `trajectory.as_read()`.
+    Attributes:
+        row: the prompt.
+        member: its number in the group.
+        trajectory: the episode, which our code reads.
+        experiences: the rows that OpenRLHF trains on, one for each part of ``trajectory.as_read()``.
     """
 
     row: PromptRow
@@ -37,15 +41,17 @@ class EpisodeSample:
 
 
 class EpisodeGenerator(SamplesGenerator):  # type: ignore[misc]
-    """Plays rows of the seed list on the vLLM engines."""
+    """Plays rows of the prompt dataset on the vLLM engines."""
 
-    def play(self, rows: Sequence[PromptRow], members: int, temperature: float, **generate: Any) -> list[EpisodeSample]:
-        """`members` episodes of each row, side by side in the order of `rows`.
+    def play(
+        self, rows: Sequence[PromptRow], group_size: int, temperature: float, **generate: Any
+    ) -> list[EpisodeSample]:
+        """``group_size`` episodes of each row, in the order of ``rows``.
 
         Raises:
-            ContractError: wrapped by Ray; see `AgentExecutor.execute`.
+            ContractError: wrapped by Ray; see ``AgentExecutor.execute``.
         """
-        settings = {**generate, "temperature": temperature, "n_samples_per_prompt": members}
+        settings = {**generate, "temperature": temperature, "n_samples_per_prompt": group_size}
         names = [f"{row.game}, level seed {row.seed}" for row in rows]
         self._engines("wake_up")
         refs = self._dispatch_prompts_to_vllm(names, [row.label for row in rows], **settings)
@@ -58,16 +64,18 @@ class EpisodeGenerator(SamplesGenerator):  # type: ignore[misc]
         ]
 
     def _engines(self, method: str) -> None:
-        """Engines that share their GPUs with the models sleep while those work; here they wake and go back to sleep."""
+        """Wakes engines that share their GPUs with the models, or sends them back to sleep."""
         if self.args.vllm.enable_sleep:
             batch_vllm_engine_call(self.vllm_engines, method)
 
     def _played(self, row: PromptRow, response: dict[str, Any], settings: dict[str, Any]) -> EpisodeSample:
-        told = json.loads(response["label"])
-        trajectory = Trajectory.from_dict(told["trajectory"])
+        label = json.loads(response["label"])
+        trajectory = Trajectory.from_dict(label["trajectory"])
         experiences = []
         for part in trajectory.as_read():
             experience = self._process_response_into_experience({**response, **tokens_of(part)}, **settings)
-            experience.response_length = torch.tensor([int(part.sampled.sum())])  # not what the environment said
+            experience.response_length = torch.tensor(
+                [int(part.sampled.sum())]
+            )  # without the tokens of the environment
             experiences.append(experience)
-        return EpisodeSample(row, told["member"], trajectory, tuple(experiences))
+        return EpisodeSample(row, label["member"], trajectory, tuple(experiences))

@@ -1,7 +1,7 @@
-"""LoRA adapters (arXiv 2106.09685), merged into the weights wherever somebody else reads them.
+"""LoRA adapters (arXiv 2106.09685), merged into the weights that vLLM and the final checkpoint get.
 
-OpenRLHF 0.11 sends vLLM the parameters of the wrapped model under PEFT's names, which vLLM does not know, and saves the
-adapters alone. Here vLLM gets the plain model's weights with the adapters added in, and so does the final checkpoint.
+OpenRLHF 0.11 sends vLLM the parameters of the wrapped model under PEFT's names, which vLLM does not know, and saves
+only the adapters. Here both get the weights of the plain model with the adapters added.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PREFIX, BASE = "base_model.model.", ".base_layer."
 
 
 def merged_parameters(model: PeftModel) -> Iterator[tuple[str, nn.Parameter]]:
-    """The parameters of the model without adapters, by its own names, with the adapters added in."""
+    """The parameters of the plain model, by its own names, with the adapters added."""
     adapted = {name: module for name, module in model.named_modules() if isinstance(module, LoraLayer)}
     for name, parameter in nn.Module.named_parameters(model):
         if ".lora_" in name:
@@ -37,7 +37,7 @@ def merged_parameters(model: PeftModel) -> Iterator[tuple[str, nn.Parameter]]:
 
 
 def send_merged(trainer: Any, model: PeftModel) -> None:
-    """Has OpenRLHF's trainer of the policy send `merged_parameters` to vLLM; the model itself is not changed."""
+    """Makes OpenRLHF's policy trainer send ``merged_parameters`` to vLLM; the model itself is not changed."""
     send = trainer.broadcast_to_vllm
     shown: Any = model
 
@@ -52,9 +52,9 @@ def send_merged(trainer: Any, model: PeftModel) -> None:
 
 
 def save_merged(model: PeftModel, tokenizer: Any, folder: Path) -> None:
-    """Writes the model with its adapters merged in, in Hugging Face format; the model has none afterwards.
+    """Writes the model with its adapters merged, in Hugging Face format; the model has no adapters afterwards.
 
-    Of the processes that train it together only the first writes.
+    Of the processes that train it only rank 0 writes.
     """
     if torch.distributed.is_initialized() and torch.distributed.get_rank():
         return

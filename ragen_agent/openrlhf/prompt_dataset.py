@@ -1,12 +1,12 @@
 """The prompt dataset of a run: a list of level seeds.
 
 OpenRLHF draws prompts from a dataset and samples each of them several times. All samples of a prompt get the same
-label, so the label says which level to play and a group shares its level by construction. The text of a row is only
-its name: the prompt's tokens are made from the level where it is played.
+label, so the label names the level and a group shares its level by construction. The text of a row is only a name: the
+prompt's tokens are made from the level when it is played.
 
 Iteration i of a run plays rows i * groups to (i + 1) * groups - 1, every row once, so the position in the list after a
-resume follows from the number of the iteration. Seeds are drawn as the local trainer draws them: both meet the same
-levels with the same `seed`.
+resume follows from the iteration. Seeds are drawn as in the local trainer: both play the same levels with the same
+``seed``.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _RENAMED = {"knobs": "env_options"}  # in files written by earlier versions
 
 @dataclass(frozen=True)
 class PromptRow:
-    """One prompt: a level of a game. `iteration` is -1 for evaluation, whose rows bring their `noise_seed` along."""
+    """One prompt: a level of a game. ``iteration`` is -1 for evaluation, whose rows have their own ``noise_seed``."""
 
     iteration: int
     prompt: int
@@ -53,19 +53,19 @@ class PromptRow:
 
     @property
     def label(self) -> str:
-        """The row as JSON; `PromptRow.from_label` gives it back."""
+        """The row as JSON; ``from_label`` reads it."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_label(cls, label: str) -> PromptRow:
-        """The row of a label; raises a ValueError if it is none."""
+        """The row of a label; raises a ValueError if it is not one."""
         try:
             return cls(**{_RENAMED.get(name, name): value for name, value in json.loads(label).items()})
         except (TypeError, ValueError) as error:
-            raise ValueError(f"the label {label!r} is not a row of a seed list: {error}.") from error
+            raise ValueError(f"the label {label!r} is not a row of a prompt dataset: {error}.") from error
 
     def noise(self, seed: int, member: int, shared: bool = False) -> int:
-        """The noise seed of one member of the group, for the run's `seed`; `shared` is `Training.shared_noise`."""
+        """The noise seed of one sample of the group; ``seed`` is the run's, ``shared`` is ``training.shared_noise``."""
         if self.noise_seed is not None:
             return self.noise_seed
         if shared:
@@ -73,14 +73,14 @@ class PromptRow:
         return derive_seed(seed, SeedStream.REMOTE_NOISE, self.iteration, self.prompt, member)
 
     def request(self, seed: int, member: int, turn: int) -> int:
-        """The seed with which one reply is sampled; evaluation is sampled alike for every run."""
+        """The seed with which one reply is sampled; for evaluation it is the same in every run."""
         if self.iteration < 0:
             return derive_seed(0, SeedStream.REMOTE_SAMPLING, 0, self.prompt, member, turn)
         return derive_seed(seed, SeedStream.REMOTE_SAMPLING, 1 + self.iteration, self.prompt, member, turn)
 
 
 def train_rows(config: Config) -> Iterator[PromptRow]:
-    """The rows of a run: `iterations` times `groups`, fresh levels of the training split in every iteration."""
+    """The rows of a run: ``iterations`` times ``groups``, new levels of the training split in every iteration."""
     groups = config.training.groups
     for iteration in range(config.training.iterations):
         levels = level_seeds(config.seed, iteration, groups)
@@ -92,21 +92,21 @@ def train_rows(config: Config) -> Iterator[PromptRow]:
 
 
 def evaluation_rows(config: Config) -> list[PromptRow]:
-    """The fixed levels that every run is measured on, those of the local trainer."""
+    """The fixed levels on which every run is evaluated, the same as in the local trainer."""
     split = config.evaluation.split
     instances = fixed_instances(make_env(config, split), config.evaluation.levels)
-    told = config.game, dict(config.env_options), asdict(config.turns)
-    return [PromptRow(-1, number, *told, i.seed, split, i.noise_seed) for number, i in enumerate(instances)]
+    how = config.game, dict(config.env_options), asdict(config.turns)
+    return [PromptRow(-1, number, *how, i.seed, split, i.noise_seed) for number, i in enumerate(instances)]
 
 
 def env_of(row: PromptRow, config: Config) -> TurnEnv:
-    """The environment in which a row is played; raises a ValueError for an unknown game or knob."""
+    """The environment in which a row is played; raises a ValueError for an unknown game or option."""
     turns = with_settings(config.turns, row.turns, "games.turns.")
     return make_env(replace(config, game=row.game, env_options=dict(row.env_options), turns=turns), row.split)
 
 
 def write_rows(path: Path, rows: Iterable[PromptRow]) -> int:
-    """Writes the dataset as lines of {prompt, label}; returns how many."""
+    """Writes the dataset as lines of ``{"prompt", "label"}``; returns how many."""
     lines = [
         json.dumps({"prompt": f"{row.game}, level seed {row.seed}", "label": row.label}, ensure_ascii=False) + "\n"
         for row in rows
@@ -116,22 +116,24 @@ def write_rows(path: Path, rows: Iterable[PromptRow]) -> int:
 
 
 def read_rows(path: Path) -> list[PromptRow]:
-    """The rows of a dataset; raises a ValueError if a line is none, or if it cannot be read."""
+    """The rows of a dataset; raises a ValueError if it cannot be read or a line is not a row."""
     rows = []
     try:
         for line in path.read_text(encoding="utf-8").splitlines():
             rows.append(PromptRow.from_label(json.loads(line)["label"]))
     except (OSError, KeyError, TypeError, json.JSONDecodeError) as error:
-        raise ValueError(f"{path} is no seed list ({error!r}); make one with: ragen-agent data --out {path}") from error
+        raise ValueError(
+            f"{path} is not a prompt dataset ({error!r}); make one with: ragen-agent data --out {path}"
+        ) from error
     return rows
 
 
 def adopt_rows(path: Path, config: Config) -> list[PromptRow]:
-    """The rows of a file that somebody gave a run, as many as it plays.
+    """The rows of a given file, as many as the run plays.
 
     Raises:
-        ValueError: too few rows, rows that are not in the run's order of iterations and prompts, a split that is not
-            for training, or an environment that cannot be made.
+        ValueError: too few rows, rows that are not in the run's order of iterations and prompts, a split other than
+            train, or an environment that cannot be made.
     """
     rows, groups = read_rows(path), config.training.groups
     needed = config.training.iterations * groups
@@ -153,7 +155,7 @@ def adopt_rows(path: Path, config: Config) -> list[PromptRow]:
 
 
 def check_rows(rows: Sequence[PromptRow], config: Config) -> None:
-    """Raises a ValueError if the environment of a row cannot be made; each kind is made once."""
+    """Raises a ValueError if the environment of a row cannot be made; equal environments are made once."""
     kinds = {json.dumps([row.game, row.env_options, row.turns, row.split]): row for row in rows}
     for row in kinds.values():
         env_of(row, config).reset(seed=row.seed)

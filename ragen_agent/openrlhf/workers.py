@@ -1,8 +1,8 @@
 """OpenRLHF's Ray actors with what this project adds to them; imported in the actors' processes and in the driver.
 
-A model's output layer may hold ids that must not be written: padding beyond the tokenizer's ids, or ids that the small
-model only reads. vLLM is told never to draw them, and here the trainer's logits get the same treatment, so that both
-mean the same policy and their log-probs agree.
+A model's output layer may hold ids that must not be sampled: padding beyond the tokenizer's ids, or ids that the small
+model only reads. vLLM never draws them, and here they are suppressed in the trainer's logits too, so that both compute
+the same policy and their log-probs agree.
 """
 
 from __future__ import annotations
@@ -26,16 +26,19 @@ from ragen_agent.openrlhf.state import RunContext
 
 __all__ = ["CpuVllmActor", "CriticActor", "PolicyActor", "ReferenceActor", "VllmActor"]
 
-BATCHED = 8192  # tokens that vLLM reads at a time on a CPU, at least one prompt
+MAX_BATCHED_TOKENS = 8192  # that vLLM reads at a time on a CPU; at least one prompt
 
 
-def _adapted() -> bool:
-    """Whether the policy has LoRA adapters. A function of its own: Ray would take `torch.….config` with an actor."""
+def _has_adapters() -> bool:
+    """Whether the policy has LoRA adapters.
+
+    A function of its own, because Ray pickles with an actor every module of torch that is named ``config``.
+    """
     return RunContext.from_environment().config.lora.rank > 0
 
 
-def _forbid(model: nn.Module, run: RunContext) -> None:
-    """Adds `SUPPRESSED` to the logits of the forbidden ids in every forward pass of `model`."""
+def _suppress_ids(model: nn.Module, run: RunContext) -> None:
+    """Adds ``SUPPRESSED`` to the logits of the suppressed ids in every forward pass of ``model``."""
     if not run.suppressed_ids:
         return
     bias = torch.zeros(run.vocabulary_size)
@@ -54,16 +57,16 @@ class PolicyActor(PolicyModelActor.__ray_metadata__.modified_class):  # type: ig
     """The model that is trained."""
 
     def init_model_from_pretrained(self, strategy: Any, *args: Any, **kwargs: Any) -> None:
-        """As OpenRLHF, then forbids ids and keeps rows without a sampled token out of the means."""
+        """As OpenRLHF; then suppresses ids and keeps minibatches of padding out of the means."""
         super().init_model_from_pretrained(strategy, *args, **kwargs)
-        _forbid(self.actor.model.module, RunContext.from_environment())
-        if _adapted():
+        _suppress_ids(self.actor.model.module, RunContext.from_environment())
+        if _has_adapters():
             send_merged(self.trainer, self.actor.model.module)
         step = self.trainer.training_step
 
         def training_step(*args: Any, **kwargs: Any) -> Any:
             status = step(*args, **kwargs)
-            if not status["num_action_tokens"]:  # only padding: its means are 0 / 0, and weigh nothing
+            if not status["num_action_tokens"]:  # only padding: its means are 0 / 0
                 status["metrics"] = {name: torch.as_tensor(value).float() for name, value in status["metrics"].items()}
                 status["metrics"] = {name: value.nan_to_num() for name, value in status["metrics"].items()}
             return status
@@ -71,14 +74,14 @@ class PolicyActor(PolicyModelActor.__ray_metadata__.modified_class):  # type: ig
         self.trainer.training_step = training_step
 
     def save_model(self) -> None:
-        """As OpenRLHF; of a model with LoRA adapters the whole, not the adapters alone."""
-        if not _adapted():
+        """As OpenRLHF; a model with LoRA adapters is saved merged, not as adapters."""
+        if not _has_adapters():
             super().save_model()
         else:
             save_merged(self.actor.model.module, self.tokenizer, Path(self.strategy.args.ckpt.output_dir))
 
     def seed_minibatches(self, seed: int) -> None:
-        """Seeds the order of the minibatches, so that a resumed run cuts them as the unbroken one would."""
+        """Seeds the order of the minibatches, so that a resumed run has the same ones as an uninterrupted run."""
         torch.manual_seed(seed)
 
 
@@ -87,7 +90,7 @@ class CriticActor(CriticModelActor.__ray_metadata__.modified_class):  # type: ig
     """The model that estimates values."""
 
     def seed_minibatches(self, seed: int) -> None:
-        """As `PolicyActor.seed_minibatches`."""
+        """As ``PolicyActor.seed_minibatches``."""
         torch.manual_seed(seed)
 
 
@@ -96,9 +99,9 @@ class ReferenceActor(ReferenceModelActor.__ray_metadata__.modified_class):  # ty
     """The frozen model of vanilla StarPO's KL term."""
 
     def init_model_from_pretrained(self, strategy: Any, *args: Any, **kwargs: Any) -> None:
-        """As OpenRLHF, then forbids ids."""
+        """As OpenRLHF; then suppresses ids."""
         super().init_model_from_pretrained(strategy, *args, **kwargs)
-        _forbid(self.model.model.module, RunContext.from_environment())
+        _suppress_ids(self.model.model.module, RunContext.from_environment())
 
 
 class _VllmActor(RolloutRayActor.__ray_metadata__.modified_class):  # type: ignore[misc]
@@ -115,9 +118,12 @@ class _CpuVllmActor(_VllmActor):
 
     async def __init__(self, *args: Any, **kwargs: Any) -> None:  # type: ignore[misc]
         kwargs["worker_extension_cls"] = "ragen_agent.openrlhf.cpu.CpuWorker"
-        # vLLM takes the draw of a prompt that was read in part back from its request's generator, which a CPU's cannot
-        # do ("CPU Generator does not use offset"), and the engine dies. So prompts are read whole.
-        kwargs |= {"enable_chunked_prefill": False, "max_num_batched_tokens": max(BATCHED, kwargs["max_model_len"])}
+        # When vLLM has read only a part of a prompt it rewinds the request's generator, which fails on a CPU ("CPU
+        # Generator does not use offset") and ends the engine. So prompts are read in one piece.
+        kwargs |= {
+            "enable_chunked_prefill": False,
+            "max_num_batched_tokens": max(MAX_BATCHED_TOKENS, kwargs["max_model_len"]),
+        }
         await super().__init__(*args, **kwargs)
 
 

@@ -17,9 +17,9 @@ from transformers import PreTrainedTokenizerBase
 
 from ragen_agent.cli import main
 from ragen_agent.config import SmallModel
-from ragen_agent.openrlhf import doctor
-from ragen_agent.openrlhf.doctor import OLD, holders, lock_checks
-from ragen_agent.openrlhf.model_checks import model_checks
+from ragen_agent.openrlhf import doctor, machine_checks
+from ragen_agent.openrlhf.doctor import model_checks
+from ragen_agent.openrlhf.machine_checks import STALE_LOCK_AGE, holders, lock_checks
 from ragen_agent.training.small_model import build_model, save_checkpoint
 from ragen_agent.training.tokenizer import build_tokenizer, game_texts
 from ragen_gym.envs.turn import make_turn
@@ -61,7 +61,7 @@ def test_a_model_that_cannot_be_used_is_a_failure(
 ) -> None:
     assert main(["doctor", "--backend", "local", "--model", str(tmp_path / "nothing")]) == 1
     said = capsys.readouterr().out
-    assert "holds no config.json" in said
+    assert "has no config.json" in said
     assert "do: give the folder of a Hugging Face causal LM" in said
     assert "not ready" in said
     assert {check.state for check in model_checks(model, cpu=True)} == {"ok"}
@@ -77,7 +77,7 @@ def test_the_sizes_of_a_model_are_held_against_its_tokenizer_and_vllm(model: Pat
     change(model / "config.json", heads)
     found = {check.name: check for check in model_checks(model, cpu=True)}
     assert found["attention heads"].state == "fail"
-    assert "their size is 16" in found["attention heads"].found
+    assert "size 16" in found["attention heads"].found
     assert all(check.state == "ok" for check in model_checks(model, cpu=False))
     change(model / "config.json", narrow)
     assert "an output layer of 7" in model_checks(model, cpu=False)[0].found
@@ -112,7 +112,7 @@ def test_a_tokenizer_that_loses_a_symbol_is_found(model: Path) -> None:
     (model / "config.json").write_text('{"vocab_size": 3, "hidden_size": 64, "num_attention_heads": 2}')
     (check,) = [check for check in model_checks(model, cpu=False) if check.name == "tokenizer round trip"]
     assert check.state == "fail"
-    assert "comes back as" in check.found
+    assert " becomes " in check.found
 
 
 def lock(folder: Path, age: float) -> Path:
@@ -127,9 +127,9 @@ def test_no_lock_is_fine(tmp_path: Path) -> None:
     assert [check.state for check in lock_checks(False, [tmp_path])] == ["ok"]
 
 
-@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="this system does not say who holds a file")
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="this system cannot tell which process holds a file")
 def test_a_stale_lock_goes_and_one_that_is_held_stays(tmp_path: Path) -> None:
-    old = lock(tmp_path, OLD + 60)
+    old = lock(tmp_path, STALE_LOCK_AGE + 60)
     (check,) = lock_checks(False, [tmp_path])
     assert check.state == "warn"
     assert "removed" in check.found
@@ -142,7 +142,7 @@ def test_a_stale_lock_goes_and_one_that_is_held_stays(tmp_path: Path) -> None:
     (check,) = lock_checks(True, [tmp_path])
     assert (check.state, fresh.exists()) == ("warn", False)
 
-    held = lock(tmp_path, OLD + 60)
+    held = lock(tmp_path, STALE_LOCK_AGE + 60)
     program = f"import os, sys; os.open({str(held)!r}, os.O_RDONLY); print('held', flush=True); sys.stdin.read()"
     process = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdout is not None
@@ -173,7 +173,7 @@ def test_torch_itself_holds_its_lock_open_while_it_compiles(tmp_path: Path) -> N
 def test_the_tested_versions_are_those_that_are_pinned() -> None:
     pins = dict(re.findall(r"^([\w.-]+)==(\S+)$", (ROOT / "constraints-openrlhf.txt").read_text(), re.MULTILINE))
     for name, version in doctor.TESTED.items():
-        assert version in {pins.get(other) for other in doctor.ALSO.get(name, (name,))}, name
+        assert version in {pins.get(other) for other in doctor.PACKAGES.get(name, (name,))}, name
 
 
 def test_an_import_that_fails_is_explained() -> None:
@@ -191,9 +191,9 @@ def test_ports_in_use_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         listening.listen()
-        monkeypatch.setattr(doctor, "PORTS", {listening.getsockname()[1]: "Ray's head"})
-        (check,) = doctor.port_checks()
+        monkeypatch.setattr(machine_checks, "PORTS", {listening.getsockname()[1]: "Ray's head"})
+        (check,) = machine_checks.port_checks()
     assert check.state == "warn"
     assert "ray stop" in check.advice
-    (check,) = doctor.port_checks()
+    (check,) = machine_checks.port_checks()
     assert check.state == "ok"

@@ -43,7 +43,7 @@ def test_rows_survive_the_file_and_say_what_they_are(tmp_path: Path) -> None:
     assert write_rows(tmp_path / "prompts.jsonl", iter(rows)) == 30
     assert read_rows(tmp_path / "prompts.jsonl") == rows
     assert [(row.iteration, row.prompt) for row in rows] == [(i, p) for i in range(5) for p in range(6)]
-    with pytest.raises(ValueError, match="is not a row of a seed list"):
+    with pytest.raises(ValueError, match="is not a row of a prompt dataset"):
         PromptRow.from_label('{"seed": 3}')
 
 
@@ -140,7 +140,7 @@ def test_a_given_list_must_be_one_that_the_run_can_play(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="line 1, is of the split 'test'"):
         adopt_rows(path, CONFIG)
     path.write_text("{}\n")
-    with pytest.raises(ValueError, match="is no seed list"):
+    with pytest.raises(ValueError, match="is not a prompt dataset"):
         adopt_rows(path, CONFIG)
 
 

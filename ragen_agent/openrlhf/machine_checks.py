@@ -1,0 +1,260 @@
+"""Checks of a machine: its devices, memory, network, disks and compiler, each with what was found and what to do.
+
+No check changes anything, except that stale locks of DeepSpeed's compilation are removed. The process that compiles
+creates the file ``lock`` and holds it open until it is done (``torch.utils.file_baton``), so a lock that no process
+holds is stale. On a shared disk a process of another machine may hold it, which cannot be seen here, so a recent one is
+only removed with ``fix``.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = [
+    "Check",
+    "compiler_check",
+    "device_checks",
+    "disk_checks",
+    "fail",
+    "holders",
+    "host_name_check",
+    "lock_checks",
+    "memory_check",
+    "ok",
+    "open_files_check",
+    "port_checks",
+    "shared_memory_check",
+    "warn",
+]
+
+PORTS = {6379: "Ray's head", 8265: "Ray's dashboard", 10001: "Ray's client server"}
+GIB = 2**30
+STALE_LOCK_AGE = 600.0  # seconds after which a lock that no process here holds is stale
+LOCK = "DeepSpeed's lock"
+
+
+@dataclass(frozen=True)
+class Check:
+    """What was found.
+
+    Attributes:
+        state: ``"ok"``, ``"warn"`` (a run may still work) or ``"fail"`` (it will not).
+        advice: what to do; empty for ok.
+    """
+
+    name: str
+    state: str
+    found: str
+    advice: str = ""
+
+
+def ok(name: str, found: str) -> Check:
+    """Nothing to do."""
+    return Check(name, "ok", found)
+
+
+def warn(name: str, found: str, advice: str) -> Check:
+    """A run may still work."""
+    return Check(name, "warn", found, advice)
+
+
+def fail(name: str, found: str, advice: str) -> Check:
+    """A run would fail."""
+    return Check(name, "fail", found, advice)
+
+
+def device_checks() -> tuple[bool, list[Check]]:
+    """Whether CUDA is available, and what torch says about it."""
+    try:
+        import torch
+    except Exception as error:
+        return False, [fail("CUDA", f"torch cannot be imported: {error}", "reinstall torch")]
+    if torch.cuda.is_available():
+        devices = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
+        found = ", ".join(f"{device.name} with {device.total_memory / GIB:.0f} GiB" for device in devices)
+        if not torch.distributed.is_nccl_available():
+            return True, [fail("CUDA", f"{found}, but no NCCL", "install the CUDA build of torch, which brings NCCL")]
+        if not torch.cuda.is_bf16_supported():
+            return True, [warn("CUDA", f"{found}, without bfloat16", "add -- --ds.param_dtype fp16 to the command")]
+        return True, [ok("CUDA", found)]
+    if torch.version.cuda is None:
+        return False, [ok("CUDA", "none: this torch is built for the CPU, which is enough for the small model")]
+    advice = "install a matching driver (nvidia-smi shows the installed one), or make the GPU visible to this container"
+    return False, [warn("CUDA", f"torch is built for CUDA {torch.version.cuda} and sees no device", advice)]
+
+
+def compiler_check() -> Check:
+    """A compiler for DeepSpeed's optimiser, unless it is compiled already."""
+    built = sorted(path.parent.name for path in extensions().glob("*/*.so"))
+    if built:
+        return ok("DeepSpeed's extensions", f"compiled in {extensions()}: {', '.join(built)}")
+    compiler = shutil.which("c++") or shutil.which("g++")
+    ninja = shutil.which("ninja") or (Path(sys.executable).parent / "ninja").is_file()
+    if compiler and ninja:
+        return ok("DeepSpeed's extensions", f"none yet; the first run compiles them with {compiler} for some minutes")
+    advice = "install g++ (Debian: apt-get install g++) and ninja (pip install ninja)"
+    missing = " and ".join(name for name, there in (("a C++ compiler", compiler), ("ninja", ninja)) if not there)
+    return fail("DeepSpeed's extensions", f"not compiled, and {missing} is missing", advice)
+
+
+def extensions() -> Path:
+    """Where a run compiles DeepSpeed's extensions; see ``launch``."""
+    return Path(os.environ.get("TORCH_EXTENSIONS_DIR", str(Path(sys.prefix) / "torch_extensions")))
+
+
+def memory_check() -> Check:
+    """The host's memory."""
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / GIB
+    if total < 8:
+        return warn("memory", f"{total:.0f} GiB", "the smallest run takes about 4 GiB; close other programs")
+    return ok("memory", f"{total:.0f} GiB")
+
+
+def shared_memory_check(cuda: bool) -> Check:
+    """/dev/shm, which Ray uses for objects and NCCL between the GPUs of a node."""
+    place = Path("/dev/shm")
+    if not place.is_dir():
+        return ok("shared memory", "this system has no /dev/shm; Ray uses its temporary folder")
+    free = shutil.disk_usage(place).free / GIB
+    found = f"{free:.1f} GiB free in /dev/shm"
+    advice = "start the container with --shm-size=16g or --ipc=host; outside one: mount -o remount,size=50% /dev/shm"
+    if cuda and free < 8:
+        return fail("shared memory", f"{found}; 8 GiB are needed, or NCCL fails with a bus error", advice)
+    if free < 1:
+        return warn("shared memory", f"{found}; Ray then keeps its objects on the disk, which is slow", advice)
+    return ok("shared memory", found)
+
+
+def open_files_check() -> Check:
+    """How many files a process may hold open."""
+    import resource
+
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if 0 <= limit < 4096:
+        return warn("open files", str(limit), "ulimit -n 65536 in the shell that starts Ray")
+    return ok("open files", str(limit))
+
+
+def host_name_check() -> Check:
+    """This machine's host name, by which processes find each other."""
+    name = socket.gethostname()
+    try:
+        address = socket.gethostbyname(name)
+    except OSError as error:
+        advice = f"add a line '127.0.0.1 {name}' to /etc/hosts (on a cluster: its address in the network)"
+        return fail("host name", f"{name} cannot be resolved: {error}", advice)
+    return ok("host name", f"{name} is {address}")
+
+
+def port_checks() -> list[Check]:
+    """Whether ports can be opened, and whether Ray's are in use."""
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", 0))
+        except OSError as error:
+            return [fail("ports", f"no port can be opened: {error}", "check the container's network")]
+    busy = [f"{port} ({what})" for port, what in PORTS.items() if _answers(port)]
+    if busy:
+        advice = "a Ray cluster runs here: join it with --set openrlhf.ray_address=auto, or end it with ray stop"
+        return [warn("ports", f"in use: {', '.join(busy)}", advice)]
+    return [ok("ports", f"{', '.join(map(str, PORTS))} are free")]
+
+
+def _answers(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.settimeout(0.5)
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def disk_checks(folder: Path, distributed: bool) -> list[Check]:
+    """Free disk space for runs, and for temporary files of Ray and torch."""
+    folder = folder.absolute()
+    while not folder.exists():
+        folder = folder.parent
+    places = {"runs": folder} | ({"temporary files": Path(tempfile.gettempdir())} if distributed else {})
+    checks = []
+    for name, place in places.items():
+        usage = shutil.disk_usage(place)
+        free, full = usage.free / GIB, 100 * (usage.total - usage.free) / usage.total
+        found = f"{free:.0f} GiB free in {place}"
+        if free < 2:
+            checks.append(fail(f"disk for {name}", found, "free some space: a run keeps two checkpoints of its models"))
+        elif distributed and full > 95:
+            advice = "free some space: Ray refuses to work on a disk that is more than 95 % full"
+            checks.append(warn(f"disk for {name}", f"{found}, {full:.0f} % full", advice))
+        else:
+            checks.append(ok(f"disk for {name}", found))
+    return checks
+
+
+def extension_folders() -> list[Path]:
+    """Folders in which extensions are compiled: the one of our runs, and torch's own."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache"))) / "torch_extensions"
+    return [extensions(), *sorted(path for path in cache.glob("*") if path.is_dir())]
+
+
+def lock_checks(fix: bool, folders: Sequence[Path] | None = None) -> list[Check]:
+    """Checks each lock, and removes those that are stale.
+
+    Args:
+        fix: also remove recent locks that no process here holds.
+        folders: where to search; None for ``extension_folders``.
+    """
+    looked = extension_folders() if folders is None else folders
+    locks = sorted(lock for folder in looked for lock in folder.glob("*/lock"))
+    return [_lock_check(lock, fix) for lock in locks] or [ok(LOCK, "none")]
+
+
+def holders(lock: Path) -> list[int] | None:
+    """The processes that hold a lock open; None if this system cannot tell."""
+    if not Path("/proc/self/fd").is_dir():
+        return None
+    target = os.stat(lock)
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            descriptors = list((process / "fd").iterdir())
+        except OSError:  # it has ended, or belongs to another user
+            continue
+        if any(_same_file(descriptor, target) for descriptor in descriptors):
+            found.append(int(process.name))
+    return found
+
+
+def _same_file(descriptor: Path, target: os.stat_result) -> bool:
+    try:
+        there = os.stat(descriptor)
+    except OSError:
+        return False
+    return (there.st_dev, there.st_ino) == (target.st_dev, target.st_ino)
+
+
+def _lock_check(lock: Path, fix: bool) -> Check:
+    try:
+        state, found = lock.stat(), holders(lock)
+    except FileNotFoundError:
+        return ok(LOCK, f"{lock} was just released")
+    age = time.time() - state.st_mtime
+    if found:
+        return ok(LOCK, f"{lock} is held by process {found[0]}, which is compiling; a run waits for it")
+    if not fix and (age < STALE_LOCK_AGE or found is None or state.st_uid != os.getuid()):
+        what = "no process here holds it" if found is not None else "this system cannot tell which process holds it"
+        advice = "if no other machine is compiling there, remove it: ragen-agent doctor --fix"
+        return fail(LOCK, f"{lock} is {age / 60:.0f} minutes old and {what}; runs wait for it forever", advice)
+    try:
+        lock.unlink()
+    except FileNotFoundError:
+        return ok(LOCK, f"{lock} was just released")
+    except OSError as error:
+        return fail(LOCK, f"{lock} is stale and cannot be removed: {error}", f"remove it: rm {lock}")
+    return warn(
+        LOCK, f"removed {lock}, which a killed run had left behind", "nothing: the next run compiles what is missing"
+    )
