@@ -1,1 +1,1 @@
-"""How fast the environments are: `python -m benchmarks.speed` measures, and writes the results and their page."""
+"""Measurements and experiments of the repository; they are not part of the installed packages."""

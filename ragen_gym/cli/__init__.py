@@ -9,8 +9,7 @@ from collections.abc import Sequence
 import gymnasium
 
 from ragen_gym import __version__
-from ragen_gym.cli import bench, levels, play, serve
-from ragen_gym.cli import bench_speed as speed
+from ragen_gym.cli import bench, bench_speed, levels, play, serve
 from ragen_gym.cli import list as catalog
 from ragen_gym.cli import render as picture
 
@@ -34,7 +33,7 @@ A game goes by its name (FrozenLake) or by its id (ragen/FrozenLake-v0); one of 
 """
 
 #: Each module adds its own commands to the parser.
-_COMMANDS = (catalog, play, picture, levels, bench, serve, speed)
+_COMMANDS = (catalog, play, picture, levels, bench, serve, bench_speed)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -58,7 +57,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal without the board's symbols still shows the rest
     try:
-        arguments = build_parser().parse_args(argv)
+        parser = build_parser()
+        arguments, rest = parser.parse_known_args(argv)
+        if rest and arguments.run is not bench_speed.run:  # which has the options of another program
+            parser.error(f"unrecognized arguments: {' '.join(rest)}")
+        arguments.rest = rest
     except SystemExit as stop:  # --help, --version, or a usage error, which argparse has explained
         return stop.code if isinstance(stop.code, int) else 2
     try:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks import peers
-from benchmarks.page import write_page
+from benchmarks.speed import measuring, peers, timer
+from benchmarks.speed.page import write_page
+from benchmarks.speed.peer_tasks import PEER_TASKS
+from benchmarks.speed.tasks import TASKS, batch
+from benchmarks.speed.timer import number
 from ragen_gym.cli import main
-from ragen_gym.speed import measuring, timer
-from ragen_gym.speed.tasks import TASKS, batch
-from ragen_gym.speed.timer import number
 
 
 def test_a_rate_is_work_per_second_of_cpu_time() -> None:
@@ -49,12 +50,18 @@ def test_a_peer_that_cannot_be_installed_is_skipped_with_a_reason(
     ]
 
 
-def test_every_peer_has_its_script_and_every_comparison_its_peer() -> None:
-    scripts = Path(peers.__file__).parent
-    texts = [(scripts / peer.script).read_text() for peer in peers.PEERS]
-    keys = {task.key for task in TASKS}
-    for peer in (peer for task in TASKS for peer in task.peers):
-        assert peer in keys or any(f'"{peer}"' in text for text in texts), peer
+def test_every_peer_has_its_tasks_and_every_comparison_its_peer() -> None:
+    assert list(PEER_TASKS) == list(peers.PEERS)
+    keys = {task.key for task in TASKS} | {key for tasks in PEER_TASKS.values() for key, *_ in tasks}
+    assert {peer for task in TASKS for peer in task.peers} <= keys
+
+
+def test_the_tasks_of_peers_run_without_this_suite() -> None:
+    program = "import sys, benchmarks.speed.peer_tasks; print([m for m in sys.modules if m.startswith('ragen')])"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2]
+    )
+    assert done.stdout.strip() == "[]"
 
 
 def test_a_batch_plays_the_steps_that_it_counts() -> None:
@@ -68,14 +75,14 @@ SHORT = ("bench-speed", "--runs", "2", "--seconds", "0.01")
 
 def test_the_command_measures_beside_gymnasium(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*SHORT, "--only", "lake single", "--json"]) == 0
-    told = capsys.readouterr()
-    found = json.loads(told.out)
+    printed = capsys.readouterr()
+    found = json.loads(printed.out)
     assert list(found["rates"]) == ["gymnasium lake", "lake single"]  # the peer first, in the same run
     row = found["rates"]["lake single"]
     assert 1e4 < row["lowest"] <= row["rate"] <= row["highest"]
     assert row["times"] == {"gymnasium lake": pytest.approx(row["rate"] / found["rates"]["gymnasium lake"]["rate"])}
     assert "numba" in found["machine"]
-    assert told.err.splitlines()[1].startswith("ragen-gym: measuring 2 of 2: FrozenLake")
+    assert printed.err.splitlines()[1].startswith("ragen-gym: measuring 2 of 2: FrozenLake")
     assert main([*SHORT, "--only", "bandit single"]) == 0
     assert "steps/s" in capsys.readouterr().out
 
@@ -95,16 +102,25 @@ def test_the_command_lists_and_refuses(capsys: pytest.CaptureFixture[str]) -> No
         assert said in capsys.readouterr().err
 
 
-def test_interrupted_it_tells_what_it_has(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outside_the_repository_the_command_says_where_it_is(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "benchmarks.speed.__main__", None)
+    monkeypatch.setattr(sys.modules["benchmarks.speed"], "__path__", [])
+    assert main(["bench-speed"]) == 2
+    assert "clone the repository" in capsys.readouterr().err
+
+
+def test_interrupted_it_prints_what_it_has(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    def impatient(*arguments: Any) -> tuple[float, float, float]:
+    def interrupted(*arguments: Any) -> tuple[float, float, float]:
         asked.append(arguments)
         if len(asked) == 2:
             raise KeyboardInterrupt
         return timer.rate(*arguments)
 
-    monkeypatch.setattr(measuring, "rate", impatient)
+    monkeypatch.setattr(measuring, "rate", interrupted)
     assert main([*SHORT, "--only", "lake single", "--json"]) == 130
     assert list(json.loads(capsys.readouterr().out)["rates"]) == ["gymnasium lake"]
 

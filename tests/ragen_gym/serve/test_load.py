@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from typing import Any
 
-from benchmarks.serve_load import Player, allow_many_files, hundreds, played, started
+from benchmarks.bench.serve_load import Player, allow_many_files, hundreds, played, started
 
 LAKE: dict[str, Any] = {"env": "FrozenLake"}
 

@@ -1,4 +1,4 @@
-"""How much one server takes: `python -m benchmarks.serve_load` prints JSON.
+"""How many requests one server takes: `python -m benchmarks.bench.serve_load` prints JSON.
 
 It starts ``ragen-gym serve`` in a process of its own and plays it over the loopback address from this one, each session
 on a connection of its own that asks again as soon as it is answered. Requests go over bare asyncio streams, since a
@@ -25,10 +25,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from rich.console import Console
 
+from ragen_gym.core.storage import write_atomic
+
 __all__ = ["Played", "Player", "Server", "allow_many_files", "hundreds", "main", "measure", "played", "started"]
 
 Play = Callable[["Player", float], Awaitable[None]]
-Aside = tuple[int, dict[str, Any], Play]
+Background = tuple[int, dict[str, Any], Play]
 
 _LAKE: dict[str, Any] = {"env": "FrozenLake"}
 _SERVER = ("--port", "0", "--rate", "0", "--max-sessions", "20000")
@@ -185,7 +187,12 @@ class Player:
 
 
 async def played(
-    server: Server, count: int, body: dict[str, Any], play: Play, seconds: float, aside: tuple[Aside, ...] = ()
+    server: Server,
+    count: int,
+    body: dict[str, Any],
+    play: Play,
+    seconds: float,
+    background: tuple[Background, ...] = (),
 ) -> Played:
     """Have ``count`` sessions play at once.
 
@@ -195,9 +202,9 @@ async def played(
         body: what makes each.
         play: what each does until the clock shows that time.
         seconds: how long.
-        aside: (sessions, body, play) of others that play meanwhile and are not timed.
+        background: (sessions, body, play) of others that play meanwhile and are not timed.
     """
-    groups = [(count, body, play), *aside]
+    groups = [(count, body, play), *background]
     players = [[Player(server.port, i) for i in range(many)] for many, _, _ in groups]
     for (_, made_of, _), group in zip(groups, players, strict=True):
         for some in hundreds(group):
@@ -252,7 +259,9 @@ def allow_many_files() -> int:
 
 def main(argv: list[str] | None = None) -> int:
     """Run the measurements."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.serve_load", description=(__doc__ or "").split("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.bench.serve_load", description=(__doc__ or "").split("\n")[0]
+    )
     parser.add_argument("--seconds", type=float, default=5.0, help="length of each measurement (default: 5)")
     parser.add_argument("--most", type=int, default=4000, help="sessions of the largest crowd (default: 4000)")
     parser.add_argument("--out", type=Path, help="write the JSON there and not to the output")
@@ -262,9 +271,7 @@ def main(argv: list[str] | None = None) -> int:
     if arguments.out is None:
         print(text, end="")
     else:
-        temporary = arguments.out.with_name(arguments.out.name + ".tmp")
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(arguments.out)
+        write_atomic(arguments.out, text)
     return 0
 
 
@@ -288,18 +295,18 @@ def measure(seconds: float = 5.0, most: int = 4000) -> dict[str, Any]:
 def _measured(server: Server, seconds: float, most: int) -> dict[str, Any]:
     dear = {"env": "Sokoban", "knobs": {"size": 10, "boxes": 3}}
     large, drawn = {**_LAKE, "num_envs": 1024}, {**_LAKE, "render": True}
-    aside: dict[str, tuple[Aside, ...]] = {
+    background: dict[str, tuple[Background, ...]] = {
         "nothing else": (),
-        "beside 4 that generate dear levels": ((4, dear, Player.resets),),
-        "beside 2 that draw": ((2, drawn, Player.pictures),),
-        "beside 2 batches of 1,024": ((2, large, _batch(1024)),),
+        "next to 4 that generate costly levels": ((4, dear, Player.resets),),
+        "next to 2 that draw": ((2, drawn, Player.pictures),),
+        "next to 2 batches of 1,024": ((2, large, _batch(1024)),),
     }
-    tasks: list[tuple[str, int, int, dict[str, Any], Play, tuple[Aside, ...]]] = [
+    tasks: list[tuple[str, int, int, dict[str, Any], Play, tuple[Background, ...]]] = [
         *((f"step, {n} at once", 1, n, _LAKE, Player.steps, ()) for n in (1, 32, min(1000, most), most)),
         *((f"step, {n} that pause, 500/s in all", 1, n, _LAKE, _paced(n / 500), ()) for n in (min(1000, most), most)),
         ("turn, 32 at once", 1, 32, {**_LAKE, "grain": "turn"}, Player.turns, ()),
         *((f"batch of {n}", n, 1, {**_LAKE, "num_envs": n}, _batch(n), ()) for n in (16, 256, 1024)),
-        *((f"step, 8 that pause, {what}", 1, 8, _LAKE, _paced(0.05), others) for what, others in aside.items()),
+        *((f"step, 8 that pause, {what}", 1, 8, _LAKE, _paced(0.05), others) for what, others in background.items()),
     ]
     console, results = Console(stderr=True), {}
     for key, steps, count, body, play, others in tasks:

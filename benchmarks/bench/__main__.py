@@ -1,6 +1,6 @@
 """The benchmark's runner and the server, measured, as data and as a page: ``python -m benchmarks.bench``.
 
-It writes ``bench.json`` and ``bench.md`` beside this file; with ``--page`` only the page, of the data that is there.
+It writes ``results.json`` and ``README.md`` in its folder; with ``--page`` only the page, of the data that is there.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import bench_overhead, serve_load
+from benchmarks.bench import runner_overhead, serve_load
 from ragen_gym.core.storage import write_atomic
 
 __all__ = ["main", "page"]
@@ -35,8 +35,8 @@ lower bounds; CPU time says what the work itself costs.
 
 ## The runner
 
-What `ragen-gym bench run` costs beside the model: games, messages, parsing, records and their file. Medians of
-{runs} runs of `python -m benchmarks.bench_overhead`.
+What `ragen-gym bench run` costs besides the model: games, messages, parsing, records and their file. Medians of
+{runs} runs of `python -m benchmarks.bench.runner_overhead`.
 
 | what | per second | per second of CPU time | promised |
 |---|---|---|---|
@@ -44,7 +44,7 @@ What `ragen-gym bench run` costs beside the model: games, messages, parsing, rec
 
 ## The server
 
-`ragen-gym serve`, one process, played over the loopback address by `python -m benchmarks.serve_load` from another
+`ragen-gym serve`, one process, played over the loopback address by `python -m benchmarks.bench.serve_load` from another
 process of the same machine: {seconds:g} seconds of each kind. FrozenLake, unless something else is said. "At once" is
 everyone asking again as soon as they are answered, so a crowd's latency is its number divided by the rate; "that pause"
 is a crowd that asks 500 times a second in all, or eight that pause for a twentieth of a second.
@@ -86,16 +86,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--page", action="store_true", help="write the page of the data that is there")
     parser.add_argument("--runs", type=int, default=5, help="runs of the runner to take the median of (default: 5)")
     arguments = parser.parse_args(argv)
-    data = HERE / "bench.json"
+    data = HERE / "results.json"
     if not arguments.page:
         results = {
             "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
             "runs": arguments.runs,
-            "runner": bench_overhead.measure(arguments.runs),
+            "runner": runner_overhead.measure(arguments.runs),
             "server": serve_load.measure(),
         }
         write_atomic(data, json.dumps(results, indent=1) + "\n")
-    write_atomic(HERE / "bench.md", page(json.loads(data.read_text(encoding="utf-8"))))
+    write_atomic(HERE / "README.md", page(json.loads(data.read_text(encoding="utf-8"))))
 
 
 if __name__ == "__main__":

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ragen_gym.speed.measuring import ratios
-from ragen_gym.speed.tasks import TASKS
-from ragen_gym.speed.timer import number
+from benchmarks.speed.measuring import ratios
+from benchmarks.speed.tasks import TASKS
+from benchmarks.speed.timer import number
 
 __all__ = ["plot", "write_page"]
 

@@ -1,4 +1,4 @@
-"""What the benchmark's runner costs by itself: ``python -m benchmarks.bench_overhead [--out FILE]``.
+"""What the benchmark's runner costs by itself: ``python -m benchmarks.bench.runner_overhead [--out FILE]``.
 
 Two rates, each against what is promised:
 
@@ -33,6 +33,7 @@ from ragen_gym.bench.agents import make_agent
 from ragen_gym.bench.runner import run_suite
 from ragen_gym.bench.suites import load_suite
 from ragen_gym.bench.tasks import Limits, Request
+from ragen_gym.core.storage import write_atomic
 
 __all__ = ["main", "measure"]
 
@@ -128,16 +129,16 @@ def _serve(port: Connection) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, print JSON, and write it where asked; 1 where a promise is not kept by CPU time."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.bench_overhead", description="The runner's overhead.")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.bench.runner_overhead", description="The runner's overhead."
+    )
     parser.add_argument("--runs", type=int, default=5, help="runs to take the median of (default: 5)")
     parser.add_argument("--out", type=Path, help="a file for the JSON")
     arguments = parser.parse_args(argv)
     results = measure(arguments.runs)
     text = json.dumps(results, indent=2) + "\n"
     if arguments.out is not None:
-        temporary = arguments.out.with_name(arguments.out.name + ".tmp")
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(arguments.out)
+        write_atomic(arguments.out, text)
     sys.stdout.write(text)
     return int(any(rate["cpu"] < rate["promised"] for rate in results.values()))
 

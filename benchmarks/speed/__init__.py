@@ -1,0 +1,1 @@
+"""How fast the environments are, next to Gymnasium's and other suites': ``python -m benchmarks.speed``."""

@@ -1,0 +1,194 @@
+"""What is measured of other suites: ``python -m benchmarks.speed.peer_tasks PACKAGE``, where that package is installed.
+
+It needs the standard library, numpy and the package, so that it runs in a virtual environment without this suite.
+"""
+
+# mypy: disable-error-code="import-not-found, untyped-decorator"
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from benchmarks.speed.timer import rate, report
+
+__all__ = ["PEER_TASKS"]
+
+Rate = tuple[float, float, float]
+
+
+def envpool_steps(name: str, actions: int, n: int) -> Rate:
+    """Random steps of a batch on one thread; a Sokoban level comes from EnvPool's own files."""
+    import envpool
+
+    envs = envpool.make_gymnasium(name, num_envs=n, num_threads=1, seed=0)
+    moves = np.random.default_rng(0).integers(0, actions, (64, n)).astype(np.int32)
+    envs.reset()
+
+    def play(count: int) -> None:
+        for k in range(count):
+            envs.step(moves[k % 64])
+
+    return rate(play, n)
+
+
+def jumanji_steps(envs: int = 1024, steps: int = 64) -> Rate:
+    """A compiled scan of random steps on toy levels (its level files are downloads), without the slow resets."""
+    import jax
+    import jax.numpy as jnp
+    import jumanji
+    from jumanji.environments.routing.sokoban.generator import ToyGenerator
+
+    env = jumanji.environments.Sokoban(generator=ToyGenerator())
+    states, _ = jax.jit(jax.vmap(env.reset))(jax.random.split(jax.random.PRNGKey(0), envs))
+    actions = jax.random.randint(jax.random.PRNGKey(1), (steps, envs), 0, 4)
+
+    @jax.jit
+    def many(states: Any) -> Any:
+        def one(states: Any, actions: Any) -> Any:
+            states, timestep = jax.vmap(env.step)(states, actions)
+            return states, jnp.sum(timestep.reward) + jnp.sum(timestep.observation.grid)
+
+        return jax.lax.scan(one, states, actions)
+
+    def play(count: int) -> None:
+        nonlocal states
+        for _ in range(count):
+            states, _ = many(states)
+        jax.block_until_ready(states)
+
+    return rate(play, envs * steps)
+
+
+def gem_steps() -> Rate:
+    """Random moves of Sokoban 6x6 with one box; a new level for each episode."""
+    import gem
+
+    env = gem.make("game:Sokoban-v0-easy")
+    directions = np.random.default_rng(0).choice(["up", "down", "left", "right"], 1000)
+    moves = [f"\\boxed{{{direction}}}" for direction in directions]
+    env.reset(seed=0)
+
+    def play(count: int) -> None:
+        for k in range(count):
+            _, _, terminated, truncated, _ = env.step(moves[k % 1000])
+            if terminated or truncated:
+                env.reset(seed=k)
+
+    return rate(play, 1)
+
+
+def gem_levels() -> Rate:
+    """Resets, each with a new level."""
+    import gem
+
+    env = gem.make("game:Sokoban-v0-easy")
+
+    def play(count: int) -> None:
+        for seed in range(count):
+            env.reset(seed=seed)
+
+    return rate(play, 1, runs=3)
+
+
+def textarena_steps(name: str) -> Rate:
+    """Random moves; a new level for each episode."""
+    import textarena
+
+    env = textarena.make(name)
+    moves = np.random.default_rng(0).choice(["[up]", "[down]", "[left]", "[right]"], 1000).tolist()
+    env.reset(num_players=1, seed=0)
+
+    def play(count: int) -> None:
+        for k in range(count):
+            env.get_observation()
+            done, _ = env.step(moves[k % 1000])
+            if done:
+                env.reset(num_players=1, seed=k)
+
+    return rate(play, 1)
+
+
+def gym_sokoban_levels() -> Rate:
+    """Rooms 8x8 with two boxes from its own generator, which works under numpy 1 and 2."""
+    from gym_sokoban.envs.room_utils import generate_room
+
+    def play(count: int) -> None:
+        made = 0
+        while made < count:
+            try:
+                generate_room(dim=(8, 8), num_steps=20, num_boxes=2)
+            except (RuntimeError, RuntimeWarning):
+                continue
+            made += 1
+
+    np.random.seed(0)  # noqa: NPY002  (its generator knows no other)
+    return rate(play, 1, runs=3)
+
+
+def minigrid_steps() -> Rate:
+    """Random steps of the empty room."""
+    import gymnasium
+    import minigrid  # noqa: F401  (registers the ids)
+
+    env = gymnasium.make("MiniGrid-Empty-5x5-v0")
+    actions = np.random.default_rng(0).integers(0, 3, 1000).tolist()
+    env.reset(seed=0)
+
+    def play(count: int) -> None:
+        for k in range(count):
+            _, _, terminated, truncated, _ = env.step(actions[k % 1000])
+            if terminated or truncated:
+                env.reset()
+
+    return rate(play, 1)
+
+
+#: By package: key, title, unit and measurement of each task.
+PEER_TASKS: dict[str, tuple[tuple[str, str, str, Callable[[], Rate]], ...]] = {
+    "envpool": (
+        (
+            "envpool lake",
+            "EnvPool's FrozenLake 4x4, batch, integers, one lake",
+            "steps",
+            lambda: envpool_steps("FrozenLake-v1", 4, 1024),
+        ),
+        (
+            "envpool sokoban",
+            "EnvPool's Sokoban 10x10, 4 boxes, batch of 64, pixels of its tiles",
+            "steps",
+            lambda: envpool_steps("Sokoban-v0", 9, 64),
+        ),
+    ),
+    "jumanji": (
+        (
+            "jumanji sokoban",
+            "Jumanji's Sokoban 10x10, batch, grid, scans of 64 steps, no resets",
+            "steps",
+            jumanji_steps,
+        ),
+    ),
+    "gem-llm": (
+        ("gem sokoban", "GEM's Sokoban 6x6, 1 box, single, text, fresh levels", "steps", gem_steps),
+        ("gem levels", "GEM's Sokoban 6x6, 1 box, resets with a new level", "levels", gem_levels),
+    ),
+    "textarena": (
+        (
+            "textarena lake",
+            "TextArena's FrozenLake, single, text",
+            "steps",
+            lambda: textarena_steps("FrozenLake-v0-raw"),
+        ),
+        ("textarena sokoban", "TextArena's Sokoban, single, text", "steps", lambda: textarena_steps("Sokoban-v0-raw")),
+    ),
+    "gym-sokoban": (("gym-sokoban levels", "gym-sokoban's rooms 8x8, 2 boxes", "levels", gym_sokoban_levels),),
+    "minigrid": (("minigrid empty", "Minigrid's Empty-5x5, single, its symbolic picture", "steps", minigrid_steps),),
+}
+
+
+if __name__ == "__main__":
+    for task in PEER_TASKS[sys.argv[1]]:
+        report(*task)
