@@ -32,7 +32,7 @@ from ragen_agent.engines.torch_engine import TorchEngine
 from ragen_agent.local.run import TrainingRun
 from ragen_agent.rollout import Instance, group, play
 from ragen_agent.sft.demonstrations import demonstrate
-from ragen_agent.sft.imitate import imitate
+from ragen_agent.sft.trainer import fit
 from ragen_agent.training.console import Display
 from ragen_agent.training.policy import Policy
 from ragen_agent.training.run_folder import RunFolder
@@ -184,7 +184,7 @@ def _warm(config: Config) -> Policy:
     rows = demonstrate(agent.processes("train", 1)[0], instances, config.demonstrations, seed=0)
     optimiser = torch.optim.AdamW(agent.model.parameters(), lr=config.warm_start.learning_rate)
     batches = [rows[start : start + config.warm_start.batch] for start in range(0, len(rows), config.warm_start.batch)]
-    imitate(agent.model, optimiser, batches, agent.engine.bias)
+    fit(agent.model, optimiser, batches, agent.engine.bias)
     return agent
 
 

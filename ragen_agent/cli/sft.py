@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 __all__ = ["add"]
 
 ABOUT = """\
-Supervised fine-tuning before reinforcement: sft data writes demonstrations of the oracle as conversations, sft train
-trains a model on what the assistant says in them (trl; all weights, or LoRA), sft merge makes a LoRA adapter part of
-its model. What comes out is read by ragen-agent train --model, ragen-agent eval and ragen-gym bench run hf:FOLDER.
+Supervised fine-tuning before reinforcement learning: sft data writes demonstrations of the oracle as conversations, sft
+train trains a model on what the assistant says in them (all weights, or LoRA), sft merge makes a LoRA adapter part of
+its model. The result is read by ragen-agent train --model, ragen-agent eval and ragen-gym bench run hf:FOLDER.
 
 examples:
   ragen-agent sft data --game Sokoban --episodes 2000 --out demos.jsonl
@@ -27,10 +27,10 @@ examples:
   ragen-agent train --game Sokoban --model sft/model"""
 
 DATA = """\
-Writes demonstrations on levels of the training split, one conversation a line: messages, and beside them game, knobs,
-budgets, level, seeds and success. The demonstrator knows the best moves, answers as many as an answer may hold and
-says in its thought what each of them does; --quality, --noise and --moves take that away, --thought changes what it
-thinks. The same settings give the same file. Stopped, the same command goes on.
+Writes demonstrations on levels of the training split, one conversation a line: messages, game, env options, budgets,
+level, seeds and success. The demonstrator knows the best moves, replies with as many as a reply may hold and says in
+its thought what each of them does; --quality, --noise and --moves make it worse, --thought changes what it thinks. The
+same settings give the same file. If it is interrupted, the same command goes on.
 
 With --config RUN/config.toml they are the demonstrations that the run's own warm start was shown. For a pretrained
 model give --model: its messages state the limit of tokens, as they will in ragen-agent train --model.
@@ -41,9 +41,10 @@ examples:
   ragen-agent sft data --game Bandit --thought choose --noise 1 --out undecided.jsonl"""
 
 TRAIN = """\
-Trains a model on the conversations of a file; the loss is on exactly the tokens that the assistant wrote, the end of
-each reply included, and the tokens are those that a rollout would have made. Needs the extra sft: pip install
-'ragen-gym[sft]'. Ctrl-C finishes the step and writes a checkpoint; --resume goes on from the last one.
+Trains a model on the conversations of a file; the loss is on exactly the tokens that the assistant wrote, the end
+token of each reply included, and the tokens are those that a rollout would have made. The learning rate rises over the
+first 5 % of the steps and falls to 0. LoRA needs the extra sft: pip install 'ragen-gym[sft]'. Ctrl-C finishes the step
+and writes a checkpoint; --resume goes on from the last one.
 
 examples:
   ragen-agent sft train --data demos.jsonl --out sft                 (the small model, from scratch)
@@ -58,6 +59,9 @@ template beside it. Takes the adapter/ of ragen-agent sft train, of a run of rag
 examples:
   ragen-agent sft merge sft --out sft/model
   ragen-agent sft merge runs/x/adapter --base MODEL --out merged"""
+
+
+METAVARS = {"data": "FILE", "model": "DIR"}
 
 
 def add(commands: Any) -> None:
@@ -83,70 +87,65 @@ def _add_data(parser: argparse.ArgumentParser) -> None:
 
     parser.set_defaults(run=_data)
     add_settings(parser)
-    parser.add_argument("--model", metavar="DIR", help="who is to learn from them (default: the small model)")
+    parser.add_argument("--model", metavar="DIR", help="the model to be trained on them (default: the small model)")
     parser.add_argument("--episodes", type=int, metavar="N", help="how many (default: the game's settings)")
     parser.add_argument(
-        "--quality", type=float, metavar="Q", help="share of answers that follow the oracle (default 1)"
+        "--quality", type=float, metavar="Q", help="share of replies that follow the oracle (default 1)"
     )
-    parser.add_argument("--noise", type=float, metavar="P", help="chance that a single move is drawn (default 0)")
     parser.add_argument(
-        "--moves", type=float, nargs="+", metavar="P", help="weights of answers of 1, 2, ... moves (default: the most)"
+        "--noise", type=float, metavar="P", help="probability that a move is drawn at random (default 0)"
+    )
+    parser.add_argument(
+        "--moves", type=float, nargs="+", metavar="P", help="weights of replies of 1, 2, ... moves (default: the most)"
     )
     parser.add_argument("--thought", metavar="NAME", help="plan (default), direction, choose or none")
-    parser.add_argument("--seed", type=int, metavar="N", help="of levels and faults (default 0)")
+    parser.add_argument("--seed", type=int, metavar="N", help="of levels and random moves (default 0)")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="a new file of JSON lines")
 
 
 def _add_train(parser: argparse.ArgumentParser) -> None:
+    from ragen_agent.sft.settings import FineTuning
+    from ragen_gym.core.settings import declared
+
     parser.set_defaults(run=_train)
-    parser.add_argument("--data", metavar="FILE", help="conversations")
-    parser.add_argument("--model", metavar="DIR", help="a Hugging Face causal LM (default: the small model, new)")
     parser.add_argument("--out", type=Path, metavar="DIR", help="new folder")
     parser.add_argument("--resume", type=Path, metavar="DIR", help="go on in this folder; takes no other setting")
-    numbers = {
-        "epochs": "passes over the data (default 1)",
-        "batch": "conversations a step (default 32)",
-        "accumulate": "parts in which a step is computed, to save memory (default 1)",
-        "save_every": "steps between checkpoints (default 100)",
-        "max_tokens": "longer conversations are left out (default 4096)",
-        "seed": "of order and adapter (default 0)",
-        "threads": "CPU threads (default 1)",
-        "lora_rank": "train an adapter of this rank instead of all weights",
-    }
-    for name, text in numbers.items():
-        parser.add_argument(f"--{name.replace('_', '-')}", type=int, metavar="N", help=text)
-    parser.add_argument(
-        "--learning-rate", type=float, metavar="R", help="default 1e-5, with LoRA 2e-4, small model 3e-3"
-    )
-    parser.add_argument("--lora-alpha", type=float, metavar="A", help="the adapter's scale is this by the rank")
+    for name, each in declared(FineTuning).items():
+        flag = f"--{name.replace('_', '-')}"
+        if each.type is bool:
+            parser.add_argument(flag, action="store_true", default=None, help=each.doc)
+        else:
+            default = f" (default {each.default})" if each.default else ""
+            metavar = {int: "N", float: "R", str: METAVARS.get(name, "NAME")}[each.type]
+            parser.add_argument(flag, type=each.type, metavar=metavar, help=each.doc + default)
+    parser.add_argument("--lora-rank", type=int, metavar="N", help="train an adapter of this rank, not all weights")
+    parser.add_argument("--lora-alpha", type=float, metavar="A", help="the adapter is scaled by this over the rank")
     parser.add_argument(
         "--lora-target", action="append", metavar="LAYER", help="a layer to adapt, repeatable (default: every linear)"
     )
-    parser.add_argument("--successes-only", action="store_true", default=None, help="leave failed episodes out")
-    parser.add_argument("--device", metavar="NAME", help="cpu, cuda or auto (default)")
 
 
 def _data(options: argparse.Namespace) -> int:
-    from ragen_agent.sft.data import part_file, write_data
+    from ragen_agent.sft.dataset import partial_file, write_conversations
 
     config = _demonstrators(options)
     try:
-        written = write_data(config, options.out, _display())
+        written = write_conversations(config, options.out, _display())
     except KeyboardInterrupt:
-        kept = part_file(options.out)
+        kept = partial_file(options.out)
         print(f"\nragen-agent: stopped; what is done is in {kept}. The same command goes on.", file=sys.stderr)
         return 130
-    told = "{episodes} conversations, {successes} of them won".format(**written)
+    text = "{out}: {episodes} conversations, {successes} of them won".format(out=options.out, **written)
     again = f" ({written['resumed']} were there)" if written["resumed"] else ""
-    _tell(options, {"out": str(options.out), **written}, f"{options.out}: {told}{again}")
+    _print(options, {"out": str(options.out), **written}, text + again)
     return 0
 
 
 def _demonstrators(options: argparse.Namespace) -> Config:
-    """The settings; a demonstrator without faults that tells its plan, unless a file or an option says otherwise."""
+    """The settings, by default with a demonstrator that makes no mistakes and writes its plan."""
     from ragen_agent.cli.options import configure, settings_of_pairs
     from ragen_agent.config import read_toml
-    from ragen_agent.sft.warm_start import faultless
+    from ragen_agent.sft.demonstrations import faultless
 
     names = {"episodes": "episodes", "quality": "quality", "noise": "mistakes", "moves": "moves", "thought": "thought"}
     asked = {key: getattr(options, name) for name, key in names.items() if getattr(options, name) is not None}
@@ -157,18 +156,19 @@ def _demonstrators(options: argparse.Namespace) -> Config:
         flags["seed"] = options.seed
     config = configure(options, flags)
     file = read_toml(options.config).get("demonstrations", {}) if options.config is not None else {}
-    told = {*asked, *file, *settings_of_pairs("--set", options.set).get("demonstrations", {})}
+    given = {*asked, *file, *settings_of_pairs("--set", options.set).get("demonstrations", {})}
     plain = replace(faultless(config), thought="plan")
-    default = {name: getattr(plain, name) for name in ("moves", "mistakes", "thought") if name not in told}
+    default = {name: getattr(plain, name) for name in ("moves", "mistakes", "thought") if name not in given}
     return replace(config, demonstrations=replace(config.demonstrations, **default))
 
 
 def _train(options: argparse.Namespace) -> int:
     from ragen_agent.config import Lora
-    from ragen_agent.sft.train import Settings, begin, fine_tune, reopen
+    from ragen_agent.sft.fine_tune import begin, fine_tune, reopen
+    from ragen_agent.sft.settings import FineTuning
+    from ragen_gym.core.settings import declared
 
-    names = [field.name for field in fields(Settings) if field.name not in ("lora", "data_sha256")]
-    asked = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+    asked = {name: value for name in declared(FineTuning) if (value := getattr(options, name)) is not None}
     lora = {"rank": options.lora_rank, "alpha": options.lora_alpha, "targets": options.lora_target}
     lora = {name: value for name, value in lora.items() if value is not None}
     if options.resume is not None:
@@ -182,7 +182,7 @@ def _train(options: argparse.Namespace) -> int:
             raise ValueError("sft train needs --data FILE and --out DIR, or --resume DIR.")
         if lora and not lora.get("rank"):
             raise ValueError("--lora-alpha and --lora-target are an adapter's: give --lora-rank too, such as 16.")
-        out, settings = options.out, begin(Settings(**asked, lora=Lora(**lora)), options.out)
+        out, settings = options.out, begin(FineTuning(**asked, lora=Lora(**lora)), options.out)
     try:
         done = fine_tune(settings, out, _display())
     except KeyboardInterrupt:
@@ -191,16 +191,16 @@ def _train(options: argparse.Namespace) -> int:
     text = f"{done['steps']} steps on {done['rows']} conversations; loss {done['loss']:.4f} nats a token"
     text += f"; left out: {done['too_long']} too long, {done['failures']} failed\n{done['model']}"
     if settings.lora.rank:
-        text += f"\nJoin it with its model: ragen-agent sft merge {done['model']} --out {out / 'model'}"
-    _tell(options, done, text)
+        text += f"\nMerge it into its model: ragen-agent sft merge {done['model']} --out {out / 'model'}"
+    _print(options, done, text)
     return 0
 
 
 def _merge(options: argparse.Namespace) -> int:
-    from ragen_agent.sft.merge import merge_adapter
+    from ragen_agent.training.lora import merge_adapter
 
     base = merge_adapter(options.adapter, options.out, options.base)
-    _tell(options, {"out": str(options.out), "base": str(base)}, f"{options.out}: {base} with the adapter in it")
+    _print(options, {"out": str(options.out), "base": str(base)}, f"{options.out}: {base} with the adapter in it")
     return 0
 
 
@@ -212,5 +212,5 @@ def _display() -> Any:
     return Display(Console(stderr=True, highlight=False))
 
 
-def _tell(options: argparse.Namespace, record: Mapping[str, Any], text: str) -> None:
+def _print(options: argparse.Namespace, record: Mapping[str, Any], text: str) -> None:
     print(json.dumps(dict(record)) if options.json else text)

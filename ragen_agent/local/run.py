@@ -20,8 +20,8 @@ from typing import Any
 
 from ragen_agent.config import Config, Demonstrations
 from ragen_agent.local.trainer import Reinforcement
-from ragen_agent.sft.demonstrations import scripted_reply
-from ragen_agent.sft.warm_start import faultless, imitation_phase, show
+from ragen_agent.sft.demonstrations import faultless, generate_demonstrations, scripted_reply
+from ragen_agent.sft.trainer import imitate
 from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.console import Display
 from ragen_agent.training.curves import check_tensorboard, plot_curve
@@ -191,10 +191,10 @@ class TrainingRun:
         )
 
     def _show(self, how: Demonstrations) -> list[Trajectory]:
-        return show(self.config, self.agent, how, self.display)
+        return generate_demonstrations(self.config, self.agent, how, self.display)
 
     def _imitate(self, agent: Policy, rows: list[Trajectory], phase: str, **how: int) -> None:
-        imitation_phase(self.config, agent, rows, phase, self.display, **how)
+        imitate(self.config, agent, rows, phase, self.display, **how)
 
     def _note(self, name: str, value: Any) -> None:
         self.summary[name] = value

@@ -1,6 +1,6 @@
-"""Supervised fine-tuning: demonstrations of the oracle as conversations, trained on by trl, LoRA merged by peft.
+"""Supervised fine-tuning: the warm start of ``ragen-agent train``, and ``ragen-agent sft``, by one loop.
 
-`data` writes the conversations, `rows` makes the exact tokens of them that a rollout would have made, `train` trains,
-and `merge` makes an adapter part of its model. What comes out is a folder that `ragen-agent train --model`,
-`ragen-agent eval` and `ragen-gym bench run hf:` read.
+``demonstrations`` lets an oracle play, ``dataset`` writes what it said as conversations and reads them as exact tokens,
+``trainer`` is the loop, and ``fine_tune`` runs it on a file of conversations. What comes out is a folder that
+``ragen-agent train --model``, ``ragen-agent eval`` and ``ragen-gym bench run hf:`` read.
 """

@@ -1,177 +1,134 @@
-"""trl's SFTTrainer on rows of tokens: checkpoints, one line of figures a step, and a stop between two steps."""
+"""The loop of supervised fine-tuning: maximum likelihood of the tokens that a player wrote.
+
+`fit` is the loop, and `imitate` a supervised phase of ``ragen-agent train``: its warm start, and the comparisons with
+more imitation and with a faultless demonstrator. ``ragen-agent sft train`` is in ``fine_tune``.
+"""
 
 from __future__ import annotations
 
-import json
-import math
-import shutil
-import signal
-import threading
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from transformers import (
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    TrainerCallback,
-    TrainerControl,
-    TrainerState,
-    TrainingArguments,
-)
-from transformers.utils import logging
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
 
+from ragen_agent.algo import entropy_of, masked_mean
+from ragen_agent.config import Config
+from ragen_agent.token_mdp import Trajectory
+from ragen_agent.training.batches import Batch, by_length, sampled_logits
 from ragen_agent.training.console import Display
-from ragen_gym.core.storage import read_json_lines, write_atomic
+from ragen_agent.training.optimiser import adamw
+from ragen_agent.training.policy import Policy
+from ragen_agent.training.tasks import SeedStream, derive_seed
 
-if TYPE_CHECKING:
-    from peft import PeftModel
+__all__ = ["fit", "imitate"]
 
-    from ragen_agent.sft.train import Settings
+WARM_UP = 20  # steps of a phase until the learning rate is full
 
-__all__ = ["last_checkpoint", "run_trainer"]
-
-METRICS, CHECKPOINTS, STATE = "metrics.jsonl", "trainer", "trainer_state.json"
-WARM_UP = 0.05  # share of the steps until the learning rate is full
+Figures = dict[str, float]
 
 
-def run_trainer(
-    model: PreTrainedModel | PeftModel,
-    tokenizer: PreTrainedTokenizerBase,
-    rows: Sequence[Mapping[str, list[int]]],
-    settings: Settings,
-    out: Path,
-    display: Display,
-    seed: int,
-) -> dict[str, Any]:
-    """Trains `model` in place on rows of `input_ids` and `labels`; the last step's figures.
+def fit(
+    model: PreTrainedModel,
+    optimiser: torch.optim.Optimizer,
+    batches: Iterable[Sequence[Trajectory]],
+    bias: Tensor,
+    *,
+    first: int = 0,
+    micro_batch: int | None = None,
+    max_grad_norm: float = 1.0,
+    rate: Callable[[int], float] = lambda step: 1.0,
+    dropout_seed: int | None = None,
+    details: bool = False,
+    after_step: Callable[[int, Figures], None] = lambda step, figures: None,
+) -> int:
+    """One step of maximum likelihood for each batch.
 
-    Raises:
-        ImportError: a library is not installed.
-        KeyboardInterrupt: Ctrl-C was pressed; a checkpoint was written.
+    Args:
+        model: trained in place.
+        optimiser: over the model's parameters.
+        batches: trajectories to imitate.
+        bias: float32 (vocabulary,), added to the logits; see `sampled_logits`.
+        first: the number of the first step, where steps were taken before.
+        micro_batch: rows that go forward and backward at a time, to save memory; None for the whole batch.
+        max_grad_norm: gradients are scaled down to this norm.
+        rate: factor on the learning rate at each step, counted from 0.
+        dropout_seed: of the model's dropout, if it has any, with the step's number; None for the mode the model is in.
+        details: whether to measure ``entropy`` and ``accuracy`` too.
+        after_step: called with the number of steps taken and the last one's figures: ``loss`` (nats a token),
+            ``grad_norm`` (before it is scaled down), ``learning_rate`` and ``tokens`` (without padding).
+
+    Returns:
+        Tokens that went forward and backward.
     """
-    try:
-        from datasets import Dataset
-        from trl.trainer.sft_config import SFTConfig
-        from trl.trainer.sft_trainer import SFTTrainer
-    except ImportError as error:
-        raise ImportError(
-            "supervised fine-tuning needs trl, peft and datasets: pip install 'ragen-gym[sft]'"
-        ) from error
+    base = [group["lr"] for group in optimiser.param_groups]
+    tokens = 0
+    for step, rows in enumerate(batches, first):
+        for group, lr in zip(optimiser.param_groups, base, strict=True):
+            group["lr"] = lr * rate(step)
+        if dropout_seed is not None:
+            torch.manual_seed(derive_seed(dropout_seed, step))
+        optimiser.zero_grad(set_to_none=True)
+        count = sum(int(row.sampled.sum()) for row in rows)
+        figures: Figures = {}
+        size = micro_batch or len(rows)
+        for start in range(0, len(rows), size):
+            batch = Batch.of(rows[start : start + size], bias.device)
+            logits, log_probs = sampled_logits(model, batch, bias)
+            loss = -masked_mean(log_probs, batch.sampled, count)
+            loss.backward()
+            measured = {"loss": float(loss.detach()), "tokens": float(batch.tokens)}
+            if details:
+                logits = logits.detach()
+                measured["entropy"] = float(entropy_of(logits).sum()) / count
+                measured["accuracy"] = int((logits.argmax(-1) == batch.ids[batch.sampled]).sum()) / count
+            figures = {name: figures.get(name, 0.0) + value for name, value in measured.items()}
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_grad_norm)
+        optimiser.step()
+        tokens += int(figures["tokens"])
+        figures |= {"grad_norm": float(norm), "learning_rate": optimiser.param_groups[0]["lr"]}
+        after_step(step + 1, figures)
+    for group, lr in zip(optimiser.param_groups, base, strict=True):
+        group["lr"] = lr
+    return tokens
 
-    logging.disable_progress_bar()
-    steps = settings.epochs * math.ceil(len(rows) / settings.batch)
-    on_gpu = model.device.type == "cuda"
-    arguments = SFTConfig(
-        output_dir=str(out / CHECKPOINTS),
-        num_train_epochs=settings.epochs,
-        per_device_train_batch_size=settings.batch // settings.accumulate,
-        gradient_accumulation_steps=settings.accumulate,
-        learning_rate=settings.rate,
-        warmup_steps=round(WARM_UP * steps),
-        optim="adamw_torch",
-        seed=seed,
-        max_length=None,  # rows that are too long were left out: none is cut
-        use_cpu=not on_gpu,
-        bf16=on_gpu,
-        gradient_checkpointing=on_gpu,
-        dataloader_pin_memory=on_gpu,
-        save_strategy="steps",
-        save_steps=settings.save_every,
-        save_total_limit=2,
-        logging_steps=1,
-        report_to="none",
-        disable_tqdm=True,
+
+def imitate(
+    config: Config,
+    agent: Policy,
+    rows: list[Trajectory],
+    phase: str,
+    display: Display,
+    *,
+    epochs: int = 0,
+    tokens: int = 0,
+    stream: int = 0,
+) -> None:
+    """A supervised phase of a run: steps for ``epochs`` epochs, or, where that is 0, until ``tokens`` are spent."""
+    warm = config.warm_start
+    generator = torch.Generator().manual_seed(derive_seed(config.seed, SeedStream.SUPERVISED_BATCHES, stream))
+    plan = list(_batches([len(row.ids) for row in rows], warm.batch, generator, epochs, tokens))
+    display.begin(phase, len(plan))
+    fit(
+        agent.model,
+        adamw(agent.model, warm.learning_rate, betas=(0.9, 0.99)),
+        ([rows[index] for index in batch] for batch in plan),
+        agent.engine.bias,
+        rate=lambda step: min(1.0, (step + 1) / WARM_UP) * (1 - 0.9 * step / len(plan)),
+        after_step=lambda _, figures: display.advance({"loss": figures["loss"]}),
     )
-    found = last_checkpoint(out / CHECKPOINTS)
-    watch = _Watch(out / METRICS, display, steps, 0 if found is None else _step_of(found))
-    trainer = SFTTrainer(
-        model=model,
-        args=arguments,
-        train_dataset=Dataset.from_list([dict(row) for row in rows]),
-        processing_class=tokenizer,
-        callbacks=[watch],
-    )
-    trainer.remove_callback(_printer())
-    with watch:
-        trainer.train(resume_from_checkpoint=None if found is None else str(found))
-    if watch.stopped and trainer.state.global_step < steps:
-        raise KeyboardInterrupt
-    model.eval()
-    return {"steps": trainer.state.global_step, "loss": watch.last.get("loss")}
+    display.end()
 
 
-def last_checkpoint(folder: Path) -> Path | None:
-    """The newest whole checkpoint; those that were torn are removed, since the trainer writes its state last."""
-    whole = []
-    for path in folder.glob("checkpoint-*"):
-        try:
-            json.loads((path / STATE).read_text(encoding="utf-8"))
-            whole.append(path)
-        except (OSError, ValueError):
-            shutil.rmtree(path, ignore_errors=True)
-    return max(whole, key=_step_of, default=None)
-
-
-def _step_of(checkpoint: Path) -> int:
-    return int(checkpoint.name.rsplit("-", 1)[-1])
-
-
-def _printer() -> type[TrainerCallback]:
-    from transformers.trainer_callback import PrinterCallback
-
-    return PrinterCallback
-
-
-class _Watch(TrainerCallback):
-    """Writes each step's figures down, shows progress, and at Ctrl-C has the trainer save and stop after its step."""
-
-    def __init__(self, metrics: Path, display: Display, steps: int, done: int) -> None:
-        self.metrics, self.display, self.steps, self.done = metrics, display, steps, done
-        self.stopped = False
-        self.last: dict[str, Any] = {}
-        lines = [line for line in read_json_lines(metrics) if line["step"] <= done]
-        if lines:
-            self.last = lines[-1]
-        write_atomic(metrics, "".join(json.dumps(line) + "\n" for line in lines))
-
-    def __enter__(self) -> None:
-        self.display.begin("fine-tuning", self.steps, self.done)
-        self._old = None
-        if threading.current_thread() is threading.main_thread():
-            self._old = signal.signal(signal.SIGINT, self._stop)
-
-    def __exit__(self, *_: object) -> None:
-        if self._old is not None:
-            signal.signal(signal.SIGINT, self._old)
-        self.display.end()
-
-    def _stop(self, number: int, frame: FrameType | None) -> None:
-        if self.stopped:  # the second time at once
-            raise KeyboardInterrupt
-        self.stopped = True
-
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
-    ) -> TrainerControl:
-        """After each step."""
-        if self.stopped:
-            control.should_save = control.should_training_stop = True
-        return control
-
-    def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: dict[str, Any] | None = None,
-        **_: Any,
-    ) -> None:
-        """After each step; and once after the last, with figures of the whole run that are not written down."""
-        if logs is None or "loss" not in logs:
-            return
-        self.last = {"step": state.global_step, **logs}
-        with self.metrics.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(self.last) + "\n")
-        self.display.advance({"loss": float(logs["loss"])})
+def _batches(
+    lengths: list[int], size: int, generator: torch.Generator, epochs: int, tokens: int
+) -> Iterator[list[int]]:
+    """Batches of ``epochs`` epochs, or as many as fit into ``tokens``."""
+    for _ in range(epochs):
+        yield from by_length(lengths, size, generator)
+    while not epochs:
+        for batch in by_length(lengths, size, generator):
+            tokens -= sum(lengths[index] for index in batch)
+            if tokens < 0:
+                return
+            yield batch

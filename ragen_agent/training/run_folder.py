@@ -134,7 +134,6 @@ PACKAGES = (
     "gymnasium",
     "numba",
     "peft",
-    "trl",
     "openrlhf",
 )
 

@@ -10,8 +10,7 @@ import pytest
 from ragen_agent import Trajectory
 from ragen_agent.config import Config, Demonstrations, with_settings
 from ragen_agent.rollout import Instance
-from ragen_agent.sft.demonstrations import demonstrate, plan, reply_ids, scripted_reply
-from ragen_agent.sft.warm_start import parts, show
+from ragen_agent.sft.demonstrations import chunks, demonstrate, generate_demonstrations, plan, reply_ids, scripted_reply
 from ragen_agent.training.demo_thoughts import thinking
 from ragen_agent.training.policy import Policy
 from ragen_agent.training.replies import reply_figures
@@ -75,18 +74,18 @@ def test_quality_is_the_share_of_replies_that_follow_the_oracle() -> None:
     assert np.mean(follows) == pytest.approx(0.25 + 0.75 / 4, abs=0.06)
 
 
-def test_the_parts_of_the_demonstrations_are_what_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    from ragen_agent.sft import warm_start as imitation
+def test_the_chunks_are_the_demonstrations(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ragen_agent.sft import demonstrations
     from tests.ragen_agent.local.test_run import quiet
 
-    monkeypatch.setattr(imitation, "PART", 7)
+    monkeypatch.setattr(demonstrations, "CHUNK", 7)
     config = with_settings(Config(), {"demonstrations": {"episodes": 20, "mistakes": 0.3, "thought": "direction"}})
     agent = Policy.build(config)
-    found = list(parts(config, config.demonstrations))
-    assert [part.places for part in found] == [list(range(7)), list(range(7, 14)), list(range(14, 20))]
+    found = list(chunks(config, config.demonstrations))
+    assert [chunk.indices for chunk in found] == [list(range(7)), list(range(7, 14)), list(range(14, 20))]
     process = agent.processes("train", 1)[0]
-    again = [t.to_dict() for part in found for t in demonstrate(process, part.instances, part.how, part.seed)]
-    assert again == [t.to_dict() for t in show(config, agent, config.demonstrations, quiet())]
+    again = [t.to_dict() for chunk in found for t in demonstrate(process, chunk.instances, chunk.how, chunk.seed)]
+    assert again == [t.to_dict() for t in generate_demonstrations(config, agent, config.demonstrations, quiet())]
     assert all(re.search("<think>[a-z ]+</think>", m["content"]) for t in again for m in t["messages"][2:3])
 
 

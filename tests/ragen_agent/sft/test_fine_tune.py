@@ -1,4 +1,4 @@
-"""Fine-tuning by trl: from data to a model that reinforcement, evaluation and the benchmark read; resumed, stopped."""
+"""Fine-tuning: from data to a model that training, evaluation and the benchmark read; interrupted and resumed."""
 
 from __future__ import annotations
 
@@ -15,18 +15,15 @@ import torch
 
 from ragen_agent.cli import main
 from ragen_agent.config import Config, Lora, with_settings
-from ragen_agent.sft.rows import row_of
+from ragen_agent.sft.dataset import trajectory_of
+from ragen_agent.sft.fine_tune import begin, fine_tune, reopen
+from ragen_agent.sft.settings import FineTuning
 from ragen_agent.training.console import Display
 from ragen_agent.training.policy import Policy
 from ragen_agent.training.small_model import load_checkpoint, save_checkpoint
-from tests.ragen_agent.sft.test_data import lines_of, quiet
+from tests.ragen_agent.sft.test_dataset import lines_of, quiet
 
-pytest.importorskip("trl", reason="fine-tuning needs the extra sft")
-pytest.importorskip("peft", reason="fine-tuning needs the extra sft")
-pytest.importorskip("datasets", reason="fine-tuning needs the extra sft")
-
-from ragen_agent.sft.train import Settings, begin, fine_tune, reopen
-from ragen_agent.sft.trainer import last_checkpoint
+pytest.importorskip("peft", reason="LoRA needs the extra sft")
 
 SMALL = {"game": "Bandit", "small_model": {"hidden": 32, "layers": 1, "feed_forward": 32}}
 
@@ -47,8 +44,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def settings_of(data: Path, model: Path, **more: Any) -> Settings:
-    base = Settings(data=str(data), model=str(model), batch=16, learning_rate=3e-3, save_every=2)
+def settings_of(data: Path, model: Path, **more: Any) -> FineTuning:
+    base = FineTuning(data=str(data), model=str(model), batch=16, learning_rate=3e-3, save_every=2)
     return replace(base, **more)
 
 
@@ -82,17 +79,18 @@ def test_from_data_to_reinforcement_and_measurement(
     assert "after" in json.loads((run / "summary.json").read_text())
 
 
-def test_the_first_loss_is_the_mean_over_the_labels_alone(data: Path, model: Path, tmp_path: Path) -> None:
+def test_the_first_loss_is_the_mean_over_the_assistants_tokens_alone(data: Path, model: Path, tmp_path: Path) -> None:
     settings = settings_of(data, model, batch=96)
     fine_tune(begin(settings, tmp_path / "sft"), tmp_path / "sft", quiet())
     agent = Policy.build(replace(Config(), model=str(model)))
     total, count = 0.0, 0
     for line in lines_of(data):
-        ids, labels = row_of(agent.chat, line["messages"])
+        row = trajectory_of(agent.chat, line)
         with torch.no_grad():
-            logits = agent.model(torch.tensor([ids])).logits[0, :-1]
-        missed = torch.nn.functional.cross_entropy(logits, torch.tensor(labels[1:]), reduction="sum")
-        total, count = total + float(missed), count + sum(label != -100 for label in labels[1:])
+            logits = agent.model(torch.from_numpy(row.ids)[None]).logits[0, :-1]
+        labels = torch.where(torch.from_numpy(row.sampled), torch.from_numpy(row.ids), -100)[1:]
+        missed = torch.nn.functional.cross_entropy(logits, labels, reduction="sum")
+        total, count = total + float(missed), count + int(row.sampled.sum())
     ((step, loss),) = losses(tmp_path / "sft")
     assert step == 1
     assert loss == pytest.approx(total / count, rel=1e-5)
@@ -115,11 +113,7 @@ def test_a_resumed_fine_tuning_equals_an_unbroken_one(rank: int, data: Path, mod
         fine_tune(reopen(broken), broken, Stopped(quiet().console))
     assert losses(broken) == losses(whole)[: len(losses(broken))]
     assert len(losses(broken)) in (3, 4), "the step is finished, or the next"
-    last = last_checkpoint(broken / "trainer")
-    assert last is not None
-    torn = broken / "trainer" / "checkpoint-5"
-    shutil.copytree(last, torn, dirs_exist_ok=True)
-    (torn / "trainer_state.json").write_text('{"log_')
+    (broken / "state.pt.tmp").write_bytes(b"torn")  # of a process that was killed while it wrote
     with (broken / "metrics.jsonl").open("a") as file:
         file.write('{"step": 5, "loss": 9.9}\n{"step": 6, "lo')
     again = fine_tune(reopen(broken), broken, quiet())
@@ -143,7 +137,7 @@ def test_an_adapter_is_merged_into_its_model(
     changed = {name for name in before if not torch.equal(before[name], merged[name])}
     assert changed == {"model.layers.0.self_attn.q_proj.weight"}
     agent = Policy.build(replace(Config(), model=str(tmp_path / "merged")))
-    ids = torch.tensor([row_of(agent.chat, lines_of(data)[0]["messages"])[0]])
+    ids = torch.tensor([trajectory_of(agent.chat, lines_of(data)[0]).ids.tolist()])
     with torch.no_grad():
         adapted = PeftModel.from_pretrained(load_checkpoint(model)[0], str(out / "adapter"))(ids).logits
         torch.testing.assert_close(agent.model(ids).logits, adapted, atol=1e-4, rtol=0)
@@ -155,7 +149,7 @@ def test_an_adapter_is_merged_into_its_model(
 
 def test_the_small_model_begins_from_the_texts_of_its_data(data: Path, tmp_path: Path) -> None:
     out = tmp_path / "sft"
-    settings = Settings(data=str(data), batch=32, lora=Lora(rank=2), learning_rate=1e-3)
+    settings = FineTuning(data=str(data), batch=32, lora=Lora(rank=2), learning_rate=1e-3)
     fine_tune(begin(settings, out), out, quiet())
     assert main(["sft", "merge", str(out), "--out", str(out / "model")]) == 0
     (start, words), (_, same) = load_checkpoint(out / "start"), load_checkpoint(out / "model")
@@ -169,6 +163,9 @@ def test_what_does_not_fit_is_one_line(
 ) -> None:
     used, bare = tmp_path / "used", tmp_path / "bare.jsonl"
     begin(settings_of(data, model), used)
+    earlier = tmp_path / "earlier"
+    begin(settings_of(data, model), earlier)
+    (earlier / "trainer" / "checkpoint-2").mkdir(parents=True)
     bare.write_text(json.dumps({"messages": lines_of(data)[0]["messages"]}) + "\n")
     lake = tmp_path / "lake.jsonl"
     assert main(["sft", "data", "--game", "FrozenLake", "--episodes", "4", "--out", str(lake)]) == 0
@@ -178,6 +175,7 @@ def test_what_does_not_fit_is_one_line(
         (["--data", str(data), "--out", str(used)], "--resume"),
         (["--resume", str(used), "--seed", "1"], "leave out --seed"),
         (["--resume", str(tmp_path)], "holds no fine-tuning"),
+        (["--resume", str(earlier)], "checkpoint of an earlier version"),
         (["--data", str(data), "--batch", "5", "--accumulate", "2", "--out", str(tmp_path / "x")], "a multiple of"),
         (["--data", str(data), "--lora-target", "q_proj", "--out", str(tmp_path / "x")], "give --lora-rank"),
         (["--data", str(bare), "--out", str(tmp_path / "y")], "give --model"),

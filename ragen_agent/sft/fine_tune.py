@@ -1,0 +1,256 @@
+"""``ragen-agent sft train``: fine-tuning of a model on a file of conversations.
+
+Its folder holds:
+
+sft.json        the settings; ``--resume`` reads them
+versions.json   the versions of Python, packages and code, as in a run of ``ragen-agent train``
+metrics.jsonl   one line a step
+state.pt        the last checkpoint: trained weights and optimiser
+model/          the trained model in Hugging Face format; with LoRA, instead:
+adapter/        the trained adapter in peft's format, for ``ragen-agent sft merge``
+start/          the small model before LoRA, which exists nowhere else
+
+On a CUDA GPU a pretrained model computes in bfloat16: over float32 copies of its weights (`Float32AdamW`), or, with
+LoRA, frozen next to an adapter in float32. On a CPU a resumed fine-tuning equals an unbroken one bit for bit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import signal
+import threading
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from transformers import AutoConfig
+
+from ragen_agent.config import Config, Lora, with_settings
+from ragen_agent.sft.dataset import read_conversations, trajectories_of
+from ragen_agent.sft.settings import FineTuning
+from ragen_agent.sft.trainer import fit
+from ragen_agent.token_mdp import Trajectory
+from ragen_agent.training.console import Display
+from ragen_agent.training.lora import adapt, load_trained, save_adapter, trained
+from ragen_agent.training.optimiser import Float32AdamW, adamw
+from ragen_agent.training.policy import Policy, device_and_dtype
+from ragen_agent.training.run_folder import RunFolder
+from ragen_agent.training.small_model import move, save_checkpoint
+from ragen_agent.training.tasks import SeedStream, derive_seed
+from ragen_agent.training.tokenizer import check_known
+from ragen_gym.core.storage import read_json_lines, write_atomic
+
+if TYPE_CHECKING:
+    from peft import PeftModel
+
+__all__ = ["ADAPTER", "MODEL", "begin", "fine_tune", "reopen"]
+
+MODEL, ADAPTER, START, SETTINGS = "model", "adapter", "start", "sft.json"
+WARM_UP = 0.05  # share of the steps until the learning rate is full
+
+
+def begin(settings: FineTuning, out: Path) -> FineTuning:
+    """Make the folder; returns the settings as written there. Raises a ValueError if it holds anything."""
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ValueError(f"--out {out} is not an empty folder; choose another, or go on with it: --resume {out}")
+    settings = replace(settings, data_sha256=_hash(Path(settings.data)))
+    out.mkdir(parents=True, exist_ok=True)
+    write_atomic(out / SETTINGS, json.dumps(asdict(settings), indent=2) + "\n")
+    return settings
+
+
+def reopen(out: Path) -> FineTuning:
+    """The settings of a fine-tuning that was begun.
+
+    Raises:
+        ValueError: there is none, its data have changed, or an earlier version of this package was stopped in it.
+    """
+    if not (out / SETTINGS).is_file():
+        raise ValueError(f"{out} holds no fine-tuning (no {SETTINGS}); give the folder that an earlier --out named.")
+    if (out / "trainer").is_dir():
+        raise ValueError(f"{out}/trainer is a checkpoint of an earlier version; begin anew with another --out.")
+    saved: dict[str, Any] = json.loads((out / SETTINGS).read_text(encoding="utf-8"))
+    settings = FineTuning(**{**saved, "lora": Lora(**saved["lora"])})
+    if _hash(Path(settings.data)) != settings.data_sha256:
+        raise ValueError(f"{settings.data} is not the file that {out} was begun with; begin anew with another --out.")
+    return settings
+
+
+def fine_tune(settings: FineTuning, out: Path, display: Display) -> dict[str, Any]:
+    """Train from the last checkpoint in ``out`` on, or from the start.
+
+    Returns:
+        ``model``, the folder of what came out; ``steps``; ``rows``, conversations that were learned from; what was left
+        out; ``loss`` of the last step, nats a token.
+
+    Raises:
+        ValueError: data or a model that does not fit.
+        ImportError: LoRA without peft.
+        KeyboardInterrupt: Ctrl-C was pressed; a checkpoint was written.
+    """
+    lines = read_conversations(Path(settings.data))
+    agent = Policy.build(_config(settings, lines))
+    rows, left_out = trajectories_of(agent.chat, lines, settings.max_tokens, successes_only=settings.successes_only)
+    for row in rows:
+        check_known(agent.tokenizer, row.ids.tolist())
+    adapter = None
+    if settings.lora.rank:
+        if not settings.model and not (out / START).is_dir():
+            save_checkpoint(agent.model, agent.tokenizer, out / START)
+        adapter = adapt(agent.model, settings.lora, derive_seed(settings.seed, SeedStream.FINE_TUNING_ADAPTER))
+    RunFolder(out).note_versions()
+    optimiser = adamw(agent.model, settings.peak_learning_rate, weight_decay=0.0)
+    last = _train(agent, optimiser, rows, settings, RunFolder(out), display)
+    kept = _save(agent, optimiser, adapter, settings, out)
+    return {"model": str(kept), "rows": len(rows), **left_out, **last}
+
+
+def _train(
+    agent: Policy,
+    optimiser: torch.optim.Optimizer,
+    rows: list[Trajectory],
+    settings: FineTuning,
+    folder: RunFolder,
+    display: Display,
+) -> dict[str, Any]:
+    """Takes the steps that are left; ``steps``, and the last one's ``loss``."""
+    model, plan = agent.model, _batches(len(rows), settings)
+    steps, warm_up = len(plan), round(WARM_UP * len(plan))
+    state = folder.load_state() or {"step": 0, "tokens": 0}
+    done: int = state["step"]
+    tokens: int = state["tokens"]
+    if done:
+        load_trained(model, state["model"])
+        optimiser.load_state_dict(state["optimiser"])
+        for group in optimiser.param_groups:
+            group["lr"] = settings.peak_learning_rate
+    folder.keep(folder.metrics, lambda line: line["step"] <= done)
+
+    def rate(step: int) -> float:
+        return step / warm_up if step < warm_up else (steps - step) / (steps - warm_up)
+
+    def after_step(step: int, figures: dict[str, float]) -> None:
+        nonlocal tokens
+        tokens += int(figures["tokens"])
+        record = {
+            "step": step,
+            "loss": figures["loss"],
+            "grad_norm": figures["grad_norm"],
+            "learning_rate": figures["learning_rate"],
+            "entropy": figures["entropy"],
+            "mean_token_accuracy": figures["accuracy"],
+            "num_tokens": tokens,
+            "epoch": step * settings.epochs / steps,
+        }
+        folder.append(folder.metrics, [record])
+        display.advance({"loss": record["loss"]})
+        if step % settings.save_every == 0 or step == steps or ctrl_c.pressed:
+            state = {"step": step, "tokens": tokens, "model": dict(trained(model)), "optimiser": optimiser.state_dict()}
+            folder.save_state(state)
+        if ctrl_c.pressed and step < steps:
+            raise KeyboardInterrupt
+
+    if model.device.type == "cuda":
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    model.train()
+    display.begin("fine-tuning", steps, done)
+    with _DeferredInterrupt() as ctrl_c, torch.random.fork_rng():
+        try:
+            fit(
+                model,
+                optimiser,
+                ([rows[index] for index in batch] for batch in plan[done:]),
+                torch.zeros_like(agent.engine.bias),
+                first=done,
+                micro_batch=settings.batch // settings.accumulate,
+                rate=rate,
+                dropout_seed=derive_seed(settings.seed, SeedStream.FINE_TUNING_DROPOUT),
+                details=True,
+                after_step=after_step,
+            )
+        finally:
+            display.end()
+    model.eval()
+    return {"steps": steps, "loss": read_json_lines(folder.metrics)[-1]["loss"]}
+
+
+def _batches(count: int, settings: FineTuning) -> list[list[int]]:
+    """The indices of each step's rows: every epoch in a random order of its own."""
+    seed, batches = derive_seed(settings.seed, SeedStream.FINE_TUNING_ORDER) % 2**31, []
+    for epoch in range(settings.epochs):
+        order = torch.randperm(count, generator=torch.Generator().manual_seed(seed + epoch))
+        batches += [batch.tolist() for batch in order.split(settings.batch)]
+    return batches
+
+
+class _DeferredInterrupt:
+    """Ctrl-C is noted in ``pressed``, so that a step can be finished; pressed again, it interrupts at once."""
+
+    def __init__(self) -> None:
+        self.pressed = False
+
+    def __enter__(self) -> _DeferredInterrupt:
+        self._main = threading.current_thread() is threading.main_thread()
+        self._old = signal.signal(signal.SIGINT, self._note) if self._main else None
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._main:
+            signal.signal(signal.SIGINT, self._old)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self.pressed:
+            raise KeyboardInterrupt
+        self.pressed = True
+
+
+def _save(
+    agent: Policy, optimiser: torch.optim.Optimizer, adapter: PeftModel | None, settings: FineTuning, out: Path
+) -> Path:
+    """Writes the adapter, or the model in the dtype that its folder holds; returns where."""
+    if adapter is not None:
+        save_adapter(adapter, out / ADAPTER, Path(settings.model) if settings.model else out / START)
+        return out / ADAPTER
+    dtype = None
+    if settings.model:
+        dtype = getattr(AutoConfig.from_pretrained(settings.model, local_files_only=True), "dtype", None)
+    move(agent.model, str(agent.model.device), dtype or torch.float32)
+    if isinstance(optimiser, Float32AdamW):
+        with torch.no_grad():
+            for weight, copy in zip(optimiser.weights, optimiser.copies, strict=True):
+                weight.copy_(copy)
+    save_checkpoint(agent.model, agent.tokenizer, out / MODEL)
+    return out / MODEL
+
+
+def _config(settings: FineTuning, lines: list[dict[str, Any]]) -> Config:
+    """The settings of an agent that plays what the data show."""
+    run = {"model": settings.model, "seed": settings.seed, "threads": settings.threads, "lora": asdict(settings.lora)}
+    config = with_settings(Config(), {**run, "device": settings.device})
+    config = replace(config, device=device_and_dtype(config)[0])
+    if settings.model:
+        return config
+    games: dict[str, dict[str, Any]] = {}
+    for number, line in enumerate(lines, start=1):
+        if not isinstance(line.get("env"), str) or not isinstance(line.get("turns"), Mapping):
+            raise ValueError(
+                f"{settings.data}, line {number}, does not say its env and turns, of whose texts the small model's "
+                "tokenizer is made; give --model, or data that ragen-agent sft data wrote."
+            )
+        thought = line.get("demonstrator", {}).get("thought", "none")
+        row = {"game": line["env"], "env_options": line.get("knobs", {}), "turns": line["turns"], "thought": thought}
+        games.setdefault(json.dumps(row, sort_keys=True), row)
+    first, *others = games.values()
+    one = {"game": first["game"], "env_options": first["env_options"], "turns": first["turns"]}
+    small = with_settings(config, {**one, "demonstrations": {"thought": first["thought"]}})
+    return replace(small, games=[first, *others] if others else [])
+
+
+def _hash(path: Path) -> str:
+    if not path.is_file():
+        raise ValueError(f"--data {path}: there is no such file; make one with ragen-agent sft data --out {path}.")
+    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -1,0 +1,209 @@
+"""Conversations: those of a warm start, the same file however it was made, and exactly the tokens of a rollout."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from ragen_agent.chat import ChatFormat
+from ragen_agent.cli import main
+from ragen_agent.config import Config, Demonstrations, merged, to_toml, with_settings
+from ragen_agent.config.game_defaults import RECIPES
+from ragen_agent.rollout import group
+from ragen_agent.sft import demonstrations
+from ragen_agent.sft.dataset import (
+    partial_file,
+    read_conversations,
+    trajectories_of,
+    trajectory_of,
+    write_conversations,
+)
+from ragen_agent.sft.demonstrations import demonstrate, generate_demonstrations
+from ragen_agent.token_mdp import TokenMDP, Trajectory
+from ragen_agent.training.console import Display
+from ragen_agent.training.policy import Policy
+from ragen_gym import make_turn
+from ragen_gym.core.turn_config import TurnConfig
+
+LAKE = with_settings(
+    Config(),
+    merged({**RECIPES["FrozenLake"], "game": "FrozenLake"}, {"demonstrations": {"episodes": 40, "mistakes": 0.2}}),
+)
+MIXED = replace(LAKE, games=[{"game": "FrozenLake"}, {"game": "Bandit", "thought": "choose"}])
+
+
+def quiet() -> Display:
+    return Display(Console(file=io.StringIO()))
+
+
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("config", [LAKE, MIXED], ids=["one game", "two games"])
+def test_the_file_holds_what_the_warm_start_shows(config: Config, tmp_path: Path) -> None:
+    write_conversations(config, tmp_path / "demos.jsonl", quiet())
+    shown = generate_demonstrations(config, Policy.build(config), config.demonstrations, quiet())
+    lines = lines_of(tmp_path / "demos.jsonl")
+    assert [line["messages"] for line in lines] == [list(t.messages[:-1]) for t in shown]
+    for line, episode in zip(lines, shown, strict=True):
+        assert (line["level_id"], line["success"]) == (episode.level_id, episode.success)
+        assert line["return"] == pytest.approx(episode.total_reward)
+        assert line["messages"][-1]["role"] == "assistant"
+    assert {line["env"] for line in lines} == {row.get("game") for row in config.games} or {"FrozenLake"}
+
+
+def test_a_line_says_how_to_play_it_again(tmp_path: Path) -> None:
+    write_conversations(LAKE, tmp_path / "demos.jsonl", quiet())
+    for line in lines_of(tmp_path / "demos.jsonl")[:10]:
+        known = {field.name for field in fields(TurnConfig)} - {
+            "max_tokens_per_turn"
+        }  # stated to pretrained models only
+        turns = {name: value for name, value in line["turns"].items() if name in known}
+        env = make_turn(line["env"], split=line["split"], **turns, **line["knobs"])
+        _, info = env.reset(seed=line["seed"], options={"noise_seed": line["noise_seed"]})
+        assert info["level_id"] == line["level_id"]
+        assert env.env.game.split_of(env.env.state[0]) == "train"
+        for message in line["messages"]:
+            if message["role"] == "assistant":
+                info = env.step(message["content"])[-1]
+        assert env.over
+        assert list(info["messages"][:-1]) == line["messages"]
+        assert info["success"] == line["success"]
+
+
+def test_data_that_were_stopped_go_on_to_the_same_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demonstrations, "CHUNK", 15)
+    whole, broken = tmp_path / "whole.jsonl", tmp_path / "broken.jsonl"
+    assert write_conversations(LAKE, whole, quiet())["resumed"] == 0
+
+    class Interrupted(Display):
+        def advance(self, record: Mapping[str, float], steps: int = 1) -> None:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_conversations(LAKE, broken, Interrupted(Console(file=io.StringIO())))
+    assert not broken.exists(), "a file is whole, or not there"
+    other = replace(LAKE, demonstrations=replace(LAKE.demonstrations, quality=0.5))
+    with pytest.raises(ValueError, match="holds other demonstrations"):
+        write_conversations(other, broken, quiet())
+    text = partial_file(broken).read_text()
+    partial_file(broken).write_text(
+        text + "".join(whole.read_text().splitlines(keepends=True)[15:20]) + '{"messages": ['
+    )
+    assert write_conversations(LAKE, broken, quiet())["resumed"] == 15
+    assert broken.read_bytes() == whole.read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["broken.jsonl", "whole.jsonl"]
+    with pytest.raises(ValueError, match="exists already"):
+        write_conversations(LAKE, whole, quiet())
+
+
+def test_the_command_has_a_faultless_demonstrator_unless_told_otherwise(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = ["sft", "data", "--game", "FrozenLake", "--episodes", "30", "--json", "--set", "turns.max_turns=3"]
+    assert main([*base, "--out", str(tmp_path / "best.jsonl")]) == 0
+    best = json.loads(capsys.readouterr().out)
+    assert (best["episodes"], best["successes"]) == (30, 30)
+    assert lines_of(tmp_path / "best.jsonl")[0]["demonstrator"]["thought"] == "plan"
+    assert main([*base, "--quality", "0", "--out", str(tmp_path / "worst.jsonl")]) == 0
+    assert json.loads(capsys.readouterr().out)["successes"] < 20
+    options = ["--moves", "1", "--noise", "0.1", "--thought", "none", "--model", "elsewhere/model"]
+    assert main([*base, *options, "--out", str(tmp_path / "other.jsonl")]) == 0
+    first = lines_of(tmp_path / "other.jsonl")[0]
+    assert first["demonstrator"] == {"moves": [1.0], "mistakes": 0.1, "quality": 1.0, "thought": "none"}
+    assert "in at most 256 tokens" in first["messages"][1]["content"]
+    (tmp_path / "run.toml").write_text(to_toml(LAKE))
+    assert main(["sft", "data", "--config", str(tmp_path / "run.toml"), "--out", str(tmp_path / "run.jsonl")]) == 0
+    write_conversations(LAKE, tmp_path / "same.jsonl", quiet())
+    assert (tmp_path / "run.jsonl").read_bytes() == (tmp_path / "same.jsonl").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--quality", "2"], "demonstrations.quality is 2.0; it must be from 0 to 1"),
+        (["--thought", "deep"], "choose one of none, direction, choose, plan"),
+        (["--set", "turns.history=0"], "a conversation shows every turn"),
+        (["--knob", "sise=4"], "Did you mean size"),
+    ],
+)
+def test_a_mistake_is_one_line(
+    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "demos.jsonl"
+    assert main(["sft", "data", "--game", "FrozenLake", "--episodes", "2", *arguments, "--out", str(out)]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert not out.exists()
+
+
+def played(chat: ChatFormat) -> list[Trajectory]:
+    env = make_turn("FrozenLake", split="train", max_turns=3)
+    process = TokenMDP(env, chat, max_tokens_per_turn=400, max_tokens_per_episode=8192)
+    how = Demonstrations(moves=[0.5, 0.5], mistakes=0.5, thought="none")
+    return demonstrate(process, group(range(6), 1), how, 0)
+
+
+def line_of(episode: Trajectory) -> dict[str, Any]:
+    return {"messages": list(episode.messages[:-1]), "success": episode.success}
+
+
+def test_a_conversation_is_the_rollout_that_made_it(chat: ChatFormat) -> None:
+    for episode in played(chat):
+        row = trajectory_of(chat, line_of(episode))
+        length = episode.turn_ends[-1] + 1
+        assert row.ids.tolist() == episode.ids[:length].tolist()
+        assert row.sampled.tolist() == episode.sampled[:length].tolist()
+        assert row.turn_ends == episode.turn_ends
+        assert not row.log_probs.any()
+        assert row.success == episode.success
+
+
+def test_the_sampled_tokens_are_the_replies_and_their_ends_and_nothing_else(chat: ChatFormat) -> None:
+    episode = played(chat)[0]
+    row = trajectory_of(chat, line_of(episode))
+    replies = [m["content"] for m in row.messages if m["role"] == "assistant"]
+    assert row.ids[row.sampled].tolist().count(chat.end_id) == len(replies)
+    starts = [0, *(end + 1 for end in row.turn_ends[:-1])]
+    written = [row.ids[a : b + 1][row.sampled[a : b + 1]] for a, b in zip(starts, row.turn_ends, strict=True)]
+    assert [chat.decode_reply(reply.tolist()) for reply in written] == replies
+
+
+def test_conversations_that_are_left_out_are_counted(chat: ChatFormat) -> None:
+    lines = [line_of(episode) for episode in played(chat)]
+    wins = sum(line["success"] for line in lines)
+    lengths = sorted(len(trajectory_of(chat, line).ids) for line in lines)
+    rows, left_out = trajectories_of(chat, lines, lengths[2])
+    assert len(rows) + left_out["too_long"] == 6
+    assert max(len(row.ids) for row in rows) == lengths[2]
+    won, left_out = trajectories_of(chat, [*lines, {**lines[0], "success": True}], 8192, successes_only=True)
+    assert (len(won), left_out["failures"]) == (wins + 1, 6 - wins)
+    with pytest.raises(ValueError, match="no conversation is left: 6 are longer than 3 tokens"):
+        trajectories_of(chat, lines, 3)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (None, "is empty"),
+        ({"text": "hello"}, "line 1: messages must be"),
+        ({"messages": [{"role": "user", "content": "x"}]}, "end with the assistant"),
+        ({"messages": [{"role": "user", "content": 3}, {"role": "assistant", "content": "x"}]}, "line 1"),
+        ({"messages": [{"role": "system", "content": "x"}]}, "line 1"),
+    ],
+)
+def test_a_file_that_holds_no_conversations_is_refused(line: object, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "data.jsonl"
+    with pytest.raises(ValueError, match="there is no such file"):
+        read_conversations(path)
+    path.write_text("" if line is None else json.dumps(line) + "\n")
+    with pytest.raises(ValueError, match=message):
+        read_conversations(path)
