@@ -1,10 +1,11 @@
-"""How good the Echo Trap alarm is: for each sign, which collapses it announced, how early, and when it cried wolf.
+"""How good the Echo Trap alarm is: for each sign, which collapses it predicted, how early, and its false alarms.
 
-The signs are computed again from every run's `metrics.jsonl`, so the factors in force today are what is judged, or any
-others. A run has collapsed where the mean success of five iterations fell below half of its best, or of the first
+The signs are computed anew from every run's ``metrics.jsonl``, by today's factors of the alarm or by others.
+
+A run has collapsed where the mean success of five iterations fell below half of its best, or of the first
 iteration's, and stayed there to the end, for five such means at least, and where the success that is measured after it
 is below half of that as well. A collapse begins with the first iteration that is itself so low; a sign that is seen in
-an earlier one announces it.
+an earlier one predicts it.
 """
 
 from __future__ import annotations
@@ -13,32 +14,38 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
-from benchmarks.experiments.metrics import WINDOW, Played, course, window_means
-from ragen_agent.training.alarm import FOLLOWS, Alarm, signs_at
+from benchmarks.experiments.metrics import WINDOW, series, window_means
+from ragen_agent.report.runs import RecordedRun, first_signs
+from ragen_agent.training.alarm import FOLLOWS, Alarm
 
-__all__ = ["AT_ONCE", "KINDS", "Judged", "calibrate", "collapse", "first_signs", "kind"]
+__all__ = ["AT_ONCE", "OUTCOMES", "SignScore", "collapse_start", "outcome", "score_signs"]
 
-KINDS = ("no collapse", "never learned", "collapse at once", "format collapse", "Echo Trap", "other collapse")
+OUTCOMES = ("no collapse", "never learned", "collapse at once", "format collapse", "Echo Trap", "other collapse")
 
 FALL = 0.5  # of the best success
 LEAST = 0.05  # best success below which there is nothing to collapse from
 AT_ONCE = 5  # iterations; a policy that falls within them is lost before a sign can be seen
 
-#: Signs taken together: an iteration raises it where so many of these have been seen.
+#: Combinations of signs: seen in the iteration by which so many of them have been.
 COMBINED: dict[str, tuple[tuple[str, ...], int]] = {
     "any sign": (tuple(FOLLOWS), 1),
     "any two signs": (tuple(FOLLOWS), 2),
-    "the paper's three (spread, entropy, gradient)": (("spread_fall", "entropy", "gradient_spike"), 3),
-    "spread falls and replies break": (("spread_fall", "invalid_rise"), 2),
+    "the paper's three (return std, entropy, gradient)": (("spread_fall", "entropy", "gradient_spike"), 3),
+    "return std fall and invalid rise": (("spread_fall", "invalid_rise"), 2),
 }
 
 
 @dataclass(frozen=True)
-class Judged:
-    """A sign over many runs.
+class SignScore:
+    """How a sign does over many runs.
 
-    `leads`: iterations from the sign to the collapse, of the collapses that it announced. `late`: collapses with or
-    after whose beginning it was seen.
+    Attributes:
+        sign: its name, or that of a combination of signs.
+        collapses: how many runs collapsed.
+        leads: iterations from the sign to the collapse, of the collapses that it predicted.
+        late: collapses during or after whose start it was first seen.
+        healthy: how many runs did not collapse.
+        false_alarms: how many of those showed it.
     """
 
     sign: str
@@ -49,7 +56,7 @@ class Judged:
     false_alarms: int
 
     @property
-    def announced(self) -> int:
+    def predicted(self) -> int:
         """Collapses before which it was seen."""
         return len(self.leads)
 
@@ -59,9 +66,9 @@ class Judged:
         return median(self.leads) if self.leads else None
 
 
-def collapse(run: Played) -> int | None:
+def collapse_start(run: RecordedRun) -> int | None:
     """The iteration with which a collapse begins, or None for a run that did not collapse."""
-    success, means = course(run, "success"), window_means(run, "success")
+    success, means = series(run, "success"), window_means(run, "success")
     if not success:
         return None
     best, down = success[0], None
@@ -71,57 +78,54 @@ def collapse(run: Played) -> int | None:
             down = None
         elif down is None:
             down = place
-    after = run.rates["after"]["rate"] if "after" in run.rates else 0.0
+    after = run.summary["after"]["rate"] if "after" in run.summary else 0.0
     if down is None or len(means) - down < WINDOW or best < LEAST or after >= FALL * best:
         return None
     return next(place for place in range(down, len(success)) if success[place] < FALL * best)
 
 
-def _best(run: Played) -> float:
-    return max([*course(run, "success")[:1], *window_means(run, "success")], default=0.0)
+def _best(run: RecordedRun) -> float:
+    return max([*series(run, "success")[:1], *window_means(run, "success")], default=0.0)
 
 
-def first_signs(run: Played, alarm: Alarm | None = None) -> dict[str, int]:
-    """The iteration at which each sign was first seen, by these factors or by those in force."""
-    seen: dict[str, int] = {}
-    for end in range(1, len(run.metrics) + 1):
-        for sign in signs_at(run.metrics[:end], alarm):
-            seen.setdefault(sign.name, end - 1)
-    return seen
-
-
-def kind(run: Played) -> str:
-    """What became of a run, a member of `KINDS`.
+def outcome(run: RecordedRun) -> str:
+    """What became of a run, one of ``OUTCOMES``.
 
     One that never learned had nothing to collapse from. In a format collapse most replies are malformed when it begins.
     An Echo Trap shows all of the paper's signs before it, and replies that are well formed.
     """
-    at = collapse(run)
+    at = collapse_start(run)
     if at is None:
         return "no collapse" if _best(run) >= LEAST else "never learned"
     if at < AT_ONCE:
         return "collapse at once"
-    invalid = course(run, "invalid_rate")[at : at + WINDOW]
+    invalid = series(run, "invalid_rate")[at : at + WINDOW]
     if invalid and fmean(invalid) > 0.5:
         return "format collapse"
-    seen = {name for name, when in first_signs(run).items() if when <= at}
+    seen = {sign.name for sign in run.signs if sign.iteration <= at}
     trap = {"spread_fall", "gradient_spike"} <= seen and seen & {"entropy_fall", "entropy_jump"}
     return "Echo Trap" if trap else "other collapse"
 
 
-def calibrate(runs: Iterable[Played], alarm: Alarm | None = None) -> list[Judged]:
+def score_signs(runs: Iterable[RecordedRun], alarm: Alarm | None = None) -> list[SignScore]:
     """Every sign alone, then the combinations, over all runs, by these factors or by those in force.
 
-    Runs that collapsed at once are left out, since nothing could have announced that, and those that never learned.
+    Runs that collapsed at once are left out, since no sign could have come before, and those that never learned.
     """
     unclear = ("never learned", "collapse at once")
-    table = [(collapse(run), first_signs(run, alarm)) for run in runs if kind(run) not in unclear]
+    table = [(collapse_start(run), _first_seen(run, alarm)) for run in runs if outcome(run) not in unclear]
     rules: dict[str, Callable[[Mapping[str, int]], int | None]] = {}
     for name in FOLLOWS:
         rules[name] = lambda seen, name=name: seen.get(name)  # type: ignore[misc]
     for name, (signs, count) in COMBINED.items():
         rules[name] = lambda seen, signs=signs, count=count: _together(seen, signs, count)  # type: ignore[misc]
-    return [_judged(name, [(at, rule(seen)) for at, seen in table]) for name, rule in rules.items()]
+    return [_score(name, [(at, rule(seen)) for at, seen in table]) for name, rule in rules.items()]
+
+
+def _first_seen(run: RecordedRun, alarm: Alarm | None) -> dict[str, int]:
+    """The iteration in which each sign was first seen."""
+    signs = run.signs if alarm is None else first_signs(run.metrics, alarm)
+    return {sign.name: sign.iteration for sign in signs}
 
 
 def _together(seen: Mapping[str, int], signs: Sequence[str], count: int) -> int | None:
@@ -134,11 +138,11 @@ def _together(seen: Mapping[str, int], signs: Sequence[str], count: int) -> int 
     return whens[count - 1] if len(whens) >= count else None
 
 
-def _judged(name: str, table: Sequence[tuple[int | None, int | None]]) -> Judged:
-    told = [(at, when) for at, when in table if at is not None and when is not None]
-    leads = tuple(at - when for at, when in told if when < at)
+def _score(name: str, table: Sequence[tuple[int | None, int | None]]) -> SignScore:
+    both = [(at, when) for at, when in table if at is not None and when is not None]
+    leads = tuple(at - when for at, when in both if when < at)
     healthy = [when for at, when in table if at is None]
     collapses = len(table) - len(healthy)
-    return Judged(
-        name, collapses, leads, len(told) - len(leads), len(healthy), sum(when is not None for when in healthy)
+    return SignScore(
+        name, collapses, leads, len(both) - len(leads), len(healthy), sum(when is not None for when in healthy)
     )

@@ -1,9 +1,10 @@
-"""`ragen-agent experiment`: run a table of configurations, go on with it, and write what it says."""
+"""The command line: runs an experiment or goes on with it, and writes its page."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -13,50 +14,57 @@ from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from benchmarks.experiments.plan import Cost, Planned
+    from benchmarks.experiments.plan import Cost, PlannedRun
     from benchmarks.experiments.spec import Experiment
 
-__all__ = ["add"]
+__all__ = ["add", "main"]
 
 ABOUT = """\
-Runs an experiment: a table of configurations, each with some seeds, and controls beside them. It writes figures, a
-page with intervals and a JSON file into its folder. Stop it at any moment, even by kill -9, and give the same command
-to go on; runs that are whole are not played again. What the page concludes follows from the intervals alone.
+Runs an experiment: a table of configurations with some seeds each, and controls. It writes plots, a page with intervals
+and a JSON file into its folder. Stop it at any moment, even by kill -9, and give the same command to go on; finished
+runs are not repeated. The conclusions on the page follow from the intervals alone.
 
 examples:
-  ragen-agent experiment --list
-  ragen-agent experiment echo-trap --dry-run
-  ragen-agent experiment echo-trap --seeds 3 --jobs 2
-  ragen-agent experiment uncertainty-filter --only "top 25" --only "random 25" --seeds 5
-  ragen-agent experiment all --dry-run
-  ragen-agent experiment thinking --quick          (a minute; shows that it works, proves nothing)"""
+  python -m benchmarks.experiments --list
+  python -m benchmarks.experiments echo-trap --dry-run
+  python -m benchmarks.experiments echo-trap --seeds 3 --jobs 2
+  python -m benchmarks.experiments uncertainty-filter --only "top 25" --only "random 25" --seeds 5
+  python -m benchmarks.experiments all --dry-run
+  python -m benchmarks.experiments thinking --quick     (a minute; shows that it runs, proves nothing)"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line of ``python -m benchmarks.experiments``; exit codes as of ``ragen-agent``."""
+    from ragen_agent.cli import main as ragen_agent
+
+    return ragen_agent(["experiment", *(sys.argv[1:] if arguments is None else arguments)])
 
 
 def add(commands: Any) -> None:
     """Adds the command to the parser."""
     raw = argparse.RawDescriptionHelpFormatter
     parser = commands.add_parser(
-        "experiment", help="run a table of configurations and say what it shows", description=ABOUT, formatter_class=raw
+        "experiment", help="run an experiment (in a checkout of the repository)", description=ABOUT, formatter_class=raw
     )
     parser.set_defaults(run=_run)
     parser.add_argument("name", nargs="?", metavar="NAME", help="an experiment, or all; see --list")
-    parser.add_argument("--list", action="store_true", help="say which experiments there are, and what they ask")
+    parser.add_argument("--list", action="store_true", help="list the experiments and their questions")
     parser.add_argument("--seeds", type=int, default=3, metavar="N", help="seeds of each arm (default 3)")
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder (default runs/experiments, or -quick)")
     parser.add_argument(
-        "--pages", type=Path, metavar="DIR", help="folder for pages, figures and JSON (default: beside the runs)"
+        "--pages", type=Path, metavar="DIR", help="folder for pages, plots and JSON (default: next to the runs)"
     )
-    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="runs at a time, a core each (default 1)")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="parallel runs, one core each (default 1)")
     parser.add_argument("--only", action="append", default=[], metavar="ARM", help="only this arm; repeatable")
     parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="a setting laid over every arm's; repeatable"
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="override a setting in all arms; repeatable"
     )
     parser.add_argument(
-        "--quick", action="store_true", help="a few tiny iterations: shows that it works, proves nothing"
+        "--quick", action="store_true", help="a few tiny iterations: shows that it runs, proves nothing"
     )
-    parser.add_argument("--dry-run", action="store_true", help="print the runs and their estimated minutes, and stop")
-    parser.add_argument("--write", action="store_true", help="only write the page again, from the runs that are there")
-    parser.add_argument("--json", action="store_true", help="print what is printed as JSON")
+    parser.add_argument("--dry-run", action="store_true", help="print the runs and their estimated minutes, and exit")
+    parser.add_argument("--write", action="store_true", help="only write the page again, from the runs on disk")
+    parser.add_argument("--json", action="store_true", help="print the results as JSON")
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -87,43 +95,43 @@ def _run(options: argparse.Namespace) -> int:
         check_settings(runs)
     failed = 0
     for each in experiments:
-        failed += _conduct(each, planned[each.name], shown[each.name], options, pages / each.name, console)
+        failed += _play_and_write(each, planned[each.name], shown[each.name], options, pages / each.name, console)
     if options.name == "all":
-        from benchmarks.experiments.pages import write_overview
+        from benchmarks.experiments.overview import write_overview
 
         write_overview(experiments, shown, pages)
         if not options.json:
-            console.print(f"All of it in {pages / 'README.md'}")
+            console.print(f"Overview: {pages / 'README.md'}")
     return 1 if failed else 0
 
 
 def _seeds(out: Path) -> int:
-    """How many seeds the runs in an experiment's folder have."""
+    """The number of seeds among the runs in an experiment's folder."""
     ends = [path.name.rpartition("-seed")[2] for path in (out / "runs").glob("*-seed*")]
     return max((int(end) + 1 for end in ends if end.isdecimal()), default=0)
 
 
 def _planned(
     experiment: Experiment, options: argparse.Namespace, out: Path, only: Sequence[str] = (), seeds: int = 0
-) -> list[Planned]:
+) -> list[PlannedRun]:
     from benchmarks.experiments.plan import plan
     from ragen_agent.cli.options import settings_of_pairs
 
-    over = settings_of_pairs("--set", options.set)
+    overrides = settings_of_pairs("--set", options.set)
     seeds = max(seeds, options.seeds)
-    return plan(experiment, out / experiment.name, seeds, only=only, over=over, quick=options.quick)
+    return plan(experiment, out / experiment.name, seeds, only=only, overrides=overrides, quick=options.quick)
 
 
-def _conduct(
+def _play_and_write(
     experiment: Experiment,
-    planned: Sequence[Planned],
-    shown: Sequence[Planned],
+    planned: Sequence[PlannedRun],
+    shown: Sequence[PlannedRun],
     options: argparse.Namespace,
     out: Path,
     console: Console,
 ) -> int:
-    """Plays what is missing of `planned` and writes the page of what there is of `shown`; how many runs failed."""
-    from benchmarks.experiments.pages import write_page
+    """Plays what is missing of ``planned`` and writes the page of ``shown``; returns how many runs failed."""
+    from benchmarks.experiments.page import write_page
     from benchmarks.experiments.runner import missing, run_all
 
     failures: dict[str, str] = {}
@@ -162,11 +170,11 @@ def _list(console: Console, as_json: bool) -> int:
     for each in experiments:
         table.add_row(f"[bold]{each.name}[/bold]", str(len(each.arms)), each.question)
     console.print(table)
-    console.print("An arm has three seeds unless --seeds says something else; --dry-run estimates the minutes.")
+    console.print("--seeds sets the seeds of each arm (default 3); --dry-run estimates the minutes.")
     return 0
 
 
-def _dry(planned: Mapping[str, Sequence[Planned]], jobs: int, console: Console, as_json: bool) -> int:
+def _dry(planned: Mapping[str, Sequence[PlannedRun]], jobs: int, console: Console, as_json: bool) -> int:
     from benchmarks.experiments.plan import costs
 
     estimates = {name: costs(runs) for name, runs in planned.items()}
@@ -188,7 +196,7 @@ def _dry(planned: Mapping[str, Sequence[Planned]], jobs: int, console: Console, 
     return 0
 
 
-def _costs_table(name: str, runs: Sequence[Planned], estimates: Sequence[Cost]) -> Table:
+def _costs_table(name: str, runs: Sequence[PlannedRun], estimates: Sequence[Cost]) -> Table:
     table = Table(title=f"{name}: estimated minutes of one idle core", title_justify="left")
     for column in ("arm", "what differs", "seeds", "a run", "warm starts", "all"):
         table.add_column(column, justify="left" if column in ("arm", "what differs") else "right")

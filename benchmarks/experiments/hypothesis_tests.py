@@ -1,7 +1,7 @@
-"""What the runs of an experiment say: measures by arm with intervals over seeds, comparisons, and their verdicts.
+"""Comparisons of arms over seeds: intervals by Student's t, and the verdicts on claims.
 
-A verdict is a function of an interval and of what was claimed. Where the interval holds 0 nothing is told, and the
-sentence says how large a difference would have been.
+A verdict is a function of an interval and of the claim. Where the interval holds 0 the difference is not significant,
+and the sentence says how large a difference the runs could have shown.
 """
 
 from __future__ import annotations
@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from benchmarks.experiments.metrics import MEASURES, Played, measure
+from benchmarks.experiments.metrics import MEASURES, measure
 from benchmarks.experiments.spec import Comparison
+from ragen_agent.report.runs import RecordedRun
 from ragen_gym.core.stats import CONFIDENCE, Estimate, mean_interval
 
-__all__ = ["TESTED", "VERDICTS", "Finding", "Runs", "compare", "conclusion", "figure", "summarise", "verdict"]
+__all__ = ["TESTED", "VERDICTS", "Finding", "Runs", "compare", "conclusion", "format_measure", "summarise", "verdict"]
 
-Runs = Mapping[str, Mapping[int, Played]]
+Runs = Mapping[str, Mapping[int, RecordedRun]]
 """Whole runs by arm and seed."""
 
 SUPPORTS, AGAINST, OPEN = "supported", "contradicted", "open"
@@ -44,7 +45,7 @@ def summarise(runs: Runs, arm: str, name: str) -> Estimate | None:
 
 
 def compare(runs: Runs, comparison: Comparison) -> Finding:
-    """The first arm less the second, by seeds that both have.
+    """The first arm's measure minus the second's, over the seeds that both have.
 
     Arms of one seed share the levels, and the warm start too where they do not change what the model reads and writes.
     """
@@ -55,8 +56,8 @@ def compare(runs: Runs, comparison: Comparison) -> Finding:
         differences = first
     found = mean_interval(list(differences.values())) if differences else None
     known = comparison.measure in ("random", "optimal")  # which no run decides, and no seed changes
-    said = FIXED if known and found is not None else verdict(found, comparison.claim)
-    return Finding(comparison, differences, found, said, _sentence(comparison, differences, found, said))
+    result = FIXED if known and found is not None else verdict(found, comparison.claim)
+    return Finding(comparison, differences, found, result, _sentence(comparison, found, result))
 
 
 def verdict(found: Estimate | None, claim: str) -> str:
@@ -74,7 +75,7 @@ def verdict(found: Estimate | None, claim: str) -> str:
 
 
 def conclusion(findings: Sequence[Finding]) -> list[str]:
-    """The whole in a few sentences, counted from the verdicts."""
+    """The verdicts in a few sentences."""
     said = []
     claimed = [finding for finding in findings if finding.comparison.claim]
     for kind, words in (
@@ -88,21 +89,21 @@ def conclusion(findings: Sequence[Finding]) -> list[str]:
             said.append(f"{words}: {'; '.join(chosen)}.")
     shown = [_asked(finding.comparison) for finding in findings if finding.verdict == SHOWN]
     if shown:
-        said.append(f"Beside the claims, differences were seen in: {'; '.join(shown)}.")
+        said.append(f"Significant without a claim: {'; '.join(shown)}.")
     quiet = [_asked(f.comparison) for f in findings if not f.comparison.claim and f.verdict == OPEN]
     if quiet:
-        said.append(f"Beside the claims, no difference could be told in: {'; '.join(quiet)}.")
+        said.append(f"Not significant, without a claim: {'; '.join(quiet)}.")
     tested = sum(finding.verdict in TESTED for finding in findings)
     if tested > 1:
         said.append(
-            f"These are {tested} comparisons at {100 * CONFIDENCE:.0f} % each: by chance alone about "
-            f"{(1 - CONFIDENCE) * tested:.1g} of them would show a difference where there is none."
+            f"These are {tested} comparisons at {100 * CONFIDENCE:.0f} % each: about "
+            f"{(1 - CONFIDENCE) * tested:.1g} of them would be significant by chance where there is no difference."
         )
     return said
 
 
-def figure(value: float, name: str, signed: bool = False) -> str:
-    """A number of this measure as text: shares in percent, and in points where it is a difference."""
+def format_measure(value: float, name: str, signed: bool = False) -> str:
+    """A value of this measure as text: shares in percent, differences in points."""
     if MEASURES[name].rate:
         text = f"{100 * abs(value):.1f}" + ("" if signed else " %")
     else:
@@ -117,33 +118,33 @@ def _values(runs: Runs, arm: str, name: str) -> dict[int, float]:
 
 
 def _asked(comparison: Comparison) -> str:
-    beside = f" against {comparison.second}" if comparison.second else ""
-    return f'"{comparison.asks}" ({comparison.measure} of {comparison.first}{beside})'
+    versus = f" against {comparison.second}" if comparison.second else ""
+    return f'"{comparison.asks}" ({comparison.measure} of {comparison.first}{versus})'
 
 
-def _sentence(comparison: Comparison, differences: Mapping[int, float], found: Estimate | None, said: str) -> str:
+def _sentence(comparison: Comparison, found: Estimate | None, result: str) -> str:
     if found is None:
         return "No seed has both."
     name, unit = comparison.measure, " points" if MEASURES[comparison.measure].rate else ""
-    mean = figure(found.value, name, signed=True)
-    if said == FIXED:
+    mean = format_measure(found.value, name, signed=True)
+    if result == FIXED:
         return f"{mean}{unit}: a property of the levels and the budget, not of a run."
     if found.n < 2:
-        return f"{mean}{unit} on one seed, which tells nothing about the next."
-    ends = f"{figure(found.low, name, signed=True)} to {figure(found.high, name, signed=True)}"
+        return f"{mean}{unit} on one seed, which says nothing about other seeds."
+    ends = f"{format_measure(found.low, name, signed=True)} to {format_measure(found.high, name, signed=True)}"
     measured = f"{mean}{unit} [{ends}], {found.n} seeds"
     if found.low == found.high:
         return f"{mean}{unit} in each of {found.n} seeds: an interval without width, from which nothing is concluded."
-    if said == OPEN:
+    if result == OPEN:
         equal = (
             " The claim is that they are equal, which an interval cannot prove." if comparison.claim == "equal" else ""
         )
-        half = figure(found.half_width, name, signed=True).removeprefix("+")
-        return f"{measured}: not told apart; a difference of {half}{unit} would be missed half the time.{equal}"
+        half = format_measure(found.half_width, name, signed=True).removeprefix("+")
+        return f"{measured}: not significant; a difference of {half}{unit} would be missed half the time.{equal}"
     direction = "higher" if found.value > 0 else "lower"
     against = {
         SUPPORTS: "as claimed",
         AGAINST: f"where {comparison.claim} was claimed",
         SHOWN: "where nothing was claimed",
-    }[said]
+    }[result]
     return f"{measured}: {direction}, {against}."

@@ -10,7 +10,6 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,10 +18,11 @@ from benchmarks.experiments.spec import Arm, Experiment
 from ragen_agent.config import Config, Settings, merged, to_toml, with_settings
 from ragen_agent.config.game_defaults import recipe
 from ragen_agent.config.rules import FILTER_RULES
+from ragen_gym.core.validation import did_you_mean
 
-__all__ = ["QUICK", "Cost", "Planned", "Warm", "costs", "plan", "warm_starts"]
+__all__ = ["QUICK", "Cost", "PlannedRun", "WarmStart", "costs", "plan", "warm_starts"]
 
-#: Laid over every arm by `--quick`: proof that the machinery works, evidence of nothing.
+#: Overrides of every arm by ``--quick``: shows that an experiment runs, evidence of nothing.
 QUICK: Settings = {
     "small_model": {"hidden": 32, "layers": 1, "feed_forward": 32},
     "demonstrations": {"episodes": 64},
@@ -52,7 +52,7 @@ BEFORE = (
 
 
 @dataclass(frozen=True)
-class Warm:
+class WarmStart:
     """A warm start that runs share: a run without reinforcement."""
 
     config: Config
@@ -60,17 +60,17 @@ class Warm:
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedRun:
     """One run."""
 
     arm: Arm
     config: Config
     folder: Path
-    warm: Warm
+    warm: WarmStart
 
     @property
     def name(self) -> str:
-        """Such as `vanilla-seed0`."""
+        """Such as ``vanilla-seed0``."""
         return self.folder.name
 
 
@@ -88,9 +88,9 @@ def plan(
     seeds: int,
     *,
     only: Sequence[str] = (),
-    over: Mapping[str, Any] | None = None,
+    overrides: Mapping[str, Any] | None = None,
     quick: bool = False,
-) -> list[Planned]:
+) -> list[PlannedRun]:
     """All runs, seed by seed, so that an interrupted experiment has whole seeds.
 
     Args:
@@ -98,8 +98,8 @@ def plan(
         out: the experiment's folder.
         seeds: how many, from 0.
         only: names of arms; all if empty.
-        over: settings laid over every arm's.
-        quick: see `QUICK`.
+        overrides: settings that replace those of every arm.
+        quick: see ``QUICK``.
 
     Raises:
         ValueError: an unknown arm or setting.
@@ -107,19 +107,20 @@ def plan(
     arms = {arm.name: arm for arm in experiment.arms}
     for name in only:
         if name not in arms:
-            near = get_close_matches(name, arms, n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
-            raise ValueError(f"{experiment.name} has no arm {name!r}.{hint} Its arms are {'; '.join(map(repr, arms))}.")
+            known = "; ".join(map(repr, arms))
+            raise ValueError(f"{experiment.name} has no arm {name!r}.{did_you_mean(name, arms)} Its arms are {known}.")
     chosen = [arm for arm in experiment.arms if not only or arm.name in only]
-    return [_planned(experiment, arm, out, seed, over or {}, quick) for seed in range(seeds) for arm in chosen]
+    return [_planned(experiment, arm, out, seed, overrides or {}, quick) for seed in range(seeds) for arm in chosen]
 
 
-def warm_starts(planned: Iterable[Planned]) -> list[Warm]:
+def warm_starts(planned: Iterable[PlannedRun]) -> list[WarmStart]:
     """The warm starts that they need, each once."""
     return list({run.warm.folder: run.warm for run in planned}.values())
 
 
-def _planned(experiment: Experiment, arm: Arm, out: Path, seed: int, over: Mapping[str, Any], quick: bool) -> Planned:
+def _planned(
+    experiment: Experiment, arm: Arm, out: Path, seed: int, overrides: Mapping[str, Any], quick: bool
+) -> PlannedRun:
     settings = merged(merged(experiment.settings, arm.settings), {"seed": seed})
     config = with_settings(Config(), merged(recipe(settings.get("game", Config.game)), settings))
     if quick:
@@ -129,16 +130,16 @@ def _planned(experiment: Experiment, arm: Arm, out: Path, seed: int, over: Mappi
             "group_size": min(QUICK_MEMBERS, config.training.group_size),
         }
         config = with_settings(config, merged(QUICK, {"training": small}))
-    config = with_settings(config, over)
+    config = with_settings(config, overrides)
     key = json.dumps({name: asdict(config)[name] for name in BEFORE}, sort_keys=True)
     digest = hashlib.sha256(key.encode()).hexdigest()[:12]
     kept = {name: getattr(config, name) for name in (*BEFORE, "device", "threads")}
     before = replace(Config(), **kept, training=replace(Config().training, iterations=0))
     slug = "-".join("".join(c if c.isalnum() or c == "." else " " for c in arm.name).split())
-    return Planned(arm, config, out / "runs" / f"{slug}-seed{seed}", Warm(before, out / "warm" / digest))
+    return PlannedRun(arm, config, out / "runs" / f"{slug}-seed{seed}", WarmStart(before, out / "warm" / digest))
 
 
-def costs(planned: Sequence[Planned]) -> list[Cost]:
+def costs(planned: Sequence[PlannedRun]) -> list[Cost]:
     """Estimates in the order of the runs; a warm start that several share is counted with the first."""
     seen: set[Path] = set()
     found = []
@@ -158,7 +159,7 @@ def _warm_s(config: Config) -> float:
     return START_S + episodes / DEMONSTRATED_PER_S + trained + _measured_s(config, sampled)
 
 
-def _reinforcement_s(run: Planned) -> float:
+def _reinforcement_s(run: PlannedRun) -> float:
     """As if all iterations took as long as the first: runs that die early are cheaper."""
     config, training = run.config, run.config.training
     length, sampled = _lengths(_key(config))
@@ -183,7 +184,7 @@ def _measured_s(config: Config, sampled: float) -> float:
 
 
 def _key(config: Config) -> str:
-    """What the length of an episode depends on, as text that `_lengths` can remember."""
+    """What the length of an episode depends on, as text that ``_lengths`` can cache."""
     return to_toml(
         Config(
             game=config.game, env_options=config.env_options, turns=config.turns, demonstrations=config.demonstrations

@@ -1,4 +1,4 @@
-"""The figures of an experiment: curves by iteration, and one measure of all arms side by side."""
+"""The plots of an experiment: curves by iteration, and one measure of all arms side by side."""
 
 from __future__ import annotations
 
@@ -12,24 +12,26 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from benchmarks.experiments.hypothesis_tests import Runs, summarise
-from benchmarks.experiments.metrics import MEASURES, Played, measure
+from benchmarks.experiments.metrics import MEASURES, measure
 from benchmarks.experiments.spec import Experiment
+from ragen_agent.report.runs import RecordedRun
 from ragen_agent.training.metrics import is_share, metric_label, smooth
+from ragen_gym.core.storage import atomic_path
 
 __all__ = ["COLOURS", "draw_arms", "draw_curves"]
 
-#: Told apart by people who do not see all colours (Okabe and Ito, 2008, without its yellow); then other styles begin.
+#: Safe for colour-blind readers (Okabe and Ito, 2008, without its yellow); after these other line styles begin.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 STYLES = ("-", "--", ":")
 COLUMNS = 3
 
-LINED = ("after", "before")  # measured as random and optimal play are: on the fixed levels
+BOUNDED = ("after", "before")  # measured on the fixed levels, as random and optimal play are
 
 
 def draw_curves(experiment: Experiment, runs: Runs, path: Path) -> None:
-    """A panel for each figure: by arm the mean of the smoothed seeds, and from the lowest to the highest seed.
+    """A panel for each figure: by arm the mean of the smoothed seeds and their range.
 
-    A run that stopped by itself keeps its last value to the end; a cross stands where it stopped.
+    A run that was stopped early keeps its last value to the end; a cross stands where it stopped.
     """
     records = [record for arm in runs.values() for run in arm.values() for record in run.metrics]
     names = [name for name in experiment.curves if any(name in record for record in records)]
@@ -53,7 +55,7 @@ def draw_curves(experiment: Experiment, runs: Runs, path: Path) -> None:
     if names:
         handles, labels = panels[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=9, frameon=False)
-    how = "mean of seeds, smoothed (EMA 0.25); shaded from lowest to highest; a cross where a run stopped"
+    how = "mean over seeds, smoothed (EMA 0.25); shaded: range over seeds; cross: a run was stopped"
     figure.suptitle(f"{experiment.title}: {how}", fontsize=11)
     _save(figure, path)
 
@@ -73,7 +75,7 @@ def draw_arms(experiment: Experiment, runs: Runs, name: str, path: Path) -> None
         if found is not None:
             half = scale * found.half_width if found.n > 1 else 0.0
             axes.errorbar(scale * found.value, place, xerr=half, fmt="D", color=colour, capsize=4, markersize=6)
-        if name in LINED:
+        if name in BOUNDED:
             for line, style in (("random", ":"), ("optimal", "-")):
                 bound = summarise(runs, arm, line)
                 if bound is not None:
@@ -86,24 +88,24 @@ def draw_arms(experiment: Experiment, runs: Runs, name: str, path: Path) -> None
         axes.set_xlim(-2, 104)
     axes.grid(axis="x", alpha=0.25)
     axes.set_xlabel(MEASURES[name].about + (" (%)" if MEASURES[name].rate else ""), fontsize=9)
-    lines = "; dotted random play, solid optimal play" if name in LINED else ""
+    lines = "; dotted random play, solid optimal play" if name in BOUNDED else ""
     axes.set_title(f"mean with its 95 % interval over seeds{lines}", fontsize=10)
     _save(figure, path)
 
 
-def _band(panel: Axes, runs: Sequence[Played], name: str, place: int, label: str) -> None:
+def _band(panel: Axes, runs: Sequence[RecordedRun], name: str, place: int, label: str) -> None:
     known = [run for run in runs if any(name in record for record in run.metrics)]
     if not known:
         return
     curves = [np.array(smooth([float(r[name]) for r in run.metrics if name in r])) for run in known]
     places = [np.array([r["iteration"] + 1 for r in run.metrics if name in r]) for run in known]
-    ends = [run.planned for run in known if len(run.metrics) < run.planned]
+    ends = [run.config.training.iterations for run in known if len(run.metrics) < run.config.training.iterations]
     grid = np.unique(np.concatenate([*places, np.array(ends, dtype=int)]))
     table = np.full((len(curves), len(grid)), np.nan)
     colour = COLOURS[place % len(COLOURS)]
     for row, (run, curve, at) in enumerate(zip(known, curves, places, strict=True)):
         table[row, np.searchsorted(grid, at)] = curve
-        if len(run.metrics) < run.planned:
+        if len(run.metrics) < run.config.training.iterations:
             table[row, grid > at[-1]] = curve[-1]
             panel.plot(at[-1], curve[-1], "x", color=colour, markersize=6)
     style = STYLES[place // len(COLOURS) % len(STYLES)]
@@ -115,6 +117,5 @@ def _band(panel: Axes, runs: Sequence[Played], name: str, place: int, label: str
 
 
 def _save(figure: Figure, path: Path) -> None:
-    temporary = path.with_name(path.name + ".tmp")
-    figure.savefig(temporary, format="png", dpi=110)
-    temporary.replace(path)
+    with atomic_path(path) as temporary:
+        figure.savefig(temporary, format="png", dpi=110)

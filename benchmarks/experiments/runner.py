@@ -14,20 +14,21 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from benchmarks.experiments.metrics import read_run
-from benchmarks.experiments.plan import Planned, warm_starts
+from benchmarks.experiments.plan import PlannedRun, warm_starts
 from benchmarks.experiments.worker import is_complete, is_warm
 from ragen_agent.config import Config, to_toml
 from ragen_agent.training.run_folder import RunFolder
+from ragen_gym.core.progress import ProgressBar
+from ragen_gym.core.stats import percent
 
 __all__ = ["check_settings", "missing", "run_all"]
 
-LOOK = 1.0  # seconds between two looks at how far the runs are
+ROOT = str(Path(__file__).parents[2])  # from which workers import this package
+POLL_S = 1.0  # between two updates of the progress
 
 
-def check_settings(planned: Sequence[Planned]) -> None:
+def check_settings(planned: Sequence[PlannedRun]) -> None:
     """Raises a ValueError if the folder of a run holds one with other settings than are planned for it."""
     for run in planned:
         if (run.folder / "config.toml").is_file() and RunFolder.reopen(run.folder)[1] != run.config:
@@ -37,12 +38,12 @@ def check_settings(planned: Sequence[Planned]) -> None:
             )
 
 
-def missing(planned: Sequence[Planned]) -> list[Planned]:
+def missing(planned: Sequence[PlannedRun]) -> list[PlannedRun]:
     """The runs that are not whole yet."""
     return [run for run in planned if not is_complete(run.folder, run.arm.imitation)]
 
 
-def run_all(planned: Sequence[Planned], jobs: int, console: Console) -> dict[str, str]:
+def run_all(planned: Sequence[PlannedRun], jobs: int, console: Console) -> dict[str, str]:
     """Plays every run that is not whole.
 
     Args:
@@ -95,6 +96,7 @@ class _Workers:
         except IndexError:
             process = subprocess.Popen(
                 [sys.executable, "-m", "benchmarks.experiments.worker"],
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (ROOT, os.environ.get("PYTHONPATH"))))},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
@@ -135,35 +137,24 @@ def _play(
     failures: dict[str, str] = {}
     if not steps:
         return failures
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    left, waiting = list(steps), dict[Future[str], tuple[str, dict[str, Any], float]]()
-    bars: dict[str, TaskID] = {}  # of the runs that are being played
+    left, running = list(steps), dict[Future[str], tuple[str, dict[str, Any], float]]()
     pool = ThreadPoolExecutor(jobs)
     try:
-        with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
-            task = progress.add_task(what, total=len(steps))
-            while left or waiting:
-                while left and len(waiting) < jobs:
+        with ProgressBar(what, len(steps), console=console) as bar:
+            while left or running:
+                while left and len(running) < jobs:
                     name, job = left.pop(0)
-                    waiting[pool.submit(workers.play, job)] = (name, job, time.monotonic())
-                    if console.is_terminal and job["iterations"]:
-                        bars[name] = progress.add_task(f"  {name}", total=job["iterations"])
-                done, _ = wait(waiting, timeout=LOOK if bars else None, return_when=FIRST_COMPLETED)
-                for name, job, _ in waiting.values():
-                    if name in bars:
-                        progress.update(bars[name], completed=_iterations(job))
+                    running[pool.submit(workers.play, job)] = (name, job, time.monotonic())
+                done, _ = wait(running, timeout=POLL_S, return_when=FIRST_COMPLETED)
                 for future in done:
-                    name, job, begun = waiting.pop(future)
-                    if name in bars:
-                        progress.remove_task(bars.pop(name))
+                    name, job, begun = running.pop(future)
                     if problem := future.result():
                         failures[name] = problem
-                    progress.advance(task)
-                    said = f"failed: {problem}" if problem else _said(Path(str(job["folder"])))
-                    count, took = len(steps) - len(left) - len(waiting), time.monotonic() - begun
-                    console.print(
-                        f"{what} {count}/{len(steps)}  {name}: {said} ({took:.0f} s)", soft_wrap=True, markup=False
-                    )
+                    result = f"failed: {problem}" if problem else _result(Path(str(job["folder"])))
+                    count, seconds = len(steps) - len(left) - len(running), time.monotonic() - begun
+                    bar.say(f"{what} {count}/{len(steps)}  {name}: {result} ({seconds:.0f} s)")
+                now = ", ".join(f"{name}{_progress(job)}" for name, job, _ in running.values())
+                bar.update(len(steps) - len(left) - len(running), now)
     except BaseException:
         workers.close(kill=True)
         raise
@@ -172,16 +163,17 @@ def _play(
     return failures
 
 
-def _iterations(job: Mapping[str, Any]) -> int:
-    """How many iterations of reinforcement are written down."""
+def _progress(job: Mapping[str, Any]) -> str:
+    """How many iterations of a run are written down, such as `` 12/40``; nothing for a warm start."""
     metrics = Path(str(job["folder"])) / "metrics.jsonl"
     try:
-        return metrics.read_bytes().count(b"\n")
-    except OSError:  # not there yet, or gone: a bar must not end an experiment
-        return 0
+        done = metrics.read_bytes().count(b"\n")
+    except OSError:  # not there yet, or gone: a progress bar must not end an experiment
+        done = 0
+    return f" {done}/{job['iterations']}" if job["iterations"] else ""
 
 
-def _said(folder: Path) -> str:
-    rates = read_run(folder).rates
-    row = "after" if "after" in rates else "before"
-    return f"{row} {100 * rates[row]['rate']:.1f} %" if row in rates else "nothing was measured"
+def _result(folder: Path) -> str:
+    summary = RunFolder(folder).read_summary()
+    row = "after" if "after" in summary else "before"
+    return f"{row} {percent(summary[row]['rate'])}" if row in summary else "nothing was measured"

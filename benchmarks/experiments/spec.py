@@ -1,28 +1,28 @@
-"""The tables of experiments, read from `tables/*.toml`.
+"""The tables of experiments, read from ``tables/*.toml``.
 
 title, question, claim, source, evidence, limits    text, for the page
-curves, columns                                     figures by iteration; measures by run (`measures.MEASURES`)
-[settings]                                          laid over the game's recipe; every arm's
-[[arms]] name, about, settings, ...                 laid over those; see `Arm`
-[[comparisons]] first, second, measure, asks, ...   without `second`: the measure against 0; see `Comparison`
+curves, columns                                     figures by iteration (`METRICS`); measures of a run (`MEASURES`)
+[settings]                                          over the game's recipe, for all arms
+[[arms]] name, about, settings, ...                 over those; see `Arm`
+[[comparisons]] first, second, measure, asks, ...   without a second: against 0; see `Comparison`
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from benchmarks.experiments.metrics import MEASURES
 from ragen_agent.config import Settings, read_toml
 from ragen_agent.training.metrics import METRICS
+from ragen_gym.core.validation import did_you_mean
 
 __all__ = ["TABLES", "Arm", "Comparison", "Experiment", "names", "read"]
 
 TABLES = Path(__file__).with_name("tables")
 
-#: What a claim says of the first arm's measure beside the second's; the empty text claims nothing.
+#: What a claim says of the first arm's measure compared with the second's; the empty text claims nothing.
 CLAIMS = ("", "higher", "lower", "equal")
 
 
@@ -30,9 +30,13 @@ CLAIMS = ("", "higher", "lower", "equal")
 class Arm:
     """One configuration.
 
-    `control`: it is there to rule out another reading of what the others show. `imitation`: it is measured beside more
-    imitation at the same cost. `misleading`: its rewards may teach what is measured as failure, so that its fall is no
-    collapse.
+    Attributes:
+        name: unique in the experiment.
+        about: what it is, for the page.
+        settings: over those of the experiment.
+        control: whether it is there to rule out another explanation of what the other arms show.
+        imitation: whether it is compared with further imitation at the same cost.
+        misleading: whether its rewards may teach what is measured as failure, so that its fall is no collapse.
     """
 
     name: str
@@ -47,7 +51,13 @@ class Arm:
 class Comparison:
     """Two arms seed by seed, or one against 0.
 
-    `claim`: what is said of the first, see `CLAIMS`; `by`: the source says it, or this project ("ours").
+    Attributes:
+        first: name of an arm.
+        measure: a key of ``MEASURES``.
+        asks: the question, for the page.
+        second: name of an arm; empty to compare with 0.
+        claim: what is said of the first, one of ``CLAIMS``.
+        by: who claims it: the source, or this project ("ours").
     """
 
     first: str
@@ -60,7 +70,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Experiment:
-    """See the module."""
+    """A table, as the module describes it."""
 
     name: str
     title: str
@@ -77,7 +87,7 @@ class Experiment:
 
 
 def names() -> list[str]:
-    """All experiments, by the alphabet."""
+    """The names of all experiments, sorted."""
     return sorted(path.stem for path in TABLES.glob("*.toml"))
 
 
@@ -89,9 +99,9 @@ def read(name: str, folder: Path = TABLES) -> Experiment:
     """
     path = folder / f"{name}.toml"
     if not path.is_file():
-        near = get_close_matches(name, names(), n=1)
-        hint = f" Did you mean {near[0]}?" if near else ""
-        raise ValueError(f"there is no experiment {name!r}: choose one of {', '.join(names())}.{hint}")
+        raise ValueError(
+            f"there is no experiment {name!r}: choose one of {', '.join(names())}.{did_you_mean(name, names())}"
+        )
     content = read_toml(path)
     try:
         made = Experiment(

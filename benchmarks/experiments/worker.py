@@ -24,22 +24,22 @@ from ragen_gym.core.storage import write_atomic
 
 __all__ = ["is_complete", "is_warm", "play_run", "play_warm"]
 
-_following: list[int] = []  # the parent, once it is watched
+_watched: list[int] = []  # the parent, once it is watched
 
-#: What a warm start knows and its runs need not measure again.
+#: Rows of the summary that a warm start has and its runs need not measure again.
 SHARED = ("before", "random", "optimal", "demonstrator")
 
 
-def _follow(parent: int) -> None:
-    """Ends this process at once where its parent is gone: a killed experiment leaves nobody writing in its runs."""
+def _exit_with(parent: int) -> None:
+    """Exit when the parent process is gone, so that a killed experiment leaves no process writing in its runs."""
 
-    def look() -> None:
+    def watch() -> None:
         while os.getppid() == parent:
             time.sleep(0.5)
         os._exit(1)
 
-    _following.append(parent)
-    threading.Thread(target=look, daemon=True).start()
+    _watched.append(parent)
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def play_warm(config: Config, path: Path) -> None:
@@ -70,13 +70,13 @@ def play_run(config: Config, path: Path, warm: Path, imitation: bool) -> None:
 
 
 def is_warm(path: Path, config: Config) -> bool:
-    """Whether the folder holds a warm start with all its measurements."""
+    """Whether the folder holds a finished warm start and all its measurements."""
     wanted = SHARED if config.warm_start.epochs else SHARED[:-1]
     return (path / "warm").is_dir() and all(name in RunFolder(path).read_summary() for name in wanted)
 
 
 def is_complete(path: Path, imitation: bool) -> bool:
-    """Whether the folder holds a run with all its measurements."""
+    """Whether the folder holds a finished run and all its measurements."""
     wanted = ("after", "more_imitation", "clean_warm_start") if imitation else ("after",)
     summary = RunFolder(path).read_summary()
     return summary.get("finished", False) is True and all(name in summary for name in wanted)
@@ -92,7 +92,7 @@ def _begun(config: Config, folder: RunFolder, log: TextIO) -> TrainingRun:
 
 
 def _prepare(config: Config, path: Path, warm: Path) -> None:
-    """The run's folder with its warm start in it, made aside and renamed: it is there whole or not at all."""
+    """The run's folder with its warm start in it, made aside and renamed, so that it is never seen half made."""
     aside = path.with_name(path.name + ".new")
     for left in (aside, path):  # what an earlier process did not bring to its first file
         if left.is_dir():
@@ -125,11 +125,11 @@ def _opened(config: Config, path: Path) -> RunFolder:
 
 def main() -> int:
     """Jobs from the standard input, one a line as JSON; an answer a line: what went wrong, or nothing."""
-    answers, sys.stdout = sys.stdout, sys.stderr  # so that nothing else is taken for an answer
+    answers, sys.stdout = sys.stdout, sys.stderr  # so that nothing else is read as an answer
     for line in sys.stdin:
         job = json.loads(line)
-        if not _following:
-            _follow(int(job["parent"]))
+        if not _watched:
+            _exit_with(int(job["parent"]))
         try:
             problem = _one(job)
         except KeyboardInterrupt:

@@ -110,7 +110,7 @@ def test_mistakes_are_told_before_anything_is_played(tmp_path: Path, capsys: pyt
     file.write_text("")
     for words, said in (
         (["--pages", str(file)], "is a file; give a folder"),
-        (["--only", "Bandt, none"], "Did you mean 'Bandit, none'?"),
+        (["--only", "Bandt, none"], "Did you mean Bandit, none?"),
         (["--write", "--out", str(tmp_path / "none")], "there are no runs of thinking"),
         (["--jobs", "0"], "--jobs is 0; it must be at least 1."),
     ):
@@ -155,4 +155,4 @@ def test_the_page_over_all_experiments(whole: Path, tmp_path: Path) -> None:
     assert "evidence of nothing" in (pages / "thinking" / "thinking.md").read_text(encoding="utf-8")
     assert re.search(r"\| thinking \| 4 \| \d \| \d \| 0 \| 0 \| 0 \| 0 \|", page), "what became of the four runs"
     assert "The alarm" in page
-    assert "| spread fall | **0.4** | 0 of 0 | " in page
+    assert "| return std fall | **0.4** | 0 of 0 | " in page

@@ -13,18 +13,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from benchmarks.experiments.alarm_evaluation import calibrate, collapse, first_signs, kind
-from benchmarks.experiments.hypothesis_tests import compare, conclusion, figure, verdict
-from benchmarks.experiments.metrics import Played, measure, window_means
+from benchmarks.experiments.alarm_evaluation import collapse_start, outcome, score_signs
+from benchmarks.experiments.hypothesis_tests import compare, conclusion, format_measure, verdict
+from benchmarks.experiments.metrics import measure, window_means
 from benchmarks.experiments.overview import without_copies
 from benchmarks.experiments.spec import Comparison
+from ragen_agent.config import Config, with_settings
+from ragen_agent.report.runs import RecordedRun
 from ragen_agent.training.metrics import smooth
+from ragen_agent.training.run_folder import RunFolder
 from ragen_gym.core.stats import Estimate, mean_interval
 
 rates = st.integers(0, 1000).map(lambda thousandths: thousandths / 1000)
 
 
-def run(after: float | None = None, success: Sequence[float] = (), **more: Sequence[float]) -> Played:
+def run(
+    after: float | None = None, success: Sequence[float] = (), iterations: int = 1, **more: Sequence[float]
+) -> RecordedRun:
     """A run with these figures in its iterations; the others are those of a healthy run."""
     rows: list[dict[str, Any]] = []
     for place, rate in enumerate(success):
@@ -42,7 +47,8 @@ def run(after: float | None = None, success: Sequence[float] = (), **more: Seque
         }
         rows.append(row | {name: values[place] for name, values in more.items()})
     summary = {} if after is None else {"after": {"rate": after}, "random": {"rate": 0.1}, "optimal": {"rate": 0.9}}
-    return Played(Path(), summary, rows)
+    config = with_settings(Config(), {"training": {"iterations": max(iterations, len(rows))}})
+    return RecordedRun("run", RunFolder(Path()), config, summary, rows)
 
 
 @given(st.lists(rates, min_size=2, max_size=9))
@@ -93,22 +99,22 @@ def test_arms_are_compared_seed_by_seed() -> None:
     assert "3 seeds: higher, as claimed" in finding.sentence
     alone = compare(runs, Comparison("new", "after", "More than nothing?"))
     assert alone.verdict == "seen"
-    nothing = compare(runs, Comparison("new", "after", "Beside nobody?", "absent", "higher"))
+    nothing = compare(runs, Comparison("new", "after", "Against nobody?", "absent", "higher"))
     assert (nothing.verdict, nothing.sentence) == ("missing", "No seed has both.")
     budget = compare(runs, Comparison("new", "random", "More by the budget?", "old"))
     assert budget.verdict == "fixed"
     assert "+0.0 points: a property of the levels" in budget.sentence
     said = " ".join(conclusion([finding, alone, nothing, budget]))
     assert 'support: "Better?" (after of new against old).' in said
-    assert 'no runs for: "Beside nobody?"' in said
+    assert 'no runs for: "Against nobody?"' in said
     assert "2 comparisons at 95 % each" in said
 
 
 def test_figures_are_printed_in_their_units() -> None:
-    assert figure(0.531, "after") == "53.1 %"
-    assert figure(-0.2, "after", signed=True) == "\N{MINUS SIGN}20.0"
-    assert figure(-0.0001, "after", signed=True) == "+0.0"
-    assert figure(12345.0, "trained_tokens") == "12,345"
+    assert format_measure(0.531, "after") == "53.1 %"
+    assert format_measure(-0.2, "after", signed=True) == "\N{MINUS SIGN}20.0"
+    assert format_measure(-0.0001, "after", signed=True) == "+0.0"
+    assert format_measure(12345.0, "trained_tokens") == "12,345"
 
 
 def test_measures_of_a_run() -> None:
@@ -130,26 +136,26 @@ def test_smoothing_stays_between_the_extremes(values: list[float]) -> None:
 
 def test_a_collapse_is_a_fall_below_half_that_lasts() -> None:
     up = [0.1 * step for step in range(8)]
-    assert collapse(run(0.0, [*up, *[0.0] * 12])) is not None
-    assert collapse(run(0.6, [*up, *[0.0] * 8, *[0.7] * 10])) is None, "it came back"
-    assert collapse(run(0.5, [*up, *[0.5] * 10])) is None
-    assert collapse(run(0.0, [0.04, *[0.0] * 20])) is None, "there was nothing to fall from"
-    assert collapse(run(0.5, [*up, *[0.1] * 12])) is None, "the measured policy does not know of it"
-    assert collapse(run(0.0, [*up, *[0.7] * 12, *[0.0] * 6])) is None, "a last few bad iterations say little"
-    assert collapse(run(0.0, [0.13, *[0.0] * 12])) == 1, "the first iteration is what it fell from"
-    assert collapse(run(0.0, [*[0.6] * 20, *[0.0] * 20])) == 20, "it begins with the first low iteration"
+    assert collapse_start(run(0.0, [*up, *[0.0] * 12])) is not None
+    assert collapse_start(run(0.6, [*up, *[0.0] * 8, *[0.7] * 10])) is None, "it came back"
+    assert collapse_start(run(0.5, [*up, *[0.5] * 10])) is None
+    assert collapse_start(run(0.0, [0.04, *[0.0] * 20])) is None, "there was nothing to fall from"
+    assert collapse_start(run(0.5, [*up, *[0.1] * 12])) is None, "the measured policy does not know of it"
+    assert collapse_start(run(0.0, [*up, *[0.7] * 12, *[0.0] * 6])) is None, "a last few bad iterations say little"
+    assert collapse_start(run(0.0, [0.13, *[0.0] * 12])) == 1, "the first iteration is what it fell from"
+    assert collapse_start(run(0.0, [*[0.6] * 20, *[0.0] * 20])) == 20, "it begins with the first low iteration"
     dead = [*[0.5] * 20, *[0.0] * 3]
-    assert collapse(run(0.0, dead)) is None
-    assert collapse(replace(run(0.0, dead), planned=60)) == 20, "a run that stopped itself stands still from then on"
+    assert collapse_start(run(0.0, dead)) is None
+    assert collapse_start(run(0.0, dead, iterations=60)) == 20, "a run that stopped itself stands still from then on"
 
 
-def test_kinds_of_collapse() -> None:
+def test_kinds_of_collapse_start() -> None:
     fall = [0.6] * 20 + [0.0] * 20
-    assert kind(run(0.6, [0.6] * 40)) == "no collapse"
-    assert kind(run(0.0, fall, invalid_rate=[0.0] * 20 + [1.0] * 20)) == "format collapse"
-    assert kind(run(0.0, fall)) == "other collapse"
-    assert kind(run(0.0, [0.13, *[0.0] * 12])) == "collapse at once"
-    assert kind(run(0.0, [0.01] * 20)) == "never learned"
+    assert outcome(run(0.6, [0.6] * 40)) == "no collapse"
+    assert outcome(run(0.0, fall, invalid_rate=[0.0] * 20 + [1.0] * 20)) == "format collapse"
+    assert outcome(run(0.0, fall)) == "other collapse"
+    assert outcome(run(0.0, [0.13, *[0.0] * 12])) == "collapse at once"
+    assert outcome(run(0.0, [0.01] * 20)) == "never learned"
     trap = run(
         0.0,
         fall,
@@ -157,35 +163,35 @@ def test_kinds_of_collapse() -> None:
         entropy=[0.5] * 15 + [0.01] * 25,
         grad_norm=[1.0] * 17 + [30.0] * 3 + [1.0] * 20,
     )
-    assert {"spread_fall", "entropy_fall", "gradient_spike"} <= first_signs(trap).keys()
-    assert kind(trap) == "Echo Trap"
+    assert {"spread_fall", "entropy_fall", "gradient_spike"} <= {sign.name for sign in trap.signs}
+    assert outcome(trap) == "Echo Trap"
 
 
 def test_an_alarm_is_right_before_a_collapse_and_false_without_one() -> None:
     narrow = [0.4] * 15 + [0.0] * 25
     dying = run(0.0, [0.6] * 25 + [0.0] * 15, spread=narrow)
     healthy, wolf = run(0.6, [0.6] * 40), run(0.6, [0.6] * 40, spread=narrow)
-    judged = {each.sign: each for each in calibrate([dying, healthy, wolf])}
+    judged = {each.sign: each for each in score_signs([dying, healthy, wolf])}
     spread = judged["spread_fall"]
-    assert (spread.announced, spread.collapses) == (1, 1)
+    assert (spread.predicted, spread.collapses) == (1, 1)
     assert spread.leads == (25 - 16,)
     after = run(0.0, [0.6] * 25 + [0.0] * 15, spread=[0.4] * 25 + [0.0] * 15)
-    [late] = [each for each in calibrate([after]) if each.sign == "spread_fall"]
-    assert (late.announced, late.late, late.collapses) == (0, 1, 1), "what is seen with a collapse announces nothing"
+    [late] = [each for each in score_signs([after]) if each.sign == "spread_fall"]
+    assert (late.predicted, late.late, late.collapses) == (0, 1, 1), "what is seen with a collapse announces nothing"
     lost = run(0.0, [0.13, *[0.0] * 30], spread=[0.2, *[0.0] * 30])
-    assert [each.collapses for each in calibrate([lost]) if each.sign == "spread_fall"] == [0]
+    assert [each.collapses for each in score_signs([lost]) if each.sign == "spread_fall"] == [0]
     assert (spread.false_alarms, spread.healthy) == (1, 2)
-    assert judged["any sign"].announced == 1
-    assert judged["gradient_spike"].announced == 0
+    assert judged["any sign"].predicted == 1
+    assert judged["gradient_spike"].predicted == 0
 
 
 def test_what_several_experiments_share_is_counted_once() -> None:
     long, other = run(0.5, [0.1, 0.3, 0.5], spread=[0.3, 0.2, 0.1]), run(0.5, [0.1, 0.3, 0.4])
     beginning = run(0.3, [0.1, 0.3], spread=[0.3, 0.2])
-    assert without_copies([beginning, long, other, replace(long, path=Path("again"))]) == [long, other]
+    assert without_copies([beginning, long, other, replace(long, name="again")]) == [long, other]
 
 
 def test_a_run_that_stopped_itself_stands_still() -> None:
-    dead = replace(run(0.0, [0.5, 0.5, 0.5, 0.0]), planned=20)
+    dead = run(0.0, [0.5, 0.5, 0.5, 0.0], iterations=20)
     assert (measure(dead, "final"), measure(dead, "lost"), measure(dead, "early")) == (0.0, 1.0, 0.0)
     assert measure(run(0.5, [0.5] * 12), "early") is None, "it was never to have fifteen iterations"

@@ -84,7 +84,7 @@ def test_costs_are_estimated_and_a_shared_warm_start_is_counted_once(tmp_path: P
 def test_quick_makes_everything_small_and_settings_lie_over_every_arm(tmp_path: Path) -> None:
     quick = plan(read("echo-trap"), tmp_path, 1, quick=True)
     assert {run.config.training.iterations for run in quick} == {3}
-    over = plan(read("echo-trap"), tmp_path, 1, over={"training": {"iterations": 7}})
+    over = plan(read("echo-trap"), tmp_path, 1, overrides={"training": {"iterations": 7}})
     assert {run.config.training.iterations for run in over} == {7}
     assert Config().training.iterations not in (3, 7)
 

@@ -1,0 +1,244 @@
+"""The page of an experiment, its figures and ``results.json``: the question, the measurements, what they support."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from benchmarks.experiments.alarm_evaluation import OUTCOMES, SignScore, collapse_start, outcome, score_signs
+from benchmarks.experiments.hypothesis_tests import Finding, Runs, compare, conclusion, format_measure, summarise
+from benchmarks.experiments.metrics import MEASURES, measure
+from benchmarks.experiments.plan import PlannedRun
+from benchmarks.experiments.plots import draw_arms, draw_curves
+from benchmarks.experiments.runner import missing
+from benchmarks.experiments.spec import Comparison, Experiment
+from ragen_agent.report.runs import RecordedRun, load_run, sign_label
+from ragen_gym.core.stats import Estimate
+from ragen_gym.core.storage import write_atomic
+
+__all__ = [
+    "alarm_table",
+    "comparisons_table",
+    "markdown_page",
+    "markdown_table",
+    "whole_runs",
+    "without_misleading",
+    "write_page",
+]
+
+QUICK = "Made with --quick: this shows that the experiment runs. It is evidence of nothing."
+
+#: What an interval over seeds does not cover.
+LEVELS = "All seeds are measured on the same levels, so an interval over seeds says nothing about other levels."
+
+
+def whole_runs(planned: Sequence[PlannedRun]) -> Runs:
+    """The planned runs that are whole."""
+    absent = {run.name for run in missing(planned)}
+    runs: dict[str, dict[int, RecordedRun]] = {}
+    for run in planned:
+        if run.name not in absent:
+            runs.setdefault(run.arm.name, {})[run.config.seed] = load_run(run.folder)
+    return runs
+
+
+def write_page(
+    experiment: Experiment, planned: Sequence[PlannedRun], failures: Mapping[str, str], out: Path, *, quick: bool
+) -> dict[str, Any]:
+    """Writes ``<experiment>.md``, ``results.json`` and the figures; returns the content of ``results.json``."""
+    out.mkdir(parents=True, exist_ok=True)
+    runs = whole_runs(planned)
+    findings = [compare(runs, comparison) for comparison in experiment.comparisons]
+    pictures = []
+    if runs:
+        draw_curves(experiment, runs, out / "curves.png")
+        measures = dict.fromkeys(["after", *(c.measure for c in experiment.comparisons)])
+        for name in measures:
+            draw_arms(experiment, runs, name, out / f"{name}.png")
+            pictures.append(f"{name}.png")
+    names = (["curves.png"] if runs else []) + pictures
+    text = markdown_page(
+        experiment, runs, findings, failures, wanted=len(planned), pictures=names, note=QUICK if quick else ""
+    )
+    write_atomic(out / f"{experiment.name}.md", text)
+    results = {
+        "experiment": experiment.name,
+        "quick": quick,
+        "runs": [
+            {"arm": arm, "seed": seed, **{name: measure(run, name) for name in MEASURES}}
+            for arm, seeds in runs.items()
+            for seed, run in seeds.items()
+        ],
+        "comparisons": [_finding_json(finding) for finding in findings],
+        "conclusion": conclusion(findings),
+        "failures": dict(failures),
+        "pictures": pictures,
+    }
+    write_atomic(out / "results.json", json.dumps(results, indent=2, ensure_ascii=False) + "\n")
+    return results
+
+
+def markdown_page(
+    experiment: Experiment,
+    runs: Runs,
+    findings: Sequence[Finding],
+    failures: Mapping[str, str],
+    *,
+    wanted: int,
+    pictures: Sequence[str],
+    note: str = "",
+) -> str:
+    """The page in Markdown.
+
+    Args:
+        experiment: the table.
+        runs: those that are whole.
+        findings: one for each of its comparisons.
+        failures: what went wrong, by run.
+        wanted: how many runs there should be.
+        pictures: names of files next to the page.
+        note: a warning at the top.
+    """
+    there = sum(len(seeds) for seeds in runs.values())
+    scores = without_misleading(experiment, runs)
+    lines = [f"# {experiment.title}", ""]
+    if note:
+        lines += [f"> {note}", ""]
+    lines += [f"**Question.** {experiment.question}", ""]
+    lines += [f"**Claim.** {experiment.claim} ({experiment.source})", ""]
+    lines += [f"**Evidence.** {experiment.evidence}", "", "## What the runs say", ""]
+    lines += [f"- {sentence}" for sentence in conclusion(findings)] or ["- Nothing was compared."]
+    lines += [f"- {_whole(there, wanted)}", f"- **Limits.** {experiment.limits} {LEVELS}", "", "## Comparisons", ""]
+    lines += comparisons_table(findings)
+    lines += [
+        "",
+        "## Arms",
+        "",
+        "Means over seeds with 95 % intervals (Student's t), clipped to 0 and 100 % for shares.",
+        "",
+    ]
+    lines += _arms(experiment, runs)
+    lines += ["", *[f"![{name}]({name})\n" for name in pictures]]
+    lines += [
+        "## Collapse and alarm",
+        "",
+        *_collapses(runs),
+        "",
+        *alarm_table(score_signs(scores)),
+        "",
+        "## Descriptions of the arms",
+        "",
+    ]
+    lines += [f"- **{a.name}**{' (control)' if a.control else ''}: {a.about}" for a in experiment.arms]
+    lines += ["", *[f"- {name}: {MEASURES[name].about}." for name in experiment.columns]]
+    if failures:
+        lines += ["", "## Runs that failed", "", *[f"- {name}: {problem}" for name, problem in failures.items()]]
+    lines += ["", f"Made by `python -m benchmarks.experiments {experiment.name}`.", ""]
+    return "\n".join(lines)
+
+
+def comparisons_table(findings: Sequence[Finding]) -> list[str]:
+    """The comparisons as rows: what is compared, what was claimed, and the difference."""
+    return markdown_table(
+        ["question", "first", "second", "measure", "claim", "first \N{MINUS SIGN} second [95 %]"],
+        [
+            [c.asks, c.first, c.second or "0", c.measure, claimed(c), finding.sentence]
+            for finding in findings
+            for c in [finding.comparison]
+        ],
+    )
+
+
+def without_misleading(experiment: Experiment, runs: Runs) -> list[RecordedRun]:
+    """The runs whose fall would be a collapse; see ``Arm.misleading``."""
+    misleading = {arm.name for arm in experiment.arms if arm.misleading}
+    return [run for arm, seeds in runs.items() if arm not in misleading for run in seeds.values()]
+
+
+def claimed(comparison: Comparison) -> str:
+    """A claim; one that is not the source's is marked."""
+    return f"{comparison.claim or 'none'}{' (ours)' if comparison.by == 'ours' else ''}"
+
+
+def alarm_table(scores: Sequence[SignScore], factors: Sequence[str] = ()) -> list[str]:
+    """The alarm's signs as rows; with the factors that they were computed by, if they are given.
+
+    How many collapses each predicted, how early, how many it showed only when they had begun, and its false alarms.
+    """
+    head = ["sign", "collapses predicted", "median lead (iterations)", "seen only at or after one", "false alarms"]
+    rows = [
+        [
+            sign_label(j.sign),
+            f"{j.predicted} of {j.collapses}",
+            "\N{EN DASH}" if j.lead is None else f"{j.lead:g}",
+            f"{j.late} of {j.collapses}",
+            f"{j.false_alarms} of {j.healthy}",
+        ]
+        for j in scores
+    ]
+    if factors:
+        head.insert(1, "factor")
+        rows = [[sign, factor, *rest] for (sign, *rest), factor in zip(rows, factors, strict=True)]
+    return markdown_table(head, rows)
+
+
+def _arms(experiment: Experiment, runs: Runs) -> list[str]:
+    rows = []
+    for arm in experiment.arms:
+        if arm.name in runs:
+            cells = [_cell(summarise(runs, arm.name, name), name) for name in experiment.columns]
+            rows.append([arm.name + (" (control)" if arm.control else ""), str(len(runs[arm.name])), *cells])
+    return markdown_table(["arm", "seeds", *experiment.columns], rows)
+
+
+def _cell(found: Estimate | None, name: str) -> str:
+    if found is None:
+        return "\N{EN DASH}"
+    mean = format_measure(found.value, name)
+    if found.n < 2 or found.low == found.high:
+        return mean
+    low, high = found.low, found.high
+    if MEASURES[name].rate and not MEASURES[name].signed:
+        low, high = max(0.0, low), min(1.0, high)
+    return f"{mean} [{format_measure(low, name).removesuffix(' %')}, {format_measure(high, name).removesuffix(' %')}]"
+
+
+def _collapses(runs: Runs) -> list[str]:
+    rows = []
+    for arm, seeds in runs.items():
+        outcomes = [outcome(run) for run in seeds.values()]
+        whens = [str(at + 1) for run in seeds.values() if (at := collapse_start(run)) is not None]
+        rows.append([arm, *[str(outcomes.count(name)) for name in OUTCOMES], ", ".join(whens) or "\N{EN DASH}"])
+    return markdown_table(["arm", *OUTCOMES, "after iteration"], rows)
+
+
+def _whole(there: int, wanted: int) -> str:
+    if there == wanted:
+        return f"All {wanted} runs are whole."
+    return f"{there} of {wanted} runs are whole: the conclusions may change."
+
+
+def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """A table's lines."""
+    if not rows:
+        return ["(no whole run yet)"]
+    lines = [head, ["---"] * len(head), *rows]
+    return ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines]
+
+
+def _finding_json(finding: Finding) -> dict[str, Any]:
+    """A finding as JSON, which has no infinity."""
+    found = finding.interval
+    bounded = found is not None and found.n > 1
+    return {
+        **asdict(finding.comparison),
+        "differences": {str(seed): value for seed, value in finding.differences.items()},
+        "mean": found.value if found else None,
+        "low": found.low if found and bounded else None,
+        "high": found.high if found and bounded else None,
+        "verdict": finding.verdict,
+        "sentence": finding.sentence,
+    }
