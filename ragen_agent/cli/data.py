@@ -15,7 +15,7 @@ __all__ = ["add"]
 
 ABOUT = """\
 Writes the prompt dataset of a run as lines of {"prompt", "label"}: the label says which level of which game is played,
-with which knobs, and all samples of a prompt share it. Levels are fresh in every iteration and of the split train
+with which options, and all samples of a prompt share it. Levels are fresh in every iteration and of the split train
 alone. It is what ragen-agent train --backend openrlhf writes by itself; the same settings give the same lines. A run
 takes a file instead with --set openrlhf.prompts=FILE.
 
@@ -28,27 +28,27 @@ examples:
 
 def add(commands: Any) -> None:
     """Adds the command to the parser."""
-    from ragen_agent.cli.options import add_settings
+    from ragen_agent.cli.setting_flags import add_settings
 
     raw = argparse.RawDescriptionHelpFormatter
     parser = commands.add_parser(
         "data", help="write the levels that a distributed run plays", description=ABOUT, formatter_class=raw
     )
     parser.set_defaults(run=_run, model=None)
-    add_settings(parser)
     parser.add_argument("--recipe", metavar="NAME", help="settings by name; see ragen-agent train --list-recipes")
     parser.add_argument(
-        "--mix", metavar="GAME=WEIGHT,...", help="several games, drawn by weight; knobs in [[games]] of --config"
+        "--mix", metavar="GAME=WEIGHT,...", help="several games, drawn by weight; options in [[games]] of --config"
     )
     parser.add_argument("--iterations", type=int, metavar="N", help="iterations of the run (default: the settings')")
     parser.add_argument("--groups", type=int, metavar="N", help="prompts of an iteration (default: the settings')")
     parser.add_argument("--seed", type=int, metavar="N", help="of the levels (default 0)")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="a new file of JSON lines")
     parser.add_argument("--json", action="store_true", help="print what was written as JSON")
+    add_settings(parser)
 
 
 def _run(options: argparse.Namespace) -> int:
-    from ragen_agent.cli.options import configure
+    from ragen_agent.cli.setting_flags import configure
     from ragen_agent.openrlhf.prompt_dataset import check_rows, train_rows, write_rows
 
     training = {name: getattr(options, name) for name in ("iterations", "groups")}

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ragen_agent.cli.options import add_settings, configure, pairs_of
+from ragen_agent.cli.setting_flags import add_settings, configure, settings_of
 from ragen_agent.config import Config, Settings, merged, with_settings
 
 if TYPE_CHECKING:
@@ -29,13 +29,13 @@ def add(commands: Any) -> None:
     )
     evaluate.set_defaults(run=_evaluate)
     evaluate.add_argument("model", type=Path, metavar="RUN|MODEL", help="a run's folder, or a Hugging Face model's")
-    add_settings(evaluate)
     evaluate.add_argument(
         "--split", choices=("train", "validation", "test"), help="whose levels (default: the run's, test)"
     )
     evaluate.add_argument("--levels", type=int, metavar="N", help="how many levels (default 256)")
     evaluate.add_argument("--temperature", type=float, metavar="T", help="of sampling (default 0.5)")
     evaluate.add_argument("--json", type=Path, metavar="FILE", help="write the rates here")
+    add_settings(evaluate, both_trainers=False)
 
 
 def _evaluate(options: argparse.Namespace) -> int:
@@ -60,7 +60,7 @@ def _evaluate(options: argparse.Namespace) -> int:
         run, trained = RunFolder.reopen(folder)
         folder, weights = _policy_of(run)
         if options.game is None and options.config is None:
-            config = with_settings(trained, merged(flags, pairs_of(options)))
+            config = with_settings(trained, merged(flags, settings_of(options)))
         else:
             config = configure(options, flags)
     else:

@@ -83,10 +83,9 @@ def add(commands: Any) -> None:
 
 
 def _add_data(parser: argparse.ArgumentParser) -> None:
-    from ragen_agent.cli.options import add_settings
+    from ragen_agent.cli.setting_flags import add_settings
 
     parser.set_defaults(run=_data)
-    add_settings(parser)
     parser.add_argument("--model", metavar="DIR", help="the model to be trained on them (default: the small model)")
     parser.add_argument("--episodes", type=int, metavar="N", help="how many (default: the game's settings)")
     parser.add_argument(
@@ -101,6 +100,7 @@ def _add_data(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--thought", metavar="NAME", help="plan (default), direction, choose or none")
     parser.add_argument("--seed", type=int, metavar="N", help="of levels and random moves (default 0)")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="a new file of JSON lines")
+    add_settings(parser, both_trainers=False)
 
 
 def _add_train(parser: argparse.ArgumentParser) -> None:
@@ -143,7 +143,7 @@ def _data(options: argparse.Namespace) -> int:
 
 def _demonstrators(options: argparse.Namespace) -> Config:
     """The settings, by default with a demonstrator that makes no mistakes and writes its plan."""
-    from ragen_agent.cli.options import configure, settings_of_pairs
+    from ragen_agent.cli.setting_flags import configure, settings_of
     from ragen_agent.config import read_toml
     from ragen_agent.sft.demonstrations import faultless
 
@@ -156,7 +156,7 @@ def _demonstrators(options: argparse.Namespace) -> Config:
         flags["seed"] = options.seed
     config = configure(options, flags)
     file = read_toml(options.config).get("demonstrations", {}) if options.config is not None else {}
-    given = {*asked, *file, *settings_of_pairs("--set", options.set).get("demonstrations", {})}
+    given = {*asked, *file, *settings_of(options).get("demonstrations", {})}
     plain = replace(faultless(config), thought="plan")
     default = {name: getattr(plain, name) for name in ("moves", "mistakes", "thought") if name not in given}
     return replace(config, demonstrations=replace(config.demonstrations, **default))

@@ -7,8 +7,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ragen_agent.cli.options import add_settings, configure, distributed
+from ragen_agent.cli.setting_flags import add_settings, configure, distributed
 from ragen_agent.config import Config, Settings, with_settings
+from ragen_agent.config.rules import ADVANTAGE_RULES
 
 if TYPE_CHECKING:
     from ragen_agent.config.openrlhf import OpenRLHF
@@ -37,14 +38,13 @@ def add(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     train.set_defaults(run=_train)
-    add_settings(train)
     train.add_argument(
         "--model",
         metavar="DIR",
         help="start from this Hugging Face causal LM instead of the small model; no warm start",
     )
     train.add_argument(
-        "--algo", choices=("grpo", "ppo"), help="advantages within groups (grpo, default) or from a critic (ppo)"
+        "--algo", choices=[*ADVANTAGE_RULES], help="advantages within groups (grpo, default), from a critic (ppo), ..."
     )
     train.add_argument(
         "--starpo-s", action=argparse.BooleanOptionalAction, default=None, help="StarPO-S (default) or vanilla StarPO"
@@ -68,6 +68,7 @@ def add(commands: Any) -> None:
     train.add_argument(
         "--resume", type=Path, metavar="DIR", help="go on with the run in this folder; takes no other setting"
     )
+    add_settings(train)
 
 
 def _train(options: argparse.Namespace) -> int:
@@ -81,9 +82,8 @@ def _train(options: argparse.Namespace) -> int:
         own = ("run", "resume", "extra", "backend", "dry_run", "list_recipes")
         others = {k: v for k, v in vars(options).items() if k not in own and v not in (None, [])}
         if others:
-            raise ValueError(
-                f"--resume goes on with the run's own settings: leave out {', '.join('--' + k for k in others)}."
-            )
+            flags = ", ".join(f"--{name.replace('_', '-')}" for name in others)
+            raise ValueError(f"--resume goes on with the run's own settings: leave out {flags}.")
         folder, config = RunFolder.reopen(options.resume)
         if options.dry_run:
             return _dry_run(options, config, folder)

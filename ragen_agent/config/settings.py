@@ -106,7 +106,7 @@ class WarmStart:
 
     epochs: int = setting(1, "passes over the demonstrations; 0 skips the warm start", low=0)
     batch: int = setting(32, "episodes in an optimiser step", low=1, unit="episodes")
-    learning_rate: float = setting(3e-3, "of Adam", above=0, high=1e3)
+    learning_rate: float = setting(3e-3, "of AdamW", above=0, high=1e3)
 
     def __post_init__(self) -> None:
         check_settings(self, "warm_start.")
@@ -140,8 +140,8 @@ class Training:
     minibatch: int = setting(64, "episodes in an optimiser step", low=1, unit="episodes")
     updates: int = setting(1, "passes over one batch of rollouts (Online-k)", low=1)
     replay: int = setting(0, "earlier iterations whose kept episodes are trained on again", low=0, unit="iterations")
-    learning_rate: float = setting(5e-4, "of the policy's Adam", above=0, high=1e3)
-    critic_learning_rate: float = setting(1e-3, "of the critic's Adam", above=0, high=1e3)
+    learning_rate: float = setting(5e-4, "of the policy's AdamW", above=0, high=1e3)
+    critic_learning_rate: float = setting(1e-3, "of the critic's AdamW", above=0, high=1e3)
     clip: str = setting(
         "", "how ratios are clipped above 1: at clip_low or at clip_high", choices=("symmetric", "higher"), empty=PRESET
     )

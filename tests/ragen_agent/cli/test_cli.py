@@ -2,14 +2,18 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import gymnasium
 import pytest
 
-from ragen_agent.cli import main
+from ragen_agent.cli import _parser, experiment, main
 from ragen_agent.cli import train as train_command
+from ragen_agent.cli.setting_flags import settings_of
 from ragen_agent.config import Config
+from ragen_agent.config.catalog import catalog
 from ragen_agent.local import run as training
 
 TINY = [
@@ -51,6 +55,10 @@ def test_train_then_eval(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
         (["train", "--knob", "size"], "needs a value"),
         (["train", "--knob", "size=1"], "must be an integer from 2"),
         (["train", "--set", "training.lr=1"], "unknown setting 'training.lr'"),
+        (["train", "--training.gruops", "3"], "unknown setting 'training.gruops'. Did you mean training.groups?"),
+        (["train", "--training.groups", "0"], "training.groups is 0; it must be at least 1."),
+        (["train", "--resume", ".", "--training.groups", "3"], "leave out --set"),
+        (["settings", "trainnig"], "unknown setting 'trainnig'"),
         (["train", "--set", "demonstrations.thought=deep"], "choose one of"),
         (["train", "--config", "no-such-file.toml"], "cannot read"),
         (["train", "--model", "no-such-folder"], "no such folder"),
@@ -136,7 +144,54 @@ def test_a_run_is_named_after_its_game() -> None:
     assert train_command.fresh_folder(Config(game="Bandit")) == Path("runs/Bandit-grpo-seed0")
 
 
-@pytest.mark.parametrize("arguments", [["train", "--algo", "sarsa"], ["eval", "x", "--split", "tests"], []])
+def test_every_setting_is_a_flag(capsys: pytest.CaptureFixture[str]) -> None:
+    parser = _parser()
+    words = ["--training.groups", "16", "--knobs", '{"size": 5}', "--training.starpo_s", "false"]
+    words += ["--training.members", "4", "--set", "training.group_size=6", "--knob", "holes=1"]
+    options = parser.parse_args(["train", *words])
+    assert settings_of(options) == {
+        "training": {"groups": 16, "starpo_s": False, "group_size": 6},
+        "env_options": {"size": 5, "holes": 1},
+    }
+    for flag, shown in (("--help", False), ("--help-all", True)):
+        with pytest.raises(SystemExit):
+            main(["train", flag])
+        text = capsys.readouterr().out
+        assert "--iterations" in text
+        assert all((f"--{name} " in text) == shown for name in catalog() if "." in name and name != "training.groups")
+
+
+def test_settings_lists_all_or_those_that_begin_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["settings"]) == 0
+    text = capsys.readouterr().out
+    assert all(f"\n{name}  " in text for name in catalog())
+    assert main(["settings", "training.filter"]) == 0
+    few = capsys.readouterr().out
+    assert few.startswith("training.filter  text, default")
+    assert "top_p" in few
+    assert "training.groups" not in few
+    assert main(["settings", "--json-schema"]) == 0
+    assert json.loads(capsys.readouterr().out)["properties"]["training"]["properties"]["groups"]["minimum"] == 1
+
+
+def test_without_the_repository_experiment_says_where_it_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(experiment, "HOME", "no_such_package.command")
+    assert main(["experiment", "echo-trap", "--seeds", "3"]) == 2
+    assert "python -m benchmarks.experiments" in capsys.readouterr().err
+
+
+def test_the_commands_are_listed_without_the_heavy_libraries() -> None:
+    code = (
+        "import sys, ragen_agent.cli as cli; cli._parser(); print({'torch', 'transformers', 'ray'} & set(sys.modules))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout == b"set()\n"
+
+
+@pytest.mark.parametrize(
+    "arguments", [["train", "--algo", "sarsa"], ["train", "--bogus"], ["eval", "x", "--split", "tests"], []]
+)
 def test_argparse_says_the_rest(arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
         main(arguments)

@@ -1,82 +1,94 @@
-"""Settings classes: types, ranges and meanings from the fields alone."""
-
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from math import inf, nan
 from typing import Any
 
 import pytest
 
-from ragen_gym.core.settings import check_settings, declared, setting
+from ragen_gym.core.settings import check_settings, declared, json_schema, parts, setting
+
+KINDS: dict[str, str] = {"a": "the first", "b": "the second"}
 
 
 @dataclass(frozen=True)
-class Cooking:
-    """One field of each kind."""
+class Inner:
+    """The inner part."""
 
-    minutes: int = setting(3, "how long it boils", low=1, unit="minutes")
-    salt: float = setting(0.5, "how much salt", low=0, high=1)
-    heat: float = setting(1.0, "how hot", above=0, below=10)
-    lid: bool = setting(True, "whether a lid is on")
-    pot: str = setting("small", "which pot", choices=("small", "large", ""))
-    limit: int | None = setting(None, "at most so many", low=1)
-    herbs: list = setting(["thyme"], "which herbs")  # type: ignore[type-arg]
-    note: str = "not a setting"
+    share: float = setting(0.5, "a share", low=0, high=1)
 
     def __post_init__(self) -> None:
-        check_settings(self, "cooking.")
+        check_settings(self, "inner.")
 
 
-def test_declarations_hold_types_and_defaults() -> None:
-    fields = declared(Cooking)
-    assert list(fields) == ["minutes", "salt", "heat", "lid", "pot", "limit", "herbs"], (
-        "fields without one are left out"
-    )
-    assert (fields["minutes"].type, fields["minutes"].default, fields["minutes"].unit) == (int, 3, "minutes")
-    assert fields["herbs"].default == ["thyme"]
-    assert declared(Cooking) is fields, "computed once"
+@dataclass(frozen=True)
+class Outer:
+    """The whole.
 
+    More of it.
+    """
 
-@pytest.mark.parametrize(
-    ("field", "words"),
-    [
-        ("minutes", "at least 1"),
-        ("salt", "from 0 to 1"),
-        ("heat", "above 0 and below 10"),
-        ("lid", ""),
-        ("pot", "one of small, large"),
-        ("limit", "at least 1"),
-    ],
-)
-def test_ranges_in_words(field: str, words: str) -> None:
-    assert declared(Cooking)[field].range == words
+    count: int = setting(3, "how many", low=1, unit="things")
+    norm: float = setting(1.0, "a norm", above=0, high=inf)
+    kind: str = setting("", "which", choices=KINDS, empty="as count says")
+    limit: int | None = setting(None, "a limit", low=1)
+    names: list[str] = setting(["x"], "names")
+    inner: Inner = field(default_factory=Inner)
+
+    def __post_init__(self) -> None:
+        check_settings(self)
 
 
 @pytest.mark.parametrize(
-    ("values", "message"),
+    ("changes", "message"),
     [
-        ({"minutes": 0}, "cooking.minutes is 0; it must be at least 1."),
-        ({"minutes": 2.0}, "cooking.minutes is 2.0; it must be an integer, such as 3."),
-        ({"minutes": True}, "cooking.minutes is True; it must be an integer, such as 3."),
-        ({"salt": 1.5}, "cooking.salt is 1.5; it must be from 0 to 1."),
-        ({"salt": float("nan")}, "cooking.salt is nan; it must be from 0 to 1."),
-        ({"heat": 0.0}, "cooking.heat is 0.0; it must be above 0 and below 10."),
-        ({"heat": 10}, "cooking.heat is 10.0; it must be above 0 and below 10."),
-        ({"lid": 1}, "cooking.lid is 1; it must be true or false, such as True."),
-        ({"pot": "huge"}, "cooking.pot is 'huge'; choose one of small, large."),
-        ({"limit": "3"}, "cooking.limit is '3'; it must be an integer or none, such as None."),
-        ({"limit": 0}, "cooking.limit is 0; it must be at least 1."),
-        ({"herbs": "dill"}, "cooking.herbs is 'dill'; it must be a list, such as ['thyme']."),
+        ({"count": 0}, "count is 0; it must be at least 1."),
+        ({"count": True}, "count is True; it must be an integer, such as 3."),
+        ({"count": 2.0}, "count is 2.0; it must be an integer, such as 3."),
+        ({"norm": 0.0}, "norm is 0.0; it must be above 0."),
+        ({"norm": nan}, "norm is nan; it must be above 0."),
+        ({"kind": "c"}, "kind is 'c'; choose one of a, b."),
+        ({"limit": 0}, "limit is 0; it must be at least 1."),
+        ({"limit": "3"}, "limit is '3'; it must be an integer or none, such as None."),
+        ({"names": "x"}, "names is 'x'; it must be a list, such as ['x']."),
     ],
 )
-def test_errors_name_the_field_the_value_and_the_range(values: dict[str, Any], message: str) -> None:
+def test_what_is_wrong_is_said(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        Cooking(**values)
+        replace(Outer(), **changes)
 
 
-def test_good_values_are_taken_and_whole_numbers_become_floats() -> None:
-    cooking = Cooking(salt=1, heat=9.5, pot="", limit=None)
-    assert isinstance(cooking.salt, float)
-    assert cooking.salt == 1.0
-    assert Cooking().herbs is not Cooking().herbs, "a list is copied for each object"
+def test_what_is_right_is_taken() -> None:
+    assert Outer(norm=inf, kind="b", limit=2).norm == inf
+    assert (Outer().kind, Outer().names) == ("", ["x"])
+    assert Outer().names is not Outer().names
+    whole = Outer(norm=2).norm
+    assert (whole, type(whole)) == (2.0, float)
+    with pytest.raises(ValueError, match=r"inner\.share is 2\.0; it must be from 0 to 1\."):
+        Inner(2)
+
+
+def test_choices_follow_their_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(KINDS, "c", "the third")
+    assert Outer(kind="c").kind == "c"
+    assert declared(Outer)["kind"].meanings["c"] == "the third"
+
+
+def test_the_declarations_give_a_schema() -> None:
+    assert list(declared(Outer)) == ["count", "norm", "kind", "limit", "names"]
+    assert parts(Outer) == {"inner": Inner}
+    schema = json_schema(Outer)
+    assert schema["description"] == "The whole."
+    assert schema["properties"]["count"] == {
+        "type": "integer",
+        "default": 3,
+        "description": "how many [things]",
+        "minimum": 1,
+    }
+    assert schema["properties"]["norm"]["exclusiveMinimum"] == 0
+    assert "maximum" not in schema["properties"]["norm"]
+    assert schema["properties"]["kind"]["enum"] == ["", "a", "b"]
+    assert schema["properties"]["limit"]["type"] == ["integer", "null"]
+    assert schema["properties"]["inner"]["properties"]["share"]["maximum"] == 1
+    assert not schema["additionalProperties"]
