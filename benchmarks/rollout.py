@@ -223,7 +223,7 @@ def _adapter(config: Config, runs: int) -> dict[str, float]:
         run.warm_start()
         run.reinforce()
         iteration = statistics.median(record["seconds"] for record in read_json_lines(run.folder.metrics))
-        agent, training = run.agent, short.training
+        agent, training = run.policy, short.training
         processes = agent.processes("train", training.groups * training.group_size)
         outside = []
         for attempt in range(runs + 1):

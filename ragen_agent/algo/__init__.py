@@ -38,7 +38,7 @@ from ragen_agent.algo.filters import (
     spread,
     spread_weights,
 )
-from ragen_agent.algo.gae import bi_level_gae, gae, turn_wise_gae
+from ragen_agent.algo.gae import bi_level_gae, critic_advantages, gae, turn_wise_gae
 from ragen_agent.algo.kl import kl_loss, kl_penalty
 from ragen_agent.algo.losses import PolicyStats, aggregate, entropy_of, loss_count, masked_mean, policy_loss, value_loss
 from ragen_agent.algo.masks import narrowed_turns, part_mask, rewards_at, turn_end_mask
@@ -50,6 +50,7 @@ __all__ = [
     "aggregate",
     "bi_level_gae",
     "broadcast_to_tokens",
+    "critic_advantages",
     "entropy_of",
     "format_reward",
     "gae",

@@ -17,9 +17,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ragen_agent.algo.masks import turn_end_mask
+from ragen_agent.algo.masks import rewards_at, turn_end_mask
+from ragen_agent.config.rules import CREDITS
 
-__all__ = ["bi_level_gae", "gae", "turn_wise_gae"]
+__all__ = ["bi_level_gae", "critic_advantages", "gae", "turn_wise_gae"]
 
 TurnEnds = Sequence[Sequence[int]]
 
@@ -131,6 +132,48 @@ def bi_level_gae(
     ends = turn_end_mask(turn_ends, sampled)
     _, following = _backwards(torch.where(ends, rewards, torch.zeros_like(rewards)), values, ends, gamma_turn, lam)
     return _backwards(torch.where(ends, following, rewards), values, sampled, gamma_token, lam, ends)
+
+
+def critic_advantages(
+    turn_ends: TurnEnds,
+    turn_rewards: Sequence[Sequence[float]],
+    values: Tensor,
+    cost: Tensor,
+    mask: Tensor,
+    credit: str = "trajectory",
+    *,
+    gamma: float = 1.0,
+    gamma_turn: float = 0.95,
+    lam: float = 1.0,
+) -> tuple[Tensor, Tensor]:
+    """Advantages by one of the three recursions, from the rewards of turns and the costs of tokens.
+
+    Args:
+        turn_ends: for each row the index of each turn's last token of the mask, ascending.
+        turn_rewards: for each row the reward of each turn.
+        values: float (rows, T), the critic's; read within the mask.
+        cost: float (rows, T), taken from the reward of a token, such as a KL penalty; read within the mask.
+        mask: bool (rows, T), the tokens that the recursion runs over (VAGEN's M_adv).
+        credit: a key of ``ragen_agent.config.rules.CREDITS``.
+        gamma: discount between tokens; not read by ``turn``.
+        gamma_turn: discount between turns; not read by ``trajectory``.
+        lam: the trace parameter lambda.
+
+    Returns:
+        advantages and returns, both float (rows, T) and 0 outside the mask.
+
+    Raises:
+        ValueError: an unknown credit, and what the recursion raises.
+    """
+    rewards = rewards_at(turn_ends, turn_rewards, values) - torch.where(mask, cost, 0.0)
+    values = torch.where(mask, values, 0.0)
+    if credit == "trajectory":
+        return gae(rewards, values, mask, gamma, lam)
+    if credit == "turn":
+        return turn_wise_gae(rewards, values, mask, turn_ends, gamma_turn, lam)
+    if credit == "bi_level":
+        return bi_level_gae(rewards, values, mask, turn_ends, gamma_turn, gamma, lam)
+    raise ValueError(f"credit is {credit!r}; it must be one of {', '.join(CREDITS)}")
 
 
 def _backwards(

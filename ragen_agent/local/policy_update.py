@@ -54,17 +54,25 @@ class Critic(nn.Module):
 
 
 Targets = dict[str, Tensor]
-"""What a step reads beside its batch, each (rows, width): `advantages`, `mask` (M_loss); with a critic `returns`,
-`values` and `critic_mask` (M_loss and M_adv); with a KL term in the loss `reference`, the log-probs of the start."""
+"""What a step reads next to its batch, each (rows, width): ``advantages``, ``mask`` (M_loss); with a critic
+``returns``, ``values`` and ``critic_mask`` (M_loss and M_adv); with a KL term in the loss ``reference``, the log-probs
+of the start."""
 
 
 @dataclass
 class Learner:
-    """What an update changes.
+    """What an update changes, and what it needs next to it.
 
-    `critic` (PPO) and `start`, the frozen model of the KL term, may be None. `piece`: text of a token id, which only
-    selective masks need. `longest`: the most tokens that an episode may have, for the aggregation "constant".
-    `adapter`: with LoRA, peft's handle of the adapter in `model`; `start` is then `model` with its adapter off.
+    Attributes:
+        model: the policy's.
+        optimiser: of the policy's weights, or of its adapter.
+        bias: float (vocabulary,), see ``sampled_logits``.
+        critic: of PPO; None for any other rule.
+        critic_optimiser: of the critic.
+        start: the frozen model of the KL term; None without one, ``model`` itself with its adapter off for LoRA.
+        piece: the text of a token id, which only selective masks need.
+        longest: the most tokens that an episode may have, for the aggregation ``constant``.
+        adapter: with LoRA, peft's handle of the adapter in ``model``.
     """
 
     model: PreTrainedModel
@@ -93,16 +101,16 @@ def update(
         learner: changed in place.
         trajectories: rows to learn from, none of them failed.
         advantages: float (rows,), of whole trajectories; PPO estimates its own and does not read them.
-        settings: `Training`.
+        settings: ``Training``.
         seed: of the minibatches.
         weights: float (rows,), with which PPO multiplies its advantages; None for none.
         seen: is told the targets before the first step.
 
     Returns:
         Means over the steps: entropy (nats a token), grad_norm (before clipping), clip_fraction, approx_kl, with a
-        critic value_loss, and with a KL term kl; train_tokens, all tokens that went forward and backward; and, only
-        where there were any, skipped_steps, those not taken because the gradient was not finite or the mask left no
-        token (they are in none of the means).
+        critic value_loss, and with a KL term kl; train_tokens, all tokens that went forward and backward; updates, the
+        steps taken; and, only where there were any, skipped_steps, those not taken because the gradient was not finite
+        or the mask left no token (they are in none of the means).
     """
     batch = Batch.of(trajectories, learner.bias.device)
     targets = targets_of(learner, batch, trajectories, advantages, settings, weights)
@@ -121,7 +129,7 @@ def update(
                 continue
             sums = {name: sums.get(name, 0.0) + value for name, value in measured.items()}
             steps += 1
-    counts = {"train_tokens": tokens} | ({"skipped_steps": skipped} if skipped else {})
+    counts = {"train_tokens": tokens, "updates": steps} | ({"skipped_steps": skipped} if skipped else {})
     return {name: value / steps for name, value in sums.items()} | counts
 
 
@@ -133,9 +141,9 @@ def targets_of(
     settings: Training,
     weights: Tensor | None = None,
 ) -> Targets:
-    """See `Targets`.
+    """See ``Targets``.
 
-    A KL penalty in the reward enters as a cost of each token, `kl` times the estimate: with PPO as part of the
+    A KL penalty in the reward enters as a cost of each token, ``kl`` times the estimate: with PPO as part of the
     reward, with any other rule as part of the token's advantage. (The gradient of k1 taken as a loss is zero in
     expectation.)
     """
@@ -168,10 +176,10 @@ def cut(targets: Targets, rows: Tensor, part: Batch) -> Targets:
 def policy_terms(
     learner: Learner, batch: Batch, targets: Targets, settings: Training
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """The terms of the policy's loss: `policy`, `entropy` (minus the bonus), and with a KL term `kl`.
+    """The terms of the policy's loss: ``policy``, ``entropy`` (minus the bonus), and with a KL term ``kl``.
 
     Returns:
-        the terms, with gradient, whose sum is the loss; and figures to report, see `update`.
+        the terms, with gradient, whose sum is the loss; and figures to report, see ``update``.
     """
     logits, log_probs = sampled_logits(learner.model, batch, learner.bias, settings.temperature)
     mask, how, length = targets["mask"], settings.aggregation, learner.longest
@@ -210,15 +218,18 @@ def _estimated(
     mask = _mask(learner, batch, trajectories, settings.advantage_tokens)
     if settings.advantage_tokens != "all":
         ends, earned = algo.narrowed_turns(ends, earned, mask)
-    rewards = algo.rewards_at(ends, earned, cost) - torch.where(mask, cost, 0.0)
     values = torch.where(mask, critic(batch), 0.0)
-    lam = settings.gae_lambda
-    if settings.credit == "trajectory":
-        estimated, returns = algo.gae(rewards, values, mask, settings.gamma, lam)
-    elif settings.credit == "turn":
-        estimated, returns = algo.turn_wise_gae(rewards, values, mask, ends, settings.gamma_turn, lam)
-    else:
-        estimated, returns = algo.bi_level_gae(rewards, values, mask, ends, settings.gamma_turn, settings.gamma, lam)
+    estimated, returns = algo.critic_advantages(
+        ends,
+        earned,
+        values,
+        cost,
+        mask,
+        settings.credit,
+        gamma=settings.gamma,
+        gamma_turn=settings.gamma_turn,
+        lam=settings.gae_lambda,
+    )
     advantages = algo.whiten(estimated, mask)
     if weights is not None:
         advantages = advantages * weights.to(advantages.device)[:, None]

@@ -1,7 +1,7 @@
 """The kept episodes of the last iterations, from which an update may learn again (Online-k with a replay buffer).
 
 RAGEN (arXiv 2504.20073, section on rollout freshness) compares one update for each batch of rollouts with several.
-`Training.updates` passes over one batch several times; `Training.replay` mixes earlier batches in. A replayed token
+``Training.updates`` passes over one batch several times; ``Training.replay`` mixes earlier batches in. A replayed token
 keeps the log-prob with which it was sampled, so the policy loss weighs it by the ratio of the policy now to the
 policy then, within the clip.
 """
@@ -17,14 +17,14 @@ import torch
 from torch import Tensor
 
 from ragen_agent.token_mdp import Trajectory
-from ragen_agent.training.iteration import ScoredGroups
+from ragen_agent.training.iteration import Iteration
 
 __all__ = ["KeptEpisodes", "ReplayBuffer"]
 
 
 @dataclass(frozen=True)
 class KeptEpisodes:
-    """Episodes to learn from, with the `advantages` and group `weights` that they had when they were played (rows,)."""
+    """Episodes to learn from, with the advantages and group weights that they had when played, float (rows,) each."""
 
     trajectories: list[Trajectory]
     advantages: Tensor
@@ -36,15 +36,15 @@ class KeptEpisodes:
         return cls([], torch.zeros(0), torch.zeros(0))
 
     @classmethod
-    def of(cls, trajectories: Sequence[Trajectory], scored: ScoredGroups) -> KeptEpisodes:
-        """The kept ones of an iteration."""
-        rows = scored.kept.flatten().nonzero().flatten()
-        weights = scored.weights[:, None].expand(scored.kept.shape).flatten()
-        return cls([trajectories[row] for row in rows.tolist()], scored.advantages.flatten()[rows], weights[rows])
+    def of(cls, iteration: Iteration) -> KeptEpisodes:
+        """Those of an iteration that the filter keeps."""
+        groups, rows = iteration.groups, iteration.kept
+        weights = groups.weights[:, None].expand(groups.kept.shape).flatten()
+        return cls([iteration.learned[row] for row in rows], groups.advantages.flatten()[rows], weights[rows])
 
 
 class ReplayBuffer:
-    """The kept episodes of the last `iterations` iterations, those without any included."""
+    """The kept episodes of the last ``iterations`` iterations, those without any included."""
 
     def __init__(self, iterations: int) -> None:
         self._past: deque[KeptEpisodes] = deque(maxlen=iterations)
@@ -60,7 +60,7 @@ class ReplayBuffer:
         )
 
     def state(self) -> list[dict[str, Any]]:
-        """What `restore` needs, as lists and tensors."""
+        """What ``restore`` needs, as lists and tensors."""
         return [
             {
                 "trajectories": [replace(t, messages=()).to_dict() for t in part.trajectories],
@@ -71,7 +71,7 @@ class ReplayBuffer:
         ]
 
     def restore(self, state: Sequence[Mapping[str, Any]]) -> None:
-        """Remembers what `state` said."""
+        """Remembers what ``state`` said."""
         for part in state:
             trajectories = [Trajectory.from_dict(record) for record in part["trajectories"]]
             self._past.append(KeptEpisodes(trajectories, part["advantages"], part["weights"]))

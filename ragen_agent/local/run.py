@@ -1,13 +1,13 @@
 """A training run from top to bottom: warm start, reinforcement, and the comparisons that say what it was worth.
 
-Phases, each skipped by `resume` when its result is there: make the model, imitate the demonstrations, measure
+Phases, each skipped by ``resume`` when its result is there: make the model, imitate the demonstrations, measure
 (before), reinforce, measure (after), imitate the same demonstrations further at the cost of the reinforcement
 (more_imitation), imitate a faultless demonstrator at the cost of the warm start (clean_warm_start). Every random
 choice is seeded by the run's seed, the phase and the iteration, and the state is saved at whole iterations: on a CPU
 a resumed run equals an unbroken one bit for bit.
 
 **What "the same cost" means.** The cost is counted in tokens, so that it is the same on every machine. One unit is one
-token that goes forward and backward. A token of a rollout, sampled or read, counts `ROLLOUT_COST` units although it
+token that goes forward and backward. A token of a rollout, sampled or read, counts ``ROLLOUT_COST`` units although it
 only goes forward: decoding one token at a time is slow, and with two units more imitation takes about as long on one
 CPU core as reinforcement did, rather more than less. More imitation may spend what reinforcement spent.
 """
@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import Any
 
 from ragen_agent.config import Config, Demonstrations
-from ragen_agent.local.trainer import Reinforcement
+from ragen_agent.local.trainer import Trainer
 from ragen_agent.sft.demonstrations import faultless, generate_demonstrations, scripted_reply
 from ragen_agent.sft.trainer import imitate
 from ragen_agent.token_mdp import Trajectory
@@ -31,16 +31,14 @@ from ragen_agent.training.metrics import cost_line
 from ragen_agent.training.policy import Policy
 from ragen_agent.training.run_folder import RunFolder
 from ragen_agent.training.small_model import save_checkpoint
-from ragen_agent.training.tasks import derive_seed, games_at, make_env
+from ragen_agent.training.tasks import SeedStream, derive_seed, games_at, make_env
 from ragen_gym.core.storage import read_json_lines
 
 __all__ = ["TrainingRun", "train"]
 
-SCRIPTED = 7  # the second number of `derive_seed`
-
 
 def train(config: Config, folder: RunFolder, display: Display) -> dict[str, Any]:
-    """Runs or goes on with the run of `folder`; returns its summary. Raises ValueError for settings that do not fit."""
+    """Runs or resumes the run of ``folder``; returns its summary. Raises ValueError for settings that do not fit."""
     run = TrainingRun(config, folder, display)
     folder.note_versions()
     try:
@@ -75,7 +73,7 @@ class TrainingRun:
             self._drop_unfinished(saved["iteration"])
         self.env = make_env(config, config.evaluation.split)
         self.instances = fixed_instances(self.env, config.evaluation.levels)
-        self.agent = Policy.build(config, folder.warm if folder.warm.is_dir() else None)
+        self.policy = Policy.build(config, folder.warm if folder.warm.is_dir() else None)
         self.demonstrations: list[Trajectory] = []
 
     def warm_start(self) -> None:
@@ -85,27 +83,27 @@ class TrainingRun:
         warm = self.config.warm_start
         if warm.epochs:
             self.demonstrations = self._show(self.config.demonstrations)
-            self._imitate(self.agent, self.demonstrations, "warm start", epochs=warm.epochs)
-        save_checkpoint(self.agent.model, self.agent.tokenizer, self.folder.warm)
+            self._imitate(self.policy, self.demonstrations, "warm start", epochs=warm.epochs)
+        save_checkpoint(self.policy.model, self.policy.tokenizer, self.folder.warm)
 
     def reinforce(self) -> None:
         """StarPO-S or StarPO from the last saved iteration on; nothing where the run is over."""
         if self.over:
             return
-        reinforcement = Reinforcement(self.config, self.agent, self.folder, self.display, self.state)
+        trainer = Trainer(self.config, self.policy, self.folder, self.display, self.state)
         self.state = None  # as large as the optimiser: not needed again
-        reinforcement.run(self._wall_s)
-        reinforcement.merge()
-        if reinforcement.reason:
-            self.summary["stopped"] = reinforcement.reason
-        self.summary["spent_tokens"] = reinforcement.spent
-        save_checkpoint(self.agent.model, self.agent.tokenizer, self.folder.checkpoint)
+        trainer.run(self._wall_s)
+        trainer.merge()
+        if trainer.stop_reason:
+            self.summary["stopped"] = trainer.stop_reason
+        self.summary["spent_tokens"] = trainer.spent
+        save_checkpoint(self.policy.model, self.policy.tokenizer, self.folder.checkpoint)
 
-    def measure(self, row: str, agent: Policy | None = None) -> None:
+    def measure(self, row: str, policy: Policy | None = None) -> None:
         """Plays the fixed levels and writes the rate down."""
         if row in self.summary:
             return
-        played = play_fixed(agent or self.agent, self.instances)
+        played = play_fixed(policy or self.policy, self.instances)
         self.folder.append(
             self.folder.episodes,
             [
@@ -116,19 +114,19 @@ class TrainingRun:
         self._note(row, rate_of_played(played).to_dict())
 
     def measure_games(self, row: str) -> None:
-        """The same for the other games of a mixture, beside random and optimal play; into the summary's `games`."""
-        for share in games_at(self.config, 0):
-            if share.config.game == self.config.game:
+        """The same for the other games of a mixture, beside random and optimal play; into the summary's ``games``."""
+        for game in games_at(self.config, 0):
+            if game.config.game == self.config.game:
                 continue
-            rates = self.summary.setdefault("games", {}).setdefault(share.config.game, {})
-            env = make_env(share.config, share.config.evaluation.split)
-            instances = fixed_instances(env, share.config.evaluation.levels)
+            rates = self.summary.setdefault("games", {}).setdefault(game.config.game, {})
+            env = make_env(game.config, game.config.evaluation.split)
+            instances = fixed_instances(env, game.config.evaluation.levels)
             if "optimal" not in rates:
                 rates.update({name: rate.to_dict() for name, rate in baselines(env, instances).items()})
             if row not in rates:
-                rate = rate_of_played(play_fixed(replace(self.agent, config=share.config), instances))
+                rate = rate_of_played(play_fixed(replace(self.policy, config=game.config), instances))
                 rates[row] = rate.to_dict()
-                self.display.say(f"{share.config.game}, {row}: {rate}")
+                self.display.say(f"{game.config.game}, {row}: {rate}")
             self.folder.write_summary(self.summary)
 
     def baselines(self) -> None:
@@ -140,7 +138,10 @@ class TrainingRun:
             return
         how = self.config.demonstrations
         rate = scripted_rate(
-            self.env, self.instances, lambda env, rng: scripted_reply(env, how, rng), derive_seed(0, SCRIPTED)
+            self.env,
+            self.instances,
+            lambda env, rng: scripted_reply(env, how, rng),
+            derive_seed(0, SeedStream.DEMONSTRATOR_RATE),
         )
         self._note("demonstrator", rate.to_dict())
 
@@ -150,16 +151,16 @@ class TrainingRun:
         if not warm.epochs:
             return
         if "more_imitation" not in self.summary:
-            agent = Policy.build(self.config, self.folder.warm)
+            policy = Policy.build(self.config, self.folder.warm)
             self.demonstrations = self.demonstrations or self._show(self.config.demonstrations)
             self._imitate(
-                agent, self.demonstrations, "more imitation", tokens=int(self.summary["spent_tokens"]), stream=1
+                policy, self.demonstrations, "more imitation", tokens=int(self.summary["spent_tokens"]), stream=1
             )
-            self.measure("more_imitation", agent)
+            self.measure("more_imitation", policy)
         if "clean_warm_start" not in self.summary:
-            agent = Policy.build(self.config)
-            self._imitate(agent, self._show(faultless(self.config)), "clean warm start", epochs=warm.epochs)
-            self.measure("clean_warm_start", agent)
+            policy = Policy.build(self.config)
+            self._imitate(policy, self._show(faultless(self.config)), "clean warm start", epochs=warm.epochs)
+            self.measure("clean_warm_start", policy)
 
     def keep(self) -> None:
         """After an interruption: the checkpoint of the last saved iteration, if reinforcement had begun."""
@@ -167,9 +168,9 @@ class TrainingRun:
         state = self.folder.load_state()
         if state is not None:
             if self.config.lora.rank:  # whose adapter the model at hand may have in it, or not yet, or no more
-                self.agent = Policy.build(self.config, self.folder.warm)
-            load_policy(self.agent.model, self.config.lora, state["model"])
-            save_checkpoint(self.agent.model, self.agent.tokenizer, self.folder.checkpoint)
+                self.policy = Policy.build(self.config, self.folder.warm)
+            load_policy(self.policy.model, self.config.lora, state["model"])
+            save_checkpoint(self.policy.model, self.policy.tokenizer, self.folder.checkpoint)
         self.summary["wall_s"] = self._wall_s()
         self.folder.write_summary(self.summary)
 
@@ -191,10 +192,10 @@ class TrainingRun:
         )
 
     def _show(self, how: Demonstrations) -> list[Trajectory]:
-        return generate_demonstrations(self.config, self.agent, how, self.display)
+        return generate_demonstrations(self.config, self.policy, how, self.display)
 
-    def _imitate(self, agent: Policy, rows: list[Trajectory], phase: str, **how: int) -> None:
-        imitate(self.config, agent, rows, phase, self.display, **how)
+    def _imitate(self, policy: Policy, rows: list[Trajectory], phase: str, **how: int) -> None:
+        imitate(self.config, policy, rows, phase, self.display, **how)
 
     def _note(self, name: str, value: Any) -> None:
         self.summary[name] = value

@@ -1,245 +1,272 @@
-"""Reinforcement: play, score, update, measure, write down, again and again (StarPO and StarPO-S)."""
+"""The loop of StarPO and StarPO-S in one process: roll out, score, update, log, save (RAGEN, arXiv 2504.20073).
+
+``Trainer.run`` is the loop and ``Trainer._iterate`` one iteration. What both trainers share of an iteration (scores,
+filter, record, alarm, reasons to stop) is in ``ragen_agent.training.iteration``, the update in
+``ragen_agent.local.policy_update``.
+"""
 
 from __future__ import annotations
 
 import copy
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 
-from ragen_agent.algo import NO_SPREAD
 from ragen_agent.config import Config
-from ragen_agent.config.rules import ADVANTAGE_RULES
 from ragen_agent.local.monitor import Monitor
 from ragen_agent.local.policy_update import Critic, Learner, Targets, update
 from ragen_agent.local.replay_buffer import KeptEpisodes, ReplayBuffer
-from ragen_agent.local.rollout_worker import RolloutWorker
-from ragen_agent.token_mdp import Trajectory
+from ragen_agent.rollout import Instance, group
+from ragen_agent.token_mdp import TokenMDP, Trajectory
 from ragen_agent.training.console import Display
 from ragen_agent.training.curves import TensorBoardWriter
-from ragen_agent.training.evaluation import without_failed
-from ragen_agent.training.iteration import ScoredGroups, rewarded, score
+from ragen_agent.training.evaluation import fixed_instances, play_fixed, rate_of_played, without_failed
+from ragen_agent.training.iteration import History, Iteration
 from ragen_agent.training.lora import adapt, load_trained, merge, save_adapter, trained
 from ragen_agent.training.optimiser import adamw
 from ragen_agent.training.policy import Policy
 from ragen_agent.training.replies import piece_decoder
 from ragen_agent.training.run_folder import RunFolder
-from ragen_agent.training.tasks import derive_seed
+from ragen_agent.training.tasks import SeedStream, derive_seed, draw_games, games_at, level_seeds, make_env
+from ragen_gym.core.stats import Rate
+from ragen_gym.core.storage import read_json_lines
 
-__all__ = ["PATIENCE", "Reinforcement"]
-
-MINIBATCHES, FILTER, ADAPTER = 6, 8, 9  # the second number of `derive_seed`
+__all__ = ["RolloutWorker", "Trainer"]
 
 ROLLOUT_COST = 2  # what a token of a rollout costs, in tokens that go forward and backward
-PATIENCE = 3  # iterations without anything to learn from before a run is called dead
-SHOWN = 2  # episodes of each iteration that are written down
 
 
-class Reinforcement:
+class Trainer:
     """The iterations of one run from the last saved one on.
 
-    `spent` is what they cost so far in the unit of `ragen_agent.local.run`; `wall_s` says how long the run took.
+    ``spent`` is what they cost so far in the unit of ``ragen_agent.local.run``.
+
+    Args:
+        config: the settings of the run.
+        policy: trained in place.
+        folder: of the run.
+        display: shows the progress.
+        state: the saved state to go on from; None for the first iteration.
     """
 
     def __init__(
-        self, config: Config, agent: Policy, folder: RunFolder, display: Display, state: Mapping[str, Any] | None
+        self, config: Config, policy: Policy, folder: RunFolder, display: Display, state: Mapping[str, Any] | None
     ) -> None:
-        self.config, self.agent, self.folder, self.display = config, agent, folder, display
-        self.policy = _policy(config, agent)
-        self.players = RolloutWorker(config, agent)
+        self.settings, self.seed, self.folder, self.display = config.training, config.seed, folder, display
+        self.diagnostics = config.diagnostics
+        self.rollouts = RolloutWorker(config, policy)
+        self.learner = _learner(config, policy)
         self.replay = ReplayBuffer(config.training.replay)
-        self.watch = Monitor(config, agent, folder, display)
-        self.iteration = self.spent = self.still = 0
+        self.history = History(read_json_lines(folder.metrics), config.stops)
+        self.monitor = Monitor(
+            config.diagnostics, config.training, config.stops.validate_every, _validator(config, policy)
+        )
+        self.iteration = self.spent = 0
         if state is not None:
-            self.iteration, self.spent, self.still = state["iteration"], state["spent"], state["still"]
-            self.replay.restore(state.get("replay", []))
             self._restore(state)
 
     def run(self, wall_s: Callable[[], float]) -> None:
-        """Iterates until the last iteration or a reason to stop, which is shown."""
-        settings = self.config.training
-        begun = self.iteration
-        events = TensorBoardWriter(self.folder) if self.config.diagnostics.tensorboard else None
-        self.display.begin("reinforcement", settings.iterations, self.iteration)
+        """Iterates until the last iteration or a reason to stop, which is shown; ``wall_s`` says how long it took."""
+        begun, last = self.iteration, self.settings.iterations
+        events = TensorBoardWriter(self.folder) if self.diagnostics.tensorboard else None
+        self.display.begin("reinforcement", last, begun)
         try:
-            while self.iteration < settings.iterations and not self.reason:
-                record, shown = self._iterate()
+            while self.iteration < last and not self.stop_reason:
+                record, episodes = self._iterate()
                 self.folder.append(self.folder.metrics, [record])
-                self.folder.append(self.folder.episodes, shown)
-                self.watch.records.append(record)
+                self.folder.append(self.folder.episodes, episodes)
                 self.iteration += 1
                 if events:
                     events.add(record)
                 self.display.advance(record)
-                over = self.iteration == settings.iterations or bool(self.reason)
-                if over or self.iteration % settings.save_every == 0:
+                if self.iteration == last or self.stop_reason or self.iteration % self.settings.save_every == 0:
                     self._save(wall_s())
         finally:
             self.display.end()
             if events:
                 events.close()
-        if self.reason and self.iteration > begun:
-            self.display.say(self.reason)
+        if self.stop_reason and self.iteration > begun:
+            self.display.say(self.stop_reason)
 
     @property
-    def reason(self) -> str:
-        """Why to stop before the last iteration, or the empty text; a function of what was written down."""
-        return _dead(self.watch.records[-1]) if self.still >= PATIENCE else self.watch.reason
+    def stop_reason(self) -> str:
+        """Why to stop before the last iteration, or the empty text."""
+        return self.history.stop_reason
 
     def _iterate(self) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         """One iteration; its record and the episodes to write down."""
-        settings, seed, started = self.config.training, self.config.seed, time.monotonic()
-        played, games = self.players.play(self.iteration)
+        number, started = self.iteration, time.monotonic()
+        instances = self.rollouts.instances(number)
+        played, games = self.rollouts.play(number, instances)
+        without_failed(played)  # raises if nothing is left
         decoded = time.monotonic()
-        whole = without_failed(played)
-        learned = rewarded(played, settings.format_reward)
-        scored = score(learned, settings, derive_seed(seed, FILTER, self.iteration))
-        self.still = self.still + 1 if _teaches_nothing(scored, self.config) else 0
-        figures = self.watch.before_update(self.policy, learned, scored, self.iteration)
-        rows = scored.kept.flatten().nonzero().flatten().tolist()
-        measured: dict[str, float] = {"train_tokens": 0}
-        taught: list[Targets] = []
-        kept = self.replay.joined(KeptEpisodes.of(learned, scored) if rows and not self.still else KeptEpisodes.none())
-        if rows and not self.still:
-            measured = update(
-                self.policy,
-                kept.trajectories,
-                kept.advantages,
-                settings,
-                derive_seed(seed, MINIBATCHES, self.iteration),
-                kept.weights if settings.reweight else None,
-                taught.append,
-            )
+
+        iteration = Iteration.of(number, played, games, self.settings, self._seed(SeedStream.FILTER))
+        figures = self.monitor.before_update(self.learner, iteration)
+        measured, targets = self._update(iteration)
+
         self.spent += ROLLOUT_COST * sum(len(t.ids) for t in played) + int(measured["train_tokens"])
         record: dict[str, Any] = {
-            "iteration": self.iteration,
-            "success": float(np.mean([t.success for t in whole])),
-            **_by_game(played, games, settings.group_size),
-            "return": float(np.mean([t.total_reward for t in whole])),
-            "spread": float(scored.spread.mean()),
-            "kept": len(rows),
-            "failed": sum(t.failure is not None for t in played),
-            "reply_tokens": float(np.mean([t.sampled.sum() / max(1, len(t.turn_ends)) for t in played])),
-            **measured,
-            **({} if rows and not self.still else {"empty_updates": 1}),
-            **({"replayed": len(kept.trajectories) - len(rows)} if settings.replay else {}),
+            "iteration": number,
             **figures,
+            **measured,
             "tokens_per_s": sum(int(t.sampled.sum()) for t in played) / (decoded - started),
+            "seconds_rollout": decoded - started,
         }
-        record |= self.watch.after_update(record)
-        record |= {"diagnostics_s": self.watch.take_costs(), "seconds": time.monotonic() - started}
-        shown = self._shown(played, rows, taught)
-        return record, shown
+        record |= self.monitor.validate(number)
+        if self.diagnostics.alarm:
+            signs = self.monitor.timed("alarm", lambda: self.history.new_signs(record))
+            for sign in signs:
+                self.display.say(str(sign))
+            record |= {"alarm": [sign.name for sign in signs]} if signs else {}
+        record |= {"diagnostics_s": self.monitor.take_costs(), "seconds": time.monotonic() - started}
+        self.history.add(record, iteration.stagnant)
+        return record, _episodes(iteration, instances, targets)
 
-    def _shown(self, played: list[Trajectory], rows: list[int], taught: list[Targets]) -> list[dict[str, Any]]:
-        """The first episodes of the iteration and those of the group it learned most from: its best and its worst.
-
-        Beside the trajectory: `noise_seed`, by which it can be played again; `kept`, whether it was learned from; and
-        if so `advantages`, of its sampled tokens.
-        """
-        instances = self.players.instances(self.iteration)
-        places = list(range(min(SHOWN, len(played))))
-        if rows:
-            returns = np.array([t.total_reward for t in played]).reshape(-1, self.config.training.group_size)
-            groups = sorted({row // self.config.training.group_size for row in rows})
-            best = max(groups, key=lambda index: float(returns[index].std()))
-            mine = [row for row in rows if row // self.config.training.group_size == best]
-            ends = (max(mine, key=returns.ravel().__getitem__), min(mine, key=returns.ravel().__getitem__))
-            places = list(dict.fromkeys([*places, *ends]))
-        shown = []
-        for place in places:
-            record: dict[str, Any] = {"phase": "train", "iteration": self.iteration, **played[place].to_dict()}
-            record |= {"noise_seed": instances[place].noise_seed, "kept": place in rows}
-            if place in rows and taught:
-                advantages = taught[0]["advantages"][rows.index(place), : len(played[place].ids)].cpu()
-                record["advantages"] = [round(a, 4) for a in advantages[played[place].sampled].tolist()]
-            shown.append(record)
-        return shown
+    def _update(self, iteration: Iteration) -> tuple[dict[str, Any], Targets | None]:
+        """Steps on the kept episodes and those of the replay buffer; what was measured, and what the steps read."""
+        rows = iteration.rows
+        episodes = self.replay.joined(KeptEpisodes.of(iteration) if rows else KeptEpisodes.none())
+        replayed = {"replayed": len(episodes.trajectories) - len(rows)} if self.settings.replay else {}
+        if not rows:
+            return {"train_tokens": 0, "updates": 0, "empty_updates": 1, **replayed}, None
+        seen: list[Targets] = []
+        measured = update(
+            self.learner,
+            episodes.trajectories,
+            episodes.advantages,
+            self.settings,
+            self._seed(SeedStream.MINIBATCHES),
+            episodes.weights if self.settings.reweight else None,
+            seen.append,
+        )
+        return {**measured, **replayed}, seen[0]
 
     def merge(self) -> None:
         """After the last iteration: writes down the adapter, if there is one, and makes it part of the weights."""
-        if self.policy.adapter is not None:
-            save_adapter(self.policy.adapter, self.folder.adapter, self.folder.warm)
-            merge(self.policy.adapter)
+        if self.learner.adapter is not None:
+            save_adapter(self.learner.adapter, self.folder.adapter, self.folder.warm)
+            merge(self.learner.adapter)
+
+    def _seed(self, stream: SeedStream) -> int:
+        return derive_seed(self.seed, stream, self.iteration)
 
     def _save(self, wall_s: float) -> None:
-        modules, optimisers = _modules(self.policy), _optimisers(self.policy)
+        modules, optimisers = _modules(self.learner), _optimisers(self.learner)
         state: dict[str, Any] = {name: trained(module) for name, module in modules.items()}
         state |= {name: optimiser.state_dict() for name, optimiser in optimisers.items()}
-        counts = {"iteration": self.iteration, "spent": self.spent, "still": self.still}
-        replay = {"replay": self.replay.state()} if self.config.training.replay else {}
+        counts = {"iteration": self.iteration, "spent": self.spent, "still": self.history.stagnant}
+        replay = {"replay": self.replay.state()} if self.settings.replay else {}
         self.folder.save_state({**state, **counts, **replay, "wall_s": wall_s})
 
     def _restore(self, state: Mapping[str, Any]) -> None:
+        self.iteration, self.spent, self.history.stagnant = state["iteration"], state["spent"], state["still"]
+        self.replay.restore(state.get("replay", []))
         try:
-            for name, module in _modules(self.policy).items():
+            for name, module in _modules(self.learner).items():
                 load_trained(module, state[name])
-            for name, optimiser in _optimisers(self.policy).items():
+            for name, optimiser in _optimisers(self.learner).items():
                 optimiser.load_state_dict(state[name])
         except (KeyError, RuntimeError, ValueError) as error:
             raise ValueError(f"{self.folder.path / 'state.pt'} does not fit the run's settings: {error}") from error
 
 
-def _policy(config: Config, agent: Policy) -> Learner:
-    settings, model = config.training, agent.model
-    adapter = adapt(model, config.lora, derive_seed(config.seed, ADAPTER)) if config.lora.rank else None
-    policy = Learner(
+class RolloutWorker:
+    """Plays the episodes of an iteration: fresh levels of the training split, of one game or of several."""
+
+    def __init__(self, config: Config, policy: Policy) -> None:
+        self.config, self.policy = config, policy
+        self._processes: list[tuple[Config, list[TokenMDP]]] = []
+
+    def instances(self, iteration: int) -> list[Instance]:
+        """What an iteration plays: the episodes of a group, next to each other, share a level."""
+        settings = self.config.training
+        instances = group(level_seeds(self.config.seed, iteration, settings.groups), settings.group_size)
+        if settings.shared_noise:
+            instances = [replace(instance, noise_seed=instance.seed) for instance in instances]
+        return instances
+
+    def play(self, iteration: int, instances: list[Instance]) -> tuple[list[Trajectory], list[str]]:
+        """The trajectories in the order of the instances, and the name of each group's game."""
+        settings, seed = self.config.training, self.config.seed
+        games = games_at(self.config, iteration)
+        chosen = draw_games(games, seed, iteration, settings.groups)
+        self._processes = [(c, p) for c, p in self._processes if any(game.config == c for game in games)]
+        played: dict[int, Trajectory] = {}
+        for index, game in enumerate(games):
+            rows = np.flatnonzero(np.repeat(chosen == index, settings.group_size)).tolist()
+            # One game samples with the seed of the iteration, several with one each: they must not share their draws.
+            path = (iteration,) if len(games) == 1 else (iteration, 1 + index)
+            if rows:
+                episodes = self.policy.play(
+                    self._processes_of(game.config),
+                    [instances[row] for row in rows],
+                    settings.temperature,
+                    derive_seed(seed, SeedStream.SAMPLING, *path),
+                )
+                played.update(zip(rows, episodes, strict=True))
+        return [played[row] for row in range(len(instances))], [games[i].config.game for i in chosen]
+
+    def _processes_of(self, config: Config) -> list[TokenMDP]:
+        """Token processes for a game, made when the game or a step of the curriculum first comes up."""
+        found = [processes for settings, processes in self._processes if settings == config]
+        if not found:
+            count = min(config.training.groups * config.training.group_size, config.evaluation.batch)
+            found = [replace(self.policy, config=config).processes("train", count)]
+            self._processes.append((config, found[0]))
+        return found[0]
+
+
+def _episodes(iteration: Iteration, instances: list[Instance], targets: Targets | None) -> list[dict[str, Any]]:
+    """The episodes to write down; those that were learned from with the advantages of their sampled tokens."""
+    records, rows = iteration.episode_records([instance.noise_seed for instance in instances]), iteration.rows
+    for row, record in records.items():
+        if targets is not None and row in rows:
+            played = iteration.played[row]
+            advantages = targets["advantages"][rows.index(row), : len(played.ids)].cpu()
+            record["advantages"] = [round(a, 4) for a in advantages[played.sampled].tolist()]
+    return list(records.values())
+
+
+def _learner(config: Config, policy: Policy) -> Learner:
+    """What the updates change: the weights or their adapter, and what the settings ask for next to them."""
+    settings, model = config.training, policy.model
+    seed = derive_seed(config.seed, SeedStream.ADAPTER)
+    adapter = adapt(model, config.lora, seed) if config.lora.rank else None
+    learner = Learner(
         model,
         adamw(model, settings.learning_rate, weight_decay=0.0),
-        agent.engine.bias,
-        piece=piece_decoder(agent.tokenizer),
+        policy.engine.bias,
+        piece=piece_decoder(policy.tokenizer),
         longest=config.turns.max_tokens_per_episode,
         adapter=adapter,
     )
     if settings.critic:
-        policy.critic = Critic(model)
-        policy.critic_optimiser = adamw(policy.critic, settings.critic_learning_rate, weight_decay=0.0)
+        learner.critic = Critic(model)
+        learner.critic_optimiser = adamw(learner.critic, settings.critic_learning_rate, weight_decay=0.0)
     if settings.kl_estimate != "none":
-        policy.start = copy.deepcopy(model) if adapter is None else model
-    return policy
+        learner.start = copy.deepcopy(model) if adapter is None else model
+    return learner
 
 
-def _teaches_nothing(scored: ScoredGroups, config: Config) -> bool:
-    """Whether no episode did better or worse than what it is compared with."""
-    if config.training.critic:  # whose advantages need no spread within groups
-        return False
-    if ADVANTAGE_RULES[config.training.algo].compares_groups:
-        return float(scored.spread.max()) <= NO_SPREAD
-    return not bool(scored.advantages.any())
+def _validator(config: Config, policy: Policy) -> Callable[[], Rate] | None:
+    """Measures the policy on fixed levels of the split ``validation``; None where no validation is asked for."""
+    if not config.stops.validate_every:
+        return None
+    evaluation = replace(config.evaluation, split="validation", levels=config.stops.validation_levels)
+    player = replace(policy, config=replace(config, evaluation=evaluation))
+    instances = fixed_instances(make_env(player.config, evaluation.split), evaluation.levels)
+    return lambda: rate_of_played(play_fixed(player, instances))
 
 
-def _by_game(played: list[Trajectory], games: list[str], members: int) -> dict[str, float]:
-    """The success of each game of a mixture, where any episode of it was played to the end."""
-    if len(set(games)) < 2:
-        return {}
-    players = np.repeat(games, members)
-    of = {
-        game: [t.success for t, player in zip(played, players, strict=True) if player == game and t.failure is None]
-        for game in games
-    }
-    return {f"success/{game}": float(np.mean(wins)) for game, wins in of.items() if wins}
+def _modules(learner: Learner) -> dict[str, torch.nn.Module]:
+    return {"model": learner.model} | ({} if learner.critic is None else {"critic": learner.critic})
 
 
-def _dead(last: Mapping[str, Any]) -> str:
-    verdict = (
-        "Every episode succeeds: the game is solved."
-        if last["success"] == 1
-        else "The run is dead: try a lower training.learning_rate, a longer warm start or another --seed."
-    )
-    return (
-        f"Stopped after iteration {last['iteration'] + 1}: for {PATIENCE} iterations all episodes of each group earned "
-        f"the same, so there is nothing to learn from (success {100 * last['success']:.0f} %, "
-        f"return {last['return']:.2f}). {verdict}"
-    )
-
-
-def _modules(policy: Learner) -> dict[str, torch.nn.Module]:
-    return {"model": policy.model} | ({} if policy.critic is None else {"critic": policy.critic})
-
-
-def _optimisers(policy: Learner) -> dict[str, torch.optim.Optimizer]:
-    critic = policy.critic_optimiser
-    return {"optimiser": policy.optimiser} | ({} if critic is None else {"critic_optimiser": critic})
+def _optimisers(learner: Learner) -> dict[str, torch.optim.Optimizer]:
+    critic = learner.critic_optimiser
+    return {"optimiser": learner.optimiser} | ({} if critic is None else {"critic_optimiser": critic})

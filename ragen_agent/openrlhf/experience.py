@@ -1,4 +1,4 @@
-"""Advantages of the rows that are trained on, by the functions of `ragen_agent.algo` that the local trainer calls.
+"""Advantages of the rows that are trained on, by the functions of ``ragen_agent.algo`` that the local trainer calls.
 
 OpenRLHF's own estimators run through the tokens of the environment as if the policy had chosen them and know one reward
 for an episode. Here turns keep their own rewards, and tokens that were not sampled are passed over.
@@ -54,10 +54,15 @@ class WeightsLostError(RuntimeError):
 
 @dataclass(frozen=True)
 class AdvantageInputs:
-    """What the advantages of one row are made from; OpenRLHF carries such ragged data in `labels` alone.
+    """What the advantages of one row are made from; OpenRLHF carries such ragged data in ``labels`` alone.
 
-    `advantage` of the whole episode and `weight` of its group; `turn_ends` and the (first, end) spans of the tokens of
-    M_loss and M_adv as columns of actions, None for all sampled tokens.
+    Attributes:
+        advantage: of the whole episode.
+        weight: of its group.
+        turn_ends: the column of each turn's last sampled token, counted in actions.
+        turn_rewards: the reward of each turn.
+        loss: the (first, end) spans of the tokens of M_loss in columns of actions; None for all sampled tokens.
+        estimate: those of M_adv.
     """
 
     advantage: float = 0.0
@@ -75,7 +80,7 @@ class AdvantageInputs:
 def advantage_inputs(
     trajectory: Trajectory, advantage: float, weight: float, settings: Training, piece: Callable[[int], str]
 ) -> AdvantageInputs:
-    """The note of a row whose rewards are final; `piece` gives a token's text, which selective masks need."""
+    """The note of a row whose rewards are final; ``piece`` gives a token's text, which selective masks need."""
 
     def columns(tokens: str) -> tuple[tuple[int, int], ...] | None:
         if tokens == "all":
@@ -112,7 +117,7 @@ def log_prob_difference(experiences: Sequence[Any]) -> tuple[float, float]:
     """How far vLLM's log-probs of the sampled tokens are from the trainer's, before any step is taken.
 
     Returns:
-        `vllm_kl`, the mean of their difference (the k1 estimate of KL(vLLM || trainer)), and the mean of its absolute
+        ``vllm_kl``, the mean of their difference (the k1 estimate of KL(vLLM || trainer)), and the mean of its absolute
         value, in nats a token.
     """
     parts = [(e.rollout_log_probs.float() - e.action_log_probs.float())[e.action_mask.bool()] for e in experiences]
@@ -140,14 +145,18 @@ def critic_advantages(
     if settings.advantage_tokens != "all":
         mask = algo.part_mask([list(note.estimate or ()) for note in notes], sampled)
         ends, earned = algo.narrowed_turns(ends, earned, mask)
-    rewards = algo.rewards_at(ends, earned, values) - torch.where(mask, cost, 0.0)
-    values = torch.where(mask, values, 0.0)
-    gamma, between, lam = settings.gamma, settings.gamma_turn, settings.gae_lambda
-    if settings.credit == "turn":
-        return *algo.turn_wise_gae(rewards, values, mask, ends, between, lam), mask
-    if settings.credit == "bi_level":
-        return *algo.bi_level_gae(rewards, values, mask, ends, between, gamma, lam), mask
-    return *algo.gae(rewards, values, mask, gamma, lam), mask
+    advantages, returns = algo.critic_advantages(
+        ends,
+        earned,
+        values,
+        cost,
+        mask,
+        settings.credit,
+        gamma=settings.gamma,
+        gamma_turn=settings.gamma_turn,
+        lam=settings.gae_lambda,
+    )
+    return advantages, returns, mask
 
 
 class StarPOExperience(RemoteExperienceMaker):  # type: ignore[misc]
@@ -160,7 +169,7 @@ class StarPOExperience(RemoteExperienceMaker):  # type: ignore[misc]
         """As OpenRLHF; then checks that the weights of the last synchronisation arrived.
 
         Raises:
-            WeightsLostError: the log-probs of vLLM and of the trainer differ by more than `max_vllm_kl`, or are not
+            WeightsLostError: the log-probs of vLLM and of the trainer differ by more than ``max_vllm_kl``, or are not
                 finite.
         """
         experiences: list[Any] = super().make_experience(samples_list)
@@ -174,7 +183,7 @@ class StarPOExperience(RemoteExperienceMaker):  # type: ignore[misc]
 
     @torch.no_grad()
     def compute_advantages_and_returns(self, experiences: list[Any]) -> list[Any]:
-        """Fills in `advantages` and `returns`, both (rows, T - 1), and narrows `action_mask` to M_loss."""
+        """Fills in ``advantages`` and ``returns``, both (rows, T - 1), and narrows ``action_mask`` to M_loss."""
         settings = self.run.config.training
         notes = [[AdvantageInputs(**json.loads(label)) for label in e.labels] for e in experiences]
         masks = []

@@ -1,8 +1,15 @@
 """The trainer of a run: OpenRLHF's, with the iteration of StarPO-S (RAGEN, arXiv 2504.20073, section 3).
 
-One iteration plays all groups, drops those with little spread, trains on the rest and sends the weights to vLLM. The
-state is saved at whole iterations: `state.json` names the last iteration of which every part was saved, and is written
-last, so a run that is killed at any moment goes on from there.
+One iteration plays all groups, filters them, trains on the rest and sends the weights to vLLM. Scores, filter, record,
+alarm and the reasons to stop are those of the local trainer (``ragen_agent.training.iteration``). The state is saved at
+whole iterations: ``state.json`` names the last iteration of which every part was saved, and is written last, so a run
+that is killed at any moment goes on from there.
+
+A line of ``metrics.jsonl`` holds the keys of the local trainer and, next to them: ``learning_rate`` (of the update to
+come), ``vllm_kl`` and ``vllm_gap`` (see ``experience.log_prob_difference``), ``critic_grad_norm``, ``eval_success``,
+``eval_random`` and ``eval_optimal`` where the fixed levels were played, and the seconds of each part. OpenRLHF reports
+another estimate of the divergence from the policy that sampled, ``approx_kl_k1`` instead of ``approx_kl`` (k3), and the
+gradient norms of the last step instead of their means.
 """
 
 from __future__ import annotations
@@ -17,27 +24,34 @@ import ray
 from openrlhf.trainer.ppo_trainer import PPOTrainer
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 
-from ragen_agent.algo import NO_SPREAD
-from ragen_agent.config import Config, Training
-from ragen_agent.config.rules import ADVANTAGE_RULES
-from ragen_agent.local.trainer import FILTER, MINIBATCHES, PATIENCE, SHOWN
-from ragen_agent.openrlhf import metrics
+from ragen_agent.config import Config
 from ragen_agent.openrlhf.batch_plan import planned_updates
 from ragen_agent.openrlhf.episode import check_failures
 from ragen_agent.openrlhf.experience import StarPOExperience, WeightsLostError, advantage_inputs, pad_rows
 from ragen_agent.openrlhf.generation import EpisodeGenerator, EpisodeSample
 from ragen_agent.openrlhf.prompt_dataset import PromptRow, evaluation_rows
 from ragen_agent.openrlhf.state import RunContext, RunState
-from ragen_agent.token_mdp import Trajectory
-from ragen_agent.training.alarm import signs_at
 from ragen_agent.training.evaluation import baselines, fixed_instances, rate_of_played
-from ragen_agent.training.iteration import ScoredGroups, rewarded, score
-from ragen_agent.training.replies import piece_decoder, reply_figures
+from ragen_agent.training.iteration import History, Iteration
+from ragen_agent.training.replies import piece_decoder
 from ragen_agent.training.run_folder import RunFolder
-from ragen_agent.training.tasks import derive_seed, games_at, make_env
+from ragen_agent.training.tasks import SeedStream, derive_seed, games_at, make_env
+from ragen_gym.core.failures import Failure
 from ragen_gym.core.storage import read_json_lines
 
 __all__ = ["StarPO"]
+
+#: OpenRLHF's name of a figure of its steps, and ours.
+STATUS_KEYS = {
+    "entropy_loss": "entropy",
+    "actor_grad_norm": "grad_norm",
+    "ppo_clip_ratio": "clip_fraction",
+    "ppo_kl": "approx_kl_k1",
+    "critic_loss": "value_loss",
+    "critic_grad_norm": "critic_grad_norm",
+    "actor_lr": "learning_rate",
+    "kl": "kl",
+}
 
 LINES = ("random", "optimal")  # what a rate is read against; the launcher has measured those of the run's own game
 
@@ -58,8 +72,7 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
         dataset = self.prompts_dataloader.dataset
         self.rows = [PromptRow.from_label(label) for label in dataset.labels]
         self.piece = piece_decoder(self.tokenizer)
-        self.records = read_json_lines(self.folder.metrics)
-        self.still = 0
+        self.history = History(read_json_lines(self.folder.metrics), self.run.config.stops)
 
     def get_max_steps(self) -> int:
         """The updates that the learning-rate schedule is stretched over: those after the filter."""
@@ -69,22 +82,25 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
         """Runs the iterations that are left."""
         training = self.run.config.training
         state = RunState.read(self.folder.path)
-        self.still = state.still
+        self.history.stagnant = state.still
         if state.iteration:
             self.broadcast_to_vllm()  # vLLM has read the weights from before the first iteration
         self._evaluate("before", 0)
         for iteration in range(state.iteration, training.iterations):
-            if self.still >= PATIENCE:  # when the run was interrupted, it was over
+            if self.history.stop_reason:  # when the run was interrupted, it was over
                 break
             record = self._iterate(iteration)
             done = iteration + 1
-            over = done == training.iterations or self.still >= PATIENCE
+            over = done == training.iterations or bool(self.history.stop_reason)
             every = self.run.settings.evaluate_every
             if every and done % every == 0 and not over:
                 record |= self._evaluate("", done)
             self._log(done, record)
             if done % training.save_every == 0 or over:
                 self._save(done)
+        if reason := self.history.stop_reason:
+            print(reason, flush=True)
+            self.folder.write_summary({**self.folder.read_summary(), "stopped": reason})
         self._check_last_weights()
         self._evaluate("after", training.iterations)
         for logger in (self.tensorboard_logger, self.wandb_logger):
@@ -100,51 +116,49 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
         assert all(row.iteration == iteration for row in rows), "the seed list is in the order of the iterations"
         played = self._play(rows, training.group_size, training.temperature)
         decoded = time.monotonic()
-        learned = rewarded([p.trajectory for p in played], training.format_reward)
-        scored = score(learned, training, derive_seed(self.run.config.seed, FILTER, iteration))
-        flat = _teaches_nothing(scored, training)
-        self.still = self.still + 1 if flat else 0
-        record = {"iteration": iteration, **metrics.of_episodes(played, scored), **reply_figures(learned, self.piece)}
-        if bool(scored.kept.any()) and not flat:
-            record |= self._train(played, learned, scored, iteration)
+        seed = derive_seed(self.run.config.seed, SeedStream.FILTER, iteration)
+        trajectories = [p.trajectory for p in played]
+        scored = Iteration.of(iteration, trajectories, [row.game for row in rows], training, seed)
+        record = {"iteration": iteration, **scored.figures(self.piece)}
+        if scored.rows:
+            record |= self._train(played, scored)
         else:
             record |= {"train_tokens": 0, "updates": 0, "empty_updates": 1}
-        sampled = sum(int(p.trajectory.sampled.sum()) for p in played)
-        kept = scored.kept.flatten().tolist()
-        notes = [{**self._note(p, "train"), "iteration": iteration, "kept": kept[i]} for i, p in enumerate(played)]
-        self.folder.append(self.folder.episodes, notes[:SHOWN])
-        record |= self._alarm(record)
+        self.folder.append(self.folder.episodes, scored.episode_records([self._noise_seed(p) for p in played]).values())
+        if self.run.config.diagnostics.alarm:
+            signs = self.history.new_signs(record)
+            for sign in signs:
+                print(sign, flush=True)
+            record |= {"alarm": [sign.name for sign in signs]} if signs else {}
+        self.history.add(record, scored.stagnant)
         return record | {
-            "tokens_per_s": sampled / (decoded - started),
+            "tokens_per_s": sum(int(t.sampled.sum()) for t in trajectories) / (decoded - started),
             "seconds_rollout": decoded - started,
             "seconds": time.monotonic() - started,
         }
 
-    def _train(
-        self, played: Sequence[EpisodeSample], learned: Sequence[Trajectory], scored: ScoredGroups, iteration: int
-    ) -> dict[str, Any]:
-        """Trains on the kept episodes; `learned` are the played ones with the rewards that are learned from."""
-        training = self.run.config.training
-        advantages, members = scored.advantages.flatten(), training.group_size
-        chosen: list[int] = scored.kept.flatten().nonzero().flatten().tolist()
+    def _train(self, played: Sequence[EpisodeSample], scored: Iteration) -> dict[str, Any]:
+        """Trains on the rows of an iteration."""
+        training, groups = self.run.config.training, scored.groups
+        advantages = groups.advantages.flatten()
         rows = []
-        for i in chosen:
-            weight = float(scored.weights[i // members])
-            for part, experience in zip(learned[i].as_read(), played[i].experiences, strict=True):
+        for i in scored.rows:
+            weight = float(groups.weights[i // training.group_size])
+            for part, experience in zip(scored.learned[i].as_read(), played[i].experiences, strict=True):
                 row = copy(experience)
                 row.labels = [advantage_inputs(part, float(advantages[i]), weight, training, self.piece).to_json()]
                 rows.append(row)
         samples = pad_rows(rows, training.minibatch)
-        seed = derive_seed(self.run.config.seed, MINIBATCHES, iteration) % 2**32
+        seed = derive_seed(self.run.config.seed, SeedStream.MINIBATCHES, scored.number) % 2**32
         self._all_models("seed_minibatches", seed=seed)
-        status, _ = self.train_step(samples, iteration)
+        status, _ = self.train_step(samples, scored.number)
         passes = training.updates * (2 if training.critic else 1)
         return {
-            **metrics.of_training(status),
+            **{ours: float(status[theirs]) for theirs, ours in STATUS_KEYS.items() if theirs in status},
             "vllm_kl": self.experience_maker.vllm_kl,
             "vllm_gap": self.experience_maker.vllm_gap,
             "updates": training.updates * len(samples) // training.minibatch,
-            "train_tokens": passes * sum(len(played[i].trajectory.ids) for i in chosen),
+            "train_tokens": passes * sum(len(scored.played[i].ids) for i in scored.rows),
             "seconds_score": status["timing/make_experience"],
             "seconds_train": status["timing/ppo_train"],
             "seconds_synchronise": status["timing/broadcast"],
@@ -180,7 +194,10 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
             result |= {f"eval_success/{game}": latest["rate"]}
             result |= {f"eval_{line}/{game}": rates[line]["rate"] for line in LINES}
         if name:
-            self.folder.append(self.folder.episodes, [self._note(p, name) for p in played])
+            self.folder.append(
+                self.folder.episodes,
+                [{"phase": name, **p.trajectory.to_dict(), "noise_seed": self._noise_seed(p)} for p in played],
+            )
             self.folder.write_summary({**summary, name: rate})
         self._show("log_eval", iteration, result)
         return result
@@ -190,25 +207,13 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
         played = self._play(evaluation_rows(config), 1, config.evaluation.temperature)
         return played, rate_of_played([p.trajectory for p in played]).to_dict()
 
-    def _note(self, played: EpisodeSample, phase: str) -> dict[str, Any]:
-        """An episode as it is written down; level and noise seed say how to play it again."""
+    def _noise_seed(self, played: EpisodeSample) -> int:
+        """Of an episode; with it and the level's seed it can be played again."""
         config = self.run.config
-        noise = played.row.noise(config.seed, played.member, config.training.shared_noise)
-        return {"phase": phase, **played.trajectory.to_dict(), "noise_seed": noise}
-
-    def _alarm(self, record: dict[str, Any]) -> dict[str, Any]:
-        """The signs of the Echo Trap that show for the first time, by name."""
-        if not self.run.config.diagnostics.alarm:
-            return {}
-        known = {name for past in self.records for name in past.get("alarm", ())}
-        signs = [sign for sign in signs_at([*self.records, record]) if sign.name not in known]
-        for sign in signs:
-            print(sign, flush=True)
-        return {"alarm": [sign.name for sign in signs]} if signs else {}
+        return played.row.noise(config.seed, played.member, config.training.shared_noise)
 
     def _log(self, iteration: int, record: Mapping[str, Any]) -> None:
         self.folder.append(self.folder.metrics, [record])
-        self.records.append(dict(record))
         scalars = {name: value for name, value in record.items() if isinstance(value, int | float)}
         scalars |= {f"failures/{kind}": number for kind, number in record["failures"].items()}
         self._show("log_train", iteration, scalars)
@@ -226,7 +231,7 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
     def _save(self, iteration: int) -> None:
         tag = f"iteration{iteration}"
         self._all_models("save_checkpoint", tag=tag)
-        RunState(iteration, tag, self.still).write(self.folder.path)
+        RunState(iteration, tag, self.history.stagnant).write(self.folder.path)
 
     def _play(self, rows: Sequence[PromptRow], members: int, temperature: float) -> list[EpisodeSample]:
         """See `EpisodeGenerator.play`.
@@ -238,17 +243,8 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
         settings = {name: value for name, value in self.generate_kwargs.items() if name != "temperature"}
         played = self.rollouts.play(rows, members, temperature, **settings)
         budget = self.run.settings.failure_budget
-        broken = [p for p in played if str(p.trajectory.failure).startswith("engine_nan")]
+        broken = [p for p in played if str(p.trajectory.failure).startswith(Failure.ENGINE_NAN)]
         if len(broken) > budget * len(played):
             raise WeightsLostError(f"vllm_kl is nan in {len(broken)} of {len(played)} episodes")
         check_failures([p.trajectory for p in played], budget)
         return played
-
-
-def _teaches_nothing(scored: ScoredGroups, settings: Training) -> bool:
-    """Whether no kept episode did better or worse than what it is compared with."""
-    if settings.critic:  # whose advantages need no spread within groups
-        return False
-    if ADVANTAGE_RULES[settings.algo].compares_groups:
-        return float(scored.spread.max()) <= NO_SPREAD
-    return not bool(scored.advantages[scored.kept].any())

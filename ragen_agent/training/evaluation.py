@@ -1,4 +1,4 @@
-"""Success on fixed levels, with 95 % intervals: of a model, of random play, of optimal play, of a demonstrator.
+"""Success on fixed levels, with 95 % intervals: of a model, random replies, optimal play and a demonstrator.
 
 All play the same levels under the same budgets of turns and actions, one episode a level.
 """
@@ -11,10 +11,10 @@ import numpy as np
 
 from ragen_agent.rollout import Instance
 from ragen_agent.token_mdp import Trajectory
-from ragen_agent.training.demo_thoughts import thinking
 from ragen_agent.training.policy import Policy
-from ragen_agent.training.tasks import derive_seed, make_env
+from ragen_agent.training.tasks import SeedStream, derive_seed, make_env
 from ragen_gym.core.stats import Rate, wilson
+from ragen_gym.envs.policies import play_turns, random_reply
 from ragen_gym.envs.turn import TurnEnv
 
 __all__ = [
@@ -23,13 +23,11 @@ __all__ = [
     "measure",
     "optimal_rate",
     "play_fixed",
-    "random_reply",
     "rate_of_played",
     "scripted_rate",
     "without_failed",
 ]
 
-MEASURING, BASELINES = 1000, 1001  # what a random choice is for; the numbers are those of no phase of a run
 MAX_TRIES = 20  # resets for each level wanted
 
 
@@ -67,25 +65,13 @@ def fixed_instances(env: TurnEnv, count: int) -> list[Instance]:
 def scripted_rate(
     env: TurnEnv, instances: list[Instance], reply: Callable[[TurnEnv, np.random.Generator], str], seed: int
 ) -> Rate:
-    """The rate of a player that is a function of the environment."""
+    """The rate of a player that writes its replies by a function of the environment."""
     rng = np.random.default_rng(seed)
     successes = 0
     for instance in instances:
-        _, info = env.reset(seed=instance.seed, options={"noise_seed": instance.noise_seed})
-        over = False
-        while not over:
-            _, _, terminated, truncated, info = env.step(reply(env, rng))
-            over = terminated or truncated
-        successes += bool(info["success"])
+        env.reset(seed=instance.seed, options={"noise_seed": instance.noise_seed})
+        successes += bool(play_turns(env, lambda env: reply(env, rng))["success"])
     return wilson(successes, len(instances))
-
-
-def random_reply(env: TurnEnv, rng: np.random.Generator) -> str:
-    """As many actions as an answer may hold, each uniform among the names that the game knows."""
-    names = env.action_names
-    actions = [int(action) for action in rng.integers(len(names), size=env.max_actions_per_turn)]
-    answer = " || ".join(names[action] for action in actions)
-    return f"{thinking(env, 'none', actions)}<answer>{answer}</answer>"
 
 
 def optimal_rate(env: TurnEnv, instances: list[Instance]) -> Rate:
@@ -102,23 +88,23 @@ def optimal_rate(env: TurnEnv, instances: list[Instance]) -> Rate:
 
 
 def baselines(env: TurnEnv, instances: list[Instance]) -> dict[str, Rate]:
-    """Random and optimal play; the same numbers for every run and model."""
+    """Random replies (``random``) and optimal play; the same numbers for every run and model."""
     return {
-        "random": scripted_rate(env, instances, random_reply, derive_seed(0, BASELINES)),
+        "random": scripted_rate(env, instances, random_reply, derive_seed(0, SeedStream.BASELINES)),
         "optimal": optimal_rate(env, instances),
     }
 
 
-def play_fixed(agent: Policy, instances: list[Instance]) -> list[Trajectory]:
-    """The agent's episodes on the fixed levels, at the temperature of evaluation; sampled alike for every run."""
-    settings = agent.config.evaluation
-    processes = agent.processes(settings.split, min(settings.batch, len(instances)))
-    return agent.play(processes, instances, settings.temperature, derive_seed(0, MEASURING))
+def play_fixed(policy: Policy, instances: list[Instance]) -> list[Trajectory]:
+    """The policy's episodes on the fixed levels, at the temperature of evaluation; sampled alike for every run."""
+    settings = policy.config.evaluation
+    processes = policy.processes(settings.split, min(settings.batch, len(instances)))
+    return policy.play(processes, instances, settings.temperature, derive_seed(0, SeedStream.EVALUATION))
 
 
-def measure(agent: Policy) -> dict[str, Rate]:
-    """The rates of `ragen-agent eval`: model, random, optimal."""
-    env = make_env(agent.config, agent.config.evaluation.split)
-    instances = fixed_instances(env, agent.config.evaluation.levels)
-    played = play_fixed(agent, instances)
+def measure(policy: Policy) -> dict[str, Rate]:
+    """The rates of ``ragen-agent eval``: the model, random replies, optimal play."""
+    env = make_env(policy.config, policy.config.evaluation.split)
+    instances = fixed_instances(env, policy.config.evaluation.levels)
+    played = play_fixed(policy, instances)
     return {"model": rate_of_played(played), **baselines(env, instances)}

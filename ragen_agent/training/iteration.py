@@ -1,58 +1,72 @@
-"""What an iteration's episodes are worth: the groups to learn from, and how much better each episode did."""
+"""One iteration of training, the same in both trainers: scores, filter, record, alarm and the reasons to stop.
+
+A trainer plays episodes and makes an ``Iteration`` of them. It updates the policy on ``Iteration.rows`` with
+``Iteration.groups.advantages``, writes down ``Iteration.figures`` and ``Iteration.episode_records``, and adds the
+record to the run's ``History``, which says what is new to the alarm and when to stop.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import NamedTuple
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ragen_agent import algo
-from ragen_agent.config import Training
+from ragen_agent.config import Stops, Training
+from ragen_agent.config.rules import ADVANTAGE_RULES
 from ragen_agent.token_mdp import Trajectory
+from ragen_agent.training.alarm import Sign, signs_at
+from ragen_agent.training.replies import reply_figures
+from ragen_gym.core.failures import Failure, failure_kind
 
-__all__ = ["ScoredGroups", "rewarded", "score"]
+__all__ = ["STAGNANT_ITERATIONS", "History", "Iteration", "ScoredGroups", "rewarded", "score", "teaches_nothing"]
+
+STAGNANT_ITERATIONS = 3  # so many in a row without anything to learn from end a run
+RECORDED = 2  # episodes of each iteration that are always written down
 
 
 class ScoredGroups(NamedTuple):
-    """The episodes compared with one another; a group's members stand side by side."""
+    """The episodes of an iteration, compared with each other; those of a group share a row."""
 
     advantages: Tensor
-    """float (groups, members), by the rule of `Training.algo`, times the group's weight; of no meaning for ppo."""
+    """float (groups, group size), by the rule ``Training.algo``, times the group's weight; unused with a critic."""
     kept: Tensor
-    """bool (groups, members): the episodes to learn from. Failed ones are never kept."""
-    spread: Tensor
+    """bool (groups, group size): the episodes that the filter keeps. Failed ones are never kept."""
+    return_std: Tensor
     """float (groups,): the standard deviation of the returns."""
     weights: Tensor
-    """float (groups,): the groups' weights by their spread; 1 without `Training.reweight`."""
+    """float (groups,): the groups' weights by their return std; 1 without ``Training.reweight``."""
 
 
 def score(trajectories: Sequence[Trajectory], settings: Training, seed: int = 0) -> ScoredGroups:
-    """Compares the members of each group, which stand side by side.
+    """Compares the episodes of each group, which stand next to each other.
 
     Args:
-        trajectories: an iteration's episodes, `settings.group_size` of each group.
-        settings: rule, filter and weights.
-        seed: of the random filter.
+        trajectories: an iteration's episodes, ``settings.group_size`` of each group.
+        settings: advantage rule, filter and weights.
+        seed: of a random filter.
     """
     shape = (-1, settings.group_size)
     returns = torch.tensor([t.total_reward for t in trajectories]).view(shape)
     counted = torch.tensor([t.failure is None for t in trajectories]).view(shape)
-    spread = algo.spread(returns, counted)
-    filtered_by = algo.spread(_numbers(trajectories, settings, returns), counted, settings.filter_statistic)
+    return_std = algo.spread(returns, counted)
+    filtered_by = algo.spread(_filter_values(trajectories, settings, returns), counted, settings.filter_statistic)
     generator = torch.Generator().manual_seed(seed)
     groups = algo.keep_groups(filtered_by, settings.filter_rule, settings.keep, generator)
-    weights = torch.ones_like(spread)
+    weights = torch.ones_like(return_std)
     if settings.reweight:
-        weights = algo.spread_weights(spread, settings.reweight)
+        weights = algo.spread_weights(return_std, settings.reweight)
     advantages = algo.normalised(returns, "arpo" if settings.critic else settings.algo, counted=counted)
-    return ScoredGroups(advantages * weights[:, None], groups[:, None] & counted, spread, weights)
+    return ScoredGroups(advantages * weights[:, None], groups[:, None] & counted, return_std, weights)
 
 
 def rewarded(trajectories: Sequence[Trajectory], rule: str) -> list[Trajectory]:
-    """The episodes with `algo.format_reward` added to their turns, as the algorithms are to see them.
+    """The episodes with ``algo.format_reward`` added to their turns, as the algorithms are to see them.
 
     Raises:
         ValueError: an environment that does not say whether its replies were well formed.
@@ -73,13 +87,195 @@ def rewarded(trajectories: Sequence[Trajectory], rule: str) -> list[Trajectory]:
     return changed
 
 
-def _numbers(trajectories: Sequence[Trajectory], settings: Training, returns: Tensor) -> Tensor:
-    """The number of each episode whose spread the filter reads, float (groups, members)."""
+def teaches_nothing(groups: ScoredGroups, settings: Training) -> bool:
+    """Whether no kept episode did better or worse than what it is compared with.
+
+    Only kept episodes enter the loss, so only they can teach: without an advantage among them, a step would follow
+    the entropy bonus and the KL term alone. A critic's advantages need no differences within groups.
+    """
+    if settings.critic:
+        return False
+    if ADVANTAGE_RULES[settings.algo].compares_groups:
+        return not bool((groups.return_std[groups.kept.any(1)] > algo.NO_SPREAD).any())
+    return not bool(groups.advantages[groups.kept].any())
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """The episodes of one iteration, scored and filtered.
+
+    Attributes:
+        number: of the iteration, from 0.
+        played: the episodes with the environment's rewards; those of a group stand next to each other.
+        learned: the same with the rewards that are learned from, see ``rewarded``.
+        games: the game of each group.
+        groups: advantages, filter and weights.
+        stagnant: whether it teaches nothing, see ``teaches_nothing``.
+    """
+
+    number: int
+    played: Sequence[Trajectory]
+    learned: Sequence[Trajectory]
+    games: Sequence[str]
+    groups: ScoredGroups
+    stagnant: bool
+
+    @classmethod
+    def of(
+        cls, number: int, played: Sequence[Trajectory], games: Sequence[str], settings: Training, seed: int
+    ) -> Iteration:
+        """Scores and filters episodes; ``seed`` is that of a random filter."""
+        learned = rewarded(played, settings.format_reward)
+        groups = score(learned, settings, seed)
+        return cls(number, played, learned, games, groups, teaches_nothing(groups, settings))
+
+    @property
+    def kept(self) -> list[int]:
+        """The episodes that the filter keeps, as indices."""
+        rows: list[int] = self.groups.kept.flatten().nonzero().flatten().tolist()
+        return rows
+
+    @property
+    def rows(self) -> list[int]:
+        """The episodes to update on, as indices: the kept ones, none where they teach nothing."""
+        return [] if self.stagnant else self.kept
+
+    def figures(self, piece: Callable[[int], str] | None) -> dict[str, Any]:
+        """What is recorded of the episodes, under the keys of ``metrics.jsonl``; ``piece`` is the text of a token id.
+
+        ``spread`` is the mean return std of the groups, ``spread_kept`` and ``spread_dropped`` that of the groups on
+        either side of the filter. ``entropy_sampled`` is the rollouts' entropy by sampling, in nats a token: minus the
+        mean log-prob of the sampled tokens.
+        """
+        whole = [t for t in self.played if t.failure is None]
+        kinds = Counter(failure_kind(t.failure) for t in self.played if t.failure is not None)
+        kept, std = self.groups.kept.any(1), self.groups.return_std
+        sampled = sum(int(t.sampled.sum()) for t in whole)
+        return {
+            "success": _mean([t.success for t in whole]),
+            **self._success_by_game(),
+            "return": _mean([t.total_reward for t in whole]),
+            "spread": float(std.mean()),
+            "spread_kept": float(std[kept].mean()) if bool(kept.any()) else 0.0,
+            "spread_dropped": float(std[~kept].mean()) if bool((~kept).any()) else 0.0,
+            "kept": len(self.kept),
+            "kept_share": float(kept.float().mean()),
+            "failed": len(self.played) - len(whole),
+            "failures": {str(kind): kinds[kind] for kind in Failure if kinds[kind]},
+            "entropy_sampled": -sum(float(t.log_probs.sum(dtype="float64")) for t in whole) / max(1, sampled),
+            "reply_tokens": _mean([t.sampled.sum() / max(1, len(t.turn_ends)) for t in self.played]),
+            **reply_figures(self.learned, piece),
+        }
+
+    def episode_records(self, noise_seeds: Sequence[int]) -> dict[int, dict[str, Any]]:
+        """The episodes to write down, by index: the first ones, and those of the group that teaches most.
+
+        Of that group, the one with the largest return std among the kept, these are its best and its worst. Next to the
+        trajectory stand its noise seed, with which it can be played again, and whether the filter kept it.
+        """
+        rows, size = list(range(min(RECORDED, len(self.played)))), self.groups.kept.shape[1]
+        if kept := self.kept:
+            returns = np.array([t.total_reward for t in self.played])
+            best = max(
+                sorted({row // size for row in kept}), key=lambda g: float(returns[g * size : (g + 1) * size].std())
+            )
+            mine = [row for row in kept if row // size == best]
+            rows += [max(mine, key=returns.__getitem__), min(mine, key=returns.__getitem__)]
+        return {
+            row: {
+                "phase": "train",
+                "iteration": self.number,
+                **self.played[row].to_dict(),
+                "noise_seed": noise_seeds[row],
+                "kept": row in kept,
+            }
+            for row in dict.fromkeys(rows)
+        }
+
+    def _success_by_game(self) -> dict[str, float]:
+        """The success in each game of a mixture of which an episode was played to its end."""
+        if len(set(self.games)) < 2:
+            return {}
+        players = np.repeat(self.games, self.groups.kept.shape[1])
+        of: dict[str, list[bool]] = {}
+        for trajectory, game in zip(self.played, players, strict=True):
+            if trajectory.failure is None:
+                of.setdefault(str(game), []).append(trajectory.success)
+        return {f"success/{game}": _mean(wins) for game, wins in sorted(of.items())}
+
+
+class History:
+    """The records of a run's iterations, and what follows from them: the alarm and the reasons to stop.
+
+    Args:
+        records: of the iterations so far; see ``add``.
+        stops: when to stop early.
+        stagnant: how many of the last iterations taught nothing.
+    """
+
+    def __init__(self, records: Sequence[Mapping[str, Any]], stops: Stops, stagnant: int = 0) -> None:
+        self.records = [dict(record) for record in records]
+        self.stops, self.stagnant = stops, stagnant
+
+    def new_signs(self, record: Mapping[str, Any]) -> list[Sign]:
+        """The signs of collapse that an iteration, not yet added, shows for the first time in the run."""
+        known = {name for past in self.records for name in past.get("alarm", ())}
+        return [sign for sign in signs_at([*self.records, record]) if sign.name not in known]
+
+    def add(self, record: Mapping[str, Any], stagnant: bool) -> None:
+        """Adds an iteration; ``stagnant`` as in ``Iteration``."""
+        self.records.append(dict(record))
+        self.stagnant = self.stagnant + 1 if stagnant else 0
+
+    @property
+    def stop_reason(self) -> str:
+        """Why to stop before the last iteration, or the empty text; a resumed run stops where an unbroken one does."""
+        if self.stagnant >= STAGNANT_ITERATIONS:
+            return _stagnant_reason(self.records[-1])
+        stops, stopped = self.stops, f"Stopped after iteration {len(self.records)}"
+        stds = [record["spread"] for record in self.records]
+        if stops.return_std_patience and algo.spread_stop(
+            stds, first=stops.return_std_baseline, share=stops.return_std_share, patience=stops.return_std_patience
+        ):
+            return (
+                f"{stopped}: for {stops.return_std_patience} iterations the return std within groups was below "
+                f"{100 * stops.return_std_share:g} % of what it was in the first {stops.return_std_baseline}."
+            )
+        rates = [record["validation"] for record in self.records if "validation" in record]
+        if stops.validation_patience and algo.validation_stop(
+            rates, floor=stops.validation_floor, times=stops.validation_patience
+        ):
+            return (
+                f"{stopped}: {stops.validation_patience} validations in a row were below "
+                f"{100 * stops.validation_floor:g} %."
+            )
+        return ""
+
+
+def _stagnant_reason(last: Mapping[str, Any]) -> str:
+    advice = (
+        "Every episode succeeds: the game is solved."
+        if last["success"] == 1
+        else "The run is dead: try a lower training.learning_rate, a longer warm start or another --seed."
+    )
+    return (
+        f"Stopped after iteration {last['iteration'] + 1}: for {STAGNANT_ITERATIONS} iterations no episode that the "
+        "filter kept did better or worse than those it is compared with, so there is nothing to learn from (success "
+        f"{100 * last['success']:.0f} %, return {last['return']:.2f}). {advice}"
+    )
+
+
+def _filter_values(trajectories: Sequence[Trajectory], settings: Training, returns: Tensor) -> Tensor:
+    """The number of each episode that the filter compares, float (groups, group size)."""
     if settings.filter_by == "reward":
         return returns
-    lengths = torch.tensor([float(t.sampled.sum()) for t in trajectories])
+    values = torch.tensor([float(t.sampled.sum()) for t in trajectories])
     if settings.filter_by == "entropy":
         # By sampling: minus the log-prob of a sampled token is the entropy in the mean.
         surprise = torch.tensor([-float(t.log_probs.sum(dtype="float64")) for t in trajectories])
-        lengths = surprise / lengths.clamp(min=1)
-    return lengths.view(returns.shape)
+        values = surprise / values.clamp(min=1)
+    return values.view(returns.shape)
+
+
+def _mean(values: Sequence[Any]) -> float:
+    return float(np.mean(values)) if len(values) else 0.0

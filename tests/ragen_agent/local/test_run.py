@@ -18,7 +18,6 @@ from rich.console import Console
 from ragen_agent.config import Config, merged, with_settings
 from ragen_agent.config.game_defaults import RECIPES
 from ragen_agent.local import run as training
-from ragen_agent.local.trainer import PATIENCE
 from ragen_agent.rollout import group
 from ragen_agent.sft.demonstrations import demonstrate
 from ragen_agent.training.console import Display, rates_table
@@ -26,16 +25,16 @@ from ragen_agent.training.curves import measured_on
 from ragen_agent.training.evaluation import (
     fixed_instances,
     optimal_rate,
-    random_reply,
     rate_of_played,
     scripted_rate,
 )
-from ragen_agent.training.iteration import score
+from ragen_agent.training.iteration import STAGNANT_ITERATIONS, score
 from ragen_agent.training.policy import Policy
 from ragen_agent.training.run_folder import RunFolder
 from ragen_agent.training.tasks import make_env
 from ragen_gym.core.stats import wilson
 from ragen_gym.core.storage import read_json_lines
+from ragen_gym.envs.policies import random_reply
 
 TINY = {
     "game": "Bandit",
@@ -196,7 +195,7 @@ def test_a_dead_run_stops_and_says_so(tmp_path: Path) -> None:
     config = configure(merged(TINY, {"warm_start": {"epochs": 0}, "training": {"iterations": 50}}))
     out = io.StringIO()
     training.train(config, RunFolder.create(tmp_path / "run", config), Display(Console(file=out)))
-    assert len(read_json_lines(tmp_path / "run" / "metrics.jsonl")) == PATIENCE
+    assert len(read_json_lines(tmp_path / "run" / "metrics.jsonl")) == STAGNANT_ITERATIONS
     assert "The run is dead" in out.getvalue()
 
 

@@ -16,15 +16,15 @@ from ragen_agent import algo
 from ragen_agent.config import Config, Training, merged, with_settings
 from ragen_agent.config.game_defaults import RECIPES
 from ragen_agent.local import run as training
+from ragen_agent.local.monitor import gradient_figures, information_figures, rollout_entropy
 from ragen_agent.local.policy_update import Critic, Learner, policy_terms, targets_of, update
-from ragen_agent.local.probes import gradient_figures, information_figures, rollout_entropy
 from ragen_agent.local.replay_buffer import KeptEpisodes, ReplayBuffer
-from ragen_agent.local.rollout_worker import RolloutWorker
+from ragen_agent.local.trainer import RolloutWorker
 from ragen_agent.rollout import group
 from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.batches import Batch
 from ragen_agent.training.console import Display
-from ragen_agent.training.iteration import rewarded, score
+from ragen_agent.training.iteration import Iteration, rewarded, score
 from ragen_agent.training.metrics import cost_line
 from ragen_agent.training.policy import Policy
 from ragen_agent.training.replies import piece_decoder
@@ -53,7 +53,7 @@ def warm() -> tuple[Config, Policy]:
     config = configure({"demonstrations": {"episodes": 1500, "mistakes": 0.3}, "warm_start": {"epochs": 2}})
     run = training.TrainingRun.__new__(training.TrainingRun)
     agent = Policy.build(config)
-    run.config, run.agent, run.display = config, agent, Display(Console(file=io.StringIO()))
+    run.config, run.policy, run.display = config, agent, Display(Console(file=io.StringIO()))
     run._imitate(agent, run._show(config.demonstrations), "warm start", epochs=2)
     return config, agent
 
@@ -107,7 +107,7 @@ def test_a_group_is_kept_by_what_it_is_filtered_by(warm: tuple[Config, Policy]) 
 def test_weights_follow_the_spread(warm: tuple[Config, Policy]) -> None:
     rows = played(warm[1])
     plain, weighed = (score(rows, Training(group_size=4, filter="none", reweight=w)) for w in (0.0, 2.0))
-    torch.testing.assert_close(weighed.weights, plain.spread**2 / (plain.spread**2).mean())
+    torch.testing.assert_close(weighed.weights, plain.return_std**2 / (plain.return_std**2).mean())
     torch.testing.assert_close(weighed.advantages, plain.advantages * weighed.weights[:, None])
 
 
@@ -171,7 +171,7 @@ def test_a_minibatch_without_a_token_costs_its_step_only(warm: tuple[Config, Pol
     policy.piece = lambda token: "x"  # so that no reply holds a thought
     measured = update(policy, rows, torch.ones(2), Training(loss_tokens="reasoning"), seed=0)
     assert measured.pop("skipped_steps") == 1
-    assert set(measured) == {"train_tokens"}
+    assert measured.keys() == {"train_tokens", "updates"}
 
 
 def test_the_divergence_pulls_back_from_both_places(warm: tuple[Config, Policy]) -> None:
@@ -212,12 +212,13 @@ def test_a_mixture_draws_its_games_by_weight() -> None:
     shares = games_at(config, 0)
     assert [share.config.game for share in shares] == ["FrozenLake", "Bandit"]
     assert shares[0].config.env_options == config.env_options
-    assert shares[1].config.env_options == {}, "another game has knobs of its own"
+    assert shares[1].config.env_options == {}, "another game has options of its own"
     chosen = draw_games(shares, 0, 0, 4000)
     assert abs(chosen.mean() - 0.75) < 5 * (0.75 * 0.25 / 4000) ** 0.5
     agent = Policy.build(config)
-    rows, games = RolloutWorker(config, agent).play(0)
-    again, _ = RolloutWorker(config, agent).play(0)
+    worker = RolloutWorker(config, agent)
+    rows, games = worker.play(0, worker.instances(0))
+    again, _ = RolloutWorker(config, agent).play(0, worker.instances(0))
     assert set(games) == {"FrozenLake", "Bandit"}
     assert [t.ids.tolist() for t in rows] == [t.ids.tolist() for t in again]
     for place, trajectory in enumerate(rows):
@@ -229,8 +230,8 @@ def test_a_mixture_draws_its_games_by_weight() -> None:
 def test_a_curriculum_changes_the_knobs_on_the_way() -> None:
     config = configure({"curriculum": [{"iteration": 1, "env_options": {"size": 3, "min_path": 1}}]})
     assert [games_at(config, i)[0].config.env_options["size"] for i in (0, 1, 7)] == [4, 3, 3]
-    players = RolloutWorker(config, Policy.build(config))
-    boards = [players.play(i)[0][0].messages[1]["content"] for i in (0, 1)]
+    worker = RolloutWorker(config, Policy.build(config))
+    boards = [worker.play(i, worker.instances(i))[0][0].messages[1]["content"] for i in (0, 1)]
     assert [max(len(line) for line in board.split("\n")[1:-1]) for board in boards] == [4, 3]
 
 
@@ -255,9 +256,10 @@ def test_gradient_norms_add_up_to_the_step(warm: tuple[Config, Policy]) -> None:
 
 def test_the_two_entropies_agree(warm: tuple[Config, Policy]) -> None:
     rows = played(warm[1], seeds=24)
-    figures = rollout_entropy(policy_of(warm[1]), rows, Training())
-    assert figures["entropy_forced"] > 0
-    assert figures["entropy_sampled"] == pytest.approx(figures["entropy_forced"], abs=0.1)
+    forced = rollout_entropy(policy_of(warm[1]), rows, Training())["entropy_forced"]
+    sampled = Iteration.of(0, rows, ["FrozenLake"] * 24, Training(group_size=4), 0).figures(None)["entropy_sampled"]
+    assert forced > 0
+    assert sampled == pytest.approx(forced, abs=0.1)
     assert rollout_entropy(policy_of(warm[1]), [], Training()) == {}
 
 

@@ -10,7 +10,7 @@ import pytest
 from ragen_agent.cli import main
 from ragen_agent.config import Config, merged, with_settings
 from ragen_agent.config.game_defaults import RECIPES
-from ragen_agent.local.rollout_worker import RolloutWorker
+from ragen_agent.local.trainer import RolloutWorker
 from ragen_agent.openrlhf.prompt_dataset import (
     PromptRow,
     adopt_rows,
@@ -58,7 +58,8 @@ def test_levels_are_fresh_and_of_the_training_split_only() -> None:
 
 
 def test_both_trainers_meet_the_same_levels() -> None:
-    local, _ = RolloutWorker(CONFIG, Policy.build(CONFIG)).play(2)
+    worker = RolloutWorker(CONFIG, Policy.build(CONFIG))
+    local, _ = worker.play(2, worker.instances(2))
     rows = [row for row in train_rows(CONFIG) if row.iteration == 2]
     assert [t.seed for t in local[::2]] == [row.seed for row in rows]
     fixed = fixed_instances(make_env(CONFIG, "test"), 12)

@@ -22,7 +22,7 @@ from ragen_agent.openrlhf.prompt_dataset import PromptRow
 from ragen_agent.openrlhf.state import RunContext
 from ragen_agent.openrlhf.trainer import StarPO
 from ragen_agent.token_mdp import Trajectory
-from ragen_agent.training.iteration import score
+from ragen_agent.training.iteration import Iteration
 
 pytestmark = pytest.mark.filterwarnings("default")
 
@@ -106,7 +106,8 @@ def test_every_rule_and_filter_of_the_local_trainer_reaches_the_rows(
         for i, reward in enumerate(rng.random(12))
     ]
     learned = [p.trajectory for p in played]
-    scored = score(learned, config.training, 5)
+    iteration = Iteration.of(0, learned, ["FrozenLake"] * 4, config.training, 5)
+    scored = iteration.groups
     status = {"timing/make_experience": 0.0, "timing/ppo_train": 0.0, "timing/broadcast": 0.0}
     made = trainer([])
     made.run = RunContext(config, OpenRLHF(), "", (), 1)
@@ -122,7 +123,7 @@ def test_every_rule_and_filter_of_the_local_trainer_reaches_the_rows(
 
     made.train_step = train_step
     monkeypatch.setattr("ray.get", lambda refs: refs)
-    record = made._train(played, learned, scored, 0)
+    record = made._train(played, iteration)
     kept = scored.kept.flatten().nonzero().flatten().tolist()
     (seen,) = batches
     notes = [AdvantageInputs(**json.loads(row.labels[0])) for row in seen]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
 from ragen_agent import ChatFormat, TokenMDP
-from ragen_agent.local.probes import information
+from ragen_agent.local.monitor import information
 from ragen_agent.training.alarm import FOLLOWS, Alarm, signs_at
 from ragen_agent.training.replies import piece_decoder, reasoning_spans, reply_figures, reply_parts, turn_spans
 from ragen_agent.trajectory import Trajectory, TurnFacts

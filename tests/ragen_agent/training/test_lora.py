@@ -22,7 +22,7 @@ from ragen_agent.config import Config, Lora, merged, with_settings
 from ragen_agent.config.game_defaults import RECIPES
 from ragen_agent.local import run as training
 from ragen_agent.local.policy_update import Critic
-from ragen_agent.local.trainer import Reinforcement
+from ragen_agent.local.trainer import Trainer
 from ragen_agent.rollout import group
 from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.batches import Batch, sampled_logits
@@ -113,10 +113,10 @@ def test_an_iteration_changes_nothing_but_the_adapter(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path / "run", config)
     agent = Policy.build(config)
     before = copy.deepcopy(agent.model.state_dict())
-    reinforcement = Reinforcement(config, agent, folder, quiet(), None)
-    policy = reinforcement.policy
+    trainer = Trainer(config, agent, folder, quiet(), None)
+    policy = trainer.learner
     assert policy.start is agent.model
-    reinforcement.run(lambda: 0.0)
+    trainer.run(lambda: 0.0)
     frozen = {name: value for name, value in agent.model.named_parameters() if not value.requires_grad}
     assert len(frozen) == len(before) - ("lm_head.weight" in before)
     for name, value in frozen.items():
@@ -228,12 +228,12 @@ def test_a_run_in_bfloat16_resumes(rank: int, tmp_path: Path) -> None:
     config = configure({"dtype": "bfloat16", "lora": {"rank": rank}})
     run = training.TrainingRun(config, RunFolder.create(tmp_path / "whole", config), quiet())
     run.warm_start()
-    assert run.agent.model.dtype == torch.bfloat16
+    assert run.policy.model.dtype == torch.bfloat16
     shutil.copytree(run.folder.path, tmp_path / "broken")
     run.reinforce()
     short = replace(config, training=replace(config.training, iterations=2))
     folder = RunFolder(tmp_path / "broken")
-    Reinforcement(short, training.TrainingRun(short, folder, quiet()).agent, folder, quiet(), None).run(lambda: 0.0)
+    Trainer(short, training.TrainingRun(short, folder, quiet()).policy, folder, quiet(), None).run(lambda: 0.0)
     training.TrainingRun(config, folder, quiet()).reinforce()
     one, two, start = (
         load_checkpoint(path, dtype=torch.bfloat16)[0].state_dict()
