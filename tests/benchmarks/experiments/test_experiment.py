@@ -21,7 +21,7 @@ from ragen_agent.config import to_toml
 from ragen_gym.core.storage import read_json_lines
 
 ARMS = ["--only", "Bandit, none", "--only", "BanditRev, none"]
-CLOCKS = ("seconds", "tokens_per_s", "diagnostics_s")
+CLOCKS = ("seconds", "seconds_rollout", "tokens_per_s", "diagnostics_s")
 
 
 def command(out: Path, *more: str) -> list[str]:

@@ -65,7 +65,7 @@ def weights(path: Path) -> dict[str, torch.Tensor]:
 
 
 def without_clock(path: Path) -> list[dict[str, Any]]:
-    clock = ("seconds", "tokens_per_s", "diagnostics_s")
+    clock = ("seconds", "seconds_rollout", "tokens_per_s", "diagnostics_s")
     return [{k: v for k, v in record.items() if k not in clock} for record in read_json_lines(path / "metrics.jsonl")]
 
 
