@@ -24,7 +24,6 @@ from gymnasium.vector.utils import batch_space
 
 from ragen_gym.core.text import EDGE, TextFormat, Vocabulary
 from ragen_gym.games.game import Game
-from ragen_gym.games.grid import GridGame
 
 __all__ = [
     "BatchFlatSymbols",
@@ -149,7 +148,7 @@ def _reader(game: Game, vocabulary: Vocabulary, text_format: TextFormat) -> Call
         rows = b"".join(game.parse(text, vocabulary, text_format) + b"\xff" for text in texts)
         return np.frombuffer(rows, np.uint8).reshape(len(texts), height, width + 1)[:, :, :width].copy()
 
-    if text_format != "grid" or not isinstance(game, GridGame):
+    if (text_format, game.layout) != ("grid", "grid"):
         return parsed
     points = [ord(symbol) for symbol in vocabulary.symbols]
     codes = np.full(max(points) + 1, EDGE, np.uint8)

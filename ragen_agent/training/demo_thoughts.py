@@ -8,9 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import numpy as np
-
-from ragen_gym.core.text import EDGE
 from ragen_gym.envs.turn import TurnEnv
 from ragen_gym.games.game import OVER, PLAYING, SUCCESS
 
@@ -26,16 +23,16 @@ def direction(env: TurnEnv, actions: Sequence[int]) -> str:
     Raises:
         ValueError: the game has no player or no goal.
     """
-    names = [tile.name for tile in env.game.Tile]
-    if "PLAYER" not in names or "GOAL" not in names:
+    game = env.game
+    if not (game.player_tiles and game.goal_tiles):
         raise ValueError(
-            f"demonstrations.thought is 'direction', but {env.game.name} has no player and goal; "
+            f"demonstrations.thought is 'direction', but {game.name} has no player and goal; "
             "give --set demonstrations.thought=none."
         )
-    tiles = np.array([list(line) for line in env.game.own_text(env.env.state[0]).split("\n")])
-    symbols = dict(zip(names, env.game.own_vocabulary.symbols, strict=True))
-    (row, column), (goal_row, goal_column) = (np.argwhere(tiles == symbols[name])[0] for name in ("PLAYER", "GOAL"))
-    down, right = int(goal_row - row), int(goal_column - column)
+    board = env.env.state[0]
+    player, goal = (_cells(board, tiles)[0] for tiles in (game.player_tiles, game.goal_tiles))
+    (row, column), (goal_row, goal_column) = divmod(player, game.width + 1), divmod(goal, game.width + 1)
+    down, right = goal_row - row, goal_column - column
     words = ((down, "down" if down > 0 else "up"), (right, "right" if right > 0 else "left"))
     return " ".join(word for distance, word in words if distance)
 
@@ -110,8 +107,9 @@ def _deed(env: TurnEnv, before: bytes, after: bytes, outcome: int) -> str:
         return "more on average" if outcome == SUCCESS else "less on average"
     if before == after and outcome == PLAYING:
         return "nowhere"
-    if _cells(env, before, "BOX") != _cells(env, after, "BOX"):
-        loose = [len(_cells(env, board, "BOX", but="TARGET")) for board in (before, after)]
+    boxes = env.game.box_tiles
+    if _cells(before, boxes) != _cells(after, boxes):
+        loose = [len(_cells(board, boxes - env.game.target_tiles)) for board in (before, after)]
         if loose[1] < loose[0]:
             return f"push {'the last' if outcome == SUCCESS else 'a'} box onto a target"
         return "push a box off a target" if loose[1] > loose[0] else "push a box"
@@ -120,15 +118,14 @@ def _deed(env: TurnEnv, before: bytes, after: bytes, outcome: int) -> str:
     return f"to {_place(env, here)}"
 
 
-def _cells(env: TurnEnv, board: bytes | bytearray, name: str, but: str = "nothing") -> list[int]:
-    """The cells whose tile's name begins with `name`, and does not hold `but`."""
-    codes = {int(tile) for tile in env.game.Tile if tile.name.startswith(name) and but not in tile.name}
-    return [cell for cell, code in enumerate(board) if code in codes and code != EDGE]
+def _cells(board: bytes | bytearray, tiles: frozenset[int]) -> list[int]:
+    """The cells that hold one of these tiles."""
+    return [cell for cell, code in enumerate(board) if code in tiles]
 
 
 def _player(env: TurnEnv, board: bytes | bytearray) -> int | None:
     """The player's cell; None in a game without one."""
-    cells = _cells(env, board, "PLAYER")
+    cells = _cells(board, env.game.player_tiles)
     return cells[0] if cells else None
 
 

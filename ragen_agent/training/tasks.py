@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from ragen_agent.config import Config, Turns, with_settings
 from ragen_agent.config.game_defaults import pretrained
 from ragen_gym.envs.turn import TurnEnv, make_turn
-from ragen_gym.games.registry import find
 
 __all__ = [
     "MixtureGame",
@@ -71,16 +70,13 @@ def make_env(config: Config, split: str | None) -> TurnEnv:
             raise ValueError(f"{name} is no option of the game; give --set turns.{name}=...")
         if name == "split":
             raise ValueError("split is no option of the game; give --set evaluation.split=...")
-    if (
-        split is not None
-        and config.env_options.get("names") is not None
-        and find(config.game).name.startswith("Bandit")
-    ):
+    turns = config.turns.of_environment(states_limit=pretrained(config.model))
+    env = make_turn(config.game, turns, split=split, **config.env_options)
+    if split is not None and not env.game.has_splits:
         raise ValueError(
             "the option names chooses the arms itself, so it has no splits to train and to measure on; leave it out."
         )
-    turns = config.turns.of_environment(states_limit=pretrained(config.model))
-    return make_turn(config.game, turns, split=split, **config.env_options)
+    return env
 
 
 @dataclass(frozen=True)

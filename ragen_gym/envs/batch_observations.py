@@ -14,7 +14,6 @@ from ragen_gym.core.text import EDGE
 from ragen_gym.envs import kernel
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.games.game import Boards, Game
-from ragen_gym.games.grid import GridGame
 
 __all__ = ["batched", "grid_maker", "picture_maker", "text_writer"]
 
@@ -31,7 +30,7 @@ def text_writer(single: StepEnv) -> Callable[[Boards], tuple[str, ...]]:
         flat, cells = boards.tobytes(), boards.shape[1]
         return tuple([write(flat[i : i + cells]) for i in range(0, len(flat), cells)])
 
-    if single.text_format != "grid" or not isinstance(single.game, GridGame):
+    if (single.text_format, single.game.layout) != ("grid", "grid"):
         return one_by_one
     table = np.zeros(256, np.uint32)
     table[: len(single.vocabulary.symbols)] = [ord(symbol) for symbol in single.vocabulary.symbols]

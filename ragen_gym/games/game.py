@@ -15,7 +15,7 @@ from enum import IntEnum
 from functools import cached_property
 from inspect import signature
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -111,6 +111,15 @@ class Game(ABC):
     Action: ClassVar[type[IntEnum]]
     #: Codes of the board's cells.
     Tile: ClassVar[type[IntEnum]]
+    #: What a text in the format "grid" holds: a symbol for each cell ("grid"), the names of the actions, one a line
+    #: ("arms"), or anything else ("text").
+    layout: ClassVar[Literal["grid", "arms", "text"]] = "text"
+    #: Codes of the tiles that show the player, a goal that it is to reach, a box that it can push and a target of the
+    #: boxes, alone or with something else in the cell; empty where a game has none.
+    player_tiles: ClassVar[frozenset[int]] = frozenset()
+    goal_tiles: ClassVar[frozenset[int]] = frozenset()
+    box_tiles: ClassVar[frozenset[int]] = frozenset()
+    target_tiles: ClassVar[frozenset[int]] = frozenset()
     #: The stream that a step's random number comes from.
     noise: ClassVar[Stream]
     #: The rule; see `Rule`.
@@ -156,6 +165,11 @@ class Game(ABC):
     @property
     def stochastic(self) -> bool:
         """Whether the rule looks at its random number."""
+        return True
+
+    @property
+    def has_splits(self) -> bool:
+        """Whether levels can be drawn from one split."""
         return True
 
     @property

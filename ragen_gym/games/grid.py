@@ -35,6 +35,8 @@ class GridGame(Game):
     height: int = 4
     width: int = 4
 
+    layout = "grid"
+
     def square(self, size: int | None) -> None:
         """Set both sides of the board to ``size``, unless it is None; for ``__post_init__`` of games with that knob.
 

@@ -36,10 +36,8 @@ class _Atlas:
     def __init__(self, game: Game, tile_size: int) -> None:
         self._game, self._painter = game, painter_of(game)
         self.side = self._painter.cell * check_tile_size(tile_size)
-        arms = getattr(game, "arms", None)  # a bandit's codes are its arms, not its tiles
-        count = len(arms or game.Tile)
-        self.tiles = np.empty((count, self.side, self.side, 3), np.uint8)
-        self._missing = np.ones(count, bool)
+        self.tiles = np.empty((game.codes, self.side, self.side, 3), np.uint8)
+        self._missing = np.ones(game.codes, bool)
 
     def need(self, codes: npt.NDArray[np.integer[Any]]) -> None:
         """Draw those of the tiles that are not yet drawn."""

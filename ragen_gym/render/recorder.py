@@ -78,9 +78,8 @@ def key_names(game: Game) -> tuple[str, ...]:
 
 def player_cell(game: Game, board: Board) -> tuple[int, int] | None:
     """(row, column) of the player, or None where the game has none."""
-    tiles = [tile.value for tile in game.Tile if tile.name.startswith("PLAYER")]
     for cell, tile in enumerate(board):
-        if tile in tiles:
+        if tile in game.player_tiles:
             return divmod(cell, game.width + 1)
     return None
 
@@ -112,5 +111,4 @@ def what_happened(game: Game, before: Board, action: int, board: Board, reward: 
 
 
 def _boxes(game: Game, board: Board) -> list[int]:
-    tiles = [tile.value for tile in game.Tile if tile.name.startswith("BOX")]
-    return [cell for cell, tile in enumerate(board) if tile in tiles]
+    return [cell for cell, tile in enumerate(board) if tile in game.box_tiles]

@@ -49,6 +49,10 @@ def check_declared(game: Game) -> None:
             f"{own}.{what} must be an IntEnum that counts from 0, such as A, B = range(2); it is {list(codes)}.",
         )
     _check_vocabularies(game)
+    require(game.layout in ("grid", "arms", "text"), f"{own}.layout is {game.layout!r}; it must be grid, arms or text.")
+    for tiles in ("player_tiles", "goal_tiles", "box_tiles", "target_tiles"):
+        unknown = sorted(set(getattr(game, tiles)) - set(game.Tile))
+        require(not unknown, f"{own}.{tiles} holds {unknown}, which {own}.Tile does not have.")
     params: Any = game.params
     require(
         isinstance(params, tuple | list | array | np.ndarray),

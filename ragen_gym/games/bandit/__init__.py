@@ -57,6 +57,7 @@ class Bandit(Game):
     name = "Bandit"
     Action = rules.Action
     Tile = rules.Arm
+    layout = "arms"
     noise = Stream.REWARD
     rule = staticmethod(rules.step)
     legal = staticmethod(rules.legal)
@@ -101,6 +102,11 @@ class Bandit(Game):
     def width(self) -> int:
         """Two arms."""
         return 2
+
+    @property
+    def has_splits(self) -> bool:
+        """Unless the names are chosen: the splits are the paper's lists of names."""
+        return self.names is None
 
     @property
     def longest(self) -> int:

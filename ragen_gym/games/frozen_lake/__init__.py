@@ -58,6 +58,8 @@ class FrozenLake(GridGame):
     name = "FrozenLake"
     Action = rules.Action
     Tile = rules.Tile
+    player_tiles = frozenset(rules.PLAYERS)
+    goal_tiles = frozenset({rules.Tile.GOAL, rules.Tile.PLAYER_ON_GOAL})
     noise = Stream.DYNAMICS
     rule = staticmethod(rules.step)
     legal = staticmethod(rules.legal)

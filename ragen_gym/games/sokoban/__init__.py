@@ -96,6 +96,9 @@ class Sokoban(GridGame):
     name = "Sokoban"
     Action = rules.Action
     Tile = rules.Tile
+    player_tiles = frozenset(rules.PLAYERS)
+    box_tiles = frozenset(rules.BOXES)
+    target_tiles = frozenset(rules.TARGETS)
     noise = Stream.DYNAMICS
     rule = staticmethod(rules.step)
     legal = staticmethod(rules.legal)
