@@ -13,7 +13,6 @@ from ragen_gym.bench.report.tables import number
 from ragen_gym.core.failures import Failure
 from ragen_gym.envs.reply import Problem, Reply
 from ragen_gym.envs.step import StepEnv
-from ragen_gym.games.grid import GridGame
 
 __all__ = ["SPRITES", "board_style", "details", "explain_problem", "heading", "tags"]
 
@@ -175,10 +174,8 @@ def board_style(env: StepEnv) -> dict[str, Any]:
     A game on a grid that has no sprites is drawn with its symbols.
     """
     game = env.game
-    if not env.vocabulary.symbols:  # a line of the board is the name of an arm
-        return {"kind": "arms"}
-    if not isinstance(game, GridGame):
-        return {"kind": "text"}
+    if game.layout != "grid":
+        return {"kind": game.layout}
     sprites = SPRITES.get(game.name, {})
     symbols = zip(env.vocabulary.symbols, game.Tile, strict=True)
     return {"kind": "grid", "cells": {symbol: sprites.get(tile.name, [f"@{symbol}"]) for symbol, tile in symbols}}
