@@ -63,19 +63,19 @@ class GenerateEngine:
         self.rows_of, self.temperature = [list(prompt) for prompt in prompts], temperature
         return self
 
-    def rows(self, tokens: int) -> int:
+    def max_rows(self, tokens: int) -> int:
         """See `Engine.rows`: no bound."""
         return 1 << 30
 
     def join(self, prompts: Sequence[Sequence[int]], episodes: Sequence[int]) -> None:
-        """See `Session.join`."""
+        """See `GenerationSession.join`."""
         self.rows_of += [list(prompt) for prompt in prompts]
 
     def close(self) -> None:
-        """See `Session.close`."""
+        """See `GenerationSession.close`."""
 
     def reply(self, limits: Sequence[int]) -> list[Sampled | None]:
-        """See `Session.reply`."""
+        """See `GenerationSession.reply`."""
         width = max(map(len, self.rows_of))
         padding = [width - len(row) for row in self.rows_of]
         ids = torch.tensor([[self.pad_id] * pad + row for pad, row in zip(padding, self.rows_of, strict=True)])
@@ -105,7 +105,7 @@ class GenerateEngine:
         return replies
 
     def feed(self, rows: Sequence[int], ids: Sequence[Sequence[int]]) -> None:
-        """See `Session.feed`."""
+        """See `GenerationSession.feed`."""
         self.rows_of = [self.rows_of[row] + list(new) for row, new in zip(rows, ids, strict=True)]
 
 
@@ -228,9 +228,9 @@ def _adapter(config: Config, runs: int) -> dict[str, float]:
         outside = []
         for attempt in range(runs + 1):
             levels = group(range(attempt * training.groups, (attempt + 1) * training.groups), training.group_size)
-            begun, inside = time.perf_counter(), agent.engine.work.seconds
+            begun, inside = time.perf_counter(), agent.engine.stats.seconds
             play(agent.engine, processes, levels, temperature=training.temperature, seed=attempt)
-            outside.append(time.perf_counter() - begun - (agent.engine.work.seconds - inside))
+            outside.append(time.perf_counter() - begun - (agent.engine.stats.seconds - inside))
     found = {"adapter_s": statistics.median(outside[1:]), "iteration_s": iteration}
     found["share"] = found["adapter_s"] / iteration
     print(

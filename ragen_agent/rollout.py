@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ragen_agent.engines import Engine, Sampled, Session
+from ragen_agent.engines import Engine, GenerationSession, Sampled
 from ragen_agent.token_mdp import TokenMDP, Trajectory
 
 __all__ = ["Instance", "group", "play"]
@@ -61,7 +61,7 @@ def play(
             one episode.
         RuntimeError: the engine broke every episode, so that there is nothing to go on with.
     """
-    rows = min(engine.rows(process.max_tokens_per_episode) for process in processes)
+    rows = min(engine.max_rows(process.max_tokens_per_episode) for process in processes)
     if rows < 1:
         raise ValueError(
             "one episode of max_tokens_per_episode does not fit into what the engine may cache; allow fewer tokens an "
@@ -88,7 +88,7 @@ class _Table:
     ) -> None:
         self.engine, self.instances = engine, instances
         self.temperature, self.seed, self.check = temperature, seed, check
-        self.session: Session | None = None
+        self.session: GenerationSession | None = None
         self.seats: list[tuple[int, TokenMDP]] = []
         self.moved: list[tuple[int, TokenMDP]] = []  # the last of the seats: they begin a new prefix in a new row
 

@@ -1,10 +1,11 @@
 """The key-value cache of many rows, and the attention of one new token over it.
 
-So there is no padding to skip: a row's columns beyond its length are free, whatever stands in them, and are written
-over when the row grows. A slot is taken over by starting again at column 0.
+The token at position p of a row is in column p, so there is no padding: a row's columns beyond its length are free and
+are overwritten when the row grows. A slot is reused by starting again at column 0.
 
-A decoded token has one query a head, and PyTorch's general attention is slow there on a CPU. Query heads that share
-keys (grouped-query attention) are read as several queries of one head, so that no key is copied.
+A decoded token has one query per head, for which PyTorch's general attention is slow on a CPU. Here it is two batched
+products. Query heads that share keys (grouped-query attention) are treated as several queries of one head, so that no
+key is copied.
 """
 
 from __future__ import annotations
@@ -20,20 +21,24 @@ from transformers import AttentionInterface, Cache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-__all__ = ["SlotCache", "decoding", "in_steps"]
+__all__ = ["SlotCache", "decode_attention", "padded_columns"]
 
-STEP = 32
-"""Columns are added so many at a time. Attention runs over all columns, spare ones included: the buffers of all rows
-then lie in one piece, which makes it more than twice as fast on a CPU as over a part of them."""
+COLUMN_STEP = 32
+"""Columns are allocated in multiples of this. Attention runs over all columns, spare ones included: the buffers of all
+rows are then contiguous, which makes it more than twice as fast on a CPU as over a part of them."""
+
+DECODE_ATTENTION = "ragen_decoding"
+GENERAL_ATTENTION = "sdpa"
+EXTENSIONS = ("softcap", "s_aux", "sinks", "position_bias")  # what some families add to attention
 
 
-def in_steps(columns: int) -> int:
-    """The columns that are made where so many are needed."""
-    return -(-columns // STEP) * STEP
+def padded_columns(columns: int) -> int:
+    """How many columns are allocated for so many."""
+    return -(-columns // COLUMN_STEP) * COLUMN_STEP
 
 
 class _Layer(DynamicLayer):
-    """One layer's keys and values, each a view (slots, heads, columns, head size) of memory that stays allocated."""
+    """One layer's keys and values, each a view (slots, heads, columns, head size) of memory that is kept."""
 
     def __init__(self, cache: SlotCache) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -51,7 +56,7 @@ class _Layer(DynamicLayer):
             self.memory = [states.new_zeros(prod(shape)) for states, shape in zip(new, shapes, strict=True)]
             self.buffers = [memory.view(shape) for memory, shape in zip(self.memory, shapes, strict=True)]
             self.is_initialized = True
-        if cache.positions is None:  # prompts: nothing stands before them
+        if cache.positions is None:  # prompts: nothing precedes them
             for buffer, states in zip(self.buffers, new, strict=True):
                 buffer[cache.rows, :, : states.shape[2]] = states
             return new
@@ -76,13 +81,13 @@ class _Layer(DynamicLayer):
 
 
 class SlotCache(Cache):
-    """A `transformers` cache whose rows come, go and change places.
+    """A cache for ``transformers`` whose rows are added, removed and moved.
 
-    Before each forward pass, `reading` or `prompting` says which slots the rows of the pass are.
+    Before each forward pass, ``set_positions`` or ``set_prompts`` says which slots the rows of the pass are.
 
     Attributes:
-        capacity: the most tokens that it may hold, `slots * columns`.
-        slots, columns: what it holds now.
+        capacity: the most tokens that it may hold, ``slots * columns``.
+        slots, columns: its current size.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -92,32 +97,32 @@ class SlotCache(Cache):
         self.rows = slice(0)
         self.positions: Tensor | None = None
 
-    def reading(self, rows: slice, positions: Tensor) -> None:
-        """The next pass reads tokens at `positions` (rows, width) of these slots."""
+    def set_positions(self, rows: slice, positions: Tensor) -> None:
+        """The next pass reads tokens at ``positions``, int64 (rows, width), of these slots."""
         self.rows, self.positions = rows, positions
 
-    def prompting(self, rows: slice) -> None:
-        """The next pass reads prompts, from position 0 on, into these slots."""
+    def set_prompts(self, rows: slice) -> None:
+        """The next pass reads prompts, from position 0, into these slots."""
         self.rows, self.positions = rows, None
 
     def reserve(self, slots: int, columns: int, live: int) -> None:
-        """Makes room for so many slots and columns; spare columns go when they are the half or more.
+        """Allocates so many slots and columns; spare columns are released when they are half of all or more.
 
         Args:
             slots: how many.
             columns: how many, at least.
-            live: the first so many slots keep what they hold; never more columns than `columns`.
+            live: the first so many slots keep their content, at most ``columns`` columns of it.
 
         Raises:
-            MemoryError: that is more than `capacity` tokens.
+            MemoryError: that is more than ``capacity`` tokens.
         """
-        columns = in_steps(columns)
-        if self.columns > columns and self.columns - columns < max(STEP, columns):
+        columns = padded_columns(columns)
+        if self.columns > columns and self.columns - columns < max(COLUMN_STEP, columns):
             columns = self.columns
         if slots * columns > self.capacity:
             raise MemoryError(
                 f"{slots} rows of {columns} tokens are more than the {self.capacity} that may be cached; "
-                "play fewer episodes at a time, or allow more"
+                "play fewer episodes at a time, or raise cached_tokens"
             )
         if slots <= self.slots and columns == self.columns:
             return
@@ -127,18 +132,13 @@ class SlotCache(Cache):
         self.slots, self.columns = slots, columns
 
     def move(self, sources: Sequence[int], targets: Sequence[int]) -> None:
-        """Slot `targets[i]` gets what slot `sources[i]` holds, all at once; a swap names two slots in both."""
+        """Slot ``targets[i]`` gets the content of slot ``sources[i]``, all at once; a swap names two slots in both."""
         if not sources:
             return
         for layer in self.layers:
             assert isinstance(layer, _Layer)
             device = layer.buffers[0].device
             layer.move(torch.as_tensor(sources, device=device), torch.as_tensor(targets, device=device))
-
-
-NAME = "ragen_decoding"
-PLAIN = "sdpa"
-EXTRAS = ("softcap", "s_aux", "sinks", "position_bias")  # what some families add to attention
 
 
 def _attention(
@@ -153,8 +153,8 @@ def _attention(
 ) -> tuple[Tensor, None]:
     """One query a row: query (rows, heads, 1, size), key and value (rows, key heads, columns, size)."""
     rows, heads, width, size = query.shape
-    if width > 1 or attention_mask is None or any(extras.get(name) is not None for name in EXTRAS):
-        output, _ = ALL_ATTENTION_FUNCTIONS[PLAIN](
+    if width > 1 or attention_mask is None or any(extras.get(name) is not None for name in EXTENSIONS):
+        output, _ = ALL_ATTENTION_FUNCTIONS[GENERAL_ATTENTION](
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **extras
         )
         return output, None
@@ -164,18 +164,18 @@ def _attention(
     return output.reshape(rows, 1, heads, value.shape[3]), None
 
 
-AttentionInterface.register(NAME, _attention)
+AttentionInterface.register(DECODE_ATTENTION, _attention)
 
 
 @contextmanager
-def decoding(model: PreTrainedModel) -> Iterator[None]:
-    """Within it `model` attends as above, where it runs on a CPU by PyTorch's general kernel."""
+def decode_attention(model: PreTrainedModel) -> Iterator[None]:
+    """Within it ``model`` uses this attention, if it runs on a CPU with PyTorch's general kernel."""
     config = model.config
-    if config._attn_implementation != PLAIN or model.device.type != "cpu":
+    if config._attn_implementation != GENERAL_ATTENTION or model.device.type != "cpu":
         yield
         return
-    config._attn_implementation = NAME
+    config._attn_implementation = DECODE_ATTENTION
     try:
         yield
     finally:
-        config._attn_implementation = PLAIN
+        config._attn_implementation = GENERAL_ATTENTION

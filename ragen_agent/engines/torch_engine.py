@@ -1,13 +1,13 @@
 """The engine in this process: any Hugging Face causal LM, many rows, one key-value cache kept over all turns.
 
-Nothing is read twice: a turn reads the template's glue and the next message, then writes one token at a time for all
-rows together. Rows with equal histories, such as those of a group at its start, are computed once (`branches`). When
-most rows have ended their turn and the others do not soon end theirs, they are answered and read their next message
-while the others write on. Rows whose episode ended leave, and new ones join in their place.
+No token is read twice: a turn reads the template's tokens and the next message, then samples one token at a time for
+all rows together. Rows with equal prefixes, such as those of a group at its start, are computed once
+(``prefix_sharing``). When most rows have ended their turn and a few stragglers have not, the replies of the others are
+returned, and they read their next message while the stragglers continue. Rows whose episode has ended leave, and new
+ones join.
 
-Every row draws from uniform numbers of its own, a function of (seed, episode, tokens drawn so far), so its tokens
-depend neither on the rows beside it nor on when it joined, up to the rounding of sums that a batch of another size
-takes in another order.
+Every row draws from its own uniform numbers, a function of (seed, episode, tokens drawn so far), so its tokens depend
+neither on the other rows nor on when it joined, up to rounding: batches of different size sum in different order.
 """
 
 from __future__ import annotations
@@ -24,35 +24,35 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ragen_agent.engines import Sampled
-from ragen_agent.engines.kv_cache import SlotCache, decoding, in_steps
-from ragen_agent.engines.prefix_sharing import Branches
+from ragen_agent.engines.kv_cache import SlotCache, decode_attention, padded_columns
+from ragen_agent.engines.prefix_sharing import SharedPrefixes
 from ragen_gym.core.seeding import GOLDEN, Stream, episode_key, mix, stream_key, uniforms
 
-__all__ = ["CACHED_TOKENS", "SUPPRESSED", "TorchEngine", "TorchSession", "Work", "suppression"]
+__all__ = ["CACHED_TOKENS", "SUPPRESSED", "EngineStats", "TorchEngine", "TorchSession", "suppression"]
 
 SUPPRESSED = -1e9
-"""Added to a logit that may not be sampled: probability exactly 0, yet finite, so no gradient is 0 times infinity."""
+"""Added to the logit of a suppressed id: its probability is exactly 0, yet no gradient is 0 times infinity."""
 
 CACHED_TOKENS = 2**20
-"""The most tokens in a session's cache, unless something else is asked for: 256 rows of 4,096."""
+"""The default limit of tokens in a session's cache: 256 rows of 4,096."""
 
-PATIENCE = 0.125
-"""Of 256 rows, the last 32 do not hold up the others for long: they write on while these read their next message."""
+STRAGGLER_SHARE = 0.125
+"""Of 256 rows, the last 32 are stragglers: they continue while the others read their next message."""
 
-GRACE = 8
-"""The last rows may first write so many tokens more: most then end too, and one pass reads the messages of all."""
+STRAGGLER_TOKENS = 8
+"""Stragglers first get so many more tokens: most then end too, and one pass reads the messages of all."""
 
-READ = 16384
-"""Tokens that one pass reads, at most: prompts and messages of many rows are read in several passes."""
+TOKENS_PER_PASS = 16384
+"""The most tokens that one pass reads: prompts and messages of many rows are read in several passes."""
 
 
 def suppression(model: PreTrainedModel, vocabulary_size: int | None = None) -> Tensor:
-    """What is added to the logits so that some ids are never written, float32 (output layer,).
+    """What is added to the logits so that some ids are never sampled, float32 (output layer,).
 
-    `SUPPRESSED` at `generation_config.suppress_tokens` and at ids from `vocabulary_size` on (output layers are often
-    padded beyond the tokenizer's ids), 0 elsewhere.
+    ``SUPPRESSED`` at ``generation_config.suppress_tokens`` and at ids from ``vocabulary_size`` on (output layers are
+    often padded beyond the tokenizer's ids), 0 elsewhere.
 
-    Rollout and training both add it, so a suppressed id has probability zero in both and their log-probs agree.
+    Rollout and training both add it, so a suppressed id has probability 0 in both and their log-probs agree.
     """
     weight = model.get_output_embeddings().weight
     assert isinstance(weight, Tensor)
@@ -67,8 +67,8 @@ def suppression(model: PreTrainedModel, vocabulary_size: int | None = None) -> T
 
 
 @dataclass
-class Work:
-    """What an engine has done since it was made: tokens sampled, tokens read, seconds spent on both."""
+class EngineStats:
+    """What an engine has done since it was created: tokens sampled, tokens read, seconds spent on both."""
 
     sampled: int = 0
     read: int = 0
@@ -76,15 +76,19 @@ class Work:
 
 
 class TorchEngine:
-    """Samples from `model` in place; it reads the weights as they are at each call, so a trainer just goes on.
+    """Samples from ``model`` in place, always with its current weights, so a trainer need not update the engine.
 
-    `stop_ids`: ids that end a reply. `vocabulary_size`: see `suppression`. `pad_id`: any valid id, used where nobody
-    looks. `cached_tokens`: the most tokens that a session's cache may hold, all rows together. `patience`: once no more
-    than this share of the rows have written `GRACE` tokens alone, those that have stopped are answered first.
-    `work`: counters.
+    Args:
+        model: the model.
+        stop_ids: ids that end a reply.
+        vocabulary_size: see ``suppression``.
+        pad_id: any valid id, used at positions that are never read.
+        cached_tokens: the most tokens that a session's cache may hold, all rows together.
+        straggler_share: once at most this share of the rows is still sampling, and has sampled ``STRAGGLER_TOKENS``
+            more tokens, the replies of the others are returned first.
 
     Raises:
-        ValueError: a model with layers that keep something else than keys and values.
+        ValueError: a model with layers whose state is not keys and values.
     """
 
     def __init__(
@@ -94,15 +98,15 @@ class TorchEngine:
         vocabulary_size: int | None = None,
         pad_id: int = 0,
         cached_tokens: int = CACHED_TOKENS,
-        patience: float = PATIENCE,
+        straggler_share: float = STRAGGLER_SHARE,
     ) -> None:
         self.model = model
         self.stop_ids = tuple(sorted(stop_ids))
         self.pad_id = pad_id
         self.cached_tokens = cached_tokens
-        self.patience = patience
-        self.work = Work()
-        self.spare: SlotCache | None = None  # a closed session's
+        self.straggler_share = straggler_share
+        self.stats = EngineStats()
+        self.spare: SlotCache | None = None  # that of a closed session, for the next one
         self.bias = suppression(model, vocabulary_size)
         self.stops = np.isin(np.arange(len(self.bias)), self.stop_ids)
         self.windows = _windows(model)
@@ -110,7 +114,7 @@ class TorchEngine:
     def start(
         self, prompts: Sequence[Sequence[int]], *, temperature: float, seed: int, episodes: Sequence[int] | None = None
     ) -> TorchSession:
-        """Opens a session; the rows are the episodes 0, 1, 2, ... of `seed` unless others are named.
+        """Opens a session; the rows are the episodes 0, 1, 2, ... of ``seed`` unless ``episodes`` names others.
 
         Raises:
             ValueError: an empty prompt or a temperature that is not positive.
@@ -123,129 +127,135 @@ class TorchEngine:
         session.join(prompts, range(len(prompts)) if episodes is None else episodes)
         return session
 
-    def rows(self, tokens: int) -> int:
+    def max_rows(self, tokens: int) -> int:
         """How many rows of so many tokens the cache may hold."""
-        return self.cached_tokens // in_steps(tokens)
+        return self.cached_tokens // padded_columns(tokens)
 
 
 class TorchSession:
-    """Rows in play against one cache; see `ragen_agent.engines.Session`.
+    """Rows that share one cache; see ``ragen_agent.engines.GenerationSession``.
 
-    Arrays have one entry a row: `keys`, of its uniform numbers; `drawn`, how many of them were used.
+    Attributes:
+        keys: uint64 (rows,), the key of each row's uniform numbers.
+        drawn: uint64 (rows,), how many of them were used.
+        pending: for each row, the ids that the cache does not hold yet.
+        partial: for each row, what it has sampled so far of an unfinished reply.
     """
 
     def __init__(self, engine: TorchEngine, temperature: float, seed: int) -> None:
         self.engine = engine
         self.device = engine.bias.device
         self.temperature = temperature
-        self.key = mix(stream_key(seed, Stream.LEVEL))  # mixed, or an environment of this seed drew the same numbers
+        self.key = mix(
+            stream_key(seed, Stream.LEVEL)
+        )  # mixed, or an environment of this seed would draw the same numbers
         self.cache, engine.spare = engine.spare or SlotCache(engine.cached_tokens), None
-        self.branches = Branches()
-        self.pending: list[list[int]] = []  # of each row: ids that the cache does not hold yet
-        self.begun: list[Sampled] = []  # of each row: what it has written of a reply that goes on
+        self.prefixes = SharedPrefixes()
+        self.pending: list[list[int]] = []
+        self.partial: list[Sampled] = []
         self.keys = np.zeros(0, np.uint64)
         self.drawn = np.zeros(0, np.uint64)
 
     def join(self, prompts: Sequence[Sequence[int]], episodes: Sequence[int]) -> None:
-        """See `Session.join`; raises a ValueError for no prompt or an empty one."""
+        """See ``GenerationSession.join``; raises a ValueError for no prompt or an empty one."""
         if not prompts or not all(prompts):
             raise ValueError("a session needs at least one prompt, and no prompt may be empty.")
         started = time.perf_counter()
         new = [episode_key(self.key, episode) for _, episode in zip(prompts, episodes, strict=True)]
-        self.branches.join(len(prompts))
+        self.prefixes.add(len(prompts))
         self.pending += [list(prompt) for prompt in prompts]
-        self.begun += [Sampled([], []) for _ in prompts]
+        self.partial += [Sampled([], []) for _ in prompts]
         self.keys = np.concatenate([self.keys, np.array(new, np.uint64)])
         self.drawn = np.concatenate([self.drawn, np.zeros(len(prompts), np.uint64)])
-        self.engine.work.seconds += time.perf_counter() - started
+        self.engine.stats.seconds += time.perf_counter() - started
 
     @torch.inference_mode()
     def reply(self, limits: Sequence[int]) -> list[Sampled | None]:
-        """See `Session.reply`."""
+        """See ``GenerationSession.reply``."""
         rows = len(self.pending)
         if len(limits) != rows or not rows or min(limits) < 1:
             raise ValueError(f"{rows} rows need {rows} limits of at least 1, not {list(limits)}.")
-        work, started = self.engine.work, time.perf_counter()
-        with decoding(self.engine.model):
-            replies, writing = self._write(self._read(), np.asarray(limits))
-        work.sampled += sum(len(new.ids) for new in replies)
-        self.pending = [[new.ids[-1]] for new in replies]  # drawn last, never read: it is read with what follows
-        whole = [Sampled(b.ids + n.ids, b.log_probs + n.log_probs) for b, n in zip(self.begun, replies, strict=True)]
-        self.begun = [reply if on else Sampled([], []) for reply, on in zip(whole, writing, strict=True)]
-        work.seconds += time.perf_counter() - started
-        return [None if on else reply for reply, on in zip(whole, writing, strict=True)]
+        stats, started = self.engine.stats, time.perf_counter()
+        with decode_attention(self.engine.model):
+            replies, unfinished = self._sample(self._read(), np.asarray(limits))
+        stats.sampled += sum(len(new.ids) for new in replies)
+        self.pending = [[new.ids[-1]] for new in replies]  # sampled last and not read yet: it is read with what follows
+        whole = [Sampled(b.ids + n.ids, b.log_probs + n.log_probs) for b, n in zip(self.partial, replies, strict=True)]
+        self.partial = [reply if on else Sampled([], []) for reply, on in zip(whole, unfinished, strict=True)]
+        stats.seconds += time.perf_counter() - started
+        return [None if on else reply for reply, on in zip(whole, unfinished, strict=True)]
 
     @torch.inference_mode()
     def feed(self, rows: Sequence[int], ids: Sequence[Sequence[int]]) -> None:
-        """See `Session.feed`."""
+        """See ``GenerationSession.feed``."""
         started = time.perf_counter()
         self.pending = [self.pending[row] + list(new) for row, new in zip(rows, ids, strict=True)]
-        self.begun = [self.begun[row] for row in rows]
+        self.partial = [self.partial[row] for row in rows]
         self.keys, self.drawn = self.keys[list(rows)], self.drawn[list(rows)]
-        self.cache.move(*self.branches.keep(rows))
-        self.engine.work.seconds += time.perf_counter() - started
+        self.cache.move(*self.prefixes.keep(rows))
+        self.engine.stats.seconds += time.perf_counter() - started
 
     def close(self) -> None:
-        """See `Session.close`; on a CPU the next session takes over the cache's memory, which costs time to get."""
+        """See ``GenerationSession.close``; on a CPU the next session reuses the cache, which is slow to allocate."""
         if self.device.type == "cpu":
             self.engine.spare = self.cache
 
     def _read(self) -> Tensor:
-        """Reads what waits; returns the logits after it, one row for each slot."""
-        branches, ways = self.branches, [tuple(ids) for ids in self.pending]
+        """Reads the pending ids; returns the logits after them, float (slots, vocabulary)."""
+        prefixes, pending = self.prefixes, [tuple(ids) for ids in self.pending]
         waiting = np.array([len(ids) for ids in self.pending])
-        needed = int((branches.length + waiting).max()) + 1
-        self.cache.reserve(len(waiting), needed, branches.count)
-        old = np.flatnonzero(branches.slot >= 0)
-        copies, end = branches.part(old, [ways[row] for row in old], branches.count)
+        needed = int((prefixes.length + waiting).max()) + 1
+        self.cache.reserve(len(waiting), needed, prefixes.count)
+        old = np.flatnonzero(prefixes.slot >= 0)
+        copies, end = prefixes.split(old, [pending[row] for row in old], prefixes.count)
         self.cache.move(*copies)
-        readers = dict(zip(branches.slot[old].tolist(), old.tolist(), strict=True))  # one row for each slot
+        readers = dict(zip(prefixes.slot[old].tolist(), old.tolist(), strict=True))  # one row for each slot
         logits = []
-        for first, last in _parts([len(ways[readers[slot]]) for slot in range(end)]):
+        for first, last in _parts([len(pending[readers[slot]]) for slot in range(end)]):
             rows = [readers[slot] for slot in range(first, last)]
             offsets = torch.arange(max(waiting[rows]), device=self.device)
-            positions = self._tensor(branches.length[rows])[:, None] + offsets
-            # Padding is written to the last column, which no row has reached yet.
-            self.cache.reading(slice(first, last), positions.clamp(max=self.cache.columns - 1))
-            logits.append(self._last([ways[row] for row in rows], positions, self.cache.columns))
+            positions = self._tensor(prefixes.length[rows])[:, None] + offsets
+            # Padding goes to the last column, which no row has reached yet.
+            self.cache.set_positions(slice(first, last), positions.clamp(max=self.cache.columns - 1))
+            logits.append(self._last([pending[row] for row in rows], positions, self.cache.columns))
         prompts: dict[tuple[int, ...], list[int]] = {}
-        for row in np.flatnonzero(branches.slot < 0):
-            prompts.setdefault(ways[row], []).append(int(row))
+        for row in np.flatnonzero(prefixes.slot < 0):
+            prompts.setdefault(pending[row], []).append(int(row))
         each = sorted(prompts, key=len)
-        branches.open([prompts[prompt] for prompt in each])
+        prefixes.assign([prompts[prompt] for prompt in each])
         for first, last in _parts([len(prompt) for prompt in each]):
             positions = torch.arange(len(each[last - 1]), device=self.device)[None]
-            self.cache.prompting(slice(end + first, end + last))
+            self.cache.set_prompts(slice(end + first, end + last))
             logits.append(self._last(each[first:last], positions, positions.shape[1]))
-        branches.length += waiting
-        self.engine.work.read += int(waiting.sum())
+        prefixes.length += waiting
+        self.engine.stats.read += int(waiting.sum())
         return torch.cat(logits)
 
-    def _write(self, logits: Tensor, limits: NDArray[np.int64]) -> tuple[list[Sampled], NDArray[np.bool_]]:
-        """Draws until few enough rows are still writing; what each wrote, and which go on. Arrays have an entry a row.
+    def _sample(self, logits: Tensor, limits: NDArray[np.int64]) -> tuple[list[Sampled], NDArray[np.bool_]]:
+        """Samples until only stragglers are unfinished; returns what each row sampled and which rows are unfinished.
 
-        `limits` count from a reply's beginning.
+        ``limits``, int64 (rows,), count from the beginning of a reply.
         """
-        branches, left = self.branches, limits - [len(begun.ids) for begun in self.begun]
-        most, few = int(left.max()), int(self.engine.patience * len(left))
+        prefixes, left = self.prefixes, limits - [len(partial.ids) for partial in self.partial]
+        most, few = int(left.max()), int(self.engine.straggler_share * len(left))
         counts = np.zeros(len(left), np.int64)
         numbers = torch.from_numpy(uniforms(self.keys + self.drawn * np.uint64(GOLDEN), 0, most).astype(np.float32))
         ids, scores = torch.zeros(len(left), most, dtype=torch.long), torch.zeros(len(left), most)
-        rows, front = np.arange(len(left)), branches.count  # rows that write, and the slots before which theirs are
-        waited = 0  # how often no more than a few rows were still writing
+        rows, front = np.arange(len(left)), prefixes.count  # unfinished rows; their slots are the first ones
+        waited = 0  # tokens that the stragglers have had
         for step in range(most):
-            tokens, log_probs = self._draw(logits, branches.slot[rows], numbers[rows, step])
+            tokens, log_probs = self._draw(logits, prefixes.slot[rows], numbers[rows, step])
             ids[rows, step], scores[rows, step] = tokens, log_probs
             counts[rows] += 1
             going = (counts[rows] < left[rows]) & ~self.engine.stops[tokens.numpy()]
             rows, tokens = rows[going], tokens[torch.from_numpy(going)]
             waited += len(rows) <= few
-            if not len(rows) or waited > GRACE:
+            if not len(rows) or waited > STRAGGLER_TOKENS:
                 break
-            copies, front = branches.part(rows, tokens.tolist(), front)
+            copies, front = prefixes.split(rows, tokens.tolist(), front)
             self.cache.move(*copies)
-            if len(np.unique(branches.slot[rows])) <= front / 2:
-                copies, front = branches.to_front(rows)
+            if len(np.unique(prefixes.slot[rows])) <= front / 2:
+                copies, front = prefixes.to_front(rows)
                 self.cache.move(*copies)
             logits = self._step(rows, tokens, front)
         self.drawn += counts.astype(np.uint64)
@@ -253,20 +263,20 @@ class TorchSession:
         return [Sampled(i[:count], s[:count]) for i, s, count in written], np.isin(np.arange(len(left)), rows)
 
     def _step(self, rows: NDArray[np.int64], tokens: Tensor, front: int) -> Tensor:
-        """These rows read a token each; logits (front, vocabulary). Slots of others between them are carried along."""
-        branches = self.branches
-        self.cache.reserve(len(self.pending), int(branches.length.max()) + 1, branches.count)
-        ids, positions = np.full(front, self.engine.pad_id), np.zeros(branches.count, np.int64)
-        np.maximum.at(positions, branches.slot, branches.length)  # behind all that any row of the slot has read
-        ids[branches.slot[rows]] = tokens.numpy()
+        """Reads one token for each of these rows; logits (front, vocabulary), also of other slots among theirs."""
+        prefixes = self.prefixes
+        self.cache.reserve(len(self.pending), int(prefixes.length.max()) + 1, prefixes.count)
+        ids, positions = np.full(front, self.engine.pad_id), np.zeros(prefixes.count, np.int64)
+        np.maximum.at(positions, prefixes.slot, prefixes.length)  # after all that any row of the slot has read
+        ids[prefixes.slot[rows]] = tokens.numpy()
         where = self._tensor(positions[:front])[:, None]
-        self.cache.reading(slice(front), where)
+        self.cache.set_positions(slice(front), where)
         logits = self._forward(self._tensor(ids)[:, None], where, self.cache.columns, torch.zeros(1).long())
-        branches.length[rows] += 1
+        prefixes.length[rows] += 1
         return logits[:, 0]
 
     def _last(self, parts: Sequence[Sequence[int]], positions: Tensor, columns: int) -> Tensor:
-        """Reads rows of ids, padded on the right; the logits after the last id of each, (rows, vocabulary)."""
+        """Reads rows of ids, padded on the right; returns the logits after the last id of each, (rows, vocabulary)."""
         pad, width = self.engine.pad_id, positions.shape[1]
         chunk = self._tensor([[*ids, *[pad] * (width - len(ids))] for ids in parts])
         ends, end_of = np.unique([len(ids) - 1 for ids in parts], return_inverse=True)
@@ -274,7 +284,7 @@ class TorchSession:
         return logits[torch.arange(len(parts), device=self.device), self._tensor(end_of)]
 
     def _forward(self, ids: Tensor, positions: Tensor, columns: int, kept: Tensor) -> Tensor:
-        """Reads ids (rows, width) at `positions`; logits (rows, len(kept), vocabulary) of the kept places of width."""
+        """Reads ids (rows, width) at ``positions``; logits (rows, len(kept), vocabulary) of the kept columns."""
         model = self.engine.model
         column = torch.arange(columns, device=self.device)
         query = positions[:, None, :, None]
@@ -295,7 +305,7 @@ class TorchSession:
         return logits
 
     def _draw(self, logits: Tensor, slots: NDArray[np.int64], numbers: Tensor) -> tuple[Tensor, Tensor]:
-        """An id for each row, by inversion of its slot's distribution, and its log-prob; both (rows,), on the CPU."""
+        """An id for each row, by inverse transform sampling, and its log-prob; both (rows,), on the CPU."""
         scaled = (logits.float() + self.engine.bias) / self.temperature
         of_row = self._tensor(slots)
         log_probs, cumulative = scaled.log_softmax(-1)[of_row], scaled.softmax(-1).cumsum(-1)[of_row]
@@ -310,11 +320,11 @@ class TorchSession:
 
 
 def _parts(widths: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Ranges of rows side by side that hold at most `READ` tokens each, padding included; one row at least."""
+    """Ranges of consecutive rows of at most ``TOKENS_PER_PASS`` tokens each, with padding; at least one row."""
     first = width = 0
     for row, new in enumerate(widths):
         width = max(width, new)
-        if row > first and (row + 1 - first) * width > READ:
+        if row > first and (row + 1 - first) * width > TOKENS_PER_PASS:
             yield first, row
             first, width = row, new
     if widths:
@@ -322,14 +332,14 @@ def _parts(widths: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 
 def _windows(model: PreTrainedModel) -> dict[str, int | None]:
-    """How far back each kind of layer looks, by the name that `transformers` knows the kind by; None is everything."""
+    """The attention window of each kind of layer, by its name in ``transformers``; None is unlimited."""
     config = model.config.get_text_config()
     window = getattr(config, "sliding_window", None)
     kinds = set(getattr(config, "layer_types", None) or ["sliding_attention" if window else "full_attention"])
     known = {"full_attention": None, "sliding_attention": window}
     if kinds - set(known):
         raise ValueError(
-            f"the model {model.config.model_type} has layers of the kinds {', '.join(sorted(kinds))}; the engine keeps "
-            "keys and values only, so it plays models whose layers are full or sliding-window attention."
+            f"the model {model.config.model_type} has layers of the kinds {', '.join(sorted(kinds))}; the engine "
+            "caches keys and values only, so it runs models whose layers are full or sliding-window attention."
         )
     return {kind: known[kind] for kind in sorted(kinds)}

@@ -47,8 +47,8 @@ class Breaking:
     def close(self) -> None:
         self.session.close()
 
-    def rows(self, tokens: int) -> int:
-        return self.engine.rows(tokens)
+    def max_rows(self, tokens: int) -> int:
+        return self.engine.max_rows(tokens)
 
     def feed(self, rows: Sequence[int], ids: Sequence[Sequence[int]]) -> None:
         self.session.feed(rows, ids)

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragen_agent.engines.prefix_sharing import Branches, Copies
+from ragen_agent.engines.prefix_sharing import Copies, SharedPrefixes
 
 
 class Histories:
@@ -22,42 +22,42 @@ class Histories:
             self.slots[target] = tokens
 
 
-def write(branches: Branches, cache: Histories, rows: list[int], tokens: list[int]) -> None:
+def write(prefixes: SharedPrefixes, cache: Histories, rows: list[int], tokens: list[int]) -> None:
     for row, token in zip(rows, tokens, strict=True):
-        slot, length = int(branches.slot[row]), int(branches.length[row])
+        slot, length = int(prefixes.slot[row]), int(prefixes.length[row])
         cache.slots[slot] = [*cache.slots[slot][:length], token]
-    branches.length[rows] += 1
+    prefixes.length[rows] += 1
 
 
 @given(st.data())
 def test_every_row_finds_its_own_history_in_its_slot(data: st.DataObject) -> None:
-    branches, cache, expected = Branches(), Histories(), list[list[int]]()
+    prefixes, cache, expected = SharedPrefixes(), Histories(), list[list[int]]()
     for _ in range(data.draw(st.integers(1, 5))):
         new = data.draw(st.lists(st.integers(0, 1), min_size=0 if expected else 1, max_size=4))  # prompts of one token
         first = len(expected)
-        branches.join(len(new))
+        prefixes.add(len(new))
         groups = [[first + i for i, prompt in enumerate(new) if prompt == kind] for kind in sorted(set(new))]
-        branches.open(groups)
+        prefixes.assign(groups)
         expected += [[prompt] for prompt in new]
         for group in groups:
-            cache.slots[int(branches.slot[group[0]])] = [expected[group[0]][0]]
-        branches.length[first:] = 1
-        writing, front = np.arange(len(expected)), branches.count
+            cache.slots[int(prefixes.slot[group[0]])] = [expected[group[0]][0]]
+        prefixes.length[first:] = 1
+        writing, front = np.arange(len(expected)), prefixes.count
         while len(writing) and data.draw(st.booleans()):
             tokens = [data.draw(st.integers(0, 2)) for _ in writing]
-            copies, front = branches.part(writing, tokens, front)
+            copies, front = prefixes.split(writing, tokens, front)
             cache.copy(copies)
             if data.draw(st.booleans()):
-                copies, front = branches.to_front(writing)
+                copies, front = prefixes.to_front(writing)
                 cache.copy(copies)
-            assert branches.slot[writing].max() < front <= branches.count <= len(expected)
-            write(branches, cache, writing.tolist(), tokens)
+            assert prefixes.slot[writing].max() < front <= prefixes.count <= len(expected)
+            write(prefixes, cache, writing.tolist(), tokens)
             for row, token in zip(writing, tokens, strict=True):
                 expected[row].append(token)
             writing = writing[[data.draw(st.booleans()) for _ in writing]]
         kept = [row for row in range(len(expected)) if data.draw(st.booleans())]
-        cache.copy(branches.keep(kept))
+        cache.copy(prefixes.keep(kept))
         expected = [expected[row] for row in kept]
-        assert set(branches.slot.tolist()) == set(range(branches.count))
+        assert set(prefixes.slot.tolist()) == set(range(prefixes.count))
         for index, history in enumerate(expected):
-            assert cache.slots[int(branches.slot[index])][: int(branches.length[index])] == history
+            assert cache.slots[int(prefixes.slot[index])][: int(prefixes.length[index])] == history

@@ -140,14 +140,14 @@ def ids_of(played: list[Trajectory]) -> list[list[int]]:
     return [t.ids.tolist() for t in played]
 
 
-@pytest.mark.parametrize(("seats", "patience", "grace"), [(1, 0.0, 8), (3, 0.6, 0), (8, 0.3, 1), (12, 0.3, 2)])
+@pytest.mark.parametrize(("seats", "share", "grace"), [(1, 0.0, 8), (3, 0.6, 0), (8, 0.3, 1), (12, 0.3, 2)])
 def test_tokens_do_not_depend_on_who_plays_beside_or_when_an_episode_begins(
-    agent: Policy, seats: int, patience: float, grace: int, monkeypatch: pytest.MonkeyPatch
+    agent: Policy, seats: int, share: float, grace: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     instances = group([3, 4, 5, 6], 3)
     together = agent.play(agent.processes("train", 12), instances, 1.0, seed=9)
-    monkeypatch.setattr(agent.engine, "patience", patience)
-    monkeypatch.setattr("ragen_agent.engines.torch_engine.GRACE", grace)
+    monkeypatch.setattr(agent.engine, "straggler_share", share)
+    monkeypatch.setattr("ragen_agent.engines.torch_engine.STRAGGLER_TOKENS", grace)
     unfinished = 0
     reply = TorchSession.reply
 
@@ -159,7 +159,7 @@ def test_tokens_do_not_depend_on_who_plays_beside_or_when_an_episode_begins(
 
     monkeypatch.setattr(TorchSession, "reply", counted)
     assert ids_of(agent.play(agent.processes("train", seats), instances, 1.0, seed=9)) == ids_of(together)
-    assert (unfinished > 0) == (patience > 0), "rows that write on while others are answered, or nothing is tried"
+    assert (unfinished > 0) == (share > 0), "rows that write on while others are answered, or nothing is tried"
 
 
 def test_a_stop_that_the_model_cannot_write_stops_nothing(agent: Policy) -> None:
@@ -201,7 +201,7 @@ def test_the_cache_never_holds_more_tokens_than_it_may(agent: Policy, monkeypatc
     monkeypatch.setattr(SlotCache, "reserve", noted)
     instances = group([3, 4, 5, 6], 2)
     played = play(engine, agent.processes("train", 8), instances, temperature=1.0, seed=9)
-    assert engine.rows(most) == 3
+    assert engine.max_rows(most) == 3
     assert 0 < max(held) <= 3 * (most + 32)
     assert ids_of(played) == ids_of(agent.play(agent.processes("train", 8), instances, 1.0, seed=9))
     engine.cached_tokens = most // 2
@@ -212,16 +212,16 @@ def test_the_cache_never_holds_more_tokens_than_it_may(agent: Policy, monkeypatc
 def test_equal_histories_are_computed_once(agent: Policy) -> None:
     session = agent.engine.start([[1, 2, 3]] * 8 + [[4, 5]] * 8, temperature=1e-4, seed=0)  # all say what is likeliest
     session.reply([5] * 16)
-    assert session.branches.count == 2
+    assert session.prefixes.count == 2
     warm = agent.engine.start([[1, 2, 3]] * 8, temperature=3.0, seed=0)
     warm.reply([5] * 8)
-    assert warm.branches.count == 8
+    assert warm.prefixes.count == 8
 
 
-def test_work_is_counted(agent: Policy) -> None:
-    before = replace(agent.engine.work)
+def test_tokens_and_seconds_are_counted(agent: Policy) -> None:
+    before = replace(agent.engine.stats)
     played = agent.play(agent.processes("train", 4), group([1], 4), 1.0, seed=0)
-    work = agent.engine.work
-    assert work.sampled - before.sampled == sum(int(t.sampled.sum()) for t in played)
-    assert work.read - before.read >= sum(int((~t.sampled).sum()) for t in played)
-    assert work.seconds > before.seconds
+    stats = agent.engine.stats
+    assert stats.sampled - before.sampled == sum(int(t.sampled.sum()) for t in played)
+    assert stats.read - before.read >= sum(int((~t.sampled).sum()) for t in played)
+    assert stats.seconds > before.seconds

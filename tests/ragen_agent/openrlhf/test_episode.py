@@ -86,7 +86,7 @@ class Scripted:
     def join(self, prompts: Sequence[Sequence[int]], episodes: Sequence[int]) -> None:
         raise AssertionError("one episode is played")
 
-    def rows(self, tokens: int) -> int:
+    def max_rows(self, tokens: int) -> int:
         return 1
 
     def reply(self, limits: Sequence[int]) -> list[Sampled | None]:
