@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ragen_agent.config import Config, merged, with_settings
-from ragen_agent.config.game_defaults import recipe
+from ragen_agent.config.game_defaults import default_settings
 from ragen_agent.config.openrlhf import OpenRLHF, read_settings
 from ragen_agent.local.run import TrainingRun
 from ragen_agent.openrlhf.launch import train_distributed
@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--runs", type=Path, default=Path("runs/benchmark-openrlhf"), help="folder for the two runs")
     parser.add_argument("--iterations", type=int, default=40)
     options = parser.parse_args(arguments)
-    base = merged(recipe("FrozenLake"), {"training": {"iterations": options.iterations}})
+    base = merged(default_settings("FrozenLake"), {"training": {"iterations": options.iterations}})
     local = _local(options.runs / "local", with_settings(Config(), base))
     start = {"model": str(local.warm.resolve()), "warm_start": {"epochs": 0}}
     other = _openrlhf(options.runs / "openrlhf", with_settings(Config(), merged(base, start)))

@@ -26,7 +26,7 @@ from rich.console import Console
 from transformers import GenerationConfig
 
 from ragen_agent.config import Config, with_settings
-from ragen_agent.config.game_defaults import recipe
+from ragen_agent.config.game_defaults import default_settings
 from ragen_agent.engines import Engine, Sampled
 from ragen_agent.engines.torch_engine import TorchEngine
 from ragen_agent.local.run import TrainingRun
@@ -137,7 +137,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--runs", type=int, default=5, metavar="N", help="runs to take the median of (default 5)")
     parser.add_argument("--out", type=Path, default=HERE, metavar="DIR", help="folder of rollout.json and rollout.md")
     arguments = parser.parse_args(argv)
-    config = with_settings(Config(), {**recipe(GAME), "game": GAME})
+    config = with_settings(Config(), {**default_settings(GAME), "game": GAME})
     agent = _warm(config)
     batch = config.training.groups * config.training.group_size
     print(f"Sampled tokens a second, batch {batch}, one thread:")

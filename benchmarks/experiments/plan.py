@@ -16,7 +16,7 @@ from typing import Any
 
 from benchmarks.experiments.spec import Arm, Experiment
 from ragen_agent.config import Config, Settings, merged, to_toml, with_settings
-from ragen_agent.config.game_defaults import recipe
+from ragen_agent.config.game_defaults import default_settings
 from ragen_agent.config.rules import FILTER_RULES
 from ragen_gym.core.validation import did_you_mean
 
@@ -122,7 +122,7 @@ def _planned(
     experiment: Experiment, arm: Arm, out: Path, seed: int, overrides: Mapping[str, Any], quick: bool
 ) -> PlannedRun:
     settings = merged(merged(experiment.settings, arm.settings), {"seed": seed})
-    config = with_settings(Config(), merged(recipe(settings.get("game", Config.game)), settings))
+    config = with_settings(Config(), merged(default_settings(settings.get("game", Config.game)), settings))
     if quick:
         small = {
             "iterations": min(QUICK_ITERATIONS, config.training.iterations),

@@ -62,12 +62,12 @@ def add_settings(parser: argparse.ArgumentParser, *, both_trainers: bool = True)
 
 def configure(options: argparse.Namespace, flags: Settings) -> Config:
     """Defaults, the game's settings, the recipe, the file, the flags: each laid over the one before."""
-    from ragen_agent.config.game_defaults import recipe
+    from ragen_agent.config.game_defaults import default_settings
     from ragen_gym.games.registry import find
 
     file = _files(options)
     game = find(options.game or file.get("game", Config.game)).name
-    settings: Settings = merged(recipe(game, str(flags.get("model") or file.get("model", ""))), file)
+    settings: Settings = merged(default_settings(game, str(flags.get("model") or file.get("model", ""))), file)
     settings = merged(merged(settings, flags), settings_of(options))
     settings.pop(OPENRLHF, None)  # one file serves both trainers
     return with_settings(Config(), {**settings, "game": game})

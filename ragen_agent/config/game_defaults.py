@@ -1,15 +1,14 @@
-"""What each game's run differs in from the defaults of `Config`, as data.
+"""What each game's run differs in from the defaults of ``Config``, as data.
 
-FrozenLake, the default run: on lakes without slip, with ways of three moves or more and only two answers, the
-demonstrator knows the way but mostly dares one move an answer, so it (and whoever imitates it) runs out of turns.
-Longer answers, which the demonstrations hardly contain, are what reinforcement has to find.
+FrozenLake, the default run: lakes without transition noise, shortest paths of three moves or more, and two turns. The
+demonstrator knows the way but mostly replies with one move, so it (and the model that imitates it) runs out of turns.
+Longer replies, which the demonstrations hardly contain, are what reinforcement learning has to find.
 
-The bandits: the demonstrator chooses at random; which name pays more is what reinforcement has to find. A model that
-starts from nothing has never read the held-out names of the test split, so it is measured on the names of the
-training split.
+The bandits: the demonstrator chooses at random; which name pays more is what reinforcement learning has to find. A
+model from scratch has never read the held-out names of the test split, so it is measured on the training split.
 
-A pretrained model (`MODEL`) thinks in its own words and at its own length, is not warm-started, and takes the small
-steps that fine-tuning takes.
+A pretrained model thinks in its own words and at its own length, is not warm-started, and takes the small steps of
+fine-tuning.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from pathlib import Path
 
 from ragen_agent.config import Settings, merged
 
-__all__ = ["MODEL", "RECIPES", "pretrained", "recipe"]
+__all__ = ["GAME_DEFAULTS", "PRETRAINED_DEFAULTS", "default_settings", "pretrained"]
 
 _BANDIT: Settings = {
     "turns": {"max_turns": 1, "max_actions_per_turn": 1, "max_actions": 1, "max_tokens_per_turn": 24},
@@ -28,7 +27,7 @@ _BANDIT: Settings = {
     "evaluation": {"split": "train"},
 }
 
-RECIPES: dict[str, Settings] = {
+GAME_DEFAULTS: dict[str, Settings] = {
     "FrozenLake": {
         "env_options": {"size": 4, "success_rate": 1.0, "min_path": 3},
         "turns": {"max_turns": 2, "max_actions_per_turn": 5, "max_actions": 10, "max_tokens_per_turn": 24},
@@ -40,7 +39,7 @@ RECIPES: dict[str, Settings] = {
     "BanditRev": _BANDIT,
 }
 
-MODEL: Settings = {
+PRETRAINED_DEFAULTS: Settings = {
     "turns": {"max_tokens_per_turn": 256, "max_tokens_per_episode": 4096},
     "warm_start": {"epochs": 0},
     "training": {"learning_rate": 1e-6, "critic_learning_rate": 1e-5},
@@ -48,15 +47,15 @@ MODEL: Settings = {
 
 
 def pretrained(model: str) -> bool:
-    """Whether this is the folder of a model from elsewhere: not empty, and not a checkpoint of the small model."""
+    """Whether this names a model from elsewhere: not empty, and not the folder of a checkpoint of the small model."""
     if not model:
         return False
     try:
         return "tokenizer_sha256" not in json.loads((Path(model) / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):  # whoever loads it says what is wrong with it
+    except (OSError, ValueError):  # the loader says what is wrong with it
         return True
 
 
-def recipe(game: str, model: str = "") -> Settings:
-    """The game's recipe, and `MODEL` laid over it for a pretrained model."""
-    return merged(RECIPES.get(game, {}), MODEL if pretrained(model) else {})
+def default_settings(game: str, model: str = "") -> Settings:
+    """The game's settings, and ``PRETRAINED_DEFAULTS`` over them for a pretrained model."""
+    return merged(GAME_DEFAULTS.get(game, {}), PRETRAINED_DEFAULTS if pretrained(model) else {})

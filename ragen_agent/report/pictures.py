@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ragen_agent.config import Config, Settings, merged, with_settings
-from ragen_agent.config.game_defaults import recipe
+from ragen_agent.config.game_defaults import default_settings
 from ragen_agent.local.run import train
 from ragen_agent.report.page import page
 from ragen_agent.report.runs import load_runs
@@ -46,7 +46,7 @@ def play(folder: Path) -> list[Path]:
             if path.exists():
                 run, config = RunFolder.reopen(path)
             else:
-                config = with_settings(Config(), merged(recipe("FrozenLake"), settings))
+                config = with_settings(Config(), merged(default_settings("FrozenLake"), settings))
                 run = RunFolder.create(path, config)
             if "clean_warm_start" not in run.read_summary():
                 train(config, run, Display())

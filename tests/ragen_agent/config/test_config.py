@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ragen_agent import algo
 from ragen_agent.config import Config, Training, merged, read_toml, to_toml, with_settings
-from ragen_agent.config.game_defaults import MODEL, RECIPES, recipe
+from ragen_agent.config.game_defaults import GAME_DEFAULTS, PRETRAINED_DEFAULTS, default_settings
 from ragen_agent.config.rules import ADVANTAGE_RULES, FILTER_RULES, TOKEN_PARTS
 from ragen_agent.training.demo_thoughts import THOUGHTS, thinking
 from ragen_agent.training.replies import PARTS
@@ -119,9 +119,9 @@ def test_tables_are_merged_key_by_key() -> None:
     assert under["env_options"] == {"size": 4, "min_path": 3}
 
 
-@pytest.mark.parametrize("game", RECIPES)
+@pytest.mark.parametrize("game", GAME_DEFAULTS)
 def test_every_recipe_is_valid(game: str) -> None:
-    config = with_settings(Config(), {**RECIPES[game], "game": game})
+    config = with_settings(Config(), {**GAME_DEFAULTS[game], "game": game})
     assert game in TABLE
     assert config.demonstrations.thought in THOUGHTS
 
@@ -136,13 +136,15 @@ def test_a_file_that_is_not_toml_is_named(tmp_path: Path) -> None:
 
 
 def test_a_pretrained_model_has_its_own_recipe_and_a_small_checkpoint_has_not(tmp_path: Path) -> None:
-    settings = recipe("FrozenLake", str(tmp_path))
-    assert settings["turns"]["max_tokens_per_turn"] == MODEL["turns"]["max_tokens_per_turn"]
-    assert settings["env_options"] == RECIPES["FrozenLake"]["env_options"]
+    settings = default_settings("FrozenLake", str(tmp_path))
+    assert settings["turns"]["max_tokens_per_turn"] == PRETRAINED_DEFAULTS["turns"]["max_tokens_per_turn"]
+    assert settings["env_options"] == GAME_DEFAULTS["FrozenLake"]["env_options"]
     config = with_settings(Config(), {**settings, "model": str(tmp_path)})
     assert "in at most 256 tokens" in make_env(config, "train").reset(seed=0)[0]
     (tmp_path / "config.json").write_text('{"tokenizer_sha256": "0"}')
-    assert recipe("FrozenLake", str(tmp_path)) == recipe("FrozenLake") == RECIPES["FrozenLake"]
+    assert (
+        default_settings("FrozenLake", str(tmp_path)) == default_settings("FrozenLake") == GAME_DEFAULTS["FrozenLake"]
+    )
     assert "tokens" not in make_env(config, "train").reset(seed=0)[0]
 
 

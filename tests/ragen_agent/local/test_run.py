@@ -16,7 +16,7 @@ import torch
 from rich.console import Console
 
 from ragen_agent.config import Config, merged, with_settings
-from ragen_agent.config.game_defaults import RECIPES
+from ragen_agent.config.game_defaults import GAME_DEFAULTS
 from ragen_agent.local import run as training
 from ragen_agent.rollout import group
 from ragen_agent.sft.demonstrations import demonstrate
@@ -46,7 +46,7 @@ TINY = {
 
 
 def configure(settings: Mapping[str, Any]) -> Config:
-    return with_settings(Config(), merged(RECIPES["Bandit"], settings))
+    return with_settings(Config(), merged(GAME_DEFAULTS["Bandit"], settings))
 
 
 def quiet() -> Display:
@@ -214,7 +214,7 @@ def test_failed_episodes_are_never_learned_from() -> None:
 
 
 def test_demonstrations_are_what_the_demonstrator_would_score() -> None:
-    settings = {**RECIPES["FrozenLake"], "game": "FrozenLake"}
+    settings = {**GAME_DEFAULTS["FrozenLake"], "game": "FrozenLake"}
     config = with_settings(Config(), merged(settings, {"demonstrations": {"moves": [0, 0, 0, 0, 1.0]}}))
     agent = Policy.build(config)
     shown = demonstrate(agent.processes("train", 1)[0], group(range(30), 1), config.demonstrations, 0)
@@ -226,7 +226,7 @@ def test_demonstrations_are_what_the_demonstrator_would_score() -> None:
 
 
 def test_the_fixed_levels_are_distinct_and_of_their_split() -> None:
-    config = with_settings(Config(), {**RECIPES["FrozenLake"], "game": "FrozenLake"})
+    config = with_settings(Config(), {**GAME_DEFAULTS["FrozenLake"], "game": "FrozenLake"})
     env, train_env = make_env(config, "test"), make_env(config, "train")
     instances = fixed_instances(env, 64)
     ids = {env.reset(seed=i.seed)[1]["level_id"] for i in instances}

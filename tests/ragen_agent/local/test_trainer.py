@@ -14,7 +14,7 @@ from rich.console import Console
 
 from ragen_agent import algo
 from ragen_agent.config import Config, Training, merged, with_settings
-from ragen_agent.config.game_defaults import RECIPES
+from ragen_agent.config.game_defaults import GAME_DEFAULTS
 from ragen_agent.local import run as training
 from ragen_agent.local.monitor import gradient_figures, information_figures, rollout_entropy
 from ragen_agent.local.policy_update import Critic, Learner, policy_terms, targets_of, update
@@ -43,7 +43,7 @@ LAKE: dict[str, Any] = {
 
 
 def configure(settings: Mapping[str, Any]) -> Config:
-    recipe = merged(RECIPES["FrozenLake"], {"game": "FrozenLake"})
+    recipe = merged(GAME_DEFAULTS["FrozenLake"], {"game": "FrozenLake"})
     return with_settings(Config(), merged(merged(recipe, LAKE), settings))
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import Console
 
 from ragen_agent.config import Config, merged, with_settings
-from ragen_agent.config.game_defaults import RECIPES
+from ragen_agent.config.game_defaults import GAME_DEFAULTS
 from ragen_agent.config.openrlhf import OpenRLHF
 from ragen_agent.openrlhf.launch import train_distributed
 from ragen_agent.training.console import Display
@@ -42,7 +42,7 @@ def quiet() -> Display:
 
 
 def configure(warm: Path, *settings: Mapping[str, Any]) -> Config:
-    told = merged(merged(RECIPES["FrozenLake"], BASE), {"model": str(warm), "warm_start": {"epochs": 0}})
+    told = merged(merged(GAME_DEFAULTS["FrozenLake"], BASE), {"model": str(warm), "warm_start": {"epochs": 0}})
     for more in settings:
         told = merged(told, more)
     return with_settings(Config(), told)

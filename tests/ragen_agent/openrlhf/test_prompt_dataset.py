@@ -9,7 +9,7 @@ import pytest
 
 from ragen_agent.cli import main
 from ragen_agent.config import Config, merged, with_settings
-from ragen_agent.config.game_defaults import RECIPES
+from ragen_agent.config.game_defaults import GAME_DEFAULTS
 from ragen_agent.local.trainer import RolloutWorker
 from ragen_agent.openrlhf.prompt_dataset import (
     PromptRow,
@@ -27,7 +27,7 @@ from ragen_agent.training.tasks import make_env
 CONFIG = with_settings(
     Config(),
     merged(
-        RECIPES["FrozenLake"],
+        GAME_DEFAULTS["FrozenLake"],
         {
             "game": "FrozenLake",
             "small_model": {"hidden": 32, "layers": 1, "feed_forward": 32},

@@ -29,7 +29,7 @@ def resolve(name: str) -> tuple[recipes.Recipe, Config, OpenRLHF]:
     recipe = recipes.read(name)
     settings = dict(recipe.settings)
     distributed = settings.pop("openrlhf")
-    whole = merged(games.recipe(settings["game"], settings["model"]), settings)
+    whole = merged(games.default_settings(settings["game"], settings["model"]), settings)
     return recipe, with_settings(Config(), whole), with_settings(OpenRLHF(), distributed)
 
 

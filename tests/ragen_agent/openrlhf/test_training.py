@@ -21,7 +21,7 @@ import pytest
 
 from ragen_agent.cli import main
 from ragen_agent.config import Config, merged, to_toml, with_settings
-from ragen_agent.config.game_defaults import RECIPES
+from ragen_agent.config.game_defaults import GAME_DEFAULTS
 from ragen_agent.openrlhf.prompt_dataset import train_rows
 from ragen_agent.openrlhf.state import RunState
 from ragen_agent.token_mdp import Trajectory
@@ -168,7 +168,7 @@ def kill(launcher: int) -> None:
 def test_prompts_that_forget_are_rows_of_their_own(tmp_path: Path) -> None:
     """Only the current turn in the prompt: every turn is a row, which vLLM and the trainer score alike."""
     told = {"turns": {"history": 0}, "training": {"iterations": 3, "groups": 4}, "evaluation": {"levels": 8}}
-    config = with_settings(Config(), merged(merged(RECIPES["FrozenLake"], BASE), told))
+    config = with_settings(Config(), merged(merged(GAME_DEFAULTS["FrozenLake"], BASE), told))
     folder, summary = begin(tmp_path / "run", config, {})
     records = read_json_lines(folder.metrics)
     trained = [record for record in records if record["kept"]]
@@ -192,7 +192,7 @@ def test_a_mixture_online_k_and_selective_masks(tmp_path: Path) -> None:
         "training": training,
         "evaluation": {"levels": 8, "split": "train"},
     }
-    config = with_settings(Config(), merged(merged(RECIPES["FrozenLake"], BASE), told))
+    config = with_settings(Config(), merged(merged(GAME_DEFAULTS["FrozenLake"], BASE), told))
     folder, summary = begin(tmp_path / "run", config, {})
     records = read_json_lines(folder.metrics)
     assert all(record["updates"] == 2 * record["kept"] // 16 > 0 for record in records)

@@ -26,7 +26,7 @@ from rich.console import Console
 from transformers import AutoTokenizer
 
 from ragen_agent.config import Config, merged, with_settings
-from ragen_agent.config.game_defaults import RECIPES
+from ragen_agent.config.game_defaults import GAME_DEFAULTS
 from ragen_agent.local.run import TrainingRun
 from ragen_agent.openrlhf.launch import CPU_ENVIRONMENT
 from ragen_agent.training.console import Display
@@ -58,7 +58,7 @@ WAYS = (
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The small model after a short warm start on the very game and budgets of the suite."""
     split = next(split for split in load_suite("smoke").splits if split.name == "frozen_lake")
-    settings = merged(RECIPES["FrozenLake"], {"game": "FrozenLake", "env_options": dict(split.env_options)})
+    settings = merged(GAME_DEFAULTS["FrozenLake"], {"game": "FrozenLake", "env_options": dict(split.env_options)})
     settings["turns"] = {**settings["turns"], "max_turns": split.turn_config.max_turns}
     short = {"demonstrations": {"episodes": 2000}, "warm_start": {"epochs": 1}}
     config = with_settings(Config(), merged(settings, short))

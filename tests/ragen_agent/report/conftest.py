@@ -14,7 +14,7 @@ from rich.console import Console
 
 from benchmarks.screenshots import BROWSERS
 from ragen_agent.config import Config, merged, with_settings
-from ragen_agent.config.game_defaults import RECIPES
+from ragen_agent.config.game_defaults import GAME_DEFAULTS
 from ragen_agent.local import run as training
 from ragen_agent.training.console import Display
 from ragen_agent.training.run_folder import RunFolder
@@ -37,7 +37,7 @@ class Impatient(Display):
 
 
 def settings(game: str, **more: Any) -> Config:
-    return with_settings(Config(), merged(merged(RECIPES[game], TINY), {"game": game, **more}))
+    return with_settings(Config(), merged(merged(GAME_DEFAULTS[game], TINY), {"game": game, **more}))
 
 
 def reinforced(run: training.TrainingRun) -> None:

@@ -15,7 +15,7 @@ from rich.console import Console
 from ragen_agent.chat import ChatFormat
 from ragen_agent.cli import main
 from ragen_agent.config import Config, Demonstrations, merged, to_toml, with_settings
-from ragen_agent.config.game_defaults import RECIPES
+from ragen_agent.config.game_defaults import GAME_DEFAULTS
 from ragen_agent.rollout import group
 from ragen_agent.sft import demonstrations
 from ragen_agent.sft.dataset import (
@@ -34,7 +34,9 @@ from ragen_gym.core.turn_config import TurnConfig
 
 LAKE = with_settings(
     Config(),
-    merged({**RECIPES["FrozenLake"], "game": "FrozenLake"}, {"demonstrations": {"episodes": 40, "mistakes": 0.2}}),
+    merged(
+        {**GAME_DEFAULTS["FrozenLake"], "game": "FrozenLake"}, {"demonstrations": {"episodes": 40, "mistakes": 0.2}}
+    ),
 )
 MIXED = replace(LAKE, games=[{"game": "FrozenLake"}, {"game": "Bandit", "thought": "choose"}])
 

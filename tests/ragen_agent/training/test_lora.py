@@ -19,7 +19,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerBa
 
 from ragen_agent.cli import main
 from ragen_agent.config import Config, Lora, merged, with_settings
-from ragen_agent.config.game_defaults import RECIPES
+from ragen_agent.config.game_defaults import GAME_DEFAULTS
 from ragen_agent.local import run as training
 from ragen_agent.local.policy_update import Critic
 from ragen_agent.local.trainer import Trainer
@@ -49,7 +49,7 @@ TINY = {
 
 
 def configure(settings: Mapping[str, Any] | None = None) -> Config:
-    return with_settings(Config(), merged(merged(RECIPES["Bandit"], TINY), settings or {}))
+    return with_settings(Config(), merged(merged(GAME_DEFAULTS["Bandit"], TINY), settings or {}))
 
 
 def quiet() -> Display:
