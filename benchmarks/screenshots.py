@@ -1,4 +1,4 @@
-"""Screenshots of the reports for the documentation: ``python -m benchmarks.screenshots renders``.
+"""Screenshots of the reports for the documentation: ``python -m benchmarks.screenshots renders/guides``.
 
 Two agents without a model play the suite ``ragen-v1``; Chromium takes the screenshots of the page of their runs,
 through Playwright, which the extra ``test`` brings.
@@ -102,10 +102,10 @@ def take_screenshots(browser: Any, path: Path, out: Path) -> Iterator[Path]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write both screenshots into the folder given, or into ``renders``."""
+    """Write both screenshots into the folder given, or into ``renders/guides``."""
     from playwright.sync_api import sync_playwright
 
-    out = Path(arguments[0] if arguments else "renders")
+    out = Path(arguments[0] if arguments else "renders/guides")
     executable = next(filter(None, map(shutil.which, BROWSERS)), None)
     with tempfile.TemporaryDirectory() as folder:
         path = benchmark_page(Path(folder))  # before Playwright, which keeps an event loop running

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "renders").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "renders").glob("*/*.md"))]
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -86,6 +86,23 @@ def test_commands_run_in_their_order(page: Path, tmp_path: Path) -> None:
             input="q\n",
         )
         assert done.returncode == 0, f"{command}\n{done.stderr}"
+
+
+LINKED = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *(ROOT / "renders").rglob("*.md"),
+    *(ROOT / "benchmarks").rglob("*.md"),
+]
+
+
+@pytest.mark.parametrize("page", LINKED, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_and_pictures_are_there(page: Path) -> None:
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    targets = ["".join(found) for found in re.findall(r'(?:href|src)="([^"]+)"|\]\(([^)\s]+)\)', text)]
+    for target in targets:
+        path, _, _ = target.partition("#")
+        assert target.startswith("http") or (page.parent / path).exists(), target
 
 
 def test_every_command_of_the_makefile_is_named_there_or_in_its_help() -> None:

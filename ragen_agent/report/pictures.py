@@ -1,4 +1,4 @@
-"""Pictures of a report for the documentation: ``python -m ragen_agent.report.pictures renders [RUN ...]``.
+"""Pictures of a report for the documentation: ``python -m ragen_agent.report.pictures renders/guides [RUN ...]``.
 
 The page of these runs is photographed in Chromium through Playwright, which the extra ``test`` brings. Where none are
 named, two seeds of StarPO-S and of vanilla StarPO learn FrozenLake in ``runs/pictures``, some five minutes each on one
@@ -74,11 +74,13 @@ def photograph(browser: Any, path: Path, out: Path) -> Iterator[Path]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Writes both pictures into the folder that is named, or into ``renders``."""
+    """Writes both pictures into the folder that is named, or into ``renders/guides``."""
     from playwright.sync_api import sync_playwright
 
     parser = argparse.ArgumentParser(prog="python -m ragen_agent.report.pictures", description=__doc__)
-    parser.add_argument("out", nargs="?", type=Path, default=Path("renders"), metavar="DIR", help="for the pictures")
+    parser.add_argument(
+        "out", nargs="?", type=Path, default=Path("renders/guides"), metavar="DIR", help="for the pictures"
+    )
     parser.add_argument("runs", nargs="*", type=Path, metavar="RUN", help="folders of runs (default: plays its own)")
     options = parser.parse_args(arguments)
     executable = next(filter(None, map(shutil.which, BROWSERS)), None)

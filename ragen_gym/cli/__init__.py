@@ -10,21 +10,21 @@ import gymnasium
 
 from ragen_gym import __version__
 from ragen_gym.cli import bench, bench_speed, levels, play, serve
-from ragen_gym.cli import list as catalog
-from ragen_gym.cli import render as picture
+from ragen_gym.cli import list as list_command
+from ragen_gym.cli import render as render_command
 
 __all__ = ["build_parser", "main"]
 
 _EXAMPLES = """\
 examples:
   ragen-gym list                                            every game
-  ragen-gym info FrozenLake                                 its rules, knobs, random and optimal success
-  ragen-gym play FrozenLake --knob success_rate=1           play in the terminal
+  ragen-gym info FrozenLake                                 its rules, options, random and optimal success
+  ragen-gym play FrozenLake --option success_rate=1           play in the terminal
   ragen-gym play Bandit --turn                              play as a language model does, a reply at a time
   ragen-gym render Sokoban --gif --out pushing.gif          the oracle's episode as a GIF
   ragen-gym levels export Sokoban --split test -n 100 --out levels.jsonl
   ragen-gym solve Sokoban board.txt                         optimal play of the boards of a file
-  ragen-gym check FrozenLake                                test that a game keeps the suite's promises
+  ragen-gym check FrozenLake                                test that a game keeps the suite's contract
   ragen-gym bench-speed                                     how many steps a second this machine plays
   ragen-gym bench run --suite smoke --agent random --out runs/random      measure an agent on held-out levels
 
@@ -33,7 +33,7 @@ A game goes by its name (FrozenLake) or by its id (ragen/FrozenLake-v0); one of 
 """
 
 #: Each module adds its own commands to the parser.
-_COMMANDS = (catalog, play, picture, levels, bench, serve, bench_speed)
+_COMMANDS = (list_command, play, render_command, levels, bench, serve, bench_speed)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -74,13 +74,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader, say `head`, has read enough
         sys.stderr.close()
         return 0
-    except _refusals() as error:
+    except _user_errors() as error:
         print(f"ragen-gym: error: {error}", file=sys.stderr)
         return 2
 
 
-def _refusals() -> tuple[type[Exception], ...]:
-    """What is said to the person in one line; a solver's limit too, where a solver was imported."""
+def _user_errors() -> tuple[type[Exception], ...]:
+    """Errors that are printed in one line, without a traceback; a solver's limit too, where a solver was imported."""
     solver = sys.modules.get("ragen_gym.games.sokoban.solve")
     limits = (solver.NotSolvedError,) if solver else ()
     return ValueError, OSError, gymnasium.error.Error, *limits

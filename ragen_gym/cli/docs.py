@@ -1,20 +1,25 @@
-"""The folder ``renders/``: for every id a page made from its game's docstring and tables, a picture and a GIF.
+"""The folder ``renders/games/``: for every id a page made from its game's docstring and tables, a picture and a GIF.
 
-``python -m ragen_gym.cli.docs`` writes it. The same code gives the same files, so a test can tell when they are
-out of date.
+``ragen-gym gallery`` writes it, and the index ``renders/README.md``. The same code gives the same files, so a test can
+tell that they are out of date.
 """
 
 from __future__ import annotations
 
 import re
-import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ragen_gym.cli.baselines import measure
-from ragen_gym.cli.env_options import describe, knobs_of, sections
-from ragen_gym.cli.played_episode import conversation, fitting_tile_size, play_episode, telling_seed, turn_arguments
+from ragen_gym.cli.env_options import describe, options_of, sections
+from ragen_gym.cli.episodes import (
+    conversation,
+    fitting_tile_size,
+    picture_episode,
+    showcase_seed,
+    success_rates,
+    turn_options,
+)
 from ragen_gym.core.stats import Rate
 from ragen_gym.core.storage import check_free, write_atomic
 from ragen_gym.core.text import TextFormat
@@ -24,7 +29,7 @@ from ragen_gym.games.registry import TABLE, GameSpec
 from ragen_gym.render.image_files import gif, png
 from ragen_gym.render.recorder import key_names
 
-__all__ = ["LEVELS", "docstring", "first_environment", "gallery_page", "measured", "page", "pictures", "write_gallery"]
+__all__ = ["LEVELS", "docstring", "first_environment", "index_page", "measured", "page", "pictures", "write_gallery"]
 
 
 def page(spec: GameSpec, seed: int, rates: dict[str, dict[str, Rate]], levels: int) -> str:
@@ -55,7 +60,7 @@ def page(spec: GameSpec, seed: int, rates: dict[str, dict[str, Rate]], levels: i
             "Episode end",
             _prose(text.get("Episode End", "").split("Truncated by the horizon.")[0].strip() + f" {horizon}"),
         ),
-        _section("Arguments", _table(("name", "default", "meaning"), _knobs(spec)), _SHARED),
+        _section("Arguments", _table(("name", "default", "meaning"), _options(spec)), _SHARED),
         _section("Difficulty", *_difficulty(spec, rates, levels)),
         _section("An episode", *_conversation(spec, seed)),
         _section("Version history", _prose(text.get("Version History", "v0: first release."))),
@@ -160,8 +165,8 @@ def _rewards(game: Game) -> list[tuple[str, str]]:
     return [(what, f"{value:g}") for what, value in game.rewards()]
 
 
-def _knobs(spec: GameSpec) -> list[tuple[str, str, str]]:
-    return [(f"`{knob.name}`", describe(knob.default), _prose(knob.doc)) for knob in knobs_of(spec)]
+def _options(spec: GameSpec) -> list[tuple[str, str, str]]:
+    return [(f"`{each.name}`", describe(each.default), _prose(each.doc)) for each in options_of(spec)]
 
 
 def _difficulty(spec: GameSpec, rates: dict[str, dict[str, Rate]], levels: int) -> list[str]:
@@ -169,25 +174,28 @@ def _difficulty(spec: GameSpec, rates: dict[str, dict[str, Rate]], levels: int) 
     rows = [
         (
             f"`{name}`" if name else "(default)",
-            ", ".join(f"`{knob}={describe(value)}`" for knob, value in knobs.items()),
+            ", ".join(f"`{option}={describe(value)}`" for option, value in options.items()),
             str(rates[name]["random"]),
             str(rates[name]["optimal"]),
         )
-        for name, knobs in presets.items()
+        for name, options in presets.items()
     ]
-    note = f"Success of uniformly random and of optimal play on {levels} levels, with 95 % Wilson intervals."
+    note = (
+        f"Success of random play (moves drawn uniformly) and of optimal play on {levels} levels, "
+        "with 95 % Wilson intervals."
+    )
     names = ", ".join(f'"{name}"' for name in spec.game_class.presets)
     curriculum = (
         "`ragen_gym.Curriculum` moves from one to the next as the player succeeds:\n\n```python\n"
         f"presets = ({names})\nenv = ragen_gym.Curriculum("
         f'[gymnasium.make("{spec.id}", preset=preset) for preset in presets])\n```'
     )
-    parts = [note, _table(("preset", "knobs", "random", "optimal"), rows)]
+    parts = [note, _table(("preset", "options", "random play", "optimal play"), rows)]
     return [*parts, curriculum] if len(spec.game_class.presets) > 1 else parts
 
 
 def _conversation(spec: GameSpec, seed: int) -> list[str]:
-    arguments = ", ".join(f"{name}={value!r}" for name, value in turn_arguments(spec, {}).items())
+    arguments = ", ".join(f"{name}={value!r}" for name, value in turn_options(spec, {}).items())
     note = f'The oracle as the assistant of `ragen_gym.make_turn("{spec.name}", {arguments})`, seed {seed}:'
     blocks = [f"**{message['role']}**\n```text\n{message['content']}\n```" for message in conversation(spec, {}, seed)]
     return [note, *blocks]
@@ -200,69 +208,74 @@ _SIDE = 288
 
 
 def write_gallery(folder: Path, specs: Sequence[GameSpec]) -> Iterator[Path]:
-    """Write the pages and pictures of ``specs``, and the README if they are all there are; yields what it wrote."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write the pages and pictures of ``specs`` into ``folder/games``, and the index if they are all there are.
+
+    Yields the path of each file written.
+    """
+    games = folder / "games"
+    games.mkdir(parents=True, exist_ok=True)
     rates = {}
     for spec in specs:
         for name, data in pictures(spec).items():
-            yield _write(folder / name, data)
+            yield _write(games / name, data)
         rates[spec.name] = measured(spec)
-        yield _write(folder / f"{spec.name}.md", page(spec, telling_seed(spec, {}), rates[spec.name], LEVELS).encode())
+        yield _write(games / f"{spec.name}.md", page(spec, showcase_seed(spec, {}), rates[spec.name], LEVELS).encode())
     if list(specs) == list(TABLE.values()):
-        yield _write(folder / "README.md", gallery_page(rates).encode())
+        yield _write(folder / "README.md", index_page(rates).encode())
 
 
 def pictures(spec: GameSpec) -> dict[str, bytes]:
-    """A picture and a GIF of the oracle's episode on a telling level, by file name."""
+    """A picture and a GIF of the oracle's episode on its showcase level, by file name."""
     tile_size = fitting_tile_size(first_environment(spec), _SIDE)
-    episode = play_episode(spec, {}, telling_seed(spec, {}), tile_size=tile_size)
-    return {f"{spec.name}.png": png(episode.pictures[1]), f"{spec.name}.gif": gif(episode.pictures)}
+    played = picture_episode(spec, {}, showcase_seed(spec, {}), tile_size=tile_size)
+    return {f"{spec.name}.png": png(played.pictures[1]), f"{spec.name}.gif": gif(played.pictures)}
 
 
 def measured(spec: GameSpec) -> dict[str, dict[str, Rate]]:
     """Random and optimal success of the id itself (under ``""``) and of each of its presets."""
     presets = {"": {}, **{name: {"preset": name} for name in spec.game_class.presets}}
-    return {name: measure(spec, chosen, LEVELS) for name, chosen in presets.items()}
+    return {name: success_rates(spec, chosen, LEVELS) for name, chosen in presets.items()}
 
 
-def gallery_page(rates: dict[str, dict[str, dict[str, Rate]]]) -> str:
-    """The README: every id with its picture, and how random and optimal play do."""
+#: Of the index: file under ``guides``, title, and what it is about.
+_GUIDES = (
+    ("your_own_game.md", "Add your own game", "one class, registered under an id, checked by `check_game`"),
+    ("benchmark_an_agent.md", "Benchmark an agent", "any model, program or policy on frozen levels, and its report"),
+    ("serve.md", "Play over HTTP", "the server, its JSON requests, and Gymnasium clients"),
+    (
+        "with_other_libraries.md",
+        "Use it with other libraries",
+        "Stable-Baselines3, CleanRL-style loops, TRL, verifiers",
+    ),
+    ("from_laptop_to_cluster.md", "From a laptop to a cluster", "the same configuration on Ray, vLLM and DeepSpeed"),
+)
+
+
+def index_page(rates: dict[str, dict[str, dict[str, Rate]]]) -> str:
+    """The index: every id with its picture and how random and optimal play do, and the guides."""
     lines = [
-        "# The games",
+        "# Games and guides",
         "",
-        "Each picture is the oracle at play; each name leads to the game's page. Success is that of uniformly random "
-        f"and of optimal play on {LEVELS} levels, with 95 % Wilson intervals.",
+        "## Games",
         "",
-        "| | game | random | optimal |",
+        "Each picture is an episode of the oracle; each name links to the game's page in `games/`. Success is that of "
+        "random play (moves drawn uniformly)",
+        f"and of optimal play on {LEVELS} levels, with 95 % Wilson intervals. `ragen-gym gallery` writes these pages.",
+        "",
+        "| | game | random play | optimal play |",
         "|---|---|---|---|",
     ]
     for spec in TABLE.values():
-        rate = rates[spec.name][""]
-        name = f"[`{spec.id}`]({spec.name}.md)<br>{spec.summary}"
-        shown = f'<a href="{spec.name}.md"><img src="{spec.name}.gif" width="200" alt="{spec.name}"></a>'
-        lines.append(f"| {shown} | {name} | {rate['random']} | {rate['optimal']} |")
-    lines += ["", "These pages are made by `ragen-gym gallery --out renders`.", ""]
-    lines += [
-        "Beside them: [add your own game](your_own_game.md), [use it with other libraries](with_other_libraries.md), "
-        "[benchmark an agent](benchmark_an_agent.md), [play over HTTP](serve.md), "
-        "[go from a laptop to a cluster](from_laptop_to_cluster.md).",
-        "",
-    ]
-    return "\n".join(lines)
+        rate, path = rates[spec.name][""], f"games/{spec.name}"
+        shown = f'<a href="{path}.md"><img src="{path}.gif" width="200" alt="{spec.name}"></a>'
+        lines.append(f"| {shown} | [`{spec.id}`]({path}.md)<br>{spec.summary} | {rate['random']} | {rate['optimal']} |")
+    lines += ["", "## Guides", "", "Written by hand, in `guides/`; their examples are run by the tests.", ""]
+    lines += ["| guide | about |", "|---|---|"]
+    lines += [f"| [{title}](guides/{file}) | {about} |" for file, title, about in _GUIDES]
+    return "\n".join([*lines, ""])
 
 
 def _write(path: Path, data: bytes) -> Path:
     check_free(path, True)
     write_atomic(path, data)
     return path
-
-
-def main(folders: Iterable[str]) -> int:
-    """Write the gallery into the first folder named, or into ``renders``."""
-    for path in write_gallery(Path(next(iter(folders), "renders")), list(TABLE.values())):
-        print(path)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""Knobs: what they are called, what they mean, and how to read them from the command line."""
+"""Options of games: their names and meanings, and how to read them from the command line."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from ragen_gym.games.game import Game
 from ragen_gym.games.registry import TABLE, GameSpec, build_game, find
 
 __all__ = [
-    "Knob",
+    "EnvOption",
     "add_environment_options",
     "chosen_environment",
     "describe",
-    "knobs_of",
-    "read_knobs",
+    "options_of",
+    "read_options",
     "sections",
     "spec_named",
 ]
 
 
 @dataclass(frozen=True)
-class Knob:
-    """One argument of a game.
+class EnvOption:
+    """One option of a game: an argument of its class.
 
     Attributes:
         name: its name.
@@ -62,49 +62,55 @@ def sections(game_class: type[Game]) -> dict[str, str]:
     return found
 
 
-def knobs_of(spec: GameSpec) -> list[Knob]:
-    """The knobs of a spec's game, in the order of its signature."""
+def options_of(spec: GameSpec) -> list[EnvOption]:
+    """The options of an environment's game, in the order of its signature."""
     docs: dict[str, str] = {}
     for base in reversed(spec.game_class.__mro__):
         if issubclass(base, Game):
             docs.update(_argument_docs(sections(base).get("Arguments", "")))
     defaults = spec.game_class.options()
     return [
-        Knob(name, _declared(parameter), spec.options.get(name, defaults[name]), docs.get(name, ""))
+        EnvOption(name, _declared(parameter), spec.options.get(name, defaults[name]), docs.get(name, ""))
         for name, parameter in signature(spec.game_class).parameters.items()
     ]
 
 
-def read_knobs(spec: GameSpec, pairs: Sequence[str]) -> dict[str, Any]:
-    """The knobs given as ``name=value``, each value read as the type that the game declares.
+def read_options(spec: GameSpec, pairs: Sequence[str]) -> dict[str, Any]:
+    """The options given as ``name=value``, each value read as the type that the game declares.
 
     Raises:
-        ValueError: a pair without ``=``, an unknown knob, or a value that is not of its type.
+        ValueError: a pair without ``=``, an unknown option, or a value that is not of its type.
     """
-    types = {knob.name: knob.type for knob in knobs_of(spec)}
+    types = {option.name: option.type for option in options_of(spec)}
     read: dict[str, Any] = {}
     for pair in pairs:
         name, equals, text = pair.partition("=")
         if not equals:
-            raise ValueError(f"--knob {pair}: write it as name=value, such as --knob {next(iter(types))}=1.")
+            raise ValueError(f"--option {pair}: write it as name=value, such as --option {next(iter(types))}=1.")
         if name not in types:
-            build_game(spec, {name: None})  # says which knobs there are
+            build_game(spec, {name: None})  # an error that says which options there are
         read[name] = _read(spec, name, types[name], text)
     return read
 
 
 def add_environment_options(parser: argparse.ArgumentParser, *, rules_only: bool = False) -> None:
-    """The options that choose an environment: the game, its knobs, preset, split, vocabulary and text format.
+    """The flags that choose an environment: the game, its options, preset, split, vocabulary and text format.
 
     Args:
-        parser: gets the options.
-        rules_only: only the game, its knobs and preset, for what brings its levels along.
+        parser: gets the flags.
+        rules_only: only the game, its options and preset, for commands that bring their own levels.
     """
     parser.add_argument(
         "id", metavar="ID", help="a game's name or id; `ragen-gym list` shows them; MODULE:NAME is a game of your own"
     )
     parser.add_argument(
-        "--knob", action="append", default=[], metavar="NAME=VALUE", help="set a knob of the game; may be repeated"
+        "--option",
+        "--knob",
+        dest="options",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="set an option of the game, such as size=6; `info` lists them; may be repeated",
     )
     parser.add_argument("--preset", help="a difficulty of the game, such as easy")
     if rules_only:
@@ -117,14 +123,14 @@ def add_environment_options(parser: argparse.ArgumentParser, *, rules_only: bool
 
 
 def chosen_environment(arguments: argparse.Namespace) -> tuple[GameSpec, dict[str, Any]]:
-    """The spec, and the arguments of `ragen_gym.StepEnv`, that the options of `add_environment_options` choose."""
+    """The entry of the table, and the arguments of `ragen_gym.StepEnv`, that the flags choose."""
     spec = spec_named(arguments.id)
     chosen: dict[str, Any] = {
         name: getattr(arguments, name)
         for name in ("preset", "split", "levels", "vocabulary", "text_format")
         if getattr(arguments, name) is not None
     }
-    return spec, chosen | read_knobs(spec, arguments.knob)
+    return spec, chosen | read_options(spec, arguments.options)
 
 
 def spec_named(name: str) -> GameSpec:
@@ -153,7 +159,7 @@ def spec_named(name: str) -> GameSpec:
 
 
 def describe(value: Any) -> str:
-    """A knob's value as a person would write it: 1/3 rather than 0.3333333333333333."""
+    """An option's value as a person would write it: 1/3 rather than 0.3333333333333333."""
     if isinstance(value, float):
         near = Fraction(value).limit_denominator(100)
         if float(near) == value and len(repr(value)) > 6:
@@ -191,7 +197,7 @@ def _read(spec: GameSpec, name: str, declared: str, text: str) -> Any:
     try:
         return reader(text)
     except (ValueError, ZeroDivisionError):
-        raise ValueError(f"--knob {name}={text}: {spec.name} reads {name} as {example}.") from None
+        raise ValueError(f"--option {name}={text}: {spec.name} reads {name} as {example}.") from None
 
 
 def _anything(text: str) -> Any:

@@ -1,4 +1,4 @@
-"""Levels with their ids and what the oracle knows of them, as records and as files."""
+"""Levels with their ids and the oracle's solution, as records and as files."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from ragen_gym.core.levels import Level
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.games.game import Solution
 
-__all__ = ["LevelFacts", "distinct_levels", "facts_of", "file_bytes"]
+__all__ = ["LevelRecord", "distinct_levels", "file_bytes", "record_of"]
 
 _UNBOUNDED = 1000
 _TRIES_PER_LEVEL, _MORE_TRIES = 100, 1000
 
 
 @dataclass(frozen=True)
-class LevelFacts:
+class LevelRecord:
     """A level and optimal play of it.
 
     Attributes:
@@ -47,8 +47,8 @@ class LevelFacts:
     plan: tuple[str, ...] | None = None
     problem: str | None = None
 
-    def record(self) -> dict[str, Any]:
-        """The facts as JSON knows them."""
+    def to_dict(self) -> dict[str, Any]:
+        """The record as JSON."""
         return {**asdict(self), "plan": None if self.plan is None else list(self.plan)}
 
 
@@ -74,7 +74,7 @@ def distinct_levels(env: StepEnv, n: int, seed: int) -> list[Level]:
     )
 
 
-def facts_of(env: StepEnv, level: Level, actions: int | None, solution: Solution | None = None) -> LevelFacts:
+def record_of(env: StepEnv, level: Level, actions: int | None, solution: Solution | None = None) -> LevelRecord:
     """What the oracle knows of a level within so many actions (None: as many as the rules allow).
 
     Args:
@@ -94,12 +94,12 @@ def facts_of(env: StepEnv, level: Level, actions: int | None, solution: Solution
         total = solution.expected_return(board, state, left)
         first = env.action_names[solution.action(board, state, left)]
         plan = _plan(env, solution, left) if success == 1 and not game.stochastic else None
-    except RuntimeError as error:  # a search that met its limit: said, and never a wrong answer
-        return LevelFacts(*known, problem=str(error))
-    return LevelFacts(*known, success, total, first, plan)
+    except RuntimeError as error:  # a search that met its limit: reported, never a wrong answer
+        return LevelRecord(*known, problem=str(error))
+    return LevelRecord(*known, success, total, first, plan)
 
 
-def file_bytes(suffix: str, levels: list[LevelFacts]) -> bytes:
+def file_bytes(suffix: str, levels: list[LevelRecord]) -> bytes:
     """A level file of the form that its suffix names.
 
     Raises:
@@ -110,7 +110,7 @@ def file_bytes(suffix: str, levels: list[LevelFacts]) -> bytes:
         blocks = [f"; {level.id}\n{level.text}" for level in levels]
         return ("\n\n".join(blocks) + "\n").encode()
     if suffix == ".jsonl":
-        return "".join(json.dumps(level.record(), ensure_ascii=False) + "\n" for level in levels).encode()
+        return "".join(json.dumps(level.to_dict(), ensure_ascii=False) + "\n" for level in levels).encode()
     if suffix != ".parquet":
         raise ValueError(
             f"--out: {suffix or 'no ending'} is not a form of level file: end it in .txt, .jsonl or .parquet."
@@ -122,7 +122,7 @@ def file_bytes(suffix: str, levels: list[LevelFacts]) -> bytes:
         message = "Parquet files need pyarrow: run `pip install pyarrow`, or write .jsonl."
         raise gymnasium.error.DependencyNotInstalled(message) from None
     out = BytesIO()
-    pq.write_table(pa.Table.from_pylist([level.record() for level in levels], schema=_schema(pa)), out)
+    pq.write_table(pa.Table.from_pylist([level.to_dict() for level in levels], schema=_schema(pa)), out)
     return out.getvalue()
 
 

@@ -1,4 +1,4 @@
-"""``ragen-gym levels export``, ``ragen-gym solve`` and ``ragen-gym check``: levels, the oracle, and the promises."""
+"""``ragen-gym levels export``, ``ragen-gym solve`` and ``ragen-gym check``: export levels, solve boards, test games."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from ragen_gym.cli.env_options import add_environment_options, chosen_environment
-from ragen_gym.cli.level_records import LevelFacts, distinct_levels, facts_of, file_bytes
-from ragen_gym.cli.progress import tracked
+from ragen_gym.cli.level_records import LevelRecord, distinct_levels, file_bytes, record_of
+from ragen_gym.core.progress import track
 from ragen_gym.core.storage import check_free, write_atomic
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.games.registry import GameSpec
@@ -39,7 +39,7 @@ examples:
 _CHECK_EXAMPLES = """\
 examples:
   ragen-gym check FrozenLake
-  ragen-gym check Sokoban --knob size=5 --knob generator=reverse_walk --json
+  ragen-gym check Sokoban --option size=5 --option generator=reverse_walk --json
 """
 
 
@@ -77,7 +77,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     solve.set_defaults(run=_solve)
     check = commands.add_parser(
         "check",
-        help="test whether a game keeps the suite's promises",
+        help="test whether a game keeps the suite's contract",
         description="Test a game and its environment by ragen_gym.testing: determinism, oracle, splits, spaces, text. "
         "The exit code is 0 where they hold and 1 where one does not.",
         epilog=_CHECK_EXAMPLES,
@@ -93,10 +93,10 @@ def _export(arguments: argparse.Namespace) -> int:
     out = Path(arguments.out)
     check_free(out, arguments.force)
     env = StepEnv(spec.name, **chosen)
-    file_bytes(out.suffix, [])  # a form that cannot be written is refused before the work
+    file_bytes(out.suffix, [])  # a form that cannot be written is an error before the work
     levels = distinct_levels(env, arguments.n, arguments.seed)
-    solving = tracked(levels, len(levels), "levels solved")
-    data = file_bytes(out.suffix, [facts_of(env, level, env.game_spec.horizon) for level in solving])
+    solving = track(levels, len(levels), "levels solved", prefix="ragen-gym: ")
+    data = file_bytes(out.suffix, [record_of(env, level, env.game_spec.horizon) for level in solving])
     check_free(out, arguments.force)
     write_atomic(out, data)
     print(f"{out}: {len(levels)} distinct levels of {spec.id}, split {env.split or 'any'}")
@@ -113,7 +113,7 @@ def _solve(arguments: argparse.Namespace) -> int:
         raise ValueError(f"{option} is for Sokoban's games, which are solved by search; leave it out for {spec.name}.")
     solved = []
     texts = _boards(spec, arguments.file)
-    for number, text in enumerate(tracked(texts, len(texts), "boards"), 1):
+    for number, text in enumerate(track(texts, len(texts), "boards", prefix="ragen-gym: "), 1):
         try:
             solved.append(_solved(spec, _sized(spec, chosen, text), text, arguments))
         except ValueError as error:
@@ -121,29 +121,29 @@ def _solve(arguments: argparse.Namespace) -> int:
         if not arguments.json:
             _print(*solved[-1])
     if arguments.json:
-        records = [facts.record() | (pushes or {}) for facts, pushes in solved]
+        records = [record.to_dict() | (pushes or {}) for record, pushes in solved]
         print(json.dumps(records, indent=2, ensure_ascii=False))
-    return 1 if any(facts.problem for facts, _ in solved) else 0
+    return 1 if any(record.problem for record, _ in solved) else 0
 
 
 def _solved(
     spec: GameSpec, chosen: dict[str, Any], text: str, arguments: argparse.Namespace
-) -> tuple[LevelFacts, dict[str, Any] | None]:
+) -> tuple[LevelRecord, dict[str, Any] | None]:
     """What the oracle knows of a board, and its plan with the fewest pushes where that is asked for."""
     env = StepEnv(spec.name, **chosen)
     board, actions = env.game.board(text), arguments.actions or spec.horizon
     level = env.game.level(board)
     if not isinstance(env.game, Sokoban):
-        return facts_of(env, level, actions), None
+        return record_of(env, level, actions), None
     from ragen_gym.games.sokoban.solve import MAX_NODES, SokobanSolution, find_plan
 
     nodes = arguments.max_nodes or MAX_NODES
-    facts = facts_of(env, level, actions, SokobanSolution(env.game, board, max_nodes=nodes))
-    if not arguments.pushes or facts.problem:
-        return facts, None
+    record = record_of(env, level, actions, SokobanSolution(env.game, board, max_nodes=nodes))
+    if not arguments.pushes or record.problem:
+        return record, None
     plan = find_plan(board, env.game.width, metric="pushes", max_nodes=nodes)
     names = [env.action_names[action] for action in plan.actions] if plan else None
-    return facts, {"fewest_pushes": plan.pushes if plan else None, "push_plan": names}
+    return record, {"fewest_pushes": plan.pushes if plan else None, "push_plan": names}
 
 
 def _boards(spec: GameSpec, file: str) -> list[str]:
@@ -156,7 +156,7 @@ def _boards(spec: GameSpec, file: str) -> list[str]:
 
 
 def _sized(spec: GameSpec, chosen: dict[str, Any], text: str) -> dict[str, Any]:
-    """The arguments, with the height and width of the board where the game has these knobs and none was given."""
+    """The arguments, with the height and width of the board where the game has these options and none was given."""
     rows = text.split("\n")
     size = {"height": len(rows), "width": max(map(len, rows))}
     own = spec.game_class.options()
@@ -166,18 +166,18 @@ def _sized(spec: GameSpec, chosen: dict[str, Any], text: str) -> dict[str, Any]:
     return {**({"boxes": 1} if "boxes" in own else {}), **chosen, **size}
 
 
-def _print(facts: LevelFacts, pushes: dict[str, Any] | None) -> None:
-    print(f"level {facts.id}, split {facts.split or 'none'}\n{facts.text}")
-    if facts.problem:
-        print(f"  {facts.problem}\n")
+def _print(record: LevelRecord, pushes: dict[str, Any] | None) -> None:
+    print(f"level {record.id}, split {record.split or 'none'}\n{record.text}")
+    if record.problem:
+        print(f"  {record.problem}\n")
         return
-    within = f"{facts.actions} action{'s' * (facts.actions != 1)}"
-    print(f"  optimal success {100 * facts.optimal_success:.2f} % within {within}")
-    print(f"  optimal return  {facts.optimal_return:g}")
-    if facts.plan is not None:
-        print(f"  plan            {' '.join(facts.plan) or 'none within the actions'}")
+    within = f"{record.actions} action{'s' * (record.actions != 1)}"
+    print(f"  optimal success {100 * record.optimal_success:.2f} % within {within}")
+    print(f"  optimal return  {record.optimal_return:g}")
+    if record.plan is not None:
+        print(f"  plan            {' '.join(record.plan) or 'none within the actions'}")
     else:
-        print(f"  first action    {facts.first_action}")
+        print(f"  first action    {record.first_action}")
     if pushes:
         plan = pushes["push_plan"]
         print(

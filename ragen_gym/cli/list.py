@@ -1,4 +1,4 @@
-"""``ragen-gym list`` and ``ragen-gym info``: what games there are, and what one of them is."""
+"""``ragen-gym list`` and ``ragen-gym info``: the games of the suite, and one of them in detail."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import argparse
 import json
 from typing import Any
 
-from ragen_gym.cli.baselines import budget, measure
-from ragen_gym.cli.env_options import add_environment_options, chosen_environment, describe, knobs_of, sections
+from ragen_gym.cli.env_options import add_environment_options, chosen_environment, describe, options_of, sections
+from ragen_gym.cli.episodes import success_rates
+from ragen_gym.envs.policies import action_budget
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.games.registry import TABLE
 
@@ -17,7 +18,7 @@ _EXAMPLES = """\
 examples:
   ragen-gym info FrozenLake
   ragen-gym info Sokoban --preset hard --split test -n 1000
-  ragen-gym info FrozenLake --knob success_rate=1 --json
+  ragen-gym info FrozenLake --option success_rate=1 --json
 """
 
 
@@ -28,7 +29,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.set_defaults(run=_list)
     parser = commands.add_parser(
         "info",
-        help="what a game is: spaces, actions, rewards, knobs, random and optimal success",
+        help="what a game is: spaces, actions, rewards, options, random and optimal success",
         description="What a game is, and how well random and optimal play do on its levels.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -73,7 +74,7 @@ def _info(arguments: argparse.Namespace) -> int:
         "height": game.height,
         "width": game.width,
         "horizon": spec.horizon,
-        "budget": budget(env),
+        "budget": action_budget(env),
         "stochastic": game.stochastic,
         "observation_space": repr(env.observation_space),
         "action_space": repr(env.action_space),
@@ -82,10 +83,12 @@ def _info(arguments: argparse.Namespace) -> int:
         "episode_end": " ".join(sections(type(game)).get("Episode End", "").split()),
         "symbols": dict(game.legend(env.vocabulary)),
         "vocabularies": {name: "".join(v.symbols) for name, v in game.vocabularies.items()},
-        "knobs": {knob.name: {"type": knob.type, "default": knob.default, "doc": knob.doc} for knob in knobs_of(spec)},
-        "presets": {name: dict(knobs) for name, knobs in spec.game_class.presets.items()},
+        "knobs": {
+            each.name: {"type": each.type, "default": each.default, "doc": each.doc} for each in options_of(spec)
+        },
+        "presets": {name: dict(options) for name, options in spec.game_class.presets.items()},
     }
-    rates = measure(spec, chosen, arguments.measure, arguments.seed) if arguments.measure else {}
+    rates = success_rates(spec, chosen, arguments.measure, arguments.seed) if arguments.measure else {}
     if rates:
         facts |= {player: rate.to_dict() for player, rate in rates.items()}
         facts["measured_on"] = {"levels": arguments.measure, "seed": arguments.seed, "split": env.split}
@@ -116,12 +119,12 @@ def _print(facts: dict[str, Any]) -> None:
     print(f"Rewards       {'; '.join(f'{value:g} {what}' for what, value in facts['rewards'].items())}")
     if any(facts["vocabularies"].values()):
         print(f"Vocabularies  {', '.join(f'{name} {symbols}' for name, symbols in facts['vocabularies'].items())}")
-    print("\nKnobs")
-    rows = [(name, describe(knob["default"]), knob["doc"].replace("``", "")) for name, knob in facts["knobs"].items()]
+    print("\nOptions")
+    rows = [(name, describe(each["default"]), each["doc"].replace("``", "")) for name, each in facts["knobs"].items()]
     names, defaults = (max(len(row[i]) for row in rows) for i in (0, 1))
     for name, default, doc in rows:
         print(f"  {name:{names}}  {default:{defaults}}  {doc}")
     if facts["presets"]:
         print("\nPresets")
-        for name, knobs in facts["presets"].items():
-            print(f"  {name:{names}}  {', '.join(f'{knob}={describe(value)}' for knob, value in knobs.items())}")
+        for name, options in facts["presets"].items():
+            print(f"  {name:{names}}  {', '.join(f'{key}={describe(value)}' for key, value in options.items())}")

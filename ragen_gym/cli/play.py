@@ -10,12 +10,13 @@ from importlib.util import find_spec
 from typing import Any
 
 from ragen_gym.cli.env_options import add_environment_options, chosen_environment
-from ragen_gym.cli.human_play import Session
 from ragen_gym.cli.terminal import can_read_keys, colourful, painted, read_lines, single_keys
+from ragen_gym.envs.policies import action_budget
 from ragen_gym.envs.reply import SEPARATOR
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.envs.turn import TurnEnv, make_turn
 from ragen_gym.games.registry import GameSpec
+from ragen_gym.render.recorder import key_names, what_happened
 
 __all__ = ["add", "play_moves", "play_turns"]
 
@@ -27,7 +28,7 @@ advice, n for the next level, q to quit.
 
 examples:
   ragen-gym play FrozenLake
-  ragen-gym play FrozenLake --knob size=6 --knob success_rate=1
+  ragen-gym play FrozenLake --option size=6 --option success_rate=1
   ragen-gym play Bandit --split test --seed 7
   echo 'Up {SEPARATOR} Left' | ragen-gym play FrozenLake
 """
@@ -54,6 +55,67 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.set_defaults(run=_play)
 
 
+class HumanPlay:
+    """A person plays level after level: the environment, the budget of the level, and how the levels so far ended.
+
+    Args:
+        spec: the environment.
+        chosen: arguments of `StepEnv`.
+        seed: seed of the levels and their noise.
+    """
+
+    def __init__(self, spec: GameSpec, chosen: dict[str, Any], seed: int) -> None:
+        self.env = StepEnv(spec.name, **chosen)
+        self.budget = action_budget(self.env)
+        self.keys = key_names(self.env.game)
+        self.ended: list[bool] = []
+        self.next_level(seed)
+
+    def next_level(self, seed: int | None = None) -> None:
+        """Start the next level, or the first one of a seed."""
+        self.env.reset(seed=seed)
+        self.played, self.total, self.over = 0, 0.0, False
+
+    def play(self, action: int) -> str:
+        """Play one action; a line on what it did, and how the level ended if it did."""
+        before = self.env.state[0]
+        _, reward, terminated, _, info = self.env.step(action)
+        self.played, self.total = self.played + 1, self.total + reward
+        self.over = terminated or self.played == self.budget
+        said = what_happened(self.env.game, before, action, self.env.state[0], reward)
+        said += f"  (action {self.played} of {self.budget}, reward {reward:g}, sum {self.total:g})"
+        if self.over:
+            self.ended.append(bool(info["success"]))
+            ending = "The level is over." if terminated else "No actions are left."
+            said += "\n" + ("Success!" if info["success"] else ending)
+        return said
+
+    def advice(self) -> str:
+        """What the oracle would play."""
+        action = self.env.oracle_action(self.budget - self.played)
+        chance = self.env.solution().success(*self.env.state, self.budget - self.played)
+        return f"The oracle plays {self.env.action_names[action]}: success {100 * chance:.0f} % from here."
+
+    def action_of(self, word: str) -> int | None:
+        """The action that a name or key, in small letters, stands for."""
+        for table in (self.env.action_names, self.keys, [action.name for action in self.env.game.Action]):
+            words = [entry.lower() for entry in table]
+            if word in words:
+                return words.index(word)
+        return None
+
+    @property
+    def menu(self) -> str:
+        """The actions and their keys."""
+        actions = ", ".join(f"{key} {name}" for key, name in zip(self.keys, self.env.action_names, strict=True))
+        return f"Play: {actions}. Also: ? hint, n next level, q quit."
+
+    @property
+    def summary(self) -> str:
+        """How the levels ended."""
+        return f"{sum(self.ended)} of {len(self.ended)} levels solved."
+
+
 def _play(arguments: argparse.Namespace) -> int:
     spec, chosen = chosen_environment(arguments)
     if arguments.turn:
@@ -65,9 +127,9 @@ def _play(arguments: argparse.Namespace) -> int:
     if arguments.window or by_itself:
         return play_in_window(spec, chosen, arguments.seed, arguments.tile_size)
     if arguments.lines or not can_read_keys(sys.stdin):
-        return play_moves(Session(spec, chosen, arguments.seed), read_lines(sys.stdin, "> "))
+        return play_moves(HumanPlay(spec, chosen, arguments.seed), read_lines(sys.stdin, "> "))
     with single_keys(sys.stdin) as keys:
-        return play_moves(Session(spec, chosen, arguments.seed), keys)
+        return play_moves(HumanPlay(spec, chosen, arguments.seed), keys)
 
 
 def has_display() -> bool:
@@ -84,73 +146,73 @@ def has_screen() -> bool:
 
 def play_in_window(spec: GameSpec, chosen: dict[str, Any], seed: int, tile_size: int | None) -> int:
     """Play level after level in a window, until the person closes it or presses q."""
-    from ragen_gym.cli.played_episode import fitting_tile_size
+    from ragen_gym.cli.episodes import fitting_tile_size
     from ragen_gym.render.renderer import Window
 
     tile_size = tile_size or fitting_tile_size(StepEnv(spec.name, **chosen), 512)
-    session = Session(spec, {**chosen, "render_mode": "rgb_array", "tile_size": tile_size}, seed)
-    picture = session.env.render()
-    print(f"{session.env.game.description}\n{session.menu}", flush=True)
+    played = HumanPlay(spec, {**chosen, "render_mode": "rgb_array", "tile_size": tile_size}, seed)
+    picture = played.env.render()
+    print(f"{played.env.game.description}\n{played.menu}", flush=True)
     window = Window(picture.shape[1], picture.shape[0], f"{spec.name}: ? hint, n next level, q quit", fps=60)
     window.show(picture)
     while (word := window.key()) is not None and word not in _QUIT:
-        action = session.action_of(word)
+        action = played.action_of(word)
         if word in _NEXT:
-            session.next_level()
-        elif word in _HINT and not session.over:
-            print(session.advice(), flush=True)
-        elif action is not None and not session.over:
-            print(session.play(action), flush=True)
-        window.show(session.env.render())
+            played.next_level()
+        elif word in _HINT and not played.over:
+            print(played.advice(), flush=True)
+        elif action is not None and not played.over:
+            print(played.play(action), flush=True)
+        window.show(played.env.render())
     window.close()
-    print(session.summary)
+    print(played.summary)
     return 0
 
 
-def play_moves(session: Session, words: Iterator[str]) -> int:
+def play_moves(played: HumanPlay, words: Iterator[str]) -> int:
     """Play level after level with the words or keys of a player, until there are no more or one says to quit."""
-    print(f"{session.env.game.description}\n{session.menu}")
-    _show(session)
+    print(f"{played.env.game.description}\n{played.menu}")
+    _show(played)
     for line in words:
         for word in (part.strip().lower() for part in line.split(SEPARATOR)):
             if word in _QUIT:
-                print(session.summary)
+                print(played.summary)
                 return 0
             if word in _NEXT:
-                session.next_level()
-                _show(session)
-            elif word and session.over:
+                played.next_level()
+                _show(played)
+            elif word and played.over:
                 print("This level is over: n plays the next one, q quits.")
             elif word in _HINT:
-                print(session.advice())
+                print(played.advice())
             elif word:
-                _move(session, word)
-    print(session.summary)
+                _move(played, word)
+    print(played.summary)
     return 0
 
 
-def _move(session: Session, word: str) -> None:
-    action = session.action_of(word)
+def _move(played: HumanPlay, word: str) -> None:
+    action = played.action_of(word)
     if action is None:
-        print(f"{word!r} is not an action. {session.menu}")
+        print(f"{word!r} is not an action. {played.menu}")
         return
-    print("\n" + session.play(action))
-    if session.env.game.own_vocabulary.symbols:
-        print(_board(session))
-    if session.over:
+    print("\n" + played.play(action))
+    if played.env.game.own_vocabulary.symbols:
+        print(_board(played))
+    if played.over:
         print("n plays the next level, q quits.")
 
 
-def _show(session: Session) -> None:
-    env = session.env
+def _show(played: HumanPlay) -> None:
+    env = played.env
     print(
-        f"\nLevel {env.level.id}, {session.budget} action{'s' * (session.budget > 1)} to play\n{_board(session)}",
+        f"\nLevel {env.level.id}, {played.budget} action{'s' * (played.budget > 1)} to play\n{_board(played)}",
         flush=True,
     )
 
 
-def _board(session: Session) -> str:
-    env = session.env
+def _board(played: HumanPlay) -> str:
+    env = played.env
     if not colourful(sys.stdout) or env.text_format != "grid":
         return env.text
     return painted(env.game, env.state[0], env.vocabulary, env.text)

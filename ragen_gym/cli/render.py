@@ -46,7 +46,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
         "gallery",
         help="write a page with pictures for every game",
-        description="Write a page, a picture and a GIF for every game, and a README that shows them all.",
+        description="Write a page, a picture and a GIF for every game into DIR/games, and an index of all.",
         epilog=_GALLERY_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -56,19 +56,19 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 
 def _render(arguments: argparse.Namespace) -> int:
-    from ragen_gym.cli.played_episode import fitting_tile_size, play_episode
+    from ragen_gym.cli.episodes import fitting_tile_size, picture_episode
     from ragen_gym.render.image_files import gif, png
 
     spec, chosen = chosen_environment(arguments)
     tile_size = arguments.tile_size or fitting_tile_size(StepEnv(spec.name, **chosen), 384)
-    episode = play_episode(spec, chosen, arguments.seed, player=arguments.player, tile_size=tile_size)
-    if not 0 <= arguments.moves < len(episode.pictures):
-        raise ValueError(f"--moves {arguments.moves}: this episode has {len(episode.actions)} moves.")
+    played = picture_episode(spec, chosen, arguments.seed, player=arguments.player, tile_size=tile_size)
+    if not 0 <= arguments.moves < len(played.pictures):
+        raise ValueError(f"--moves {arguments.moves}: this episode has {len(played.episode.actions)} moves.")
     out = Path(arguments.out or f"{spec.name}.{'gif' if arguments.gif else 'png'}")
-    data = gif(episode.pictures) if arguments.gif else png(episode.pictures[arguments.moves])
+    data = gif(played.pictures) if arguments.gif else png(played.pictures[arguments.moves])
     check_free(out, arguments.force)
     write_atomic(out, data)
-    print(f"{out}: level {episode.level_id}, {len(data) / 1000:.0f} kB")
+    print(f"{out}: level {played.episode.level_id}, {len(data) / 1000:.0f} kB")
     return 0
 
 

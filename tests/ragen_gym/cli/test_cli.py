@@ -16,8 +16,7 @@ from typing import Any
 import pytest
 
 from ragen_gym.cli import main
-from ragen_gym.cli.played_episode import conversation, play_episode, telling_seed, turn_arguments
-from ragen_gym.cli.progress import tracked
+from ragen_gym.cli.episodes import conversation, picture_episode, showcase_seed, turn_options
 from ragen_gym.cli.terminal import colourful, painted, single_keys
 from ragen_gym.core.levels import read_levels
 from ragen_gym.core.stats import wilson
@@ -28,7 +27,7 @@ from ragen_gym.render.renderer import Window
 ROWS = list(TABLE.values())
 every_id = pytest.mark.parametrize("spec", ROWS, ids=[spec.name for spec in ROWS])
 #: Ids whose oracle needs no other budgets of turns than the command's.
-USUAL_BUDGETS = [spec for spec in ROWS if "max_turns" not in turn_arguments(spec, {})]
+USUAL_BUDGETS = [spec for spec in ROWS if "max_turns" not in turn_options(spec, {})]
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -53,7 +52,7 @@ def test_list_names_every_id(run: Run) -> None:
 
 
 @every_id
-def test_info_tells_what_a_game_is_and_how_well_it_can_be_played(run: Run, spec: GameSpec) -> None:
+def test_info_says_what_a_game_is_and_how_well_it_can_be_played(run: Run, spec: GameSpec) -> None:
     facts = json.loads(run("info", spec.id, "--measure", 40, "--json")[1])
     game = StepEnv(spec.name).game
     assert facts["actions"] == {action.name.capitalize(): action.value for action in game.Action}
@@ -92,7 +91,8 @@ def test_intervals_are_wilsons(successes: int, n: int, low: float, high: float) 
     [
         ("play FrozenLak", "Did you mean FrozenLake"),
         ("play FrozenLake --knob sise=5", "Did you mean size"),
-        ("play FrozenLake --knob size", "name=value"),
+        ("play FrozenLake --option sise=5", "Did you mean size"),
+        ("play FrozenLake --option size", "name=value"),
         ("play FrozenLake --knob size=big", "reads size as a whole number"),
         ("play FrozenLake --knob random_start=perhaps", "true or false"),
         ("play FrozenLake --knob success_rate=1/0", "a number"),
@@ -154,10 +154,10 @@ def test_help_shows_examples(run: Run, words: str) -> None:
 
 @every_id
 def test_the_oracles_moves_win_when_typed(run: Run, spec: GameSpec) -> None:
-    seed = telling_seed(spec, {})
+    seed = showcase_seed(spec, {})
     env = StepEnv(spec.name)
     env.reset(seed=seed)
-    names = [env.action_names[action] for action in play_episode(spec, {}, seed).actions]
+    names = [env.action_names[action] for action in picture_episode(spec, {}, seed).episode.actions]
     code, out, _ = run("play", spec.name, "--seed", seed, typed=f"?\n{' || '.join(names)}\nq\n")
     assert code == 0
     assert f"The oracle plays {names[0]}:" in out
@@ -167,7 +167,7 @@ def test_the_oracles_moves_win_when_typed(run: Run, spec: GameSpec) -> None:
 
 @pytest.mark.parametrize("spec", USUAL_BUDGETS, ids=[spec.name for spec in USUAL_BUDGETS])
 def test_the_oracles_replies_win_when_typed(run: Run, spec: GameSpec) -> None:
-    seed = telling_seed(spec, {})
+    seed = showcase_seed(spec, {})
     replies = [message["content"] for message in conversation(spec, {}, seed) if message["role"] == "assistant"]
     code, out, _ = run("play", spec.name, "--turn", "--no-think", "--seed", seed, typed="?\n" + "\n".join(replies))
     assert code == 0
@@ -319,25 +319,6 @@ def test_solve_knows_the_fewest_pushes_and_its_own_limit(run: Run) -> None:
     code, _, errors = run("solve", "FrozenLake", "-", typed="P_\n_G\n\nP_\nG\n")
     assert code == 2
     assert "board 2 of 2: FrozenLake: the rows of a board must be equally long" in errors
-
-
-class Screen(io.StringIO):
-    """A terminal that keeps what is written to it."""
-
-    def isatty(self) -> bool:
-        return True
-
-
-@pytest.mark.parametrize("stream", [io.StringIO, Screen])
-def test_what_takes_long_tells_how_far_it_is(monkeypatch: pytest.MonkeyPatch, stream: type[io.StringIO]) -> None:
-    clock = iter(range(1000))
-    monkeypatch.setattr("ragen_gym.cli.progress.time.monotonic", lambda: next(clock))
-    written = stream()
-    monkeypatch.setattr(sys, "stderr", written)
-    assert list(tracked(range(40), 40, "levels")) == list(range(40))
-    said = written.getvalue()
-    assert "ragen-gym: 29 of 40 levels" in said
-    assert (said.count("\n"), said.count("\r")) == ((0, 40) if stream is Screen else (2, 0))
 
 
 def test_check_reports_and_fails_with_its_own_code(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,8 +19,8 @@ from gymnasium.wrappers import HumanRendering
 from PIL import Image
 
 from ragen_gym import make_turn
-from ragen_gym.cli.docs import LEVELS, gallery_page, measured, page, pictures
-from ragen_gym.cli.played_episode import play_episode, telling_seed
+from ragen_gym.cli.docs import LEVELS, index_page, measured, page, pictures
+from ragen_gym.cli.episodes import picture_episode, showcase_seed
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.games.registry import TABLE, GameSpec
 from ragen_gym.render.frames import atlas, frame_shape, frames, picture_shape
@@ -245,10 +245,10 @@ def test_a_window_hears_keys_and_stays_closed_once_closed() -> None:
 @every_id
 def test_the_gallery_in_the_repository_is_what_the_code_makes(spec: GameSpec) -> None:
     remedy = "out of date: run `ragen-gym gallery`"
-    text = page(spec, telling_seed(spec, {}), measured(spec), LEVELS)
-    assert (GALLERY / f"{spec.name}.md").read_text(encoding="utf-8") == text, remedy
+    text = page(spec, showcase_seed(spec, {}), measured(spec), LEVELS)
+    assert (GALLERY / "games" / f"{spec.name}.md").read_text(encoding="utf-8") == text, remedy
     for name, data in pictures(spec).items():
-        stored = GALLERY / name
+        stored = GALLERY / "games" / name
         assert stored.stat().st_size < 150_000
         with Image.open(stored) as kept, Image.open(BytesIO(data)) as made:
             assert getattr(kept, "n_frames", 1) == getattr(made, "n_frames", 1), remedy
@@ -260,15 +260,13 @@ def test_the_gallery_in_the_repository_is_what_the_code_makes(spec: GameSpec) ->
                 assert abs(a - b).mean() < 2, remedy  # another version of pygame may round an edge otherwise
 
 
-def test_the_gallery_shows_every_id_and_its_links_lead_somewhere() -> None:
+def test_the_index_shows_every_game_and_every_guide() -> None:
     text = (GALLERY / "README.md").read_text(encoding="utf-8")
-    assert text == gallery_page({spec.name: measured(spec) for spec in ROWS})
-    targets = re.findall(r'(?:href|src)="([^"]+)"|\]\(([^)]+)\)', text)
-    assert len(targets) == 3 * len(ROWS) + 5  # and the five pages that are written by hand
-    for target in targets:
-        assert (GALLERY / "".join(target)).is_file()
+    assert text == index_page({spec.name: measured(spec) for spec in ROWS})
+    pages = {f"{path.parent.name}/{path.name}" for path in GALLERY.glob("*/*.md")}
+    assert pages == set(re.findall(r"\]\(([^)]+)\)", text))
 
 
-def test_an_episode_is_told_by_a_known_player() -> None:
+def test_an_episode_is_played_by_a_known_player() -> None:
     with pytest.raises(ValueError, match="player='best' is not known: choose one of oracle, random"):
-        play_episode(TABLE["Bandit"], {}, 0, player="best")
+        picture_episode(TABLE["Bandit"], {}, 0, player="best")
