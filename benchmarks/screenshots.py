@@ -1,11 +1,13 @@
-"""Screenshots of the reports for the documentation: ``python -m benchmarks.screenshots renders/guides``.
+"""Screenshots of the reports for the documentation: ``python -m benchmarks.screenshots benchmark``, or ``training``.
 
-Two agents without a model play the suite ``ragen-v1``; Chromium takes the screenshots of the page of their runs,
-through Playwright, which the extra ``test`` brings.
+``benchmark``: two agents without a model play the suite ``ragen-v1``. ``training``: the runs that are given, or two
+seeds of StarPO-S and of vanilla StarPO on FrozenLake, some five minutes each on one core; those in ``runs/screenshots``
+are used, or resumed. Chromium takes the screenshots through Playwright, which the extra ``test`` brings.
 """
 
 from __future__ import annotations
 
+import argparse
 import shutil
 import sys
 import tempfile
@@ -15,9 +17,16 @@ from typing import Any
 
 import numpy as np
 
+from ragen_agent.config import Config, Settings, merged, with_settings
+from ragen_agent.config.game_defaults import default_settings
+from ragen_agent.local.run import train
+from ragen_agent.report.page import page as training_html
+from ragen_agent.report.runs import load_runs as load_training_runs
+from ragen_agent.training.console import Display
+from ragen_agent.training.run_folder import RunFolder
 from ragen_gym.bench.agent import Answer, Message, Task
 from ragen_gym.bench.compare import compare
-from ragen_gym.bench.report.page import page
+from ragen_gym.bench.report.page import page as benchmark_html
 from ragen_gym.bench.run import load_runs
 from ragen_gym.bench.runner import run_suite
 from ragen_gym.bench.score import score
@@ -25,10 +34,19 @@ from ragen_gym.bench.suites import load_suite
 from ragen_gym.bench.tasks import Request
 from ragen_gym.envs.policies import plan_moves
 
-__all__ = ["BROWSERS", "ImperfectAgent", "benchmark_page", "main", "take_screenshots"]
+__all__ = ["BROWSERS", "ImperfectAgent", "benchmark_page", "benchmark_screenshots", "main", "training_screenshots"]
 
 #: Names of Chromium's program, where Playwright has none of its own.
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+
+#: Of the training runs, over the defaults of FrozenLake.
+TRAINING: Settings = {
+    "game": "FrozenLake",
+    "demonstrations": {"episodes": 8000},
+    "training": {"iterations": 40},
+    "stops": {"validate_every": 5},
+    "diagnostics": {"entropy_every": 1},
+}
 
 
 class ImperfectAgent:
@@ -79,15 +97,38 @@ def benchmark_page(folder: Path) -> Path:
     summaries = [score(suite, run.records, run.agent) for run in runs]
     first, second = ((run.agent, run.records) for run in runs)
     path = folder / "report.html"
-    path.write_text(page(runs, summaries, [compare(suite, first, second)]), encoding="utf-8")
+    path.write_text(benchmark_html(runs, summaries, [compare(suite, first, second)]), encoding="utf-8")
     return path
 
 
-def take_screenshots(browser: Any, path: Path, out: Path) -> Iterator[Path]:
+def training_runs(folder: Path) -> list[Path]:
+    """Trains the runs that are missing in ``folder`` and resumes those that were interrupted; the folders of all."""
+    paths = []
+    for preset, starpo_s in (("starpo-s", True), ("starpo", False)):
+        for seed in (0, 1):
+            path = folder / f"{preset}-{seed}"
+            if path.exists():
+                run, config = RunFolder.reopen(path)
+            else:
+                settings = merged(TRAINING, {"seed": seed, "training": {"starpo_s": starpo_s}})
+                config = with_settings(Config(), merged(default_settings("FrozenLake"), settings))
+                run = RunFolder.create(path, config)
+            if "clean_warm_start" not in run.read_summary():
+                train(config, run, Display())
+            paths.append(path)
+    return paths
+
+
+def training_page(folder: Path, runs: Sequence[Path]) -> Path:
+    """The report of these runs, in ``folder``."""
+    path = folder / "report.html"
+    path.write_bytes(training_html(load_training_runs(runs)).encode("utf-8", "surrogatepass"))
+    return path
+
+
+def benchmark_screenshots(browser: Any, path: Path, out: Path) -> Iterator[Path]:
     """Screenshots of the page at ``path`` in a browser of Playwright: its upper part, and its viewer in mid-episode."""
-    sheet = browser.new_page(viewport={"width": 1240, "height": 1180}, reduced_motion="reduce", color_scheme="light")
-    sheet.goto(path.as_uri())
-    sheet.wait_for_selector(".rv-turn")
+    sheet = _open(browser, path, height=1180)
     sheet.screenshot(path=out / "benchmark_report.png")
     yield out / "benchmark_report.png"
     sheet.locator(".rv-row").nth(2).click()
@@ -101,17 +142,54 @@ def take_screenshots(browser: Any, path: Path, out: Path) -> Iterator[Path]:
     sheet.close()
 
 
+def training_screenshots(browser: Any, path: Path, out: Path) -> Iterator[Path]:
+    """The same of a training report; its viewer shows an episode with large advantages."""
+    sheet = _open(browser, path, height=1500)
+    sheet.screenshot(path=out / "training_report.png")
+    yield out / "training_report.png"
+    sheet.locator(".rv-filters button", has_text="Largest advantage").click()
+    rows = sheet.locator(".rv-row")
+    rows.nth(min(1, rows.count() - 1)).click()
+    sheet.locator(".rv-head").click()
+    for _ in range(2):
+        sheet.keyboard.press("ArrowRight")
+    sheet.mouse.move(0, 0)
+    sheet.locator(".rv").screenshot(path=out / "training_viewer.png")
+    yield out / "training_viewer.png"
+    sheet.close()
+
+
+def _open(browser: Any, path: Path, height: int) -> Any:
+    """The page at ``path`` in a new tab, with its viewer drawn."""
+    viewport = {"width": 1240, "height": height}
+    sheet = browser.new_page(viewport=viewport, reduced_motion="reduce", color_scheme="light")
+    sheet.goto(path.as_uri())
+    sheet.wait_for_selector(".rv-turn")
+    return sheet
+
+
 def main(arguments: Sequence[str]) -> int:
-    """Write both screenshots into the folder given, or into ``renders/guides``."""
+    """Write the screenshots of one of the reports."""
     from playwright.sync_api import sync_playwright
 
-    out = Path(arguments[0] if arguments else "renders/guides")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.screenshots", description=__doc__)
+    reports = parser.add_subparsers(dest="report", required=True)
+    for name in ("benchmark", "training"):
+        report = reports.add_parser(name, help=f"of the report of {name} runs")
+        report.add_argument("--out", type=Path, default=Path("renders/guides"), metavar="DIR", help="for the pictures")
+        if name == "training":
+            report.add_argument("runs", nargs="*", type=Path, metavar="RUN", help="folders of runs (default: its own)")
+    options = parser.parse_args(arguments)
     executable = next(filter(None, map(shutil.which, BROWSERS)), None)
-    with tempfile.TemporaryDirectory() as folder:
-        path = benchmark_page(Path(folder))  # before Playwright, which keeps an event loop running
+    with tempfile.TemporaryDirectory() as temporary:  # pages before Playwright, which keeps an event loop running
+        if options.report == "benchmark":
+            path, take = benchmark_page(Path(temporary)), benchmark_screenshots
+        else:
+            path = training_page(Path(temporary), options.runs or training_runs(Path("runs/screenshots")))
+            take = training_screenshots
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
-            for screenshot in take_screenshots(browser, path, out):
+            for screenshot in take(browser, path, options.out):
                 print(screenshot)
             browser.close()
     return 0

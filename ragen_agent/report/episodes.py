@@ -18,10 +18,9 @@ from ragen_agent.training.tasks import all_settings, make_env
 from ragen_agent.trajectory import Trajectory
 from ragen_gym.bench.records import EpisodeRecord, TurnRecord
 from ragen_gym.bench.replay import Replayer
-from ragen_gym.bench.report.payload import Entry
-from ragen_gym.bench.report.sprites import look
+from ragen_gym.bench.report.html_page import Entry
 from ragen_gym.bench.report.tables import number
-from ragen_gym.bench.report.viewer_data import details
+from ragen_gym.bench.report.viewer_data import board_style, details
 from ragen_gym.bench.suite import Split
 from ragen_gym.core.failures import Failure
 from ragen_gym.core.levels import Level
@@ -93,13 +92,13 @@ class EpisodeViews:
     """The episodes of a run for the viewer.
 
     Attributes:
-        looks: how boards are drawn, by the name that an episode's details give.
+        board_styles: how boards are drawn, by the name that an episode's details give.
         systems: the system messages, likewise.
     """
 
     def __init__(self, run: RecordedRun, several: bool) -> None:
         self.run, self.several = run, several
-        self.looks: dict[str, Any] = {}
+        self.board_styles: dict[str, Any] = {}
         self.systems: dict[str, str] = {}
         self._piece = _token_text(run)
         self._episodes = list(_read_episodes(run))
@@ -161,7 +160,7 @@ class EpisodeViews:
     def _details(self, episode: StoredEpisode, game: GameReplayer | None) -> dict[str, Any]:
         shown = _transcript(episode) if game is None else game.details(episode)
         if game is not None:
-            self.looks.setdefault(game.name, game.look)
+            self.board_styles.setdefault(game.name, game.board_style)
         system = next((m["content"] for m in episode.trajectory.messages if m["role"] == "system"), "")
         if system:
             known = (key for key, text in self.systems.items() if text == system)
@@ -195,7 +194,7 @@ class GameReplayer:
     """Replays the episodes of one game of a run.
 
     Args:
-        name: under which the viewer finds the look of its boards.
+        name: of its board style in the viewer.
         config: the settings of a run on it alone.
     """
 
@@ -219,9 +218,9 @@ class GameReplayer:
         return True
 
     @property
-    def look(self) -> dict[str, Any]:
+    def board_style(self) -> dict[str, Any]:
         """How the viewer draws its boards."""
-        return look(self._env("train").env)
+        return board_style(self._env("train").env)
 
     @cached_property
     def _replayer(self) -> Replayer:
@@ -236,7 +235,7 @@ class GameReplayer:
         env, level_id = self._env("train"), episode.trajectory.level_id
         env.reset(options={"level": self._levels[level_id]})
         record = _bench_record(episode, list(self._levels).index(level_id), env)
-        return {**details(self._replayer, record, ""), "look": self.name}
+        return details(self._replayer, record, "")
 
     def _env(self, split: str) -> TurnEnv:
         if split not in self._envs:
@@ -313,7 +312,7 @@ def _transcript(episode: StoredEpisode) -> dict[str, Any]:
     ]
     frames = [{"board": text} for text in prompts] or [{"board": ""}]
     outcome = "not counted" if t.failure else "solved" if t.success else "not solved"
-    shown: dict[str, Any] = {"look": "text", "frames": frames, "turns": turns}
+    shown: dict[str, Any] = {"board_style": "text", "frames": frames, "turns": turns}
     shown["facts"] = [outcome, f"return {number(t.total_reward)}", f"level {t.level_id}", "not replayed"]
     return {**shown, "failure": f"Ended by {t.failure}"} if t.failure else shown
 

@@ -1,7 +1,7 @@
 """One HTML page of one or more runs: success rates, curves, alarms, settings and episodes.
 
-The page is one file that needs neither a server nor a network. Its style, the plots between random and optimal play and
-the viewer are those of the benchmark's report (`ragen_gym.bench.report`).
+The page around the sections, the plots between random and optimal play and the viewer are those of the benchmark's
+report; see `ragen_gym.bench.report.html_page`.
 """
 
 from __future__ import annotations
@@ -24,16 +24,8 @@ from ragen_agent.report.runs import (
 from ragen_agent.training.alarm import FOLLOWS
 from ragen_agent.training.metrics import cost_line
 from ragen_gym import __version__
-from ragen_gym.bench.report.page import TEMPLATES as SHARED
-from ragen_gym.bench.report.page import VIEWER_SCRIPTS, VIEWER_STYLES, policy_hash, source
-from ragen_gym.bench.report.payload import Archive, Entry, pack, packed
+from ragen_gym.bench.report.html_page import Archive, Entry, EpisodeViewer, pack, plural, render_page
 from ragen_gym.bench.report.plots import COLOURS
-
-try:
-    import jinja2
-    from markupsafe import Markup as safe
-except ImportError as error:
-    raise ImportError("reports need jinja2: run `pip install 'ragen-gym[bench]'`.") from error
 
 __all__ = ["WEIGHT", "page"]
 
@@ -83,25 +75,22 @@ def page(
     groups = group_by_settings(runs)
     drawn = panels(groups, weight)
     index, archive, total = _viewer(runs, megabytes, progress)
-    style = source(*VIEWER_STYLES, "page.css") + _own("curves.css")
-    script = source(*VIEWER_SCRIPTS, "report.js") + _own("curves.js")
-    loader = jinja2.FileSystemLoader([TEMPLATES, SHARED])
-    environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
-    return environment.get_template("run.html").render(
+    return render_page(
+        "run.html",
+        EpisodeViewer(index, archive.blocks, _note(len(archive.headings), total, megabytes)),
+        folder=TEMPLATES,
+        styles=["curves.css"],
+        scripts=["curves.js"],
+        data={"curves-data": {panel["name"]: panel["readout"] for panel in drawn}},
+        kind="Training report",
         title=_title(groups, runs),
         lede=_lede(groups, runs),
-        style=safe(style),
-        style_hash=policy_hash(style),
-        script=safe(script),
-        script_hash=policy_hash(script),
-        sprites=safe(source("tiles.svg")),
         counts=_counts(groups, runs, total),
         groups=[{"name": group.name, "colour": group.colour % COLOURS, "seeds": len(group.runs)} for group in groups],
         findings=sentences(groups),
         lanes=lanes(groups),
         numbers=rates_table(groups),
         panels=drawn,
-        curves=safe(packed({panel["name"]: panel["readout"] for panel in drawn})),
         signs=_signs(groups),
         differing=differing_settings(groups),
         changed=changed_settings(groups),
@@ -109,9 +98,6 @@ def page(
             (group.name, (group.runs[0].folder.path / "config.toml").read_text(encoding="utf-8")) for group in groups
         ],
         made=[_made_with(group, run) for group in groups for run in group.runs],
-        index=safe(packed(index)),
-        blocks=[safe(block) for block in archive.blocks],
-        shown=_shown(len(archive.headings), total, megabytes),
         terms=[(term, meaning.format(weight=weight)) for term, meaning in _TERMS],
         colophon=[f"ragen-gym {__version__}.", *(f"{run.name}: {len(run.metrics)} iterations." for run in runs)],
     )
@@ -143,11 +129,11 @@ def _viewer(
     tags = {tag for heading in headings for tag in heading["tags"]}
     always = ("solved", "failed", "malformed", None)
     index = {
-        "looks": {name: look for episodes in each for name, look in episodes.looks.items()},
+        "board_styles": {name: style for episodes in each for name, style in episodes.board_styles.items()},
         "systems": {name: text for episodes in each for name, text in episodes.systems.items()},
         "fields": [*([{"field": "run", "label": "run"}] if several else []), {"field": "phase", "label": "phase"}],
         "filters": [kind for kind in FILTERS if kind.get("tag") in always or kind.get("tag") in tags],
-        "beside": "player",
+        "compare_by": "player",
         "episodes": headings,
     }
     return index, archive, total
@@ -174,12 +160,9 @@ def _lede(groups: Sequence[SeedGroup], runs: Sequence[RecordedRun]) -> str:
 
 
 def _counts(groups: Sequence[SeedGroup], runs: Sequence[RecordedRun], total: int) -> list[tuple[str, str]]:
-    def several(count: int, noun: str) -> tuple[str, str]:
-        return f"{count:,}", noun + "s" * (count != 1)
-
-    counts = [several(len(groups), "configuration")] * (len(groups) > 1)
-    counts += [several(len(runs), "run"), several(sum(len(run.metrics) for run in runs), "iteration")]
-    counts += [several(total, "recorded episode"), several(sum(len(run.signs) for run in runs), "alarm")]
+    counts = [plural(len(groups), "configuration")] * (len(groups) > 1)
+    counts += [plural(len(runs), "run"), plural(sum(len(run.metrics) for run in runs), "iteration")]
+    counts += [plural(total, "recorded episode"), plural(sum(len(run.signs) for run in runs), "alarm")]
     return counts
 
 
@@ -236,14 +219,10 @@ def _start(noted: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def _shown(shown: int, total: int, megabytes: float) -> str:
+def _note(shown: int, total: int, megabytes: float) -> str:
     if shown == total:
         return f"All {total:,} episodes that the runs wrote down."
     return (
         f"{shown:,} of {total:,} episodes that the runs wrote down, of every phase and of all parts of the training, "
         f"so that they take less than {megabytes:g} MB (--megabytes). The numbers above are of all episodes."
     )
-
-
-def _own(name: str) -> str:
-    return f"\n{(TEMPLATES / name).read_text(encoding='utf-8')}"

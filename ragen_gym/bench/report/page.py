@@ -14,20 +14,7 @@ from ragen_gym.bench.report.html_page import Archive, Entry, EpisodeViewer, pack
 from ragen_gym.bench.report.viewer_data import board_style, details, heading
 from ragen_gym.bench.run import Run
 
-__all__ = ["TEMPLATES", "VIEWER_SCRIPTS", "VIEWER_STYLES", "page", "policy_hash", "source"]
-
-# Former names, for the report of training until it renders by `render_page`.
-from ragen_gym.bench.report.html_page import _TEMPLATES as TEMPLATES
-from ragen_gym.bench.report.html_page import _policy_hash as policy_hash
-
-VIEWER_STYLES = ("base.css", "viewer.css")
-VIEWER_SCRIPTS = ("board.js", "transcript.js", "panes.js", "viewer.js")
-
-
-def source(*names: str) -> str:
-    """Files of ``templates/``, one after the other."""
-    return "\n".join((TEMPLATES / name).read_text(encoding="utf-8") for name in names)
-
+__all__ = ["page"]
 
 _FILTERS = [
     {"label": "All"},

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
+from benchmarks.screenshots import training_screenshots
 from ragen_agent.cli import main
 from ragen_agent.report.page import page
-from ragen_agent.report.pictures import photograph
 from ragen_agent.report.runs import load_runs
 from ragen_agent.training.run_folder import RunFolder
-from ragen_gym.bench.report import html_page as archive
+from ragen_gym.bench.report import html_page
 from ragen_gym.core.storage import read_json_lines
 
 EVIL = "</script><img src=x onerror=\"window.hacked=1\"><b onclick='x'>&amp; \ud800"
@@ -254,7 +254,7 @@ def test_a_run_that_has_only_begun(chromium: Any, runs: dict[str, Path], tmp_pat
 def test_a_page_that_may_hold_little_holds_some_of_everything(
     chromium: Any, runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(archive, "_BLOCK", 8000)
+    monkeypatch.setattr(html_page, "_BLOCK", 8000)
     path = tmp_path / "small.html"
     path.write_text(page(load_runs([runs["seed0"], runs["seed1"]]), megabytes=0.012), encoding="utf-8")
     sheet = open_page(chromium, path)
@@ -272,7 +272,7 @@ def test_a_page_that_may_hold_little_holds_some_of_everything(
 
 
 def test_pictures_for_the_documentation(chromium: Any, report: Path, tmp_path: Path) -> None:
-    made = list(photograph(chromium, report, tmp_path))
+    made = list(training_screenshots(chromium, report, tmp_path))
     assert [path.name for path in made] == ["training_report.png", "training_viewer.png"]
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in made)
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect, sync_playwright
 
-from benchmarks.screenshots import BROWSERS, ImperfectAgent, take_screenshots
+from benchmarks.screenshots import BROWSERS, ImperfectAgent, benchmark_screenshots
 from ragen_gym.bench.agent import Answer, Task
 from ragen_gym.bench.replay import Replayer
 from ragen_gym.bench.report import html_page, tables
@@ -382,7 +382,7 @@ def test_the_viewer_shows_any_episodes(chromium: Any, tmp_path: Path) -> None:
 
 
 def test_pictures_for_the_documentation(chromium: Any, report: Report, tmp_path: Path) -> None:
-    made = list(take_screenshots(chromium, report.path, tmp_path))
+    made = list(benchmark_screenshots(chromium, report.path, tmp_path))
     assert [path.name for path in made] == ["benchmark_report.png", "benchmark_viewer.png"]
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in made)
 

@@ -13,7 +13,6 @@
    The address of an episode is #episode=ID&step=N&compare=VALUE. */
 class Viewer {
   constructor(host, data) {
-    data.compare_by ??= data.beside;
     Object.assign(this, {host, data, chosen: {}, filter: data.filters?.[0] ?? {label: "All"}, step: 0, compared: ""});
     this.panes = [];
     this.build();
