@@ -36,6 +36,7 @@ MAIN = (
     "repeated_rate",
     "kl",
     "approx_kl",
+    "approx_kl_k1",
     "clip_fraction",
     "value_loss",
     "mutual_information",

@@ -34,6 +34,7 @@ FIGURES = (
     "effective_rate",
     "kl",
     "approx_kl",
+    "approx_kl_k1",
     "value_loss",
     "tokens_per_s",
 )
