@@ -1,0 +1,202 @@
+"""What both trainers share of an iteration, on episodes made by hand; and a filter rule that is added by one row."""
+
+from __future__ import annotations
+
+import io
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+
+from ragen_agent.config import Config, Stops, Training, with_settings
+from ragen_agent.config.rules import FILTER_RULES, FilterRule
+from ragen_agent.local.run import TrainingRun
+from ragen_agent.openrlhf.batch_plan import BatchPlan, describe
+from ragen_agent.token_mdp import Trajectory
+from ragen_agent.training.console import Display
+from ragen_agent.training.iteration import STAGNANT_ITERATIONS, History, Iteration, score, teaches_nothing
+from ragen_agent.training.run_folder import RunFolder
+from ragen_gym.core.storage import read_json_lines
+
+
+def episode(reward: float, failure: str | None = None) -> Trajectory:
+    """Two tokens of prompt, three sampled ones."""
+    return Trajectory(
+        ids=np.arange(5),
+        sampled=np.array([False, False, True, True, True]),
+        log_probs=np.array([0, 0, -1, -2, -0.75], dtype=np.float32),
+        turn_ends=(4,),
+        turn_rewards=(reward,),
+        terminated=True,
+        truncated=False,
+        success=reward >= 1,
+        failure=failure,
+        level_id="",
+        seed=0,
+    )
+
+
+def iteration(returns: list[float], settings: Training, games: tuple[str, ...] = ("A", "A")) -> Iteration:
+    return Iteration.of(0, [episode(r) for r in returns], games, settings, 0)
+
+
+# Two groups of two: the first differs in length only, the second in its returns only.
+LONG = replace(
+    episode(1.0),
+    ids=np.arange(6),
+    sampled=np.array([False, False, True, True, True, True]),
+    log_probs=np.zeros(6, dtype=np.float32),
+    turn_ends=(5,),
+)
+DIFFERENT = [LONG, episode(1.0), episode(0.0), episode(1.0)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "nothing"),
+    [
+        ({"algo": "grpo", "filter": "none"}, False),
+        ({"algo": "grpo", "filter": "top", "keep": 0.5}, False),
+        # What the filter leaves out cannot teach, even if its returns differ.
+        ({"algo": "grpo", "filter": "top", "filter_by": "length", "keep": 0.5}, True),
+        ({"algo": "reinforce", "filter": "top", "filter_by": "length", "keep": 0.5}, False),  # 1 against the mean 0.75
+        ({"algo": "ppo", "filter": "top", "filter_by": "length", "keep": 0.5}, False),
+    ],
+)
+def test_only_what_the_filter_keeps_can_teach(settings: dict[str, Any], nothing: bool) -> None:
+    training = Training(group_size=2, **settings)
+    assert teaches_nothing(score(DIFFERENT, training), training) is nothing
+    made = Iteration.of(0, DIFFERENT, ["A", "A"], training, 0)
+    assert made.stagnant is nothing
+    assert made.rows == ([] if nothing else made.kept)
+    assert made.kept, "the filter keeps a group either way"
+
+
+def test_equal_returns_teach_nothing() -> None:
+    for algo in ("grpo", "dr_grpo", "rloo", "brpo", "reinforce"):
+        assert iteration([0.5] * 4, Training(group_size=2, algo=algo, filter="none")).stagnant, algo
+    assert not iteration([0.5] * 4, Training(group_size=2, algo="ppo", filter="none")).stagnant
+
+
+def test_the_figures_of_an_iteration() -> None:
+    played = [episode(1.0), episode(0.0), episode(1.0), episode(9.0, failure="engine_error: out of memory")]
+    made = Iteration.of(0, played, ["A", "B"], Training(group_size=2, filter="top", keep=0.5), 0)
+    figures = made.figures(None)
+    assert {name: figures[name] for name in ("success", "success/A", "success/B")} == {
+        "success": pytest.approx(2 / 3),
+        "success/A": 0.5,
+        "success/B": 1.0,
+    }
+    assert (figures["failed"], figures["failures"]) == (1, {"engine_error": 1})
+    assert (figures["kept"], figures["kept_share"]) == (2, 0.5)
+    std = float(torch.tensor([1.0, 0.0]).std())
+    assert (figures["spread_kept"], figures["spread_dropped"]) == (pytest.approx(std), 0.0)
+    assert figures["spread"] == pytest.approx(std / 2)
+    assert figures["entropy_sampled"] == pytest.approx(3.75 / 3), "of the episodes that did not fail"
+    assert figures["reply_tokens"] == 3.0
+    assert "success/A" not in Iteration.of(0, played, ["A", "A"], Training(group_size=2), 0).figures(None)
+
+
+def test_the_first_episodes_are_written_down_and_the_ends_of_the_group_that_teaches_most() -> None:
+    returns = [0.0, 0.1, 0.0, 0.2, 0.0, 1.0, 0.5, 0.5]
+    made = iteration(returns, Training(group_size=2, filter="top", keep=0.5), games=("A",) * 4)
+    records = made.episode_records([100 + row for row in range(8)])
+    assert list(records) == [0, 1, 5, 4]
+    assert [record["kept"] for record in records.values()] == [False, False, True, True]
+    assert [record["noise_seed"] for record in records.values()] == [100, 101, 105, 104]
+    nothing = iteration([0.5] * 8, Training(group_size=2, filter="top"), games=("A",) * 4)
+    assert list(nothing.episode_records([0] * 8)) == [0, 1]
+
+
+def record(number: int, **figures: float) -> dict[str, Any]:
+    return {"iteration": number, "success": 0.5, "return": 0.25, "spread": 0.5, **figures}
+
+
+@pytest.mark.parametrize(
+    ("stops", "records", "stagnant", "reason"),
+    [
+        (Stops(), [record(0)] * 9, STAGNANT_ITERATIONS - 1, ""),
+        (Stops(), [record(8)], STAGNANT_ITERATIONS, "after iteration 9: for 3 iterations no episode .*The run is dead"),
+        (Stops(), [record(8, success=1)], STAGNANT_ITERATIONS, r"success 100 %, return 0.25\)\. .*the game is solved"),
+        (
+            Stops(return_std_patience=2, return_std_baseline=2),
+            [record(0), record(1), record(2, spread=0.01), record(3, spread=0.0)],
+            0,
+            "after iteration 4: for 2 iterations the return std within groups was below 10 % .* the first 2",
+        ),
+        (Stops(return_std_patience=2, return_std_baseline=2), [record(0), record(1), record(2, spread=0.01)], 0, ""),
+        (
+            Stops(validation_patience=2),
+            [record(0, validation=0.0), record(1), record(2, validation=0.0)],
+            0,
+            "after iteration 3: 2 validations in a row were below 1 %",
+        ),
+    ],
+)
+def test_reasons_to_stop(stops: Stops, records: list[dict[str, Any]], stagnant: int, reason: str) -> None:
+    said = History(records, stops, stagnant).stop_reason
+    assert re.search(reason, said) if reason else said == ""
+
+
+def test_a_sign_is_new_once_and_stagnation_counts_in_a_row() -> None:
+    history = History([], Stops())
+    for number in range(4):
+        history.add(record(number), stagnant=number != 1)
+    assert history.stagnant == 2
+    fallen = [record(4 + i, spread=0.0) for i in range(4)]
+    found = []
+    for each in fallen:
+        signs = [sign.name for sign in history.new_signs(each)]
+        found.append(signs)
+        history.add({**each, "alarm": signs}, stagnant=False)
+    assert sorted(name for signs in found for name in signs) == ["spread_end", "spread_fall"]
+
+
+# --- a rule that is added --------------------------------------------------------------------------------------------
+
+
+def keep_last(return_std: torch.Tensor, share: float) -> torch.Tensor:
+    """The last groups, whatever their returns."""
+    kept = torch.zeros_like(return_std, dtype=torch.bool)
+    kept[len(return_std) - max(1, int(share * len(return_std))) :] = True
+    return kept
+
+
+def test_a_filter_rule_is_one_row_and_a_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its row a rule is a choice of the setting, is planned for both trainers, and trains."""
+    with pytest.raises(ValueError, match=r"training\.filter"):
+        with_settings(Config(), {"training": {"filter": "last"}})
+    row = FilterRule("the last groups", f"{__name__}:keep_last", fixed_share=True, ranks_groups=False)
+    monkeypatch.setitem(FILTER_RULES, "last", row)
+    settings: dict[str, Any] = {
+        "game": "Bandit",
+        "small_model": {"hidden": 32, "layers": 1, "feed_forward": 32},
+        "demonstrations": {"episodes": 96},
+        "training": {
+            "algo": "arpo",
+            "filter": "last",
+            "keep": 0.5,
+            "iterations": 2,
+            "groups": 4,
+            "group_size": 4,
+            "minibatch": 4,
+        },
+        "evaluation": {"levels": 4},
+    }
+    config = with_settings(Config(), settings)
+    for distributed in (False, True):
+        plan = BatchPlan.of(config, distributed=distributed)
+        assert (plan.kept_groups, plan.kept_episodes, plan.updates) == (2, 8, 2)
+    assert any("keeps 2 of 4 groups" in line for line in describe(config, None))
+
+    run = TrainingRun(config, RunFolder.create(tmp_path / "run", config), Display(Console(file=io.StringIO())))
+    run.warm_start()
+    run.reinforce()
+    records = read_json_lines(run.folder.metrics)
+    assert [(record["kept"], record["kept_share"]) for record in records] == [(8, 0.5)] * 2
+    assert all(record["updates"] == (0 if "empty_updates" in record else 2) for record in records)
+    assert any("empty_updates" not in record for record in records)
