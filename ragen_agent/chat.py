@@ -1,7 +1,7 @@
 """Messages and a tokenizer's chat template turned into token ids, append-only.
 
 A multi-turn episode is one row of ids: the prompt, a sampled reply, the template's glue with the next
-message, the next sampled reply, and so on. `ChatFormat` takes the template apart once and from then on
+message, the next sampled reply, and so on. ``ChatFormat`` takes the template apart once and from then on
 encodes only text that nobody sampled: a reply stays in the row as the ids that were sampled.
 
 How text becomes ids:
@@ -13,8 +13,8 @@ How text becomes ids:
   reader sees the same characters, but no message can end a turn or speak for another role. Only the ids of
   such messages differ from those that the template gives. (A tokenizer that puts a space before every text,
   as those of the first Llama models do, shows one at the cut.)
-- Where a template that drops the thinking of earlier replies is followed (`drops_thinking`), nothing is appended: each
-  turn's prompt is encoded from the whole conversation, and only what was sampled after it is trained on.
+- Where a template that drops the thinking of earlier replies is followed (``drops_thinking``), nothing is appended:
+  each turn's prompt is encoded from the whole conversation, and only what was sampled after it is trained on.
 - The seam before a reply belongs to the sampler: the prompt's ids are those of the text that ends there.
 """
 
@@ -33,24 +33,24 @@ if TYPE_CHECKING:
 __all__ = ["ChatFormat"]
 
 _THINK, _END_THINK = "<think>", "</think>"
-REMEMBERED = 4096  # conversations' parts
+_CACHED = 4096  # parts of conversations
 _MARKUP = re.compile(r"[^\w\s]\S*[^\w\s]")
 
 
 @dataclass(frozen=True)
 class ChatFormat:
-    """A tokenizer with its chat template taken apart; make one with `from_tokenizer`.
+    """A tokenizer with its chat template taken apart; make one with ``from_tokenizer``.
 
     Attributes:
         tokenizer: encodes messages and decodes replies.
         text: the template's constant texts.
         end_id: the id that ends a reply; appended, unsampled, to a reply that was cut by length.
         after_end: the template's text between the end token and the next user message.
-        stop_ids: the ids that end a turn when they are sampled: `end_id` and the tokenizer's end of sequence.
+        stop_ids: the ids that end a turn when they are sampled: ``end_id`` and the tokenizer's end of sequence.
         deviations: sentences that say where a row differs from the template's rendering of the same
             conversation; empty where it does not.
         drops_thinking: whether every turn begins with the conversation as the template writes it, which leaves out
-            the thinking of earlier replies; a `TokenMDP` then reads each turn anew.
+            the thinking of earlier replies; a ``TokenMDP`` then reads each turn anew.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -79,10 +79,10 @@ class ChatFormat:
             tokenizer: a Hugging Face tokenizer with a chat template.
             keep_thinking: some templates (Qwen3, DeepSeek-R1) drop the thinking of a reply once a later
                 message comes. True keeps every sampled token in the row all the same, which deviates from
-                such a template (see `deviations`). False follows it: then each turn is a row of its own
-                (see `drops_thinking`).
-            template_options: further variables of the template, such as `{"enable_thinking": False}`
-                (Qwen3) or `{"date_string": "26 Jul 2024"}` (Llama 3, which otherwise writes today's date
+                such a template (see ``deviations``). False follows it: then each turn is a row of its own
+                (see ``drops_thinking``).
+            template_options: further variables of the template, such as ``{"enable_thinking": False}``
+                (Qwen3) or ``{"date_string": "26 Jul 2024"}`` (Llama 3, which otherwise writes today's date
                 into the prompt).
 
         Raises:
@@ -92,7 +92,7 @@ class ChatFormat:
         if not tokenizer.chat_template:
             raise ValueError(
                 f"the tokenizer {tokenizer.name_or_path!r} has no chat template; set tokenizer.chat_template "
-                "(a Jinja text, for example that of the instruction-tuned model) and save it beside the model"
+                "(a Jinja text, for example that of the instruction-tuned model) and save it with the model"
             )
 
         def render(messages: list[dict[str, str]], generate: bool) -> str:
@@ -135,7 +135,7 @@ class ChatFormat:
             user: the first user message.
 
         Raises:
-            ValueError: an empty `system` where the template demands one, or a message that holds a special
+            ValueError: an empty ``system`` where the template demands one, or a message that holds a special
                 token which cannot be spelled in another way.
         """
         text = self.text
@@ -184,7 +184,7 @@ class ChatFormat:
         """The text of a sampled reply, as the environment reads it.
 
         A stop token at its end is dropped, special tokens are skipped. Where the template's generation
-        prompt opens the thinking itself (it ends in a `<think>` that is not closed), that opening is put in
+        prompt opens the thinking itself (it ends in a ``<think>`` that is not closed), that opening is put in
         front, since the reply completes it.
         """
         content = list(ids[:-1]) if ids and ids[-1] in self.stop_ids else list(ids)
@@ -198,11 +198,11 @@ class ChatFormat:
     def _ids(self, pieces: list[str]) -> list[int]:
         """Ids of template texts and messages in turn, a template text first and last.
 
-        What was encoded lately is remembered: the members of a group read the same prompt, and often the same board.
+        Recent encodings are cached: the rollouts of a group read the same prompt, and often the same board.
         """
         key = tuple(pieces)
         if key not in self._encoded:
-            if len(self._encoded) >= REMEMBERED:
+            if len(self._encoded) >= _CACHED:
                 self._encoded.clear()
             self._encoded[key] = self._encode_pieces(pieces)
         return self._encoded[key].copy()
@@ -260,7 +260,7 @@ class ChatFormat:
 
 
 def _encode(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
-    """The ids of a text; straight from the Rust tokenizer where `transformers` would add nothing but time."""
+    """The ids of a text; straight from the Rust tokenizer where ``transformers`` would add nothing but time."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is not None and backend.truncation is None and backend.padding is None:
         [encoding] = backend.encode_batch_fast([text], add_special_tokens=False)  # "fast": it leaves out the offsets
@@ -269,7 +269,7 @@ def _encode(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
 
 
 def _decode(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> str:
-    """The text of ids without special tokens; see `_encode`."""
+    """The text of ids without special tokens; see ``_encode``."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is not None:
         return str(backend.decode(ids, skip_special_tokens=True))
@@ -305,7 +305,7 @@ def _end_of_reply(tokenizer: PreTrainedTokenizerBase, text: TemplateText) -> tup
 def _control_tokens(tokenizer: PreTrainedTokenizerBase, text: TemplateText, end: str) -> dict[str, int]:
     """The tokens that no message may produce, with their ids.
 
-    They are the special tokens and the added markup tokens (`<|user|>`, `[INST]`) that the template itself writes.
+    They are the special tokens and the added markup tokens (``<|user|>``, ``[INST]``) that the template itself writes.
     The unknown token is not one of them, since any unknown word is one; nor are the thinking tags, which
     instructions name.
     """

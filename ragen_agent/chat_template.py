@@ -44,7 +44,7 @@ class TemplateText:
         after_reply: text between a reply and the next user message.
         closing: text after a reply that ends the conversation.
         fold_system: True where the template has no place for a system message that stays the same as turns
-            are added; `before_system` and `before_user` are empty then.
+            are added; ``before_system`` and ``before_user`` are empty then.
         trims_messages: True where the template strips white space at the ends of system or user messages.
         trims_replies: True where it strips white space at the ends of replies of the past.
         keeps_thinking: False where it drops or rewrites the thinking in replies of the past.
@@ -84,7 +84,7 @@ class TemplateText:
 class _Frame:
     """The texts around the messages.
 
-    `starts` are the texts before the system message and before the first user message, or only the latter in a
+    ``starts`` are the texts before the system message and before the first user message, or only the latter in a
     frame without a system message.
     """
 
@@ -105,7 +105,7 @@ def read_template(render: Render) -> TemplateText:
     """Take a template apart.
 
     Args:
-        render: renders a conversation; see `Render`.
+        render: renders a conversation; see ``Render``.
 
     Raises:
         ValueError: the template cannot be used append-only; the message says why.

@@ -1,10 +1,10 @@
 """Episodes played by an engine: many token processes stepped together, one turn at a time.
 
-The members of a group share a level and each has its own noise (`group`), so that what a group's spread of returns
-measures is the policy and the game, not a slip that all members had in common.
+The rollouts of a group share a level, and each has its own transition noise (`group`), so that the std of a group's
+returns measures the policy and the game, not a slip that all its rollouts had in common.
 
-An engine that breaks costs the episodes that it was playing, never the run: they end as failures ("engine_error: ..."),
-which training leaves out.
+An engine that breaks costs the episodes that it was playing, never the run: they end as failures
+(``"engine_error: ..."``), which training leaves out.
 """
 
 from __future__ import annotations
@@ -14,23 +14,22 @@ from dataclasses import dataclass
 
 from ragen_agent.engines import Engine, GenerationSession, Sampled
 from ragen_agent.token_mdp import TokenMDP, Trajectory
+from ragen_gym.core.failures import Failure
 
 __all__ = ["Instance", "group", "play"]
-
-ENGINE_ERROR = "engine_error"
 
 
 @dataclass(frozen=True)
 class Instance:
-    """One episode to play: `seed` decides the level, `noise_seed` its luck."""
+    """One episode to play: ``seed`` decides the level, ``noise_seed`` its transition noise."""
 
     seed: int
     noise_seed: int
 
 
-def group(seeds: Sequence[int], members: int) -> list[Instance]:
-    """`members` instances for each seed, side by side; member i of every group has noise seed `seed * members + i`."""
-    return [Instance(seed, seed * members + member) for seed in seeds for member in range(members)]
+def group(seeds: Sequence[int], group_size: int) -> list[Instance]:
+    """``group_size`` instances for each seed, one after another; number i has noise seed ``seed * group_size + i``."""
+    return [Instance(seed, seed * group_size + i) for seed in seeds for i in range(group_size)]
 
 
 def play(
@@ -50,14 +49,14 @@ def play(
             engine cannot hold that many.
         instances: what to play.
         temperature: of sampling, above 0.
-        seed: of sampling; episode i draws from the numbers of (seed, i), whoever is played beside it.
+        seed: of sampling; episode i draws from the stream of (seed, i), whichever others are played with it.
         check: called with ids that no model sampled (prompts and glue) before they are fed; it may raise.
 
     Returns:
-        Trajectories in the order of `instances`; of episodes that broke, with `failure` set.
+        Trajectories in the order of ``instances``; those of failed episodes have ``failure`` set.
 
     Raises:
-        ValueError: what `check` or a reset raises; a temperature that is not positive; or an engine that cannot hold
+        ValueError: what ``check`` or a reset raises; a temperature that is not positive; or an engine that cannot hold
             one episode.
         RuntimeError: the engine broke every episode, so that there is nothing to go on with.
     """
@@ -67,16 +66,16 @@ def play(
             "one episode of max_tokens_per_episode does not fit into what the engine may cache; allow fewer tokens an "
             "episode, or more cached tokens."
         )
-    table = _Table(engine, instances, temperature, seed, check or (lambda ids: None))
-    played = table.play(processes[:rows])
-    reasons = [t.failure for t in played if t.failure is not None and t.failure.startswith(ENGINE_ERROR)]
+    rollout = _Rollout(engine, instances, temperature, seed, check or (lambda ids: None))
+    played = rollout.play(processes[:rows])
+    reasons = [t.failure for t in played if t.failure is not None and t.failure.startswith(Failure.ENGINE_ERROR)]
     if instances and len(reasons) == len(instances):
         raise RuntimeError(f"all {len(reasons)} episodes failed in the engine; the first with {reasons[0]}")
     return played
 
 
-class _Table:
-    """Episodes in play: `seats` are their numbers and processes, in the order of the session's rows."""
+class _Rollout:
+    """Episodes in play: ``slots`` are their numbers and processes, in the order of the session's rows."""
 
     def __init__(
         self,
@@ -89,8 +88,8 @@ class _Table:
         self.engine, self.instances = engine, instances
         self.temperature, self.seed, self.check = temperature, seed, check
         self.session: GenerationSession | None = None
-        self.seats: list[tuple[int, TokenMDP]] = []
-        self.moved: list[tuple[int, TokenMDP]] = []  # the last of the seats: they begin a new prefix in a new row
+        self.slots: list[tuple[int, TokenMDP]] = []
+        self.moved: list[tuple[int, TokenMDP]] = []  # the last of the slots: they begin a new prefix in a new row
 
     def play(self, processes: Sequence[TokenMDP]) -> list[Trajectory]:
         played: dict[int, Trajectory] = {}
@@ -98,21 +97,21 @@ class _Table:
         while len(played) < len(self.instances):
             new = list(zip(range(begun, len(self.instances)), free, strict=False))
             begun, free = begun + len(new), free[len(new) :]
-            if self._seat(new):
+            if self._begin(new):
                 self._turn()
-            over = [seat for seat in self.seats if seat[1].done]
-            self.seats = [seat for seat in self.seats if not seat[1].done]
+            over = [slot for slot in self.slots if slot[1].done]
+            self.slots = [slot for slot in self.slots if not slot[1].done]
             played.update((episode, process.trajectory()) for episode, process in over)
             free += [process for _, process in over]
         return [played[episode] for episode in range(len(self.instances))]
 
-    def _seat(self, new: list[tuple[int, TokenMDP]]) -> bool:
-        """Begins episodes; False if the engine broke over it."""
+    def _begin(self, new: list[tuple[int, TokenMDP]]) -> bool:
+        """Begins episodes; False if the engine broke."""
         for episode, process in new:
             instance = self.instances[episode]
             process.begin(seed=instance.seed, options={"noise_seed": instance.noise_seed})
             self.check(process.ids)
-        self.seats += new
+        self.slots += new
         joining, self.moved = [*self.moved, *new], []
         prompts = [process.ids for _, process in joining]
         # A row's number decides its draws, so every prefix of an episode has one of its own.
@@ -132,11 +131,11 @@ class _Table:
         return True
 
     def _turn(self) -> None:
-        """One reply in every seat; those whose episode goes on are fed what follows it."""
+        """One reply in every slot; episodes that go on are fed what follows it."""
         assert self.session is not None
-        limits = [min(p.max_tokens_per_turn, p.max_tokens_per_episode - len(p.ids)) for _, p in self.seats]
+        limits = [min(p.max_tokens_per_turn, p.max_tokens_per_episode - len(p.ids)) for _, p in self.slots]
         try:
-            replies = list(zip(self.seats, self.session.reply(limits), strict=True))
+            replies = list(zip(self.slots, self.session.reply(limits), strict=True))
         except Exception as error:  # out of memory, a lost device: whatever it was, these episodes cannot go on
             self._break(error)
             return
@@ -152,8 +151,8 @@ class _Table:
             else:
                 rows.append(row)
                 feeds.append(glue)
-        over = [seat for seat, _ in replies if seat[1].done]
-        self.seats = [*(self.seats[row] for row in rows), *self.moved, *over]
+        over = [slot for slot, _ in replies if slot[1].done]
+        self.slots = [*(self.slots[row] for row in rows), *self.moved, *over]
         if not rows:
             self.session.close()
             self.session = None
@@ -164,7 +163,7 @@ class _Table:
             self._break(error)
 
     def _break(self, error: Exception) -> None:
-        _fail([process for _, process in self.seats], error)
+        _fail([process for _, process in self.slots], error)
         self.session, self.moved = None, []
 
 
@@ -179,4 +178,4 @@ def _append(process: TokenMDP, reply: Sampled) -> list[int]:
 
 def _fail(processes: Sequence[TokenMDP], error: Exception) -> None:
     for process in processes:
-        process.fail(f"{ENGINE_ERROR}: {type(error).__name__}: {error}")
+        process.fail(f"{Failure.ENGINE_ERROR}: {type(error).__name__}: {error}")

@@ -1,8 +1,7 @@
-"""The decision process at the grain of tokens.
+"""The decision process at the level of tokens.
 
-State: the exact token prefix. Action: one token id. The process knows which tokens were sampled, where
-turns end and what each turn earned; training reads nothing else (StarPO over whole trajectories: RAGEN,
-arXiv 2504.20073).
+State: the exact token prefix. Action: one token id. The process records which tokens were sampled, where turns end and
+each turn's reward; training reads nothing else (StarPO over whole trajectories: RAGEN, arXiv 2504.20073, section 3).
 """
 
 from __future__ import annotations
@@ -17,7 +16,9 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from ragen_agent.chat import ChatFormat
-from ragen_agent.trajectory import Trajectory, TurnFacts, board_of, turn_facts
+from ragen_agent.config import Turns
+from ragen_agent.trajectory import Trajectory, TurnInfo
+from ragen_gym.core.failures import Failure
 from ragen_gym.envs.lazy_rng import InnerGenerator
 
 __all__ = ["TokenMDP", "Trajectory"]
@@ -27,17 +28,16 @@ class TokenMDP(InnerGenerator, gymnasium.Env[NDArray[np.int64], np.int64]):
     """A turn-taking game as a decision process over token ids.
 
     ## Description
-    The policy writes its replies one token at a time. A turn ends when a stop token is sampled or a budget
-    cuts the reply; the reply's text then goes to the turn environment, and its next message, in the chat
-    template's words, is appended to the prefix before the next action is asked for. What was sampled stays
-    in the prefix as the ids that were sampled.
+    The policy writes its replies one token at a time. A turn ends when a stop token is sampled or a limit cuts the
+    reply; the reply's text then goes to the turn environment, and its next message, in the chat template's words, is
+    appended to the prefix before the next action is asked for. Sampled ids stay in the prefix exactly as they were
+    sampled.
 
     ## Action Space
-    `Discrete(vocabulary)`: the next token's id.
+    ``Discrete(vocabulary)``: the next token's id.
 
     ## Observation Space
-    `Sequence(Discrete(vocabulary), stack=True)`: the whole prefix, int64 (T,), T at most
-    `max_tokens_per_episode`.
+    ``Sequence(Discrete(vocabulary), stack=True)``: the whole prefix, int64 (T,), T at most ``max_tokens_per_episode``.
 
     ## Starting State
     The prompt: the turn environment's instructions and its first message, up to where the reply begins.
@@ -46,32 +46,30 @@ class TokenMDP(InnerGenerator, gymnasium.Env[NDArray[np.int64], np.int64]):
     0 inside a turn; the turn environment's reward at the turn's last sampled token.
 
     ## Episode End
-    Terminated when the game ends. Truncated when the turn environment's budgets end it, when the next
-    message and one token no longer fit in `max_tokens_per_episode`, or when it fails (`info["failure"]`).
+    Terminated when the game ends. Truncated when the turn environment's budgets end it, when the next message and one
+    token no longer fit in ``max_tokens_per_episode``, or when it fails (``info["failure"]``).
 
     ## Information
-    Inside a turn: `sampled` (int, tokens sampled this turn). At reset and at a turn's end, the turn
-    environment's own entries; at a turn's end also `reply_text` (str), `cut` (None, "turn" or "episode":
-    the token budget that cut the reply) and, when something broke, `failure` (str).
+    Inside a turn: ``sampled`` (int, tokens sampled this turn). At reset and at a turn's end, the turn environment's own
+    entries; at a turn's end also ``reply_text`` (str), ``cut`` (None, "turn" or "episode": the limit that cut the
+    reply) and, when something broke, ``failure`` (str).
 
     ## Arguments
-    - `env`: the turn environment (`ragen_gym.make_turn`); text in, text out, with the attribute
-      `instructions`.
-    - `chat`: the chat template.
-    - `max_tokens_per_turn`: the most tokens that a reply may have, its stop token included. A longer one is
-      cut: the end token is appended but counts as not sampled, and the reply goes to the environment as it
-      stands.
-    - `max_tokens_per_episode`: the most tokens that the prefix may have, prompt and glue included.
-    - `history`: how many earlier turns the prefix keeps; -1 keeps all of them, 0 shows the current turn alone. Where
-      a turn falls out of it, the prefix is made anew: the prompt with the first message that is kept, the kept turns
-      as the ids that they were, the next message. `context` counts the prefixes of an episode, from 0.
-    - `chat.drops_thinking`: every prefix is then the conversation as the template writes it, without the thinking of
-      earlier replies, and made anew where that is not what the ids already say.
+    - ``env``: the turn environment (``ragen_gym.make_turn``); text in, text out, with the attribute ``instructions``.
+    - ``chat``: the chat template.
+    - ``max_tokens_per_turn``: length limit of a reply, its stop token included. A longer one is cut: the end token is
+      appended but counts as not sampled, and the reply goes to the environment as it is.
+    - ``max_tokens_per_episode``: length limit of the prefix, prompt and glue included.
+    - ``history``: how many earlier turns the prefix keeps (the history window); -1 keeps all of them, 0 shows the
+      current turn alone. Where a turn falls out of the window, a new prefix begins: the prompt with the first message
+      that is kept, the ids of the kept turns, the next message. ``context`` counts the prefixes of an episode, from 0.
+    - ``chat.drops_thinking``: every prefix is then the conversation as the template writes it, without the thinking of
+      earlier replies, and a new one begins wherever that differs from the ids so far.
 
     ## Batched rollouts
-    An engine that decodes many episodes at once calls `begin` instead of `reset`, and `append_reply(ids, log_probs)`
-    once a turn, or `append(token, log_prob)`, instead of `step(token)`. It reads what to feed next from their results,
-    and takes `trajectory()` when `done`.
+    An engine that decodes many episodes at once calls ``begin`` instead of ``reset``, and instead of ``step(token)``
+    ``append_reply(ids, log_probs)`` once a turn, or ``append(token, log_prob)``. It reads what to feed next from their
+    results, and takes ``trajectory()`` when ``done``.
     """
 
     def __init__(
@@ -106,15 +104,26 @@ class TokenMDP(InnerGenerator, gymnasium.Env[NDArray[np.int64], np.int64]):
         self.context = 0
         self.done = True
 
+    @classmethod
+    def from_settings(cls, env: gymnasium.Env[str, str], chat: ChatFormat, turns: Turns) -> TokenMDP:
+        """A process with the token limits and the history window of a run's settings."""
+        return cls(
+            env,
+            chat,
+            max_tokens_per_turn=turns.max_tokens_per_turn,
+            max_tokens_per_episode=turns.max_tokens_per_episode,
+            history=turns.history,
+        )
+
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.int64], dict[str, Any]]:
-        """Start an episode; see `begin`."""
+        """Start an episode; see ``begin``."""
         info = self.begin(seed=seed, options=options)
         return self._observation(), info
 
     def begin(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Start an episode, for engines, which read the prefix from `ids`; `seed` and `options` go to the environment.
+        """Start an episode, for engines, which read the prefix from ``ids``; see ``reset`` of the turn environment.
 
         Raises:
             ValueError: the prompt leaves no room for a token. The turn environment's errors are passed on.
@@ -136,14 +145,14 @@ class TokenMDP(InnerGenerator, gymnasium.Env[NDArray[np.int64], np.int64]):
         self.context = 0
         self._past: list[int] = []  # the prefixes before this one
         self._contexts = [0]
-        self._said = [{"role": "system", "content": instructions}] if instructions else []
-        self._said.append({"role": "user", "content": message})
+        self._conversation = [{"role": "system", "content": instructions}] if instructions else []
+        self._conversation.append({"role": "user", "content": message})
         self._window: list[tuple[str, list[int]]] = [(message, [])] if self.history >= 0 else []
         self._spans: list[tuple[int, int]] = []
         self._log_probs: list[float] = []
         self._rewards: list[float] = []
-        self._facts: list[TurnFacts] = []
-        self._board = board_of(self.env)
+        self._infos: list[TurnInfo] = []
+        self._board = _board_of(self.env)
         self._terminated = self._truncated = self._success = False
         self._failure: str | None = None
         self._info: dict[str, Any] = info
@@ -166,7 +175,7 @@ class TokenMDP(InnerGenerator, gymnasium.Env[NDArray[np.int64], np.int64]):
 
         Returns:
             the ids that follow the sampled one without being sampled: none inside a turn, at the
-            episode's end (`done`) and where a new prefix begins (`context`), which is then `ids`; after
+            episode's end (``done``) and where a new prefix begins (``context``), which is then ``ids``; after
             any other turn the end token, unless it was sampled, and the glue.
 
         Raises:
@@ -193,17 +202,17 @@ class TokenMDP(InnerGenerator, gymnasium.Env[NDArray[np.int64], np.int64]):
         return self._end_turn(cut)
 
     def append_reply(self, ids: Sequence[int], log_probs: Sequence[float]) -> list[int]:
-        """Append a whole reply at once, as `append` does token by token, but for what is checked first.
+        """Append a whole reply at once, as ``append`` does token by token, but for what is checked first.
 
         Args:
             ids: the sampled ids of one turn: it ends at the last of them, and not before.
             log_probs: their log-probabilities.
 
         Returns:
-            the ids that follow, see `append`.
+            the ids that follow, see ``append``.
 
         Raises:
-            ValueError: see `append`; or the turn ends earlier or later than the ids. Nothing was appended then.
+            ValueError: see ``append``; or the turn ends earlier or later than the ids. Nothing was appended then.
             gymnasium.error.ResetNeeded: the episode is over, or none has begun.
         """
         if self.done:
@@ -262,7 +271,7 @@ class TokenMDP(InnerGenerator, gymnasium.Env[NDArray[np.int64], np.int64]):
             seed=self._seed,
             messages=self._messages,
             contexts=tuple(self._contexts) if self.context else (),
-            turn_facts=tuple(self._facts) if len(self._facts) == len(self._rewards) else (),
+            turn_infos=tuple(self._infos) if len(self._infos) == len(self._rewards) else (),
         )
 
     def render(self) -> Any:
@@ -277,7 +286,7 @@ class TokenMDP(InnerGenerator, gymnasium.Env[NDArray[np.int64], np.int64]):
         if not 0 <= token < self._vocabulary:
             raise ValueError(
                 f"token id {token} is outside the tokenizer's vocabulary of {self._vocabulary}; "
-                "forbid such ids when sampling"
+                "suppress such ids when sampling"
             )
         if not math.isfinite(log_prob):
             raise ValueError(f"the log-probability of a sampled token is {log_prob}; the model's logits are broken")
@@ -287,8 +296,8 @@ class TokenMDP(InnerGenerator, gymnasium.Env[NDArray[np.int64], np.int64]):
         reply = self.chat.decode_reply(self.ids[self._start :])
         self._spans.append(self._span())
         self._info = {"reply_text": reply, "cut": cut}
-        said = {"role": "assistant", "content": reply}
-        fresh: list[int] | None = None
+        written = {"role": "assistant", "content": reply}
+        prefix: list[int] | None = None
         try:
             message, reward, terminated, truncated, info = self.env.step(reply)
             if not math.isfinite(reward):
@@ -296,32 +305,32 @@ class TokenMDP(InnerGenerator, gymnasium.Env[NDArray[np.int64], np.int64]):
             follow = [] if self.ids[-1] == self.chat.end_id else [self.chat.end_id]
             if not (terminated or truncated):
                 follow += self.chat.glue_ids(message)
-                fresh = self._fresh(follow, message)
-        except Exception as error:  # whatever a game raises costs its own episode, never the run
-            self._failure = f"environment_error: {type(error).__name__}: {error}"
+                prefix = self._next_prefix(follow, message)
+        except Exception as error:  # whatever a game raises fails its own episode, never the run
+            self._failure = f"{Failure.ENVIRONMENT_ERROR}: {type(error).__name__}: {error}"
             self._info["failure"] = self._failure
-            self._messages = (*self._messages, said)
+            self._messages = (*self._messages, written)
             self.done = True
             return []
         self._info = {**info, **self._info}
         self._rewards.append(float(reward))
-        before, self._board = self._board, board_of(self.env)
-        facts = turn_facts(info, before, self._board, bool(terminated))
-        self._facts += [facts] if facts is not None else []
-        self._messages = tuple(info["messages"]) if "messages" in info else (*self._messages, said)
+        before, self._board = self._board, _board_of(self.env)
+        turn_info = TurnInfo.of(info, before, self._board, bool(terminated))
+        self._infos += [turn_info] if turn_info is not None else []
+        self._messages = tuple(info["messages"]) if "messages" in info else (*self._messages, written)
         self._success = bool(info.get("success", False))
-        following = len(self.ids) + len(follow) if fresh is None else len(fresh)
+        following = len(self.ids) + len(follow) if prefix is None else len(prefix)
         full = following >= self.max_tokens_per_episode
         self._terminated = bool(terminated)
         self._truncated = not terminated and (bool(truncated) or full)
         self.done = self._terminated or self._truncated
         if self.done:
             return []
-        if fresh is not None:
+        if prefix is not None:
             self._past += self.ids
             self._contexts.append(len(self._past))
             self.context += 1
-            self.ids, follow = fresh, []
+            self.ids, follow = prefix, []
         self.ids += follow
         self._start = len(self.ids)
         return follow
@@ -330,17 +339,17 @@ class TokenMDP(InnerGenerator, gymnasium.Env[NDArray[np.int64], np.int64]):
         """Where the turn's sampled ids stand in the trajectory."""
         return len(self._past) + self._start, len(self._past) + len(self.ids)
 
-    def _fresh(self, follow: list[int], message: str) -> list[int] | None:
-        """The next turn's prefix, if `history` drops an earlier turn from it; None to go on with this one.
+    def _next_prefix(self, follow: list[int], message: str) -> list[int] | None:
+        """The next turn's prefix, if ``history`` drops an earlier turn from it; None to go on with this one.
 
         The window holds the messages that the prefix shows, each with the ids from its reply to the next reply.
         """
         if self.chat.drops_thinking:
-            return self._rendered(follow, message)
+            return self._template_prefix(follow, message)
         if self.history < 0:
             return None
-        said, _ = self._window[-1]
-        self._window[-1] = (said, self.ids[self._start :] + follow)
+        shown, _ = self._window[-1]
+        self._window[-1] = (shown, self.ids[self._start :] + follow)
         self._window.append((message, []))
         if len(self._window) <= self.history + 1:
             return None
@@ -348,15 +357,23 @@ class TokenMDP(InnerGenerator, gymnasium.Env[NDArray[np.int64], np.int64]):
         prompt = self.chat.prompt_ids(str(self.env.get_wrapper_attr("instructions")), self._window[0][0])
         return prompt + [token for _, ids in self._window for token in ids]
 
-    def _rendered(self, follow: list[int], message: str) -> list[int] | None:
-        """The next turn's prefix as the template writes it; None where that is what the ids already say."""
+    def _template_prefix(self, follow: list[int], message: str) -> list[int] | None:
+        """The next turn's prefix as the template writes it; None where the ids are already that."""
         reply = {"role": "assistant", "content": self._info["reply_text"]}
-        self._said += [reply, {"role": "user", "content": message}]
-        first = 1 if self._said[0]["role"] == "system" else 0
-        turns = self._said[first:]
+        self._conversation += [reply, {"role": "user", "content": message}]
+        first = 1 if self._conversation[0]["role"] == "system" else 0
+        turns = self._conversation[first:]
         window = turns if self.history < 0 else turns[-2 * self.history - 1 :]
-        prefix = self.chat.conversation_ids([*self._said[:first], *window])
+        prefix = self.chat.conversation_ids([*self._conversation[:first], *window])
         return None if prefix == self.ids + follow else prefix
 
     def _observation(self) -> NDArray[np.int64]:
         return np.array(self.ids, dtype=np.int64)
+
+
+def _board_of(env: gymnasium.Env[str, str]) -> str | None:
+    """The board as text, of an environment that has one."""
+    try:
+        return str(env.get_wrapper_attr("board"))
+    except AttributeError:
+        return None

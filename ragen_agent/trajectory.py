@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Trajectory", "TurnFacts", "board_of", "turn_facts"]
+__all__ = ["Trajectory", "TurnInfo"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,18 +21,20 @@ class Trajectory:
         ids: int64 (T,), prompt, sampled replies and the template's glue, as the model saw them.
         sampled: bool (T,), True for exactly the ids that the policy sampled.
         log_probs: float32 (T,), the log-probability with which each id was sampled; 0 where none was.
-        turn_ends: the index in `ids` of each turn's last sampled token.
+        turn_ends: the index in ``ids`` of each turn's last sampled token.
         turn_rewards: each turn's reward, earned at that token.
         terminated: the game ended.
-        truncated: a budget ended the episode (turns, actions, or `max_tokens_per_episode`).
+        truncated: a budget ended the episode (turns, actions, or ``max_tokens_per_episode``).
         success: the game was won.
-        failure: None, or what broke, as "kind: details"; such an episode is left out of score and loss.
+        failure: None, or what broke, as ``"kind: details"`` (``ragen_gym.core.failures.Failure``); such an episode is
+            left out of score and loss.
         level_id: the level's content hash.
         seed: the seed of the reset, if one was given.
-        messages: the conversation as ({"role", "content"}, ...), for people to read. Training never uses it.
-        turn_facts: what each turn was; empty where the environment does not say.
-        contexts: where the model began to read anew, ascending from 0, if its prompt did not keep every turn
-            (`TokenMDP`, `history`): what stands before such an index it no longer saw. Empty if it saw the whole row.
+        messages: the conversation as ``({"role", "content"}, ...)``, for people to read. Training never uses it.
+        turn_infos: one ``TurnInfo`` a turn; empty where the environment gives no such information.
+        contexts: the indices at which a new prompt begins, ascending from 0, if a prompt did not keep every earlier
+            turn (``history`` of ``TokenMDP``): the model no longer saw what stands before. Empty if it saw the whole
+            row.
     """
 
     ids: NDArray[np.int64]
@@ -48,7 +49,7 @@ class Trajectory:
     level_id: str
     seed: int | None
     messages: tuple[Mapping[str, str], ...] = ()
-    turn_facts: tuple[TurnFacts, ...] = ()
+    turn_infos: tuple[TurnInfo, ...] = ()
     contexts: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
@@ -61,7 +62,7 @@ class Trajectory:
         assert not np.count_nonzero(log_probs[~sampled]), "only sampled tokens have a log-probability"
         assert len(ends) == len(self.turn_rewards)
         assert all(map(math.isfinite, self.turn_rewards))
-        assert len(self.turn_facts) in (0, len(ends))
+        assert len(self.turn_infos) in (0, len(ends))
         assert list(ends) == sorted(set(ends)), "turns end one after the other"
         assert all(0 <= end < len(ids) and sampled[end] for end in ends)
         assert not self.contexts or self.contexts[0] == 0, "the first context begins with the row"
@@ -77,10 +78,10 @@ class Trajectory:
         """The undiscounted return."""
         return float(sum(self.turn_rewards))
 
-    def as_read(self) -> list[Trajectory]:
-        """The row as the model read it: a trajectory for each context that holds a turn; itself if there is but one.
+    def split_contexts(self) -> list[Trajectory]:
+        """A trajectory for each context that holds a turn, as the model saw it; the row itself if there is but one.
 
-        Only ids, masks, log-probs and turns are cut; how the episode went is said in each.
+        Only ids, masks, log-probs and turns are cut; the outcome of the episode is repeated in each.
         """
         if not self.contexts:
             return [self]
@@ -96,14 +97,14 @@ class Trajectory:
                 log_probs=self.log_probs[first:end],
                 turn_ends=tuple(self.turn_ends[turn] - first for turn in turns),
                 turn_rewards=tuple(self.turn_rewards[turn] for turn in turns),
-                turn_facts=tuple(self.turn_facts[turn] for turn in turns) if self.turn_facts else (),
+                turn_infos=tuple(self.turn_infos[turn] for turn in turns) if self.turn_infos else (),
                 contexts=(),
             )
             parts.append(part)
         return parts
 
     def to_dict(self) -> dict[str, Any]:
-        """The trajectory as plain lists, numbers and strings, for JSON; `from_dict` gives it back exactly."""
+        """The trajectory as plain lists, numbers and strings, for JSON; ``from_dict`` gives it back exactly."""
         return {
             "ids": self.ids.tolist(),
             "sampled": self.sampled.astype(int).tolist(),
@@ -117,13 +118,13 @@ class Trajectory:
             "level_id": self.level_id,
             "seed": self.seed,
             "messages": [dict(message) for message in self.messages],
-            "turn_facts": [asdict(facts) for facts in self.turn_facts],
+            "turn_facts": [asdict(info) for info in self.turn_infos],
             **({"contexts": list(self.contexts)} if self.contexts else {}),
         }
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> Trajectory:
-        """The trajectory that `to_dict` wrote.
+        """The trajectory that ``to_dict`` wrote.
 
         Raises:
             KeyError: an entry is missing.
@@ -141,21 +142,21 @@ class Trajectory:
             level_id=record["level_id"],
             seed=record["seed"],
             messages=tuple(record["messages"]),
-            turn_facts=tuple(TurnFacts(**facts) for facts in record.get("turn_facts", ())),
+            turn_infos=tuple(TurnInfo(**info) for info in record.get("turn_facts", ())),
             contexts=tuple(record.get("contexts", ())),
         )
 
 
 @dataclass(frozen=True)
-class TurnFacts:
+class TurnInfo:
     """One turn.
 
     Attributes:
-        problem: what was wrong with the reply (`ragen_gym.envs.reply.Problem`), or the empty text.
+        problem: what was wrong with the reply (``ragen_gym.envs.reply.Problem``), or the empty text.
         named: how many actions the answer named, known or not.
         played: how many of them were played.
         effective: whether the turn changed the board or ended the game.
-        observation_right, prediction_right: whether the board that the reply describes, or expects, is the true one;
+        observation_right, prediction_right: whether the board that the reply describes, or predicts, is the true one;
             None where the environment does not ask for it.
     """
 
@@ -166,26 +167,18 @@ class TurnFacts:
     observation_right: bool | None = None
     prediction_right: bool | None = None
 
-
-def turn_facts(info: Mapping[str, Any], before: str | None, after: str | None, terminated: bool) -> TurnFacts | None:
-    """The facts of a turn from the turn environment's information and its boards; None from one that has no replies."""
-    reply = info.get("reply")
-    if reply is None:
-        return None
-    played = len(info.get("actions", ()))
-    return TurnFacts(
-        str(reply.problem or ""),
-        len(reply.names),
-        played,
-        played > 0 and (terminated or before != after),
-        info.get("observation_right"),
-        info.get("prediction_right"),
-    )
-
-
-def board_of(env: gymnasium.Env[str, str]) -> str | None:
-    """The board as it stands, of an environment that shows one."""
-    try:
-        return str(env.get_wrapper_attr("board"))
-    except AttributeError:
-        return None
+    @classmethod
+    def of(cls, info: Mapping[str, Any], before: str | None, after: str | None, terminated: bool) -> TurnInfo | None:
+        """From the turn environment's information and its boards; None for one that parses no replies."""
+        reply = info.get("reply")
+        if reply is None:
+            return None
+        played = len(info.get("actions", ()))
+        return cls(
+            str(reply.problem or ""),
+            len(reply.names),
+            played,
+            played > 0 and (terminated or before != after),
+            info.get("observation_right"),
+            info.get("prediction_right"),
+        )

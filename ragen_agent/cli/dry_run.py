@@ -222,13 +222,6 @@ def scripted_episode(config: Config, chat: ChatFormat, seed: int = 0) -> Picture
         ValueError: see `demonstrate`.
     """
     share = games_at(config, 0)[0].config
-    turns = share.turns
-    process = TokenMDP(
-        make_env(share, "train"),
-        chat,
-        max_tokens_per_turn=turns.max_tokens_per_turn,
-        max_tokens_per_episode=turns.max_tokens_per_episode,
-        history=turns.history,
-    )
+    process = TokenMDP.from_settings(make_env(share, "train"), chat, share.turns)
     how = replace(share.demonstrations, mistakes=0.0)
     return Picture.of(demonstrate(process, [Instance(seed, seed)], how, seed)[0], chat)

@@ -54,7 +54,7 @@ examples:
 
 MERGE = """\
 Makes a LoRA adapter part of the weights of its model and writes the result as a model of its own, tokenizer and chat
-template beside it. Takes the adapter/ of ragen-agent sft train, of a run of ragen-agent train, or any of peft's.
+template included. Takes the adapter/ of ragen-agent sft train, of a run of ragen-agent train, or any of peft's.
 
 examples:
   ragen-agent sft merge sft --out sft/model

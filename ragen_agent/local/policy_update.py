@@ -44,7 +44,7 @@ class Critic(nn.Module):
 
         In rows that were read in several contexts, only the sampled tokens have a value.
         """
-        read = batch.as_read()
+        read = batch.split_contexts()
         output = self.backbone(read.ids, use_cache=False)
         values: Tensor = self.head(output.last_hidden_state.float()).squeeze(-1)
         before = torch.nn.functional.pad(values[:, :-1], (1, 0))

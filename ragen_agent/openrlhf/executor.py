@@ -16,6 +16,7 @@ from typing import Any
 from openrlhf.utils.agent import AgentExecutorBase
 
 from ragen_agent.chat import ChatFormat
+from ragen_agent.config import Turns
 from ragen_agent.engines import Sampled
 from ragen_agent.openrlhf.episode import ContractError, play_episode, tokens_of
 from ragen_agent.openrlhf.prompt_dataset import PromptRow, env_of
@@ -100,10 +101,7 @@ class AgentExecutor(AgentExecutorBase):  # type: ignore[misc]
             return idle.pop()
 
         def make() -> TokenMDP:
-            limits = {
-                name: int(row.turns[name]) for name in ("max_tokens_per_turn", "max_tokens_per_episode", "history")
-            }
-            return TokenMDP(self.env(row), chat, **limits)
+            return TokenMDP.from_settings(self.env(row), chat, Turns(**row.turns))
 
         try:
             return await in_thread(make, timeout=self.run.settings.environment_timeout)

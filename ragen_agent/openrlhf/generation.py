@@ -31,7 +31,7 @@ class EpisodeSample:
         row: the prompt.
         member: its number in the group.
         trajectory: the episode, which our code reads.
-        experiences: the rows that OpenRLHF trains on, one for each part of ``trajectory.as_read()``.
+        experiences: the rows that OpenRLHF trains on, one for each part of ``trajectory.split_contexts()``.
     """
 
     row: PromptRow
@@ -72,7 +72,7 @@ class EpisodeGenerator(SamplesGenerator):  # type: ignore[misc]
         label = json.loads(response["label"])
         trajectory = Trajectory.from_dict(label["trajectory"])
         experiences = []
-        for part in trajectory.as_read():
+        for part in trajectory.split_contexts():
             experience = self._process_response_into_experience({**response, **tokens_of(part)}, **settings)
             experience.response_length = torch.tensor(
                 [int(part.sampled.sum())]

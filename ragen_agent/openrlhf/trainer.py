@@ -144,7 +144,7 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
         rows = []
         for i in scored.rows:
             weight = float(groups.weights[i // training.group_size])
-            for part, experience in zip(scored.learned[i].as_read(), played[i].experiences, strict=True):
+            for part, experience in zip(scored.learned[i].split_contexts(), played[i].experiences, strict=True):
                 row = copy(experience)
                 row.labels = [advantage_inputs(part, float(advantages[i]), weight, training, self.piece).to_json()]
                 rows.append(row)

@@ -139,7 +139,7 @@ class EpisodeViews:
             note.insert(0, f"advantage {number(sum(advantages) / len(advantages))}")
         tags = {
             "error" if t.failure is not None else "solved" if t.success else "failed": True,
-            "malformed": any(facts.problem for facts in t.turn_facts),
+            "malformed": any(turn.problem for turn in t.turn_infos),
             "learned": bool(record.get("kept")),
             "advantage": bool(advantages),
         }
@@ -270,15 +270,15 @@ def _bench_record(episode: StoredEpisode, index: int, env: TurnEnv) -> EpisodeRe
     t = episode.trajectory
     turns = []
     for place, (prompt, text, span) in enumerate(zip(episode.prompts, episode.replies, turn_spans(t), strict=False)):
-        facts = t.turn_facts[place] if t.turn_facts else None
+        info = t.turn_infos[place] if t.turn_infos else None
         reply = env.parse(text)
         turns.append(
             TurnRecord(
                 message=prompt,
                 reply=text,
-                actions=tuple(reply.actions[: facts.played] if facts else reply.actions),
+                actions=tuple(reply.actions[: info.played] if info else reply.actions),
                 reward=t.turn_rewards[place],
-                problem=(facts.problem if facts else str(reply.problem or "")) or None,
+                problem=(info.problem if info else str(reply.problem or "")) or None,
                 completion_tokens=int(t.sampled[slice(*span)].sum()),
             )
         )

@@ -22,6 +22,7 @@ from ragen_agent.training.console import Display
 from ragen_agent.training.demo_thoughts import thinking
 from ragen_agent.training.policy import Policy
 from ragen_agent.training.tasks import SeedStream, derive_seed, draw_games, games_at
+from ragen_gym.envs.reply import write_reply
 from ragen_gym.envs.turn import TurnEnv
 from ragen_gym.games.game import PLAYING
 
@@ -71,8 +72,7 @@ def scripted_reply(env: TurnEnv, how: Demonstrations, rng: np.random.Generator) 
     # At full quality nothing is drawn for it: the episodes are those of a demonstrator without the setting.
     knows = how.quality >= 1 or rng.random() < how.quality
     actions = plan(env, moves, how.mistakes if knows else 1.0, rng)
-    answer = " || ".join(env.action_names[action] for action in actions)
-    return f"{thinking(env, how.thought, actions)}<answer>{answer}</answer>"
+    return thinking(env, how.thought, actions) + write_reply([env.action_names[action] for action in actions])
 
 
 def reply_ids(chat: ChatFormat, reply: str) -> list[int]:

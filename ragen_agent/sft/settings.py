@@ -13,7 +13,7 @@ __all__ = ["FineTuning"]
 
 @dataclass(frozen=True)
 class FineTuning:
-    """What ``ragen-agent sft train`` is told; each field is an option, ``data_sha256`` is filled in when it begins."""
+    """The options of ``ragen-agent sft train``; ``data_sha256`` is filled in when it begins."""
 
     data: str = setting("", "file of conversations, as ragen-agent sft data writes them")
     model: str = setting("", "folder of a Hugging Face causal LM; without one, the small model from scratch")

@@ -50,7 +50,7 @@ class Batch:
         parts = [part[rows, :width] for part in (self.ids, self.sampled, self.attention, self.log_probs)]
         return Batch(parts[0], parts[1], parts[2], parts[3], contexts)
 
-    def as_read(self) -> Batch:
+    def split_contexts(self) -> Batch:
         """The rows as the model read them: one for each context that holds a sampled token.
 
         The sampled tokens stand in the same order, row by row, so `masked_scatter` brings what was made of them back.
@@ -91,7 +91,7 @@ def sampled_logits(
         logits float32 (sampled tokens in all, vocabulary) in row-major order, divided by the temperature; log-probs
         float32 (rows, width), 0 where nothing was sampled.
     """
-    read = batch.as_read()
+    read = batch.split_contexts()
     first = int(read.sampled.any(0).int().argmax())  # nothing before it is scored, so no logits are made there
     kept = read.ids.shape[1] - first + 1
     output = model(

@@ -75,12 +75,12 @@ def rewarded(trajectories: Sequence[Trajectory], rule: str) -> list[Trajectory]:
         return list(trajectories)
     changed = []
     for trajectory in trajectories:
-        if len(trajectory.turn_facts) != len(trajectory.turn_ends):
+        if len(trajectory.turn_infos) != len(trajectory.turn_ends):
             raise ValueError(
                 f"training.format_reward is {rule!r}, but the environment does not say which replies were well "
                 "formed; use training.format_reward=none."
             )
-        formed = torch.tensor([not facts.problem for facts in trajectory.turn_facts], dtype=torch.bool)
+        formed = torch.tensor([not turn.problem for turn in trajectory.turn_infos], dtype=torch.bool)
         extra = algo.format_reward(formed, rule).tolist()
         rewards = tuple(reward + more for reward, more in zip(trajectory.turn_rewards, extra, strict=True))
         changed.append(replace(trajectory, turn_rewards=rewards))

@@ -95,16 +95,8 @@ class Policy:
 
     def processes(self, split: str | None, count: int) -> list[TokenMDP]:
         """Token processes for `count` episodes at a time."""
-        turns = self.config.turns
         return [
-            TokenMDP(
-                make_env(self.config, split),
-                self.chat,
-                max_tokens_per_turn=turns.max_tokens_per_turn,
-                max_tokens_per_episode=turns.max_tokens_per_episode,
-                history=turns.history,
-            )
-            for _ in range(count)
+            TokenMDP.from_settings(make_env(self.config, split), self.chat, self.config.turns) for _ in range(count)
         ]
 
     def play(

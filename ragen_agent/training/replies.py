@@ -165,25 +165,25 @@ def repeated_rate(trajectories: Sequence[Trajectory]) -> float | None:
 
 def invalid_rate(trajectories: Sequence[Trajectory]) -> float | None:
     """The share of turns whose reply was malformed or named an unknown action; None where no environment says so."""
-    facts = [facts for t in _whole(trajectories) for facts in t.turn_facts]
-    return _mean([float(bool(fact.problem)) for fact in facts], len(facts))
+    turns = [turn for t in _whole(trajectories) for turn in t.turn_infos]
+    return _mean([float(bool(turn.problem)) for turn in turns], len(turns))
 
 
 def effective_rate(trajectories: Sequence[Trajectory]) -> float | None:
     """The share of turns that changed the board or ended the game; None where no environment says so."""
-    facts = [facts for t in _whole(trajectories) for facts in t.turn_facts]
-    return _mean([float(fact.effective) for fact in facts], len(facts))
+    turns = [turn for t in _whole(trajectories) for turn in t.turn_infos]
+    return _mean([float(turn.effective) for turn in turns], len(turns))
 
 
 def observation_rate(trajectories: Sequence[Trajectory]) -> float | None:
     """The share of turns whose reply describes the very board; None where none is asked to."""
-    said = [fact.observation_right for t in _whole(trajectories) for fact in t.turn_facts]
+    said = [turn.observation_right for t in _whole(trajectories) for turn in t.turn_infos]
     return _mean([float(right) for right in said if right is not None], sum(right is not None for right in said))
 
 
 def prediction_rate(trajectories: Sequence[Trajectory]) -> float | None:
     """The share of turns whose reply predicts the very board after its moves; None where none is asked to."""
-    said = [fact.prediction_right for t in _whole(trajectories) for fact in t.turn_facts]
+    said = [turn.prediction_right for t in _whole(trajectories) for turn in t.turn_infos]
     return _mean([float(right) for right in said if right is not None], sum(right is not None for right in said))
 
 

@@ -40,7 +40,7 @@ def test_each_turn_reads_its_window(chat: ChatFormat, data: st.DataObject, histo
     replies = data.draw(st.lists(st.sampled_from(REPLIES), min_size=1, max_size=5))
     whole, process = written(chat, -1, replies).trajectory(), written(chat, history, replies)
     row = process.trajectory()
-    assert (row.turn_rewards, row.messages, row.turn_facts) == (whole.turn_rewards, whole.messages, whole.turn_facts)
+    assert (row.turn_rewards, row.messages, row.turn_infos) == (whole.turn_rewards, whole.messages, whole.turn_infos)
     sampled = [row.ids[row.sampled].tolist(), whole.ids[whole.sampled].tolist()]
     assert sampled[0] == sampled[1], "what was sampled is there once, whatever was read again"
     messages = [message["content"] for message in row.messages]
@@ -56,7 +56,7 @@ def test_each_turn_reads_its_window(chat: ChatFormat, data: st.DataObject, histo
         expected += [*chat.tokenizer.encode(replies[turn], add_special_tokens=False), chat.end_id]
         assert row.ids[begin : end + 1].tolist() == expected
     assert len(row.contexts) == (0 if history < 0 or len(replies) <= history + 1 else len(replies) - history)
-    parts = row.as_read()
+    parts = row.split_contexts()
     assert [t for part in parts for t in part.ids[part.sampled].tolist()] == sampled[0]
     assert [r for part in parts for r in part.turn_rewards] == list(row.turn_rewards)
     for part, begin in zip(parts, row.contexts or (0,), strict=True):
@@ -177,7 +177,7 @@ def _only(row: Trajectory, begin: int, end: int) -> Trajectory:
         log_probs=row.log_probs[begin:end],
         turn_ends=(end - 1 - begin,),
         turn_rewards=row.turn_rewards[1:2],
-        turn_facts=(),
+        turn_infos=(),
         contexts=(),
     )
 

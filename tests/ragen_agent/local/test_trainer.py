@@ -113,12 +113,12 @@ def test_weights_follow_the_spread(warm: tuple[Config, Policy]) -> None:
 
 def test_rewards_for_form(warm: tuple[Config, Policy]) -> None:
     rows = played(warm[1])
-    formed = [sum(not facts.problem for facts in t.turn_facts) for t in rows]
+    formed = [sum(not turn.problem for turn in t.turn_infos) for t in rows]
     assert 0 < sum(formed) < sum(len(t.turn_ends) for t in rows)
     for row, paid, good in zip(rows, rewarded(rows, "vagen"), formed, strict=True):
         assert paid.total_reward == pytest.approx(row.total_reward + 0.5 * good)
     with pytest.raises(ValueError, match="does not say which replies"):
-        rewarded([replace(rows[0], turn_facts=())], "vagen")
+        rewarded([replace(rows[0], turn_infos=())], "vagen")
 
 
 # --- targets ------------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import asyncio
 import math
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import gymnasium
@@ -43,14 +44,7 @@ def agent() -> Policy:
 
 
 def process_of(agent: Policy, env: gymnasium.Env[str, str] | None = None, history: int = -1) -> TokenMDP:
-    turns = CONFIG.turns
-    return TokenMDP(
-        env or make_env(CONFIG, "train"),
-        agent.chat,
-        max_tokens_per_turn=turns.max_tokens_per_turn,
-        max_tokens_per_episode=turns.max_tokens_per_episode,
-        history=history,
-    )
+    return TokenMDP.from_settings(env or make_env(CONFIG, "train"), agent.chat, replace(CONFIG.turns, history=history))
 
 
 class Scripted:

@@ -91,7 +91,7 @@ def test_thinking_that_the_template_drops_is_kept_or_dropped_on_wish(
     """Each turn is then read as the template writes the conversation before it."""
     dropping = make_tokenizer("bpe", "qwen3")
     answer = play(executor(monkeypatch, keep_thinking=False), dropping, REPLY)
-    parts = Trajectory.from_dict(json.loads(answer["label"])["trajectory"]).as_read()
+    parts = Trajectory.from_dict(json.loads(answer["label"])["trajectory"]).split_contexts()
     assert len(parts) == 3
     said = [*dropping.encode(REPLY, add_special_tokens=False), ChatFormat.from_tokenizer(dropping).end_id]
     for turn, part in enumerate(parts):

@@ -177,7 +177,7 @@ def test_prompts_that_forget_are_rows_of_their_own(tmp_path: Path) -> None:
     assert max(record["vllm_gap"] for record in trained) < 0.02
     episodes = [Trajectory.from_dict(e) for e in read_json_lines(folder.episodes) if e["phase"] == "train"]
     assert any(len(t.turn_ends) > 1 for t in episodes)
-    assert all(len(t.as_read()) == len(t.turn_ends) for t in episodes)
+    assert all(len(t.split_contexts()) == len(t.turn_ends) for t in episodes)
     assert "after" in summary
 
 

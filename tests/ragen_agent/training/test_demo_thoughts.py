@@ -103,7 +103,7 @@ def test_demonstrated_boards_are_true_and_paid_for(game: str) -> None:
     assert (figures["observation_rate"], figures["prediction_rate"], figures["invalid_rate"]) == (1, 1, 0)
     assert not set(reading_only(agent.tokenizer)) & {token for t in shown for token in t.ids[t.sampled].tolist()}
     again = Trajectory.from_dict(shown[0].to_dict())
-    assert again.turn_facts == shown[0].turn_facts
+    assert again.turn_infos == shown[0].turn_infos
 
 
 def test_on_ice_the_foreseen_board_is_often_another() -> None:

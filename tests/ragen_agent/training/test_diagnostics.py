@@ -17,14 +17,14 @@ from ragen_agent import ChatFormat, TokenMDP
 from ragen_agent.local.monitor import information
 from ragen_agent.training.alarm import FOLLOWS, Alarm, signs_at
 from ragen_agent.training.replies import piece_decoder, reasoning_spans, reply_figures, reply_parts, turn_spans
-from ragen_agent.trajectory import Trajectory, TurnFacts
+from ragen_agent.trajectory import Trajectory, TurnInfo
 from ragen_gym import make_turn
 
 # Ids are characters, so that what a span holds can be read.
 PIECES = chr
 
 
-def spoken(*replies: str, facts: tuple[TurnFacts, ...] = (), failure: str | None = None) -> Trajectory:
+def spoken(*replies: str, infos: tuple[TurnInfo, ...] = (), failure: str | None = None) -> Trajectory:
     """An episode of these replies, character by character, with a two-character prompt before each."""
     ids, sampled, ends = [], [], []
     for reply in replies:
@@ -43,7 +43,7 @@ def spoken(*replies: str, facts: tuple[TurnFacts, ...] = (), failure: str | None
         failure=failure,
         level_id="x",
         seed=0,
-        turn_facts=facts,
+        turn_infos=infos,
     )
 
 
@@ -112,7 +112,7 @@ def test_spans_of_real_tokenizers(make_tokenizer: Callable[[str, str], PreTraine
         said = [tokenizer.decode(trajectory.ids[first:end].tolist()) for first, end in spans]
         assert said == ["The goal is above.", "holes are deep"][: len(said)]
         assert said
-        assert [facts.problem for facts in trajectory.turn_facts] == [""] * len(said)
+        assert [turn.problem for turn in trajectory.turn_infos] == [""] * len(said)
 
 
 # --- replies ------------------------------------------------------------------------------------------------------
@@ -120,12 +120,12 @@ def test_spans_of_real_tokenizers(make_tokenizer: Callable[[str, str], PreTraine
 
 def test_reply_figures_by_hand() -> None:
     """Four turns of episodes that count: 'ab' twice, 'c' and a thought of 2 in 17 characters; two are well formed."""
-    good, idle, bad = TurnFacts("", 1, 1, True), TurnFacts("", 1, 1, False), TurnFacts("no_answer", 0, 0, False)
+    good, idle, bad = TurnInfo("", 1, 1, True), TurnInfo("", 1, 1, False), TurnInfo("no_answer", 0, 0, False)
     thinking = "<think>hm</think>"
     played = [
-        spoken("ab", "c", facts=(good, bad)),
-        spoken("ab", facts=(idle,)),
-        spoken(thinking, facts=(bad,)),
+        spoken("ab", "c", infos=(good, bad)),
+        spoken("ab", infos=(idle,)),
+        spoken(thinking, infos=(bad,)),
         spoken("ab", "ab", failure="environment_error: x"),
     ]
     figures = reply_figures(played, PIECES)
@@ -140,7 +140,7 @@ def test_reply_figures_by_hand() -> None:
     assert set(reply_figures([spoken("ab")])) == {"response_tokens", "repeated_rate"}
 
 
-def test_facts_of_a_real_episode(make_tokenizer: Callable[[str, str], PreTrainedTokenizerFast]) -> None:
+def test_turn_infos_of_a_real_episode(make_tokenizer: Callable[[str, str], PreTrainedTokenizerFast]) -> None:
     """Without slip, on a level that starts with a wall above: Up does nothing, the oracle's way does."""
     tokenizer = make_tokenizer("bpe", "chatml")
     process = TokenMDP(
@@ -152,13 +152,13 @@ def test_facts_of_a_real_episode(make_tokenizer: Callable[[str, str], PreTrained
         for token in [*tokenizer.encode(reply, add_special_tokens=False), process.chat.end_id]:
             process.append(token, 0.0)
     process.fail("environment_error: enough")
-    facts = process.trajectory().turn_facts
-    assert facts == (
-        TurnFacts("", 1, 1, False),
-        TurnFacts("unknown_action", 2, 1, True),
-        TurnFacts("no_answer", 0, 0, False),
+    infos = process.trajectory().turn_infos
+    assert infos == (
+        TurnInfo("", 1, 1, False),
+        TurnInfo("unknown_action", 2, 1, True),
+        TurnInfo("no_answer", 0, 0, False),
     )
-    assert Trajectory.from_dict(process.trajectory().to_dict()).turn_facts == facts
+    assert Trajectory.from_dict(process.trajectory().to_dict()).turn_infos == infos
 
 
 # --- information --------------------------------------------------------------------------------------------------
