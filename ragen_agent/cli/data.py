@@ -1,4 +1,4 @@
-"""`ragen-agent data`: write the seed list that a run plays, to look at it or to give it to several runs."""
+"""``ragen-agent data``: write the seed list that a run plays, to look at it or to give it to several runs."""
 
 from __future__ import annotations
 
@@ -67,8 +67,13 @@ def _run(options: argparse.Namespace) -> int:
     write_rows(options.out, rows)
     games = dict(sorted(Counter(row.game for row in rows).items()))
     if options.json:
-        told = {"file": str(options.out), "rows": len(rows), "iterations": config.training.iterations, "games": games}
-        print(json.dumps(told | {"groups": config.training.groups, "seed": config.seed, "split": "train"}))
+        content = {
+            "file": str(options.out),
+            "rows": len(rows),
+            "iterations": config.training.iterations,
+            "games": games,
+        }
+        print(json.dumps(content | {"groups": config.training.groups, "seed": config.seed, "split": "train"}))
     else:
         shares = ", ".join(f"{game} {count}" for game, count in games.items())
         print(
@@ -79,7 +84,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _games(mix: str) -> list[dict[str, Any]]:
-    """Tables for `Config.games`; raises a ValueError for what is no GAME=WEIGHT."""
+    """Tables for ``Config.games``; raises a ValueError for what is no GAME=WEIGHT."""
     from ragen_gym.games.registry import find
 
     games: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""`ragen-agent doctor`: is this machine ready, and if not, what to do."""
+"""``ragen-agent doctor``: is this machine ready, and if not, what to do."""
 
 from __future__ import annotations
 
@@ -80,6 +80,6 @@ def _print(console: Any, checks: list[Check], backend: str) -> None:
     ready = "not ready" if count["fail"] else "ready"
     console.print(
         f"\nThis machine is {ready} for the {'distributed' if backend == 'openrlhf' else 'local'} trainer: "
-        f"{count['ok']} fine, {count['warn']} to know, {count['fail']} to mend.",
+        f"{count['ok']} fine, {count['warn']} to know, {count['fail']} to fix.",
         soft_wrap=True,
     )

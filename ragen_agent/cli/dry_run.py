@@ -1,19 +1,21 @@
-"""`ragen-agent train --dry-run`: what a run would be, without a run.
+"""``ragen-agent train --dry-run``: the settings, the command, the batches, the memory and one episode of a run.
 
 It needs neither Ray nor vLLM nor the model: a configuration for a cluster can be read on a laptop.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import shlex
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import tomli_w
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from ragen_agent.chat import ChatFormat
 from ragen_agent.config import Config, to_toml
@@ -24,24 +26,21 @@ from ragen_agent.openrlhf import cpu
 from ragen_agent.openrlhf.batch_plan import check_supported, describe
 from ragen_agent.openrlhf.cli_flags import MODULE, command_flags
 from ragen_agent.openrlhf.memory_estimate import memory_parts, model_shape, peak_memory
-from ragen_agent.training.tasks import all_settings, make_env
+from ragen_agent.rollout import Instance
+from ragen_agent.sft.demonstrations import demonstrate
+from ragen_agent.token_mdp import TokenMDP, Trajectory
+from ragen_agent.training.tasks import all_settings, games_at, make_env
 from ragen_agent.training.tokenizer import build_tokenizer, game_texts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-from dataclasses import dataclass, replace
-from itertools import pairwise
 
-from rich.text import Text
-
-from ragen_agent.rollout import Instance
-from ragen_agent.sft.demonstrations import demonstrate
-from ragen_agent.token_mdp import TokenMDP, Trajectory
-from ragen_agent.training.tasks import games_at
-
-__all__ = ["LEGEND", "Picture", "command_line", "dry_run", "scripted_episode"]
+__all__ = ["LEGEND", "TokenView", "command_line", "dry_run", "scripted_episode"]
 
 GPU_GIB = 80.0  # of a GPU where no recipe says it
+SAMPLED, GIVEN = "bold green", "dim"
+OPEN, CLOSE = "⟦", "⟧"
+LEGEND = f"Sampled tokens are green and stand in {OPEN}{CLOSE}: the loss is on them alone."
 
 
 def dry_run(
@@ -65,12 +64,12 @@ def dry_run(
     Raises:
         ValueError: settings or flags that a run would refuse.
     """
-    told = command_line(config, settings, folder, extra) if settings else []
+    command = command_line(config, settings, folder, extra) if settings else []
     _title(console, "Configuration")
     _say(console, to_toml(config) + (_table(settings) if settings else ""))
     if settings:
         _title(console, "Command")
-        _say(console, _shown(told, extra))
+        _say(console, _wrapped(command, extra))
     _title(console, "Arithmetic")
     for sentence in describe(config, settings):
         _say(console, f"- {sentence}")
@@ -87,14 +86,14 @@ def dry_run(
     tokenizer, note = _tokenizer(config)
     how = config.turns
     chat = ChatFormat.from_tokenizer(tokenizer, keep_thinking=how.keep_thinking, template_options=how.template_options)
-    picture = scripted_episode(config, chat)
-    console.print(picture.text, soft_wrap=True)
-    _say(console, f"{LEGEND} {picture.counts}{note}")
+    view = scripted_episode(config, chat)
+    console.print(view.text, soft_wrap=True)
+    _say(console, f"{LEGEND} {view.counts}{note}")
     _say(console, f"Nothing was run. The run would be in {folder}.")
 
 
 def command_line(config: Config, settings: OpenRLHF, folder: Path, extra: Sequence[str]) -> list[str]:
-    """The flags of OpenRLHF's command for a run in `folder`.
+    """The flags of OpenRLHF's command for a run in ``folder``.
 
     Raises:
         ValueError: settings or flags that a run would refuse, but for what only the model's folder tells.
@@ -112,10 +111,10 @@ def _on_cpu(settings: OpenRLHF) -> bool:
     return settings.accelerator != "cuda" and cpu.needed(settings.accelerator)
 
 
-def _shown(told: Sequence[str], extra: Sequence[str]) -> str:
+def _wrapped(command: Sequence[str], extra: Sequence[str]) -> str:
     """The command line, a flag a line."""
     lines: list[str] = []
-    for word in told:
+    for word in command:
         if word.startswith("--"):
             lines.append(word)
         else:
@@ -159,7 +158,7 @@ def _tokenizer(config: Config) -> tuple[PreTrainedTokenizerBase, str]:
 
 
 def _table(settings: OpenRLHF) -> str:
-    return "\n" + tomli_w.dumps({"openrlhf": dataclasses.asdict(settings)})
+    return "\n" + tomli_w.dumps({"openrlhf": asdict(settings)})
 
 
 def _title(console: Console, text: str) -> None:
@@ -174,20 +173,15 @@ def _flow(text: str) -> str:
     return " ".join(text.split())
 
 
-SAMPLED, GIVEN = "bold green", "dim"
-OPEN, CLOSE = "⟦", "⟧"
-LEGEND = f"Sampled tokens are green and stand in {OPEN}{CLOSE}: they alone are learned from. The rest is given."
-
-
 @dataclass(frozen=True)
-class Picture:
+class TokenView:
     """One episode: its text in alternating spans, and its counts."""
 
     trajectory: Trajectory
     spans: tuple[tuple[bool, str], ...]
 
     @classmethod
-    def of(cls, trajectory: Trajectory, chat: ChatFormat) -> Picture:
+    def of(cls, trajectory: Trajectory, chat: ChatFormat) -> TokenView:
         """The row decoded span by span, special tokens written out."""
         edges = [0, *(trajectory.sampled[1:] != trajectory.sampled[:-1]).nonzero()[0] + 1, len(trajectory.ids)]
         spans = [
@@ -215,13 +209,13 @@ class Picture:
         )
 
 
-def scripted_episode(config: Config, chat: ChatFormat, seed: int = 0) -> Picture:
+def scripted_episode(config: Config, chat: ChatFormat, seed: int = 0) -> TokenView:
     """An episode on a training level of the first game, whose replies the demonstrator writes.
 
     Raises:
-        ValueError: see `demonstrate`.
+        ValueError: see ``demonstrate``.
     """
     share = games_at(config, 0)[0].config
     process = TokenMDP.from_settings(make_env(share, "train"), chat, share.turns)
     how = replace(share.demonstrations, mistakes=0.0)
-    return Picture.of(demonstrate(process, [Instance(seed, seed)], how, seed)[0], chat)
+    return TokenView.of(demonstrate(process, [Instance(seed, seed)], how, seed)[0], chat)

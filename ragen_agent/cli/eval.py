@@ -1,4 +1,4 @@
-"""`ragen-agent eval`: measure a run or any model beside random and optimal play."""
+"""``ragen-agent eval``: measure a run or any model next to random and optimal play."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 __all__ = ["add"]
 
 EVAL = """\
-Plays fixed levels of one split and prints the success rate beside random and optimal play on the same levels, with
-95 % Wilson intervals. The levels of `validation` and `test` are distinct from all training levels. Takes a
+Plays fixed levels of one split and prints the success rate next to random and optimal play on the same levels, with
+95 % Wilson intervals. The levels of validation and test are distinct from all training levels. Takes a
 run's folder, or the folder of any Hugging Face causal LM whose tokenizer has a chat template."""
 
 
@@ -92,6 +92,6 @@ def _policy_of(run: RunFolder) -> tuple[Path, dict[str, Any] | None]:
 
 
 def _check_writable(path: Path) -> None:
-    """Raises before a long evaluation if its result could not be written to `path`."""
+    """Raises before a long evaluation if its result could not be written to ``path``."""
     if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
         raise ValueError(f"--json {path} cannot be written; name a file in a folder that exists and may be written to.")

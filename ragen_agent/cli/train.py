@@ -1,4 +1,4 @@
-"""`ragen-agent train`: train an agent on a game, in this process or on OpenRLHF."""
+"""``ragen-agent train``: train an agent on a game, in this process or on OpenRLHF."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ if TYPE_CHECKING:
 __all__ = ["add", "fresh_folder"]
 
 TRAIN = """\
-Warm-starts a small language model on demonstrations, trains it further by reinforcement (StarPO-S, arXiv 2504.20073),
-and compares it, on fixed levels of one split, with its start, random play, optimal play, the demonstrator, and more
-imitation of the same demonstrations at the same cost. Training draws from the split `train` alone; the default run is
-measured on `test`, levels that it never saw. The bandits are measured on `train`, whose names the small model has read.
+Warm-starts a small language model on demonstrations, trains it further by reinforcement learning (StarPO-S, arXiv
+2504.20073), and compares it, on fixed levels of one split, with its start, random play, optimal play, the
+demonstrator, and more imitation of the same demonstrations at the same cost. Training draws from the split train
+alone; the default run is evaluated on test, levels that it never saw. The bandits are evaluated on train, whose names
+the small model has read.
 
-The demonstrations are imperfect on purpose. In the default run, FrozenLake without slip and with two answers an
-episode, the demonstrator knows the way but mostly dares one move an answer and so runs out of answers: that several
-moves fit into one answer, and which, is left to reinforcement. It takes six to seven minutes on one
-CPU core, without a GPU or a network."""
+The demonstrations are imperfect on purpose. In the default run, FrozenLake without slipping and with two turns an
+episode, the demonstrator knows the way but mostly plays one move a turn and so runs out of turns: that several moves
+fit into one reply, and which, is left to reinforcement learning. It takes six to seven minutes on one CPU core,
+without a GPU or a network."""
 
 
 def add(commands: Any) -> None:
@@ -153,7 +154,7 @@ def _flags(options: argparse.Namespace) -> Settings:
 
 
 def _check(config: Config) -> None:
-    """Raises before a run's folder is made if there is no such game or knob, or if the model cannot be used."""
+    """Raises before a run's folder is made if there is no such game or option, or if the model cannot be used."""
     from ragen_agent.training.policy import Policy
     from ragen_agent.training.tasks import make_env
 

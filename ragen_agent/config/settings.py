@@ -1,4 +1,4 @@
-"""Every setting of a training run: type, default, range, unit and meaning beside each field.
+"""Every setting of a training run: type, default, range, unit and meaning next to each field.
 
 A run's settings are laid one over another: the defaults here, the game's (``ragen_agent.config.game_defaults``), a
 TOML file, the command line. The result is written to the run folder's ``config.toml``, which repeats the run when

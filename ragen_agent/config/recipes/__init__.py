@@ -1,22 +1,22 @@
-"""Recipes: whole runs as data, for `ragen-agent train --recipe NAME`.
+"""Recipes: whole runs as data, for ``ragen-agent train --recipe NAME``.
 
-A recipe is a file of settings, the same tree that `--config` takes ([openrlhf] for the distributed trainer), and
-beside it a table [recipe] about it:
+A recipe is a file of settings, the same tree that ``--config`` takes ([openrlhf] for the distributed trainer), and
+next to it a table [recipe] about it:
 
-base          another recipe, over which this one is laid
+base          another recipe, whose settings this one overrides
 title, source, expect, seen, cluster    text: what it is, whose numbers these are, what curve to expect, whether it was
               run, how the machines are joined
 gpus, gpu_gib, memory_gib    what it needs: GPUs, memory of each, and how much of that the fullest one is expected to
-              use (`ragen_agent.openrlhf.memory_estimate` does the arithmetic, and a test holds the two together)
+              use (``ragen_agent.openrlhf.memory_estimate`` does the arithmetic, and a test holds the two together)
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from pathlib import Path
 
-from ragen_agent.config import Settings, merged, read_toml
+from ragen_agent.config.io import Settings, merged, read_toml
+from ragen_gym.core.validation import did_you_mean
 
 __all__ = ["FOLDER", "ROOT", "Recipe", "base_of", "names", "read", "read_settings_file"]
 
@@ -27,7 +27,7 @@ ROOT = "recipe"
 
 @dataclass(frozen=True)
 class Recipe:
-    """See the module; `settings` are those of both trainers, those of the distributed one in the table `openrlhf`."""
+    """See the module; ``settings`` are those of both trainers, with the distributed one's in the table ``openrlhf``."""
 
     name: str
     title: str
@@ -53,9 +53,9 @@ def read(name: str) -> Recipe:
         ValueError: there is none, or its table [recipe] lacks something or holds something unknown.
     """
     if name not in names():
-        near = get_close_matches(name, names(), n=1)
-        hint = f" Did you mean {near[0]}?" if near else ""
-        raise ValueError(f"there is no recipe {name!r}: choose one of {', '.join(names())}.{hint}")
+        raise ValueError(
+            f"there is no recipe {name!r}: choose one of {', '.join(names())}.{did_you_mean(name, names())}"
+        )
     settings = read_settings_file(FOLDER / f"{name}.toml", keep=True)
     about = settings.pop(ROOT)
     texts = {key: "\n".join(text.splitlines()) for key, text in about.items() if isinstance(text, str)}
@@ -72,10 +72,10 @@ def base_of(path: Path) -> str:
 
 
 def read_settings_file(path: Path, *, keep: bool = False) -> Settings:
-    """A file of settings laid over the recipe that it names as its base; `keep` leaves the table [recipe] in.
+    """A file of settings laid over the recipe that it names as its base; ``keep`` leaves the table [recipe] in.
 
     Raises:
-        ValueError: see `read_toml`; or a base that does not exist.
+        ValueError: see ``read_toml``; or a base that does not exist.
     """
     settings = read_toml(path)
     about = settings.get(ROOT, {})
