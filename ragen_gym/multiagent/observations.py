@@ -42,7 +42,7 @@ class Viewer:
 
     def pixels(self, board: Board) -> npt.NDArray[np.uint8]:
         """The picture without a caption, uint8 (height, width, 3)."""
-        from ragen_gym.multiagent.picture import frame
+        from ragen_gym.multiagent.frames import frame
 
         return frame(self._game, board, self._tile_size)
 

@@ -27,7 +27,7 @@ from ragen_gym.multiagent.luck import player_keys
 from ragen_gym.multiagent.observations import Viewer
 
 if TYPE_CHECKING:
-    from ragen_gym.multiagent.picture import Gallery, Scene
+    from ragen_gym.multiagent.frames import Gallery, Scene
 
 __all__ = ["ParallelGame"]
 
@@ -257,12 +257,12 @@ class ParallelGame(ParallelEnv):  # type: ignore[misc]  # PettingZoo ships no ty
     def _open_gallery(self, tile_size: int) -> Gallery | None:
         if self.render_mode not in ("rgb_array", "human"):
             return None
-        from ragen_gym.multiagent.picture import Gallery
+        from ragen_gym.multiagent.frames import Gallery
 
         return Gallery(self.game, tile_size, self.game_spec.id, self.metadata["render_fps"])
 
     def _scene(self) -> Scene:
-        from ragen_gym.multiagent.picture import Scene
+        from ragen_gym.multiagent.frames import Scene
 
         board, cells = self._picture()
         words = {PLAYING: "", OVER: "out", SUCCESS: "success"}
