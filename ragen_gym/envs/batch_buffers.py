@@ -13,12 +13,12 @@ import numpy.typing as npt
 
 from ragen_gym.games.game import Boards
 
-__all__ = ["Play", "kept_of", "part_of", "play_of", "size_of"]
+__all__ = ["BatchBuffers", "buffers_of", "kept_of", "part_of", "size_of"]
 
 Integers = npt.NDArray[np.int64]
 
 
-class Play(NamedTuple):
+class BatchBuffers(NamedTuple):
     """Arrays in one block, of n environments.
 
     Attributes:
@@ -27,7 +27,7 @@ class Play(NamedTuple):
         ended: int64 (n,), the first of them the environments whose episode is over; see `kernel.advance`.
         noise: uint64 (n,), state of the generator of the noise.
         noise_keys: uint64 (n,), stream of the noise.
-        luck: float64 (n,), a step's random numbers; zeros where the rule does not look at them.
+        draws: float64 (n,), a step's random numbers; zeros where the rule does not look at them.
         taken: int64 (n,), episodes begun since the seed.
         states: int32 (n, integers), what stands beside the boards.
         boards: uint8 (n, cells).
@@ -40,7 +40,7 @@ class Play(NamedTuple):
     ended: Integers
     noise: npt.NDArray[np.uint64]
     noise_keys: npt.NDArray[np.uint64]
-    luck: npt.NDArray[np.float64]
+    draws: npt.NDArray[np.float64]
     taken: Integers
     states: npt.NDArray[np.int32]
     boards: Boards
@@ -53,13 +53,13 @@ def size_of(n: int, integers: int, cells: int) -> int:
     return n * (7 * 8 + 4 * integers + cells + 2)
 
 
-def play_of(block: np.ndarray, n: int, integers: int, cells: int) -> Play:
+def buffers_of(block: np.ndarray, n: int, integers: int, cells: int) -> BatchBuffers:
     """The arrays in a block, uint8 (size_of(n, integers, cells),); runs as Python, and compiled in the kernels."""
     words = block[: 56 * n].view(np.int64).reshape(7, n)
     unsigned, first = block[: 56 * n].view(np.uint64).reshape(7, n), 56 * n
     second = first + 4 * n * integers
     third = second + n * cells
-    return Play(
+    return BatchBuffers(
         words[0],
         words[1],
         words[2],

@@ -51,12 +51,12 @@ class Episodes:
         """The next episode, on another level or with the noise of another seed's first episode where they are given."""
         game = self._game
         noise_key = None if noise_seed is None else stream_key(noise_seed, game.noise)  # a bad seed takes no episode
-        drawn, state, level_id, key, luck = self.take()
+        start, state, level_id, key, noise = self.take()
         if board is not None:
-            drawn, state, level_id = _levels_of(game, np.frombuffer(board, np.uint8)[None])[0]
+            start, state, level_id = _levels_of(game, np.frombuffer(board, np.uint8)[None])[0]
         if noise_key is not None:
-            key, luck = episode_key(noise_key, 0), []
-        return drawn, state, level_id, key, luck
+            key, noise = episode_key(noise_key, 0), []
+        return start, state, level_id, key, noise
 
     def _prepare(self, count: int) -> list[Episode]:
         game = self._game
@@ -64,19 +64,19 @@ class Episodes:
             key = self._level_key, self._next, self._split
             try:
                 board, state, level_id = _only_level(game, *key)
-            except TypeError:  # a knob that cannot be hashed, such as a list
+            except TypeError:  # an option that cannot be hashed, such as a list
                 board, state, level_id = _only_level.__wrapped__(game, *key)
             return [(board, list(state), level_id, episode_key(self._noise_key, self._next), [])]
         keys = episode_keys(self._level_key, self._next, count)
         noise_keys = episode_keys(self._noise_key, self._next, count)
         levels = _levels_of(game, level_boards(game, keys, self._split, self._levels))
         rest = zip(levels, noise_keys.tolist(), draws(game, noise_keys, 0), strict=True)
-        return [(*level, key, luck) for level, key, luck in rest][::-1]
+        return [(*level, key, drawn) for level, key, drawn in rest][::-1]
 
 
 @lru_cache(1024)
 def _only_level(game: Game, level_key: int, episode: int, split: str | None) -> tuple[bytes, tuple[int, ...], str]:
-    """One level. It is remembered, since the members of a group are environments that begin with the same one."""
+    """One level. It is remembered, since the rollouts of a group begin with the same one."""
     [(board, state, level_id)] = _levels_of(game, game.generate(episode_keys(level_key, episode, 1), split))
     return board, tuple(state), level_id
 

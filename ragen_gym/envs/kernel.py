@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ragen_gym.core.seeding import GOLDEN
-from ragen_gym.envs.batch_buffers import play_of
+from ragen_gym.envs.batch_buffers import buffers_of
 from ragen_gym.games._jit import compiled, compiled_with, mix
 
 __all__ = ["NEXT_STEP", "SAME_STEP", "STOP", "begin", "characters", "copy_bytes", "grids", "mask_kernel", "step_kernel"]
@@ -51,7 +51,7 @@ def copy_bytes(source: np.ndarray, p: np.uint64, target: np.ndarray, q: np.uint6
         at = min(at + _8, count - _8)
 
 
-_arrays = compiled(play_of)
+_arrays = compiled(buffers_of)
 
 
 @compiled
@@ -100,9 +100,9 @@ def begin(which: np.ndarray, block: np.ndarray, ring_boards: np.ndarray, ring_st
     Returns whether that was the last prepared one for some environment.
     """
     n, _, cells = ring_boards.shape
-    play = _arrays(block, n, ring_states.shape[2], cells)
-    dry = _turn(which, play.noise_keys, play.filled, play.taken, play.noise, play.elapsed, play.done)
-    _place(which, play.taken, play.states, play.boards, ring_boards, ring_states)
+    buffers = _arrays(block, n, ring_states.shape[2], cells)
+    dry = _turn(which, buffers.noise_keys, buffers.filled, buffers.taken, buffers.noise, buffers.elapsed, buffers.done)
+    _place(which, buffers.taken, buffers.states, buffers.boards, ring_boards, ring_states)
     return dry
 
 
@@ -117,11 +117,11 @@ def _list_of(done: np.ndarray, ended: np.ndarray) -> int:
 
 
 @compiled
-def _draw(noise: np.ndarray, luck: np.ndarray) -> None:
+def _draw(noise: np.ndarray, draws: np.ndarray) -> None:
     """The next random number of each environment: uint64 (n,), advanced, -> float64 (n,) in [0, 1)."""
     for i in range(noise.shape[0]):
         noise[i] += _GOLDEN
-        luck[i] = np.float64(np.int64(mix(noise[i]) >> _11)) * _TO_UNIT  # 53 bits; signed ones convert faster
+        draws[i] = np.float64(np.int64(mix(noise[i]) >> _11)) * _TO_UNIT  # 53 bits; signed ones convert faster
 
 
 @compiled
@@ -170,12 +170,12 @@ def advance(
     Args:
         actions: int64 (n,).
         settings: int64 (4,): how many actions the game has; the step from which an episode is truncated; `STOP`,
-            `NEXT_STEP` or `SAME_STEP`; whether the rule looks at its random number. With `SAME_STEP`, ``play.ended``
+            `NEXT_STEP` or `SAME_STEP`; whether the rule looks at its random number. With `SAME_STEP`, ``buffers.ended``
             lists who is over after the step, and the caller begins the new episodes itself, once it has kept what it
             needs of the old.
         params: the rule's numbers.
-        block: what `ragen_gym.envs.batch_buffers.play_of` takes apart.
-        ring_boards: uint8 (n, ring, cells); this and the next are a `ragen_gym.envs.level_prefetch.Pool`'s.
+        block: what `ragen_gym.envs.batch_buffers.buffers_of` takes apart.
+        ring_boards: uint8 (n, ring, cells); this and the next are a `ragen_gym.envs.level_prefetch.LevelPrefetch`'s.
         ring_states: int32 (n, ring, integers).
         rewards: float64 (n,), written, as are the following.
         terminated: bool (n,).
@@ -189,11 +189,11 @@ def advance(
         wrong |= (actions[i] < 0) | (actions[i] >= n_actions)
     if wrong:
         return -1, False
-    filled, elapsed, ended, noise, noise_keys, luck, taken, states, boards, outcomes, done = _arrays(
+    filled, elapsed, ended, noise, noise_keys, draws, taken, states, boards, outcomes, done = _arrays(
         block, n, ring_states.shape[2], ring_boards.shape[2]
     )
     if noisy:
-        _draw(noise, luck)
+        _draw(noise, draws)
     for i in range(n):
         elapsed[i] += 1
     if mode == NEXT_STEP:
@@ -202,7 +202,7 @@ def advance(
     dry = _turn(anew, noise_keys, filled, taken, noise, elapsed, done)
     _place(anew, taken, states, boards, ring_boards, ring_states)
     for i in range(n):
-        rewards[i], outcomes[i] = rule(boards[i], states[i], actions[i], luck[i], params)
+        rewards[i], outcomes[i] = rule(boards[i], states[i], actions[i], draws[i], params)
     _place(anew, taken, states, boards, ring_boards, ring_states)
     for i in anew:
         rewards[i], outcomes[i] = 0.0, 0

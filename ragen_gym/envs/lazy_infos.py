@@ -13,15 +13,15 @@ from ragen_gym.envs.kernel import mask_kernel
 from ragen_gym.games._jit import compiled_params
 from ragen_gym.games.game import Boards, Game
 
-__all__ = ["Infos", "Moment"]
+__all__ = ["Infos", "Snapshot"]
 
 
-class Moment(NamedTuple):
+class Snapshot(NamedTuple):
     """What the infos of a batch at one step are computed from; nothing in it changes any more.
 
     Attributes:
         game: the game.
-        look: what makes observations of boards.
+        observe: what makes observations of boards.
         which: the environments that the infos speak of, integers (m,); None for all.
         sizes: environments of the batch, integers and cells of each.
         kept: their boards and what stands beside them, a copy of `ragen_gym.envs.batch_buffers.part_of` the block.
@@ -29,7 +29,7 @@ class Moment(NamedTuple):
     """
 
     game: Game
-    look: Callable[[Boards], Any]
+    observe: Callable[[Boards], Any]
     which: npt.NDArray[np.int64] | None
     sizes: tuple[int, int, int]
     kept: npt.NDArray[np.uint8]
@@ -69,25 +69,25 @@ class Moment(NamedTuple):
     def final_obs(self) -> npt.NDArray[np.object_]:
         """The observations, (num_envs,) of objects, None elsewhere."""
         out, (which, _, _, boards) = np.full(self.sizes[0], None, dtype=object), self._parts()
-        for i, observation in zip(which, self.look(boards), strict=True):
+        for i, observation in zip(which, self.observe(boards), strict=True):
             out[i] = observation
         return out
 
 
-#: What computes the value of each key for which a `Moment` can stand.
-_READERS: dict[str, Callable[[Moment], Any]] = {
-    "level_id": Moment.level_id,
-    "action_mask": Moment.action_mask,
-    "final_obs": Moment.final_obs,
+#: What computes the value of each key for which a `Snapshot` can stand.
+_READERS: dict[str, Callable[[Snapshot], Any]] = {
+    "level_id": Snapshot.level_id,
+    "action_mask": Snapshot.action_mask,
+    "final_obs": Snapshot.final_obs,
     **dict.fromkeys(
         ("_level_id", "_action_mask", "_success", "_final_obs", "_final_info"),
-        Moment.mask,
+        Snapshot.mask,
     ),
 }
 
 
 class Infos(dict[str, Any]):
-    """A dictionary in which a `Moment` stands for a value until somebody reads it.
+    """A dictionary in which a `Snapshot` stands for a value until somebody reads it.
 
     A thousand level ids as strings cost several times the step that they belong to, and most are never read. Whoever
     reads one, in whatever way a dictionary can be read, gets what an ordinary dictionary would hold.
@@ -95,7 +95,7 @@ class Infos(dict[str, Any]):
 
     def __getitem__(self, key: str) -> Any:
         value = super().__getitem__(key)
-        if value.__class__ is Moment:
+        if value.__class__ is Snapshot:
             value = _READERS[key](value)
             super().__setitem__(key, value)
         return value

@@ -8,13 +8,13 @@ import numpy as np
 import numpy.typing as npt
 
 from ragen_gym.core.seeding import GOLDEN, Stream, stream_key
-from ragen_gym.envs.batch_buffers import part_of, play_of, size_of
+from ragen_gym.envs.batch_buffers import buffers_of, part_of, size_of
 from ragen_gym.envs.episode_stream import level_boards, stacked
 from ragen_gym.envs.kernel import copy_bytes
 from ragen_gym.games._jit import compiled, mix
 from ragen_gym.games.game import Boards, Game
 
-__all__ = ["RING", "RING_BYTES", "Pool"]
+__all__ = ["RING", "RING_BYTES", "LevelPrefetch"]
 
 #: Episodes kept for each environment, the one in play included; fewer where all boards would exceed `RING_BYTES`.
 RING = 16
@@ -23,7 +23,7 @@ RING_BYTES = 2**28
 _GOLDEN = np.uint64(GOLDEN)
 
 
-class Pool:
+class LevelPrefetch:
     """Episode 0, 1, 2, … of each environment's seed, generated for all environments at once.
 
     Memory for each environment: up to `RING` boards and states, and 32 bytes. After a seed only the first episode is
@@ -35,7 +35,7 @@ class Pool:
         boards: uint8 (num_envs, ring, cells). Episode e of an environment lies in its slot ``e % ring``.
         states: int32 (num_envs, ring, integers).
         block: the episodes in play; see `ragen_gym.envs.batch_buffers`.
-        play: the arrays in the block. An environment's episode in play is number ``taken - 1``.
+        buffers: the arrays in the block. An environment's episode in play is number ``taken - 1``.
         part: what infos keep of the block.
     """
 
@@ -55,14 +55,14 @@ class Pool:
         self._ahead = 0
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name not in ("play", "part")}
+        return {name: value for name, value in vars(self).items() if name not in ("buffers", "part")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         self._take_apart()  # a copy's arrays must lie in the copy's block
 
     def _take_apart(self) -> None:
-        self.play, self.part = play_of(self.block, *self.sizes), part_of(self.block, *self.sizes)
+        self.buffers, self.part = buffers_of(self.block, *self.sizes), part_of(self.block, *self.sizes)
 
     def seed(self, which: list[int], seeds: list[int]) -> None:
         """Go to episode 0 of these seeds.
@@ -72,8 +72,8 @@ class Pool:
         """
         level_keys = np.array([stream_key(seed, Stream.LEVEL) for seed in seeds], np.uint64)
         noise_keys = np.array([stream_key(seed, self._game.noise) for seed in seeds], np.uint64)
-        self._level_keys[which], self.play.noise_keys[which] = level_keys, noise_keys
-        self.play.taken[which] = self.play.filled[which] = self._ahead = 0
+        self._level_keys[which], self.buffers.noise_keys[which] = level_keys, noise_keys
+        self.buffers.taken[which] = self.buffers.filled[which] = self._ahead = 0
 
     def refill(self) -> None:
         """Prepare episodes for every environment; to be called when one has none left.
@@ -81,7 +81,7 @@ class Pool:
         Raises:
             ValueError: the game cannot generate levels with these knobs.
         """
-        ring, taken, filled = self.boards.shape[1], self.play.taken, self.play.filled
+        ring, taken, filled = self.boards.shape[1], self.buffers.taken, self.buffers.filled
         self._ahead = min(max(1, 2 * self._ahead), ring - 1)
         keys, slots = _missing(self._level_keys, filled, taken + self._ahead, ring)
         boards = level_boards(self._game, keys, self._split, self._levels)
@@ -92,7 +92,7 @@ class Pool:
     def put(self, which: npt.NDArray[np.intp], boards: Boards) -> None:
         """Put these levels in the place of the next ones of the environments ``which``."""
         self.boards, self.states = self.boards.copy(), self.states.copy()
-        slots = self.play.taken[which] % self.boards.shape[1]
+        slots = self.buffers.taken[which] % self.boards.shape[1]
         self.boards[which, slots] = boards
         self.states[which, slots] = self._game.starts(boards)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import gymnasium
@@ -12,13 +11,14 @@ from gymnasium.error import ResetNeeded
 
 from ragen_gym.core.levels import Level, check_split
 from ragen_gym.core.text import TEXT_FORMATS, TextFormat, Vocabulary
+from ragen_gym.core.validation import check_choice
 from ragen_gym.envs.episode_stream import DRAWS, Episode, Episodes, draws
 from ragen_gym.envs.lazy_rng import LazyGenerator
 from ragen_gym.games.game import SUCCESS, Game, Solution, listed
 from ragen_gym.games.registry import GameSpec, build_game, find
 
 if TYPE_CHECKING:
-    from ragen_gym.render.renderer import Stage
+    from ragen_gym.render.renderer import Renderer
 
 __all__ = ["OBSERVATIONS", "StepEnv"]
 
@@ -42,8 +42,8 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
     ## Starting State
     ``reset(seed=s)`` starts the first episode of seed s, each later ``reset()`` the next one.
     ``options={"level": …}`` (a `Level` or a board's text) sets the level, ``options={"noise_seed": k}`` the seed of the
-    random draws after it: environments that share the seed and differ in ``noise_seed`` meet one level with different
-    luck.
+    random draws after it: environments that share the seed and differ in ``noise_seed`` meet one level with other
+    transition noise.
 
     ## Information
     ``level_id`` (str), ``action_mask`` (int8 (actions,): 1 where the action can change the state) and
@@ -89,9 +89,9 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
     ) -> None:
         self.game_spec: GameSpec = find(name)
         self.game: Game = build_game(self.game_spec, knobs, preset)
-        _check("observation", observation, OBSERVATIONS)
-        _check("text_format", text_format, TEXT_FORMATS)
-        _check("render_mode", render_mode, (*self.metadata["render_modes"], None))
+        check_choice("observation", observation, OBSERVATIONS)
+        check_choice("text_format", text_format, TEXT_FORMATS)
+        check_choice("render_mode", render_mode, (*self.metadata["render_modes"], None))
         self.observation, self.text_format, self.render_mode = observation, text_format, render_mode
         self.split = check_split(split)
         self.vocabulary = self.game.vocabulary(vocabulary or self.game_spec.vocabulary)
@@ -100,7 +100,7 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
         self._observe = {"text": self._write, "grid": self._grid, "rgb": self._pixels}[observation]
         self._levels = None if levels is None else self.game.fixed_boards(levels, split)
         self._rule = self.game.rule
-        self._stage = self._open_stage()
+        self._renderer = self._open_renderer()
         # What a step needs and no episode changes, in one look-up: `self._rule(...)` of what is no method is slow.
         params, mask = listed(self.game.params), self.game.masker()
         self._parts = self._rule, params, self._observe, mask, self.game.stochastic
@@ -166,12 +166,12 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
             raise ResetNeeded("there is nothing to render yet: call reset() first.")
         if self.render_mode == "ansi":
             return self.text
-        return self._stage.picture(self._board) if self._stage and self.render_mode == "rgb_array" else None
+        return self._renderer.picture(self._board) if self._renderer and self.render_mode == "rgb_array" else None
 
     def close(self) -> None:
         """Close the window, if there is one."""
-        if self._stage:
-            self._stage.close()
+        if self._renderer:
+            self._renderer.close()
 
     def get_keys_to_action(self) -> dict[tuple[int, ...], int]:
         """The keys of each action, for `gymnasium.utils.play.play`."""
@@ -218,7 +218,7 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
         if not isinstance(options, dict):
             raise ValueError(f"options={options!r} is not a dict: give for example {{'noise_seed': 3}}.")
         for option in options:
-            _check("option", option, _OPTIONS)
+            check_choice("option", option, _OPTIONS)
         level = options.get("level")
         return episodes.take_with(None if level is None else self.game.board(level), options.get("noise_seed"))
 
@@ -242,17 +242,18 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
         pixels: np.ndarray[Any, np.dtype[np.uint8]] = frames(self.game, self._grid(board)[None], self.tile_size)[0]
         return pixels
 
-    def _open_stage(self) -> Stage | None:
+    def _open_renderer(self) -> Renderer | None:
         """What draws the episodes. It puts itself before the rule, so that an environment without it loses no time."""
         if self.render_mode not in ("rgb_array", "human"):
             return None
-        from ragen_gym.render.renderer import Stage
+        from ragen_gym.render.renderer import Display, Renderer
 
-        stage = Stage(self.game, self._rule, self.tile_size, self.game_spec.id, self.metadata["render_fps"])
-        self._rule = stage.rule
+        display = Display(self.game_spec.id, self.metadata["render_fps"])
+        renderer = Renderer(self.game, self._rule, self.tile_size, display)
+        self._rule = renderer.rule
         if self.render_mode == "human":
-            self._observe = stage.watching(self._observe)
-        return stage
+            self._observe = renderer.watching(self._observe)
+        return renderer
 
     def _checked(self, action: Any) -> int:
         """An action that is not an ``int`` in range as one that is; errors as of `step`."""
@@ -266,8 +267,3 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
     def _bad_action(self, action: Any) -> str:
         names = ", ".join(f"{a.value} {a.name}" for a in self.game.Action)
         return f"action {action!r} is not one of {self.game_spec.name}'s: {names}."
-
-
-def _check(what: str, value: Any, allowed: Sequence[Any]) -> None:
-    if value not in allowed:
-        raise ValueError(f"{what}={value!r} is not known: choose one of {', '.join(map(repr, allowed))}.")

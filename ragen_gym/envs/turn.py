@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import string
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import gymnasium
@@ -14,7 +14,7 @@ from gymnasium.error import ResetNeeded
 from ragen_gym.core.levels import Level
 from ragen_gym.core.turn_config import TurnConfig, split_turn_options, turn_config
 from ragen_gym.envs.lazy_rng import InnerGenerator
-from ragen_gym.envs.prompts import instructions, message
+from ragen_gym.envs.prompts import instructions, last_message, message
 from ragen_gym.envs.reply import Reply, parse_reply
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.games.game import Game, Solution
@@ -85,15 +85,18 @@ class TurnEnv(InnerGenerator, gymnasium.Env[str, str]):
 
     def __init__(self, env: StepEnv, config: TurnConfig | None = None, **options: Any) -> None:
         self.config = config = turn_config(config, options)
-        max_turns, max_actions = config.max_turns, config.max_actions
         self.env = env
-        longest = env.game.longest or max(max_turns, max_actions)
-        self._bounded = env.game.longest is not None and min(max_turns, max_actions) >= longest
-        self.max_turns = min(max_turns, longest)
-        self.max_actions_per_turn = min(config.max_actions_per_turn, longest)
-        self.max_actions = min(max_actions, longest)
+        longest = env.game.longest or max(config.max_turns, config.max_actions)
+        self._bounded = env.game.longest is not None and min(config.max_turns, config.max_actions) >= longest
+        #: The budgets as the game's rules lower them.
+        self._budgets = replace(
+            config,
+            max_turns=min(config.max_turns, longest),
+            max_actions_per_turn=min(config.max_actions_per_turn, longest),
+            max_actions=min(config.max_actions, longest),
+        )
         self.render_mode = env.render_mode
-        self.instructions = instructions(self)
+        self.instructions = instructions(env.game, env.vocabulary, self._budgets)
         charset, _, longest = self.game.charset(env.vocabulary, env.text_format)
         characters = frozenset(string.printable) | charset
         self.observation_space = spaces.Text(longest + 400, charset=characters)
@@ -109,6 +112,21 @@ class TurnEnv(InnerGenerator, gymnasium.Env[str, str]):
     def action_names(self) -> tuple[str, ...]:
         """What a reply calls the actions, in the order of their ids."""
         return self.env.action_names
+
+    @property
+    def max_turns(self) -> int:
+        """Turns in an episode, at most the game's own limit of actions."""
+        return self._budgets.max_turns
+
+    @property
+    def max_actions_per_turn(self) -> int:
+        """Moves played of one reply, at most the game's own limit of actions."""
+        return self._budgets.max_actions_per_turn
+
+    @property
+    def max_actions(self) -> int:
+        """Moves in an episode, at most the game's own limit."""
+        return self._budgets.max_actions
 
     @property
     def board(self) -> str:
@@ -218,7 +236,10 @@ class TurnEnv(InnerGenerator, gymnasium.Env[str, str]):
             return False
 
     def _say(self, reward: float | None) -> str:
-        said = message(self, reward)
+        if self._over:
+            said = last_message(self.board, reward)
+        else:
+            said = message(self._budgets, self.board, self._turn + 1, self.actions_left, reward)
         self._messages.append({"role": "user", "content": said})
         return said
 

@@ -12,11 +12,12 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from ragen_gym.core.levels import Level
+from ragen_gym.core.validation import check_choice
 from ragen_gym.envs import kernel
 from ragen_gym.envs.batch_observations import batched, grid_maker, picture_maker, text_writer
 from ragen_gym.envs.episode_stream import stacked
-from ragen_gym.envs.lazy_infos import Infos, Moment
-from ragen_gym.envs.level_prefetch import Pool
+from ragen_gym.envs.lazy_infos import Infos, Snapshot
+from ragen_gym.envs.level_prefetch import LevelPrefetch
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.envs.vector_arguments import check_mode, check_positive, noise_of, one_for_each, reset_mask, seeds_of
 from ragen_gym.games._jit import compiled_params
@@ -69,7 +70,7 @@ class BatchEnv(VectorEnv[Any, Any, Any]):
         ValueError: an unknown name, knob or value; the message says what is allowed.
 
     Memory for each environment: its board and state, up to 16 more of both
-    (`ragen_gym.envs.level_prefetch.Pool`), and about 60 bytes; beside that the arrays that a step returns.
+    (`ragen_gym.envs.level_prefetch.LevelPrefetch`), and about 60 bytes; beside that the arrays that a step returns.
     """
 
     def __init__(
@@ -98,13 +99,13 @@ class BatchEnv(VectorEnv[Any, Any, Any]):
             batched(self.single_observation_space, n),
         )
         self._texts, self._pictures = text_writer(single), picture_maker(self.game, single.tile_size)
-        looks: dict[str, Callable[[Boards], Any]] = {
+        writers: dict[str, Callable[[Boards], Any]] = {
             "text": self._texts,
             "grid": grid_maker(self.game),
             "rgb": self._pictures,
         }
-        self._look = looks[single.observation]
-        self._pool = Pool(self.game, n, single.split, single._levels)
+        self._observe = writers[single.observation]
+        self._prefetch = LevelPrefetch(self.game, n, single.split, single._levels)
         self._resets_never = self.autoreset_mode is AutoresetMode.DISABLED
         self._resets_at_once = self.autoreset_mode is AutoresetMode.SAME_STEP
         self._advance = kernel.step_kernel(self.game.rule)
@@ -123,8 +124,7 @@ class BatchEnv(VectorEnv[Any, Any, Any]):
         """
         options = options or {}
         for option in options:
-            if option not in _OPTIONS:
-                raise ValueError(f"option={option!r} is not known: choose one of {', '.join(map(repr, _OPTIONS))}.")
+            check_choice("option", option, _OPTIONS)
         mask = reset_mask(options.get("reset_mask"), self.num_envs, self._started)
         which = np.flatnonzero(mask)
         levels = one_for_each("level", options.get("level"), which, self.num_envs)
@@ -133,20 +133,20 @@ class BatchEnv(VectorEnv[Any, Any, Any]):
         seeds = seeds_of(seed, self.num_envs, None if self._started else self.np_random)
         given = [(i, chosen) for i in which.tolist() if (chosen := seeds[i]) is not None]
         if given:
-            self._pool.seed([i for i, _ in given], [chosen for _, chosen in given])
+            self._prefetch.seed([i for i, _ in given], [chosen for _, chosen in given])
             self._dry = True
         if isinstance(seed, int):
             super().reset(seed=seed)
         if self._dry:
-            self._pool.refill()
+            self._prefetch.refill()
         if boards:
-            self._pool.put(which, stacked(boards))
+            self._prefetch.put(which, stacked(boards))
         self._dry = self._begin(which)
         if noise is not None:
-            self._pool.play.noise[which] = noise
+            self._prefetch.buffers.noise[which] = noise
         self._started = True
-        moment = self._moment(None if mask.all() else which)
-        return self._look(self._pool.play.boards), _infos(moment, np.zeros(self.num_envs, np.bool_))
+        snapshot = self._snapshot(None if mask.all() else which)
+        return self._observe(self._prefetch.buffers.boards), _infos(snapshot, np.zeros(self.num_envs, np.bool_))
 
     def step(self, actions: Any) -> Results:
         """Play one move in every environment; what is over is handled as ``autoreset_mode`` says.
@@ -158,31 +158,31 @@ class BatchEnv(VectorEnv[Any, Any, Any]):
             gymnasium.error.ResetNeeded: there was no reset, or an episode is over and nothing resets it.
             ValueError: not one action of the game for each environment; nothing has happened then.
         """
-        moves, n, pool = np.asarray(actions), self.num_envs, self._pool
+        moves, n, prefetch = np.asarray(actions), self.num_envs, self._prefetch
         if moves.shape != (n,) or moves.dtype.kind not in "iu":
             raise ValueError(self._bad_actions(moves))
         if not self._started:
             raise ResetNeeded("no episode was started: call reset() before step().")
-        if self._resets_never and self._pool.play.done.any():
+        if self._resets_never and self._prefetch.buffers.done.any():
             raise ResetNeeded(
-                f"the episodes of environments {np.flatnonzero(self._pool.play.done).tolist()} are over: "
+                f"the episodes of environments {np.flatnonzero(self._prefetch.buffers.done).tolist()} are over: "
                 'call reset(options={"reset_mask": terminated | truncated}) before step().'
             )
         if self._dry:
-            pool.refill()
+            prefetch.refill()
         rewards, terminated = np.empty(n), np.empty(n, np.bool_)
         truncated, success = np.empty(n, np.bool_), np.empty(n, np.bool_)
         moves = moves.astype(np.int64, copy=False)
         results = rewards, terminated, truncated, success
         count, self._dry = self._advance(
-            moves, self._settings, self._params, pool.block, pool.boards, pool.states, *results
+            moves, self._settings, self._params, prefetch.block, prefetch.boards, prefetch.states, *results
         )
         if count < 0:
             raise ValueError(self._bad_actions(moves))
-        final = self._finish(pool.play.ended[:count].copy(), success) if count and self._resets_at_once else {}
-        infos = _infos(self._moment(None), success)
+        final = self._finish(prefetch.buffers.ended[:count].copy(), success) if count and self._resets_at_once else {}
+        infos = _infos(self._snapshot(None), success)
         infos.update(final)
-        return self._look(pool.play.boards), rewards, terminated, truncated, infos
+        return self._observe(prefetch.buffers.boards), rewards, terminated, truncated, infos
 
     def render(self) -> tuple[Any, ...] | None:
         """The boards as text in render mode ``"ansi"``, as pictures in ``"rgb_array"``, None without a mode."""
@@ -190,36 +190,36 @@ class BatchEnv(VectorEnv[Any, Any, Any]):
             raise ResetNeeded("there is nothing to render yet: call reset() first.")
         if self.render_mode is None:
             return None
-        return self.texts if self.render_mode == "ansi" else tuple(self._pictures(self._pool.play.boards))
+        return self.texts if self.render_mode == "ansi" else tuple(self._pictures(self._prefetch.buffers.boards))
 
     @property
     def texts(self) -> tuple[str, ...]:
         """The boards as they stand, as text."""
-        return self._texts(self._pool.play.boards)
+        return self._texts(self._prefetch.buffers.boards)
 
     @property
     def levels(self) -> tuple[Level, ...]:
         """The levels of the episodes in play."""
-        ring, slots = self._pool.boards, (self._pool.play.taken - 1) % self._pool.boards.shape[1]
+        ring, slots = self._prefetch.boards, (self._prefetch.buffers.taken - 1) % self._prefetch.boards.shape[1]
         return tuple(self.game.level(board.tobytes()) for board in ring[np.arange(self.num_envs), slots])
 
     def _begin(self, which: npt.NDArray[np.int64]) -> bool:
         """Begin the next episodes of the environments ``which``; whether one of them was the last prepared."""
-        return kernel.begin(which, self._pool.block, self._pool.boards, self._pool.states)
+        return kernel.begin(which, self._prefetch.block, self._prefetch.boards, self._prefetch.states)
 
     def _finish(self, which: npt.NDArray[np.int64], success: npt.NDArray[np.bool_]) -> dict[str, Any]:
         """Begin the next episodes of ``which``; the infos of how the last ones ended. For SAME_STEP."""
         last_success = np.zeros_like(success)
         last_success[which], success[which] = success[which], False
-        moment = self._moment(which)
+        snapshot = self._snapshot(which)
         self._dry = self._begin(which)
-        final = _infos(moment, last_success)
-        return {"final_obs": moment, "_final_obs": moment, "final_info": final, "_final_info": moment}
+        final = _infos(snapshot, last_success)
+        return {"final_obs": snapshot, "_final_obs": snapshot, "final_info": final, "_final_info": snapshot}
 
-    def _moment(self, which: npt.NDArray[np.int64] | None) -> Moment:
+    def _snapshot(self, which: npt.NDArray[np.int64] | None) -> Snapshot:
         """What the infos of the environments ``which``, None for all, are computed from."""
-        pool = self._pool
-        return Moment(self.game, self._look, which, pool.sizes, pool.part.copy(), pool.boards)
+        prefetch = self._prefetch
+        return Snapshot(self.game, self._observe, which, prefetch.sizes, prefetch.part.copy(), prefetch.boards)
 
     def _bad_actions(self, actions: npt.NDArray[Any]) -> str:
         names = ", ".join(f"{action.value} {action.name}" for action in self.game.Action)
@@ -232,15 +232,15 @@ class BatchEnv(VectorEnv[Any, Any, Any]):
         return f"{wanted}; environment {i} got {actions[i]}."
 
 
-def _infos(moment: Moment, success: npt.NDArray[np.bool_]) -> Infos:
-    """The infos of a moment."""
+def _infos(snapshot: Snapshot, success: npt.NDArray[np.bool_]) -> Infos:
+    """The infos of a snapshot."""
     return Infos(
         {
-            "level_id": moment,
-            "action_mask": moment,
+            "level_id": snapshot,
+            "action_mask": snapshot,
             "success": success,
-            "_level_id": moment,
-            "_action_mask": moment,
-            "_success": moment,
+            "_level_id": snapshot,
+            "_action_mask": snapshot,
+            "_success": snapshot,
         }
     )

@@ -19,7 +19,7 @@ class BanditContest(ParallelGame):
 
     ## Description
     All choose at the same time. An arm pays once a cycle, as in Bandit, and the players that chose it get equal parts
-    of that. What the risky arm pays in a cycle is settled before the choice, by the single environment's luck: it is
+    of that. What the risky arm pays in a cycle is settled before the choice, by the single environment's noise: it is
     the same whoever pulls it.
 
     ## Observation Space
@@ -37,13 +37,13 @@ class BanditContest(ParallelGame):
         self._board, self._state = board, state
         self._chosen: list[int | None] = [None] * self.players
 
-    def _play(self, moves: dict[int, int], luck: Sequence[float]) -> tuple[dict[int, float], dict[int, int]]:
+    def _play(self, moves: dict[int, int], draws: Sequence[float]) -> tuple[dict[int, float], dict[int, int]]:
         crowd = Counter(moves.values())
         self._chosen = [moves[i] for i in range(self.players)]
         before, played = self._state, {}
         for arm in crowd:
             self._state = before.copy()
-            played[arm] = self.game.rule(self._board, self._state, arm, luck[0], self.game.params)
+            played[arm] = self.game.rule(self._board, self._state, arm, draws[0], self.game.params)
         rewards = {i: played[arm][0] / crowd[arm] for i, arm in moves.items()}
         if all(outcome == PLAYING for _, outcome in played.values()):
             return rewards, dict.fromkeys(moves, PLAYING)

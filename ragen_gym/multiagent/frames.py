@@ -10,15 +10,14 @@ import numpy as np
 
 from ragen_gym.games.game import Board, Game
 from ragen_gym.render import frozen_lake, sokoban
-from ragen_gym.render.canvas import Brush, Colour, Pixels, load_pygame
-from ragen_gym.render.frames import board_codes, check_tile_size
+from ragen_gym.render.canvas import Canvas, Colour, Pixels
+from ragen_gym.render.frames import board_codes
 from ragen_gym.render.frames import frames as draw_boards
-from ragen_gym.render.renderer import Window
 from ragen_gym.render.tile_painters import PAINTERS, Painter, painter_of
 
-__all__ = ["Gallery", "Scene", "frame", "picture"]
+__all__ = ["Scene", "frame", "picture"]
 
-DrawTile = Callable[[Brush, Game, int], None]
+DrawTile = Callable[[Canvas, Game, int], None]
 
 _COLOURS: tuple[Colour, ...] = (
     (44, 110, 196),
@@ -57,44 +56,6 @@ class Scene:
     cycle: int
 
 
-class Gallery:
-    """Where the episodes of one environment are drawn: arrays, or a window that opens at the first `show`.
-
-    Args:
-        game: the game.
-        tile_size: side of a tile in pixels, 8 to 128.
-        title: title of the window.
-        fps: cycles a second that it shows at most.
-
-    Raises:
-        ValueError: a tile size out of range.
-        gymnasium.error.DependencyNotInstalled: pygame is missing.
-    """
-
-    def __init__(self, game: Game, tile_size: int, title: str, fps: int) -> None:
-        load_pygame()
-        self._game, self._tile_size = game, check_tile_size(tile_size)
-        self._title, self._fps = title, fps
-        self._window: Window | None = None
-
-    def picture(self, scene: Scene) -> Pixels:
-        """See `picture`."""
-        return picture(self._game, scene, self._tile_size)
-
-    def show(self, scene: Scene) -> None:
-        """Show the scene in the window."""
-        drawn = self.picture(scene)
-        if self._window is None:
-            self._window = Window(drawn.shape[1], drawn.shape[0], self._title, self._fps)
-        self._window.show(drawn)
-
-    def close(self) -> None:
-        """Close the window, if one is open."""
-        if self._window is not None:
-            self._window.close()
-            self._window = None
-
-
 def frame(game: Game, board: Board, tile_size: int) -> Pixels:
     """The picture of one board, uint8 (height, width, 3)."""
     pixels: Pixels = draw_boards(game, board_codes(game, board)[None], tile_size)[0]
@@ -124,39 +85,41 @@ def picture(game: Game, scene: Scene, tile_size: int) -> Pixels:
 
 
 def _badge(pixels: Pixels, player: int, x: int, y: int, size: int) -> None:
-    brush = Brush(1, 1, size)
-    brush.circle(0.5, 0.5, 0.48, _TEXT)
-    brush.circle(0.5, 0.5, 0.41, _COLOURS[player])
-    brush.text(0.5, 0.5, 0.62, str(player), _TEXT)
-    brush.over(pixels, x, y)
+    canvas = Canvas(1, 1, size)
+    canvas.circle(0.5, 0.5, 0.48, _TEXT)
+    canvas.circle(0.5, 0.5, 0.41, _COLOURS[player])
+    canvas.text(0.5, 0.5, 0.62, str(player), _TEXT)
+    canvas.over(pixels, x, y)
 
 
 def _caption(scene: Scene, width: int) -> Pixels:
     """The cycle, and in two columns what each player has earned and how it ended."""
     columns, players = width / _LINE, len(scene.cells)
     rows = 1 + (players + 1) // 2
-    brush = Brush(columns, rows + 0.3, _LINE, fineness=4)
-    brush.fill(_GROUND)
-    brush.text(0.4, 0.6, 0.56, f"cycle {scene.cycle}", _FAINT, columns - 0.8, left=True)
+    canvas = Canvas(columns, rows + 0.3, _LINE, fineness=4)
+    canvas.fill(_GROUND)
+    canvas.text(0.4, 0.6, 0.56, f"cycle {scene.cycle}", _FAINT, columns - 0.8, left=True)
     for player in range(players):
         x, y = 0.4 + player % 2 * columns / 2, 1.6 + player // 2
-        brush.circle(x + 0.3, y, 0.3, _COLOURS[player])
-        brush.text(x + 0.3, y, 0.44, str(player), _TEXT)
+        canvas.circle(x + 0.3, y, 0.3, _COLOURS[player])
+        canvas.text(x + 0.3, y, 0.44, str(player), _TEXT)
         words = f"{scene.totals[player]:+.4g} {scene.states[player]}".rstrip()
-        brush.text(x + 0.8, y, 0.54, words, _TEXT if not scene.states[player] else _FAINT, columns / 2 - 1.4, left=True)
-    return brush.pixels()
+        canvas.text(
+            x + 0.8, y, 0.54, words, _TEXT if not scene.states[player] else _FAINT, columns / 2 - 1.4, left=True
+        )
+    return canvas.pixels()
 
 
 def _even(size: int) -> int:
     return size + size % 2
 
 
-def _draw_shared(single: DrawTile, own: dict[int, int], brush: Brush, game: Game, tile: int) -> None:
+def _draw_shared(single: DrawTile, own: dict[int, int], canvas: Canvas, game: Game, tile: int) -> None:
     """A cell on which another player looks like the game's own (``own`` gives its tile), but for a mark."""
-    single(brush, game, own.get(tile, tile))
+    single(canvas, game, own.get(tile, tile))
     if tile in own:
-        brush.rectangle(0.04, 0.04, 0.26, 0.26, _TEXT, 0.13)
-        brush.rectangle(0.07, 0.07, 0.20, 0.20, _OTHER, 0.10)
+        canvas.rectangle(0.04, 0.04, 0.26, 0.26, _TEXT, 0.13)
+        canvas.rectangle(0.07, 0.07, 0.20, 0.20, _OTHER, 0.10)
 
 
 PAINTERS["SharedLake"] = Painter(partial(_draw_shared, frozen_lake.draw_tile, {6: 3, 7: 5}))

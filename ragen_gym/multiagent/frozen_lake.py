@@ -58,7 +58,7 @@ class FrozenLakeRace(ParallelGame):
 
     ## Description
     All start on the level's start. The ice carries any number: players pass each other and may share a cell. Each slips
-    by luck of its own, so that until somebody wins each walks as it would walk alone.
+    by noise of its own, so that until somebody wins each walks as it would walk alone.
 
     ## Observation Space
     A player sees itself as in FrozenLake, whoever shares its cell; others that are on the ice or on the goal are
@@ -78,9 +78,9 @@ class FrozenLakeRace(ParallelGame):
         self._boards = [bytearray(board) for _ in range(self.players)]
         self._states = [list(state) for _ in range(self.players)]
 
-    def _play(self, moves: dict[int, int], luck: Sequence[float]) -> tuple[dict[int, float], dict[int, int]]:
+    def _play(self, moves: dict[int, int], draws: Sequence[float]) -> tuple[dict[int, float], dict[int, int]]:
         rule, params = self.game.rule, self.game.params
-        played = {i: rule(self._boards[i], self._states[i], move, luck[i], params) for i, move in moves.items()}
+        played = {i: rule(self._boards[i], self._states[i], move, draws[i], params) for i, move in moves.items()}
         rewards = {i: reward for i, (reward, _) in played.items()}
         outcomes = {i: outcome for i, (_, outcome) in played.items()}
         if SUCCESS in outcomes.values():

@@ -16,20 +16,19 @@ from gymnasium.utils.seeding import np_random
 from pettingzoo import ParallelEnv
 
 from ragen_gym.core.levels import Level, check_split
-from ragen_gym.core.seeding import Stream, episode_keys, stream_key, uniforms
+from ragen_gym.core.seeding import Keys, Stream, episode_keys, stream_key, uniforms
 from ragen_gym.core.text import TEXT_FORMATS, TextFormat, Vocabulary
+from ragen_gym.core.validation import check_choice, check_number
 from ragen_gym.envs.episode_stream import Episodes
 from ragen_gym.envs.step import OBSERVATIONS, StepEnv
 from ragen_gym.games.game import OVER, PLAYING, SUCCESS, Board, Game
 from ragen_gym.games.registry import GameSpec, build_game, find
-from ragen_gym.multiagent.checks import check, check_count, moves_of
-from ragen_gym.multiagent.luck import player_keys
 from ragen_gym.multiagent.observations import Viewer
 
 if TYPE_CHECKING:
-    from ragen_gym.multiagent.frames import Gallery, Scene
+    from ragen_gym.render.renderer import Display
 
-__all__ = ["ParallelGame"]
+__all__ = ["ParallelGame", "moves_of", "player_keys"]
 
 _METADATA = {**StepEnv.metadata, "is_parallelizable": True}
 # PettingZoo's own tests reset with {"options": 1}.
@@ -40,7 +39,7 @@ class ParallelGame(ParallelEnv):  # type: ignore[misc]  # PettingZoo ships no ty
     """A game of the suite for several players, one move of each a cycle.
 
     Agents are ``player_0``, ``player_1``, …; subclasses say what their moves do to each other. One player plays exactly
-    the single environment (`ragen_gym.StepEnv` under Gymnasium's ``TimeLimit``): the same spaces, levels and luck.
+    the single environment (`ragen_gym.StepEnv` under Gymnasium's ``TimeLimit``): the same spaces, levels and noise.
 
     ## Action Space
     ``Discrete``: the ids of the game's ``Action`` enum, from 0.
@@ -53,8 +52,8 @@ class ParallelGame(ParallelEnv):  # type: ignore[misc]  # PettingZoo ships no ty
 
     ## Starting State
     As in `StepEnv`: ``reset(seed=s)`` starts the first episode of seed s, each later ``reset()`` the next one, with
-    ``options={"level": …, "noise_seed": …}`` too. The luck of player i comes from a stream of its own, that of
-    player 0 being the single environment's.
+    ``options={"level": …, "noise_seed": …}`` too. The transition noise of player i comes from a stream of its own; that
+    of player 0 is the single environment's.
 
     ## Episode End
     An agent that is out leaves ``agents`` while the others go on. All that are left are truncated after ``max_cycles``.
@@ -99,12 +98,12 @@ class ParallelGame(ParallelEnv):  # type: ignore[misc]  # PettingZoo ships no ty
         **knobs: Any,
     ) -> None:
         self.game_spec: GameSpec = find(name)
-        check_count("players", players, self.most)
+        check_number(name, "players", players, 1, self.most, whole=True)
         if max_cycles is not None:
-            check_count("max_cycles", max_cycles, None)
-        check("observation", observation, OBSERVATIONS)
-        check("text_format", text_format, TEXT_FORMATS)
-        check("render_mode", render_mode, (*self.metadata["render_modes"], None))
+            check_number(name, "max_cycles", max_cycles, 1, whole=True)
+        check_choice("observation", observation, OBSERVATIONS)
+        check_choice("text_format", text_format, TEXT_FORMATS)
+        check_choice("render_mode", render_mode, (*self.metadata["render_modes"], None))
         one_alone = players == 1 or self.shared is None
         self.game: Game = build_game(
             self.game_spec if one_alone else replace(self.game_spec, game=self.shared or self.game_spec.game),
@@ -129,7 +128,8 @@ class ParallelGame(ParallelEnv):  # type: ignore[misc]  # PettingZoo ships no ty
         grid = self._viewer.grid_space()
         self.state_space = spaces.Box(0, grid.high.max(), (players, *grid.shape), np.uint8)
         self._episodes: Episodes | None = None
-        self._gallery = self._open_gallery(tile_size)
+        self._tile_size = tile_size
+        self._display = self._open_display()
 
     def observation_space(self, agent: str) -> spaces.Space[Any]:
         """The space of this agent's observations, always the same object."""
@@ -148,7 +148,7 @@ class ParallelGame(ParallelEnv):  # type: ignore[misc]  # PettingZoo ships no ty
             self._episodes = Episodes(self.game, seed, self.split, self._levels)
             self._level_stream, self._episode = stream_key(seed, Stream.LEVEL), 0
         for option in options or {}:
-            check("option", option, _OPTIONS)
+            check_choice("option", option, _OPTIONS)
         level, noise_seed = (options or {}).get("level"), (options or {}).get("noise_seed")
         chosen = None if level is None else self.game.board(level)
         board, state, self._level_id, noise_key, _ = self._episodes.take_with(chosen, noise_seed)
@@ -180,9 +180,9 @@ class ParallelGame(ParallelEnv):  # type: ignore[misc]  # PettingZoo ships no ty
             raise ResetNeeded("the episode is over, or none was started: call reset() before step().")
         moves = moves_of(actions, self._numbers, self.agents, self.game, self.game_spec.name)
         stochastic = self.game.stochastic
-        luck = uniforms(self._keys, self._cycle, 1)[:, 0].tolist() if stochastic else [0.0] * self.players
+        draws = uniforms(self._keys, self._cycle, 1)[:, 0].tolist() if stochastic else [0.0] * self.players
         self._cycle += 1
-        rewards, outcomes = self._play(moves, luck)
+        rewards, outcomes = self._play(moves, draws)
         self._outcomes |= outcomes
         for i, reward in rewards.items():
             self._totals[i] += reward
@@ -206,12 +206,12 @@ class ParallelGame(ParallelEnv):  # type: ignore[misc]  # PettingZoo ships no ty
         self._check_started()
         if self.render_mode == "ansi":
             return self._viewer.text(self._view(0))
-        return self._gallery.picture(self._scene()) if self._gallery and self.render_mode == "rgb_array" else None
+        return self._draw() if self.render_mode == "rgb_array" else None
 
     def close(self) -> None:
         """Close the window, if there is one."""
-        if self._gallery:
-            self._gallery.close()
+        if self._display:
+            self._display.close()
 
     def state(self) -> npt.NDArray[np.uint8]:
         """What each player sees (one that is out: would see), uint8 (players, height, width) of tile codes."""
@@ -235,7 +235,7 @@ class ParallelGame(ParallelEnv):  # type: ignore[misc]  # PettingZoo ships no ty
         """Set the players on the level; ``fixed`` if the caller chose it, so that no other may be drawn."""
 
     @abstractmethod
-    def _play(self, moves: dict[int, int], luck: Sequence[float]) -> tuple[dict[int, float], dict[int, int]]:
+    def _play(self, moves: dict[int, int], draws: Sequence[float]) -> tuple[dict[int, float], dict[int, int]]:
         """Play the moves by player, with each player's random number: rewards and outcomes by player."""
 
     @abstractmethod
@@ -254,24 +254,67 @@ class ParallelGame(ParallelEnv):  # type: ignore[misc]  # PettingZoo ships no ty
         success = self._outcomes[player] == SUCCESS
         return {"level_id": self._level_id, "action_mask": self._mask(player), "success": success}
 
-    def _open_gallery(self, tile_size: int) -> Gallery | None:
+    def _open_display(self) -> Display | None:
         if self.render_mode not in ("rgb_array", "human"):
             return None
-        from ragen_gym.multiagent.frames import Gallery
+        from ragen_gym.render.frames import check_tile_size
+        from ragen_gym.render.renderer import Display
 
-        return Gallery(self.game, tile_size, self.game_spec.id, self.metadata["render_fps"])
+        check_tile_size(self._tile_size)
+        return Display(self.game_spec.id, self.metadata["render_fps"])
 
-    def _scene(self) -> Scene:
-        from ragen_gym.multiagent.frames import Scene
+    def _draw(self) -> npt.NDArray[np.uint8]:
+        """The picture of the episode as it stands."""
+        from ragen_gym.multiagent.frames import Scene, picture
 
         board, cells = self._picture()
         words = {PLAYING: "", OVER: "out", SUCCESS: "success"}
-        return Scene(board, cells, self._totals, [words[self._outcomes[i]] for i in range(self.players)], self._cycle)
+        states = [words[self._outcomes[i]] for i in range(self.players)]
+        return picture(self.game, Scene(board, cells, self._totals, states, self._cycle), self._tile_size)
 
     def _show(self) -> None:
-        if self._gallery and self.render_mode == "human":
-            self._gallery.show(self._scene())
+        if self._display and self.render_mode == "human":
+            self._display.show(self._draw())
 
     def _check_started(self) -> None:
         if self._episodes is None:
             raise ResetNeeded("no episode was started: call reset() first.")
+
+
+def player_keys(noise_key: int, players: int, stream: Stream) -> Keys:
+    """The keys of the players' random numbers in one episode, uint64 (players,).
+
+    Player 0 has the episode's own key, which is the single environment's; player i one that is hashed from that and i.
+    A player's noise depends neither on how many play nor on what they do.
+    """
+    others = [stream_key(player << 64 | noise_key, stream) for player in range(1, players)]
+    return np.array([noise_key, *others], np.uint64)
+
+
+def moves_of(
+    actions: Mapping[str, Any], numbers: Mapping[str, int], agents: Sequence[str], game: Game, name: str
+) -> dict[int, int]:
+    """The moves by player, in the order of their numbers.
+
+    Args:
+        actions: action of each agent.
+        numbers: number of each agent.
+        agents: those that are to act.
+        game: their game.
+        name: what messages call it.
+
+    Raises:
+        ValueError: an action is missing, not one of the game's, or of an agent that is not to act.
+    """
+    if set(actions) != set(agents):
+        raise ValueError(
+            f"actions are given for {', '.join(map(str, actions)) or 'nobody'}; "
+            f"give one for each agent that is left: {', '.join(agents)}."
+        )
+    for agent in agents:
+        action = actions[agent]
+        integer = not np.ndim(action) and np.issubdtype(np.asarray(action).dtype, np.integer)
+        if not integer or not 0 <= int(action) < len(game.Action):
+            known = ", ".join(f"{a.value} {a.name}" for a in game.Action)
+            raise ValueError(f"{agent}: action {action!r} is not one of {name}'s: {known}.")
+    return {numbers[agent]: int(actions[agent]) for agent in agents}

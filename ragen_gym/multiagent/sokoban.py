@@ -176,7 +176,7 @@ class SokobanTeam(ParallelGame):
             f"height={self.game.height}, width={self.game.width}; ask for fewer players or a larger board."
         )
 
-    def _play(self, moves: dict[int, int], luck: Sequence[float]) -> tuple[dict[int, float], dict[int, int]]:
+    def _play(self, moves: dict[int, int], draws: Sequence[float]) -> tuple[dict[int, float], dict[int, int]]:
         total, outcome = 0.0, PLAYING
         for worker, move in moves.items():
             with self._acting(worker) as state:

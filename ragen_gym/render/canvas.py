@@ -20,7 +20,7 @@ from gymnasium.error import DependencyNotInstalled
 if TYPE_CHECKING:
     import pygame
 
-__all__ = ["Brush", "Colour", "Pixels", "Point", "load_pygame"]
+__all__ = ["Canvas", "Colour", "Pixels", "Point", "load_pygame"]
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -48,7 +48,7 @@ def load_pygame() -> ModuleType:
     return pygame
 
 
-class Brush:
+class Canvas:
     """A transparent canvas whose coordinates are cells: (0, 0) is its upper left corner, (1, 1) one cell further.
 
     Args:

@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from ragen_gym.core.text import EDGE
 from ragen_gym.games.game import OVER, PLAYING, Board, Boards, Game
-from ragen_gym.render.canvas import Brush, Colour, Pixels
-from ragen_gym.render.recorder import Story
+from ragen_gym.render.canvas import Canvas, Colour, Pixels
+from ragen_gym.render.recorder import Recording
 from ragen_gym.render.tile_painters import painter_of
 
 __all__ = ["SIZES", "atlas", "board_codes", "check_tile_size", "frame_shape", "frames", "picture", "picture_shape"]
@@ -44,9 +44,9 @@ class _Atlas:
         if not self._missing.any() or not (wanted := self._missing[codes]).any():
             return
         for code in np.unique(codes[wanted]).tolist():
-            brush = Brush(1, 1, self.side)
-            self._painter.draw_tile(brush, self._game, code)
-            self.tiles[code] = brush.pixels()
+            canvas = Canvas(1, 1, self.side)
+            self._painter.draw_tile(canvas, self._game, code)
+            self.tiles[code] = canvas.pixels()
             self._missing[code] = False
 
 
@@ -116,18 +116,18 @@ def picture_shape(game: Game, tile_size: int) -> tuple[int, int, int]:
     return _even(height + _caption_height(width)), _even(width), 3
 
 
-def picture(game: Game, story: Story, tile_size: int) -> Pixels:
+def picture(game: Game, recording: Recording, tile_size: int) -> Pixels:
     """The episode as it stands, uint8 of `picture_shape`."""
     out = np.empty(picture_shape(game, tile_size), np.uint8)
     out[:] = _GROUND
-    board = frames(game, board_codes(game, story.board)[None], tile_size)[0]
+    board = frames(game, board_codes(game, recording.board)[None], tile_size)[0]
     painter = painter_of(game)
-    if painter.draw_move is not None and story.moves:
-        painter.draw_move(board, game, story, tile_size)
+    if painter.draw_move is not None and recording.moves:
+        painter.draw_move(board, game, recording, tile_size)
     height, width, _ = board.shape
     left = (out.shape[1] - width) // 2
     out[:height, left : left + width] = board
-    caption = _caption(game, story, out.shape[1])
+    caption = _caption(game, recording, out.shape[1])
     out[height : height + caption.shape[0]] = caption
     return out
 
@@ -145,17 +145,17 @@ def _even(size: int) -> int:
     return size + size % 2
 
 
-def _caption(game: Game, story: Story, width: int) -> Pixels:
+def _caption(game: Game, recording: Recording, width: int) -> Pixels:
     line = _line(width)
     columns = width / line
-    brush = Brush(columns, _ROWS, line, fineness=4)
-    brush.fill(_GROUND)
-    colour, ending = {PLAYING: (_PLAYING, ""), OVER: (_OVER, ": over")}.get(story.outcome, (_SUCCESS, ": success"))
-    brush.rectangle(0, 0, columns, 0.16, colour)
+    canvas = Canvas(columns, _ROWS, line, fineness=4)
+    canvas.fill(_GROUND)
+    colour, ending = {PLAYING: (_PLAYING, ""), OVER: (_OVER, ": over")}.get(recording.outcome, (_SUCCESS, ": success"))
+    canvas.rectangle(0, 0, columns, 0.16, colour)
     room = columns - 0.8
-    text = story.last_move(game) + ending
-    brush.text(0.4, 0.86, 0.62, text, _TEXT if story.outcome == PLAYING else colour, room, left=True)
-    reward = story.moves[-1][1] if story.moves else 0.0
-    facts = f"step {len(story.moves)}    reward {reward:g}    sum {story.total:.4g}"
-    brush.text(0.4, 1.78, 0.54, facts, _FAINT, room, left=True)
-    return brush.pixels()
+    text = recording.last_move(game) + ending
+    canvas.text(0.4, 0.86, 0.62, text, _TEXT if recording.outcome == PLAYING else colour, room, left=True)
+    reward = recording.moves[-1][1] if recording.moves else 0.0
+    facts = f"step {len(recording.moves)}    reward {reward:g}    sum {recording.total:.4g}"
+    canvas.text(0.4, 1.78, 0.54, facts, _FAINT, room, left=True)
+    return canvas.pixels()

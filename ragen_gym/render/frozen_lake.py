@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ragen_gym.games.frozen_lake.rules import Tile
-from ragen_gym.render.canvas import Brush, Colour, Pixels
+from ragen_gym.render.canvas import Canvas, Colour, Pixels
 from ragen_gym.render.recorder import DIRECTIONS, player_cell
 
 if TYPE_CHECKING:
     from ragen_gym.games.game import Game
-    from ragen_gym.render.recorder import Story
+    from ragen_gym.render.recorder import Recording
 
 __all__ = ["draw_move", "draw_tile"]
 
@@ -33,94 +33,94 @@ _WENT: Colour = (32, 120, 200, 225)
 _SLIPPED: Colour = (226, 84, 30, 235)
 
 
-def draw_tile(brush: Brush, game: Game, tile: int) -> None:
+def draw_tile(canvas: Canvas, game: Game, tile: int) -> None:
     """One cell of a lake."""
-    _ice(brush)
+    _ice(canvas)
     if tile in (Tile.HOLE, Tile.PLAYER_IN_HOLE):
-        _hole(brush)
+        _hole(canvas)
     if tile == Tile.GOAL:
-        _flag(brush, _RED)
+        _flag(canvas, _RED)
     elif tile == Tile.PLAYER_ON_GOAL:
-        brush.ellipse(0.5, 0.53, 0.48, 0.45, (255, 222, 104))
-        _flag(brush, _GREEN, 0.64, 0.07, 0.68)
-        _penguin(brush, 0.38, 0.53, 0.88)
+        canvas.ellipse(0.5, 0.53, 0.48, 0.45, (255, 222, 104))
+        _flag(canvas, _GREEN, 0.64, 0.07, 0.68)
+        _penguin(canvas, 0.38, 0.53, 0.88)
     elif tile == Tile.PLAYER:
-        _penguin(brush, 0.5, 0.51, 1.0)
+        _penguin(canvas, 0.5, 0.51, 1.0)
     elif tile == Tile.PLAYER_IN_HOLE:
-        _penguin(brush, 0.5, 0.56, 0.92, swims=True)
-        _surface_of_water(brush)
+        _penguin(canvas, 0.5, 0.56, 0.92, swims=True)
+        _surface_of_water(canvas)
 
 
-def draw_move(pixels: Pixels, game: Game, story: Story, tile: int) -> None:
+def draw_move(pixels: Pixels, game: Game, recording: Recording, tile: int) -> None:
     """The last move: an arrow the way the player went, and a pale one the way it meant to go if that is another."""
-    if not story.moves:
+    if not recording.moves:
         return
-    start, end = player_cell(game, story.before), player_cell(game, story.board)
+    start, end = player_cell(game, recording.before), player_cell(game, recording.board)
     if start is None or end is None:
         return
-    row, column = DIRECTIONS[game.Action(story.moves[-1][0]).name]
+    row, column = DIRECTIONS[game.Action(recording.moves[-1][0]).name]
     moved = end[0] - start[0], end[1] - start[1]
-    brush = Brush(3, 3, tile, fineness=4)
+    canvas = Canvas(3, 3, tile, fineness=4)
     if moved != (row, column):  # where the player stayed, the arrow keeps clear of it
-        _arrow(brush, row, column, _MEANT, 0.12 if moved != (0, 0) else 0.34)
+        _arrow(canvas, row, column, _MEANT, 0.12 if moved != (0, 0) else 0.34)
     if moved != (0, 0):
-        _arrow(brush, *moved, _WENT if moved == (row, column) else _SLIPPED)
-    brush.over(pixels, (start[1] - 1) * tile, (start[0] - 1) * tile)
+        _arrow(canvas, *moved, _WENT if moved == (row, column) else _SLIPPED)
+    canvas.over(pixels, (start[1] - 1) * tile, (start[0] - 1) * tile)
 
 
-def _ice(brush: Brush) -> None:
-    brush.fill(_ICE)
-    if brush.unit >= 12:
-        brush.polygon([(0, 1), (0, 0.62), (0.62, 0), (1, 0)], (232, 246, 253))
-        brush.line([(0.14, 0.36), (0.36, 0.14)], 0.035, _GLINT)
-        brush.line([(0.70, 0.90), (0.90, 0.70)], 0.035, _GLINT)
-        brush.line([(0.80, 0.93), (0.93, 0.80)], 0.02, _GLINT)
-    edge = 0.035 if brush.unit >= 24 else 0.6 / brush.unit
-    brush.rectangle(0, 1 - edge, 1, edge, _ICE_SHADE)
-    brush.rectangle(1 - edge, 0, edge, 1, _ICE_SHADE)
+def _ice(canvas: Canvas) -> None:
+    canvas.fill(_ICE)
+    if canvas.unit >= 12:
+        canvas.polygon([(0, 1), (0, 0.62), (0.62, 0), (1, 0)], (232, 246, 253))
+        canvas.line([(0.14, 0.36), (0.36, 0.14)], 0.035, _GLINT)
+        canvas.line([(0.70, 0.90), (0.90, 0.70)], 0.035, _GLINT)
+        canvas.line([(0.80, 0.93), (0.93, 0.80)], 0.02, _GLINT)
+    edge = 0.035 if canvas.unit >= 24 else 0.6 / canvas.unit
+    canvas.rectangle(0, 1 - edge, 1, edge, _ICE_SHADE)
+    canvas.rectangle(1 - edge, 0, edge, 1, _ICE_SHADE)
 
 
-def _hole(brush: Brush) -> None:
-    brush.ellipse(0.5, 0.52, 0.44, 0.41, _RIM)
-    brush.ellipse(0.5, 0.55, 0.40, 0.36, _WATER)
-    brush.ellipse(0.5, 0.60, 0.34, 0.28, _DEEP)
-    if brush.unit >= 16:
-        brush.line([(0.34, 0.42), (0.44, 0.39)], 0.03, _RIPPLE)
-        brush.line([(0.52, 0.62), (0.66, 0.60)], 0.025, _RIPPLE)
-        brush.line([(0.30, 0.66), (0.38, 0.68)], 0.025, _RIPPLE)
+def _hole(canvas: Canvas) -> None:
+    canvas.ellipse(0.5, 0.52, 0.44, 0.41, _RIM)
+    canvas.ellipse(0.5, 0.55, 0.40, 0.36, _WATER)
+    canvas.ellipse(0.5, 0.60, 0.34, 0.28, _DEEP)
+    if canvas.unit >= 16:
+        canvas.line([(0.34, 0.42), (0.44, 0.39)], 0.03, _RIPPLE)
+        canvas.line([(0.52, 0.62), (0.66, 0.60)], 0.025, _RIPPLE)
+        canvas.line([(0.30, 0.66), (0.38, 0.68)], 0.025, _RIPPLE)
 
 
-def _surface_of_water(brush: Brush) -> None:
+def _surface_of_water(canvas: Canvas) -> None:
     """Water in front of whoever is in it."""
-    if brush.unit < 14:
-        brush.ellipse(0.5, 0.86, 0.34, 0.16, _WATER)
+    if canvas.unit < 14:
+        canvas.ellipse(0.5, 0.86, 0.34, 0.16, _WATER)
         return
-    brush.ellipse(0.5, 0.725, 0.33, 0.185, _DEEP)
-    brush.arc(0.5, 0.60, 0.27, 0.07, 0.43, 0.035, _RIPPLE)
-    brush.arc(0.5, 0.66, 0.30, 0.12, 0.38, 0.025, _RIPPLE)
+    canvas.ellipse(0.5, 0.725, 0.33, 0.185, _DEEP)
+    canvas.arc(0.5, 0.60, 0.27, 0.07, 0.43, 0.035, _RIPPLE)
+    canvas.arc(0.5, 0.66, 0.30, 0.12, 0.38, 0.025, _RIPPLE)
     for x, y, radius in ((0.19, 0.40, 0.035), (0.81, 0.38, 0.04), (0.16, 0.54, 0.025), (0.85, 0.53, 0.025)):
-        brush.circle(x, y, radius, _RIPPLE)
+        canvas.circle(x, y, radius, _RIPPLE)
 
 
-def _flag(brush: Brush, colour: Colour, x: float = 0.38, y: float = 0.10, cloth: float = 1.0) -> None:
-    if brush.unit < 14:  # so small that only the cloth counts
-        brush.rectangle(x - 0.16, y + 0.02, 0.14, 0.82, _POLE)
-        brush.polygon([(x - 0.02, y), (x + 0.52 * cloth, y + 0.24), (x - 0.02, y + 0.52)], colour)
+def _flag(canvas: Canvas, colour: Colour, x: float = 0.38, y: float = 0.10, cloth: float = 1.0) -> None:
+    if canvas.unit < 14:  # so small that only the cloth counts
+        canvas.rectangle(x - 0.16, y + 0.02, 0.14, 0.82, _POLE)
+        canvas.polygon([(x - 0.02, y), (x + 0.52 * cloth, y + 0.24), (x - 0.02, y + 0.52)], colour)
         return
-    brush.ellipse(x, 0.84, 0.24, 0.085, _ICE_SHADE)
-    brush.ellipse(x, 0.82, 0.20, 0.075, _SNOW)
-    brush.line([(x, y + 0.02), (x, 0.80)], 0.055, _POLE)
+    canvas.ellipse(x, 0.84, 0.24, 0.085, _ICE_SHADE)
+    canvas.ellipse(x, 0.82, 0.20, 0.075, _SNOW)
+    canvas.line([(x, y + 0.02), (x, 0.80)], 0.055, _POLE)
     tip, half = x + 0.46 * cloth, x + 0.24 * cloth
-    brush.polygon([(x, y), (half, y + 0.055), (tip, y + 0.17), (half, y + 0.30), (x, y + 0.36)], colour)
-    brush.polygon([(x, y + 0.20), (x + 0.42 * cloth, y + 0.19), (half, y + 0.30), (x, y + 0.36)], _darker(colour))
-    brush.circle(x, y, 0.045, (250, 206, 80))
+    canvas.polygon([(x, y), (half, y + 0.055), (tip, y + 0.17), (half, y + 0.30), (x, y + 0.36)], colour)
+    canvas.polygon([(x, y + 0.20), (x + 0.42 * cloth, y + 0.19), (half, y + 0.30), (x, y + 0.36)], _darker(colour))
+    canvas.circle(x, y, 0.045, (250, 206, 80))
 
 
-def _penguin(brush: Brush, x: float, y: float, size: float, swims: bool = False) -> None:
+def _penguin(canvas: Canvas, x: float, y: float, size: float, swims: bool = False) -> None:
     def ellipse(dx: float, dy: float, across: float, down: float, colour: Colour) -> None:
-        brush.ellipse(x + dx * size, y + dy * size, across * size, down * size, colour)
+        canvas.ellipse(x + dx * size, y + dy * size, across * size, down * size, colour)
 
-    if brush.unit < 14:
+    if canvas.unit < 14:
         ellipse(0, 0, 0.36, 0.44, _BLACK)
         ellipse(0, 0.16, 0.22, 0.26, _WHITE)
         ellipse(0, -0.12, 0.17, 0.11, _ORANGE)
@@ -130,7 +130,7 @@ def _penguin(brush: Brush, x: float, y: float, size: float, swims: bool = False)
     for side in (-1, 1):
         if not swims:
             ellipse(side * 0.14, 0.385, 0.11, 0.05, _ORANGE)
-        brush.polygon(
+        canvas.polygon(
             [
                 (x + side * dx * size, y + dy * size)
                 for dx, dy in ((0.22, -0.08), (0.40, 0.20), (0.31, 0.24), (0.2, 0.16))
@@ -143,18 +143,18 @@ def _penguin(brush: Brush, x: float, y: float, size: float, swims: bool = False)
     for side in (-1, 1):
         ellipse(side * 0.085, -0.16, 0.105, 0.115, _WHITE)
         ellipse(side * 0.085, -0.185, 0.036, 0.045, _BLACK)
-    brush.polygon(
+    canvas.polygon(
         [(x + dx * size, y + dy * size) for dx, dy in ((-0.075, -0.12), (0.075, -0.12), (0, -0.015))], _ORANGE
     )
 
 
-def _arrow(brush: Brush, row: int, column: int, colour: Colour, start: float = 0.12) -> None:
+def _arrow(canvas: Canvas, row: int, column: int, colour: Colour, start: float = 0.12) -> None:
     """From the middle cell of a canvas of 3 x 3 cells towards a neighbour, ``start`` cells from the middle on."""
 
     def at(along: float, aside: float) -> tuple[float, float]:
         return 1.5 + column * along + row * aside, 1.5 + row * along + column * aside
 
-    brush.polygon(
+    canvas.polygon(
         [
             at(start, 0.07),
             at(start + 0.18, 0.07),

@@ -7,11 +7,11 @@ from typing import Any
 
 from ragen_gym.games.game import PLAYING, Board, Game, Rule
 
-__all__ = ["DIRECTIONS", "KEYS", "Recorder", "Story", "key_names", "player_cell", "what_happened"]
+__all__ = ["DIRECTIONS", "KEYS", "Recorder", "Recording", "key_names", "player_cell", "what_happened"]
 
 
 @dataclass
-class Story:
+class Recording:
     """An episode so far.
 
     Attributes:
@@ -47,21 +47,21 @@ class Recorder:
 
     def __init__(self, rule: Rule) -> None:
         self._rule = rule
-        self._story: Story | None = None
+        self._recording: Recording | None = None
 
-    def story(self, board: bytes | bytearray) -> Story:
-        """The story of the episode that is played on this very board; a new one where it is new."""
-        if self._story is None or self._story.board is not board:
-            self._story = Story(board)
-        return self._story
+    def recording(self, board: bytes | bytearray) -> Recording:
+        """The recording of the episode that is played on this very board; a new one where it is new."""
+        if self._recording is None or self._recording.board is not board:
+            self._recording = Recording(board)
+        return self._recording
 
     def rule(self, board: Any, state: Any, action: int, u: float, params: Any) -> tuple[float, int]:
         """The game's rule, noted."""
-        story = self.story(board)
-        story.before = bytes(board)
-        reward, story.outcome = self._rule(board, state, action, u, params)
-        story.moves.append((action, reward))
-        return reward, story.outcome
+        recording = self.recording(board)
+        recording.before = bytes(board)
+        reward, recording.outcome = self._rule(board, state, action, u, params)
+        recording.moves.append((action, reward))
+        return reward, recording.outcome
 
 
 #: (rows, columns) that an action of this name moves.

@@ -7,59 +7,75 @@ from typing import Any
 
 from ragen_gym.games.game import Board, Game, Rule
 from ragen_gym.render.canvas import Pixels, load_pygame
-from ragen_gym.render.frames import check_tile_size, picture, picture_shape
+from ragen_gym.render.frames import check_tile_size, picture
 from ragen_gym.render.recorder import KEYS, Recorder, key_names
 
-__all__ = ["Stage", "Window", "keys_to_action"]
+__all__ = ["Display", "Renderer", "Window", "keys_to_action"]
 
 
-class Stage(Recorder):
-    """Notes what goes through a game's rule and draws it.
+class Display:
+    """Shows pictures in a window that opens at the first one.
 
     Args:
-        game: the game.
-        rule: its rule.
-        tile_size: side of a tile in pixels.
         title: title of the window.
-        fps: frames a second at which a window shows moves.
+        fps: pictures a second at most.
 
     Raises:
-        ValueError: a tile size out of range.
         gymnasium.error.DependencyNotInstalled: pygame is missing.
     """
 
-    def __init__(self, game: Game, rule: Rule, tile_size: int, title: str, fps: int) -> None:
-        super().__init__(rule)
+    def __init__(self, title: str, fps: int) -> None:
         load_pygame()
-        self.game, self.tile_size = game, check_tile_size(tile_size)
         self._title, self._fps = title, fps
         self._window: Window | None = None
 
-    def picture(self, board: Board) -> Pixels:
-        """The episode on this board as it stands, uint8 (height, width, 3); fresh memory."""
-        return picture(self.game, self.story(board), self.tile_size)
-
-    def show(self, board: Board) -> None:
-        """Show the episode in the window, which opens at the first call."""
+    def show(self, picture: Pixels) -> None:
+        """Show a picture, uint8 (height, width, 3)."""
         if self._window is None:
-            height, width, _ = picture_shape(self.game, self.tile_size)
-            self._window = Window(width, height, self._title, self._fps)
-        self._window.show(self.picture(board))
-
-    def watching(self, observe: Callable[[Board], Any]) -> Callable[[Board], Any]:
-        """The same observation of a board, shown in the window whenever it is made: at each reset and step."""
-
-        def observe_and_show(board: Board) -> Any:
-            self.show(board)
-            return observe(board)
-
-        return observe_and_show
+            self._window = Window(picture.shape[1], picture.shape[0], self._title, self._fps)
+        self._window.show(picture)
 
     def close(self) -> None:
         """Close the window, if one is open."""
         if self._window is not None:
             self._window.close()
             self._window = None
+
+
+class Renderer(Recorder):
+    """Records what goes through a game's rule and draws it.
+
+    Args:
+        game: the game.
+        rule: its rule.
+        tile_size: side of a tile in pixels.
+        display: where a window shows it.
+
+    Raises:
+        ValueError: a tile size out of range.
+    """
+
+    def __init__(self, game: Game, rule: Rule, tile_size: int, display: Display) -> None:
+        super().__init__(rule)
+        self.game, self.tile_size = game, check_tile_size(tile_size)
+        self._display = display
+
+    def picture(self, board: Board) -> Pixels:
+        """The episode on this board as it stands, uint8 (height, width, 3); fresh memory."""
+        return picture(self.game, self.recording(board), self.tile_size)
+
+    def watching(self, observe: Callable[[Board], Any]) -> Callable[[Board], Any]:
+        """The same observation of a board, shown in the window whenever it is made: at each reset and step."""
+
+        def observe_and_show(board: Board) -> Any:
+            self._display.show(self.picture(board))
+            return observe(board)
+
+        return observe_and_show
+
+    def close(self) -> None:
+        """Close the window, if one is open."""
+        self._display.close()
 
 
 def keys_to_action(game: Game) -> dict[tuple[int, ...], int]:

@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from ragen_gym.games.sokoban.rules import BOXES, PLAYERS, TARGETS, Tile
-from ragen_gym.render.canvas import Brush, Colour
+from ragen_gym.render.canvas import Canvas, Colour
 
 if TYPE_CHECKING:
     from ragen_gym.games.game import Game
@@ -34,93 +34,93 @@ _DARK: Colour = (44, 42, 56)
 _OVERALL: Colour = (48, 96, 176)
 
 
-def draw_tile(brush: Brush, game: Game, tile: int) -> None:
+def draw_tile(canvas: Canvas, game: Game, tile: int) -> None:
     """One cell of a warehouse."""
     if tile == Tile.WALL:
-        _wall(brush)
+        _wall(canvas)
         return
-    brush.fill(_FLOOR)
-    if brush.unit >= 12:
-        edge = 0.02 if brush.unit >= 32 else 0.6 / brush.unit
-        brush.rectangle(0, 1 - edge, 1, edge, _FLOOR_EDGE)
-        brush.rectangle(1 - edge, 0, edge, 1, _FLOOR_EDGE)
+    canvas.fill(_FLOOR)
+    if canvas.unit >= 12:
+        edge = 0.02 if canvas.unit >= 32 else 0.6 / canvas.unit
+        canvas.rectangle(0, 1 - edge, 1, edge, _FLOOR_EDGE)
+        canvas.rectangle(1 - edge, 0, edge, 1, _FLOOR_EDGE)
     if tile in TARGETS and tile not in BOXES:
-        _target(brush, 0.46 if tile in PLAYERS else 0.36)
+        _target(canvas, 0.46 if tile in PLAYERS else 0.36)
     if tile in BOXES:
-        _crate(brush, *((_GREEN, _GREEN_FRAME, _GREEN_NAIL) if tile in TARGETS else (_WOOD, _FRAME, _NAIL)))
+        _crate(canvas, *((_GREEN, _GREEN_FRAME, _GREEN_NAIL) if tile in TARGETS else (_WOOD, _FRAME, _NAIL)))
         if tile in TARGETS:
-            _tick(brush)
+            _tick(canvas)
     elif tile in PLAYERS:
-        _worker(brush)
+        _worker(canvas)
 
 
-def _wall(brush: Brush) -> None:
-    brush.fill(_MORTAR)
-    if brush.unit < 14:
-        brush.rectangle(0, 0, 0.88, 0.88, _BRICK)
+def _wall(canvas: Canvas) -> None:
+    canvas.fill(_MORTAR)
+    if canvas.unit < 14:
+        canvas.rectangle(0, 0, 0.88, 0.88, _BRICK)
         return
     gap, third = 0.035, 1 / 3
     for course, joints in enumerate(((0.0, 0.5, 1.0), (-0.25, 0.25, 0.75, 1.25), (0.0, 0.5, 1.0))):
         top = course * third
         for left, right in pairwise(joints):
             box = left + gap, top + gap, right - left - 2 * gap, third - 2 * gap
-            brush.rectangle(*box, _BRICK, 0.03)
-            brush.rectangle(box[0] + 0.01, box[1] + 0.01, box[2] - 0.02, 0.06, _BRICK_LIGHT, 0.03)
+            canvas.rectangle(*box, _BRICK, 0.03)
+            canvas.rectangle(box[0] + 0.01, box[1] + 0.01, box[2] - 0.02, 0.06, _BRICK_LIGHT, 0.03)
 
 
-def _target(brush: Brush, radius: float) -> None:
-    if brush.unit < 14:
-        brush.polygon([(0.5, 0.5 - radius), (0.5 + radius, 0.5), (0.5, 0.5 + radius), (0.5 - radius, 0.5)], _RED)
+def _target(canvas: Canvas, radius: float) -> None:
+    if canvas.unit < 14:
+        canvas.polygon([(0.5, 0.5 - radius), (0.5 + radius, 0.5), (0.5, 0.5 + radius), (0.5 - radius, 0.5)], _RED)
         return
     for part, colour in ((1.0, _RED), (0.79, _FLOOR), (0.6, _PINK), (0.36, _RED)):
-        brush.circle(0.5, 0.5, radius * part, colour)
+        canvas.circle(0.5, 0.5, radius * part, colour)
 
 
-def _crate(brush: Brush, wood: Colour, frame: Colour, nail: Colour) -> None:
-    if brush.unit < 14:
-        brush.rectangle(0.06, 0.06, 0.88, 0.88, frame)
-        brush.rectangle(0.20, 0.20, 0.60, 0.60, wood)
+def _crate(canvas: Canvas, wood: Colour, frame: Colour, nail: Colour) -> None:
+    if canvas.unit < 14:
+        canvas.rectangle(0.06, 0.06, 0.88, 0.88, frame)
+        canvas.rectangle(0.20, 0.20, 0.60, 0.60, wood)
         return
-    brush.rectangle(0.10, 0.84, 0.84, 0.10, (120, 104, 80, 90), 0.05)
-    brush.rectangle(0.07, 0.06, 0.86, 0.85, nail, 0.06)
-    brush.rectangle(0.09, 0.08, 0.82, 0.81, frame, 0.05)
-    brush.rectangle(0.20, 0.19, 0.60, 0.59, wood)
+    canvas.rectangle(0.10, 0.84, 0.84, 0.10, (120, 104, 80, 90), 0.05)
+    canvas.rectangle(0.07, 0.06, 0.86, 0.85, nail, 0.06)
+    canvas.rectangle(0.09, 0.08, 0.82, 0.81, frame, 0.05)
+    canvas.rectangle(0.20, 0.19, 0.60, 0.59, wood)
     for plank in (0.39, 0.585):
-        brush.rectangle(plank - 0.01, 0.19, 0.02, 0.59, frame)
-    brush.line([(0.255, 0.245), (0.745, 0.725)], 0.115, frame)
-    brush.line([(0.745, 0.245), (0.255, 0.725)], 0.115, frame)
-    if brush.unit >= 32:
+        canvas.rectangle(plank - 0.01, 0.19, 0.02, 0.59, frame)
+    canvas.line([(0.255, 0.245), (0.745, 0.725)], 0.115, frame)
+    canvas.line([(0.745, 0.245), (0.255, 0.725)], 0.115, frame)
+    if canvas.unit >= 32:
         for x in (0.145, 0.855):
             for y in (0.135, 0.835):
-                brush.circle(x, y, 0.022, nail)
+                canvas.circle(x, y, 0.022, nail)
 
 
-def _tick(brush: Brush) -> None:
-    if brush.unit < 14:
-        brush.rectangle(0.34, 0.34, 0.32, 0.32, _WHITE)
+def _tick(canvas: Canvas) -> None:
+    if canvas.unit < 14:
+        canvas.rectangle(0.34, 0.34, 0.32, 0.32, _WHITE)
         return
-    brush.circle(0.5, 0.485, 0.235, _GREEN_FRAME)
-    brush.line([(0.385, 0.49), (0.47, 0.575), (0.62, 0.39)], 0.075, _WHITE)
+    canvas.circle(0.5, 0.485, 0.235, _GREEN_FRAME)
+    canvas.line([(0.385, 0.49), (0.47, 0.575), (0.62, 0.39)], 0.075, _WHITE)
 
 
-def _worker(brush: Brush) -> None:
-    if brush.unit < 14:
-        brush.rectangle(0.20, 0.50, 0.60, 0.46, _OVERALL)
-        brush.ellipse(0.5, 0.30, 0.32, 0.28, _HELMET)
-        brush.rectangle(0.26, 0.34, 0.48, 0.20, _SKIN)
+def _worker(canvas: Canvas) -> None:
+    if canvas.unit < 14:
+        canvas.rectangle(0.20, 0.50, 0.60, 0.46, _OVERALL)
+        canvas.ellipse(0.5, 0.30, 0.32, 0.28, _HELMET)
+        canvas.rectangle(0.26, 0.34, 0.48, 0.20, _SKIN)
         return
-    brush.ellipse(0.5, 0.91, 0.27, 0.055, (120, 104, 80, 90))
+    canvas.ellipse(0.5, 0.91, 0.27, 0.055, (120, 104, 80, 90))
     for side in (-1, 1):
-        brush.line([(0.5 + side * 0.19, 0.60), (0.5 + side * 0.29, 0.75)], 0.115, _HELMET_SHADE)
-        brush.circle(0.5 + side * 0.295, 0.765, 0.06, _SKIN)
-        brush.rectangle(0.5 + side * 0.105 - 0.085, 0.82, 0.17, 0.10, _DARK, 0.04)
-    brush.rectangle(0.30, 0.53, 0.40, 0.33, _OVERALL, 0.10)
-    brush.rectangle(0.40, 0.53, 0.20, 0.12, _HELMET_SHADE, 0.03)
-    brush.ellipse(0.5, 0.375, 0.215, 0.215, _SKIN)
-    brush.ellipse(0.5, 0.27, 0.245, 0.19, _HELMET)
-    brush.rectangle(0.235, 0.27, 0.53, 0.075, _HELMET, 0.037)
-    brush.rectangle(0.25, 0.315, 0.50, 0.03, _HELMET_SHADE, 0.015)
-    brush.rectangle(0.46, 0.085, 0.08, 0.20, _HELMET_SHADE, 0.04)
+        canvas.line([(0.5 + side * 0.19, 0.60), (0.5 + side * 0.29, 0.75)], 0.115, _HELMET_SHADE)
+        canvas.circle(0.5 + side * 0.295, 0.765, 0.06, _SKIN)
+        canvas.rectangle(0.5 + side * 0.105 - 0.085, 0.82, 0.17, 0.10, _DARK, 0.04)
+    canvas.rectangle(0.30, 0.53, 0.40, 0.33, _OVERALL, 0.10)
+    canvas.rectangle(0.40, 0.53, 0.20, 0.12, _HELMET_SHADE, 0.03)
+    canvas.ellipse(0.5, 0.375, 0.215, 0.215, _SKIN)
+    canvas.ellipse(0.5, 0.27, 0.245, 0.19, _HELMET)
+    canvas.rectangle(0.235, 0.27, 0.53, 0.075, _HELMET, 0.037)
+    canvas.rectangle(0.25, 0.315, 0.50, 0.03, _HELMET_SHADE, 0.015)
+    canvas.rectangle(0.46, 0.085, 0.08, 0.20, _HELMET_SHADE, 0.04)
     for side in (-1, 1):
-        brush.ellipse(0.5 + side * 0.085, 0.41, 0.03, 0.04, _DARK)
-    brush.arc(0.5, 0.455, 0.07, 0.08, 0.42, 0.025, _DARK)
+        canvas.ellipse(0.5 + side * 0.085, 0.41, 0.03, 0.04, _DARK)
+    canvas.arc(0.5, 0.455, 0.07, 0.08, 0.42, 0.025, _DARK)

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from ragen_gym.render.canvas import Brush, Colour, Pixels
+from ragen_gym.render.canvas import Canvas, Colour, Pixels
 
 if TYPE_CHECKING:
     from ragen_gym.games.game import Game
-    from ragen_gym.render.recorder import Story
+    from ragen_gym.render.recorder import Recording
 
 __all__ = ["PAINTERS", "Painter", "painter_of"]
 
@@ -25,14 +25,14 @@ class Painter:
     """How a game looks.
 
     Attributes:
-        draw_tile: ``draw_tile(brush, game, code)`` covers one cell, from (0, 0) to (1, 1) of the brush.
-        draw_move: ``draw_move(pixels, game, story, side)`` draws the last move onto a finished board, in place; a tile
-            has ``side`` pixels. None where there is nothing to add.
+        draw_tile: ``draw_tile(canvas, game, code)`` covers one cell, from (0, 0) to (1, 1) of the canvas.
+        draw_move: ``draw_move(pixels, game, recording, side)`` draws the last move onto a finished board, in place; a
+            tile has ``side`` pixels. None where there is nothing to add.
         cell: side of a board's cell in tiles.
     """
 
-    draw_tile: Callable[[Brush, Game, int], None]
-    draw_move: Callable[[Pixels, Game, Story, int], None] | None = None
+    draw_tile: Callable[[Canvas, Game, int], None]
+    draw_move: Callable[[Pixels, Game, Recording, int], None] | None = None
     cell: int = 1
 
 
@@ -66,11 +66,11 @@ _CELL_COLOURS: tuple[Colour, ...] = (
 )
 
 
-def _draw_symbol(brush: Brush, game: Game, tile: int) -> None:
-    brush.fill(_CELL_COLOURS[0])
+def _draw_symbol(canvas: Canvas, game: Game, tile: int) -> None:
+    canvas.fill(_CELL_COLOURS[0])
     symbols = game.own_vocabulary.symbols
     colour = _CELL_COLOURS[tile % len(_CELL_COLOURS)]
     if tile:
-        brush.rectangle(0.06, 0.06, 0.88, 0.88, colour, 0.12)
-    if brush.unit >= 14 and tile < len(symbols):
-        brush.text(0.5, 0.5, 0.5, symbols[tile], (255, 255, 255) if tile else (150, 146, 136), 0.7)
+        canvas.rectangle(0.06, 0.06, 0.88, 0.88, colour, 0.12)
+    if canvas.unit >= 14 and tile < len(symbols):
+        canvas.text(0.5, 0.5, 0.5, symbols[tile], (255, 255, 255) if tile else (150, 146, 136), 0.7)

@@ -107,7 +107,8 @@ def check_game(game: Game, *, examples: int = 50, actions: int = 10, max_nodes: 
     check_declared(game)
     require(
         game.noise in (Stream.DYNAMICS, Stream.REWARD),
-        f"{game.name}.noise is {game.noise!r}: it must be Stream.DYNAMICS or Stream.REWARD, lest luck follow levels.",
+        f"{game.name}.noise is {game.noise!r}: it must be Stream.DYNAMICS or Stream.REWARD, or the noise would depend "
+        "on the level's draws.",
     )
     _check_generator(game)
     _check_splits(game)

@@ -6,6 +6,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import InitVar, dataclass
 from functools import cached_property
+from math import inf
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
 
@@ -15,6 +16,7 @@ import numpy.typing as npt
 from ragen_gym.core.levels import read_levels
 from ragen_gym.core.seeding import Stream
 from ragen_gym.core.text import TextFormat, Vocabulary
+from ragen_gym.core.validation import check_number
 from ragen_gym.games.game import Board, Boards, Solution, listed, spare_masks
 from ragen_gym.games.grid import GridGame
 from ragen_gym.games.sokoban import rules
@@ -123,18 +125,15 @@ class Sokoban(GridGame):
 
     def __post_init__(self, size: int | None) -> None:
         self.square(size)
-        bounds: dict[str, tuple[int, int | None]] = {
+        bounds = {
             "height": (3, 64),
             "width": (3, 64),
-            "boxes": (1, None),
+            "boxes": (1, inf),
             "search_depth": (2, 10_000),
             "walk_steps": (1, 100_000),
         }
-        for knob, (low, high) in bounds.items():
-            value = getattr(self, knob)
-            if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= (high or value):
-                limit = f"from {low} on" if high is None else f"from {low} to {high}"
-                raise ValueError(f"Sokoban: {knob}={value!r} must be an integer {limit}.")
+        for option, (low, high) in bounds.items():
+            check_number("Sokoban", option, getattr(self, option), low, high, whole=True)
         most = most_boxes(self.height, self.width)
         if self.boxes > most:
             fix = f"set boxes to {most} or fewer, or make the board larger" if most else "make the board larger"

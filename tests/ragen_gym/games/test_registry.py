@@ -120,7 +120,7 @@ def test_so_do_seeds_under_other_knobs(name: str, knobs: dict[str, Any], level_i
         ("FrozenLake", {"frozen_prob": 1.0}, 2**70, "_G_P ____ ____ ____"),
     ],
 )
-def test_so_does_the_luck_of_an_episode(name: str, knobs: dict[str, Any], noise_seed: int | None, told: str) -> None:
+def test_so_does_the_noise_of_an_episode(name: str, knobs: dict[str, Any], noise_seed: int | None, told: str) -> None:
     """What the second arm pays, or where a walk to and fro slips to."""
     env = StepEnv(name, **knobs)
     env.reset(seed=5, options=None if noise_seed is None else {"noise_seed": noise_seed})

@@ -20,7 +20,7 @@ from ragen_gym.core.seeding import Stream, episode_keys, stream_key, uniforms
 from ragen_gym.games.frozen_lake.rules import Action as Move
 from ragen_gym.games.registry import TABLE
 from ragen_gym.multiagent import bandit_rev_v0, bandit_v0, frozen_lake_v0, large_sokoban_v0, new_vocab_v0, sokoban_v0
-from ragen_gym.multiagent.luck import player_keys
+from ragen_gym.multiagent.parallel import player_keys
 
 with warnings.catch_warnings():
     # PettingZoo's tests import its own environments in the way that PettingZoo itself calls deprecated.
@@ -133,7 +133,7 @@ def test_everyone_in_a_race_walks_as_if_alone_until_somebody_wins(seed: int, pla
     grids = [[list(spec) for spec in level.text.split("\n")] for _ in numbers]
     places = [next((r, c) for r, row in enumerate(grids[0]) for c, cell in enumerate(row) if cell == "P")] * players
     noise = int(episode_keys(stream_key(seed, Stream.DYNAMICS), 0, 1)[0])
-    luck = uniforms(player_keys(noise, players, Stream.DYNAMICS), 0, 25)
+    draws = uniforms(player_keys(noise, players, Stream.DYNAMICS), 0, 25)
     tiles = [{"P": "_"}.get(cell, cell) for row in grids[0] for cell in row]
     for cycle in range(25):
         alive = env.agents
@@ -141,7 +141,7 @@ def test_everyone_in_a_race_walks_as_if_alone_until_somebody_wins(seed: int, pla
         views, rewards, terminated, truncated, infos = env.step(actions)
         for agent, action in actions.items():
             i = int(agent[7:])
-            u = luck[i, cycle]
+            u = draws[i, cycle]
             way = action if u < 0.6 else (action + 1) % 4 if u < 0.8 else (action + 3) % 4
             r, c = places[i]
             down, right = {Move.LEFT: (0, -1), Move.DOWN: (1, 0), Move.RIGHT: (0, 1), Move.UP: (-1, 0)}[Move(way)]
@@ -211,7 +211,7 @@ def test_players_at_one_arm_share_its_pay(name: str, seed: int, players: int, pu
             assert terminated[agent] is (pull == pulls - 1)
 
 
-def test_the_luck_of_players_differs_and_is_their_own() -> None:
+def test_the_noise_of_players_differs_and_is_their_own() -> None:
     keys = player_keys(12345, 8, Stream.DYNAMICS)
     assert keys[0] == 12345
     assert keys[:3].tolist() == player_keys(12345, 3, Stream.DYNAMICS).tolist()

@@ -98,7 +98,7 @@ def flat_text(game: Tightrope, vocabulary: Any, text_format: Any) -> Callable[[B
 
 
 FAULTS: list[tuple[dict[str, Any], str]] = [
-    ({"noise": Stream.LEVEL}, "it must be Stream.DYNAMICS or Stream.REWARD, lest luck follow levels"),
+    ({"noise": Stream.LEVEL}, "it must be Stream.DYNAMICS or Stream.REWARD, or the noise would depend"),
     ({"stochastic": False}, "a rule may compare u only with numbers in params"),
     ({"rewards": lambda game: (("taking the flag", 1.0),)}, "pays -0.5, which no rewards of the table add up to"),
     (
