@@ -27,11 +27,11 @@ from ragen_agent.training.run_folder import RunFolder
 from ragen_gym.bench.agent import Answer, Message, Task
 from ragen_gym.bench.compare import compare
 from ragen_gym.bench.report.page import page as benchmark_html
-from ragen_gym.bench.run import load_runs
+from ragen_gym.bench.results import load_several
 from ragen_gym.bench.runner import run_suite
 from ragen_gym.bench.score import score
 from ragen_gym.bench.suites import load_suite
-from ragen_gym.bench.tasks import Request
+from ragen_gym.bench.tasks import RunOptions
 from ragen_gym.envs.policies import plan_moves
 
 __all__ = ["BROWSERS", "ImperfectAgent", "benchmark_page", "benchmark_screenshots", "main", "training_screenshots"]
@@ -92,8 +92,8 @@ def benchmark_page(folder: Path) -> Path:
     suite = load_suite("ragen-v1")
     agents = ImperfectAgent("careful", 0.92, 0.97), ImperfectAgent("hasty", 0.6, 0.8, seed=1)
     for agent in agents:
-        run_suite(suite, agent, folder / agent.name, Request())
-    runs = load_runs([folder / agent.name for agent in agents])
+        run_suite(suite, agent, folder / agent.name, RunOptions())
+    runs = load_several([folder / agent.name for agent in agents])
     summaries = [score(suite, run.records, run.agent) for run in runs]
     first, second = ((run.agent, run.records) for run in runs)
     path = folder / "report.html"

@@ -32,7 +32,7 @@ from ragen_gym.bench.agent import Answer, Message, Task
 from ragen_gym.bench.agents import make_agent
 from ragen_gym.bench.runner import run_suite
 from ragen_gym.bench.suites import load_suite
-from ragen_gym.bench.tasks import Limits, Request
+from ragen_gym.bench.tasks import RunOptions, Timeouts
 from ragen_gym.core.storage import write_atomic
 
 __all__ = ["main", "measure"]
@@ -40,7 +40,7 @@ __all__ = ["main", "measure"]
 SPLITS = ("sokoban", "new_vocab", "large_sokoban")  # where nothing that is said ends an episode before its fifth turn
 REPLY = "<think>The goal is above, so I go up.</think><answer>Up</answer>"
 PROMISED = {"episodes": 2000.0, "requests": 300.0}
-LIMITS = Limits(request=120.0, episode=1800.0)
+LIMITS = Timeouts(request=120.0, episode=1800.0)
 
 
 class Scripted:
@@ -78,7 +78,7 @@ def _rate(what: str, make: Callable[[], Any], runs: int, per_turn: bool, **asked
     units = turns = 0
     for _ in range(runs + 1):
         with tempfile.TemporaryDirectory() as folder:
-            request = Request(splits=SPLITS, limits=LIMITS, **asked)
+            request = RunOptions(splits=SPLITS, timeouts=LIMITS, **asked)
             wall, cpu = time.perf_counter(), time.process_time()
             outcome = run_suite(suite, make(), Path(folder) / "run", request)
             spent = time.perf_counter() - wall, time.process_time() - cpu

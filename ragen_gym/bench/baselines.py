@@ -1,4 +1,4 @@
-"""Random and optimal play of the very instances of a split, between which a score stands."""
+"""Random and optimal play of the instances of a split: the scale on which a score is read."""
 
 from __future__ import annotations
 
@@ -16,10 +16,15 @@ from ragen_gym.bench.suite import Split, Suite, noise_seed
 from ragen_gym.core.levels import Level
 from ragen_gym.core.seeding import Stream, episode_keys, stream_key
 from ragen_gym.envs.episode_stream import stacked
-from ragen_gym.envs.step import StepEnv
+from ragen_gym.envs.policies import PlayedEpisode, oracle_policy, play_episode
 from ragen_gym.games._jit import compiled_with, next_word
 
-__all__ = ["RANDOM_ROLLOUTS", "Baseline", "OracleEpisode", "actions_of", "baseline", "oracle_episodes", "random_kernel"]
+__all__ = ["RANDOM_ROLLOUTS", "Baseline", "action_budget", "baseline", "oracle_episodes", "random_kernel"]
+
+#: Episodes of random play for each instance.
+RANDOM_ROLLOUTS = 1000
+
+Floats = npt.NDArray[np.float64]
 
 _11 = np.uint64(11)
 _TO_UNIT = 2.0**-53
@@ -37,7 +42,7 @@ def random_episodes(
 
     Args:
         boards: first boards, uint8 (n, cells).
-        states: the integers beside them, int32 (n, integers).
+        states: the integers of each board, int32 (n, integers).
         params: the rule's numbers.
         n_actions: actions of the game.
         actions: the most moves of an episode.
@@ -67,12 +72,6 @@ def random_kernel(game_rule: Callable[..., Any]) -> Callable[..., Any]:
     return compiled_with(random_episodes, rule=game_rule)
 
 
-#: Episodes of random play for each instance.
-RANDOM_ROLLOUTS = 1000
-
-Floats = npt.NDArray[np.float64]
-
-
 @dataclass(frozen=True)
 class Baseline:
     """What random and optimal play are expected to reach on each instance of a split, four arrays (instances,).
@@ -90,20 +89,7 @@ class Baseline:
     optimal_return: Floats
 
 
-@dataclass(frozen=True)
-class OracleEpisode:
-    """What optimal play makes of one instance with the luck that every agent meets there.
-
-    Attributes:
-        success: whether it reached the goal.
-        moves: how many moves it took.
-    """
-
-    success: bool
-    moves: int
-
-
-def actions_of(split: Split) -> int:
+def action_budget(split: Split) -> int:
     """The most moves of an episode, within all budgets."""
     env = split.make_env()
     return min(env.max_actions, env.max_turns * env.max_actions_per_turn)
@@ -121,39 +107,32 @@ def baseline(split: Split) -> Baseline:
     return _BASELINES[key]
 
 
-def oracle_episodes(suite: Suite, split: Split, rollout: int) -> tuple[OracleEpisode, ...]:
-    """Optimal play of each instance with the luck of that rollout; computed once in a process.
+def oracle_episodes(suite: Suite, split: Split, rollout: int) -> tuple[PlayedEpisode, ...]:
+    """Optimal play of each instance with the transition noise of that rollout; computed once in a process.
 
     Raises:
         ragen_gym.games.sokoban.solve.NotSolvedError: a board is too hard for the oracle.
     """
     env = split.make_env()
-    rollout = rollout if env.game.stochastic else 0  # without luck all rollouts are the same
+    rollout = rollout if env.game.stochastic else 0  # without noise all rollouts are the same
     key = suite.hash, split.name, rollout
     if key not in _ORACLE_EPISODES:
-        seeds = [noise_seed(suite, split, index, rollout) for index in range(len(split.levels))]
-        actions = actions_of(split)
-        played = (_play(env.env, level, seed, actions) for level, seed in zip(split.levels, seeds, strict=True))
+        played, actions = [], action_budget(split)
+        for index, level in enumerate(split.levels):
+            seed = noise_seed(suite, split, index, rollout)
+            env.env.reset(options={"level": level, "noise_seed": seed})
+            played.append(play_episode(env.env, oracle_policy, actions))
         _ORACLE_EPISODES[key] = tuple(played)
     return _ORACLE_EPISODES[key]
 
 
 _BASELINES: dict[str, Baseline] = {}
-_ORACLE_EPISODES: dict[tuple[str, str, int], tuple[OracleEpisode, ...]] = {}
-
-
-def _play(env: StepEnv, level: Level, seed: int, actions: int) -> OracleEpisode:
-    env.reset(options={"level": level, "noise_seed": seed})
-    for left in range(actions, 0, -1):
-        _, _, terminated, _, info = env.step(env.oracle_action(left))
-        if terminated:
-            return OracleEpisode(bool(info["success"]), actions - left + 1)
-    return OracleEpisode(False, actions)
+_ORACLE_EPISODES: dict[tuple[str, str, int], tuple[PlayedEpisode, ...]] = {}
 
 
 def _optimal_play(split: Split) -> tuple[Floats, Floats]:
     """Exact (success, return) of optimal play of each instance."""
-    env, actions = split.make_env().env, actions_of(split)
+    env, actions = split.make_env().env, action_budget(split)
     known: dict[Level, tuple[float, float]] = {}
     for level in dict.fromkeys(split.levels):
         env.reset(options={"level": level})
@@ -165,11 +144,9 @@ def _optimal_play(split: Split) -> tuple[Floats, Floats]:
 
 def _random_play(split: Split) -> tuple[Floats, Floats]:
     """Mean (success, return) of `RANDOM_ROLLOUTS` random episodes of each instance."""
-    from ragen_gym.bench.baselines import random_kernel
-
     game = split.make_env().game
     boards = stacked([game.board(level) for level in split.levels])
     keys = episode_keys(stream_key(0, Stream.DYNAMICS), 0, len(boards))
-    numbers = len(game.Action), actions_of(split), RANDOM_ROLLOUTS
+    numbers = len(game.Action), action_budget(split), RANDOM_ROLLOUTS
     success, total = random_kernel(game.rule)(boards, game.starts(boards), game.params, *numbers, keys)
     return success, total

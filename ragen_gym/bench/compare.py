@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ragen_gym.bench.records import EpisodeRecord
+from ragen_gym.bench.records import EpisodeRecord, InstanceCounts, count_by_instance, group_by_split
 from ragen_gym.bench.suite import Suite
-from ragen_gym.bench.tally import Tally, by_split, tally
 from ragen_gym.core.stats import Difference, paired_difference, percent
 
 __all__ = ["compare"]
@@ -36,16 +35,16 @@ def compare(
         ValueError: a record is not of this suite.
     """
     (one, first_records), (other, second_records) = first, second
-    tallies = {split.name: tally(records) for split, records in by_split(suite, second_records)}
+    tallies = {split.name: count_by_instance(records) for split, records in group_by_split(suite, second_records)}
     splits = {}
-    for split, records in by_split(suite, first_records):
-        both = tally(records), tallies.get(split.name)
+    for split, records in group_by_split(suite, first_records):
+        both = count_by_instance(records), tallies.get(split.name)
         if both[1] is not None and len(np.intersect1d(both[0].indices, both[1].indices)):
             splits[split.name] = _compare_split(one, other, both[0], both[1])
     return {"suite": suite.name, "hash": suite.hash, "first": one, "second": other, "splits": splits}
 
 
-def _compare_split(one: str, other: str, first: Tally, second: Tally) -> dict[str, Any]:
+def _compare_split(one: str, other: str, first: InstanceCounts, second: InstanceCounts) -> dict[str, Any]:
     common = np.intersect1d(first.indices, second.indices)
     rates = []
     for counts in (first, second):

@@ -1,11 +1,11 @@
-"""One episode: an agent against one instance of a split, to an `EpisodeRecord`, whatever goes wrong on the way.
+"""One episode: an agent against one instance of a split, to an `EpisodeRecord`, whatever fails on the way.
 
 An agent that answers messages plays a `TurnEnv`, one reply a turn. An agent that moves plays the `StepEnv` inside it,
 one move at a time, for as many moves as the split's budgets allow: the least of ``max_actions`` and ``max_turns *
-max_actions_per_turn``. Both meet the same level with the same luck.
+max_actions_per_turn``. Both meet the same level with the same noise.
 
-What an agent answers at once, whether from a plain function or from a coroutine that never waits, is taken at once:
-an episode of a scripted agent never leaves its task, so it costs little more than the game itself.
+A method that does not wait, a plain function or a coroutine, is not scheduled: the episode of a scripted agent costs
+little more than the game itself.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any
 
 from ragen_gym.bench.agent import Answer, ReplyAgent, StepAgent, Task
 from ragen_gym.bench.records import EpisodeRecord, TurnRecord
-from ragen_gym.bench.tasks import Job, Limits, Prices
-from ragen_gym.bench.timeouts import Asking, Failed, described
+from ragen_gym.bench.tasks import PlannedEpisode, Prices, Timeouts
+from ragen_gym.bench.timeouts import AgentCaller, EpisodeFailed, describe_error
 from ragen_gym.core.failures import Failure
 from ragen_gym.envs.turn import TurnEnv
 
@@ -28,8 +28,8 @@ __all__ = ["play_episode"]
 async def play_episode(
     agent: ReplyAgent | StepAgent,
     env: TurnEnv,
-    job: Job,
-    limits: Limits,
+    planned: PlannedEpisode,
+    timeouts: Timeouts,
     prices: Prices | None = None,
     extra: dict[str, Any] | None = None,
 ) -> EpisodeRecord:
@@ -37,32 +37,32 @@ async def play_episode(
 
     Args:
         agent: who plays.
-        env: of `make_env` for the job's split; after an `Failure.ENVIRONMENT_ERROR` it is not to be used again.
-        job: what is played.
-        limits: how long the agent may take.
+        env: of `make_env` for the split; not to be used again after a `Failure.ENVIRONMENT_ERROR`.
+        planned: what is played.
+        timeouts: how long the agent may take.
         prices: for the record's cost.
-        extra: what else the record is to hold.
+        extra: the record's ``extra``.
 
     Raises:
         StopRun: the agent ends the run.
         asyncio.CancelledError: the caller's task was cancelled.
     """
-    episode = _Episode(agent, env, job, limits)
+    episode = _Episode(agent, env, planned, timeouts)
     failure, detail = None, ""
     try:
         if episode.replies:
-            await episode.converse()
+            await episode.play_turns()
         else:
-            await episode.move()
-    except Failed as failed:
+            await episode.play_moves()
+    except EpisodeFailed as failed:
         failure, detail = failed.failure, failed.detail
     record = EpisodeRecord(
-        key=job.key,
-        split=job.split.name,
-        index=job.index,
-        rollout=job.rollout,
-        level_id=job.split.levels[job.index].id,
-        noise_seed=job.noise_seed,
+        key=planned.key,
+        split=planned.split.name,
+        index=planned.index,
+        rollout=planned.rollout,
+        level_id=planned.split.levels[planned.index].id,
+        noise_seed=planned.noise_seed,
         turns=tuple(episode.turns),
         success=episode.success and failure is None,
         total_reward=float(sum(turn.reward for turn in episode.turns)),
@@ -72,14 +72,14 @@ async def play_episode(
         system=env.instructions if episode.replies else "",
         failure=failure,
         detail=detail,
-        seconds=time.perf_counter() - episode.asking.began,
+        seconds=time.perf_counter() - episode.agent_calls.began,
         cost=prices.of(episode.turns) if prices else None,
         extra=extra or {},
     )
     if end := getattr(agent, "end", None):
         try:
-            await episode.asking.ask(end, episode.task, record)
-        except Failed as failed:
+            await episode.agent_calls.call(end, episode.task, record)
+        except EpisodeFailed as failed:
             record = replace(record, success=False, failure=failed.failure, detail=failed.detail)
     return record
 
@@ -87,36 +87,36 @@ async def play_episode(
 class _Episode:
     """What has happened in an episode so far."""
 
-    def __init__(self, agent: Any, env: TurnEnv, job: Job, limits: Limits) -> None:
-        self.agent, self.env, self.job = agent, env, job
+    def __init__(self, agent: Any, env: TurnEnv, planned: PlannedEpisode, timeouts: Timeouts) -> None:
+        self.agent, self.env, self.planned = agent, env, planned
         self.replies = hasattr(agent, "reply")
         self.turns: list[TurnRecord] = []
         self.success = self.terminated = self.truncated = False
-        self.asking = Asking(agent, limits)
+        self.agent_calls = AgentCaller(agent, timeouts)
         self.task = Task(
-            suite=job.suite,
-            split=job.split.name,
-            index=job.index,
-            rollout=job.rollout,
-            seed=job.seed,
-            temperature=job.temperature,
+            suite=planned.suite,
+            split=planned.split.name,
+            index=planned.index,
+            rollout=planned.rollout,
+            seed=planned.seed,
+            temperature=planned.temperature,
             env=env,
         )
 
-    async def converse(self) -> None:
+    async def play_turns(self) -> None:
         """Play by replies."""
         reply = self.agent.reply
-        message, info = self._game(self.env.reset)
+        message, info = self._env_call(self.env.reset)
         await self._begin()
         while not (self.terminated or self.truncated):
-            asked = time.perf_counter()
-            answer = await self.asking.ask(reply, info["messages"], self.task)
-            seconds = time.perf_counter() - asked
+            called = time.perf_counter()
+            answer = await self.agent_calls.call(reply, info["messages"], self.task)
+            seconds = time.perf_counter() - called
             if isinstance(answer, str):
                 answer = Answer(answer)
             elif not isinstance(answer, Answer) or not _is_plain(answer):
-                raise Failed(Failure.AGENT_ERROR, f"a reply is a text or an Answer, not {answer!r}")
-            said, reward, self.terminated, self.truncated, info = self._game(self.env.step, answer.text)
+                raise EpisodeFailed(Failure.AGENT_ERROR, f"a reply is a text or an Answer, not {answer!r}")
+            next_message, reward, self.terminated, self.truncated, info = self._env_call(self.env.step, answer.text)
             self.success = info["success"]
             problem = info["reply"].problem
             self.turns.append(
@@ -134,22 +134,22 @@ class _Episode:
                     seconds=seconds,
                 )
             )
-            message = said
+            message = next_message
 
-    async def move(self) -> None:
+    async def play_moves(self) -> None:
         """Play by single moves."""
         env, act = self.env.env, self.agent.act
-        observation, info = self._game(env.reset)
+        observation, info = self._env_call(env.reset)
         await self._begin()
         names = env.action_names
         left = min(self.env.max_actions, self.env.max_turns * self.env.max_actions_per_turn)
         while not (self.terminated or self.truncated):
             info |= {"actions_left": left, "action_names": names}
             board = env.text
-            asked = time.perf_counter()
-            action = _action(await self.asking.ask(act, observation, info, self.task), len(names))
-            seconds = time.perf_counter() - asked
-            observation, reward, self.terminated, _, info = self._game(env.step, action)
+            called = time.perf_counter()
+            action = _action(await self.agent_calls.call(act, observation, info, self.task), len(names))
+            seconds = time.perf_counter() - called
+            observation, reward, self.terminated, _, info = self._env_call(env.step, action)
             left -= 1
             self.success = info["success"]
             self.truncated = left == 0 and not self.terminated
@@ -161,26 +161,26 @@ class _Episode:
         """The board as it stands, or "" where the game cannot say."""
         try:
             return self.env.board
-        except Exception:  # the game is broken, which is what the record is to say
+        except Exception:  # the game is broken, as the record says
             return ""
 
     async def _begin(self) -> None:
         if begin := getattr(self.agent, "begin", None):
-            await self.asking.ask(begin, self.task)
+            await self.agent_calls.call(begin, self.task)
 
-    def _game(self, method: Any, *arguments: Any) -> Any:
-        """What the environment does; raises `Failed` if it raises."""
+    def _env_call(self, method: Any, *arguments: Any) -> Any:
+        """What the environment does; raises `EpisodeFailed` if it raises."""
         try:
             if arguments:
                 return method(*arguments)
-            level = self.job.split.levels[self.job.index]
-            return method(options={"level": level, "noise_seed": self.job.noise_seed})
+            level = self.planned.split.levels[self.planned.index]
+            return method(options={"level": level, "noise_seed": self.planned.noise_seed})
         except Exception as error:
-            raise Failed(Failure.ENVIRONMENT_ERROR, described(error)) from error
+            raise EpisodeFailed(Failure.ENVIRONMENT_ERROR, describe_error(error)) from error
 
 
 def _is_plain(answer: Answer) -> bool:
-    """Whether a record can hold it: what an agent answers is not to end the run when it is written."""
+    """Whether a record can hold it: an answer must not end the run when it is written."""
     counts = answer.prompt_tokens, answer.completion_tokens
     return (
         isinstance(answer.text, str)
@@ -191,11 +191,11 @@ def _is_plain(answer: Answer) -> bool:
 
 
 def _action(answer: Any, actions: int) -> int:
-    """The id of an action; raises `Failed` for anything else."""
+    """The id of an action; raises `EpisodeFailed` for anything else."""
     try:
         action = int(operator.index(answer))
     except TypeError:
-        raise Failed(Failure.AGENT_ERROR, f"an action is an integer, not {answer!r}") from None
+        raise EpisodeFailed(Failure.AGENT_ERROR, f"an action is an integer, not {answer!r}") from None
     if not 0 <= action < actions:
-        raise Failed(Failure.AGENT_ERROR, f"action {action} is not one of 0 to {actions - 1}")
+        raise EpisodeFailed(Failure.AGENT_ERROR, f"action {action} is not one of 0 to {actions - 1}")
     return action

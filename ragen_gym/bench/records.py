@@ -1,14 +1,18 @@
-"""The record of an episode, one JSON object a line in ``episodes.jsonl``: enough to replay, rescore and look at it."""
+"""The record of an episode, one JSON object a line in ``episodes.jsonl``: enough to replay, rescore and show it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
+from ragen_gym.bench.suite import Split, Suite
 from ragen_gym.core.failures import INFRASTRUCTURE, Failure
 
-__all__ = ["EpisodeRecord", "TurnRecord"]
+__all__ = ["EpisodeRecord", "InstanceCounts", "TurnRecord", "count_by_instance", "group_by_split"]
 
 
 @dataclass(frozen=True)
@@ -47,12 +51,12 @@ class EpisodeRecord:
     """One episode.
 
     Attributes:
-        key: content hash of all that decides what was asked: suite hash, split, index, rollout, agent and its settings.
+        key: hash of everything that decides what was asked: suite hash, split, index, rollout, agent and its settings.
         split: name of the split.
         index: place of the instance in the split.
         rollout: which of its rollouts.
         level_id: content hash of the level.
-        noise_seed: of the episode's luck.
+        noise_seed: of the episode's transition noise.
         turns: what happened.
         success: whether the goal was reached.
         total_reward: sum of the turns' rewards.
@@ -146,3 +150,64 @@ _TYPES: dict[type, dict[str, tuple[type, ...]]] = {
     }
     for cls in (TurnRecord, EpisodeRecord)
 }
+
+
+@dataclass(frozen=True)
+class InstanceCounts:
+    """The episodes of a split that count, by instance.
+
+    Attributes:
+        indices: the instances with an episode that counts, in order, integers (played,).
+        levels: the id of the level of each, (played,).
+        rollouts: how many of its episodes count, from 1 on, integers (played,).
+        successes: how many of these succeeded, integers (played,).
+        returns: mean sum of their rewards, floats (played,).
+        episodes: all episodes that count.
+    """
+
+    indices: npt.NDArray[np.intp]
+    levels: tuple[str, ...]
+    rollouts: npt.NDArray[np.intp]
+    successes: npt.NDArray[np.intp]
+    returns: npt.NDArray[np.float64]
+    episodes: tuple[EpisodeRecord, ...]
+
+
+def group_by_split(suite: Suite, records: Iterable[EpisodeRecord]) -> list[tuple[Split, list[EpisodeRecord]]]:
+    """The records of each split that has any, in the order of the suite; of several of one rollout, the last.
+
+    Raises:
+        ValueError: a record is not of this suite.
+    """
+    last = {(record.split, record.index, record.rollout): record for record in records}
+    of: dict[str, list[EpisodeRecord]] = {split.name: [] for split in suite.splits}
+    for name, index, rollout in sorted(last):
+        if name not in of:
+            raise ValueError(f"suite {suite.name} has no split {name!r}: these episodes are of another suite.")
+        of[name].append(last[name, index, rollout])
+    for split in suite.splits:
+        for record in of[split.name]:
+            if not 0 <= record.index < len(split.levels) or split.levels[record.index].id != record.level_id:
+                raise ValueError(
+                    f"{split.name}/{record.index}: level {record.level_id} is not that instance of suite {suite.name} "
+                    f"({suite.hash}): these episodes are of another version of it."
+                )
+    return [(split, of[split.name]) for split in suite.splits if of[split.name]]
+
+
+def count_by_instance(records: Sequence[EpisodeRecord]) -> InstanceCounts:
+    """Count the episodes of a split."""
+    episodes = tuple(record for record in records if record.counted)
+    indices, first, which = np.unique(
+        np.array([record.index for record in episodes], np.intp), return_index=True, return_inverse=True
+    )
+    rollouts = np.bincount(which, minlength=len(indices))
+    totals = np.bincount(which, [record.total_reward for record in episodes], len(indices))
+    return InstanceCounts(
+        indices=indices,
+        levels=tuple(episodes[i].level_id for i in first),
+        rollouts=rollouts,
+        successes=np.bincount(which, [record.success for record in episodes], len(indices)).astype(np.intp),
+        returns=totals / np.maximum(rollouts, 1),
+        episodes=episodes,
+    )

@@ -23,8 +23,7 @@ from typing import Any
 from ragen_gym.bench.agents.python import find
 from ragen_gym.bench.records import EpisodeRecord, TurnRecord
 from ragen_gym.bench.replay import Parser, ReplayedEpisode, ReplayedTurn, Replayer, ReplyRules
-from ragen_gym.bench.run import Run
-from ragen_gym.bench.run_folder import EpisodeLog, RunFolder
+from ragen_gym.bench.results import BenchResults, EpisodeLog, ResultsFolder
 from ragen_gym.bench.score import score
 from ragen_gym.bench.suite import Split
 from ragen_gym.bench.tasks import episode_key
@@ -32,7 +31,7 @@ from ragen_gym.core.storage import write_atomic
 from ragen_gym.core.validation import check_number
 from ragen_gym.envs.reply import Problem, Reply
 
-__all__ = ["Rescored", "Rescoring", "Unknown", "bounds", "lenient_reply", "rescore", "save"]
+__all__ = ["RescoredRun", "Rescoring", "Unknown", "bounds", "lenient_reply", "rescore", "save"]
 
 _THOUGHT = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
 _ANSWER = re.compile(r"<answer>((?:(?!<answer>).)*?)(?:</answer>|\Z)", re.DOTALL)
@@ -164,7 +163,7 @@ class Unknown:
 
 
 @dataclass(frozen=True)
-class Rescored:
+class RescoredRun:
     """A run in another reading.
 
     Attributes:
@@ -182,14 +181,16 @@ class Rescored:
     reworded: int
 
 
-def rescore(run: Run, rescoring: Rescoring, progress: Callable[[int], None] = lambda done: None) -> Rescored:
+def rescore(
+    run: BenchResults, rescoring: Rescoring, progress: Callable[[int], None] = lambda done: None
+) -> RescoredRun:
     """Read the replies of a run in another way.
 
     Episodes of an agent that moves have no replies, and failures of the infrastructure no outcome: both stay as they
     are.
 
     Args:
-        run: see `load_run`.
+        run: see `load_results`.
         rescoring: what is changed.
         progress: is told how many episodes are done.
 
@@ -211,10 +212,10 @@ def rescore(run: Run, rescoring: Rescoring, progress: Callable[[int], None] = la
             # The reward of the last turn is told in no message that was answered.
             reworded += any(_pays_anew(*pair) for pair in zip(record.turns[:-1], replay.turns[:-1], strict=False))
         progress(done)
-    return Rescored(identity, tuple(records), tuple(unknown), changed, reworded)
+    return RescoredRun(identity, tuple(records), tuple(unknown), changed, reworded)
 
 
-def bounds(rescored: Rescored) -> dict[str, dict[str, Any]]:
+def bounds(rescored: RescoredRun) -> dict[str, dict[str, Any]]:
     """For each split: episodes that count and are known, those unknown, and success if all of these fail or succeed."""
     names = {*(record.split for record in rescored.records), *(each.split for each in rescored.unknown)}
     found = {}
@@ -268,7 +269,7 @@ def _unknown(record: EpisodeRecord, replay: ReplayedEpisode) -> Unknown:
     return Unknown(*place, replay.diverged_at + 1, played, read, len(record.turns), record.success)
 
 
-def _identity(run: Run, rescoring: Rescoring) -> dict[str, Any]:
+def _identity(run: BenchResults, rescoring: Rescoring) -> dict[str, Any]:
     """That of the run, and what it was rescored by: so no session of the run can be taken for one of the new one."""
     if "rescored" in run.info["settings"]:
         raise ValueError(f"{run.path} was rescored already: rescore the run that was played.")
@@ -279,7 +280,7 @@ def _identity(run: Run, rescoring: Rescoring) -> dict[str, Any]:
     return {**same, "agent": f"{run.agent} ({how})", "settings": {**run.info["settings"], "rescored": rescored}}
 
 
-def save(run: Run, rescored: Rescored, path: Path) -> None:
+def save(run: BenchResults, rescored: RescoredRun, path: Path) -> None:
     """Write a rescored run as a folder that reports and `verify` read as any other, with its ``unknown.jsonl``.
 
     Args:
@@ -294,7 +295,7 @@ def save(run: Run, rescored: Rescored, path: Path) -> None:
         raise ValueError(f"{path} exists: choose another folder for the rescored run.")
     path.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as parent:
-        folder = RunFolder(Path(parent) / path.name)
+        folder = ResultsFolder(Path(parent) / path.name)
         for session in run.info["sessions"]:
             folder.begin(rescored.identity, session)
         with EpisodeLog(folder.episodes) as log:

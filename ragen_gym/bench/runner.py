@@ -1,9 +1,9 @@
 """The runner: every episode of a suite that a folder does not hold yet, many at a time, each kept as soon as it ends.
 
-An episode is named by a hash of all that decides what is asked (`ragen_gym.bench.tasks.episode_key`). A session plays
-the keys of which the folder holds no record that counts, so the same command goes on with a run that was cut short, and
+An episode is named by a hash of everything that decides what is asked (`ragen_gym.bench.tasks.episode_key`). A session
+plays the keys of which the folder holds no record that counts: the same command resumes a run that was cut short, and
 plays again what failed for reasons of infrastructure. Nothing that an agent or a game does ends the run; what does is
-Ctrl-C, an agent's `StopRun`, and a folder that cannot be written to. Then the episodes in play are lost, and no others.
+Ctrl-C, an agent's `StopRun`, and a folder that cannot be written to. Then only the episodes in play are lost.
 """
 
 from __future__ import annotations
@@ -19,52 +19,84 @@ from datetime import UTC, datetime
 from importlib import metadata
 from inspect import isawaitable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from ragen_gym.bench.agent import ReplyAgent, StepAgent, StopRun
 from ragen_gym.bench.episode import play_episode
 from ragen_gym.bench.records import EpisodeRecord
-from ragen_gym.bench.run_folder import EpisodeLog, RunFolder
+from ragen_gym.bench.results import EpisodeLog, ResultsFolder
 from ragen_gym.bench.suite import Split, Suite
-from ragen_gym.bench.tasks import Job, Request, identity, jobs_of, make_env
+from ragen_gym.bench.tasks import PlannedEpisode, RunOptions, identity, make_env, plan_episodes
 from ragen_gym.core.failures import INFRASTRUCTURE, Failure
+from ragen_gym.core.progress import ProgressBar
 from ragen_gym.envs.turn import TurnEnv
 
-__all__ = ["Outcome", "Progress", "run_suite", "run_suite_async"]
+__all__ = ["RunOutcome", "RunProgress", "run_suite", "run_suite_async"]
 
-_BREATH = 0.02  # seconds after which agents that never wait let the event loop see to signals and the other tasks
+_YIELD_SECONDS = 0.02  # after which agents that never wait let the event loop handle signals and other tasks
 _PACKAGES = ("gymnasium", "numpy", "openai", "transformers", "torch", "stable_baselines3")
 
 
-class Progress(Protocol):
-    """Who is told how a run goes."""
+class RunProgress:
+    """The running score on standard error: a bar on a terminal, a line now and then elsewhere."""
 
-    def begin(self, asked: int, kept: Sequence[EpisodeRecord]) -> None:
-        """So many episodes are asked for, of which these are there already."""
+    def __init__(self) -> None:
+        self._solved = self._counted = self._turns = self._malformed = 0
+        self._failures: Counter[str] = Counter()
+
+    def begin(self, total: int, kept: Sequence[EpisodeRecord]) -> None:
+        """Start: so many episodes are wanted, of which these have been played before."""
+        self._bar = ProgressBar("episodes", total, done=len(kept), prefix="ragen-gym: ")
+        self._bar.__enter__()
+        for record in kept:
+            self._count(record)
+        if kept:
+            self.say(f"{len(kept)} of {total} episodes are there already")
 
     def advance(self, record: EpisodeRecord) -> None:
-        """An episode has ended."""
+        """Count an episode that has ended."""
+        self._count(record)
+        self._bar.advance(info=self.score)
 
     def say(self, notice: str) -> None:
-        """Something that a person should know."""
+        """Show a line of its own."""
+        self._bar.say(f"ragen-gym: {notice}")
 
     def end(self) -> None:
-        """The session is over."""
+        """Stop the bar."""
+        self._bar.__exit__(None, None, None)
+
+    @property
+    def score(self) -> str:
+        """Success so far, malformed replies and failures."""
+        parts = [f"success {100 * self._solved / self._counted:.1f} %"] if self._counted else []
+        parts += [f"malformed {100 * self._malformed / self._turns:.1f} %"] if self._malformed else []
+        parts += [f"{kind} {number}" for kind, number in sorted(self._failures.items())]
+        return ", ".join(parts) or "none counts yet"
+
+    def _count(self, record: EpisodeRecord) -> None:
+        self._turns += len(record.turns)
+        self._malformed += sum(turn.problem is not None for turn in record.turns)
+        if record.failure is not None:
+            self._failures[record.failure.value] += 1
+        if record.counted:
+            self._counted += 1
+            self._solved += record.success
 
 
 @dataclass
-class Outcome:
+class RunOutcome:
     """What a session has done.
 
     Attributes:
-        asked: episodes that were asked for.
+        wanted: episodes that were asked for.
         kept: those of them that were there before.
         played: those that were played now, with those that failed.
         failures: how many of these failed, by kind.
         stopped: why the agent ended the run, or "".
     """
 
-    asked: int
+    wanted: int
     kept: int
     played: int = 0
     failures: Counter[Failure] = field(default_factory=Counter)
@@ -80,75 +112,75 @@ def run_suite(
     suite: Suite,
     agent: ReplyAgent | StepAgent,
     out: str | Path,
-    request: Request | None = None,
-    progress: Progress | None = None,
-) -> Outcome:
+    options: RunOptions | None = None,
+    progress: RunProgress | None = None,
+) -> RunOutcome:
     """Play what is missing of a run.
 
     Args:
         suite: what is played.
         agent: who plays; `ragen_gym.bench.agents.make_agent` makes one of a name.
         out: the run's folder.
-        request: what of the suite, and how.
-        progress: who is told.
+        options: which episodes, and how.
+        progress: shows how the run goes; None shows nothing.
 
     Raises:
         ValueError: the folder holds something else, another process is playing the run, or the agent cannot begin.
         OSError: the folder cannot be written to.
     """
-    return asyncio.run(run_suite_async(suite, agent, out, request, progress))
+    return asyncio.run(run_suite_async(suite, agent, out, options, progress))
 
 
 async def run_suite_async(
     suite: Suite,
     agent: ReplyAgent | StepAgent,
     out: str | Path,
-    request: Request | None = None,
-    progress: Progress | None = None,
-) -> Outcome:
+    options: RunOptions | None = None,
+    progress: RunProgress | None = None,
+) -> RunOutcome:
     """`run_suite` for a program that has an event loop of its own."""
-    request, folder = request or Request(), RunFolder(out)
-    same = identity(suite, agent, request)
-    jobs = jobs_of(suite, same, request)
+    options, folder = options or RunOptions(), ResultsFolder(out)
+    same = identity(suite, agent, options)
+    planned = plan_episodes(suite, same, options)
     folder.check(same)
     with folder.locked():
         kept = {record.key: record for record in folder.records() if record.counted}
-        here = [kept[job.key] for job in jobs if job.key in kept]
-        missing = [job for job in jobs if job.key not in kept]
-        outcome = Outcome(len(jobs), len(here))
+        here = [kept[episode.key] for episode in planned if episode.key in kept]
+        missing = [episode for episode in planned if episode.key not in kept]
+        outcome = RunOutcome(len(planned), len(here))
         if progress:
-            progress.begin(len(jobs), here)
+            progress.begin(len(planned), here)
         try:
             if missing:
-                await _Session(agent, request, folder, outcome, progress).play(same, missing)
+                await _SuiteRunner(agent, options, folder, outcome, progress).play(same, missing)
         finally:
             if progress:
                 progress.end()
     return outcome
 
 
-class _Session:
-    """One session at play."""
+class _SuiteRunner:
+    """Plays the episodes of one session."""
 
     def __init__(
-        self, agent: Any, request: Request, folder: RunFolder, outcome: Outcome, progress: Progress | None
+        self, agent: Any, options: RunOptions, folder: ResultsFolder, outcome: RunOutcome, progress: RunProgress | None
     ) -> None:
-        self.agent, self.request, self.folder = agent, request, folder
+        self.agent, self.options, self.folder = agent, options, folder
         self.outcome, self.progress = outcome, progress
         self.free: dict[str, list[TurnEnv]] = {}  # environments that wait for their next episode, by split
-        self.breath = time.perf_counter()
+        self.yielded = time.perf_counter()
 
-    async def play(self, identity: dict[str, Any], jobs: Sequence[Job]) -> None:
+    async def play(self, identity: dict[str, Any], planned: Sequence[PlannedEpisode]) -> None:
         """Play all of them, some at a time."""
-        most = getattr(self.agent, "concurrency", None) or self.request.concurrency
-        left = iter(jobs)
+        most = getattr(self.agent, "concurrency", None) or self.options.concurrency
+        left = iter(planned)
         try:
             await self._start()
-            self.extra = {"session": self.folder.begin(identity, _session(self.agent, self.request))}
+            self.extra = {"session": self.folder.begin(identity, _session(self.agent, self.options))}
             self._notice_new_code()
             with EpisodeLog(self.folder.episodes) as self.log:
                 async with asyncio.TaskGroup() as group:
-                    for _ in range(min(most, self.request.concurrency, len(jobs))):
+                    for _ in range(min(most, self.options.concurrency, len(planned))):
                         group.create_task(self._work(left))
         except BaseExceptionGroup as group:
             first = _first(group)
@@ -174,17 +206,17 @@ class _Session:
         if self.progress:
             self.progress.say(notice)
 
-    async def _work(self, jobs: Iterator[Job]) -> None:
-        request = self.request
-        for job in jobs:
-            env = self._take(job.split)
-            record = await play_episode(self.agent, env, job, request.limits, request.prices, self.extra)
+    async def _work(self, planned: Iterator[PlannedEpisode]) -> None:
+        options = self.options
+        for episode in planned:
+            env = self._take(episode.split)
+            record = await play_episode(self.agent, env, episode, options.timeouts, options.prices, self.extra)
             if record.failure is not Failure.ENVIRONMENT_ERROR:
-                self.free[job.split.name].append(env)
+                self.free[episode.split.name].append(env)
             self._keep(record)
-            if time.perf_counter() - self.breath > _BREATH:
+            if time.perf_counter() - self.yielded > _YIELD_SECONDS:
                 await asyncio.sleep(0)
-                self.breath = time.perf_counter()
+                self.yielded = time.perf_counter()
 
     def _take(self, split: Split) -> TurnEnv:
         free = self.free.setdefault(split.name, [])
@@ -208,7 +240,7 @@ def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
     return _first(first) if isinstance(first, BaseExceptionGroup) else first
 
 
-def _session(agent: Any, request: Request) -> dict[str, Any]:
+def _session(agent: Any, options: RunOptions) -> dict[str, Any]:
     """What ``run.json`` keeps of a session."""
     versions = {"python": platform.python_version()}
     for package in ("ragen_gym", *(name for name in _PACKAGES if name in sys.modules)):
@@ -216,7 +248,8 @@ def _session(agent: Any, request: Request) -> dict[str, Any]:
             versions[package] = metadata.version(package)
         except metadata.PackageNotFoundError:  # run from a folder of sources
             versions[package] = str(getattr(sys.modules.get(package), "__version__", "unknown"))
-    asked = {name: value for name, value in asdict(request).items() if name != "temperature"}
+    settings = {name: value for name, value in asdict(options).items() if name != "temperature"}
+    settings["limits"] = settings.pop("timeouts")  # the name in files
     circumstances = dict(getattr(agent, "circumstances", {}))
     started = datetime.now(UTC).isoformat(timespec="seconds")
-    return {"started": started, **asked, "circumstances": circumstances, "versions": versions}
+    return {"started": started, **settings, "circumstances": circumstances, "versions": versions}

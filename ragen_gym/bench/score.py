@@ -44,9 +44,8 @@ from typing import Any
 import numpy as np
 
 from ragen_gym.bench.baselines import RANDOM_ROLLOUTS, Baseline, baseline, oracle_episodes
-from ragen_gym.bench.records import EpisodeRecord
+from ragen_gym.bench.records import EpisodeRecord, InstanceCounts, count_by_instance, group_by_split
 from ragen_gym.bench.suite import Split, Suite
-from ragen_gym.bench.tally import Tally, by_split, tally
 from ragen_gym.core.stats import (
     Estimate,
     against_random,
@@ -69,7 +68,7 @@ def score(suite: Suite, records: Iterable[EpisodeRecord], agent: str) -> dict[st
         ValueError: a record is not of this suite.
         ragen_gym.games.sokoban.solve.NotSolvedError: a board is too hard for the oracle.
     """
-    splits = {split.name: _score_split(suite, split, own) for split, own in by_split(suite, records)}
+    splits = {split.name: _score_split(suite, split, own) for split, own in group_by_split(suite, records)}
     return {
         "suite": suite.name,
         "hash": suite.hash,
@@ -80,7 +79,7 @@ def score(suite: Suite, records: Iterable[EpisodeRecord], agent: str) -> dict[st
 
 
 def _score_split(suite: Suite, split: Split, records: Sequence[EpisodeRecord]) -> dict[str, Any]:
-    counts = tally(records)
+    counts = count_by_instance(records)
     about = {
         "env": split.env,
         "about": split.about,
@@ -98,7 +97,7 @@ def _score_split(suite: Suite, split: Split, records: Sequence[EpisodeRecord]) -
     return {**about, **_success(suite, split, counts), **_rewards(suite, split, counts), **_passes(counts), **effort}
 
 
-def _success(suite: Suite, split: Split, counts: Tally) -> dict[str, Any]:
+def _success(suite: Suite, split: Split, counts: InstanceCounts) -> dict[str, Any]:
     expected = baseline(split)
     successes, n = int(counts.successes.sum()), int(counts.rollouts.sum())
     success = wilson(successes, n)
@@ -120,12 +119,12 @@ def _success(suite: Suite, split: Split, counts: Tally) -> dict[str, Any]:
     }
 
 
-def _random(expected: Baseline, counts: Tally) -> Estimate:
+def _random(expected: Baseline, counts: InstanceCounts) -> Estimate:
     n = RANDOM_ROLLOUTS * len(counts.indices)
     return wilson(round(RANDOM_ROLLOUTS * float(expected.random_success[counts.indices].sum())), n)
 
 
-def _optimal(suite: Suite, split: Split, counts: Tally) -> Estimate:
+def _optimal(suite: Suite, split: Split, counts: InstanceCounts) -> Estimate:
     rollouts = {record.rollout for record in counts.episodes}
     played = {rollout: oracle_episodes(suite, split, rollout) for rollout in rollouts}
     return wilson(sum(played[r.rollout][r.index].success for r in counts.episodes), len(counts.episodes))
@@ -138,7 +137,7 @@ def _normalised(success: Estimate, random: float, optimal: float) -> dict[str, f
     return {name: (rate - random) / (optimal - random) for name, rate in ends}
 
 
-def _rewards(suite: Suite, split: Split, counts: Tally) -> dict[str, Any]:
+def _rewards(suite: Suite, split: Split, counts: InstanceCounts) -> dict[str, Any]:
     expected = baseline(split)
     best = expected.optimal_return[counts.indices]
     return {
@@ -150,15 +149,15 @@ def _rewards(suite: Suite, split: Split, counts: Tally) -> dict[str, Any]:
     }
 
 
-def _steps_over_optimal(suite: Suite, split: Split, counts: Tally) -> dict[str, float] | None:
+def _steps_over_optimal(suite: Suite, split: Split, counts: InstanceCounts) -> dict[str, float] | None:
     if split.make_env().game.stochastic:
         return None
     shortest = oracle_episodes(suite, split, 0)
-    over = [_moves(record) - shortest[record.index].moves for record in counts.episodes if record.success]
+    over = [_moves(record) - len(shortest[record.index].actions) for record in counts.episodes if record.success]
     return {"mean": float(np.mean(over)), "n": len(over)} if over else None
 
 
-def _passes(counts: Tally) -> dict[str, Any]:
+def _passes(counts: InstanceCounts) -> dict[str, Any]:
     most = int(counts.rollouts.max())
     powers = [2**i for i in range(most.bit_length()) if 2**i <= most]
     passes: dict[str, dict[str, Any]] = {"pass_at": {}, "pass_hat": {}}

@@ -1,4 +1,4 @@
-"""The episodes of a suite that are to be played, what names each, and their timeouts and token prices."""
+"""The episodes of a run: which are played, the key of each, timeouts and token prices."""
 
 from __future__ import annotations
 
@@ -13,11 +13,21 @@ from ragen_gym.bench.suite import Split, Suite, noise_seed
 from ragen_gym.core.validation import check_number
 from ragen_gym.envs.turn import TurnEnv
 
-__all__ = ["Job", "Limits", "Prices", "Request", "episode_key", "identity", "jobs_of", "make_env", "prompt_hash"]
+__all__ = [
+    "PlannedEpisode",
+    "Prices",
+    "RunOptions",
+    "Timeouts",
+    "episode_key",
+    "identity",
+    "make_env",
+    "plan_episodes",
+    "prompt_hash",
+]
 
 
 @dataclass(frozen=True)
-class Job:
+class PlannedEpisode:
     """One episode to play.
 
     Attributes:
@@ -25,7 +35,7 @@ class Job:
         split: what is played.
         index: place of the instance in the split.
         rollout: which of its rollouts.
-        noise_seed: of the episode's luck.
+        noise_seed: of the episode's transition noise.
         seed: for the agent's own randomness.
         temperature: at which a language model is to be sampled.
         key: see `EpisodeRecord.key`.
@@ -42,12 +52,12 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Limits:
-    """Patience.
+class Timeouts:
+    """Timeouts in seconds; None waits for ever.
 
     Attributes:
-        request: seconds for one answer, or None.
-        episode: seconds for a whole episode, or None.
+        request: of one answer.
+        episode: of a whole episode.
     """
 
     request: float | None = None
@@ -86,15 +96,15 @@ def make_env(split: Split, observation: str = "text") -> TurnEnv:
 
 
 def prompt_hash(split: Split) -> str:
-    """16 hexadecimal digits that change with the messages: those that begin the split's first episode."""
+    """Hash of the first messages of the split's first episode, 16 hexadecimal digits."""
     env = make_env(split)
     _, info = env.reset(options={"level": split.levels[0], "noise_seed": 0})
     return hashlib.sha256(json.dumps(info["messages"]).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
-class Request:
-    """What of a suite is to be played, and how.
+class RunOptions:
+    """Which episodes of a suite are played, and how.
 
     Attributes:
         splits: names of splits; empty for all of them.
@@ -102,7 +112,7 @@ class Request:
         limit: the first so many instances of each split, or None for all of them.
         temperature: at which language models are sampled; None for the suite's.
         concurrency: the most episodes in play at a time.
-        limits: how long an agent may take.
+        timeouts: how long an agent may take.
         prices: of tokens, or None.
     """
 
@@ -111,7 +121,7 @@ class Request:
     limit: int | None = None
     temperature: float | None = None
     concurrency: int = 32
-    limits: Limits = field(default_factory=Limits)
+    timeouts: Timeouts = field(default_factory=Timeouts)
     prices: Prices | None = None
 
     def __post_init__(self) -> None:
@@ -121,13 +131,13 @@ class Request:
             check_number("bench", "limit", self.limit, 1, whole=True)
         if self.temperature is not None:
             check_number("bench", "temperature", self.temperature, 0)
-        for name, seconds in asdict(self.limits).items():
+        for name, seconds in asdict(self.timeouts).items():
             if seconds is not None:
                 check_number("bench", f"{name}_timeout", seconds, 0)
 
 
-def identity(suite: Suite, agent: ReplyAgent | StepAgent, request: Request) -> dict[str, Any]:
-    """All that decides what is asked of an agent, as JSON: what two sessions of one run must have in common.
+def identity(suite: Suite, agent: ReplyAgent | StepAgent, options: RunOptions) -> dict[str, Any]:
+    """Everything that decides what is asked of an agent, as JSON: what two sessions of one run must have in common.
 
     Raises:
         ValueError: the agent has no name, or neither of the two methods.
@@ -136,7 +146,7 @@ def identity(suite: Suite, agent: ReplyAgent | StepAgent, request: Request) -> d
         raise ValueError(f"{agent!r} has no `name`: an agent needs one, which every result carries.")
     if not hasattr(agent, "reply") and not hasattr(agent, "act"):
         raise ValueError(f"{agent!r} has neither a method `reply` nor `act`.")
-    temperature = suite.temperature if request.temperature is None else request.temperature
+    temperature = suite.temperature if options.temperature is None else options.temperature
     return {
         "suite": suite.name,
         "hash": suite.hash,
@@ -154,18 +164,18 @@ def episode_key(identity: dict[str, Any], split: str, index: int, rollout: int) 
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
-def jobs_of(suite: Suite, identity: dict[str, Any], request: Request) -> list[Job]:
+def plan_episodes(suite: Suite, identity: dict[str, Any], options: RunOptions) -> list[PlannedEpisode]:
     """The episodes that are asked for: the first rollout of all instances, then the second, and so on.
 
     Raises:
         ValueError: the suite has no split of such a name.
     """
     names = [split.name for split in suite.splits]
-    for name in request.splits:
+    for name in options.splits:
         if name not in names:
-            raise ValueError(f"{suite.name} has no split {name!r}: choose of {', '.join(names)}.")
+            raise ValueError(f"{suite.name} has no split {name!r}: choose one of {', '.join(names)}.")
     return [
-        Job(
+        PlannedEpisode(
             suite=suite.name,
             split=split,
             index=index,
@@ -175,14 +185,14 @@ def jobs_of(suite: Suite, identity: dict[str, Any], request: Request) -> list[Jo
             temperature=identity["temperature"],
             key=episode_key(identity, split.name, index, rollout),
         )
-        for rollout in range(request.rollouts)
+        for rollout in range(options.rollouts)
         for split in suite.splits
-        if not request.splits or split.name in request.splits
-        for index in range(len(split.levels[: request.limit]))
+        if not options.splits or split.name in options.splits
+        for index in range(len(split.levels[: options.limit]))
     ]
 
 
 def _agent_seed(suite: Suite, split: Split, index: int, rollout: int) -> int:
-    """From 0 to 2**32 - 1, and nothing that the episode's luck could be told from."""
+    """From 0 to 2**32 - 1, independent of the episode's noise seed."""
     name = f"{suite.hash}/{split.name}/{index}/{rollout}/agent"
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big")

@@ -1,4 +1,4 @@
-"""An agent asked with patience: whatever it does, there is an answer or a typed failure."""
+"""Calls of an agent with timeouts: whatever it does, there is an answer or a typed failure."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from pathlib import Path
 from typing import Any
 
 from ragen_gym.bench.agent import AgentFailure, StopRun
-from ragen_gym.bench.tasks import Limits
+from ragen_gym.bench.tasks import Timeouts
 from ragen_gym.core.failures import Failure
 
-__all__ = ["Asking", "Failed", "described"]
+__all__ = ["AgentCaller", "EpisodeFailed", "describe_error"]
 
 _LONGEST_DETAIL = 2000
 
 
-class Failed(Exception):
+class EpisodeFailed(Exception):
     """How an episode failed.
 
     Args:
         failure: what kind of failure.
-        detail: what exactly, cut to a bearable length.
+        detail: what exactly, cut to 2,000 characters.
     """
 
     def __init__(self, failure: Failure, detail: str) -> None:
@@ -32,70 +32,70 @@ class Failed(Exception):
         self.failure, self.detail = failure, detail[:_LONGEST_DETAIL]
 
 
-class Asking:
-    """Asks an agent through one episode.
+class AgentCaller:
+    """Calls an agent's methods through one episode.
 
     Args:
-        agent: who is asked.
-        limits: how long it may take.
+        agent: whose methods are called.
+        timeouts: how long it may take.
     """
 
-    def __init__(self, agent: Any, limits: Limits) -> None:
-        self.limits = limits
+    def __init__(self, agent: Any, timeouts: Timeouts) -> None:
+        self.timeouts = timeouts
         self.began = time.perf_counter()
         self._keeps_time = bool(getattr(agent, "keeps_time", False))
 
-    async def ask(self, question: Any, *arguments: Any) -> Any:
-        """What the agent answers; raises `Failed` for whatever else it does."""
+    async def call(self, method: Any, *arguments: Any) -> Any:
+        """What the method returns; raises `EpisodeFailed` for anything else that happens."""
         try:
-            answer = question(*arguments)
+            answer = method(*arguments)
             if iscoroutine(answer):
                 try:
-                    first = answer.send(None)  # up to where it waits for the first time, which may be its end
+                    first = answer.send(None)  # up to its first wait, or to its end
                 except StopIteration as done:
                     answer = done.value
                 else:
-                    return await self._wait(_Begun(answer, first))
+                    return await self._wait(_StartedCoroutine(answer, first))
             elif isawaitable(answer):
                 return await self._wait(answer)
             # What does not wait cannot be interrupted, but its episode can be ended.
-            if self.limits.episode is not None and time.perf_counter() - self.began > self.limits.episode:
+            if self.timeouts.episode is not None and time.perf_counter() - self.began > self.timeouts.episode:
                 raise TimeoutError
             return answer
         except StopRun:
             raise
         except TimeoutError as error:
-            raise Failed(Failure.TIMEOUT, str(error) or self._patience()) from error
+            raise EpisodeFailed(Failure.TIMEOUT, str(error) or self._timeout_detail()) from error
         except AgentFailure as failure:
-            raise Failed(failure.failure, failure.detail) from failure
+            raise EpisodeFailed(failure.failure, failure.detail) from failure
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
-            raise Failed(Failure.AGENT_ERROR, "the agent's own task was cancelled") from error
+            raise EpisodeFailed(Failure.AGENT_ERROR, "the agent's own task was cancelled") from error
         except (Exception, SystemExit) as error:  # whatever an agent does, it ends its episode and not the run
-            raise Failed(Failure.AGENT_ERROR, described(error)) from error
+            raise EpisodeFailed(Failure.AGENT_ERROR, describe_error(error)) from error
 
     async def _wait(self, answer: Awaitable[Any]) -> Any:
-        """Wait for an answer as long as the limits allow."""
-        wait = None if self._keeps_time else self.limits.request
-        if self.limits.episode is not None:
-            left = self.limits.episode - (time.perf_counter() - self.began)
+        """Wait for an answer as long as the timeouts allow."""
+        wait = None if self._keeps_time else self.timeouts.request
+        if self.timeouts.episode is not None:
+            left = self.timeouts.episode - (time.perf_counter() - self.began)
             wait = left if wait is None else min(wait, left)
         if wait is None:
             return await answer
         async with asyncio.timeout(wait):
             return await answer
 
-    def _patience(self) -> str:
-        episode = self.limits.episode
+    def _timeout_detail(self) -> str:
+        episode = self.timeouts.episode
         if episode is not None and time.perf_counter() - self.began >= episode:
             return f"the episode took longer than {episode:g} s"
-        return f"no answer within {self.limits.request:g} s" if self.limits.request else "the agent timed out"
+        return f"no answer within {self.timeouts.request:g} s" if self.timeouts.request else "the agent timed out"
 
 
-class _Begun:
-    """The rest of a coroutine that has been run up to its first wait; it saves the limits of time where none comes.
+class _StartedCoroutine:
+    """The rest of a coroutine that has been run up to its first wait; agents that never wait need no timeout context.
 
     Args:
         coroutine: what has been run.
@@ -119,7 +119,7 @@ class _Begun:
             return done.value
 
 
-def described(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """An exception in a line, with the place where it was raised."""
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""

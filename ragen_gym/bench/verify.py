@@ -18,8 +18,7 @@ from typing import Any
 from ragen_gym.bench.records import EpisodeRecord
 from ragen_gym.bench.replay import ReplayedEpisode, Replayer
 from ragen_gym.bench.rescore import Rescoring
-from ragen_gym.bench.run import Run
-from ragen_gym.bench.run_folder import RunFolder
+from ragen_gym.bench.results import BenchResults, ResultsFolder
 from ragen_gym.bench.score import score
 from ragen_gym.bench.suite import Suite, noise_seed
 from ragen_gym.bench.tasks import episode_key
@@ -81,11 +80,11 @@ class Verdict:
         return {"holds": self.holds, **asdict(self)}
 
 
-def verify(run: Run, progress: Callable[[int], None] = lambda done: None) -> Verdict:
+def verify(run: BenchResults, progress: Callable[[int], None] = lambda done: None) -> Verdict:
     """Replay every episode of a run, and make its summary again.
 
     Args:
-        run: see `load_run`.
+        run: see `load_results`.
         progress: is told how many episodes are done.
     """
     suite, verdict = run.suite, Verdict(excluded=sum(not record.counted for record in run.records))
@@ -180,7 +179,7 @@ def _check_key(info: Mapping[str, Any], record: EpisodeRecord, seen: set[tuple[s
     return found if key == record.key else [*found, Difference(_name(record), "key", record.key, key)]
 
 
-def _asked(run: Run) -> set[tuple[str, int, int]]:
+def _asked(run: BenchResults) -> set[tuple[str, int, int]]:
     """The episodes that the sessions of the run asked for."""
     return {
         (split.name, index, rollout)
@@ -192,8 +191,8 @@ def _asked(run: Run) -> set[tuple[str, int, int]]:
     }
 
 
-def _check_summary(run: Run) -> list[Difference] | None:
-    path = RunFolder(run.path).summary
+def _check_summary(run: BenchResults) -> list[Difference] | None:
+    path = ResultsFolder(run.path).summary
     if not path.is_file():
         return None
     try:

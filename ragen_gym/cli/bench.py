@@ -14,9 +14,9 @@ from ragen_gym.cli import bench_reports, bench_scores
 
 if TYPE_CHECKING:
     from ragen_gym.bench.agent import ReplyAgent, StepAgent
-    from ragen_gym.bench.runner import Outcome
+    from ragen_gym.bench.runner import RunOutcome
     from ragen_gym.bench.suite import Suite
-    from ragen_gym.bench.tasks import Request
+    from ragen_gym.bench.tasks import RunOptions
 
 __all__ = ["add"]
 
@@ -114,12 +114,12 @@ def _run(arguments: argparse.Namespace) -> int:
     try:
         import ragen_gym.bench.score  # noqa: F401  (an extra that is missing should not be found out after the run)
         from ragen_gym.bench.suites import load_suite
-        from ragen_gym.bench.tasks import Limits
+        from ragen_gym.bench.tasks import Timeouts
 
         suite, request = load_suite(arguments.suite), _request(arguments)
         agent = _agent(arguments)
         if getattr(agent, "at_terminal", False):  # a person may think for as long as it takes
-            request = replace(request, limits=Limits())
+            request = replace(request, timeouts=Timeouts())
     except ImportError as error:
         raise ValueError(str(error)) from error
     try:
@@ -130,20 +130,19 @@ def _run(arguments: argparse.Namespace) -> int:
     return _tell(suite, agent, arguments, outcome)
 
 
-def _play(suite: Suite, agent: ReplyAgent | StepAgent, request: Request, out: Path) -> Outcome:
-    from ragen_gym.bench.progress import make_progress
-    from ragen_gym.bench.runner import run_suite
+def _play(suite: Suite, agent: ReplyAgent | StepAgent, request: RunOptions, out: Path) -> RunOutcome:
+    from ragen_gym.bench.runner import RunProgress, run_suite
 
     # A person at the terminal is shown boards there, and no bar.
-    return run_suite(suite, agent, out, request, None if getattr(agent, "at_terminal", False) else make_progress())
+    return run_suite(suite, agent, out, request, None if getattr(agent, "at_terminal", False) else RunProgress())
 
 
-def _tell(suite: Suite, agent: ReplyAgent | StepAgent, arguments: argparse.Namespace, outcome: Outcome) -> int:
+def _tell(suite: Suite, agent: ReplyAgent | StepAgent, arguments: argparse.Namespace, outcome: RunOutcome) -> int:
     """Score what the folder holds now, and say what the person should know."""
-    from ragen_gym.bench.run_folder import RunFolder
+    from ragen_gym.bench.results import ResultsFolder
     from ragen_gym.bench.score import score
 
-    folder = RunFolder(arguments.out)
+    folder = ResultsFolder(arguments.out)
     if outcome.stopped:
         print(f"ragen-gym: {outcome.stopped}; the same command goes on.", file=sys.stderr)
     records = folder.records()
@@ -170,19 +169,19 @@ def _tell(suite: Suite, agent: ReplyAgent | StepAgent, arguments: argparse.Names
     return 1 if again else 0
 
 
-def _request(arguments: argparse.Namespace) -> Request:
-    from ragen_gym.bench.tasks import Limits, Prices, Request
+def _request(arguments: argparse.Namespace) -> RunOptions:
+    from ragen_gym.bench.tasks import Prices, RunOptions, Timeouts
 
     prices = None
     if arguments.price_in is not None or arguments.price_out is not None:
         prices = Prices(arguments.price_in or 0.0, arguments.price_out or 0.0)
-    return Request(
+    return RunOptions(
         splits=tuple(arguments.split),
         rollouts=arguments.rollouts,
         limit=arguments.limit,
         temperature=arguments.temperature,
         concurrency=arguments.concurrency,
-        limits=Limits(arguments.timeout, arguments.episode_timeout),
+        timeouts=Timeouts(arguments.timeout, arguments.episode_timeout),
         prices=prices,
     )
 

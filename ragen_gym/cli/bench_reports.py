@@ -12,7 +12,7 @@ from ragen_gym.cli.run_options import command, counting, first_lines
 from ragen_gym.core.storage import check_free, write_atomic
 
 if TYPE_CHECKING:
-    from ragen_gym.bench.run import Run
+    from ragen_gym.bench.results import BenchResults
     from ragen_gym.bench.verify import Verdict
 
 __all__ = ["add"]
@@ -63,7 +63,7 @@ def _report(arguments: argparse.Namespace) -> int:
     from ragen_gym.bench.compare import compare
     from ragen_gym.bench.report import tables
     from ragen_gym.bench.report.page import page
-    from ragen_gym.bench.run import load_runs
+    from ragen_gym.bench.results import load_several
     from ragen_gym.bench.score import score
 
     printing = arguments.markdown or arguments.csv or arguments.json
@@ -72,7 +72,7 @@ def _report(arguments: argparse.Namespace) -> int:
         check_free(out, arguments.force or arguments.out is None)
     if not arguments.megabytes > 0:
         raise ValueError(f"--megabytes {arguments.megabytes:g} must be above 0.")
-    runs = load_runs(arguments.runs, arguments.suite)
+    runs = load_several(arguments.runs, arguments.suite)
     for run in runs:
         if not run.records:
             raise ValueError(f"{run.path} holds no episode yet: run it first.")
@@ -98,10 +98,10 @@ def _report(arguments: argparse.Namespace) -> int:
 
 
 def _verify(arguments: argparse.Namespace) -> int:
-    from ragen_gym.bench.run import load_run
+    from ragen_gym.bench.results import load_results
     from ragen_gym.bench.verify import verify
 
-    run = load_run(arguments.run_folder, arguments.suite)
+    run = load_results(arguments.run_folder, arguments.suite)
     with counting(len(run.records), "episodes") as count:
         verdict = verify(run, count)
     if arguments.json:
@@ -111,7 +111,7 @@ def _verify(arguments: argparse.Namespace) -> int:
     return 0 if verdict.holds else 1
 
 
-def _verdict_lines(run: Run, verdict: Verdict) -> list[str]:
+def _verdict_lines(run: BenchResults, verdict: Verdict) -> list[str]:
     lines = [f"{run.suite.name} {run.suite.hash}: {run.agent}"]
     lines += first_lines([str(difference) for difference in verdict.differences])
     if verdict.summary:

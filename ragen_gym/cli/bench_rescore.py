@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from ragen_gym.cli.run_options import command, counting, first_lines
 
 if TYPE_CHECKING:
-    from ragen_gym.bench.rescore import Rescored
-    from ragen_gym.bench.run import Run
+    from ragen_gym.bench.rescore import RescoredRun
+    from ragen_gym.bench.results import BenchResults
 
 __all__ = ["add"]
 
@@ -50,7 +50,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def _rescore(arguments: argparse.Namespace) -> int:
     from ragen_gym.bench.rescore import Rescoring, bounds, rescore, save
-    from ragen_gym.bench.run import load_run
+    from ragen_gym.bench.results import load_results
 
     parser = "lenient" if arguments.lenient else arguments.parser
     rescoring = Rescoring(parser, arguments.think, arguments.format_penalty, arguments.reward)
@@ -58,7 +58,7 @@ def _rescore(arguments: argparse.Namespace) -> int:
         raise ValueError("nothing is to be changed: give --lenient, --parser, --think, --no-think or a reward.")
     if arguments.out is not None and arguments.out.exists():
         raise ValueError(f"--out {arguments.out} exists: choose another folder for the rescored run.")
-    run = load_run(arguments.run_folder, arguments.suite)
+    run = load_results(arguments.run_folder, arguments.suite)
     with counting(len(run.records), "episodes") as count:
         rescored = rescore(run, rescoring, count)
     if arguments.out is not None:
@@ -72,7 +72,7 @@ def _rescore(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _rescored_dict(rescored: Rescored, splits: dict[str, dict[str, Any]]) -> dict[str, Any]:
+def _rescored_dict(rescored: RescoredRun, splits: dict[str, dict[str, Any]]) -> dict[str, Any]:
     return {
         "agent": rescored.identity["agent"],
         "splits": splits,
@@ -82,7 +82,7 @@ def _rescored_dict(rescored: Rescored, splits: dict[str, dict[str, Any]]) -> dic
     }
 
 
-def _rescored_lines(run: Run, rescored: Rescored, splits: dict[str, dict[str, Any]]) -> list[str]:
+def _rescored_lines(run: BenchResults, rescored: RescoredRun, splits: dict[str, dict[str, Any]]) -> list[str]:
     before = {name: [r for r in run.records if r.split == name and r.counted] for name in splits}
     rows = [("split", "as played", "mean return", "rescored", "mean return", "bounds", "known", "unknown")]
     for name, new in splits.items():

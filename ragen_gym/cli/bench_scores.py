@@ -139,14 +139,13 @@ def _bounds(split: Split) -> dict[str, float]:
 
 def _score(arguments: argparse.Namespace) -> int:
     _need_scipy()
-    from ragen_gym.bench.run import load_run
-    from ragen_gym.bench.run_folder import RunFolder
+    from ragen_gym.bench.results import ResultsFolder, load_results
     from ragen_gym.bench.score import score
 
-    run = load_run(arguments.run_folder, arguments.suite)
+    run = load_results(arguments.run_folder, arguments.suite)
     summary = score(run.suite, run.records, run.agent)
     if arguments.write:
-        RunFolder(arguments.run_folder).write_summary(summary)
+        ResultsFolder(arguments.run_folder).write_summary(summary)
     print(json.dumps(summary, indent=2, ensure_ascii=False) if arguments.json else "\n".join(score_lines(summary)))
     return 0
 
@@ -154,9 +153,9 @@ def _score(arguments: argparse.Namespace) -> int:
 def _compare(arguments: argparse.Namespace) -> int:
     _need_scipy()
     from ragen_gym.bench.compare import compare
-    from ragen_gym.bench.run import load_runs
+    from ragen_gym.bench.results import load_several
 
-    first, second = load_runs([arguments.first, arguments.second], arguments.suite)
+    first, second = load_several([arguments.first, arguments.second], arguments.suite)
     result = compare(first.suite, (first.agent, first.records), (second.agent, second.records))
     if arguments.json:
         print(json.dumps(result, indent=2, ensure_ascii=False))

@@ -7,9 +7,17 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import Any, BinaryIO, TypeVar, overload
 
-__all__ = ["append_json_lines", "atomic_path", "check_free", "json_line", "read_json_lines", "write_atomic"]
+__all__ = [
+    "append_json_lines",
+    "atomic_path",
+    "check_free",
+    "json_line",
+    "read_json_lines",
+    "repair_json_lines",
+    "write_atomic",
+]
 
 T = TypeVar("T")
 
@@ -68,6 +76,40 @@ def read_json_lines(path: Path, read: Callable[[Any], Any] = lambda record: reco
             if number < len(lines):  # a whole line ends with a newline, so a torn one is the last
                 raise ValueError(f"{path}, line {number}, is not JSON: {error}; remove that line.") from error
     return records
+
+
+def repair_json_lines(path: Path, read: Callable[[Any], Any] = lambda record: record) -> None:
+    """Cut off a torn last line of a file of JSON lines, so that more can be added; a missing file is left alone.
+
+    A last line that is a record, only without its newline, gets it. Arguments as in `read_json_lines`.
+    """
+    if not path.is_file():
+        return
+    with path.open("rb+") as file:
+        size = file.seek(0, os.SEEK_END)
+        end = _after_last_newline(file, size)
+        if end == size:
+            return
+        file.seek(end)
+        try:
+            read(json.loads(file.read()))
+        except ValueError:
+            file.truncate(end)
+        else:
+            file.write(b"\n")
+
+
+def _after_last_newline(file: BinaryIO, size: int) -> int:
+    """The place behind the last newline, 0 if there is none; reads backwards in blocks."""
+    place = size
+    while place > 0:
+        start = max(0, place - 65536)
+        file.seek(start)
+        found = file.read(place - start).rfind(b"\n")
+        if found >= 0:
+            return start + found + 1
+        place = start
+    return 0
 
 
 def append_json_lines(path: Path, records: Iterable[Mapping[str, Any]]) -> None:

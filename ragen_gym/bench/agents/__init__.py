@@ -47,11 +47,11 @@ episodes are in play at once, so what an agent remembers it keeps by ``(task.spl
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib import import_module
 from inspect import Parameter, signature
 from typing import Any
 
 from ragen_gym.bench.agent import ReplyAgent, StepAgent
+from ragen_gym.core.validation import load_object
 
 __all__ = ["KINDS", "Kind", "make_agent", "settings_of"]
 
@@ -104,7 +104,7 @@ def make_agent(spec: str, **settings: Any) -> ReplyAgent | StepAgent:
             if name not in known:
                 has = ", ".join(known) or "none"
                 raise ValueError(f"{spec} has no setting {name!r}; it has: {has}.")
-    agent: ReplyAgent | StepAgent = _maker(kind)(*([target] if kind.target else []), **settings)
+    agent: ReplyAgent | StepAgent = load_object(kind.maker)(*([target] if kind.target else []), **settings)
     return agent
 
 
@@ -115,7 +115,7 @@ def settings_of(spec: str) -> dict[str, Any]:
         ValueError: an unknown kind.
     """
     kind, _ = _kind(spec)
-    parameters = list(signature(_maker(kind)).parameters.values())[bool(kind.target) :]
+    parameters = list(signature(load_object(kind.maker)).parameters.values())[bool(kind.target) :]
     shown = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
     return {parameter.name: parameter.default for parameter in parameters if parameter.kind in shown}
 
@@ -131,8 +131,3 @@ def _kind(spec: str) -> tuple[Kind, str]:
         raise ValueError(f"{spec!r} is not how this agent is written: give {form}.")
     assert colon or not target
     return kind, target
-
-
-def _maker(kind: Kind) -> Any:
-    module, _, name = kind.maker.partition(":")
-    return getattr(import_module(module), name)

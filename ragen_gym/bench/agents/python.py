@@ -20,13 +20,13 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections.abc import Callable
-from importlib import import_module
 from inspect import Parameter, getsourcefile, isclass, iscoroutinefunction, signature
 from pathlib import Path
 from typing import Any
 
 from ragen_gym.bench.agent import Task
 from ragen_gym.core.threads import in_thread
+from ragen_gym.core.validation import load_object
 
 __all__ = ["PythonAgent", "find", "load"]
 
@@ -137,7 +137,7 @@ def find(target: str) -> Any:
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
-        found: Any = import_module(module_name)
+        return load_object(target)
     except ModuleNotFoundError as error:
         if error.name and (module_name + ".").startswith(error.name + "."):
             raise ValueError(
@@ -145,11 +145,10 @@ def find(target: str) -> Any:
                 f"installed ones."
             ) from error
         raise
-    for part in path.split("."):
-        if not hasattr(found, part):
-            raise ValueError(f"{target}: {module_name} has no {path}.")
-        found = getattr(found, part)
-    return found
+    except AttributeError as error:
+        if module_name not in sys.modules:  # raised by the module's own code
+            raise
+        raise ValueError(f"{target}: {module_name} has no {path}.") from error
 
 
 def _made(name: str, factory: Callable[..., Any], arguments: dict[str, Any]) -> Any:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from ragen_gym.bench.agent import AgentFailure, Task
 from ragen_gym.bench.agents.python import find
 from ragen_gym.core.failures import Failure
 from ragen_gym.core.seeding import mix
+from ragen_gym.core.validation import load_object
 
 __all__ = ["SB3Agent"]
 
@@ -113,15 +113,17 @@ class SB3Agent:
 
 
 def _algorithm(name: str) -> Any:
-    module, _, cls = name.rpartition(":")
+    module, _, algorithm = name.rpartition(":")
+    module = module or "stable_baselines3"
     try:
-        library = import_module(module or "stable_baselines3")
+        found = load_object(f"{module}:{algorithm}")
     except ImportError as error:
-        raise ImportError(f"sb3: agents need {module or 'stable-baselines3'}: pip install it first") from error
-    found = getattr(library, cls, None)
+        raise ImportError(f"sb3: agents need {module.replace('_', '-')}: pip install it first") from error
+    except AttributeError:
+        found = None
     if not hasattr(found, "load"):
         raise ValueError(
-            f"algorithm={name!r} is not one of {library.__name__}'s: give its class, such as PPO, DQN, A2C or "
+            f"algorithm={name!r} is not one of {module}'s: give its class, such as PPO, DQN, A2C or "
             f"sb3_contrib:MaskablePPO."
         )
     return found

@@ -6,20 +6,21 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ragen_gym import __version__
-from ragen_gym.bench.baselines import OracleEpisode, oracle_episodes
+from ragen_gym.bench.baselines import oracle_episodes
 from ragen_gym.bench.records import EpisodeRecord
 from ragen_gym.bench.replay import Replayer
 from ragen_gym.bench.report import plots, summary_tables
 from ragen_gym.bench.report.html_page import Archive, Entry, EpisodeViewer, pack, render_page
 from ragen_gym.bench.report.viewer_data import board_style, details, heading
-from ragen_gym.bench.run import Run
+from ragen_gym.bench.results import BenchResults
+from ragen_gym.envs.policies import PlayedEpisode
 
 __all__ = ["page"]
 
 _FILTERS = [
     {"label": "All"},
     {"label": "Solved", "tag": "solved"},
-    {"label": "Failed", "tag": "failed"},
+    {"label": "EpisodeFailed", "tag": "failed"},
     {"label": "Malformed", "tag": "malformed"},
     {"label": "Most moves over optimal", "tag": "detour", "order": "over"},
     {"label": "Errors", "tag": "error"},
@@ -27,7 +28,7 @@ _FILTERS = [
 
 
 def page(
-    runs: Sequence[Run],
+    runs: Sequence[BenchResults],
     summaries: Sequence[dict[str, Any]],
     comparisons: Sequence[dict[str, Any]],
     *,
@@ -37,7 +38,7 @@ def page(
     """The page.
 
     Args:
-        runs: of one suite, with different names; see `load_runs`.
+        runs: of one suite, with different names; see `load_several`.
         summaries: the score of each.
         comparisons: as `ragen_gym.bench.compare.compare` makes them.
         megabytes: the most that the episodes may take in the page. If they take more, it holds those of the first
@@ -64,7 +65,7 @@ def page(
     )
 
 
-def _archive(runs: Sequence[Run], megabytes: float, progress: Callable[[int], None]) -> Archive:
+def _archive(runs: Sequence[BenchResults], megabytes: float, progress: Callable[[int], None]) -> Archive:
     """Instance by instance, so that a page that holds only some shows the same ones of all agents and splits."""
     suite = runs[0].suite
     order = {split.name: place for place, split in enumerate(suite.splits)}
@@ -96,11 +97,12 @@ def _archive(runs: Sequence[Run], megabytes: float, progress: Callable[[int], No
     return pack(entries(), megabytes)
 
 
-def _entry(replayer: Replayer, record: EpisodeRecord, agent: str, oracle: OracleEpisode, taken: set[str]) -> Entry:
-    moves = f"{oracle.moves} move{'s' * (oracle.moves != 1)}"
+def _entry(replayer: Replayer, record: EpisodeRecord, agent: str, oracle: PlayedEpisode, taken: set[str]) -> Entry:
+    best = len(oracle.actions)
+    moves = f"{best} move{'s' * (best != 1)}"
     optimal = f"the oracle solves it in {moves}" if oracle.success else "the oracle does not solve it"
     # With the same noise: the moves of a solved episode beyond the oracle's.
-    over = sum(len(turn.actions) for turn in record.turns) - oracle.moves if record.success and oracle.success else None
+    over = sum(len(turn.actions) for turn in record.turns) - best if record.success and oracle.success else None
     length = 10
     while record.key[:length] in taken and length < len(record.key):
         length += 1
@@ -109,7 +111,7 @@ def _entry(replayer: Replayer, record: EpisodeRecord, agent: str, oracle: Oracle
     return Entry(heading(record, agent, over, name), lambda: details(replayer, record, optimal))
 
 
-def _index(runs: Sequence[Run], archive: Archive) -> dict[str, Any]:
+def _index(runs: Sequence[BenchResults], archive: Archive) -> dict[str, Any]:
     """What the viewer needs before an episode is opened."""
     envs = {split.name: split.make_env() for split in runs[0].suite.splits}
     kinds = {tag for heading in archive.headings for tag in heading["tags"]}

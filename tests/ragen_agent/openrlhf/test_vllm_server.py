@@ -33,8 +33,7 @@ from ragen_agent.training.console import Display
 from ragen_agent.training.run_folder import RunFolder as TrainingFolder
 from ragen_gym.bench.agents import rate_limit as pace
 from ragen_gym.bench.records import EpisodeRecord
-from ragen_gym.bench.run import load_run
-from ragen_gym.bench.run_folder import RunFolder
+from ragen_gym.bench.results import ResultsFolder, load_results
 from ragen_gym.bench.suites import load_suite
 from ragen_gym.bench.verify import verify
 from ragen_gym.cli import main
@@ -118,7 +117,7 @@ def bench(url: str, out: Path, *options: str, most: int = 24) -> int:
 
 
 def records_in(out: Path) -> list[EpisodeRecord]:
-    return RunFolder(out).records()
+    return ResultsFolder(out).records()
 
 
 def test_a_run_from_end_to_end(server: str, model: Path, tmp_path: Path) -> None:
@@ -166,7 +165,7 @@ def test_nothing_is_lost_to_a_bad_server_before_it(server: str, tmp_path: Path) 
     assert all(record in second for record in first if record.counted)
     lines = (out / "episodes.jsonl").read_text().splitlines()
     assert len(lines) == EPISODES + failures.total()
-    assert verify(load_run(out)).differences == []
+    assert verify(load_results(out)).differences == []
 
 
 def test_the_servers_own_refusals_have_their_types(server: str, tmp_path: Path) -> None:

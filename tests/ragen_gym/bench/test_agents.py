@@ -25,10 +25,10 @@ from ragen_gym.bench import agents
 from ragen_gym.bench.agent import AgentFailure, Answer, ReplyAgent, StepAgent, StopRun, Task
 from ragen_gym.bench.agents import KINDS, make_agent, settings_of
 from ragen_gym.bench.records import EpisodeRecord
-from ragen_gym.bench.run_folder import RunFolder
-from ragen_gym.bench.runner import Outcome, run_suite
+from ragen_gym.bench.results import ResultsFolder
+from ragen_gym.bench.runner import RunOutcome, run_suite
 from ragen_gym.bench.suites import load_suite
-from ragen_gym.bench.tasks import Limits, Prices, Request, make_env
+from ragen_gym.bench.tasks import Prices, RunOptions, Timeouts, make_env
 from ragen_gym.cli import build_parser, main
 from ragen_gym.core.failures import Failure
 from tests.ragen_gym.bench.bad_server import BadServer
@@ -37,9 +37,9 @@ SMOKE = load_suite("smoke")
 SPLITS = {split.name: split for split in SMOKE.splits}
 
 
-def play(agent: Any, out: Path, *splits: str, **request: Any) -> tuple[Outcome, list[EpisodeRecord]]:
-    outcome = run_suite(SMOKE, agent, out, Request(splits=splits, **request))
-    return outcome, RunFolder(out).records()
+def play(agent: Any, out: Path, *splits: str, **request: Any) -> tuple[RunOutcome, list[EpisodeRecord]]:
+    outcome = run_suite(SMOKE, agent, out, RunOptions(splits=splits, **request))
+    return outcome, ResultsFolder(out).records()
 
 
 @pytest.fixture
@@ -148,7 +148,7 @@ def test_the_template_of_the_documentation_plays(here: Path) -> None:
     outcome, records = play(agent, here / "run")
     assert (outcome.played, outcome.failures) == (48, {})
     assert {turn.actions for r in records if r.split == "frozen_lake" for turn in r.turns} == {(3,)}
-    info = RunFolder(here / "run").info
+    info = ResultsFolder(here / "run").info
     assert (info["agent"], info["settings"]) == ("python:my_agent:Persistent", {"first": "Up"})
 
 
@@ -237,7 +237,7 @@ def test_every_form_of_python_code_plays(target: str, settings: dict[str, Any], 
     assert (outcome.played, outcome.failures) == (3, {})
     assert {turn.actions for record in records for turn in record.turns} == {(0,)}
     if target in ("plain", "policy"):
-        assert sys.modules["forms"].threads == {"MainThread" if settings else "agent"}
+        assert sys.modules["forms"].threads == {"MainThread" if settings else "blocking call"}
 
 
 @pytest.mark.parametrize(
@@ -273,7 +273,7 @@ def test_a_function_that_blocks_holds_up_nobody(here: Path) -> None:
     )
     began = time.monotonic()
     outcome, _ = play(
-        make_agent("python:slow:reply"), here / "run", "sokoban", concurrency=8, limits=Limits(request=0.5)
+        make_agent("python:slow:reply"), here / "run", "sokoban", concurrency=8, timeouts=Timeouts(request=0.5)
     )
     assert outcome.failures == {Failure.TIMEOUT: 1}
     assert time.monotonic() - began < 20
@@ -355,8 +355,8 @@ def test_a_program_plays(kind: str, workers: int, here: Path) -> None:
 def test_a_program_that_fails_costs_its_episode(way: str, kind: str, failure: Failure, said: str, here: Path) -> None:
     """In its second instance; it is started again for the third."""
     agent = program(here, way, kind=kind)
-    limits = Limits(request=0.7 if way == "hang" else 20)
-    outcome, records = play(agent, here / "run", "sokoban", concurrency=1, limit=4, limits=limits)
+    timeouts = Timeouts(request=0.7 if way == "hang" else 20)
+    outcome, records = play(agent, here / "run", "sokoban", concurrency=1, limit=4, timeouts=timeouts)
     assert outcome.failures == {failure: 1}
     assert next(record.detail for record in records if record.failure).startswith(said)
     assert [record.index for record in records if record.failure] == [1]
@@ -394,7 +394,7 @@ def test_a_person_plays_in_the_terminal(
     assert "Not solved." in said.out
     assert "== sokoban, level 2 ==" in said.out
     assert "the player has left; the same command goes on." in said.err
-    (record,) = RunFolder("run").records()
+    (record,) = ResultsFolder("run").records()
     assert [turn.actions for turn in record.turns] == [(0,), (2,), *[(0,)] * 8]
 
 
@@ -636,7 +636,7 @@ def test_options_reach_the_agents_that_have_them(
         "retries": 2,
         "requests_per_minute": None,
     }
-    assert (request.limits, request.prices) == (Limits(7.0, 70.0), Prices(0.1, 0.0))
+    assert (request.timeouts, request.prices) == (Timeouts(7.0, 70.0), Prices(0.1, 0.0))
     assert main([*base, "--agent", "random", "--max-tokens", "9"]) == 2
     assert "random has no setting 'max_tokens'; it has: seed" in capsys.readouterr().err
     assert main([*base, "--agent", "random", "--set", "seed"]) == 2
@@ -674,6 +674,6 @@ def test_every_command_of_the_page_plays(
             arguments = shlex.split(command.replace("http://127.0.0.1:8000/v1", server.url))
             limited = ["--limit", "2"] if "smoke" in arguments else []
             assert main([*arguments, *limited]) == 0, f"{command}\n{capsys.readouterr().err}"
-    prices = [record.cost for record in RunFolder("runs/priced").records()]
+    prices = [record.cost for record in ResultsFolder("runs/priced").records()]
     assert all(prices)
-    assert len(RunFolder("runs/qwen").records()) == 4 * 2 * len(SMOKE.splits)
+    assert len(ResultsFolder("runs/qwen").records()) == 4 * 2 * len(SMOKE.splits)

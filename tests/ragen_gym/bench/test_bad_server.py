@@ -21,12 +21,11 @@ from ragen_gym.bench.agents.chat_completion import is_overflow, with_reasoning
 from ragen_gym.bench.agents.openai import OpenAIAgent
 from ragen_gym.bench.agents.rate_limit import Pace, backoff, retry_after
 from ragen_gym.bench.records import EpisodeRecord
-from ragen_gym.bench.run import load_run
-from ragen_gym.bench.run_folder import RunFolder
+from ragen_gym.bench.results import ResultsFolder, load_results
 from ragen_gym.bench.runner import run_suite
 from ragen_gym.bench.suite import Suite
 from ragen_gym.bench.suites import load_suite
-from ragen_gym.bench.tasks import Limits, Request, make_env
+from ragen_gym.bench.tasks import RunOptions, Timeouts, make_env
 from ragen_gym.bench.verify import verify
 from ragen_gym.cli import main
 from ragen_gym.core.failures import INFRASTRUCTURE, Failure
@@ -55,7 +54,7 @@ def agent_of(server: BadServer, **settings: Any) -> OpenAIAgent:
 def play(
     server: BadServer, out: Path, suite: Suite = SMOKE, concurrency: int = 16, limit: int = 4, **settings: Any
 ) -> Counter[Failure]:
-    request = Request(limit=limit, concurrency=concurrency, limits=Limits(episode=60.0))
+    request = RunOptions(limit=limit, concurrency=concurrency, timeouts=Timeouts(episode=60.0))
     return run_suite(suite, agent_of(server, **settings), out, request).failures
 
 
@@ -65,7 +64,7 @@ def one_split(levels: int) -> Suite:
 
 
 def records_in(out: Path) -> list[EpisodeRecord]:
-    return RunFolder(out).records()
+    return ResultsFolder(out).records()
 
 
 def test_everything_goes_wrong_and_nothing_is_lost(tmp_path: Path) -> None:
@@ -89,7 +88,7 @@ def test_everything_goes_wrong_and_nothing_is_lost(tmp_path: Path) -> None:
     for record in first:  # what counted was not played again
         assert not record.counted or record in second
     assert len(out.joinpath("episodes.jsonl").read_text().splitlines()) == 24 + failures.total()
-    assert verify(load_run(out)).differences == []
+    assert verify(load_results(out)).differences == []
 
 
 @pytest.mark.parametrize(

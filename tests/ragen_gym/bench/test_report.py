@@ -22,11 +22,11 @@ from ragen_gym.bench.replay import Replayer
 from ragen_gym.bench.report import html_page, tables
 from ragen_gym.bench.report.html_page import Entry, EpisodeViewer, pack, packed, render_page
 from ragen_gym.bench.report.page import page
-from ragen_gym.bench.run import Run, load_runs
+from ragen_gym.bench.results import BenchResults, load_several
 from ragen_gym.bench.runner import run_suite
 from ragen_gym.bench.score import score
 from ragen_gym.bench.suites import load_suite
-from ragen_gym.bench.tasks import Request
+from ragen_gym.bench.tasks import RunOptions
 from ragen_gym.cli import main
 
 SMOKE = load_suite("smoke")
@@ -47,7 +47,7 @@ class Nasty(ImperfectAgent):
 @dataclass
 class Report:
     path: Path
-    runs: list[Run]
+    runs: list[BenchResults]
     summaries: list[dict[str, Any]] = field(default_factory=list)
 
 
@@ -55,11 +55,11 @@ class Report:
 def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
     folder = tmp_path_factory.mktemp("runs")
     for player in (ImperfectAgent("careful", 0.9, 0.95), Nasty("<i>nasty</i>", 0.6, 0.8, seed=1)):
-        run_suite(SMOKE, player, folder / str(player.settings["seed"]), Request(rollouts=2))
+        run_suite(SMOKE, player, folder / str(player.settings["seed"]), RunOptions(rollouts=2))
     out = folder / "report.html"
     folders = [folder / "0", folder / "1"]
     assert main(["bench", "report", *map(str, folders), "--out", str(out)]) == 0
-    runs = load_runs(folders)
+    runs = load_several(folders)
     return Report(out, runs, [score(SMOKE, run.records, run.agent) for run in runs])
 
 
@@ -68,7 +68,9 @@ def ladder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The report of a run on a ladder of difficulty."""
     folder = tmp_path_factory.mktemp("ladder") / "run"
     splits = ("bandit_easy", "bandit_medium", "bandit_hard")
-    run_suite(load_suite("difficulty-v0"), ImperfectAgent("careful", 0.9, 1), folder, Request(limit=8, splits=splits))
+    run_suite(
+        load_suite("difficulty-v0"), ImperfectAgent("careful", 0.9, 1), folder, RunOptions(limit=8, splits=splits)
+    )
     assert main(["bench", "report", str(folder)]) == 0
     return folder / "report.html"
 

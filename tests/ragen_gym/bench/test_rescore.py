@@ -15,12 +15,11 @@ from benchmarks.screenshots import ImperfectAgent
 from ragen_gym.bench.agent import Task
 from ragen_gym.bench.records import EpisodeRecord
 from ragen_gym.bench.rescore import Rescoring, bounds, lenient_reply, rescore, save
-from ragen_gym.bench.run import Run, load_run
-from ragen_gym.bench.run_folder import RunFolder
+from ragen_gym.bench.results import BenchResults, ResultsFolder, load_results
 from ragen_gym.bench.runner import run_suite
 from ragen_gym.bench.suite import Split, Suite
 from ragen_gym.bench.suites import load_suite
-from ragen_gym.bench.tasks import Request
+from ragen_gym.bench.tasks import RunOptions
 from ragen_gym.bench.verify import verify
 from ragen_gym.cli import main
 from ragen_gym.core.failures import Failure
@@ -46,12 +45,12 @@ class Says:
         return self.replies[len(messages) // 2 - 1]
 
 
-def corridor(tmp_path: Path, *replies: str, **budgets: Any) -> Run:
+def corridor(tmp_path: Path, *replies: str, **budgets: Any) -> BenchResults:
     """The run of those replies in the corridor."""
     suite = Suite("corridor", (Split("push", "Sokoban", {}, (CORRIDOR,), TurnConfig(**budgets)),))
     run_suite(suite, Says(*replies), tmp_path / "run")
-    folder = RunFolder(tmp_path / "run")
-    return Run(folder.path, folder.info, suite, "says", tuple(folder.records()))
+    folder = ResultsFolder(tmp_path / "run")
+    return BenchResults(folder.path, folder.info, suite, "says", tuple(folder.records()))
 
 
 def think(answer: str) -> str:
@@ -202,10 +201,10 @@ def test_failures_of_the_infrastructure_stay_out(tmp_path: Path) -> None:
 
 def test_a_rescored_run_is_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     smoke, out = load_suite("smoke"), tmp_path / "kind"
-    run_suite(smoke, ImperfectAgent("hasty", 0.8, 0.6), tmp_path / "run", Request(limit=4))
+    run_suite(smoke, ImperfectAgent("hasty", 0.8, 0.6), tmp_path / "run", RunOptions(limit=4))
     assert main(["bench", "rescore", str(tmp_path / "run"), "--lenient", "--out", str(out)]) == 0
     said = capsys.readouterr().out
-    run = load_run(out)
+    run = load_results(out)
     unknown = [json.loads(line) for line in (out / "unknown.jsonl").read_text().splitlines()]
     assert run.agent == "hasty (parser=lenient)"
     assert unknown
@@ -216,12 +215,12 @@ def test_a_rescored_run_is_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert verdict.missing == len(unknown)
     assert verdict.summary == []
     lied = run.records[0].to_dict() | {"total_reward": 5.0}
-    lie = Run(run.path, run.info, run.suite, run.agent, (EpisodeRecord.from_dict(lied),))
+    lie = BenchResults(run.path, run.info, run.suite, run.agent, (EpisodeRecord.from_dict(lied),))
     assert not verify(lie).holds
     with pytest.raises(ValueError, match="rescored already"):
         rescore(run, Rescoring(format_penalty=0))
     with pytest.raises(ValueError, match="exists"):
-        save(run, rescore(load_run(tmp_path / "run"), Rescoring("lenient")), out)
+        save(run, rescore(load_results(tmp_path / "run"), Rescoring("lenient")), out)
 
 
 def test_the_command_refuses_to_change_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -230,7 +229,7 @@ def test_the_command_refuses_to_change_nothing(tmp_path: Path, capsys: pytest.Ca
 
 
 def test_the_command_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run_suite(load_suite("smoke"), ImperfectAgent("careful", 1, 1), tmp_path / "run", Request(limit=1))
+    run_suite(load_suite("smoke"), ImperfectAgent("careful", 1, 1), tmp_path / "run", RunOptions(limit=1))
     assert main(["bench", "rescore", str(tmp_path / "run"), "--format-penalty", "0", "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed["agent"] == "careful (format_penalty=0.0)"

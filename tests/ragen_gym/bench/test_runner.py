@@ -24,12 +24,11 @@ from hypothesis import strategies as st
 from ragen_gym.bench.agent import AgentFailure, Answer, StopRun, Task
 from ragen_gym.bench.agents import make_agent
 from ragen_gym.bench.records import EpisodeRecord, TurnRecord
-from ragen_gym.bench.run import load_run
-from ragen_gym.bench.run_folder import EpisodeLog, RunFolder, read_records
-from ragen_gym.bench.runner import Outcome, run_suite
+from ragen_gym.bench.results import EpisodeLog, ResultsFolder, load_results, read_records
+from ragen_gym.bench.runner import RunOutcome, run_suite
 from ragen_gym.bench.suite import Suite
 from ragen_gym.bench.suites import load_suite
-from ragen_gym.bench.tasks import Limits, Prices, Request, episode_key, identity, jobs_of
+from ragen_gym.bench.tasks import Prices, RunOptions, Timeouts, episode_key, identity, plan_episodes
 from ragen_gym.bench.verify import verify
 from ragen_gym.cli import main
 from ragen_gym.core.failures import Failure
@@ -65,12 +64,12 @@ class Scripted:
         self.closed = True
 
 
-def play(agent: Any, out: Path, suite: Suite = SMOKE, **request: Any) -> Outcome:
-    return run_suite(suite, agent, out, Request(**request))
+def play(agent: Any, out: Path, suite: Suite = SMOKE, **request: Any) -> RunOutcome:
+    return run_suite(suite, agent, out, RunOptions(**request))
 
 
 def records_in(out: Path) -> list[EpisodeRecord]:
-    return RunFolder(out).records()
+    return ResultsFolder(out).records()
 
 
 def timeless(records: Sequence[EpisodeRecord]) -> dict[str, EpisodeRecord]:
@@ -92,7 +91,7 @@ def test_what_is_recorded_can_be_replayed_and_does_not_depend_on_the_order(agent
     assert play(many, tmp_path / "many", rollouts=2, concurrency=13).played == 96
     records = records_in(tmp_path / "one")
     assert timeless(records) == timeless(records_in(tmp_path / "many"))
-    assert verify(load_run(tmp_path / "one")).differences == []
+    assert verify(load_results(tmp_path / "one")).differences == []
     assert {(r.split, r.index, r.rollout) for r in records} == {
         (split.name, index, rollout) for split in SMOKE.splits for index in range(8) for rollout in range(2)
     }
@@ -124,14 +123,14 @@ def test_a_second_session_plays_what_is_missing(tmp_path: Path) -> None:
     (tmp_path / "run" / "episodes.jsonl").write_text("\n".join(lines[:20]) + "\n")
     agent = Scripted()
     outcome = play(agent, tmp_path / "run")
-    assert (outcome.asked, outcome.kept, outcome.played) == (48, 20, 28)
+    assert (outcome.wanted, outcome.kept, outcome.played) == (48, 20, 28)
     assert len(agent.asked) == 28
     assert lines_of(tmp_path / "run")[:20] == lines[:20]
     assert timeless(records_in(tmp_path / "run")) == timeless(records_in(tmp_path / "whole"))
     third = Scripted()
     assert play(third, tmp_path / "run").played == 0
     assert not third.asked
-    sessions = RunFolder(tmp_path / "run").info["sessions"]
+    sessions = ResultsFolder(tmp_path / "run").info["sessions"]
     assert [session["concurrency"] for session in sessions] == [32, 32]  # a session that plays nothing is none
     assert [record.extra["session"] for record in records_in(tmp_path / "run")] == [0] * 20 + [1] * 28
 
@@ -171,7 +170,7 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
         play(Scripted(), tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
     with pytest.raises(ValueError, match=r"holds no run \(no run.json\)"):
-        _ = RunFolder(tmp_path).info
+        _ = ResultsFolder(tmp_path).info
     with pytest.raises(ValueError, match="neither a run nor an empty folder"):
         play(Scripted(), tmp_path / "thesis.tex")
 
@@ -181,16 +180,16 @@ def test_what_names_an_episode() -> None:
     same = {"hash": "h", "agent": "a", "settings": {"b": 1, "a": None}, "temperature": 0.5, "prompts": {"s": "p"}}
     assert episode_key(same, "s", 3, 1) == "4ef04022b9ba9b27"
     agent = make_agent("random")
-    jobs = jobs_of(SMOKE, identity(SMOKE, agent, Request()), Request(rollouts=3))
+    jobs = plan_episodes(SMOKE, identity(SMOKE, agent, RunOptions()), RunOptions(rollouts=3))
     assert len({job.key for job in jobs}) == len({job.seed for job in jobs}) == len(jobs) == 144
     assert all(job.seed != job.noise_seed for job in jobs)
 
 
 def test_requests_that_make_no_sense_are_refused(tmp_path: Path) -> None:
-    for wrong in ({"rollouts": 0}, {"limit": 0}, {"concurrency": 0}, {"temperature": -1}, {"limits": Limits(-1)}):
+    for wrong in ({"rollouts": 0}, {"limit": 0}, {"concurrency": 0}, {"temperature": -1}, {"timeouts": Timeouts(-1)}):
         with pytest.raises(ValueError, match=r"must be"):
-            Request(**wrong)
-    with pytest.raises(ValueError, match=r"smoke has no split 'chess': choose of sokoban, new_vocab"):
+            RunOptions(**wrong)
+    with pytest.raises(ValueError, match=r"smoke has no split 'chess': choose one of sokoban, new_vocab"):
         play(Scripted(), tmp_path / "run", splits=("chess",))
     assert not (tmp_path / "run").exists()
 
@@ -255,7 +254,7 @@ def test_whatever_an_agent_does_ends_its_episode_and_not_the_run(
         return say(messages, task) if task.index % 2 and len(messages) > 2 else REPLY
 
     agent = Scripted(sometimes)
-    outcome = play(agent, tmp_path / "run", splits=("sokoban", "frozen_lake"), limits=Limits(request=0.05))
+    outcome = play(agent, tmp_path / "run", splits=("sokoban", "frozen_lake"), timeouts=Timeouts(request=0.05))
     records = records_in(tmp_path / "run")
     failed = [record for record in records if record.failure]
     assert outcome.failures == {failure: len(failed)}
@@ -297,8 +296,8 @@ def test_an_episode_has_a_limit_of_its_own(tmp_path: Path) -> None:
         return REPLY
 
     for name, say in (("waits", lambda messages, task: slowly()), ("blocks", lambda messages, task: at_once())):
-        limits = Limits(request=5.0, episode=0.25)
-        assert play(Scripted(say), tmp_path / name, limit=1, splits=("sokoban",), limits=limits).failures == {
+        timeouts = Timeouts(request=5.0, episode=0.25)
+        assert play(Scripted(say), tmp_path / name, limit=1, splits=("sokoban",), timeouts=timeouts).failures == {
             Failure.TIMEOUT: 1
         }
         (record,) = records_in(tmp_path / name)
@@ -313,7 +312,7 @@ def test_an_agent_that_keeps_time_by_itself_is_not_interrupted(tmp_path: Path) -
 
     agent = Scripted(lambda messages, task: slowly())
     agent.keeps_time = True  # type: ignore[attr-defined]
-    assert not play(agent, tmp_path / "run", limit=1, splits=("bandit",), limits=Limits(request=0.01)).failures
+    assert not play(agent, tmp_path / "run", limit=1, splits=("bandit",), timeouts=Timeouts(request=0.01)).failures
 
 
 def test_a_game_that_breaks_ends_its_episode_and_leaves_no_trace(tmp_path: Path) -> None:
@@ -438,7 +437,7 @@ def test_no_summary_outlives_the_episodes_it_is_of(tmp_path: Path, monkeypatch: 
     assert Path("run/summary.json").is_file()
     assert main(arguments) == 0  # there was nothing to play
     assert Path("run/summary.json").is_file()
-    outcome = run_suite(SMOKE, make_agent("random"), "run", Request(splits=("bandit",), rollouts=2))
+    outcome = run_suite(SMOKE, make_agent("random"), "run", RunOptions(splits=("bandit",), rollouts=2))
     assert outcome.played == 8
     assert not Path("run/summary.json").exists()
     assert main(["bench", "verify", "run"]) == 0
@@ -534,7 +533,7 @@ def test_a_killed_run_loses_only_what_is_in_play(number: signal.Signals, tmp_pat
         try:
             wait_for_lines(out, 20, process)
             if number is signal.SIGINT:
-                with pytest.raises(ValueError, match="another process is playing the run"), RunFolder(out).locked():
+                with pytest.raises(ValueError, match="another process is playing the run"), ResultsFolder(out).locked():
                     pass
         finally:
             process.send_signal(number)
@@ -555,7 +554,7 @@ def test_a_killed_run_loses_only_what_is_in_play(number: signal.Signals, tmp_pat
     summary = json.loads(done.stdout)
     assert summary == json.loads((out / "summary.json").read_text())
     assert summary["splits"]["sokoban"]["success"]["n"] == 32
-    assert verify(load_run(out)).holds
+    assert verify(load_results(out)).holds
 
 
 def test_new_code_in_an_old_run_is_noticed(

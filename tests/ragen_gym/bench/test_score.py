@@ -16,7 +16,7 @@ import pytest
 from ragen_gym.bench.baselines import baseline
 from ragen_gym.bench.compare import compare
 from ragen_gym.bench.records import EpisodeRecord, TurnRecord
-from ragen_gym.bench.run_folder import EpisodeLog, RunFolder
+from ragen_gym.bench.results import EpisodeLog, ResultsFolder
 from ragen_gym.bench.score import score
 from ragen_gym.bench.suite import Split, Suite, noise_seed
 from ragen_gym.bench.suites import load_suite
@@ -332,7 +332,7 @@ def run_command(*argv: object) -> int:
 
 
 def write_run(folder: Path, records: Iterable[EpisodeRecord], agent: str, suite: Suite = SMOKE) -> Path:
-    run = RunFolder(folder)
+    run = ResultsFolder(folder)
     run.begin({"suite": suite.name, "hash": suite.hash, "agent": agent}, {})
     with EpisodeLog(run.episodes) as log:
         for record in records:

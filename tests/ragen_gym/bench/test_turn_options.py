@@ -13,7 +13,7 @@ from ragen_gym.bench.agent import Task
 from ragen_gym.bench.replay import Replayer
 from ragen_gym.bench.report.viewer_data import details, explain_problem
 from ragen_gym.bench.rescore import Rescoring, rescore
-from ragen_gym.bench.run import Run, load_run
+from ragen_gym.bench.results import BenchResults, load_results
 from ragen_gym.bench.runner import run_suite
 from ragen_gym.bench.suite import Split, Suite
 from ragen_gym.bench.suites import load_suite
@@ -63,9 +63,9 @@ def suite(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def played(suite: Path, expected: str) -> Run:
+def played(suite: Path, expected: str) -> BenchResults:
     run_suite(load_suite(suite), Describes(expected), suite / "run")
-    return load_run(suite / "run", suite)
+    return load_results(suite / "run", suite)
 
 
 @pytest.mark.parametrize(("expected", "state_reward"), [(PUSHED, 0.5), (BOARD, 0.25)])

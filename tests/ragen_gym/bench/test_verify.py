@@ -19,12 +19,11 @@ from ragen_gym.bench.agents import make_agent
 from ragen_gym.bench.episode import play_episode
 from ragen_gym.bench.records import EpisodeRecord, TurnRecord
 from ragen_gym.bench.replay import Replayer, ReplyRules
-from ragen_gym.bench.run import Run, load_run, load_runs
-from ragen_gym.bench.run_folder import RunFolder, read_records
+from ragen_gym.bench.results import BenchResults, ResultsFolder, load_results, load_several, read_records
 from ragen_gym.bench.runner import run_suite
 from ragen_gym.bench.score import score
 from ragen_gym.bench.suites import load_suite
-from ragen_gym.bench.tasks import Limits, Request, identity, jobs_of
+from ragen_gym.bench.tasks import RunOptions, Timeouts, identity, plan_episodes
 from ragen_gym.bench.verify import check_episode, differences, verify
 from ragen_gym.cli import main
 from ragen_gym.core.failures import Failure
@@ -36,25 +35,25 @@ SMOKE = load_suite("smoke")
 def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of a player that breaks the form now and then, with its summary."""
     path = tmp_path_factory.mktemp("runs") / "hasty"
-    run_suite(SMOKE, ImperfectAgent("hasty", 0.7, 0.7), path, Request(rollouts=2))
-    run = load_run(path)
-    RunFolder(path).write_summary(score(run.suite, run.records, run.agent))
+    run_suite(SMOKE, ImperfectAgent("hasty", 0.7, 0.7), path, RunOptions(rollouts=2))
+    run = load_results(path)
+    ResultsFolder(path).write_summary(score(run.suite, run.records, run.agent))
     return path
 
 
-def changed(run: Run, number: int, change: Callable[[EpisodeRecord], EpisodeRecord]) -> Run:
+def changed(run: BenchResults, number: int, change: Callable[[EpisodeRecord], EpisodeRecord]) -> BenchResults:
     records = list(run.records)
     records[number] = change(records[number])
     assert records[number] != run.records[number]
     return replace(run, records=tuple(records))
 
 
-def the_first(run: Run, wanted: Callable[[EpisodeRecord], bool]) -> int:
+def the_first(run: BenchResults, wanted: Callable[[EpisodeRecord], bool]) -> int:
     return next(number for number, record in enumerate(run.records) if wanted(record))
 
 
 def test_a_run_holds(played: Path) -> None:
-    verdict = verify(load_run(played))
+    verdict = verify(load_results(played))
     assert verdict.holds
     assert (verdict.episodes, verdict.agreed, verdict.asked, verdict.missing) == (96, 96, 96, 0)
     assert verdict.summary == []
@@ -62,8 +61,8 @@ def test_a_run_holds(played: Path) -> None:
 
 @pytest.mark.parametrize("agent", ["random", "oracle", "greedy"])
 def test_agents_that_move_hold_too(agent: str, tmp_path: Path) -> None:
-    run_suite(SMOKE, make_agent(agent), tmp_path / agent, Request(limit=3))
-    verdict = verify(load_run(tmp_path / agent))
+    run_suite(SMOKE, make_agent(agent), tmp_path / agent, RunOptions(limit=3))
+    verdict = verify(load_results(tmp_path / agent))
     assert verdict.holds
     assert verdict.episodes == 18
     assert verdict.summary is None
@@ -99,7 +98,7 @@ CHANGES: dict[str, Callable[[EpisodeRecord], EpisodeRecord]] = {
 
 @pytest.mark.parametrize("what", CHANGES)
 def test_whatever_is_changed_is_found(what: str, played: Path) -> None:
-    run = load_run(played)
+    run = load_results(played)
     number = the_first(run, lambda record: record.success and len(record.turns) > 1 and not record.turns[0].problem)
     verdict = verify(changed(run, number, CHANGES[what]))
     assert what in {difference.what for difference in verdict.differences}
@@ -108,7 +107,7 @@ def test_whatever_is_changed_is_found(what: str, played: Path) -> None:
 
 
 def test_a_reply_that_says_otherwise_is_found(played: Path) -> None:
-    run = load_run(played)
+    run = load_results(played)
     number = the_first(run, lambda record: len(record.turns[0].actions) == 1 and record.split == "sokoban")
     (played_there,) = run.records[number].turns[0].actions
     other = (played_there + 1) % 4
@@ -119,13 +118,13 @@ def test_a_reply_that_says_otherwise_is_found(played: Path) -> None:
 
 
 def test_two_records_of_one_episode_are_found(played: Path) -> None:
-    run = load_run(played)
+    run = load_results(played)
     again = replace(run, records=(*run.records, replace(run.records[0], key="f" * 16)))
     assert {d.what for d in verify(again).differences} == {"number of records", "key"}
 
 
 def test_an_action_that_no_game_has(played: Path) -> None:
-    run = load_run(played)
+    run = load_results(played)
     moves = (TurnRecord("", None, (9,), 0.0),)
     verdict = verify(changed(run, 0, lambda record: replace(record, turns=moves)))
     assert "plays action 9; the game has 0 to" in str(verdict.differences[0])
@@ -140,7 +139,7 @@ def test_a_summary_that_the_records_do_not_give(played: Path, tmp_path: Path) ->
     summary["splits"]["sokoban"]["success"]["rate"] += 0.01
     del summary["splits"]["bandit"]["turns"]
     (copy / "summary.json").write_text(json.dumps(summary))
-    found = verify(load_run(copy)).summary
+    found = verify(load_results(copy)).summary
     assert found is not None
     assert [(d.where, d.what) for d in found] == [
         ("summary.splits.sokoban.success", "rate"),
@@ -156,11 +155,11 @@ def test_missing_and_excluded_episodes_are_counted(tmp_path: Path) -> None:
                 raise RuntimeError("no")
             return await super().reply(messages, task)
 
-    run_suite(SMOKE, Breaks("breaks", 0.9, 1.0), tmp_path / "run", Request(limit=2))
+    run_suite(SMOKE, Breaks("breaks", 0.9, 1.0), tmp_path / "run", RunOptions(limit=2))
     lines = (tmp_path / "run" / "episodes.jsonl").read_text().splitlines(keepends=True)
     kept = [line for line in lines if json.loads(line)["split"] != "sokoban"]
     (tmp_path / "run" / "episodes.jsonl").write_text("".join(kept))
-    verdict = verify(load_run(tmp_path / "run"))
+    verdict = verify(load_results(tmp_path / "run"))
     assert verdict.holds
     assert (verdict.asked, verdict.missing, verdict.excluded) == (12, 2, 2)
 
@@ -190,11 +189,11 @@ def test_any_replies_make_a_record_that_holds(replies: list[str], split: Any, in
         async def reply(self, messages: Sequence[Any], task: Task) -> str:
             return replies[len(messages) // 2 - 1]
 
-    request = Request(splits=(split.name,))
-    job = jobs_of(SMOKE, identity(SMOKE, Says(), request), request)[index]
+    request = RunOptions(splits=(split.name,))
+    job = plan_episodes(SMOKE, identity(SMOKE, Says(), request), request)[index]
     env = split.make_env()
     env.reset(seed=0)
-    record = asyncio.run(play_episode(Says(), env, job, Limits()))
+    record = asyncio.run(play_episode(Says(), env, job, Timeouts()))
     record = EpisodeRecord.from_dict(json.loads(json.dumps(record.to_dict())))
     assert check_episode(SMOKE, Replayer(split, ReplyRules()), record) == []
     replay = Replayer(split).replay(record)
@@ -213,18 +212,18 @@ def test_another_version_of_the_suite_is_refused(played: Path, tmp_path: Path) -
     info = json.loads((played / "run.json").read_text())
     (tmp_path / "run.json").write_text(json.dumps({**info, "hash": "0" * 16}))
     with pytest.raises(ValueError, match=f"with hash 0000000000000000; smoke has hash {SMOKE.hash}"):
-        load_run(tmp_path)
+        load_results(tmp_path)
 
 
 def test_runs_of_one_agent_are_told_apart_and_of_two_suites_refused(played: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="hasty is named twice"):
-        load_runs([played, played])
-    run_suite(SMOKE, ImperfectAgent("hasty", 0.7, 0.7), tmp_path / "again", Request(limit=1))
-    assert [run.agent for run in load_runs([played, tmp_path / "again"])] == ["hasty (hasty)", "hasty (again)"]
+        load_several([played, played])
+    run_suite(SMOKE, ImperfectAgent("hasty", 0.7, 0.7), tmp_path / "again", RunOptions(limit=1))
+    assert [run.agent for run in load_several([played, tmp_path / "again"])] == ["hasty (hasty)", "hasty (again)"]
     ragen = load_suite("ragen-v1")
-    run_suite(ragen, ImperfectAgent("hasty", 1, 1), tmp_path / "other", Request(limit=1, splits=("bandit",)))
+    run_suite(ragen, ImperfectAgent("hasty", 1, 1), tmp_path / "other", RunOptions(limit=1, splits=("bandit",)))
     with pytest.raises(ValueError, match="a report is of one suite"):
-        load_runs([played, tmp_path / "other"])
+        load_several([played, tmp_path / "other"])
 
 
 def test_the_command_says_what_it_found(played: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,15 @@ from typing import Any
 
 import pytest
 
-from ragen_gym.core.storage import append_json_lines, atomic_path, check_free, json_line, read_json_lines, write_atomic
+from ragen_gym.core.storage import (
+    append_json_lines,
+    atomic_path,
+    check_free,
+    json_line,
+    read_json_lines,
+    repair_json_lines,
+    write_atomic,
+)
 
 
 @pytest.mark.parametrize("data", ["two\nlines ☃\n", b"\x00\xff"])
@@ -84,3 +92,23 @@ def test_a_record_that_cannot_be_read_is_a_damaged_line(tmp_path: Path) -> None:
     path.write_text("".join(json.dumps({"a": value}) + "\n" for value in (-1, 2)))
     with pytest.raises(ValueError, match="line 1, is not JSON: negative"):
         read_json_lines(path, read)
+
+
+@pytest.mark.parametrize(
+    ("content", "repaired"),
+    [
+        (b"", b""),
+        (b'{"a": 1}\n', b'{"a": 1}\n'),
+        (b'{"a": 1}\n{"b": ', b'{"a": 1}\n'),
+        (b'{"a": 1}\n{"b": 2}', b'{"a": 1}\n{"b": 2}\n'),
+        (b'{"a": 1}\n' + b"x" * 70_000, b'{"a": 1}\n'),
+        (b"\xff", b""),
+    ],
+)
+def test_a_torn_last_line_is_cut_off_before_more_is_added(tmp_path: Path, content: bytes, repaired: bytes) -> None:
+    path = tmp_path / "log.jsonl"
+    repair_json_lines(path)
+    assert not path.exists()
+    path.write_bytes(content)
+    repair_json_lines(path)
+    assert path.read_bytes() == repaired

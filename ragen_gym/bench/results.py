@@ -1,14 +1,14 @@
-"""The folder of a run: what was asked, every episode, the scores. `--out` names it; the same command goes on with it.
+"""The results of a run: its folder, which the same command goes on with, and what is read back from it.
 
     run.json         the suite and its hash, the agent and its settings, hashes of the prompts, and one entry for each
-                     session that played: when, with which versions, rollouts, limits and prices
+                     session that played: when, with which versions, rollouts, timeouts and prices
     episodes.jsonl   one `EpisodeRecord` a line, in the order in which they ended; only ever added to
     summary.json     the scores, from the end of a session to the begin of the next one that plays
 
 An episode's line is handed to the operating system in one write as soon as the episode ends, so that a killed process
-loses no more than the episodes in play. Every two seconds, and at the end, the file is also forced onto the disk, so
-that a power cut loses little more. A line that was torn all the same (a full disk, a power cut) is left out by readers
-and cut off before the next session writes.
+loses only the episodes in play. Every two seconds, and at the end, the file is also flushed to the disk, so that a
+power cut loses little more. A line that was torn all the same (a full disk, a power cut) is left out by readers and cut
+off before the next session writes.
 
 An episode that failed for reasons of infrastructure is played again by the next session; its new record stands further
 down under the same key, and readers take the last.
@@ -19,15 +19,18 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ragen_gym.bench.records import EpisodeRecord
-from ragen_gym.core.storage import json_line, read_json_lines, write_atomic
+from ragen_gym.bench.suite import Suite
+from ragen_gym.bench.suites import load_suite
+from ragen_gym.core.storage import json_line, read_json_lines, repair_json_lines, write_atomic
 
-__all__ = ["EpisodeLog", "RunFolder", "read_records"]
+__all__ = ["BenchResults", "EpisodeLog", "ResultsFolder", "load_results", "load_several", "read_records"]
 
 _SYNC_SECONDS = 2.0
 
@@ -47,8 +50,8 @@ def read_records(path: Path) -> list[EpisodeRecord]:
     return list(records.values())
 
 
-class RunFolder:
-    """A run's folder; see the module.
+class ResultsFolder:
+    """The folder of a run; see the module.
 
     Args:
         path: where it is, or is to be.
@@ -79,10 +82,10 @@ class RunFolder:
         return read_records(self.episodes)
 
     def check(self, identity: Mapping[str, Any]) -> None:
-        """See whether a run of this identity may be here.
+        """Check that a run of this identity may be here.
 
         Args:
-            identity: all that decides what is asked, plain JSON; it never changes during a run.
+            identity: everything that decides what is asked, plain JSON; it never changes during a run.
 
         Raises:
             ValueError: the folder holds something else, or a run with another identity.
@@ -142,11 +145,11 @@ class EpisodeLog:
     """``episodes.jsonl``, open for adding to; a context manager.
 
     Args:
-        path: the file; it is mended first if its last line is torn.
+        path: the file; a torn last line is cut off first.
     """
 
     def __init__(self, path: Path) -> None:
-        _mend(path)
+        repair_json_lines(path, EpisodeRecord.from_dict)
         self._handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0), 0o644)
         self._synced = time.monotonic()
 
@@ -171,43 +174,74 @@ class EpisodeLog:
 
     def __exit__(self, kind: object, *_: object) -> None:
         try:
-            with suppress(OSError) if kind else nullcontext():  # what has gone wrong already is the one to be told
+            with suppress(OSError) if kind else nullcontext():  # the earlier error is the one to raise
                 self._sync()
         finally:
             os.close(self._handle)
 
 
-def _mend(path: Path) -> None:
-    """Cut off what follows the last newline, by itself if it is a torn line."""
-    if not path.is_file():
-        return
-    with path.open("rb+") as file:
-        whole = file.seek(0, os.SEEK_END)
-        if whole == 0:
-            return
-        end = _after_last_newline(file, whole)
-        if end == whole:
-            return
-        file.seek(end)
-        try:
-            EpisodeRecord.from_dict(json.loads(file.read()))
-        except ValueError:
-            file.truncate(end)
-        else:
-            file.write(b"\n")  # only the newline was lost
+@dataclass(frozen=True)
+class BenchResults:
+    """The results of a run, read from its folder.
+
+    Attributes:
+        path: the folder.
+        info: what ``run.json`` says.
+        suite: what was played.
+        agent: who played it.
+        records: the episodes, the last of each key.
+    """
+
+    path: Path
+    info: dict[str, Any]
+    suite: Suite
+    agent: str
+    records: tuple[EpisodeRecord, ...]
 
 
-def _after_last_newline(file: Any, whole: int) -> int:
-    """The place behind the last newline, 0 if there is none; reads backwards in blocks."""
-    place = whole
-    while place > 0:
-        start = max(0, place - 65536)
-        file.seek(start)
-        found = file.read(place - start).rfind(b"\n")
-        if found >= 0:
-            return int(start + found + 1)
-        place = start
-    return 0
+def load_results(path: str | Path, suite: str | Path | None = None) -> BenchResults:
+    """The results in a folder.
+
+    Args:
+        path: the folder that ``bench run --out`` named.
+        suite: the suite that was played, by name or path, where it is no longer found as the run names it.
+
+    Raises:
+        ValueError: there is no run, or the suite is not the one that was played.
+    """
+    folder = ResultsFolder(path)
+    info = folder.info
+    played = load_suite(suite or info["suite"])
+    if info["hash"] != played.hash:
+        raise ValueError(
+            f"{path} played suite {info['suite']} with hash {info['hash']}; {played.name} has hash {played.hash}, so "
+            "its levels or budgets are others: give the suite that was played with --suite."
+        )
+    return BenchResults(Path(path), info, played, str(info["agent"]), tuple(folder.records()))
+
+
+def load_several(paths: Sequence[str | Path], suite: str | Path | None = None) -> list[BenchResults]:
+    """Several runs of one suite; where two agents share a name, their folders are added to it.
+
+    Raises:
+        ValueError: see `load_results`; or the runs are not of one suite.
+    """
+    runs = [load_results(path, suite) for path in paths]
+    for run in runs[1:]:
+        if run.suite.hash != runs[0].suite.hash:
+            raise ValueError(
+                f"{run.path} played {run.suite.name} ({run.suite.hash}) and {runs[0].path} {runs[0].suite.name} "
+                f"({runs[0].suite.hash}): a report is of one suite; write one for each."
+            )
+    folders = [run.path.resolve() for run in runs]
+    for place, folder in enumerate(folders):
+        if folder in folders[:place]:
+            raise ValueError(f"the run {runs[place].path} is named twice: name each once.")
+    names = [run.agent for run in runs]
+    shown = [run.agent if names.count(run.agent) == 1 else f"{run.agent} ({run.path.name})" for run in runs]
+    if len(set(shown)) < len(shown):
+        shown = [f"{run.agent} ({run.path})" for run in runs]
+    return [replace(run, agent=name) for run, name in zip(runs, shown, strict=True)]
 
 
 def _check_same(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
@@ -218,8 +252,8 @@ def _check_same(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -
     if differing:
         changes = "; ".join(f"{key} is now {new.get(key)!r} and was {old.get(key)!r}" for key in differing)
         raise ValueError(
-            f"--out {path} holds a run of something else: {changes}. Episodes of the two do not belong into one score: "
-            f"choose another folder, or repeat the run's own suite and settings."
+            f"--out {path} holds a run of something else: {changes}. Episodes of the two do not belong in one score: "
+            f"choose another folder, or repeat the suite and settings of the run."
         )
 
 
