@@ -180,7 +180,7 @@ def alarm_table(scores: Sequence[SignScore], factors: Sequence[str] = ()) -> lis
         for j in scores
     ]
     if factors:
-        head.insert(1, "factor")
+        head.insert(1, "threshold")
         rows = [[sign, factor, *rest] for (sign, *rest), factor in zip(rows, factors, strict=True)]
     return markdown_table(head, rows)
 

@@ -117,7 +117,7 @@ class _Workers:
         return str(json.loads(answer))
 
     def close(self, kill: bool) -> None:
-        """Ends the processes, those at work only if told to."""
+        """Ends the processes; those at work only with ``kill``."""
         for process in self._all:
             if kill:
                 process.terminate()
