@@ -20,18 +20,18 @@ from typing import Any
 
 from ragen_agent.config import Config, Demonstrations
 from ragen_agent.local.trainer import Trainer
-from ragen_agent.sft.demonstrations import faultless, generate_demonstrations, scripted_reply
-from ragen_agent.sft.trainer import imitate
+from ragen_agent.sft.demonstrations import demonstrator_rate, faultless, generate_demonstrations
+from ragen_agent.sft.trainer import imitate, warm_start
 from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.console import Display
 from ragen_agent.training.curves import check_tensorboard, plot_curve
-from ragen_agent.training.evaluation import baselines, fixed_instances, play_fixed, rate_of_played, scripted_rate
+from ragen_agent.training.evaluation import baselines, fixed_instances, play_fixed, rate_of_played
 from ragen_agent.training.lora import load_policy
 from ragen_agent.training.metrics import cost_line
 from ragen_agent.training.policy import Policy
 from ragen_agent.training.run_folder import RunFolder
 from ragen_agent.training.small_model import save_checkpoint
-from ragen_agent.training.tasks import SeedStream, derive_seed, games_at, make_env
+from ragen_agent.training.tasks import games_at, make_env
 from ragen_gym.core.storage import read_json_lines
 
 __all__ = ["TrainingRun", "train"]
@@ -80,11 +80,7 @@ class TrainingRun:
         """Imitates the demonstrations, unless the run already did or is told not to."""
         if self.folder.warm.is_dir():
             return
-        warm = self.config.warm_start
-        if warm.epochs:
-            self.demonstrations = self._show(self.config.demonstrations)
-            self._imitate(self.policy, self.demonstrations, "warm start", epochs=warm.epochs)
-        save_checkpoint(self.policy.model, self.policy.tokenizer, self.folder.warm)
+        self.demonstrations = warm_start(self.config, self.policy, self.folder.warm, self.display)
 
     def reinforce(self) -> None:
         """StarPO-S or StarPO from the last saved iteration on; nothing where the run is over."""
@@ -136,14 +132,7 @@ class TrainingRun:
                 self._note(row, rate.to_dict())
         if "demonstrator" in self.summary or not self.config.warm_start.epochs:
             return
-        how = self.config.demonstrations
-        rate = scripted_rate(
-            self.env,
-            self.instances,
-            lambda env, rng: scripted_reply(env, how, rng),
-            derive_seed(0, SeedStream.DEMONSTRATOR_RATE),
-        )
-        self._note("demonstrator", rate.to_dict())
+        self._note("demonstrator", demonstrator_rate(self.config, self.env, self.instances).to_dict())
 
     def compare_imitation(self) -> None:
         """The two models that never saw a reward: more imitation, and a clean warm start."""

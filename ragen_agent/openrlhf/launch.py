@@ -29,6 +29,7 @@ from typing import Any
 import tomli_w
 
 from ragen_agent.config import Config
+from ragen_agent.config.game_defaults import pretrained
 from ragen_agent.config.openrlhf import OpenRLHF
 from ragen_agent.openrlhf import cpu
 from ragen_agent.openrlhf.batch_plan import check_supported, devices_needed
@@ -36,8 +37,11 @@ from ragen_agent.openrlhf.cli_flags import check_extra_flags, command_flags
 from ragen_agent.openrlhf.process_cleanup import stop_process
 from ragen_agent.openrlhf.prompt_dataset import adopt_rows, train_rows, write_rows
 from ragen_agent.openrlhf.state import VARIABLE, RunContext, repair
+from ragen_agent.sft.demonstrations import demonstrator_rate
+from ragen_agent.sft.trainer import warm_start
 from ragen_agent.training.console import Display
 from ragen_agent.training.evaluation import baselines, fixed_instances
+from ragen_agent.training.policy import Policy
 from ragen_agent.training.run_folder import RunFolder
 from ragen_agent.training.tasks import make_env
 from ragen_gym.core.storage import read_json_lines, write_atomic
@@ -126,15 +130,10 @@ def _check_installed() -> None:
 
 def _model(config: Config, folder: RunFolder, display: Display) -> Path:
     """The folder of the model to start from: the one given, or the small model after its warm start."""
-    from ragen_agent.config.game_defaults import pretrained
-    from ragen_agent.local.run import TrainingRun
-
     if pretrained(config.model):
         return Path(config.model).resolve()
     if not folder.warm.is_dir():
-        local = TrainingRun(config, folder, display)
-        local.warm_start()
-        local.baselines()
+        warm_start(config, Policy.build(config), folder.warm, display)
     return folder.warm.resolve()
 
 
@@ -151,12 +150,14 @@ def _suppressed_ids(model: Path) -> tuple[tuple[int, ...], int]:
 
 
 def _measure_baselines(config: Config, folder: RunFolder, display: Display) -> None:
-    """Random and optimal play on the fixed levels."""
+    """Random and optimal play on the fixed levels, and the demonstrator's if there was a warm start."""
     summary = folder.read_summary()
-    if "optimal" in summary:
-        return
     env = make_env(config, config.evaluation.split)
-    for name, rate in baselines(env, fixed_instances(env, config.evaluation.levels)).items():
+    instances = fixed_instances(env, config.evaluation.levels)
+    rates = baselines(env, instances) if "optimal" not in summary else {}
+    if config.warm_start.epochs and not pretrained(config.model) and "demonstrator" not in summary:
+        rates["demonstrator"] = demonstrator_rate(config, env, instances)
+    for name, rate in rates.items():
         summary[name] = rate.to_dict()
         display.rate(name, rate.to_dict())
     folder.write_summary(summary)

@@ -20,8 +20,10 @@ from ragen_agent.rollout import Instance
 from ragen_agent.token_mdp import TokenMDP, Trajectory
 from ragen_agent.training.console import Display
 from ragen_agent.training.demo_thoughts import thinking
+from ragen_agent.training.evaluation import scripted_rate
 from ragen_agent.training.policy import Policy
 from ragen_agent.training.tasks import SeedStream, derive_seed, draw_games, games_at
+from ragen_gym.core.stats import Rate
 from ragen_gym.envs.reply import write_reply
 from ragen_gym.envs.turn import TurnEnv
 from ragen_gym.games.game import PLAYING
@@ -30,6 +32,7 @@ __all__ = [
     "Chunk",
     "chunks",
     "demonstrate",
+    "demonstrator_rate",
     "faultless",
     "generate_demonstrations",
     "plan",
@@ -153,3 +156,9 @@ def generate_demonstrations(config: Config, agent: Policy, how: Demonstrations, 
         display.advance({}, len(chunk.indices))
     display.end()
     return [episodes[index] for index in range(how.episodes)]
+
+
+def demonstrator_rate(config: Config, env: TurnEnv, instances: list[Instance]) -> Rate:
+    """The success rate of the demonstrator on fixed levels."""
+    how, seed = config.demonstrations, derive_seed(0, SeedStream.DEMONSTRATOR_RATE)
+    return scripted_rate(env, instances, lambda env, rng: scripted_reply(env, how, rng), seed)

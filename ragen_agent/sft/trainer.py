@@ -1,12 +1,13 @@
 """The loop of supervised fine-tuning: maximum likelihood of the tokens that a player wrote.
 
-`fit` is the loop, and `imitate` a supervised phase of ``ragen-agent train``: its warm start, and the comparisons with
-more imitation and with a faultless demonstrator. ``ragen-agent sft train`` is in ``fine_tune``.
+``fit`` is the loop, and ``imitate`` a supervised phase of ``ragen-agent train``: its warm start, and the comparisons
+with more imitation and with a faultless demonstrator. ``ragen-agent sft train`` is in ``fine_tune``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -14,14 +15,16 @@ from transformers import PreTrainedModel
 
 from ragen_agent.algo import entropy_of, masked_mean
 from ragen_agent.config import Config
+from ragen_agent.sft.demonstrations import generate_demonstrations
 from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.batches import Batch, by_length, sampled_logits
 from ragen_agent.training.console import Display
 from ragen_agent.training.optimiser import adamw
 from ragen_agent.training.policy import Policy
+from ragen_agent.training.small_model import save_checkpoint
 from ragen_agent.training.tasks import SeedStream, derive_seed
 
-__all__ = ["fit", "imitate"]
+__all__ = ["fit", "imitate", "warm_start"]
 
 WARM_UP = 20  # steps of a phase until the learning rate is full
 
@@ -118,6 +121,20 @@ def imitate(
         after_step=lambda _, figures: display.advance({"loss": figures["loss"]}),
     )
     display.end()
+
+
+def warm_start(config: Config, policy: Policy, folder: Path, display: Display) -> list[Trajectory]:
+    """Imitates the demonstrations for ``warm_start.epochs`` and saves the model in ``folder``.
+
+    Returns:
+        the demonstrations; none without epochs.
+    """
+    rows: list[Trajectory] = []
+    if epochs := config.warm_start.epochs:
+        rows = generate_demonstrations(config, policy, config.demonstrations, display)
+        imitate(config, policy, rows, "warm start", display, epochs=epochs)
+    save_checkpoint(policy.model, policy.tokenizer, folder)
+    return rows
 
 
 def _batches(

@@ -37,11 +37,11 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The small model after a short warm start, with which every real run begins."""
     from ragen_agent.config import Config, merged, with_settings
     from ragen_agent.config.game_defaults import GAME_DEFAULTS
-    from ragen_agent.local.run import TrainingRun
-    from ragen_agent.training.run_folder import RunFolder
+    from ragen_agent.sft.trainer import warm_start
+    from ragen_agent.training.policy import Policy
     from tests.ragen_agent.openrlhf.small_runs import BASE, quiet
 
     config = with_settings(Config(), merged(GAME_DEFAULTS["FrozenLake"], BASE))
-    folder = RunFolder.create(tmp_path_factory.mktemp("warm") / "run", config)
-    TrainingRun(config, folder, quiet()).warm_start()
-    return folder.warm
+    folder = tmp_path_factory.mktemp("warm") / "model"
+    warm_start(config, Policy.build(config), folder, quiet())
+    return folder

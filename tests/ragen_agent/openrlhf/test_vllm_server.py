@@ -27,10 +27,10 @@ from transformers import AutoTokenizer
 
 from ragen_agent.config import Config, merged, with_settings
 from ragen_agent.config.game_defaults import GAME_DEFAULTS
-from ragen_agent.local.run import TrainingRun
 from ragen_agent.openrlhf.launch import CPU_ENVIRONMENT
+from ragen_agent.sft.trainer import warm_start
 from ragen_agent.training.console import Display
-from ragen_agent.training.run_folder import RunFolder as TrainingFolder
+from ragen_agent.training.policy import Policy
 from ragen_gym.bench.agents import rate_limit as pace
 from ragen_gym.bench.records import EpisodeRecord
 from ragen_gym.bench.results import ResultsFolder, load_results
@@ -61,9 +61,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     settings["turns"] = {**settings["turns"], "max_turns": split.turn_config.max_turns}
     short = {"demonstrations": {"episodes": 2000}, "warm_start": {"epochs": 1}}
     config = with_settings(Config(), merged(settings, short))
-    folder = TrainingFolder.create(tmp_path_factory.mktemp("warm") / "run", config)
-    TrainingRun(config, folder, Display(Console(file=io.StringIO()))).warm_start()
-    return folder.warm
+    folder = tmp_path_factory.mktemp("warm") / "model"
+    warm_start(config, Policy.build(config), folder, Display(Console(file=io.StringIO())))
+    return folder
 
 
 @pytest.fixture(scope="module")
