@@ -2,7 +2,7 @@
 
 The local trainer warm-starts the small model on the default game and trains it; OpenRLHF trains the same warm-started
 model with the same settings, levels and seed. Written are `openrlhf.json`, `openrlhf.svg` and `openrlhf.md`. A run that
-is there already is not run again.
+exists already is not repeated.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["main"]
 HERE = Path(__file__).parent
 ROWS = (("local", "local"), ("openrlhf", "OpenRLHF"))
 PAGE = """\
-# The distributed trainer beside the local one
+# The distributed trainer next to the local one
 
 Written by `python -m benchmarks.openrlhf` in the environment that `make test-openrlhf` makes. Both trainers start from
 the same warm-started small model, on the default game ({game}), with GRPO and StarPO-S, the same settings, seed and
@@ -47,10 +47,10 @@ The cores were shared with other work, so compare the orders of magnitude.
 
 ![success by iteration](openrlhf.svg)
 
-Between vLLM and the trainer the log-probs of sampled tokens differ by {gap:.4f} nats in the mean of the absolute value
-and by {kl:.1e} in the mean (`vllm_gap`, `vllm_kl`): that is what bfloat16 costs, and it shows that the weights arrive.
-On a machine like this one the small model is bound by what a step costs outside the model, so these times say what the
-machinery weighs, not what it is for: a GPU and a model that fills it.
+The log-probs of sampled tokens differ between vLLM and the trainer by {gap:.4f} nats in mean absolute value and by
+{kl:.1e} in the mean (`vllm_gap`, `vllm_kl`). That is the rounding of bfloat16, and it shows that the weights arrive.
+On a machine like this one most of a step's time is spent outside the small model, so these times measure the overhead
+of the distributed stack, which is made for GPUs and models that fill them.
 """
 
 

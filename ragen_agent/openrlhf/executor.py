@@ -16,10 +16,9 @@ from typing import Any
 from openrlhf.utils.agent import AgentExecutorBase
 
 from ragen_agent.chat import ChatFormat
-from ragen_agent.config import Turns
 from ragen_agent.engines import Sampled
 from ragen_agent.openrlhf.episode import ContractError, play_episode, tokens_of
-from ragen_agent.openrlhf.prompt_dataset import PromptRow, env_of
+from ragen_agent.openrlhf.prompt_dataset import PromptRow, env_of, turns_of
 from ragen_agent.openrlhf.state import RunContext
 from ragen_agent.token_mdp import TokenMDP, Trajectory
 from ragen_agent.training.tokenizer import check_known
@@ -84,7 +83,7 @@ class AgentExecutor(AgentExecutorBase):  # type: ignore[misc]
             check=partial(check_known, self.chat.tokenizer),
         )
         if trajectory.failure is None:  # a process that failed may still be held by a thread
-            self.idle[_kind(row)].append(process)
+            self.idle[row.environment].append(process)
         return _response(prompt, member, trajectory)
 
     def _member(self, label: str) -> int:
@@ -96,12 +95,12 @@ class AgentExecutor(AgentExecutorBase):  # type: ignore[misc]
         return member
 
     async def _process(self, row: PromptRow, chat: ChatFormat) -> TokenMDP:
-        idle = self.idle[_kind(row)]
+        idle = self.idle[row.environment]
         if idle:
             return idle.pop()
 
         def make() -> TokenMDP:
-            return TokenMDP.from_settings(self.env(row), chat, Turns(**row.turns))
+            return TokenMDP.from_settings(self.env(row), chat, turns_of(row, self.run.config))
 
         try:
             return await in_thread(make, timeout=self.run.settings.environment_timeout)
@@ -129,10 +128,6 @@ class AgentExecutor(AgentExecutorBase):  # type: ignore[misc]
         output = answer.outputs[0]
         sampled = list(output.token_ids)
         return Sampled(sampled, [step[token].logprob for token, step in zip(sampled, output.logprobs, strict=True)])
-
-
-def _kind(row: PromptRow) -> str:
-    return json.dumps([row.game, row.env_options, row.turns, row.split])
 
 
 def _response(prompt: str, member: int, trajectory: Trajectory) -> dict[str, Any]:

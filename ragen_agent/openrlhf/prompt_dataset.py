@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ragen_agent.config import Config, with_settings
+from ragen_agent.config import Config, Turns, with_settings
 from ragen_agent.training.evaluation import fixed_instances
 from ragen_agent.training.tasks import SeedStream, derive_seed, draw_games, games_at, level_seeds, make_env
 from ragen_gym.core.storage import write_atomic
@@ -31,11 +31,12 @@ __all__ = [
     "evaluation_rows",
     "read_rows",
     "train_rows",
+    "turns_of",
     "write_rows",
 ]
 
 
-_RENAMED = {"knobs": "env_options"}  # in files written by earlier versions
+RENAMED = {"knobs": "env_options"}  # in files written by earlier versions
 
 
 @dataclass(frozen=True)
@@ -60,9 +61,14 @@ class PromptRow:
     def from_label(cls, label: str) -> PromptRow:
         """The row of a label; raises a ValueError if it is not one."""
         try:
-            return cls(**{_RENAMED.get(name, name): value for name, value in json.loads(label).items()})
+            return cls(**{RENAMED.get(name, name): value for name, value in json.loads(label).items()})
         except (TypeError, ValueError) as error:
             raise ValueError(f"the label {label!r} is not a row of a prompt dataset: {error}.") from error
+
+    @property
+    def environment(self) -> str:
+        """Rows with an equal value are played in equal environments."""
+        return json.dumps([self.game, self.env_options, self.turns, self.split])
 
     def noise(self, seed: int, member: int, shared: bool = False) -> int:
         """The noise seed of one sample of the group; ``seed`` is the run's, ``shared`` is ``training.shared_noise``."""
@@ -101,8 +107,13 @@ def evaluation_rows(config: Config) -> list[PromptRow]:
 
 def env_of(row: PromptRow, config: Config) -> TurnEnv:
     """The environment in which a row is played; raises a ValueError for an unknown game or option."""
-    turns = with_settings(config.turns, row.turns, "games.turns.")
-    return make_env(replace(config, game=row.game, env_options=dict(row.env_options), turns=turns), row.split)
+    settings = replace(config, game=row.game, env_options=dict(row.env_options), turns=turns_of(row, config))
+    return make_env(settings, row.split)
+
+
+def turns_of(row: PromptRow, config: Config) -> Turns:
+    """The settings of a row's turns."""
+    return with_settings(config.turns, row.turns, "games.turns.")
 
 
 def write_rows(path: Path, rows: Iterable[PromptRow]) -> int:
@@ -156,6 +167,5 @@ def adopt_rows(path: Path, config: Config) -> list[PromptRow]:
 
 def check_rows(rows: Sequence[PromptRow], config: Config) -> None:
     """Raises a ValueError if the environment of a row cannot be made; equal environments are made once."""
-    kinds = {json.dumps([row.game, row.env_options, row.turns, row.split]): row for row in rows}
-    for row in kinds.values():
+    for row in {row.environment: row for row in rows}.values():
         env_of(row, config).reset(seed=row.seed)

@@ -72,18 +72,21 @@ class RunState:
     Attributes:
         iteration: how many iterations are done and saved.
         tag: name of their checkpoint.
-        still: how many of the last iterations had nothing to learn from.
+        stagnant: how many of the last iterations had nothing to learn from.
     """
 
     iteration: int = 0
     tag: str = ""
-    still: int = 0
+    stagnant: int = 0
 
     @classmethod
     def read(cls, folder: Path) -> RunState:
         """The state of a run; that of its start if nothing was saved."""
         path = folder / "state.json"
-        return cls(**json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else cls()
+        if not path.is_file():
+            return cls()
+        record = json.loads(path.read_text(encoding="utf-8"))
+        return cls(record["iteration"], record["tag"], record.get("stagnant", record.get("still", 0)))
 
     def write(self, folder: Path) -> None:
         """Replaces the state; the iteration counts as saved from here on."""

@@ -82,7 +82,7 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
         """Runs the iterations that are left."""
         training = self.run.config.training
         state = RunState.read(self.folder.path)
-        self.history.stagnant = state.still
+        self.history.stagnant = state.stagnant
         if state.iteration:
             self.broadcast_to_vllm()  # vLLM has read the weights from before the first iteration
         self._evaluate("before", 0)
@@ -113,7 +113,7 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
         started = time.monotonic()
         first = iteration * training.groups
         rows = self.rows[first : first + training.groups]
-        assert all(row.iteration == iteration for row in rows), "the seed list is in the order of the iterations"
+        assert all(row.iteration == iteration for row in rows), "the prompt dataset is in the order of the iterations"
         played = self._play(rows, training.group_size, training.temperature)
         decoded = time.monotonic()
         seed = derive_seed(self.run.config.seed, SeedStream.FILTER, iteration)

@@ -43,6 +43,11 @@ def test_what_was_not_saved_whole_is_dropped(tmp_path: Path) -> None:
         assert not (folder.path / "deepspeed" / part / "iteration4").exists()
 
 
+def test_a_state_of_an_earlier_version_is_read(tmp_path: Path) -> None:
+    (tmp_path / "state.json").write_text('{"iteration": 4, "tag": "iteration4", "still": 2}')
+    assert RunState.read(tmp_path) == RunState(4, "iteration4", 2)
+
+
 def test_a_torn_line_goes_and_so_does_what_was_never_saved(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path / "run", Config())
     folder.append(folder.metrics, [{"iteration": i} for i in range(2)])
