@@ -19,7 +19,7 @@ _EXAMPLES = """\
 examples:
   ragen-gym list                                            every game
   ragen-gym info FrozenLake                                 its rules, options, random and optimal success
-  ragen-gym play FrozenLake --option success_rate=1           play in the terminal
+  ragen-gym play FrozenLake --option success_rate=1         play in the terminal
   ragen-gym play Bandit --turn                              play as a language model does, a reply at a time
   ragen-gym render Sokoban --gif --out pushing.gif          the oracle's episode as a GIF
   ragen-gym levels export Sokoban --split test -n 100 --out levels.jsonl

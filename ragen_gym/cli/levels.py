@@ -46,12 +46,12 @@ examples:
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the three commands."""
     form = argparse.RawDescriptionHelpFormatter
-    levels = commands.add_parser("levels", help="write levels to a file", description="Levels and files of them.")
+    levels = commands.add_parser("levels", help="write levels to a file", description="Files of levels.")
     actions = levels.add_subparsers(metavar="ACTION", required=True)
     export = actions.add_parser(
         "export",
-        help="write distinct levels with their ids and what the oracle knows of them",
-        description="Write distinct levels with their ids, splits, and what the oracle knows of them.",
+        help="write distinct levels with their ids and optimal play",
+        description="Write distinct levels with their ids, splits and optimal play.",
         epilog=_EXPORT_EXAMPLES,
         formatter_class=form,
     )
@@ -64,7 +64,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     solve = commands.add_parser(
         "solve",
         help="solve the boards of a file",
-        description="What optimal play makes of the boards of a file.",
+        description="Optimal success, return and plan of the boards of a file.",
         epilog=_SOLVE_EXAMPLES,
         formatter_class=form,
     )
@@ -79,7 +79,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "check",
         help="test whether a game keeps the suite's contract",
         description="Test a game and its environment by ragen_gym.testing: determinism, oracle, splits, spaces, text. "
-        "The exit code is 0 where they hold and 1 where one does not.",
+        "The exit code is 0 if all tests pass, else 1.",
         epilog=_CHECK_EXAMPLES,
         formatter_class=form,
     )

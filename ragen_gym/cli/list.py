@@ -100,7 +100,7 @@ def _info(arguments: argparse.Namespace) -> int:
         where = f"{_count(arguments.measure, 'level')}, within {_count(facts['budget'], 'action')}"
         print(f"\nSuccess on {where} (95 % Wilson interval)")
         for player, rate in rates.items():
-            print(f"  {player:8} {rate!s:>24}")
+            print(f"  {player + ' play':13} {rate!s:>24}")
     return 0
 
 

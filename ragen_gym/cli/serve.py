@@ -17,8 +17,8 @@ examples:
   ragen-gym serve --port 9000 --session-ttl 3600            sessions live for an hour without a request
   RAGEN_GYM_TOKEN=$(openssl rand -hex 32) ragen-gym serve --host 0.0.0.0
 
-The page http://127.0.0.1:8000/docs says what can be asked; http://127.0.0.1:8000/openapi.json says it to programs.
-The token goes over the wire as it is: put a proxy with TLS before a server that others reach.
+The page http://127.0.0.1:8000/docs lists all requests; http://127.0.0.1:8000/openapi.json is the same for programs.
+The token is sent unencrypted: put a proxy with TLS in front of a server that other machines reach.
 """
 
 

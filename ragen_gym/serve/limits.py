@@ -60,12 +60,12 @@ class Limits:
         900.0, "seconds without a request after which a session is closed", above=0, unit="seconds"
     )
     rate: float = setting(
-        1_000.0, "requests a second of one client, of two seconds at once after a pause; 0 for no limit", low=0
+        1_000.0, "requests a second of one client (up to two seconds' worth at once); 0 for no limit", low=0
     )
     max_body: int = setting(2**18, "bytes of a request's body", low=1, unit="bytes")
     max_reply: int = setting(2**18, "characters of all replies of an episode", low=1)
     max_seconds: float = setting(
-        2.0, "seconds, about, that the levels of one request may take to generate", above=0, unit="seconds"
+        2.0, "approximate seconds that the levels of one request may take to generate", above=0, unit="seconds"
     )
 
     def __post_init__(self) -> None:
