@@ -18,6 +18,7 @@ from ragen_agent.config import Config, Lora, with_settings
 from ragen_agent.sft.dataset import trajectory_of
 from ragen_agent.sft.fine_tune import begin, fine_tune, reopen
 from ragen_agent.sft.settings import FineTuning
+from ragen_agent.training import policy
 from ragen_agent.training.console import Display
 from ragen_agent.training.policy import Policy
 from ragen_agent.training.small_model import load_checkpoint, save_checkpoint
@@ -96,8 +97,13 @@ def test_the_first_loss_is_the_mean_over_the_assistants_tokens_alone(data: Path,
     assert loss == pytest.approx(total / count, rel=1e-5)
 
 
-@pytest.mark.parametrize("rank", [0, 2])
-def test_a_resumed_fine_tuning_equals_an_unbroken_one(rank: int, data: Path, model: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("rank", "dtype"), [(0, torch.float32), (2, torch.float32), (0, torch.bfloat16)], ids=["full", "lora", "bfloat16"]
+)
+def test_a_resumed_fine_tuning_equals_an_unbroken_one(
+    rank: int, dtype: torch.dtype, data: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(policy, "device_and_dtype", lambda config: ("cpu", dtype))
     settings = settings_of(data, model, lora=Lora(rank=rank))
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     done = fine_tune(begin(settings, whole), whole, quiet())
@@ -121,6 +127,9 @@ def test_a_resumed_fine_tuning_equals_an_unbroken_one(rank: int, data: Path, mod
     assert again["loss"] == done["loss"]
     name = "adapter/adapter_model.safetensors" if rank else "model/model.safetensors"
     assert (whole / name).read_bytes() == (broken / name).read_bytes()
+    if dtype == torch.bfloat16:
+        weights = state(whole / "model")
+        assert any(not torch.equal(weight, weight.bfloat16().float()) for weight in weights.values()), "not rounded"
 
 
 def test_an_adapter_is_merged_into_its_model(
