@@ -143,14 +143,14 @@ def chunks(config: Config, how: Demonstrations) -> Iterator[Chunk]:
             yield Chunk(share.config, demonstrator, indices, [instances[index] for index in indices], seed)
 
 
-def generate_demonstrations(config: Config, agent: Policy, how: Demonstrations, display: Display) -> list[Trajectory]:
+def generate_demonstrations(config: Config, policy: Policy, how: Demonstrations, display: Display) -> list[Trajectory]:
     """``how.episodes`` demonstrations on training levels of the run's first games, by their weights."""
     display.begin("demonstrations", how.episodes)
     episodes: dict[int, Trajectory] = {}
     process, game = None, None
     for chunk in chunks(config, how):
         if process is None or chunk.config != game:
-            process, game = replace(agent, config=chunk.config).processes("train", 1)[0], chunk.config
+            process, game = replace(policy, config=chunk.config).processes("train", 1)[0], chunk.config
         played = demonstrate(process, chunk.instances, chunk.how, chunk.seed)
         episodes.update(zip(chunk.indices, played, strict=True))
         display.advance({}, len(chunk.indices))

@@ -93,24 +93,24 @@ def fine_tune(settings: FineTuning, out: Path, display: Display) -> dict[str, An
         KeyboardInterrupt: Ctrl-C was pressed; a checkpoint was written.
     """
     lines = read_conversations(Path(settings.data))
-    agent = Policy.build(_config(settings, lines))
-    rows, left_out = trajectories_of(agent.chat, lines, settings.max_tokens, successes_only=settings.successes_only)
+    policy = Policy.build(_config(settings, lines))
+    rows, left_out = trajectories_of(policy.chat, lines, settings.max_tokens, successes_only=settings.successes_only)
     for row in rows:
-        check_known(agent.tokenizer, row.ids.tolist())
+        check_known(policy.tokenizer, row.ids.tolist())
     adapter = None
     if settings.lora.rank:
         if not settings.model and not (out / START).is_dir():
-            save_checkpoint(agent.model, agent.tokenizer, out / START)
-        adapter = adapt(agent.model, settings.lora, derive_seed(settings.seed, SeedStream.FINE_TUNING_ADAPTER))
+            save_checkpoint(policy.model, policy.tokenizer, out / START)
+        adapter = adapt(policy.model, settings.lora, derive_seed(settings.seed, SeedStream.FINE_TUNING_ADAPTER))
     RunFolder(out).note_versions()
-    optimiser = adamw(agent.model, settings.peak_learning_rate, weight_decay=0.0)
-    last = _train(agent, optimiser, rows, settings, RunFolder(out), display)
-    kept = _save(agent, optimiser, adapter, settings, out)
+    optimiser = adamw(policy.model, settings.peak_learning_rate, weight_decay=0.0)
+    last = _train(policy, optimiser, rows, settings, RunFolder(out), display)
+    kept = _save(policy, optimiser, adapter, settings, out)
     return {"model": str(kept), "rows": len(rows), **left_out, **last}
 
 
 def _train(
-    agent: Policy,
+    policy: Policy,
     optimiser: torch.optim.Optimizer,
     rows: list[Trajectory],
     settings: FineTuning,
@@ -118,7 +118,7 @@ def _train(
     display: Display,
 ) -> dict[str, Any]:
     """Takes the steps that are left; ``steps``, and the last one's ``loss``."""
-    model, plan = agent.model, _batches(len(rows), settings)
+    model, plan = policy.model, _batches(len(rows), settings)
     steps, warm_up = len(plan), round(WARM_UP * len(plan))
     state = folder.load_state() or {"step": 0, "tokens": 0}
     done: int = state["step"]
@@ -164,7 +164,7 @@ def _train(
                 model,
                 optimiser,
                 ([rows[index] for index in batch] for batch in plan[done:]),
-                torch.zeros_like(agent.engine.bias),
+                torch.zeros_like(policy.engine.bias),
                 first=done,
                 micro_batch=settings.batch // settings.accumulate,
                 rate=rate,
@@ -209,7 +209,7 @@ class _DeferredInterrupt:
 
 
 def _save(
-    agent: Policy, optimiser: torch.optim.Optimizer, adapter: PeftModel | None, settings: FineTuning, out: Path
+    policy: Policy, optimiser: torch.optim.Optimizer, adapter: PeftModel | None, settings: FineTuning, out: Path
 ) -> Path:
     """Writes the adapter, or the model in the dtype that its folder holds; returns where."""
     if adapter is not None:
@@ -218,12 +218,12 @@ def _save(
     dtype = None
     if settings.model:
         dtype = getattr(AutoConfig.from_pretrained(settings.model, local_files_only=True), "dtype", None)
-    move(agent.model, str(agent.model.device), dtype or torch.float32)
+    move(policy.model, str(policy.model.device), dtype or torch.float32)
     if isinstance(optimiser, Float32AdamW):
         with torch.no_grad():
             for weight, copy in zip(optimiser.weights, optimiser.copies, strict=True):
                 weight.copy_(copy)
-    save_checkpoint(agent.model, agent.tokenizer, out / MODEL)
+    save_checkpoint(policy.model, policy.tokenizer, out / MODEL)
     return out / MODEL
 
 

@@ -98,7 +98,7 @@ def fit(
 
 def imitate(
     config: Config,
-    agent: Policy,
+    policy: Policy,
     rows: list[Trajectory],
     phase: str,
     display: Display,
@@ -113,10 +113,10 @@ def imitate(
     plan = list(_batches([len(row.ids) for row in rows], warm.batch, generator, epochs, tokens))
     display.begin(phase, len(plan))
     fit(
-        agent.model,
-        adamw(agent.model, warm.learning_rate, betas=(0.9, 0.99)),
+        policy.model,
+        adamw(policy.model, warm.learning_rate, betas=(0.9, 0.99)),
         ([rows[index] for index in batch] for batch in plan),
-        agent.engine.bias,
+        policy.engine.bias,
         rate=lambda step: min(1.0, (step + 1) / WARM_UP) * (1 - 0.9 * step / len(plan)),
         after_step=lambda _, figures: display.advance({"loss": figures["loss"]}),
     )

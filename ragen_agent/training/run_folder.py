@@ -98,7 +98,7 @@ class RunFolder:
             state: dict[str, Any] = torch.load(self._state, map_location="cpu", weights_only=True)
         except (RuntimeError, EOFError, pickle.UnpicklingError) as error:
             raise ValueError(
-                f"{self._state} is damaged: {error}; remove it, and --resume begins reinforcement again."
+                f"{self._state} is damaged: {error}; remove it, and --resume begins training again."
             ) from error
         return state
 
