@@ -114,3 +114,16 @@ def test_on_ice_the_foreseen_board_is_often_another() -> None:
     figures = reply_figures(shown)
     assert 0.1 < figures["prediction_rate"] < 0.9
     assert "observation_rate" not in figures
+
+
+def test_the_way_to_the_goal_is_the_same_in_every_text_format() -> None:
+    said = set()
+    for text_format in ("grid", "coord", "grid_coord"):
+        env = make_env(with_settings(Config(), {"env_options": {"text_format": text_format}}), "train")
+        env.reset(seed=3)
+        said.add(thinking(env, "direction"))
+    assert len(said) == 1
+    bandit = make_env(with_settings(Config(), {"game": "Bandit"}), "train")
+    bandit.reset(seed=0)
+    with pytest.raises(ValueError, match="has no player and goal"):
+        thinking(bandit, "direction")

@@ -1,0 +1,33 @@
+"""The settings of each game, and of a pretrained model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ragen_agent.config import Config, with_settings
+from ragen_agent.config.game_defaults import GAME_DEFAULTS, PRETRAINED_DEFAULTS, default_settings
+from ragen_agent.training.demo_thoughts import THOUGHTS
+from ragen_agent.training.tasks import make_env
+from ragen_gym.games.registry import TABLE
+
+
+@pytest.mark.parametrize("game", GAME_DEFAULTS)
+def test_the_defaults_of_every_game_are_valid(game: str) -> None:
+    config = with_settings(Config(), {**GAME_DEFAULTS[game], "game": game})
+    assert game in TABLE
+    assert config.demonstrations.thought in THOUGHTS
+
+
+def test_a_pretrained_model_has_its_own_defaults_and_a_small_checkpoint_has_not(tmp_path: Path) -> None:
+    settings = default_settings("FrozenLake", str(tmp_path))
+    assert settings["turns"]["max_tokens_per_turn"] == PRETRAINED_DEFAULTS["turns"]["max_tokens_per_turn"]
+    assert settings["env_options"] == GAME_DEFAULTS["FrozenLake"]["env_options"]
+    config = with_settings(Config(), {**settings, "model": str(tmp_path)})
+    assert "in at most 256 tokens" in make_env(config, "train").reset(seed=0)[0]
+    (tmp_path / "config.json").write_text('{"tokenizer_sha256": "0"}')
+    assert (
+        default_settings("FrozenLake", str(tmp_path)) == default_settings("FrozenLake") == GAME_DEFAULTS["FrozenLake"]
+    )
+    assert "tokens" not in make_env(config, "train").reset(seed=0)[0]

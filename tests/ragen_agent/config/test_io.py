@@ -1,0 +1,76 @@
+"""Settings read from, written to and laid over files and tables."""
+
+from __future__ import annotations
+
+import tomllib
+from math import inf
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ragen_agent.config import Config, merged, read_toml, to_toml, with_settings
+from ragen_agent.config.catalog import catalog
+from ragen_agent.config.io import ALIASES
+
+HERE = Path(__file__).parent
+
+
+@given(
+    st.integers(0, 2**60),
+    st.floats(1e-6, 1.0),
+    st.dictionaries(st.text("abc_", min_size=1), st.integers() | st.booleans() | st.text() | st.floats(0, 1)),
+)
+def test_toml_gives_the_configuration_back(seed: int, rate: float, options: dict[str, object]) -> None:
+    config = with_settings(Config(), {"seed": seed, "env_options": options, "training": {"learning_rate": rate}})
+    assert with_settings(Config(), tomllib.loads(to_toml(config))) == config
+
+
+def test_mixtures_and_curricula_come_back_from_toml() -> None:
+    mixed = with_settings(Config(), {"games": [{"game": "Bandit", "weight": 2}, {"game": "FrozenLake"}]})
+    staged = with_settings(Config(), {"curriculum": [{"iteration": 5, "env_options": {"size": 5}}]})
+    for config in (mixed, staged):
+        assert with_settings(Config(), tomllib.loads(to_toml(config))) == config
+
+
+def test_a_whole_number_may_stand_for_a_fraction() -> None:
+    assert with_settings(Config(), {"training": {"temperature": 1}}).training.temperature == 1.0
+
+
+def test_tables_are_merged_key_by_key() -> None:
+    under = {"env_options": {"size": 4, "min_path": 3}, "seed": 1}
+    assert merged(under, {"env_options": {"size": 5}}) == {"env_options": {"size": 5, "min_path": 3}, "seed": 1}
+    assert under["env_options"] == {"size": 4, "min_path": 3}
+
+
+def test_a_file_that_is_not_toml_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "settings.toml"
+    with pytest.raises(ValueError, match="cannot read"):
+        read_toml(file)
+    file.write_text("seed = \n")
+    with pytest.raises(ValueError, match=r"settings\.toml is not valid TOML"):
+        read_toml(file)
+
+
+def test_a_file_with_old_names_gives_the_same_run() -> None:
+    config = with_settings(Config(), read_toml(HERE / "old_names.toml"))
+    assert config == with_settings(Config(), tomllib.loads((HERE / "old_names.toml").read_text(encoding="utf-8")))
+    assert (config.env_options, config.curriculum[0]["env_options"]) == ({"size": 7, "boxes": 2}, {"size": 8})
+    assert (config.training.group_size, config.training.filter, config.training.max_grad_norm) == (4, "top_p", inf)
+    stops = config.stops
+    assert (stops.return_std_patience, stops.return_std_share, stops.return_std_baseline) == (7, 0.2, 12)
+    assert (stops.validation_patience, config.turns.history, config.turns.state_reward) == (3, 2, 0.5)
+    assert with_settings(Config(), tomllib.loads(to_toml(config))) == config
+
+
+def test_old_names_are_laid_over_new_ones_and_not_given_twice() -> None:
+    assert merged({"training": {"group_size": 8}}, {"training": {"members": 2}}) == {"training": {"group_size": 2}}
+    assert merged({"env_options": {"size": 4}}, {"knobs": {"holes": 1}}) == {"env_options": {"size": 4, "holes": 1}}
+    mixed = with_settings(Config(), {"games": [{"game": "Bandit", "knobs": {"high_prob": 0.1}}]})
+    assert mixed.games[0]["env_options"] == {"high_prob": 0.1}
+    with pytest.raises(ValueError, match=r"training\.members is the old name of training\.group_size"):
+        with_settings(Config(), {"training": {"members": 2, "group_size": 4}})
+    for old, new in ALIASES.items():
+        assert new in catalog() or new.partition(".")[0] in catalog()
+        assert old not in catalog()

@@ -1,0 +1,23 @@
+"""The rows of the rules against the functions that they name."""
+
+from __future__ import annotations
+
+from ragen_agent import algo
+from ragen_agent.config.rules import ADVANTAGE_RULES, FILTER_RULES, TOKEN_PARTS
+from ragen_agent.training.replies import PARTS
+from ragen_gym.core.validation import load_object
+
+
+def test_the_rows_of_the_rules_name_what_the_algorithms_have() -> None:
+    for rule in FILTER_RULES.values():
+        assert callable(load_object(rule.function))
+    assert {rule.method for rule in ADVANTAGE_RULES.values() if not rule.critic} == set(algo.METHODS)
+    assert {rule.across for rule in ADVANTAGE_RULES.values()} == {"", "group", "batch"}
+    assert set(TOKEN_PARTS) == {"all", *PARTS}
+
+
+def test_how_many_groups_a_rule_keeps_at_most() -> None:
+    assert FILTER_RULES["top"].planned_groups(8, 0.25) == 2
+    assert FILTER_RULES["top"].planned_groups(3, 0.25) == 1
+    assert FILTER_RULES["random"].planned_groups(100, 0.29) == 29
+    assert FILTER_RULES["top_p"].planned_groups(8, 0.25) == 8
