@@ -13,42 +13,28 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from ragen_agent.report.curves import MAIN
+from ragen_agent.report.runs import sign_label
 from ragen_agent.report.tail import FINISHED, WAITING, RunStatus
 from ragen_agent.training.alarm import FOLLOWS
 from ragen_agent.training.metrics import format_metric, is_share, metric_label, smooth
 from ragen_agent.training.run_folder import runs_below
 
-__all__ = ["bar", "dashboard", "plain", "sparkline"]
+__all__ = ["bar", "dashboard", "sparkline", "without_controls"]
 
 #: Figures that are shown, as far as the run has them.
-FIGURES = (
-    "success",
-    "validation",
-    "return",
-    "spread",
-    "entropy",
-    "grad_norm",
-    "response_tokens",
-    "reply_tokens",
-    "invalid_rate",
-    "effective_rate",
-    "kl",
-    "approx_kl",
-    "approx_kl_k1",
-    "value_loss",
-    "tokens_per_s",
-)
+FIGURES = (*MAIN, "tokens_per_s")
 RATES = ("random", "before", "after", "more_imitation", "optimal")
 
 BLOCKS = "▁▂▃▄▅▆▇█"
-WIDE = 110  # columns from which the episode stands beside the figures
-STILL = {"reinforcement": 120.0}  # seconds without a word before a run is said to be perhaps stopped
-LONG = 900.0  # the same of phases that write nothing before they are over
+WIDE = 110  # columns from which the episode is shown next to the figures
+TIMEOUTS = {"reinforcement": 120.0}  # seconds without a write after which a run may have been stopped
+TIMEOUT = 900.0  # the same for the other phases, which write nothing before their end
 WINDOW = 5  # iterations whose mean success is called that of now
 
 
 def dashboard(status: RunStatus, width: int = 100) -> RenderableType:
-    """One picture of the run, for a terminal of so many columns."""
+    """The state of the run, for a terminal of so many columns."""
     if status.config is None:
         below = runs_below(status.path)
         hint = f" But {below}." if below else ""
@@ -66,9 +52,9 @@ def dashboard(status: RunStatus, width: int = 100) -> RenderableType:
 
 
 def sparkline(values: Sequence[float], width: int, low: float | None = None, high: float | None = None) -> str:
-    """The values as blocks, no more than `width`: where there are more, each block is the mean of a stretch.
+    """The values as blocks, no more than ``width``: where there are more, each block is the mean of a stretch.
 
-    The lowest block stands for `low`, or the smallest value, the highest for `high`, or the largest.
+    The lowest block stands for ``low``, or the smallest value, the highest for ``high``, or the largest.
     """
     if not values or width < 1:
         return ""
@@ -99,8 +85,8 @@ def bar(rate: float, random: float | None, optimal: float | None, width: int) ->
     return text
 
 
-def plain(text: str) -> str:
-    """Text that says nothing to a terminal but itself."""
+def without_controls(text: str) -> str:
+    """Text without control characters, which a terminal would obey."""
     return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
@@ -114,8 +100,8 @@ def _head(status: RunStatus, width: int) -> RenderableType:
     )
     over = status.phase == FINISHED
     state = Text(status.phase, "green" if over else "cyan")
-    if not over and status.quiet > max(STILL.get(status.phase, LONG), 10 * (status.seconds or 0.0)):
-        state = Text(f"{status.phase}; nothing new for {_span(status.quiet)}, so perhaps it was stopped", "yellow")
+    if not over and status.quiet > max(TIMEOUTS.get(status.phase, TIMEOUT), 10 * (status.seconds or 0.0)):
+        state = Text(f"{status.phase}; no write for {_span(status.quiet)}: it may have been stopped", "yellow")
     if "stopped" in status.summary:
         state.append(f"\n{status.summary['stopped']}", "yellow")
     line = Table.grid(expand=True, padding=(0, 1))
@@ -152,7 +138,11 @@ def _rates(status: RunStatus, width: int) -> RenderableType:
         )
     content: RenderableType = table if rows else Text("not measured yet", "bright_black")
     return Panel(
-        content, title="success", title_align="left", subtitle="yellow random, green optimal", subtitle_align="left"
+        content,
+        title="success",
+        title_align="left",
+        subtitle="yellow: random play, green: optimal play",
+        subtitle_align="left",
     )
 
 
@@ -179,8 +169,8 @@ def _signs(status: RunStatus) -> RenderableType:
     text = Text()
     for number, sign in enumerate(status.signs):
         text.append("\n" * bool(number))
-        text.append(f"iteration {sign.iteration + 1}: {sign.name.replace('_', ' ')}", "bold red")
-        text.append(f" ({sign.value:.3g} against {sign.reference:.3g}). {FOLLOWS[sign.name]}")
+        text.append(f"iteration {sign.iteration + 1}: {sign_label(sign.name)}", "bold red")
+        text.append(f" ({sign.value:.3g}, reference {sign.reference:.3g}). {FOLLOWS[sign.name]}")
     return Panel(text, title="alarms", title_align="left", border_style="red")
 
 
@@ -194,8 +184,8 @@ def _episode(status: RunStatus) -> RenderableType | None:
     replies = [m["content"] for m in messages if m["role"] == "assistant"]
     text = Text()
     if replies:
-        text.append(plain(asked[min(len(replies), len(asked)) - 1]) + "\n", "bright_black")
-        text.append(plain(replies[-1]) + "\n", "bold")
+        text.append(without_controls(asked[min(len(replies), len(asked)) - 1]) + "\n", "bright_black")
+        text.append(without_controls(replies[-1]) + "\n", "bold")
     outcome, style = (
         ("not counted", "yellow")
         if episode["failure"]

@@ -65,7 +65,7 @@ def page(
         megabytes: the most that the episodes may take in the page. If they take more, it holds some of every phase and
             of all parts of the training, and says so.
         weight: with which each value enters the moving average, above 0 to 1.
-        progress: is told how many of the episodes are drawn.
+        progress: called with how many of the episodes are drawn, and of how many.
 
     Raises:
         ValueError: a weight out of range.
@@ -220,9 +220,10 @@ def _start(noted: dict[str, Any]) -> dict[str, str]:
 
 
 def _note(shown: int, total: int, megabytes: float) -> str:
+    colours = "Tokens are coloured by their advantage or their log-prob."
     if shown == total:
-        return f"All {total:,} episodes that the runs wrote down."
+        return f"All {total:,} recorded episodes. {colours}"
     return (
-        f"{shown:,} of {total:,} episodes that the runs wrote down, of every phase and of all parts of the training, "
-        f"so that they take less than {megabytes:g} MB (--megabytes). The numbers above are of all episodes."
+        f"{shown:,} of {total:,} recorded episodes, of every phase and of all parts of the training, "
+        f"so that they take less than {megabytes:g} MB (--megabytes). The numbers above are of all episodes. {colours}"
     )

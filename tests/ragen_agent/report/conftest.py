@@ -28,6 +28,10 @@ TINY = {
 }
 
 
+#: Turns whose replies describe the board, as it is and as it will be.
+GROUNDED = {"grounding": True, "world_modelling": True, "state_reward": 0.5, "max_tokens_per_turn": 160}
+
+
 class Impatient(Display):
     """Interrupts the run after its second iteration."""
 
@@ -57,7 +61,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "seed0": settings("Bandit"),
         "seed1": settings("Bandit", seed=1),
         "vanilla": settings("Bandit", training={"starpo_s": False}),
-        "lake": settings("FrozenLake"),
+        "lake": settings("FrozenLake", turns=GROUNDED),
         "broken": settings("Bandit", seed=2),
     }
     for name, config in wanted.items():

@@ -15,6 +15,7 @@ from playwright.sync_api import expect
 
 from benchmarks.screenshots import training_screenshots
 from ragen_agent.cli import main
+from ragen_agent.report.episodes import EpisodeViews
 from ragen_agent.report.page import page
 from ragen_agent.report.runs import load_runs
 from ragen_agent.training.run_folder import RunFolder
@@ -261,7 +262,7 @@ def test_a_page_that_may_hold_little_holds_some_of_everything(
     total = len(records(runs, "seed0", "seed1"))
     shown = sheet.filter("All")
     assert shown < total
-    assert sheet.page.locator(".viewer .note").inner_text().startswith(f"{shown} of {total} episodes")
+    assert sheet.page.locator(".viewer .note").inner_text().startswith(f"{shown} of {total} recorded episodes")
     for name in ("seed0", "seed1"):
         sheet.page.locator("select[data-field=run]").select_option(name)
         for phase in ("before", "after", "training"):
@@ -301,3 +302,15 @@ def test_the_same_as_json(runs: dict[str, Path], capsys: pytest.CaptureFixture[s
     summary = json.loads((runs["vanilla"] / "summary.json").read_text())
     assert told["configurations"][1]["runs"][0]["rates"] == summary
     assert any(sentence.startswith("StarPO against StarPO-S") for sentence in told["findings"])
+
+
+def test_replays_take_every_option_of_the_turn(runs: dict[str, Path]) -> None:
+    """Grounding and world modelling, too: a reply is read as the run read it."""
+    [run] = load_runs([runs["lake"]])
+    views = EpisodeViews(run, several=False)
+    shown = [(entry.heading, entry.details()) for group in views.groups() for entry in group]
+    assert len(shown) == len(records(runs, "lake"))
+    for heading, details in shown:
+        assert not any("than the rules allow" in fact or "not replayed" in fact for fact in details["facts"])
+        problems = any(turn.get("problem") for turn in details["turns"])
+        assert problems == ("malformed" in heading["tags"])

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from ragen_agent.cli import main
-from ragen_agent.report.dashboard import BLOCKS, bar, dashboard, plain, sparkline
+from ragen_agent.report.dashboard import BLOCKS, bar, dashboard, sparkline, without_controls
 from ragen_agent.report.tail import FINISHED, WAITING, GrowingLines, RunTail, last_record
 from ragen_agent.training.run_folder import RunFolder
 from ragen_gym.core.storage import read_json_lines
@@ -102,9 +102,9 @@ def test_a_bar_marks_random_and_optimal_play() -> None:
 
 
 @given(st.text())
-def test_no_text_speaks_to_the_terminal(text: str) -> None:
-    assert all(character.isprintable() or character == "\n" for character in plain(text))
-    assert plain("\x1b[2Jx\n") == "\N{REPLACEMENT CHARACTER}[2Jx\n"
+def test_no_text_controls_the_terminal(text: str) -> None:
+    assert all(character.isprintable() or character == "\n" for character in without_controls(text))
+    assert without_controls("\x1b[2Jx\n") == "\N{REPLACEMENT CHARACTER}[2Jx\n"
 
 
 @pytest.mark.parametrize("width", [60, 100, 160])
@@ -126,7 +126,7 @@ def test_an_interrupted_run(runs: dict[str, Path]) -> None:
     os.utime(runs["broken"] / "episodes.jsonl", (1, 1))
     for name in ("metrics.jsonl", "summary.json", "config.toml"):
         os.utime(runs["broken"] / name, (1, 1))
-    assert "perhaps it was stopped" in picture(runs["broken"], 160)
+    assert "it may have been stopped" in picture(runs["broken"], 160)
     last = read_json_lines(runs["broken"] / "episodes.jsonl")[-1]
     asked = [m["content"] for m in last["messages"] if m["role"] == "user"][len(last["turn_ends"]) - 1]
     assert asked.splitlines()[0] in picture(runs["broken"], 160)
