@@ -1,4 +1,4 @@
-"""Two runs of one suite: how much better one agent does on the instances that both played, and whether that is luck."""
+"""The paired comparison of two runs of one suite: which agent does better, and whether that is significant."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def compare(
     """The paired comparison of two runs, as plain JSON.
 
     ``{"suite", "hash", "first", "second", "splits": {name: {"first", "second", "difference": {value, low, high, p,
-    levels}, "told", "sentence"}}}``: the success rates of both on the instances that both played, the first's less the
-    second's with its bootstrap interval, whether that can be told from zero, and the same in words. Splits that one of
-    them did not play are left out.
+    levels}, "significant", "sentence"}}}``: the success rates of both on the instances that both played, the first's
+    less the second's with its bootstrap interval, whether it is significant, and the same in words. Splits that one
+    of them did not play are left out.
 
     Args:
         suite: what both played.
@@ -62,7 +62,7 @@ def _compare_split(one: str, other: str, first: InstanceCounts, second: Instance
             "p": difference.p,
             "levels": difference.levels,
         },
-        "told": difference.significant,
+        "significant": difference.significant,
         "sentence": _sentence(one, other, difference),
     }
 
@@ -77,4 +77,4 @@ def _sentence(one: str, other: str, difference: Difference) -> str:
         f"{difference.levels} levels)"
     )
     verdict = f"{one} is {'above' if above else 'below'} {other} by {points}"
-    return f"{verdict}." if difference.significant else f"{verdict}, which cannot be told from no difference."
+    return f"{verdict}." if difference.significant else f"{verdict}, which is not significant."

@@ -13,13 +13,13 @@
 - ``success``: {rate, low, high, n}, the share of episodes that succeeded, with Wilson's interval, which takes every
   episode as independent.
 - ``clustered``: {rate, low, high, n}, the same as a mean over instances (avg@k), with an interval clustered by level.
-  Where ``n`` of ``success`` exceeds ``levels``, this is the interval to believe.
+  Where ``n`` of ``success`` exceeds ``levels``, this is the interval to read.
 - ``random``: {rate, low, high, n}, uniformly random moves on the instances played.
-- ``optimal``: {rate, low, high, n}, the oracle on the same instances and rollouts, with the same luck.
+- ``optimal``: {rate, low, high, n}, the oracle on the same instances and rollouts, with the same transition noise.
 - ``optimal_expected``: the oracle's exact chance of success, the mean over the instances played.
 - ``normalised``: {value, low, high}, ``success`` on the scale from ``random`` (0) to ``optimal`` (1); None where
   optimal play is no better than random play.
-- ``told_from_random``, ``sentence``: whether ``random`` lies outside the interval to believe, and the same in words.
+- ``differs_from_random``, ``sentence``: whether ``random`` lies outside the interval to read, and the same in words.
 - ``detectable``: the smallest difference to another agent that these levels can show; see `detectable_difference`.
 - ``return``, ``random_return``, ``optimal_return``: the mean sum of rewards: the agent's {mean, low, high, n}, that
   of random play, and the highest that can be expected.
@@ -105,7 +105,7 @@ def _success(suite: Suite, split: Split, counts: InstanceCounts) -> dict[str, An
     clustered = clustered_rate(shares, counts.levels, n)
     random = _random(expected, counts)
     optimal = _optimal(suite, split, counts)
-    told, sentence = against_random(clustered if n > len(set(counts.levels)) else success, random.value)
+    differs, sentence = against_random(clustered if n > len(set(counts.levels)) else success, random.value)
     return {
         "success": success.to_dict("rate"),
         "clustered": clustered.to_dict("rate"),
@@ -113,7 +113,7 @@ def _success(suite: Suite, split: Split, counts: InstanceCounts) -> dict[str, An
         "optimal": optimal.to_dict("rate"),
         "optimal_expected": float(expected.optimal_success[counts.indices].mean()),
         "normalised": _normalised(success, random.value, optimal.value),
-        "told_from_random": told,
+        "differs_from_random": differs,
         "sentence": sentence,
         "detectable": detectable_difference(clustered.value, effective_episodes(shares, counts.levels, n)),
     }

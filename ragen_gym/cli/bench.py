@@ -1,4 +1,4 @@
-"""``ragen-gym bench``: measure an agent on held-out levels, and look at what it did."""
+"""``ragen-gym bench``: evaluate agents on frozen levels; this file holds ``bench run``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ragen_gym.cli import bench_reports, bench_scores
+from ragen_gym.cli import bench_replays, bench_scores
+from ragen_gym.cli.bench_common import add_command, print_json
 
 if TYPE_CHECKING:
     from ragen_gym.bench.agent import ReplyAgent, StepAgent
@@ -22,17 +23,17 @@ __all__ = ["add"]
 
 _EXAMPLES = """\
 examples:
-  ragen-gym bench suites                                               what there is to be measured on
-  ragen-gym bench run --suite smoke --agent random --out runs/random   play it, and score it
-  ragen-gym bench score runs/random                                    the scores once more
-  ragen-gym bench report runs/random                                   a page to look at
+  ragen-gym bench suites                                               the suites
+  ragen-gym bench run --suite smoke --agent random --out runs/random   play and score
+  ragen-gym bench score runs/random                                    the scores again
+  ragen-gym bench report runs/random                                   an HTML page
 """
 
 _RUN_EXAMPLES = """\
 agents:
 {agents}
 
-Repeat the command to go on with a run that was cut short: what is in --out is kept, episodes that failed for reasons of
+Repeat the command to resume a run that was cut short: what is in --out is kept, and episodes that failed for reasons of
 infrastructure are played again. The exit code is 1 while there are such failures.
 
 examples:
@@ -51,15 +52,15 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the group of commands."""
     parser = commands.add_parser(
         "bench",
-        help="measure an agent on held-out levels",
-        description="Measure an agent on held-out levels, and look at what it did.",
+        help="evaluate an agent on held-out levels",
+        description="Evaluate agents on held-out levels, and inspect their episodes.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     group = parser.add_subparsers(dest="bench_command", metavar="COMMAND", required=True)
     _add_run(group)
     bench_scores.add(group)
-    bench_reports.add(group)
+    bench_replays.add(group)
 
 
 def _add_run(group: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -68,16 +69,13 @@ def _add_run(group: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     forms = {f"{name}:{kind.target}" if kind.target else name: kind.about for name, kind in KINDS.items()}
     width = max(map(len, forms))
     agents = "\n".join(f"  {form:{width}}  {about}" for form, about in forms.items())
-    parser = group.add_parser(
-        "run",
-        help="play a suite, or what is missing of a run",
-        description="Play the episodes of a suite that --out does not hold yet, and score them all.",
-        epilog=_RUN_EXAMPLES.format(agents=agents),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    summary = "play the episodes of a suite that --out does not hold yet, and score them all"
+    parser = add_command(group, "run", summary, _RUN_EXAMPLES.format(agents=agents), _run)
+    parser.add_argument("--suite", required=True, metavar="SUITE", help="a suite's name, or the folder of your own")
+    parser.add_argument("--agent", required=True, metavar="AGENT", help="the agent; see below")
+    parser.add_argument(
+        "--out", required=True, type=Path, metavar="DIR", help="the folder of the run, new or to resume"
     )
-    parser.add_argument("--suite", required=True, metavar="SUITE", help="its name, or the folder of one's own")
-    parser.add_argument("--agent", required=True, metavar="AGENT", help="who plays; see below")
-    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="the run's folder, new or to go on with")
     parser.add_argument("--split", action="append", default=[], metavar="NAME", help="only this one; repeatable")
     parser.add_argument("--rollouts", type=int, default=1, metavar="K", help="episodes of each level (default: 1)")
     parser.add_argument("--limit", type=int, metavar="N", help="the first N levels of each split")
@@ -98,7 +96,7 @@ def _add_run(group: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     agent.add_argument(
         "--retries", type=int, metavar="N", help="openai: how often a request is sent again (default: 5)"
     )
-    agent.add_argument("--requests-per-minute", type=float, metavar="N", help="openai: a rate to keep to")
+    agent.add_argument("--requests-per-minute", type=float, metavar="N", help="openai: maximum requests per minute")
     agent.add_argument(
         "--set",
         action="append",
@@ -107,52 +105,53 @@ def _add_run(group: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         help="any setting of the agent, its value as JSON or as text; repeatable",
     )
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
-    parser.set_defaults(run=_run)
 
 
 def _run(arguments: argparse.Namespace) -> int:
     try:
-        import ragen_gym.bench.score  # noqa: F401  (an extra that is missing should not be found out after the run)
+        import ragen_gym.bench.score  # noqa: F401  (a missing extra is an error before the run, not after it)
         from ragen_gym.bench.suites import load_suite
         from ragen_gym.bench.tasks import Timeouts
 
         suite, request = load_suite(arguments.suite), _request(arguments)
         agent = _agent(arguments)
-        if getattr(agent, "at_terminal", False):  # a person may think for as long as it takes
+        if getattr(agent, "at_terminal", False):  # a person has no timeout
             request = replace(request, timeouts=Timeouts())
     except ImportError as error:
         raise ValueError(str(error)) from error
     try:
         outcome = _play(suite, agent, request, arguments.out)
     except KeyboardInterrupt:
-        print("\nragen-gym: stopped; the episodes so far are kept, and the same command goes on.", file=sys.stderr)
+        print("\nragen-gym: stopped; episodes so far are kept, and the same command resumes the run.", file=sys.stderr)
         return 130
-    return _tell(suite, agent, arguments, outcome)
+    return _report_outcome(suite, agent, arguments, outcome)
 
 
 def _play(suite: Suite, agent: ReplyAgent | StepAgent, request: RunOptions, out: Path) -> RunOutcome:
     from ragen_gym.bench.runner import RunProgress, run_suite
 
-    # A person at the terminal is shown boards there, and no bar.
+    # A person plays in the terminal, where a bar would be in the way.
     return run_suite(suite, agent, out, request, None if getattr(agent, "at_terminal", False) else RunProgress())
 
 
-def _tell(suite: Suite, agent: ReplyAgent | StepAgent, arguments: argparse.Namespace, outcome: RunOutcome) -> int:
-    """Score what the folder holds now, and say what the person should know."""
+def _report_outcome(
+    suite: Suite, agent: ReplyAgent | StepAgent, arguments: argparse.Namespace, outcome: RunOutcome
+) -> int:
+    """Score what the folder holds now, and print the summary and the failures."""
     from ragen_gym.bench.results import ResultsFolder
     from ragen_gym.bench.score import score
 
     folder = ResultsFolder(arguments.out)
     if outcome.stopped:
-        print(f"ragen-gym: {outcome.stopped}; the same command goes on.", file=sys.stderr)
+        print(f"ragen-gym: {outcome.stopped}; the same command resumes the run.", file=sys.stderr)
     records = folder.records()
     if records:
-        if sys.stderr.isatty():  # the first time, what plays at random is compiled
-            print("ragen-gym: scoring, between random and optimal play of the same levels", file=sys.stderr)
+        if sys.stderr.isatty():  # random play is compiled the first time
+            print("ragen-gym: scoring, with random and optimal play of the same levels", file=sys.stderr)
         summary = score(suite, records, agent.name)
         folder.write_summary(summary)
         if arguments.json:
-            print(json.dumps(summary, indent=2, ensure_ascii=False))
+            print_json(summary)
         else:
             print("\n".join(bench_scores.score_lines(summary)))
             print(f"\n{outcome.played} episodes played now, {outcome.kept} kept: {folder.path}")

@@ -1,13 +1,13 @@
-"""``ragen-gym bench suites``, ``bench score`` and ``bench compare``: what is measured, and what came of it."""
+"""``ragen-gym bench suites``, ``bench score`` and ``bench compare``: the suites, and the scores of runs."""
 
 from __future__ import annotations
 
 import argparse
-import json
-from collections.abc import Sequence
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
+
+from ragen_gym.cli.bench_common import add_command, print_json, table_lines
 
 if TYPE_CHECKING:
     from ragen_gym.bench.suite import Split, Suite
@@ -22,7 +22,7 @@ examples:
 """
 
 _SCORE_EXAMPLES = """\
-Without --write the files of the run stay as they are; with it, summary.json is made anew.
+Without --write the files of the run stay as they are; with it, summary.json is written again.
 
 examples:
   ragen-gym bench score runs/gpt
@@ -30,7 +30,7 @@ examples:
 """
 
 _COMPARE_EXAMPLES = """\
-The two runs must be of the same suite. They are compared in pairs, on the instances that both played.
+The two runs must be of the same suite. They are compared on the instances that both played.
 
 example:
   ragen-gym bench compare runs/new runs/old
@@ -39,29 +39,22 @@ example:
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the three commands."""
-    suites = _command(commands, "suites", "list the suites, or the splits of one", _SUITES_EXAMPLES, _suites)
-    suites.add_argument("suite", nargs="?", metavar="SUITE", help="a suite's name, or the folder of one's own")
-    score = _command(commands, "score", "score the episodes of a run", _SCORE_EXAMPLES, _score)
+    suites = add_command(commands, "suites", "list the suites, or the splits of one", _SUITES_EXAMPLES, _suites)
+    suites.add_argument("suite", nargs="?", metavar="SUITE", help="a suite's name, or the folder of your own")
+    score = add_command(commands, "score", "score the episodes of a run", _SCORE_EXAMPLES, _score)
     score.add_argument("run_folder", type=Path, metavar="RUN", help="the folder of a run")
     score.add_argument("--write", action="store_true", help="write the score as the run's summary.json")
-    compare = _command(commands, "compare", "compare two runs of one suite, in pairs", _COMPARE_EXAMPLES, _compare)
+    compare = add_command(
+        commands, "compare", "compare two runs of one suite, level by level", _COMPARE_EXAMPLES, _compare
+    )
     compare.add_argument("first", type=Path, metavar="RUN", help="the folder of a run")
     compare.add_argument("second", type=Path, metavar="RUN", help="the folder of another run of the same suite")
+    for parser in (suites, score, compare):
+        parser.add_argument("--json", action="store_true", help="print JSON")
     for parser in (score, compare):
-        parser.add_argument("--suite", metavar="SUITE", help="where the suite is now, if the run does not say it")
-
-
-def _command(commands: Any, name: str, summary: str, examples: str, run: Any) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = commands.add_parser(
-        name,
-        help=summary,
-        description=f"{summary[0].upper()}{summary[1:]}.",
-        epilog=examples,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.set_defaults(run=run)
-    return parser
+        parser.add_argument(
+            "--suite", metavar="SUITE", help="the suite, by name or folder, if it is not where the run says"
+        )
 
 
 def _suites(arguments: argparse.Namespace) -> int:
@@ -70,7 +63,7 @@ def _suites(arguments: argparse.Namespace) -> int:
     if arguments.suite is None:
         suites = [load_suite(name) for name in SUITES]
         if arguments.json:
-            print(json.dumps([_about_suite(suite) for suite in suites], indent=2, ensure_ascii=False))
+            print_json([_about_suite(suite) for suite in suites])
         else:
             for suite in suites:
                 print(f"{_headline(suite)}\n{_paragraph(suite.about)}\n")
@@ -78,7 +71,7 @@ def _suites(arguments: argparse.Namespace) -> int:
     suite = load_suite(arguments.suite)
     splits = [{**_about_split(split), **_bounds(split)} for split in suite.splits]
     if arguments.json:
-        print(json.dumps({**_about_suite(suite), "splits": splits}, indent=2, ensure_ascii=False))
+        print_json({**_about_suite(suite), "splits": splits})
         return 0
     print(f"{_headline(suite)}\n{_paragraph(suite.about)}\n")
     rows = [("split", "env", "instances", "levels", "random", "optimal", "")]
@@ -87,14 +80,14 @@ def _suites(arguments: argparse.Namespace) -> int:
         rows.append(
             (split["name"], split["env"], str(split["instances"]), str(split["levels"]), *bounds, split["about"])
         )
-    _print_table(rows)
+    print("\n".join(table_lines(rows)))
     published = list(dict.fromkeys(name for split in splits for name in split["published"]))
     if published:
         print("\nPublished success rates")
         names = [split["name"] for split in splits]
         rates = {name: [split["published"].get(name) for split in splits] for name in published}
         cells = [(name, *("" if rate is None else _percent(rate) for rate in rates[name])) for name in published]
-        _print_table([("", *names), *cells])
+        print("\n".join(table_lines([("", *names), *cells])))
     return 0
 
 
@@ -138,7 +131,6 @@ def _bounds(split: Split) -> dict[str, float]:
 
 
 def _score(arguments: argparse.Namespace) -> int:
-    _need_scipy()
     from ragen_gym.bench.results import ResultsFolder, load_results
     from ragen_gym.bench.score import score
 
@@ -146,19 +138,21 @@ def _score(arguments: argparse.Namespace) -> int:
     summary = score(run.suite, run.records, run.agent)
     if arguments.write:
         ResultsFolder(arguments.run_folder).write_summary(summary)
-    print(json.dumps(summary, indent=2, ensure_ascii=False) if arguments.json else "\n".join(score_lines(summary)))
+    if arguments.json:
+        print_json(summary)
+    else:
+        print("\n".join(score_lines(summary)))
     return 0
 
 
 def _compare(arguments: argparse.Namespace) -> int:
-    _need_scipy()
     from ragen_gym.bench.compare import compare
     from ragen_gym.bench.results import load_several
 
     first, second = load_several([arguments.first, arguments.second], arguments.suite)
     result = compare(first.suite, (first.agent, first.records), (second.agent, second.records))
     if arguments.json:
-        print(json.dumps(result, indent=2, ensure_ascii=False))
+        print_json(result)
         return 0
     print(f"{result['suite']} {result['hash']}: {first.agent} (first) and {second.agent} (second)\n")
     rows = [("split", "first", "second", "difference", "p", "")]
@@ -167,13 +161,13 @@ def _compare(arguments: argparse.Namespace) -> int:
         points = f"{100 * difference['value']:+.1f} {_interval(difference)}"
         rates = (_percent(split[which]) for which in ("first", "second"))
         p = "< 0.001" if difference["p"] < 0.001 else f"{difference['p']:.3f}"
-        rows.append((name, *rates, points, p, "" if split["told"] else "not told from zero"))
-    _print_table(rows)
+        rows.append((name, *rates, points, p, "" if split["significant"] else "not significant"))
+    print("\n".join(table_lines(rows)))
     return 0
 
 
 def score_lines(summary: dict[str, Any]) -> list[str]:
-    """A summary as a table for the terminal, with a line for each split that cannot be told from random play."""
+    """A summary as a table for the terminal, with a note for each split that does not differ from random play."""
     overall = summary["overall"]
     title = f"{summary['suite']} {summary['hash']}: {summary['agent']}, {overall['episodes']} episodes"
     excluded = f", {overall['excluded']} failed and out of the score" if overall["excluded"] else ""
@@ -182,16 +176,16 @@ def score_lines(summary: dict[str, Any]) -> list[str]:
     notes = [
         f"{name}: {split['sentence']}"
         for name, split in summary["splits"].items()
-        if not split.get("told_from_random", True)
+        if not split.get("differs_from_random", True)
     ]
     tokens, cost = overall["tokens"], overall["cost"]
     spent = [f"{tokens['prompt']} prompt and {tokens['completion']} completion tokens"] if tokens else []
     spent += [f"cost {cost:.4f}"] if cost is not None else []
     legend = [
         "by level: the interval clustered by level, where levels were played more than once",
-        "detects: points by which another agent must differ to be told from this one",
+        "detects: points by which another agent must differ for the difference to be significant",
     ]
-    return [f"{title}{excluded}", "", *_table(rows), "", *legend, *[", ".join(spent)] * bool(spent), *notes]
+    return [f"{title}{excluded}", "", *table_lines(rows), "", *legend, *[", ".join(spent)] * bool(spent), *notes]
 
 
 def _score_row(name: str, split: dict[str, Any]) -> tuple[str, ...]:
@@ -217,23 +211,6 @@ def _percent(share: float) -> str:
     return f"{100 * share:.1f} %"
 
 
-def _need_scipy() -> None:
-    try:
-        import ragen_gym.core.stats  # noqa: F401
-    except ImportError as error:
-        raise ValueError(str(error)) from error
-
-
 def _interval(estimate: dict[str, Any]) -> str:
     low, high = estimate["low"], estimate["high"]
     return "" if low is None or high is None else f"({100 * low:.1f} to {100 * high:.1f})"
-
-
-def _print_table(rows: Sequence[Sequence[str]]) -> None:
-    print("\n".join(_table(rows)))
-
-
-def _table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows as lines with columns of even width."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

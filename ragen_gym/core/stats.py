@@ -299,7 +299,7 @@ def detectable_difference(rate: float, n: float, power: float = 0.8) -> float:
 
 
 def against_random(rate: Estimate, random: float) -> tuple[bool, str]:
-    """Whether a rate can be told from that of random play, and a sentence that says so.
+    """Whether a rate differs significantly from that of random play, and a sentence that says so.
 
     Args:
         rate: as `clustered_rate` gives it.
@@ -307,7 +307,7 @@ def against_random(rate: Estimate, random: float) -> tuple[bool, str]:
     """
     agent = f"{percent(rate.value)} ({percent(rate.low, '')} to {percent(rate.high, '')})"
     if rate.low <= random <= rate.high:
-        return False, f"{agent} cannot be told from random play, which scores {percent(random)}."
+        return False, f"{agent} does not differ significantly from random play, which scores {percent(random)}."
     return True, f"{agent} is {'above' if random < rate.low else 'below'} random play, which scores {percent(random)}."
 
 

@@ -20,7 +20,7 @@ __all__ = ["page"]
 _FILTERS = [
     {"label": "All"},
     {"label": "Solved", "tag": "solved"},
-    {"label": "EpisodeFailed", "tag": "failed"},
+    {"label": "Failed", "tag": "failed"},
     {"label": "Malformed", "tag": "malformed"},
     {"label": "Most moves over optimal", "tag": "detour", "order": "over"},
     {"label": "Errors", "tag": "error"},

@@ -93,10 +93,10 @@ def _ladder(ladder: str, names: Sequence[str], summaries: Sequence[Summary]) -> 
                 points.append((round(x + aside, 2), *heights, said))
         line = _segments([(x, y) for x, y, *_ in points])
         series.append({"colour": place % COLOURS, "points": points, "segments": line})
-    told = "; ".join(said for one in series for *_, said in one["points"])
+    described = "; ".join(said for one in series for *_, said in one["points"])
     return {
         "name": ladder,
-        "label": f"Success on the ladder {ladder}. {told}",
+        "label": f"Success on the ladder {ladder}. {described}",
         "ticks": [(_height(share), f"{share:.0%}".replace("%", " %")) for share in (0, 0.5, 1)],
         "rungs": [(x, name.removeprefix(ladder).strip("_") or name) for name, x in at.items()],
         "bounds": bounds,

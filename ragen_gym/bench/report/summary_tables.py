@@ -74,27 +74,29 @@ def _counts(names: Sequence[str], summaries: Sequence[Summary]) -> list[tuple[st
 
 
 def _findings(summaries: Sequence[Summary], comparisons: Sequence[Summary]) -> list[str]:
-    """Sentences, the plainest first: what cannot be told from random play, then who is above whom."""
+    """Sentences, the plainest first: what does not differ from random play, then which agents differ."""
     said = []
     for summary in summaries:
-        splits = {name: split for name, split in summary["splits"].items() if "told_from_random" in split}
-        alike = [name for name, split in splits.items() if not split["told_from_random"]]
+        splits = {name: split for name, split in summary["splits"].items() if "differs_from_random" in split}
+        alike = [name for name, split in splits.items() if not split["differs_from_random"]]
         agent = summary["agent"]
         if len(alike) == 1:
             said.append(f"{agent} on {alike[0]}: {splits[alike[0]]['sentence']}")
         elif alike and len(alike) == len(splits):
-            said.append(f"{agent} cannot be told from random play on any split.")
+            said.append(f"{agent} does not differ significantly from random play on any split.")
         elif alike:
-            said.append(f"{agent} cannot be told from random play on {len(alike)} splits: {', '.join(alike)}.")
+            said.append(
+                f"{agent} does not differ significantly from random play on {len(alike)} splits: {', '.join(alike)}."
+            )
         elif splits:
-            said.append(f"{agent} can be told from random play on every split.")
+            said.append(f"{agent} differs significantly from random play on every split.")
         if excluded := summary["overall"]["excluded"]:
             said.append(f"{agent}: {excluded:,} episodes failed for reasons of infrastructure and are not counted.")
     for pair in comparisons:
-        told = [name for name, split in pair["splits"].items() if split["told"]]
+        differing = [name for name, split in pair["splits"].items() if split["significant"]]
         of = len(pair["splits"])
-        what = f"on {len(told)} of {of} splits" if of > 1 else "on the one split"
-        verdict = f"can be told apart {what}" if told else "cannot be told apart on any split"
+        what = f"on {len(differing)} of {of} splits" if of > 1 else "on the one split"
+        verdict = f"differ significantly {what}" if differing else "do not differ significantly on any split"
         said.append(f"{pair['first']} and {pair['second']} {verdict}.")
     return said
 
@@ -137,7 +139,7 @@ def _numbers(name: str, summaries: Sequence[Summary]) -> dict[str, Any]:
     for place, summary in enumerate(summaries):
         if name in summary["splits"]:
             split = summary["splits"][name]
-            said = split["sentence"] if split.get("told_from_random") is False else ""
+            said = split["sentence"] if split.get("differs_from_random") is False else ""
             rows.append({"name": summary["agent"], "colour": place % COLOURS, "cells": _cells(split), "said": said})
     about = next(summary["splits"][name]["about"] for summary in summaries if name in summary["splits"])
     for kind, normalised in (("optimal", "1.00"), ("random", "0.00")):

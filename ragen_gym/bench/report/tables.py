@@ -27,7 +27,7 @@ COLUMNS = (
     "random",
     "optimal",
     "normalised",
-    "told_from_random",
+    "differs_from_random",
     "return",
     "regret",
     "steps_over_optimal",
@@ -91,7 +91,7 @@ def json_tables(summaries: Sequence[Summary], comparisons: Sequence[Summary]) ->
 
 
 def markdown_tables(summaries: Sequence[Summary]) -> str:
-    """A table of all splits and agents between random and optimal play, and what cannot be told from random play."""
+    """A table of all splits and agents, with random and optimal play, and which do not differ from random play."""
     first = summaries[0]
     head = ["split", "agent", "success (95 %)", "random", "optimal", "normalised", "malformed", "turns", "n"]
     lines = [f"# {first['suite']} ({first['hash']})", "", _markdown_row(head), _markdown_row(["---"] * len(head))]
@@ -101,7 +101,7 @@ def markdown_tables(summaries: Sequence[Summary]) -> str:
             if name in summary["splits"]:
                 split = summary["splits"][name]
                 lines.append(_markdown_row(_cells(name, summary["agent"], split)))
-                if split.get("told_from_random") is False:
+                if split.get("differs_from_random") is False:
                     notes.append(f"- {_plain(summary['agent'])} on {name}: {split['sentence']}")
     return "\n".join([*lines, *([""] if notes else []), *notes, ""])
 
@@ -152,7 +152,7 @@ def _row(name: str, agent: str, split: Summary) -> dict[str, Any]:
         "random": of("random", "rate"),
         "optimal": of("optimal", "rate"),
         "normalised": of("normalised", "value"),
-        "told_from_random": split.get("told_from_random"),
+        "differs_from_random": split.get("differs_from_random"),
         "return": of("return", "mean"),
         "regret": of("regret", "mean"),
         "steps_over_optimal": of("steps_over_optimal", "mean"),

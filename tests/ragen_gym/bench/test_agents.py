@@ -393,7 +393,7 @@ def test_a_person_plays_in_the_terminal(
     assert "'sideways' is not a move" in said.out
     assert "Not solved." in said.out
     assert "== sokoban, level 2 ==" in said.out
-    assert "the player has left; the same command goes on." in said.err
+    assert "the player has left; the same command resumes the run." in said.err
     (record,) = ResultsFolder("run").records()
     assert [turn.actions for turn in record.turns] == [(0,), (2,), *[(0,)] * 8]
 

@@ -209,7 +209,7 @@ def test_a_rescored_run_is_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert run.agent == "hasty (parser=lenient)"
     assert unknown
     assert len(run.records) + len(unknown) == 24
-    assert f"In {len(unknown)} episodes another move would have been played" in said
+    assert f"In {len(unknown)} episodes other moves would have been played" in said
     verdict = verify(run)
     assert verdict.holds
     assert verdict.missing == len(unknown)
@@ -225,7 +225,7 @@ def test_a_rescored_run_is_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 def test_the_command_refuses_to_change_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "rescore", str(tmp_path)]) == 2
-    assert "nothing is to be changed" in capsys.readouterr().err
+    assert "nothing would change" in capsys.readouterr().err
 
 
 def test_the_command_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -540,7 +540,7 @@ def test_a_killed_run_loses_only_what_is_in_play(number: signal.Signals, tmp_pat
         _, said = process.communicate(timeout=60)
     if number is signal.SIGINT:
         assert process.returncode == 130
-        assert said.endswith("ragen-gym: stopped; the episodes so far are kept, and the same command goes on.\n")
+        assert said.endswith("ragen-gym: stopped; episodes so far are kept, and the same command resumes the run.\n")
     seen = (tmp_path / "witness.txt").read_text().split()
     kept = {record.key for record in records_in(out)}
     assert 20 <= len(kept) < 192

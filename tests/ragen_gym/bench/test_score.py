@@ -126,11 +126,11 @@ def test_the_oracle_scores_as_the_oracle(oracle_run: list[EpisodeRecord]) -> Non
     assert summary["overall"]["episodes"] == 48
 
 
-def test_random_play_cannot_be_told_from_random_play(random_run: list[EpisodeRecord]) -> None:
+def test_random_play_cannot_be_differs_from_random_play(random_run: list[EpisodeRecord]) -> None:
     summary = score(CALM, random_run, "random")
     for split in summary["splits"].values():
-        assert not split["told_from_random"]
-        assert "cannot be told from random play" in split["sentence"]
+        assert not split["differs_from_random"]
+        assert "does not differ significantly from random play" in split["sentence"]
         assert split["clustered"]["low"] <= split["random"]["rate"] <= split["clustered"]["high"]
         assert split["regret"]["mean"] == pytest.approx(split["optimal_return"] - split["return"]["mean"])
         assert abs(split["normalised"]["value"]) < 0.7
@@ -143,7 +143,7 @@ def test_random_play_cannot_be_told_from_random_play(random_run: list[EpisodeRec
 def test_random_play_of_the_papers_instances_gives_the_papers_rates() -> None:
     suite = load_suite("ragen-v1")
     summary = score(suite, play(suite, by_chance), "random")
-    within = {name: split["told_from_random"] for name, split in summary["splits"].items()}
+    within = {name: split["differs_from_random"] for name, split in summary["splits"].items()}
     assert within == dict.fromkeys(within, False)
     random = {name: round(split["random"]["rate"], 2) for name, split in summary["splits"].items()}
     assert random == {
@@ -220,7 +220,7 @@ def test_the_lines_are_those_of_the_instances_played() -> None:
     assert entry["optimal"]["rate"] == entry["optimal_expected"] == 0
     assert entry["random"]["rate"] == 0
     assert entry["normalised"] is None
-    assert entry["told_from_random"] is False
+    assert entry["differs_from_random"] is False
 
 
 def rolled_out(successes: Iterable[int], rollouts: int) -> list[EpisodeRecord]:
@@ -301,7 +301,7 @@ def test_two_agents_on_the_same_instances(oracle_run: list[EpisodeRecord], rando
     sokoban = result["splits"]["sokoban"]
     assert sokoban["first"] == 1
     assert sokoban["difference"]["value"] == 1 - sokoban["second"] > 0.4
-    assert sokoban["told"]
+    assert sokoban["significant"]
     assert sokoban["sentence"].startswith("oracle is above random by ")
     back = compare(CALM, ("random", random_run), ("oracle", oracle_run))["splits"]["sokoban"]
     assert back["difference"]["value"] == -sokoban["difference"]["value"]
@@ -312,9 +312,9 @@ def test_two_agents_on_the_same_instances(oracle_run: list[EpisodeRecord], rando
 def test_an_agent_cannot_be_told_from_itself(random_run: list[EpisodeRecord]) -> None:
     result = compare(CALM, ("one", random_run), ("other", random_run))
     for split in result["splits"].values():
-        assert not split["told"]
+        assert not split["significant"]
         assert split["difference"]["value"] == 0
-        assert split["sentence"].endswith("which cannot be told from no difference.")
+        assert split["sentence"].endswith("which is not significant.")
     alone = compare(CALM, ("one", random_run[:1]), ("other", random_run))["splits"]["sokoban"]
     assert alone["difference"]["low"] is None
     assert "too few" in alone["sentence"]
@@ -352,7 +352,7 @@ def test_bench_score_prints_and_writes(folders: tuple[Path, Path], capsys: pytes
     printed = capsys.readouterr().out
     assert printed.startswith(f"smoke {SMOKE.hash}: chance, 48 episodes\n")
     assert "sokoban: " in printed
-    assert "cannot be told from random play" in printed
+    assert "does not differ significantly from random play" in printed
     assert not (folders[0] / "summary.json").exists()
     assert run_command("score", folders[0], "--json", "--write") == 0
     summary = json.loads(capsys.readouterr().out)
@@ -369,7 +369,7 @@ def test_bench_compare_prints(folders: tuple[Path, Path], tmp_path: Path, capsys
     assert json.loads(capsys.readouterr().out)["splits"]["bandit"]["first"] > 0
     same = shutil.copytree(folders[0], tmp_path / "same")
     assert run_command("compare", folders[0], same) == 0
-    assert "not told from zero" in capsys.readouterr().out
+    assert "not significant" in capsys.readouterr().out
 
 
 def test_runs_of_two_suites_are_not_compared(folders: tuple[Path, Path], tmp_path: Path) -> None:

@@ -230,7 +230,7 @@ def test_the_command_says_what_it_found(played: Path, capsys: pytest.CaptureFixt
     assert main(["bench", "verify", str(played)]) == 0
     assert capsys.readouterr().out.splitlines() == [
         f"smoke {SMOKE.hash}: hasty",
-        "96 of 96 episodes are what they claim.",
+        "96 of 96 episodes are as recorded.",
         "summary.json is what the records give.",
         "Verified.",
     ]

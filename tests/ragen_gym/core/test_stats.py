@@ -172,7 +172,7 @@ def test_a_score_beside_random_play() -> None:
     rate = Estimate(0.1875, 0.14, 0.24, 256)
     assert against_random(rate, 0.189) == (
         False,
-        "18.8 % (14.0 to 24.0) cannot be told from random play, which scores 18.9 %.",
+        "18.8 % (14.0 to 24.0) does not differ significantly from random play, which scores 18.9 %.",
     )
     assert against_random(rate, 0.05) == (True, "18.8 % (14.0 to 24.0) is above random play, which scores 5.0 %.")
     assert against_random(rate, 0.5) == (True, "18.8 % (14.0 to 24.0) is below random play, which scores 50.0 %.")

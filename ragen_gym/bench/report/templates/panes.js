@@ -131,7 +131,7 @@ class Pane {
 
   fill(episode, details) {
     this.details = details;
-    this.style = (this.viewer.data.board_styles ?? this.viewer.data.looks)[details.board_style ?? details.look] ?? {kind: "text"};
+    this.style = this.viewer.data.board_styles[details.board_style] ?? {kind: "text"};
     // What can be stepped to: the start, every action, and every turn that played none.
     this.steps = [{turn: -1, frame: 0}];
     details.turns.forEach((turn, number) => {

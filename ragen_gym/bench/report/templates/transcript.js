@@ -101,7 +101,7 @@ class Transcript {
 
   actions(turn) {
     let frame = turn.frames[0];
-    const chips = (turn.actions ?? turn.said ?? []).map(([name, status]) => {
+    const chips = (turn.actions ?? []).map(([name, status]) => {
       if (status !== "played") return el("span", {class: "rv-chip not", title: status}, name || "(nothing)", el("span", {class: "hidden"}, ` (${status})`));
       const at = frame++;
       return el("button", {type: "button", class: "rv-chip", "data-frame": at, onclick: () => this.jump(at)}, name);

@@ -1,0 +1,60 @@
+"""What the commands of ``ragen-gym bench`` share: how they are declared and how they print."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ragen_gym.core.progress import ProgressBar
+
+__all__ = ["add_command", "first_lines", "print_json", "progress_bar", "table_lines"]
+
+_LISTED = 20
+
+
+def add_command(
+    commands: Any, name: str, summary: str, epilog: str, run: Callable[[argparse.Namespace], int]
+) -> argparse.ArgumentParser:
+    """A command; where an optional library is missing, it names the extra in one line."""
+
+    def checked(arguments: argparse.Namespace) -> int:
+        try:
+            return run(arguments)
+        except ImportError as error:
+            if "ragen-gym[" not in str(error):
+                raise
+            raise ValueError(str(error)) from error
+
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=summary,
+        description=f"{summary[0].upper()}{summary[1:]}.",
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(run=checked)
+    return parser
+
+
+def progress_bar(what: str, total: int) -> ProgressBar:
+    """Progress of a command, on standard error; it disappears at the end."""
+    return ProgressBar(what, total, prefix="ragen-gym: ", transient=True)
+
+
+def print_json(value: Any) -> None:
+    """Print a value as indented JSON."""
+    print(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def table_lines(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows as lines with columns of even width."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def first_lines(lines: Sequence[str]) -> list[str]:
+    """The first lines, and how many more there are."""
+    more = len(lines) - _LISTED
+    return [f"  {line}" for line in lines[:_LISTED]] + [f"  and {more:,} more (--json lists them)"] * (more > 0)

@@ -1,0 +1,238 @@
+"""``ragen-gym bench report``, ``bench verify`` and ``bench rescore``: runs replayed from their records."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ragen_gym.cli.bench_common import add_command, first_lines, print_json, progress_bar, table_lines
+from ragen_gym.core.storage import check_free, write_atomic
+
+if TYPE_CHECKING:
+    from ragen_gym.bench.rescore import RescoredRun
+    from ragen_gym.bench.results import BenchResults
+    from ragen_gym.bench.verify import Verdict
+
+__all__ = ["add"]
+
+_REPORT_EXAMPLES = """\
+The page is one file that needs neither a server nor a network. The runs must be of one suite; the first is compared
+with each of the others. Without --out the page is report.html in the folder of the first run.
+
+examples:
+  ragen-gym bench report runs/qwen
+  ragen-gym bench report runs/new runs/old runs/random --out comparison.html
+  ragen-gym bench report runs/new runs/old --csv > scores.csv
+"""
+
+_VERIFY_EXAMPLES = """\
+Every episode is replayed from its level, its noise seed and its replies or moves, and the summary is computed again.
+The exit code is 1 where the files and the replay differ.
+
+examples:
+  ragen-gym bench verify runs/qwen
+  ragen-gym bench verify runs/qwen --json | jq .holds
+"""
+
+
+_RESCORE_EXAMPLES = """\
+Recorded replies are parsed or rewarded differently, without the model. Where a reply now says other moves than were
+played, what the model would have replied next is unknown, unless the episode ends there: such episodes are left out of
+the new rate and listed, and the rate is bounded by all of them failing and all of them succeeding.
+
+examples:
+  ragen-gym bench rescore runs/qwen --lenient                       any name of an action in the answer counts
+  ragen-gym bench rescore runs/qwen --no-think --out runs/qwen-short
+  ragen-gym bench rescore runs/qwen --format-penalty 0
+  ragen-gym bench rescore runs/qwen --parser my_parsers:read        (reply, names of the actions) -> Reply
+  ragen-gym bench rescore runs/qwen --reward my_rewards:pay         (Reply, rewards of its moves) -> number
+"""
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the three commands."""
+    report = add_command(commands, "report", "write an HTML page of scores and episodes", _REPORT_EXAMPLES, _report)
+    report.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="the folder of a run")
+    report.add_argument("--out", type=Path, metavar="FILE", help="the page (default: RUN/report.html)")
+    report.add_argument("--force", action="store_true", help="replace the file if there is one")
+    report.add_argument(
+        "--megabytes", type=float, default=20.0, metavar="N", help="the most that episodes take (default: 20)"
+    )
+    tables = report.add_mutually_exclusive_group()
+    for name, what in (("markdown", "Markdown"), ("csv", "CSV"), ("json", "JSON")):
+        tables.add_argument(f"--{name}", action="store_true", help=f"print the scores as {what} instead of a page")
+    verify = add_command(
+        commands, "verify", "replay a run, and check that its files are right", _VERIFY_EXAMPLES, _verify
+    )
+    verify.add_argument("run_folder", type=Path, metavar="RUN", help="the folder of a run")
+    verify.add_argument("--json", action="store_true", help="print JSON")
+    rescore = add_command(
+        commands, "rescore", "parse or reward recorded replies differently", _RESCORE_EXAMPLES, _rescore
+    )
+    rescore.add_argument("run_folder", type=Path, metavar="RUN", help="the folder of a run")
+    parsing = rescore.add_mutually_exclusive_group()
+    parsing.add_argument("--lenient", action="store_true", help="take every action that the last answer names")
+    parsing.add_argument("--parser", metavar="M:F", help="a function of yours that parses replies")
+    parsing.add_argument("--think", action="store_true", default=None, help="a reply must think before it answers")
+    parsing.add_argument("--no-think", dest="think", action="store_false", help="a reply must be an answer alone")
+    rewarding = rescore.add_mutually_exclusive_group()
+    rewarding.add_argument(
+        "--format-penalty", type=float, metavar="X", help="what a malformed reply adds to the reward of its turn"
+    )
+    rewarding.add_argument("--reward", metavar="M:F", help="a function of yours that rewards turns")
+    rescore.add_argument("--out", type=Path, metavar="DIR", help="keep the rescored run, in a new folder")
+    rescore.add_argument("--json", action="store_true", help="print JSON")
+    for parser in (report, verify, rescore):
+        parser.add_argument(
+            "--suite", metavar="SUITE", help="the suite, by name or folder, if it is not where the run says"
+        )
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    from ragen_gym.bench.compare import compare
+    from ragen_gym.bench.report import tables
+    from ragen_gym.bench.report.page import page
+    from ragen_gym.bench.results import load_several
+    from ragen_gym.bench.score import score
+
+    printing = arguments.markdown or arguments.csv or arguments.json
+    out: Path = arguments.out or arguments.runs[0] / "report.html"
+    if not printing:
+        check_free(out, arguments.force or arguments.out is None)
+    if not arguments.megabytes > 0:
+        raise ValueError(f"--megabytes {arguments.megabytes:g} must be above 0.")
+    runs = load_several(arguments.runs, arguments.suite)
+    for run in runs:
+        if not run.records:
+            raise ValueError(f"{run.path} holds no episode yet: run it first.")
+    suite = runs[0].suite
+    summaries = [score(suite, run.records, run.agent) for run in runs]
+    if arguments.markdown or arguments.csv:
+        print(tables.markdown_tables(summaries) if arguments.markdown else tables.csv_table(summaries), end="")
+        return 0
+    with progress_bar("comparisons", len(runs) - 1) as bar:
+        comparisons = []
+        for run in runs[1:]:
+            comparisons.append(compare(suite, (runs[0].agent, runs[0].records), (run.agent, run.records)))
+            bar.update(len(comparisons))
+    if arguments.json:
+        print(tables.json_tables(summaries, comparisons), end="")
+        return 0
+    with progress_bar("episodes", sum(len(run.records) for run in runs)) as bar:
+        text = page(runs, summaries, comparisons, megabytes=arguments.megabytes, progress=bar.update)
+    check_free(out, True)
+    write_atomic(out, text.encode("utf-8", "replace"))
+    print(out)
+    return 0
+
+
+def _verify(arguments: argparse.Namespace) -> int:
+    from ragen_gym.bench.results import load_results
+    from ragen_gym.bench.verify import verify
+
+    run = load_results(arguments.run_folder, arguments.suite)
+    with progress_bar("episodes", len(run.records)) as bar:
+        verdict = verify(run, bar.update)
+    if arguments.json:
+        print_json(verdict.to_dict())
+    else:
+        print("\n".join(_verdict_lines(run, verdict)))
+    return 0 if verdict.holds else 1
+
+
+def _verdict_lines(run: BenchResults, verdict: Verdict) -> list[str]:
+    lines = [f"{run.suite.name} {run.suite.hash}: {run.agent}"]
+    lines += first_lines([str(difference) for difference in verdict.differences])
+    if verdict.summary:
+        lines += first_lines([str(difference) for difference in verdict.summary])
+    lines.append(f"{verdict.agreed:,} of {verdict.episodes:,} episodes are as recorded.")
+    if verdict.missing:
+        lines.append(f"{verdict.missing:,} of {verdict.asked:,} episodes that were asked for are missing.")
+    if verdict.excluded:
+        lines.append(f"{verdict.excluded:,} failed for reasons of infrastructure, and are out of the score.")
+    if verdict.summary is None:
+        lines.append("There is no summary.json to check.")
+    else:
+        lines.append(f"summary.json is {'not ' * bool(verdict.summary)}what the records give.")
+    return [*lines, "Verified." if verdict.holds else "Not verified: the files and the replay differ."]
+
+
+def _rescore(arguments: argparse.Namespace) -> int:
+    from ragen_gym.bench.rescore import Rescoring, bounds, rescore, save
+    from ragen_gym.bench.results import load_results
+
+    parser = "lenient" if arguments.lenient else arguments.parser
+    rescoring = Rescoring(parser, arguments.think, arguments.format_penalty, arguments.reward)
+    if rescoring.changes_nothing:
+        raise ValueError("nothing would change: give --lenient, --parser, --think, --no-think or a reward.")
+    if arguments.out is not None and arguments.out.exists():
+        raise ValueError(f"--out {arguments.out} exists: choose another folder for the rescored run.")
+    run = load_results(arguments.run_folder, arguments.suite)
+    with progress_bar("episodes", len(run.records)) as bar:
+        rescored = rescore(run, rescoring, bar.update)
+    if arguments.out is not None:
+        save(run, rescored, arguments.out)
+    if arguments.json:
+        print_json(_rescored_dict(rescored, bounds(rescored)))
+        return 0
+    print("\n".join(_rescored_lines(run, rescored, bounds(rescored))))
+    if arguments.out is not None:
+        print(f"\n{arguments.out}")
+    return 0
+
+
+def _rescored_dict(rescored: RescoredRun, splits: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "agent": rescored.identity["agent"],
+        "splits": splits,
+        "changed": rescored.changed,
+        "reworded": rescored.reworded,
+        "unknown": [asdict(each) for each in rescored.unknown],
+    }
+
+
+def _rescored_lines(run: BenchResults, rescored: RescoredRun, splits: dict[str, dict[str, Any]]) -> list[str]:
+    before = {name: [r for r in run.records if r.split == name and r.counted] for name in splits}
+    rows = [("split", "as played", "mean return", "rescored", "mean return", "bounds", "known", "unknown")]
+    for name, new in splits.items():
+        after = [record for record in rescored.records if record.split == name and record.counted]
+        rows.append(
+            (
+                name,
+                _percent([record.success for record in before[name]]),
+                _mean([record.total_reward for record in before[name]]),
+                _percent([record.success for record in after]),
+                _mean([record.total_reward for record in after]),
+                f"{100 * new['least']:.1f} to {100 * new['most']:.1f} %" if new["least"] is not None else "",
+                f"{new['known']:,}",
+                f"{new['unknown']:,}",
+            )
+        )
+    lines = [rescored.identity["agent"], "", *table_lines(rows), ""]
+    if rescored.unknown:
+        lines.append(
+            f"In {len(rescored.unknown):,} episodes other moves would have been played and the model replied "
+            "again: they are unknown, and left out of the rescored rate. The bounds hold for every outcome of them."
+        )
+        lines += first_lines([str(each) for each in rescored.unknown])
+    if rescored.changed:
+        lines.append(
+            f"{rescored.changed:,} episodes end with other moves than were played, and their outcome is known."
+        )
+    if rescored.reworded:
+        lines.append(
+            f"In {rescored.reworded:,} episodes the messages would have stated another reward; the replies are kept as "
+            "they are."
+        )
+    return lines
+
+
+def _percent(outcomes: Sequence[bool]) -> str:
+    return f"{100 * sum(outcomes) / len(outcomes):.1f} %" if outcomes else ""
+
+
+def _mean(rewards: Sequence[float]) -> str:
+    return f"{sum(rewards) / len(rewards):.3f}" if rewards else ""
