@@ -127,8 +127,8 @@ def import_check(name: str, statement: str) -> Check:
     except subprocess.TimeoutExpired:
         return fail(f"import of {name}", f"took over {IMPORT_TIMEOUT} s", "check the load and the disk of this machine")
     if done.returncode == 0:
-        said = done.stdout.strip().splitlines()
-        return ok(f"import of {name}", said[-1] if said else "works")
+        printed = done.stdout.strip().splitlines()
+        return ok(f"import of {name}", printed[-1] if printed else "works")
     last = (done.stderr.strip().splitlines() or ["no message"])[-1]
     return fail(f"import of {name}", last, _advice(done.stderr))
 

@@ -223,10 +223,10 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
             if logger is not None:
                 getattr(logger, method)(iteration, dict(scalars))
 
-    def _all_models(self, method: str, **told: Any) -> None:
+    def _all_models(self, method: str, **arguments: Any) -> None:
         """Calls a method of the actor's and, if there is one, the critic's processes, and waits."""
         groups = [group for group in (self.actor_model_group, self.critic_model_group) if group is not None]
-        ray.get([ref for group in groups for ref in group.async_run_method(method_name=method, **told)])
+        ray.get([ref for group in groups for ref in group.async_run_method(method_name=method, **arguments)])
 
     def _save(self, iteration: int) -> None:
         tag = f"iteration{iteration}"

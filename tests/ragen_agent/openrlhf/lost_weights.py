@@ -1,4 +1,4 @@
-"""The agent executor beside an engine that loses the weights it is sent, as vLLM does without NCCL.
+"""The agent executor with an engine that loses the weights it is sent, as vLLM does without NCCL.
 
 `LOST_WEIGHTS` says how: "stale" keeps those of the start, "garbage" loads whatever the memory holds.
 """

@@ -42,10 +42,10 @@ def quiet() -> Display:
 
 
 def configure(warm: Path, *settings: Mapping[str, Any]) -> Config:
-    told = merged(merged(GAME_DEFAULTS["FrozenLake"], BASE), {"model": str(warm), "warm_start": {"epochs": 0}})
+    chosen = merged(merged(GAME_DEFAULTS["FrozenLake"], BASE), {"model": str(warm), "warm_start": {"epochs": 0}})
     for more in settings:
-        told = merged(told, more)
-    return with_settings(Config(), told)
+        chosen = merged(chosen, more)
+    return with_settings(Config(), chosen)
 
 
 def begin(

@@ -64,7 +64,7 @@ def stacked(rows: Sequence[torch.Tensor]) -> torch.Tensor:
 @settings(max_examples=40, deadline=None)
 @given(rows=trajectories(), credit=st.sampled_from(["trajectory", "turn", "bi_level"]), seed=st.integers(0, 99))
 def test_estimates_are_those_of_the_local_trainer(rows: list[Trajectory], credit: str, seed: int) -> None:
-    told = Training(algo="ppo", credit=credit, gamma=0.9, gamma_turn=0.8, gae_lambda=0.7)
+    training = Training(algo="ppo", credit=credit, gamma=0.9, gamma_turn=0.8, gae_lambda=0.7)
     sampled = stacked([torch.tensor(t.sampled) for t in rows])
     values = torch.randn(sampled.shape, generator=torch.Generator().manual_seed(seed))
     ends, earned = [list(t.turn_ends) for t in rows], [list(t.turn_rewards) for t in rows]
@@ -74,9 +74,9 @@ def test_estimates_are_those_of_the_local_trainer(rows: list[Trajectory], credit
         "turn": lambda: algo.turn_wise_gae(rewards, seen, sampled, ends, 0.8, 0.7),
         "bi_level": lambda: algo.bi_level_gae(rewards, seen, sampled, ends, 0.8, 0.9, 0.7),
     }[credit]()
-    notes = [advantage_inputs(t, 0.0, 1.0, told, str) for t in rows]
+    notes = [advantage_inputs(t, 0.0, 1.0, training, str) for t in rows]
     advantages, returns, mask = critic_advantages(
-        notes, sampled[:, 1:], values[:, 1:], torch.zeros_like(values[:, 1:]), told
+        notes, sampled[:, 1:], values[:, 1:], torch.zeros_like(values[:, 1:]), training
     )
     assert torch.equal(mask, sampled[:, 1:])
     torch.testing.assert_close(advantages, local[0][:, 1:])

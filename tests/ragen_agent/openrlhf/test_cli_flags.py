@@ -29,14 +29,14 @@ def values(
 
 
 def test_settings_become_flags() -> None:
-    told = values({"training": {"updates": 3, "minibatch": 32}})
-    assert told["actor.eps_clip_low_high"] == ["0.2", "0.28"]
-    assert told["algo.advantage.estimator"] == ["group_norm"]
-    assert told["algo.kl.init_coef"] == ["0.0"]
-    assert told["train.max_epochs"] == ["3"]
-    assert told["train.batch_size"] == ["32"]
-    assert told["vllm.sync_backend"] == ["gloo"]
-    assert "ds.packing_samples" not in told
+    flags = values({"training": {"updates": 3, "minibatch": 32}})
+    assert flags["actor.eps_clip_low_high"] == ["0.2", "0.28"]
+    assert flags["algo.advantage.estimator"] == ["group_norm"]
+    assert flags["algo.kl.init_coef"] == ["0.0"]
+    assert flags["train.max_epochs"] == ["3"]
+    assert flags["train.batch_size"] == ["32"]
+    assert flags["vllm.sync_backend"] == ["gloo"]
+    assert "ds.packing_samples" not in flags
     vanilla = values({"training": {"algo": "ppo", "starpo_s": False, "kl": 0.01, "kl_kind": "k3"}}, resume=True)
     assert vanilla["actor.eps_clip_low_high"] == ["0.2", "0.2"]
     assert vanilla["algo.advantage.estimator"] == ["gae"]
@@ -78,15 +78,15 @@ def test_flags_that_the_settings_decide_are_refused(
 def test_every_flag_that_is_written_is_one_that_is_refused() -> None:
     everything = {"dual_clip": 3.0, "starpo_s": False, "kl_place": "loss", "kl_kind": "k3", "algo": "ppo"}
     sizes = {"colocate": True, "adam_offload": True, "gradient_checkpointing": True, "vllm_eager": True, "wandb": "p"}
-    told = {"training": everything, "lora": {"targets": ["q_proj"]}}
-    written = set(values(told, sizes, cpu=False, resume=True))
+    config = {"training": everything, "lora": {"targets": ["q_proj"]}}
+    written = set(values(config, sizes, cpu=False, resume=True))
     assert written == set(DECIDED)
     check_extra_flags(["--train.agent_func_path", "/own/executor.py", "--ds.zpg", "2", "--actor.min_lr_ratio", "0.2"])
 
 
-def test_adapters_are_told_to_openrlhf_as_it_takes_them() -> None:
+def test_adapter_settings_become_flags() -> None:
     lora = {"rank": 4, "alpha": 8.0, "targets": ["q_proj", "v_proj"]}
-    told = values({"lora": lora})
-    assert (told["ds.lora.rank"], told["ds.lora.alpha"]) == (["4"], ["8"])
-    assert told["ds.lora.target_modules"] == ["q_proj", "v_proj"]
+    flags = values({"lora": lora})
+    assert (flags["ds.lora.rank"], flags["ds.lora.alpha"]) == (["4"], ["8"])
+    assert flags["ds.lora.target_modules"] == ["q_proj", "v_proj"]
     assert "ds.lora.target_modules" not in values({"lora": {"rank": 4}})

@@ -1,4 +1,4 @@
-"""What a machine without CUDA is told."""
+"""What a machine without CUDA refuses."""
 
 from __future__ import annotations
 

@@ -39,19 +39,19 @@ def model(tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> Path:
 
 
 def change(path: Path, edit: Callable[[dict[str, object]], None]) -> None:
-    told = json.loads(path.read_text())
-    edit(told)
-    path.write_text(json.dumps(told))
+    config = json.loads(path.read_text())
+    edit(config)
+    path.write_text(json.dumps(config))
 
 
 def test_it_says_that_this_machine_is_ready(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     code = main(["doctor", "--backend", "local", "--json", "--out", str(tmp_path / "new" / "runs")])
-    told = json.loads(capsys.readouterr().out)
+    report = json.loads(capsys.readouterr().out)
     assert code == 0
-    assert told["ready"]
-    assert all(check["advice"] for check in told["checks"] if check["state"] != "ok")
+    assert report["ready"]
+    assert all(check["advice"] for check in report["checks"] if check["state"] != "ok")
     assert {"torch", "CUDA", "disk for runs", "tokenizer round trip", "chat template"} <= {
-        check["name"] for check in told["checks"]
+        check["name"] for check in report["checks"]
     }
     assert not list(tmp_path.iterdir())
 
@@ -68,11 +68,11 @@ def test_a_model_that_cannot_be_used_is_a_failure(
 
 
 def test_the_sizes_of_a_model_are_held_against_its_tokenizer_and_vllm(model: Path) -> None:
-    def heads(told: dict[str, object]) -> None:
-        told["head_dim"] = 16
+    def heads(config: dict[str, object]) -> None:
+        config["head_dim"] = 16
 
-    def narrow(told: dict[str, object]) -> None:
-        told["vocab_size"] = 7
+    def narrow(config: dict[str, object]) -> None:
+        config["vocab_size"] = 7
 
     change(model / "config.json", heads)
     found = {check.name: check for check in model_checks(model, cpu=True)}
@@ -185,7 +185,7 @@ def test_an_import_that_fails_is_explained() -> None:
     assert "pip uninstall -y torchvision" in nms.advice
 
 
-def test_ports_in_use_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ports_in_use_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     import socket
 
     with socket.socket() as listening:

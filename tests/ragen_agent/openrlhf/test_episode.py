@@ -48,7 +48,7 @@ def process_of(agent: Policy, env: gymnasium.Env[str, str] | None = None, histor
 
 
 class Scripted:
-    """Says what it was told to, turn by turn, cut at the limit as an engine cuts: on both backends."""
+    """Replies with the given tokens, turn by turn, cut at the limit as by an engine, on both backends."""
 
     def __init__(self, replies: Sequence[Sequence[int]], stops: frozenset[int]) -> None:
         self.replies, self.stops, self.turn = replies, stops, 0
@@ -153,9 +153,9 @@ class Faulty(gymnasium.Wrapper[str, str, str, str]):
             if self.error is not None:
                 raise self.error
 
-    def reset(self, **told: Any) -> Any:
+    def reset(self, **arguments: Any) -> Any:
         self._break("reset")
-        return super().reset(**told)
+        return super().reset(**arguments)
 
     def step(self, action: str) -> Any:
         self._break("step")

@@ -113,9 +113,9 @@ def test_a_mixture_is_drawn_by_weight(tmp_path: Path, capsys: pytest.CaptureFixt
     out = tmp_path / "mixed.jsonl"
     mix = ["--mix", "Sokoban=3,FrozenLake=1", "--game", "Sokoban", "--iterations", "40", "--groups", "10"]
     assert main(["data", *mix, "--seed", "4", "--json", "--out", str(out)]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["rows"] == 400
-    assert 0.65 < told["games"]["Sokoban"] / 400 < 0.85
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["rows"] == 400
+    assert 0.65 < printed["games"]["Sokoban"] / 400 < 0.85
     assert {row.split for row in read_rows(out)} == {"train"}
     for wrong in ("Sokoban", "Sokoban=0", "Sokoban=much"):
         assert main(["data", "--mix", wrong, "--out", str(tmp_path / "no.jsonl")]) == 2

@@ -1,4 +1,4 @@
-"""Every recipe is a whole, possible run, says what it needs, and is understood by OpenRLHF where that is there."""
+"""Every recipe is a complete run that fits its GPUs, and OpenRLHF, where installed, parses its flags."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_the_arithmetic_counts_the_parameters_that_there_are() -> None:
     assert shape.adapters(64) == sum(64 * (m.in_features + m.out_features) for m in linear)
 
 
-class Understood(Exception):
+class Parsed(Exception):
     """Raised where OpenRLHF would begin to train."""
 
 
@@ -99,7 +99,7 @@ def test_openrlhf_reads_the_flags_of_a_recipe(name: str, monkeypatch: pytest.Mon
     import ray
 
     def begin(*args: Any, **kwargs: Any) -> None:
-        raise Understood
+        raise Parsed
 
     _, config, settings = resolve(name)
     seen: list[argparse.Namespace] = []
@@ -112,16 +112,16 @@ def test_openrlhf_reads_the_flags_of_a_recipe(name: str, monkeypatch: pytest.Mon
     monkeypatch.setattr(argparse.ArgumentParser, "parse_args", note)
     monkeypatch.setattr(ray, "is_initialized", begin)
     monkeypatch.setattr(sys, "argv", [MODULE, *command_line(config, settings, tmp_path / "run", ["--ds.overlap_comm"])])
-    with pytest.raises(Understood):
+    with pytest.raises(Parsed):
         runpy.run_module(MODULE, run_name="__main__")
-    told = vars(seen[-1])
-    assert told["rollout.batch_size"] == 8
-    assert told["rollout.n_samples_per_prompt"] == 16
-    assert told["train.batch_size"] == 32
-    assert told["actor.eps_clip_low_high"] == [0.2, 0.28]
-    assert told["actor.entropy_coef"] == 0.001
-    assert told["ds.overlap_comm"] is True
-    assert told["ds.lora.rank"] == config.lora.rank
+    parsed = vars(seen[-1])
+    assert parsed["rollout.batch_size"] == 8
+    assert parsed["rollout.n_samples_per_prompt"] == 16
+    assert parsed["train.batch_size"] == 32
+    assert parsed["actor.eps_clip_low_high"] == [0.2, 0.28]
+    assert parsed["actor.entropy_coef"] == 0.001
+    assert parsed["ds.overlap_comm"] is True
+    assert parsed["ds.lora.rank"] == config.lora.rank
 
 
 SAID = ("optimal", "train_ppo_ray", "not run here", "25,600 episodes", "1600 levels of the split train", "is ready")

@@ -77,9 +77,9 @@ def test_too_many_failures_and_a_broken_contract_stop_the_run(
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_a_run_that_is_stopped_leaves_no_process(warm: Path, tmp_path: Path, how: signal.Signals) -> None:
     """By Ctrl-C, and by a kill of the launcher alone, which can tell nobody."""
-    (tmp_path / "told.toml").write_text(to_toml(configure(warm, SHORT, {"training": {"iterations": 500}})))
+    (tmp_path / "config.toml").write_text(to_toml(configure(warm, SHORT, {"training": {"iterations": 500}})))
     run = tmp_path / "run"
-    words = ["train", "--backend", "openrlhf", "--config", str(tmp_path / "told.toml"), "--out", str(run)]
+    words = ["train", "--backend", "openrlhf", "--config", str(tmp_path / "config.toml"), "--out", str(run)]
     with Family() as family:
         process = subprocess.Popen(
             [sys.executable, "-c", ATTENTIVE, *words], start_new_session=True, stderr=subprocess.PIPE
@@ -92,9 +92,9 @@ def test_a_run_that_is_stopped_leaves_no_process(warm: Path, tmp_path: Path, how
         family.look()
         assert {"VLLM::EngineCor", "raylet"} <= set(family.names.values()), "names as the kernel cuts them"
         os.kill(process.pid, how)
-        told = process.communicate(timeout=120)[1].decode()
+        printed = process.communicate(timeout=120)[1].decode()
     if how == signal.SIGINT:
         assert process.returncode == 130
-        assert f"Go on with: ragen-agent train --resume {run}" in told
+        assert f"Go on with: ragen-agent train --resume {run}" in printed
     assert not family.left()
     assert not (run / "datasets").exists()

@@ -114,7 +114,7 @@ def test_every_rule_and_filter_of_the_local_trainer_reaches_the_rows(
     made.piece = str
     made.experience_maker = SimpleNamespace(vllm_kl=0.0, vllm_gap=0.0)
     made.critic_model_group = None
-    made.actor_model_group = SimpleNamespace(async_run_method=lambda **told: [])
+    made.actor_model_group = SimpleNamespace(async_run_method=lambda **arguments: [])
     batches: list[list[Any]] = []
 
     def train_step(rows: list[Any], iteration: int) -> tuple[dict[str, float], int]:
