@@ -9,7 +9,7 @@ import pytest
 
 from tests.ragen_agent.openrlhf.small_runs import SHORT, begin, configure, lines
 
-pytestmark = [pytest.mark.timeout(900), pytest.mark.filterwarnings("default")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.filterwarnings("default")]
 
 
 def test_two_nodes(warm: Path, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from ragen_agent.config import to_toml
 from ragen_agent.openrlhf.launch import RunStoppedError
 from tests.ragen_agent.openrlhf.small_runs import SHORT, Family, begin, configure, lines
 
-pytestmark = [pytest.mark.timeout(900), pytest.mark.filterwarnings("default")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.filterwarnings("default")]
 
 LOST = str(Path(__file__).with_name("lost_weights.py"))
 BROKEN = str(Path(__file__).with_name("broken_executor.py"))

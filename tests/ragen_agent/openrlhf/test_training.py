@@ -30,7 +30,7 @@ from ragen_agent.training.small_model import load_checkpoint
 from ragen_gym.core.storage import read_json_lines
 from tests.ragen_agent.openrlhf.small_runs import BASE, Family, begin, configure, lines
 
-pytestmark = [pytest.mark.timeout(900), pytest.mark.filterwarnings("default")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.filterwarnings("default")]
 
 ITERATIONS = BASE["training"]["iterations"]
 FAULTY = str(Path(__file__).with_name("faulty_executor.py"))

@@ -43,7 +43,7 @@ from tests.ragen_gym.bench.bad_server import BadServer
 if find_spec("vllm") is None:
     pytest.skip("vllm is not installed here: make test-openrlhf has it", allow_module_level=True)
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.filterwarnings("default")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.filterwarnings("default")]
 
 CONTEXT = 640
 EPISODES = 64
