@@ -1,19 +1,20 @@
 """The algorithms as pure functions of tensors: no state, no model, no tokenizer.
 
 For both papers' methods, StarPO and StarPO-S (RAGEN, arXiv 2504.20073; RAGEN-2, arXiv 2604.06268) and TRICO (VAGEN):
-rewards for the format and returns compared within groups (`advantages`), advantages of tokens with a critic (`gae`),
-the tokens that take part (`masks`), the choice of groups to learn from (`filters`), the losses (`losses`, `kl`), and
-when to stop (`early_stopping`). A *row* is one episode's token sequence, `sampled` says which of its tokens the policy
-sampled, and a *group* is the set of episodes that share one level. Everything runs on the device of its arguments.
+rewards for the format and returns compared within groups (``advantages``), advantages of tokens with a critic
+(``gae``), the tokens that take part (``masks``), the choice of groups to learn from (``filters``), the losses
+(``losses``, ``kl``), and when to stop (``early_stopping``). A *row* is one episode's token sequence, ``sampled`` says
+which of its tokens the policy sampled, and a *group* is the set of episodes that share one level. Everything runs on
+the device of its arguments.
 
 | method | advantages | loss |
 |---|---|---|
-| PPO with critic | `gae`, `turn_wise_gae` or `bi_level_gae`, then `whiten` | `policy_loss`, `value_loss` |
-| GRPO | `normalised(..., "grpo")`, `broadcast_to_tokens` | `policy_loss`; as published `how="sequence_mean"` |
-| Dr. GRPO | `normalised(..., "dr_grpo")` | `policy_loss(..., how="constant", length=...)` |
-| RLOO, BRPO, ARPO, asymmetric clip | `normalised(..., name)` | `policy_loss` |
-| REINFORCE with baseline | `normalised(..., "reinforce")` | `policy_loss(..., how="sequence_sum")`, one update |
-| clip-higher, dual clip | any | `policy_loss(..., clip_high=0.28, dual_clip=3.0)` |
+| PPO with critic | ``gae``, ``turn_wise_gae`` or ``bi_level_gae``, then ``whiten`` | ``policy_loss``, ``value_loss`` |
+| GRPO | ``normalised(..., "grpo")``, ``broadcast_to_tokens`` | ``policy_loss``; as published ``how="sequence_mean"`` |
+| Dr. GRPO | ``normalised(..., "dr_grpo")`` | ``policy_loss(..., how="constant", length=...)`` |
+| RLOO, BRPO, ARPO, asymmetric clip | ``normalised(..., name)`` | ``policy_loss`` |
+| REINFORCE with baseline | ``normalised(..., "reinforce")`` | ``policy_loss(..., how="sequence_sum")``, one update |
+| clip-higher, dual clip | any | ``policy_loss(..., clip_high=0.28, dual_clip=3.0)`` |
 """
 
 from ragen_agent.algo.advantages import (

@@ -1,6 +1,6 @@
 """Rewards for the format, and advantages from the returns of whole episodes.
 
-The returns of one iteration stand as (groups, members): the members of a group played the same level. A rule says
+The returns of one iteration stand as (groups, group size): the episodes of a group share a level. A rule says
 *across* what an episode is compared, its group or the whole batch, and by which *method*. RAGEN (arXiv 2504.20073)
 calls these reward normalisations: ARPO keeps the return, BRPO normalises over the batch, GRPO over the group.
 
@@ -20,30 +20,30 @@ from ragen_agent.config.rules import ADVANTAGE_RULES, FORMAT_REWARDS
 __all__ = ["METHODS", "broadcast_to_tokens", "format_reward", "group_normalised", "normalised", "whiten"]
 
 #: What is done with a return R, given the mean and the sample standard deviation (over n - 1) of those it is compared
-#: with. An episode compared with equals alone gets 0, but for `identity`.
+#: with. An episode compared with equals alone gets 0, but for ``identity``.
 METHODS = {
     "identity": "R",
     "mean": "R - mean",
     "mean_std": "(R - mean) / (std + eps)",
     "asymmetric_clip": "(R - mean) / (std + eps), clamped to [-1, 3]",
-    "leave_one_out": "R - mean of the others",
+    "leave_one_out": "R - mean of the rest",
 }
 
-LOWEST, HIGHEST = -1.0, 3.0  # the bounds of `asymmetric_clip`
+LOWEST, HIGHEST = -1.0, 3.0  # the bounds of ``asymmetric_clip``
 
 
 def normalised(returns: Tensor, rule: str = "grpo", eps: float = 1e-6, counted: Tensor | None = None) -> Tensor:
     """The advantage of each episode by one of the named rules.
 
     Args:
-        returns: float (groups, members).
+        returns: float (groups, group size).
         rule: a key of ``ragen_agent.config.rules.ADVANTAGE_RULES`` that needs no critic.
         eps: added to a standard deviation that is divided by.
-        counted: bool (groups, members) or None; episodes that failed are False: they take no part in the mean and
+        counted: bool (groups, group size) or None; episodes that failed are False: they take no part in the mean and
             the std, and their advantage is 0. None counts all.
 
     Returns:
-        float (groups, members).
+        float (groups, group size).
 
     Raises:
         ValueError: an unknown rule, or returns of another shape.
@@ -52,7 +52,7 @@ def normalised(returns: Tensor, rule: str = "grpo", eps: float = 1e-6, counted: 
     if rule not in rules:
         raise ValueError(f"rule is {rule!r}; it must be one of {', '.join(rules)}")
     if returns.ndim != 2:
-        raise ValueError(f"returns has shape {tuple(returns.shape)}; give it as (groups, members)")
+        raise ValueError(f"returns has shape {tuple(returns.shape)}; give it as (groups, group size)")
     method = rules[rule].method
     if rules[rule].compares_groups:
         return group_normalised(returns, method, eps, counted)
@@ -63,13 +63,13 @@ def normalised(returns: Tensor, rule: str = "grpo", eps: float = 1e-6, counted: 
 def group_normalised(
     returns: Tensor, method: str = "mean_std", eps: float = 1e-6, counted: Tensor | None = None
 ) -> Tensor:
-    """Each row's returns compared with one another; see `METHODS` for the formulas and `normalised` for the rest.
+    """Each row's returns compared with one another; see ``METHODS`` for the formulas and ``normalised`` for the rest.
 
     The std divides by n - 1 (the sample standard deviation, which is what torch.std and the implementations of GRPO
     compute).
 
     Returns:
-        float (groups, members); but for `identity`, 0 where a row's counted returns are all equal.
+        float (groups, group size); but for ``identity``, 0 where a row's counted returns are all equal.
 
     Raises:
         ValueError: an unknown method, or returns of another shape.
@@ -143,7 +143,7 @@ def format_reward(well_formed: Tensor, rule: str = "ragen") -> Tensor:
         rule: a key of ``FORMAT_REWARDS``.
 
     Returns:
-        float32, the shape of `well_formed`.
+        float32, the shape of ``well_formed``.
 
     Raises:
         ValueError: an unknown rule.

@@ -34,15 +34,15 @@ NO_SPREAD = 1e-6
 
 
 def spread(values: Tensor, counted: Tensor | None = None, statistic: str = "std") -> Tensor:
-    """How much the members of each group differ: by default the uncertainty U(s0) (RAGEN, StarPO-S).
+    """How much the episodes of each group differ: by default the uncertainty U(s0) (RAGEN, StarPO-S).
 
     The divisor is G - 1 (the sample standard deviation), as in the reward variance of RAGEN-2 (arXiv
-    2604.06268) and in the normalisation of `normalised`; with groups of one size the order does not
+    2604.06268) and in the normalisation of ``normalised``; with groups of one size the order does not
     depend on it.
 
     Args:
-        values: float (groups, members), a number of each episode: its return, its mean entropy, its length.
-        counted: bool (groups, members) or None; episodes that failed are False and are left out. None
+        values: float (groups, group size), a number of each episode: its return, its mean entropy, its length.
+        counted: bool (groups, group size) or None; episodes that failed are False and are left out. None
             counts all.
         statistic: "std", or "variance" (RAGEN-2).
 
@@ -53,7 +53,7 @@ def spread(values: Tensor, counted: Tensor | None = None, statistic: str = "std"
         ValueError: values of another shape, an unknown statistic.
     """
     if values.ndim != 2:
-        raise ValueError(f"returns has shape {tuple(values.shape)}; give it as (groups, members)")
+        raise ValueError(f"returns has shape {tuple(values.shape)}; give it as (groups, group size)")
     if statistic not in ("std", "variance"):
         raise ValueError(f"statistic is {statistic!r}; it must be std or variance")
     keep = torch.ones_like(values, dtype=torch.bool) if counted is None else counted
@@ -73,13 +73,13 @@ def keep_groups(spread: Tensor, rule: str, amount: float, generator: torch.Gener
     """The groups to learn from by one of ``ragen_agent.config.rules.FILTER_RULES``.
 
     Args:
-        spread: float (groups,), as `spread` returns it.
+        spread: float (groups,), as ``spread`` returns it.
         rule: a key of ``FILTER_RULES``.
         amount: what the rule keeps, in (0, 1]; "none" does not read it.
         generator: the source of randomness of the random rules; the others need none.
 
     Returns:
-        bool (groups,), on the device of `spread`. None may be kept: the caller then skips the update.
+        bool (groups,), on the device of ``spread``. None may be kept: the caller then skips the update.
 
     Raises:
         ValueError: an unknown rule, an amount outside (0, 1], a random rule without a generator.
@@ -101,13 +101,13 @@ def keep_all(spread: Tensor, amount: float = 1.0) -> Tensor:
 def keep_top(spread: Tensor, share: float = 0.25) -> Tensor:
     """The groups with the largest spread (RAGEN, StarPO-S: "keep the top p % of the instances").
 
-    The number kept is `share * groups` rounded down, at least one. Of groups with the same spread the one
-    with the smaller index goes first. Groups without spread (up to `NO_SPREAD`) are never kept, so fewer
+    The number kept is ``share * groups`` rounded down, at least one. Of groups with the same spread the one
+    with the smaller index goes first. Groups without spread (up to ``NO_SPREAD``) are never kept, so fewer
     may be kept and, when no group has any spread, none: the caller then has nothing to learn from and skips
     the update.
 
     Args:
-        spread: float (groups,), as `spread` returns it.
+        spread: float (groups,), as ``spread`` returns it.
         share: the share p of the groups to keep, in (0, 1].
 
     Returns:
@@ -125,7 +125,7 @@ def keep_top(spread: Tensor, share: float = 0.25) -> Tensor:
 def keep_bottom(spread: Tensor, share: float = 0.25) -> Tensor:
     """The groups with the smallest spread that have any: the reverse filter, a control (RAGEN-2).
 
-    As many as `keep_top` would keep, and of equal spreads the group with the smaller index; groups without spread
+    As many as ``keep_top`` would keep, and of equal spreads the group with the smaller index; groups without spread
     are dropped here too, so that the two differ in nothing but the order.
     """
     number = _number_kept(len(spread), share)
@@ -137,9 +137,9 @@ def keep_bottom(spread: Tensor, share: float = 0.25) -> Tensor:
 
 
 def keep_top_p(spread: Tensor, mass: float = 0.9) -> Tensor:
-    """The fewest groups whose spreads, from the largest, sum to at least `mass` of the total (RAGEN-2, top-p).
+    """The fewest groups whose spreads, from the largest, sum to at least ``mass`` of the total (RAGEN-2, top-p).
 
-    RAGEN-2 sums variances: give `spread(..., statistic="variance")`. How many are kept follows the batch: few when a
+    RAGEN-2 sums variances: give ``spread(..., statistic="variance")``. How many are kept follows the batch: few when a
     few groups hold all the disagreement, most when all disagree alike.
 
     Args:
@@ -164,7 +164,7 @@ def keep_top_p(spread: Tensor, mass: float = 0.9) -> Tensor:
 
 
 def keep_min_p(spread: Tensor, part: float = 0.5) -> Tensor:
-    """The groups whose spread is at least `part` of the largest (RAGEN-2, min-p).
+    """The groups whose spread is at least ``part`` of the largest (RAGEN-2, min-p).
 
     Args:
         spread: float (groups,), at least 0.
@@ -184,9 +184,9 @@ def keep_min_p(spread: Tensor, part: float = 0.5) -> Tensor:
 
 
 def keep_random(spread: Tensor, share: float, generator: torch.Generator) -> Tensor:
-    """Choose as many groups as `keep_top` allows at random: the control of equal samples and equal steps.
+    """Choose as many groups as ``keep_top`` allows at random: the control of equal samples and equal steps.
 
-    It keeps groups without spread too, which teach nothing; see `keep_random_spread`.
+    It keeps groups without spread too, which teach nothing; see ``keep_random_spread``.
 
     Args:
         spread: float (groups,), of which only the length is read.
@@ -206,18 +206,18 @@ def keep_random(spread: Tensor, share: float, generator: torch.Generator) -> Ten
 
 
 def keep_random_spread(spread: Tensor, share: float, generator: torch.Generator) -> Tensor:
-    """Choose at random from the groups that have any spread, as many as `keep_top` keeps.
+    """Choose at random from the groups that have any spread, as many as ``keep_top`` keeps.
 
     A filter by spread does two things: it leaves out groups that teach nothing, and of the others it prefers those
-    with the largest spread. Beside this control only the second is left.
+    with the largest spread. Compared with this control, only the second is left.
 
     Args:
-        spread: float (groups,), as `spread` returns it.
+        spread: float (groups,), as ``spread`` returns it.
         share: the share of all groups to keep, in (0, 1].
         generator: the source of randomness; on its device the choice is made.
 
     Returns:
-        bool (groups,), on the device of `spread`.
+        bool (groups,), on the device of ``spread``.
 
     Raises:
         ValueError: the share is outside (0, 1], or a spread is negative or not finite.

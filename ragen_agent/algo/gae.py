@@ -1,13 +1,13 @@
 """Which token earned the reward: estimates of the advantage of each sampled token with a critic.
 
-`gae` runs over the tokens of the whole trajectory, as if it were one long reply (StarPO with PPO: RAGEN, arXiv
-2504.20073). `turn_wise_gae` runs over turns and gives every token of a turn the turn's advantage. `bi_level_gae`
+``gae`` runs over the tokens of the whole trajectory, as if it were one long reply (StarPO with PPO: RAGEN, arXiv
+2504.20073). ``turn_wise_gae`` runs over turns and gives every token of a turn the turn's advantage. ``bi_level_gae``
 first runs over turns and then, within each turn, over its tokens (TRICO of VAGEN, section on bi-level advantage
 estimation), so that the discount between turns and the discount between tokens are two numbers.
 
-All three run over a mask of tokens, VAGEN's M_adv; see `ragen_agent.algo.masks`. Tokens outside it (prompt,
+All three run over a mask of tokens, VAGEN's M_adv; see ``ragen_agent.algo.masks``. Tokens outside it (prompt,
 observations, template, or what a selective mask leaves out) are passed over and cost no discount. Where a turn ends
-is told by `turn_ends`, never read off the rewards: a turn that earned exactly 0 is a turn.
+is given by ``turn_ends``, never read off the rewards: a turn that earned exactly 0 is a turn.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def turn_wise_gae(
 
     Raises:
         ValueError: shapes that differ, a reward at a token that was not sampled, or turns that do not fit the mask
-            (see `turn_end_mask`).
+            (see ``turn_end_mask``).
     """
     _check(rewards, values, sampled)
     ends = turn_end_mask(turn_ends, sampled)
@@ -122,11 +122,11 @@ def bi_level_gae(
 
     Returns:
         advantages and returns (advantages + values), both float (rows, T) and 0 where not sampled. VAGEN whitens the
-        advantages over the mask: `whiten`.
+        advantages over the mask: ``whiten``.
 
     Raises:
         ValueError: shapes that differ, a reward at a token that was not sampled, or turns that do not fit the mask
-            (see `turn_end_mask`).
+            (see ``turn_end_mask``).
     """
     _check(rewards, values, sampled)
     ends = turn_end_mask(turn_ends, sampled)
@@ -179,7 +179,7 @@ def critic_advantages(
 def _backwards(
     rewards: Tensor, values: Tensor, mask: Tensor, gamma: float, lam: float, restarts: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The recursion over the masked tokens, from the last; at `restarts` nothing follows, as at the row's end."""
+    """The recursion over the masked tokens, from the last; at ``restarts`` nothing follows, as at the row's end."""
     advantages = torch.zeros_like(values)
     next_value = torch.zeros_like(values[:, 0])
     next_advantage = torch.zeros_like(next_value)

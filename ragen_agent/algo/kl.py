@@ -1,8 +1,8 @@
 """The divergence from a reference policy, estimated from the sampled tokens.
 
-It may enter in two places. *In the reward*, as a cost of each token (`kl_penalty`, subtracted from the token's reward
+It may enter in two places. *In the reward*, as a cost of each token (``kl_penalty``, subtracted from the token's reward
 with a critic, from its advantage without one): the estimate's value matters, and k1 is unbiased. *In the loss*
-(`kl_loss`), where the estimate's gradient matters: that of k2 is the gradient of the divergence in expectation, that
+(``kl_loss``), where the estimate's gradient matters: that of k2 is the gradient of the divergence in expectation, that
 of k1 is zero in expectation, and that of k3 is the gradient of the reversed divergence to first order. Vanilla StarPO
 (RAGEN, arXiv 2504.20073) uses k1 with a weight of 0.001; StarPO-S uses none.
 """
@@ -62,15 +62,15 @@ def kl_loss(
         ref_log_probs: float (rows, T).
         mask: bool (rows, T).
         kind: a key of ``ragen_agent.config.rules.KL_ESTIMATES``; see the module for what the gradient of each is.
-        how: see `aggregate`, as `length` and `count`.
-        length: see `aggregate`.
-        count: see `aggregate`.
+        how: see ``aggregate``, as ``length`` and ``count``.
+        length: see ``aggregate``.
+        count: see ``aggregate``.
 
     Returns:
         scalar, with gradient.
 
     Raises:
-        ValueError: see `kl_penalty` and `aggregate`.
+        ValueError: see ``kl_penalty`` and ``aggregate``.
     """
     zero = torch.zeros_like(log_probs)
     # Masked before the exponential: what stands outside the mask may be anything, and its gradient must be 0.

@@ -4,7 +4,7 @@ What a token weighs follows from it: with the token mean each sampled token of t
 its episode is; with the sequence mean each episode does, so a token of a long one weighs less; the sequence sum and
 its constant-length form weigh tokens alike too, but do not shrink when a batch's episodes grow.
 
-How the terms of many tokens become one number is the caller's choice (`aggregate`); the default is the token mean.
+How the terms of many tokens become one number is the caller's choice (``aggregate``); the default is the token mean.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def aggregate(
         mask: bool (rows, T).
         how: a key of ``AGGREGATIONS``.
         length: the constant length of "constant", such as the most tokens that an episode may have; at least 1.
-        count: `loss_count` of the whole minibatch, when it is worked off in parts: the parts' losses then add up to
+        count: ``loss_count`` of the whole minibatch, when it is worked off in parts: the parts' losses then add up to
             the minibatch's. None counts what is here.
 
     Returns:
@@ -59,7 +59,7 @@ def aggregate(
 
 
 def loss_count(mask: Tensor, how: str = "token_mean") -> int:
-    """What `aggregate` divides by: the number of masked tokens, or of rows that have one.
+    """What ``aggregate`` divides by: the number of masked tokens, or of rows that have one.
 
     Args:
         mask: bool (rows, T).
@@ -74,7 +74,7 @@ def masked_mean(x: Tensor, mask: Tensor, count: int | None = None) -> Tensor:
     Args:
         x: float, any shape.
         mask: bool, the shape of x. Masked-out entries may hold anything, NaN too.
-        count: divide by this number instead; see `aggregate`.
+        count: divide by this number instead; see ``aggregate``.
 
     Returns:
         float scalar.
@@ -100,7 +100,7 @@ MAX_LOG_RATIO = 20.0
 
 
 class PolicyStats(NamedTuple):
-    """What `policy_loss` reports beside the loss; scalars without gradient."""
+    """What ``policy_loss`` reports next to the loss; scalars without gradient."""
 
     clip_fraction: Tensor
     """Share of the masked tokens whose term is held at a bound (the dual clip's too), so that they give no gradient."""
@@ -127,7 +127,7 @@ def policy_loss(
 
     rho is the probability ratio exp(log_probs - old_log_probs). PPO (arXiv 1707.06347, equation 7) over
     whole trajectories (RAGEN, arXiv 2504.20073, section on StarPO), with the higher upper bound of DAPO
-    (arXiv 2503.14476, section 3.1), which StarPO-S takes; `clip_high=0.2` is the symmetric clip of
+    (arXiv 2503.14476, section 3.1), which StarPO-S takes; ``clip_high=0.2`` is the symmetric clip of
     StarPO. The dual clip (Ye et al., arXiv 1912.09729, equation 5) bounds the term of a negative advantage from
     below, max(min(...), dual_clip A): a token that became far likelier since it was sampled cannot dominate the step.
 
@@ -138,13 +138,13 @@ def policy_loss(
         mask: bool (rows, T), the tokens in the loss: sampled ones only.
         clip_low: how far the ratio may fall below 1, in [0, 1).
         clip_high: how far the ratio may rise above 1, at least 0.
-        count: see `aggregate`, as `how` and `length`.
+        count: see ``aggregate``, as ``how`` and ``length``.
         dual_clip: the bound c above 1, 3 in the paper; None for no dual clip.
-        how: see `aggregate`.
-        length: see `aggregate`.
+        how: see ``aggregate``.
+        length: see ``aggregate``.
 
     Returns:
-        the loss (scalar, with gradient) and `PolicyStats`.
+        the loss (scalar, with gradient) and ``PolicyStats``.
 
     Raises:
         ValueError: clip bounds out of range, shapes that differ, an empty mask.
@@ -186,7 +186,7 @@ def value_loss(
     how: str = "token_mean",
     length: int | None = None,
 ) -> Tensor:
-    """Half the aggregate of max((V - R)^2, (V_clipped - R)^2), V_clipped within `clip` of the old value.
+    """Half the aggregate of max((V - R)^2, (V_clipped - R)^2), V_clipped within ``clip`` of the old value.
 
     The critic's loss of PPO's reference implementation (Huang et al., "The 37 Implementation Details of PPO",
     detail 9).
@@ -194,12 +194,12 @@ def value_loss(
     Args:
         values: float (rows, T), with gradient.
         old_values: float (rows, T), the critic's estimates when the advantages were computed.
-        returns: float (rows, T), as `gae` returns them.
+        returns: float (rows, T), as ``gae`` returns them.
         mask: bool (rows, T).
         clip: how far a value may move from its old one before its gradient stops, above 0.
-        count: see `aggregate`, as `how` and `length`.
-        how: see `aggregate`.
-        length: see `aggregate`.
+        count: see ``aggregate``, as ``how`` and ``length``.
+        how: see ``aggregate``.
+        length: see ``aggregate``.
 
     Returns:
         scalar, with gradient.

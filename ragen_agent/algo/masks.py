@@ -2,8 +2,8 @@
 
 VAGEN masks twice: M_loss, the tokens in the policy, value and KL losses, and M_adv, the tokens over which the
 advantage recursion runs. Both are subsets of the sampled tokens; without a choice both are all of them. The losses
-take their mask as an argument, and so does the recursion (`ragen_agent.algo.gae`). Rewards belong to turns, so a
-mask that leaves out a turn's last token moves the turn's end to the last token that is left: `narrowed_turns`.
+take their mask as an argument, and so does the recursion (``ragen_agent.algo.gae``). Rewards belong to turns, so a
+mask that leaves out a turn's last token moves the turn's end to the last token that is left: ``narrowed_turns``.
 """
 
 from __future__ import annotations

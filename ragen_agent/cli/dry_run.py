@@ -29,8 +29,8 @@ from ragen_agent.openrlhf.memory_estimate import memory_parts, model_shape, peak
 from ragen_agent.rollout import Instance
 from ragen_agent.sft.demonstrations import demonstrate
 from ragen_agent.token_mdp import TokenMDP, Trajectory
+from ragen_agent.training.small_model import build_tokenizer, game_texts
 from ragen_agent.training.tasks import all_settings, games_at, make_env
-from ragen_agent.training.tokenizer import build_tokenizer, game_texts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -1,6 +1,5 @@
-"""The embedded trainer: one process, one CPU core or one GPU, from nothing to a trained agent in minutes.
+"""The local trainer: one process, one CPU core or one GPU, from nothing to a trained policy in minutes.
 
-`train` reads from top to bottom: make the small model and its tokenizer (`small_model`, `tokenizer`), imitate
-demonstrations (`demonstrations`, `warm_start`), reinforce (`trainer`), measure (`evaluation`), and keep it all in a
-run folder (`run_folder`).
+``run`` holds the phases of a run from the warm start to the last comparison, ``trainer`` the loop of reinforcement,
+``policy_update`` the steps of the optimiser, and ``monitor`` what is measured next to them.
 """

@@ -30,7 +30,7 @@ class Critic(nn.Module):
 
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()
-        # Frozen weights are the same for both: with an adapter the critic has its own beside them.
+        # Frozen weights are the same for both: with an adapter the critic has only an adapter of its own.
         frozen = {id(weight): weight for weight in model.parameters() if not weight.requires_grad}
         self.backbone = copy.deepcopy(model.base_model, frozen)
         embeddings = model.get_input_embeddings().weight
@@ -104,7 +104,7 @@ def update(
         settings: ``Training``.
         seed: of the minibatches.
         weights: float (rows,), with which PPO multiplies its advantages; None for none.
-        seen: is told the targets before the first step.
+        seen: called with the targets before the first step.
 
     Returns:
         Means over the steps: entropy (nats a token), grad_norm (before clipping), clip_fraction, approx_kl, with a

@@ -71,7 +71,7 @@ class ReplayBuffer:
         ]
 
     def restore(self, state: Sequence[Mapping[str, Any]]) -> None:
-        """Remembers what ``state`` said."""
+        """Puts back what ``state`` gave."""
         for part in state:
             trajectories = [Trajectory.from_dict(record) for record in part["trajectories"]]
             self._past.append(KeptEpisodes(trajectories, part["advantages"], part["weights"]))

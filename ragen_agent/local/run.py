@@ -23,6 +23,7 @@ from ragen_agent.local.trainer import Trainer
 from ragen_agent.sft.demonstrations import demonstrator_rate, faultless, generate_demonstrations
 from ragen_agent.sft.trainer import imitate, warm_start
 from ragen_agent.token_mdp import Trajectory
+from ragen_agent.training.checkpoint import save_checkpoint
 from ragen_agent.training.console import Display
 from ragen_agent.training.curves import check_tensorboard, plot_curve
 from ragen_agent.training.evaluation import baselines, fixed_instances, play_fixed, rate_of_played
@@ -30,7 +31,6 @@ from ragen_agent.training.lora import load_policy
 from ragen_agent.training.metrics import cost_line
 from ragen_agent.training.policy import Policy
 from ragen_agent.training.run_folder import RunFolder
-from ragen_agent.training.small_model import save_checkpoint
 from ragen_agent.training.tasks import games_at, make_env
 from ragen_gym.core.storage import read_json_lines
 
@@ -77,7 +77,7 @@ class TrainingRun:
         self.demonstrations: list[Trajectory] = []
 
     def warm_start(self) -> None:
-        """Imitates the demonstrations, unless the run already did or is told not to."""
+        """Imitates the demonstrations, unless the run already did or ``warm_start.epochs`` is 0."""
         if self.folder.warm.is_dir():
             return
         self.demonstrations = warm_start(self.config, self.policy, self.folder.warm, self.display)
@@ -110,7 +110,7 @@ class TrainingRun:
         self._note(row, rate_of_played(played).to_dict())
 
     def measure_games(self, row: str) -> None:
-        """The same for the other games of a mixture, beside random and optimal play; into the summary's ``games``."""
+        """The same for the other games of a mixture, with their baselines; into the summary's ``games``."""
         for game in games_at(self.config, 0):
             if game.config.game == self.config.game:
                 continue

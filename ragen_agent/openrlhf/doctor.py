@@ -163,7 +163,7 @@ def flash_attention_check(cuda: bool) -> Check:
 
 def model_checks(folder: Path | None, *, cpu: bool) -> list[Check]:
     """Checks of a model's folder; without one, of the small model's tokenizer."""
-    from ragen_agent.training.tokenizer import build_tokenizer, game_texts
+    from ragen_agent.training.small_model import build_tokenizer, game_texts
     from ragen_gym.envs.turn import make_turn
 
     if folder is None:

@@ -21,7 +21,7 @@ from ragen_agent.openrlhf.episode import ContractError, play_episode, tokens_of
 from ragen_agent.openrlhf.prompt_dataset import PromptRow, env_of, turns_of
 from ragen_agent.openrlhf.state import RunContext
 from ragen_agent.token_mdp import TokenMDP, Trajectory
-from ragen_agent.training.tokenizer import check_known
+from ragen_agent.training.small_model import check_known
 from ragen_gym.core.threads import in_thread
 from ragen_gym.envs.turn import TurnEnv
 

@@ -34,14 +34,14 @@ from ragen_agent.sft.dataset import read_conversations, trajectories_of
 from ragen_agent.sft.settings import FineTuning
 from ragen_agent.sft.trainer import fit
 from ragen_agent.token_mdp import Trajectory
+from ragen_agent.training.checkpoint import move, save_checkpoint
 from ragen_agent.training.console import Display
 from ragen_agent.training.lora import adapt, load_trained, save_adapter, trained
 from ragen_agent.training.optimiser import Float32AdamW, adamw
 from ragen_agent.training.policy import Policy, device_and_dtype
 from ragen_agent.training.run_folder import RunFolder
-from ragen_agent.training.small_model import move, save_checkpoint
+from ragen_agent.training.small_model import check_known
 from ragen_agent.training.tasks import SeedStream, derive_seed
-from ragen_agent.training.tokenizer import check_known
 from ragen_gym.core.storage import read_json_lines, write_atomic
 
 if TYPE_CHECKING:

@@ -1,11 +1,11 @@
 """The Echo Trap alarm: which sign of collapse is seen, when, and what usually follows.
 
 RAGEN (arXiv 2504.20073, section on the Echo Trap) describes how multi-turn training collapses onto a few replies: the
-spread of returns within groups falls first, the entropy falls or jumps, the gradient norm spikes, and the success
-does not come back. Two signs of format collapse, which small models meet more often, stand beside these: malformed
-replies, and an end of all spread.
+return std within groups falls first, the entropy falls or jumps, the gradient norm spikes, and the success
+does not come back. Two signs of format collapse, which small models meet more often, stand next to these: malformed
+replies, and returns that no longer differ at all.
 
-A sign is a function of the history up to an iteration, so it can be computed on a run's `metrics.jsonl` afterwards
+A sign is a function of the history up to an iteration, so it can be computed on a run's ``metrics.jsonl`` afterwards
 and is the same for a resumed run. A sign is a warning, not a verdict: each compares the last iterations with the
 first ones by a factor, and how often it is right depends on model, game and factor.
 """
@@ -33,10 +33,15 @@ Record = Mapping[str, float]
 
 @dataclass(frozen=True)
 class Alarm:
-    """The factors. `first`: iterations that say what the start was, or as many as there are before the last ones.
+    """The thresholds.
 
-    `window`: iterations whose mean is compared: the last ones. `fall`, `jump`: of that mean over the start's. `spike`:
-    of one norm over the median of the norms before it. `invalid`: share of malformed turns, where the start had less.
+    Attributes:
+        first: iterations that say what the start was, or as many as there are before the last ones.
+        window: the last iterations, whose mean is compared with the start's.
+        fall: the ratio of the two means below which a figure has fallen.
+        jump: the ratio above which it has jumped.
+        spike: the ratio of a gradient norm to the median of those before it, above which it is a spike.
+        invalid: the share of malformed turns above which there are too many, where the start had less.
     """
 
     first: int = 10
@@ -49,7 +54,7 @@ class Alarm:
 
 @dataclass(frozen=True)
 class Sign:
-    """One sign: its name (a key of `FOLLOWS`), its iteration, the figure, and what it was held against."""
+    """One sign: its name (a key of ``FOLLOWS``), its iteration, the figure, and what it was held against."""
 
     name: str
     iteration: int
@@ -68,12 +73,12 @@ def signs_at(history: Sequence[Record], alarm: Alarm | None = None) -> list[Sign
     """The signs that the last iteration of the history shows.
 
     Args:
-        history: the records of `metrics.jsonl` so far, in order. Read are `spread`, `entropy`, `grad_norm` and
-            `invalid_rate`; an iteration without an update lacks some of them, and those signs pass over it.
+        history: the records of ``metrics.jsonl`` so far, in order. Read are ``spread``, ``entropy``, ``grad_norm`` and
+            ``invalid_rate``; an iteration without an update lacks some of them, and those signs pass over it.
         alarm: the factors; None for the defaults.
 
     Returns:
-        in the order of `FOLLOWS`; empty for a healthy run, and for an empty history.
+        in the order of ``FOLLOWS``; empty for a healthy run, and for an empty history.
     """
     alarm = alarm or Alarm()
     if not history:

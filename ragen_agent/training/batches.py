@@ -17,9 +17,9 @@ __all__ = ["Batch", "by_length", "sampled_logits"]
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows of equal width: `ids`, `sampled` (bool), `attention`, `log_probs` (as recorded), each (rows, width).
+    """Rows of equal width: ``ids``, ``sampled`` (bool), ``attention``, ``log_probs`` (as recorded), each (rows, width).
 
-    `contexts`: for each row where the model began to read anew; empty if it read every row as a whole.
+    ``contexts``: for each row where the model began to read anew; empty if it read every row as a whole.
     """
 
     ids: Tensor
@@ -53,7 +53,7 @@ class Batch:
     def split_contexts(self) -> Batch:
         """The rows as the model read them: one for each context that holds a sampled token.
 
-        The sampled tokens stand in the same order, row by row, so `masked_scatter` brings what was made of them back.
+        The sampled tokens stand in the same order, row by row, so ``masked_scatter`` brings what was made of them back.
         """
         if not self.contexts:
             return self
@@ -84,7 +84,7 @@ def sampled_logits(
     Args:
         model: any causal LM.
         batch: rows to score.
-        bias: (vocabulary,), 0 or `SUPPRESSED`: `ragen_agent.engines.torch_engine.suppression`.
+        bias: (vocabulary,), 0 or ``SUPPRESSED``: ``ragen_agent.engines.torch_engine.suppression``.
         temperature: with which the tokens were sampled, above 0; the engine records log-probs under it too.
 
     Returns:

@@ -30,7 +30,7 @@ def measured_on(config: Config) -> str:
 
 
 def plot_curve(metrics: Sequence[Mapping[str, Any]], rates: Mapping[str, Any], path: Path, config: Config) -> None:
-    """Success in training by iteration, the measured rates at its ends, and the scripted players as lines."""
+    """Success in training by iteration, the measured rates at its ends, and the baselines as lines."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -76,17 +76,17 @@ def plot_curve(metrics: Sequence[Mapping[str, Any]], rates: Mapping[str, Any], p
 def check_tensorboard() -> None:
     """Raises a ValueError unless TensorBoard is installed."""
     if find_spec("tensorboard") is None:
-        raise ValueError("event files need TensorBoard: run `pip install tensorboard`.")
+        raise ValueError("event files need TensorBoard: run ``pip install tensorboard``.")
 
 
 def write_events(folder: RunFolder) -> Path:
-    """Writes `tensorboard/` anew from all iterations so far, the first of which is step 1.
+    """Writes ``tensorboard/`` anew from all iterations so far, the first of which is step 1.
 
     They are made from what was written down, so a run that was resumed has every iteration once.
 
     Raises:
         ValueError: TensorBoard is not installed, or the run writes its own: that of the distributed trainer, and one
-            that is not over and was told to.
+            that is not over and has ``diagnostics.tensorboard`` set.
     """
     if (folder.path / "openrlhf.toml").is_file():
         raise ValueError(f"{folder.path}: the distributed trainer writes its own event files, in tensorboard/.")
@@ -96,7 +96,7 @@ def write_events(folder: RunFolder) -> Path:
 
 
 class TensorBoardWriter:
-    """The event files of a run that goes on: what `write_events` writes, and then each iteration as it comes."""
+    """The event files of a run that goes on: what ``write_events`` writes, and then each iteration as it comes."""
 
     def __init__(self, folder: RunFolder) -> None:
         self._writer = _writer(_write(folder))

@@ -1,6 +1,6 @@
 """What a demonstrator writes as its thought, by name.
 
-A thought is written from what the demonstrator is about to answer, and every word of it is true of the board: `plan`
+A thought is written from what the demonstrator is about to answer, and every word of it is true of the board: ``plan``
 plays the moves on a copy of the state by the game's own rule and says what each of them does.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from ragen_gym.envs.policies import reply_for
 from ragen_gym.envs.turn import TurnEnv
 from ragen_gym.games.game import OVER, PLAYING, SUCCESS
 
@@ -18,7 +19,7 @@ Thought = Callable[[TurnEnv, Sequence[int]], str]
 
 
 def direction(env: TurnEnv, actions: Sequence[int]) -> str:
-    """Where the goal lies as seen from the player, such as `down right`, whatever the text format.
+    """Where the goal lies as seen from the player, such as ``down right``, whatever the text format.
 
     Raises:
         ValueError: the game has no player or no goal.
@@ -40,8 +41,8 @@ def direction(env: TurnEnv, actions: Sequence[int]) -> str:
 def plan(env: TurnEnv, actions: Sequence[int]) -> str:
     """What each of the actions does, as if every move went where it is meant to; rows and columns count from 0.
 
-    Such as `I am at row 0, column 0. Right: to row 0, column 1. Down: to the goal.`, in a game without a player
-    `Phoenix: more on average.`
+    Such as ``I am at row 0, column 0. Right: to row 0, column 1. Down: to the goal.``, in a game without a player
+    ``Phoenix: more on average.``
     """
     game = env.game
     board, state = env.env.state
@@ -84,20 +85,7 @@ def thinking(env: TurnEnv, thought: str, actions: Sequence[int] = ()) -> str:
         raise ValueError(f"demonstrations.thought is {thought!r}; choose one of {', '.join(THOUGHTS)}.")
     if not env.config.think:
         return ""
-    seen = f"<observation>\n{env.board}\n</observation>" if env.config.grounding else ""
-    expected = f"<prediction>\n{_expected(env, actions)}\n</prediction>" if env.config.world_modelling else ""
-    return f"<think>{seen}{THOUGHTS[thought](env, actions)}{expected}</think>"
-
-
-def _expected(env: TurnEnv, actions: Sequence[int]) -> str:
-    """The board after the actions, as text."""
-    game = env.game
-    board, state = env.env.state
-    cells, integers = bytearray(board), list(state)
-    for action in actions:
-        if game.rule(cells, integers, action, 0.0, game.params)[1] != PLAYING:
-            break
-    return game.formatter(env.env.vocabulary, env.env.text_format)(cells)
+    return reply_for(env, list(actions), THOUGHTS[thought](env, actions)).partition("<answer>")[0]
 
 
 def _deed(env: TurnEnv, before: bytes, after: bytes, outcome: int) -> str:

@@ -48,7 +48,7 @@ def without_failed(played: Sequence[Trajectory]) -> list[Trajectory]:
 
 
 def fixed_instances(env: TurnEnv, count: int) -> list[Instance]:
-    """The first `count` distinct levels by seed 0, 1, 2, ...: the same for every run and every player.
+    """The first ``count`` distinct levels by seed 0, 1, 2, ...: the same for every run and every player.
 
     A game with fewer levels in the split, as the bandits have, meets them again with other noise.
     """

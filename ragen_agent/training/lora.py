@@ -1,10 +1,10 @@
-"""LoRA in the local trainer, by peft: an adapter is trained beside weights that stay as they are.
+"""LoRA in the local trainer, by peft: an adapter is trained next to weights that stay as they are.
 
 What is saved where:
 
-- `state.pt` holds the adapter and its optimiser alone; `--resume` lays them over the model in `warm/`.
-- `adapter/` is the last adapter in peft's own format, for servers that load adapters.
-- `checkpoint/` is a whole model, the adapter merged into its weights; everything that reads a model reads it.
+- ``state.pt`` holds the adapter and its optimiser alone; ``--resume`` lays them over the model in ``warm/``.
+- ``adapter/`` is the last adapter in peft's own format, for servers that load adapters.
+- ``checkpoint/`` is a whole model, the adapter merged into its weights; everything that reads a model reads it.
 
 A merged weight is W + (alpha / rank) B A in one number, so it rounds where the sum of two products did not: in
 float32 the log-probs differ in the sixth digit, in bfloat16 in the second or third.
@@ -25,7 +25,7 @@ from transformers import AutoConfig, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from ragen_agent.config import Lora
-from ragen_agent.training.small_model import load_checkpoint, move, save_checkpoint
+from ragen_agent.training.checkpoint import load_checkpoint, move, save_checkpoint
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -75,10 +75,10 @@ def check_targets(model: PreTrainedModel, settings: Lora) -> None:
 
 
 def adapt(model: PreTrainedModel, settings: Lora, seed: int) -> PeftModel:
-    """Puts an adapter into `model`, in place; from then on only the adapter asks for gradients.
+    """Puts an adapter into ``model``, in place; from then on only the adapter asks for gradients.
 
     Returns:
-        peft's handle of it. `model` itself plays with the adapter, and without it within `disable_adapter()`.
+        peft's handle of it. ``model`` itself plays with the adapter, and without it within ``disable_adapter()``.
     """
     peft = peft_library()
     # Without dropout, since a token is scored as it was sampled.
@@ -139,7 +139,7 @@ def merge_adapter(adapter: Path, out: Path, base: Path | None = None) -> Path:
 
 
 def save_adapter(adapter: PeftModel, folder: Path, base: Path) -> None:
-    """Writes the adapter in peft's format; `base` is the folder of the model that it was made for."""
+    """Writes the adapter in peft's format; ``base`` is the folder of the model that it was made for."""
     new = folder.with_name(folder.name + ".new")
     shutil.rmtree(new, ignore_errors=True)
     for config in adapter.peft_config.values():
@@ -157,14 +157,14 @@ def trained(module: nn.Module) -> Mapping[str, Tensor]:
 
 
 def load_trained(module: nn.Module, state: Mapping[str, Tensor]) -> None:
-    """Puts back what `trained` gave; raises a RuntimeError if it was another module's."""
+    """Puts back what ``trained`` gave; raises a RuntimeError if it was another module's."""
     if _frozen(module) and state.keys() != trained(module).keys():
         raise RuntimeError(f"the names of the trained weights differ, such as {next(iter(state), None)}")
     module.load_state_dict(state, strict=not _frozen(module))
 
 
 def load_policy(model: PreTrainedModel, settings: Lora, state: Mapping[str, Tensor]) -> None:
-    """Makes the model of `warm/` the policy whose `trained` weights these are; an adapter is merged."""
+    """Makes the model of ``warm/`` the policy whose ``trained`` weights these are; an adapter is merged."""
     if not settings.rank:
         model.load_state_dict(state)
         return

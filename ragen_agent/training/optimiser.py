@@ -1,6 +1,6 @@
 """AdamW over what a module trains, with float32 copies of weights that play in bfloat16.
 
-A step of fine-tuning changes a weight by a millionth of itself, and bfloat16 tells numbers apart that differ by a
+A step of fine-tuning changes a weight by a millionth of itself, and bfloat16 distinguishes numbers that differ by a
 hundredth: added to the weight itself, most steps would round to nothing. So the sum is kept in float32, and the
 weights that play are its rounding. (An autocast over float32 weights would do the same arithmetic, but round all
 weights anew for every sampled token.) An adapter is float32 itself, and so needs no copies.
@@ -26,7 +26,7 @@ def adamw(module: nn.Module, learning_rate: float, **how: Any) -> torch.optim.Op
 
 
 class Float32AdamW(torch.optim.AdamW):
-    """AdamW on float32 copies of `weights`; each step ends by rounding the copies into the weights."""
+    """AdamW on float32 copies of ``weights``; each step ends by rounding the copies into the weights."""
 
     def __init__(self, weights: list[nn.Parameter], learning_rate: float, **how: Any) -> None:
         self.weights = weights
@@ -55,7 +55,7 @@ class Float32AdamW(torch.optim.AdamW):
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Puts back what `state_dict` gave."""
+        """Puts back what ``state_dict`` gave."""
         copies: list[Tensor] = state_dict["copies"]
         super().load_state_dict({name: part for name, part in state_dict.items() if name != "copies"})
         for copy, saved in zip(self.copies, copies, strict=True):

@@ -18,16 +18,16 @@ from ragen_agent.config.game_defaults import pretrained
 from ragen_agent.engines.torch_engine import TorchEngine
 from ragen_agent.rollout import Instance, play
 from ragen_agent.token_mdp import TokenMDP, Trajectory
+from ragen_agent.training.checkpoint import load_checkpoint, move
 from ragen_agent.training.lora import check_targets
-from ragen_agent.training.small_model import build_model, load_checkpoint, move
+from ragen_agent.training.small_model import build_model, build_tokenizer, check_known, game_texts
 from ragen_agent.training.tasks import SeedStream, all_settings, derive_seed, make_env
-from ragen_agent.training.tokenizer import build_tokenizer, check_known, game_texts
 
 __all__ = ["Policy", "device_and_dtype"]
 
 
 def device_and_dtype(config: Config) -> tuple[str, torch.dtype]:
-    """The device and the dtype of the weights that play; see `Config`.
+    """The device and the dtype of the weights that play; see ``Config``.
 
     Raises:
         ValueError: a device that torch does not have.
@@ -46,9 +46,9 @@ def device_and_dtype(config: Config) -> tuple[str, torch.dtype]:
 
 @cache
 def _settle() -> None:
-    """Takes what the libraries have made so far, which stays for good, out of the garbage collector's sight.
+    """``gc.freeze()`` after the imports: objects that stay for good are no longer collected.
 
-    Looking through it takes a quarter of a second each time, in the middle of a rollout.
+    A full collection over them takes a quarter of a second, in the middle of a rollout.
     """
     gc.collect()
     gc.freeze()
@@ -56,7 +56,7 @@ def _settle() -> None:
 
 @dataclass
 class Policy:
-    """See the module; `engine` reads the model's weights as they are."""
+    """See the module; ``engine`` reads the model's weights as they are."""
 
     config: Config
     model: PreTrainedModel
@@ -66,10 +66,11 @@ class Policy:
 
     @classmethod
     def build(cls, config: Config, folder: Path | None = None) -> Policy:
-        """The agent of a Hugging Face folder, or the small model from scratch where none is given.
+        """The policy of a Hugging Face folder, or the small model from scratch where none is given.
 
         Raises:
-            ValueError: see `load_checkpoint`, `ChatFormat.from_tokenizer`, `device_and_dtype` and `check_targets`.
+            ValueError: see ``load_checkpoint``, ``ChatFormat.from_tokenizer``, ``device_and_dtype`` and
+                ``check_targets``.
             ImportError: the settings ask for LoRA, and peft is not installed.
         """
         torch.set_num_threads(config.threads)
@@ -94,7 +95,7 @@ class Policy:
         return cls(config, model, tokenizer, chat, TorchEngine(model, chat.stop_ids, len(tokenizer)))
 
     def processes(self, split: str | None, count: int) -> list[TokenMDP]:
-        """Token processes for `count` episodes at a time."""
+        """Token processes for ``count`` episodes at a time."""
         return [
             TokenMDP.from_settings(make_env(self.config, split), self.chat, self.config.turns) for _ in range(count)
         ]
@@ -102,7 +103,7 @@ class Policy:
     def play(
         self, processes: Sequence[TokenMDP], instances: Sequence[Instance], temperature: float, seed: int
     ) -> list[Trajectory]:
-        """Episodes by this agent; raises a ValueError if a text holds words that its tokenizer does not know."""
+        """Episodes of this policy; raises a ValueError if a text holds words that its tokenizer does not know."""
         check = partial(check_known, self.tokenizer)
         return play(self.engine, processes, instances, temperature=temperature, seed=seed, check=check)
 

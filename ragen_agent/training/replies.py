@@ -70,7 +70,7 @@ def reply_parts(trajectory: Trajectory, piece: Callable[[int], str], part: str) 
 
     Args:
         trajectory: any.
-        piece: see `piece_decoder`.
+        piece: see ``piece_decoder``.
         part: "reasoning" or "answer". A reply without a closing tag is an answer.
 
     Returns:
@@ -107,7 +107,7 @@ def reasoning_spans(trajectory: Trajectory, piece: Callable[[int], str]) -> list
         if close <= start:
             spans.append((first, first))
             continue
-        # A token is inside if any of its characters is: it ends after `start` and begins before `close`.
+        # A token is inside if any of its characters is: it ends after ``start`` and begins before ``close``.
         inside = bisect_right(ends, start), _tokens_until(ends, close)
         spans.append((first + inside[0], first + inside[1]))
     return spans
@@ -120,16 +120,16 @@ def _text(trajectory: Trajectory, span: Span, piece: Callable[[int], str]) -> tu
 
 
 def _tokens_until(ends: list[int], character: int) -> int:
-    """How many tokens it takes to hold the first `character` characters."""
+    """How many tokens it takes to hold the first ``character`` characters."""
     return next((count for count, end in enumerate(ends, 1) if end >= character), len(ends))
 
 
 def reply_figures(trajectories: Sequence[Trajectory], piece: Callable[[int], str] | None = None) -> dict[str, float]:
-    """All figures of this module by name, without those that cannot be told.
+    """All figures of this module by name, without those that the environment does not give.
 
     Args:
         trajectories: of one iteration.
-        piece: see `ragen_agent.training.replies.piece_decoder`; without it no reasoning is measured.
+        piece: see ``ragen_agent.training.replies.piece_decoder``; without it no reasoning is measured.
     """
     figures = {
         "response_tokens": reply_tokens(trajectories),
@@ -157,7 +157,7 @@ def reasoning_tokens(trajectories: Sequence[Trajectory], piece: Callable[[int], 
 def repeated_rate(trajectories: Sequence[Trajectory]) -> float | None:
     """The share of turns whose reply occurs more than once among the iteration's, token by token; None without turns.
 
-    Small vocabularies of moves make this high for any policy, so its course tells more than its height.
+    Small vocabularies of moves make this high for any policy, so its trend says more than its value.
     """
     replies = Counter(reply for t in _whole(trajectories) for reply in _replies(t))
     return _mean([float(count) for count in replies.values() if count > 1], sum(replies.values()))

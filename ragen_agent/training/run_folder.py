@@ -1,6 +1,6 @@
 """A run's folder: its settings, measurements and state, and the versions it was made with.
 
-config.toml      all settings; `--config` repeats the run
+config.toml      all settings; ``--config`` repeats the run
 versions.json    when it was started, with which versions and which state of the code; an entry more for each time that
                  it went on with others
 metrics.jsonl    one line an iteration; a line that a crash tore is dropped when the run goes on
@@ -9,7 +9,7 @@ summary.json     the final rates; while the run goes on, those measured so far
 curve.png        success by iteration, between random and optimal
 checkpoint/      the model in Hugging Face format; warm/ the model before reinforcement
 adapter/         with LoRA, the adapter that is merged into the checkpoint, made for the model in warm/
-state.pt         what `--resume` needs beside them
+state.pt         what ``--resume`` needs next to them
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ NAMED = 6  # folders that a message names
 
 
 def runs_below(path: Path) -> str:
-    """For a folder that is no run itself, such as an experiment's: which runs it holds, to be told; or nothing."""
+    """For an error message: which runs a folder holds that is no run itself, such as an experiment's; or nothing."""
     folders = [file.parent for depth in ("*", "*/*") for file in path.glob(f"{depth}/config.toml")]
     hidden = re.compile(r"/(warm/|\.)|\.new$")  # warm starts, what others hide, runs that are being made
     found = sorted(str(run) for run in folders if not hidden.search(f"/{run.relative_to(path).as_posix()}"))
@@ -77,11 +77,11 @@ class RunFolder:
         return cls(path), with_settings(Config(), read_toml(path / "config.toml"))
 
     def append(self, path: Path, records: Iterable[Mapping[str, Any]]) -> None:
-        """Adds lines to `metrics` or `episodes` and sees them onto the disk."""
+        """Adds lines to ``metrics`` or ``episodes`` and sees them onto the disk."""
         append_json_lines(path, records)
 
     def keep(self, path: Path, wanted: Callable[[dict[str, Any]], bool]) -> None:
-        """Drops the lines of `metrics` or `episodes` that are not wanted, and a torn last one."""
+        """Drops the lines of ``metrics`` or ``episodes`` that are not wanted, and a torn last one."""
         records = filter(wanted, read_json_lines(path))
         write_atomic(path, b"".join(map(json_line, records)))
 
@@ -109,7 +109,7 @@ class RunFolder:
             write_atomic(self.path / "versions.json", json.dumps([*noted, now], indent=2) + "\n")
 
     def read_versions(self) -> list[dict[str, Any]]:
-        """See `versions.json` in the module; empty for a run that was made without it."""
+        """See ``versions.json`` in the module; empty for a run that was made without it."""
         path = self.path / "versions.json"
         noted: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
         return noted
@@ -137,11 +137,11 @@ PACKAGES = (
     "openrlhf",
 )
 
-_PATIENCE = 5.0  # seconds for git, which may sit on a slow disk
+_GIT_TIMEOUT = 5.0  # seconds for git, which may sit on a slow disk
 
 
 def versions() -> dict[str, Any]:
-    """As JSON: `started` (UTC), `python`, `platform`, `packages` (those installed) and `git`, see `git_state`."""
+    """As JSON: ``started`` (UTC), ``python``, ``platform``, ``packages`` (installed ones), ``git`` (``git_state``)."""
     found = {}
     for name in PACKAGES:
         try:
@@ -158,12 +158,12 @@ def versions() -> dict[str, Any]:
 
 
 def git_state(folder: Path) -> dict[str, Any] | None:
-    """The state of the checkout that `folder` is part of.
+    """The state of the checkout that ``folder`` is part of.
 
     Returns:
-        `commit`, `branch`, `changed` (files that differ from the commit) and, if there are any, `diff_sha256`, by
-        which two runs of the same changes are known as such. None where the folder is not under version
-        control, as in an installed package, or git is not there.
+        ``commit``, ``branch``, ``changed`` (files that differ from the commit) and, if there are any, ``diff_sha256``,
+        by which two runs of the same changes are known as such. None where the folder is not under version control,
+        as in an installed package, or git is not there.
     """
     if not _git(folder, "ls-files", "."):  # a folder may lie in a repository that knows nothing of it
         return None
@@ -184,7 +184,7 @@ def _git(folder: Path, *words: str) -> str:
         done = subprocess.run(
             ["git", "-C", str(folder), *words],
             capture_output=True,
-            timeout=_PATIENCE,
+            timeout=_GIT_TIMEOUT,
             check=False,
             stdin=subprocess.DEVNULL,
         )

@@ -145,7 +145,7 @@ def test_bad_input_is_told() -> None:
     with pytest.raises(ValueError, match="rule is 'gpro'; it must be one of grpo"):
         algo.normalised(ONE, "gpro")
     for compare in (algo.group_normalised, algo.normalised):
-        with pytest.raises(ValueError, match="as \\(groups, members\\)"):
+        with pytest.raises(ValueError, match="as \\(groups, group size\\)"):
             compare(torch.ones(3))
     with pytest.raises(ValueError, match="do not fit"):
         algo.broadcast_to_tokens(torch.ones(2), YES)

@@ -188,7 +188,7 @@ def test_validation_stop_by_hand() -> None:
 
 
 def test_bad_input_is_told() -> None:
-    with pytest.raises(ValueError, match="as \\(groups, members\\)"):
+    with pytest.raises(ValueError, match="as \\(groups, group size\\)"):
         algo.spread(torch.ones(3))
     with pytest.raises(ValueError, match="statistic is 'mean'; it must be std or variance"):
         algo.spread(torch.ones(1, 2), statistic="mean")

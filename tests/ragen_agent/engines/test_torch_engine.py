@@ -19,7 +19,7 @@ from ragen_agent.rollout import Instance, group, play
 from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.batches import Batch, by_length, sampled_logits
 from ragen_agent.training.policy import Policy
-from ragen_agent.training.tokenizer import reading_only
+from ragen_agent.training.small_model import reading_only
 
 CONFIG = with_settings(
     Config(),

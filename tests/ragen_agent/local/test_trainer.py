@@ -23,13 +23,13 @@ from ragen_agent.local.trainer import RolloutWorker
 from ragen_agent.rollout import group
 from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.batches import Batch
+from ragen_agent.training.checkpoint import save_checkpoint
 from ragen_agent.training.console import Display
 from ragen_agent.training.iteration import Iteration, rewarded, score
 from ragen_agent.training.metrics import cost_line
 from ragen_agent.training.policy import Policy
 from ragen_agent.training.replies import piece_decoder
 from ragen_agent.training.run_folder import RunFolder
-from ragen_agent.training.small_model import save_checkpoint
 from ragen_agent.training.tasks import draw_games, games_at
 from ragen_gym.core.storage import read_json_lines
 

@@ -25,8 +25,8 @@ from ragen_agent.config.game_defaults import GAME_DEFAULTS
 from ragen_agent.openrlhf.prompt_dataset import train_rows
 from ragen_agent.openrlhf.state import RunState
 from ragen_agent.token_mdp import Trajectory
+from ragen_agent.training.checkpoint import load_checkpoint
 from ragen_agent.training.run_folder import RunFolder
-from ragen_agent.training.small_model import load_checkpoint
 from ragen_gym.core.storage import read_json_lines
 from tests.ragen_agent.openrlhf.small_runs import BASE, Family, begin, configure, lines
 

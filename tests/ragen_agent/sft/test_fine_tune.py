@@ -19,9 +19,9 @@ from ragen_agent.sft.dataset import trajectory_of
 from ragen_agent.sft.fine_tune import begin, fine_tune, reopen
 from ragen_agent.sft.settings import FineTuning
 from ragen_agent.training import policy
+from ragen_agent.training.checkpoint import load_checkpoint, save_checkpoint
 from ragen_agent.training.console import Display
 from ragen_agent.training.policy import Policy
-from ragen_agent.training.small_model import load_checkpoint, save_checkpoint
 from tests.ragen_agent.sft.test_dataset import lines_of, quiet
 
 pytest.importorskip("peft", reason="LoRA needs the extra sft")

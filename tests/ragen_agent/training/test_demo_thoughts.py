@@ -14,8 +14,8 @@ from ragen_agent.sft.demonstrations import chunks, demonstrate, generate_demonst
 from ragen_agent.training.demo_thoughts import thinking
 from ragen_agent.training.policy import Policy
 from ragen_agent.training.replies import reply_figures
+from ragen_agent.training.small_model import reading_only
 from ragen_agent.training.tasks import make_env
-from ragen_agent.training.tokenizer import reading_only
 from ragen_gym.envs.turn import TurnEnv, make_turn
 
 

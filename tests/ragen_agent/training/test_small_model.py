@@ -13,10 +13,10 @@ from transformers import AutoTokenizer
 
 from ragen_agent.chat import ChatFormat
 from ragen_agent.config import Config, with_settings
+from ragen_agent.training.checkpoint import load_checkpoint, save_checkpoint
 from ragen_agent.training.policy import Policy
-from ragen_agent.training.small_model import load_checkpoint, save_checkpoint
+from ragen_agent.training.small_model import check_known, reading_only
 from ragen_agent.training.tasks import make_env
-from ragen_agent.training.tokenizer import check_known, reading_only
 
 LAKE = with_settings(Config(), {"demonstrations": {"thought": "direction"}})
 BANDIT = with_settings(Config(), {"game": "Bandit", "demonstrations": {"thought": "choose"}})
@@ -87,7 +87,7 @@ def test_a_checkpoint_comes_back_whole(lake: Policy, tmp_path: Path) -> None:
 
 def test_a_tokenizer_of_another_model_is_noticed(lake: Policy, bandit: Policy, tmp_path: Path) -> None:
     save_checkpoint(lake.model, bandit.tokenizer, tmp_path / "mixed")
-    with pytest.raises(ValueError, match="not the one that the model was trained with"):
+    with pytest.raises(ValueError, match="not the one that it was trained with"):
         load_checkpoint(tmp_path / "mixed")
 
 

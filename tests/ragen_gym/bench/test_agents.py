@@ -498,8 +498,8 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     import torch
 
     from ragen_agent.config import Config
+    from ragen_agent.training.checkpoint import save_checkpoint
     from ragen_agent.training.policy import Policy
-    from ragen_agent.training.small_model import save_checkpoint
 
     torch.set_num_threads(1)
     agent = Policy.build(Config())

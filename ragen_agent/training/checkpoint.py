@@ -1,0 +1,79 @@
+"""Models and tokenizers as folders in Hugging Face format."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging
+
+__all__ = ["load_checkpoint", "move", "save_checkpoint", "tokenizer_hash"]
+
+
+def move(model: PreTrainedModel, device: str, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+    """The same model, on ``device`` and of ``dtype``."""
+    torch.nn.Module.to(model, torch.device(device), dtype)
+    return model
+
+
+def tokenizer_hash(tokenizer: PreTrainedTokenizerBase) -> str:
+    """SHA-256 of the words, their ids, and how a text that holds them all is cut; it differs where tokenizers do."""
+    words = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
+    cut = tokenizer.encode("".join(word for word, _ in words), add_special_tokens=False)
+    return hashlib.sha256(json.dumps([words, cut]).encode()).hexdigest()
+
+
+def save_checkpoint(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+    """Writes model and tokenizer side by side; a folder that exists is replaced only once the new one is complete."""
+    logging.disable_progress_bar()
+    new, old = folder.with_name(folder.name + ".new"), folder.with_name(folder.name + ".old")
+    for leftover in (new, old):  # of a save that was cut short
+        shutil.rmtree(leftover, ignore_errors=True)
+    model.save_pretrained(new)
+    tokenizer.save_pretrained(new)
+    if folder.exists():
+        folder.rename(old)
+    new.rename(folder)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def load_checkpoint(
+    folder: Path, device: str = "cpu", dtype: torch.dtype = torch.float32
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Model (of ``dtype``, in evaluation mode) and tokenizer of a Hugging Face folder.
+
+    Raises:
+        ValueError: no such folder, no model, tokenizer or chat template in it, or a tokenizer that is not the
+            model's.
+    """
+    if not folder.is_dir():
+        raise ValueError(f"{folder}: there is no such folder; give that of a run, or of a Hugging Face causal LM.")
+    if not (folder / "config.json").is_file():
+        raise ValueError(f"--model {folder}: it holds no config.json; give the folder of a Hugging Face causal LM.")
+    if not (folder / "tokenizer.json").is_file() and not (folder / "tokenizer_config.json").is_file():
+        raise ValueError(
+            f"--model {folder}: it holds no tokenizer; save one there with tokenizer.save_pretrained(folder)."
+        )
+    logging.disable_progress_bar()
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, dtype=dtype)
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        raise ValueError(f"--model {folder}: transformers cannot load it: {error}") from error
+    if not tokenizer.chat_template:
+        raise ValueError(
+            f"--model {folder}: its tokenizer has no chat template; use an instruction-tuned model's folder."
+        )
+    expected = getattr(model.config, "tokenizer_sha256", None)
+    if expected is not None and expected != tokenizer_hash(tokenizer):
+        raise ValueError(
+            f"--model {folder}: the tokenizer next to the model is not the one that it was trained with (its ids would "
+            "mean other words); restore the folder's own tokenizer.json."
+        )
+    model.eval()
+    return move(model, device, dtype), tokenizer
