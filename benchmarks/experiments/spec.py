@@ -1,10 +1,10 @@
 """The tables of experiments, read from ``tables/*.toml``.
 
 title, question, claim, source, evidence, limits    text, for the page
-curves, columns                                     figures by iteration (`METRICS`); measures of a run (`MEASURES`)
+curves, columns                                     figures by iteration (``METRICS``); measures of a run (``MEASURES``)
 [settings]                                          over the game's recipe, for all arms
-[[arms]] name, about, settings, ...                 over those; see `Arm`
-[[comparisons]] first, second, measure, asks, ...   without a second: against 0; see `Comparison`
+[[arms]] name, about, settings, ...                 over those; see ``Arm``
+[[comparisons]] first, second, measure, asks, ...   without a second: against 0; see ``Comparison``
 """
 
 from __future__ import annotations

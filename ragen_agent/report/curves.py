@@ -20,7 +20,7 @@ __all__ = ["MAIN", "SIGNS", "Scale", "SeedCurve", "axis", "panels", "seed_curves
 
 Floats = NDArray[np.float64]
 
-#: What the page shows at once, as far as a run has it; all other figures of `metrics.jsonl` are folded away.
+#: What the page shows at once, as far as a run has it; all other figures of ``metrics.jsonl`` are folded away.
 MAIN = (
     "success",
     "validation",
@@ -126,7 +126,7 @@ def seed_curves(groups: Sequence[SeedGroup], name: str, weight: float) -> dict[i
 
 
 def panels(groups: Sequence[SeedGroup], weight: float) -> list[dict[str, Any]]:
-    """All panels in the order of `MAIN`, then the other figures by name, each as the page's template draws it.
+    """All panels in the order of ``MAIN``, then the other figures by name, each as the page's template draws it.
 
     Args:
         groups: of a report.
@@ -256,7 +256,7 @@ def _marks(groups: Sequence[SeedGroup], name: str, places: Any) -> list[dict[str
 
 
 def _thin(x: Floats, y: Floats) -> tuple[Floats, Floats]:
-    """No more than `POINTS`: of each stretch its highest and its lowest, so that no spike is lost."""
+    """No more than ``POINTS``: of each stretch its highest and its lowest, so that no spike is lost."""
     if len(x) <= POINTS:
         return x, y
     chosen = {0, len(x) - 1}

@@ -1,7 +1,7 @@
 """One HTML page of one or more runs: success rates, curves, alarms, settings and episodes.
 
 The page around the sections, the plots between random and optimal play and the viewer are those of the benchmark's
-report; see `ragen_gym.bench.report.html_page`.
+report; see ``ragen_gym.bench.report.html_page``.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def page(
     """The page.
 
     Args:
-        runs: at least one; see `load_runs`.
+        runs: at least one; see ``load_runs``.
         megabytes: the most that the episodes may take in the page. If they take more, it holds some of every phase and
             of all parts of the training, and says so.
         weight: with which each value enters the moving average, above 0 to 1.
