@@ -29,10 +29,10 @@ class Task:
         split: name of the split.
         index: place of the instance in the split, from 0.
         rollout: which of its rollouts, from 0.
-        seed: for the agent's own randomness, from 0 to 2**32 - 1; independent of the episode's luck.
+        seed: for the agent's own randomness, from 0 to 2**32 - 1; independent of the episode's noise.
         temperature: at which a language model is to be sampled.
-        env: the environment of the episode. Only the scripted agents of the package look into it; an honest agent
-            reads no more than it is shown.
+        env: the environment of the episode. Only the scripted agents of the package look into it; any other agent
+            should read only what it is shown.
     """
 
     suite: str
@@ -50,7 +50,7 @@ class Answer:
 
     Attributes:
         text: the reply that is parsed.
-        reasoning: what a server returned beside the reply as the model's reasoning, or None.
+        reasoning: what a server returned next to the reply as the model's reasoning, or None.
         prompt_tokens: as counted by the server or tokenizer, or None.
         completion_tokens: the same, of the reply with its reasoning.
         finish_reason: such as ``"stop"`` or ``"length"``, or None.

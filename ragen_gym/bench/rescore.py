@@ -1,13 +1,13 @@
-"""Recorded replies read by another parser or paid by another reward, without asking the model again.
+"""Recorded replies parsed by another parser or rewarded differently, without calling the model again.
 
-The game is replayed from what the other parser reads. As long as it reads the actions that were played, the model was
-shown just these boards, and its replies stand. Where it reads others, the episode leaves the record: this turn is
-played as it reads; if the game or a budget ends with it, the outcome is known, and otherwise what the model would have
-said next is not. Such an episode is *unknown*: it is left out of the new score, listed by name, and the success rate is
-given between two bounds, with all unknown episodes failed and with all solved.
+The game is replayed from what the other parser reads. As long as it reads the actions that were played, the model saw
+these very boards, and its replies stand. Where it reads others, the episode diverges from the record: this turn is
+played as it is parsed; if the game or a budget ends with it, the outcome is known, and otherwise what the model would
+have replied next is not. Such an episode is *unknown*: it is left out of the new score, listed by name, and the success
+rate is given between two bounds, with all unknown episodes failed and with all solved.
 
-The messages tell the model the reward of its last turn. Where another reading changes that number, the replies are kept
-as answers to the message of old, and the episode is counted as *reworded*.
+The messages state the reward of the last turn. Where rescoring changes that number, the replies are kept although they
+answered the former message, and the episode is counted as *reworded*.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _TAG = re.compile(r"</?(?:think|answer)>")
 
 
 def lenient_reply(text: str, action_names: Sequence[str]) -> Reply:
-    """Read a reply as kindly as can be: every name of an action, in order, wherever it stands in the answer.
+    """Parse a reply leniently: every name of an action, in order, wherever it stands in the answer.
 
     The answer is the text of the last ``<answer>``, closed or not; without one it is the last line that is not empty.
     Thoughts are left out, case and all other words do not matter, and the only problem is to name no action.
@@ -59,7 +59,7 @@ def lenient_reply(text: str, action_names: Sequence[str]) -> Reply:
 
 @dataclass(frozen=True)
 class Rescoring:
-    """What is to be changed of how replies are read and paid. None is the suite's own.
+    """What changes in how replies are parsed and rewarded; None keeps the suite's own.
 
     Attributes:
         parser: None, ``"lenient"`` (see `lenient_reply`), or ``"module:callable"``, a `Parser`.
@@ -78,9 +78,9 @@ class Rescoring:
 
     def __post_init__(self) -> None:
         if self.parser is not None and self.think is not None:
-            raise ValueError(f"parser={self.parser!r} reads thoughts in its own way: leave out think={self.think!r}.")
+            raise ValueError(f"parser={self.parser!r} parses thoughts in its own way: leave out think={self.think!r}.")
         if self.reward is not None and self.format_penalty is not None:
-            raise ValueError(f"reward={self.reward!r} pays in its own way: leave out format_penalty.")
+            raise ValueError(f"reward={self.reward!r} rewards turns in its own way: leave out format_penalty.")
         if self.format_penalty is not None:
             check_number("rescore", "format_penalty", self.format_penalty)
         for name in (self.parser, self.reward):
@@ -164,14 +164,14 @@ class Unknown:
 
 @dataclass(frozen=True)
 class RescoredRun:
-    """A run in another reading.
+    """A run, rescored.
 
     Attributes:
         identity: of the new run, for its ``run.json``.
         records: the episodes whose outcome is known, under new keys.
         unknown: the others.
         changed: episodes among `records` that read as other actions in their last turn, so that it ended them.
-        reworded: episodes among `records` in which the model would have been told another reward.
+        reworded: episodes among `records` in which a message would have stated another reward.
     """
 
     identity: dict[str, Any]
@@ -184,7 +184,7 @@ class RescoredRun:
 def rescore(
     run: BenchResults, rescoring: Rescoring, progress: Callable[[int], None] = lambda done: None
 ) -> RescoredRun:
-    """Read the replies of a run in another way.
+    """Parse or reward the replies of a run differently.
 
     Episodes of an agent that moves have no replies, and failures of the infrastructure no outcome: both stay as they
     are.
@@ -192,7 +192,7 @@ def rescore(
     Args:
         run: see `load_results`.
         rescoring: what is changed.
-        progress: is told how many episodes are done.
+        progress: called with how many episodes are done.
 
     Raises:
         ValueError: a record is not of the run's suite, or a parser returns something else than a `Reply`.
@@ -209,8 +209,8 @@ def rescore(
         else:
             records.append(_record(record, replay, episode_key(identity, record.split, record.index, record.rollout)))
             changed += replay.diverged_at is not None
-            # The reward of the last turn is told in no message that was answered.
-            reworded += any(_pays_anew(*pair) for pair in zip(record.turns[:-1], replay.turns[:-1], strict=False))
+            # No message that was answered states the reward of the last turn.
+            reworded += any(_reward_changed(*pair) for pair in zip(record.turns[:-1], replay.turns[:-1], strict=False))
         progress(done)
     return RescoredRun(identity, tuple(records), tuple(unknown), changed, reworded)
 
@@ -234,7 +234,7 @@ def bounds(rescored: RescoredRun) -> dict[str, dict[str, Any]]:
 
 
 def _record(record: EpisodeRecord, replay: ReplayedEpisode, key: str) -> EpisodeRecord:
-    """The record in the new reading; a turn that was not played again, after a failure, is none of it."""
+    """The record, rescored; a turn that was not played again, after a failure, is none of it."""
     turns = tuple(_turn(old, new) for old, new in zip(record.turns, replay.turns, strict=False))
     same = replace(record, key=key, turns=turns, total_reward=replay.total_reward)
     if record.failure is not None and not replay.over:
@@ -257,7 +257,7 @@ def _turn(old: TurnRecord, new: ReplayedTurn) -> TurnRecord:
     return replace(old, actions=new.actions, reward=new.reward, problem=problem)
 
 
-def _pays_anew(old: TurnRecord, new: ReplayedTurn) -> bool:
+def _reward_changed(old: TurnRecord, new: ReplayedTurn) -> bool:
     return new.reply is not None and f"{old.reward:g}" != f"{new.reward:g}"  # as the messages write it
 
 

@@ -1,10 +1,10 @@
-"""Whether a run is what it claims: every episode is replayed, and the summary is made again from the records.
+"""Verification: every episode of a run is replayed, and its summary is computed again from the records.
 
-A record holds what an episode needs: the level by its place in the suite, the seed of its luck, and the replies or
-moves. So the game is played again by the package's own rules, and what comes out is compared with what was written.
-This finds a changed reward or outcome, moves that the replies do not say, another level or luck than the suite's, an
-episode that is hidden among the failures of the infrastructure although it came to its end, and a summary that the
-records do not give. It cannot tell whether the replies are truly a model's.
+A record holds what an episode needs: the level by its place in the suite, the noise seed, and the replies or moves. The
+game is played again by the package's own rules, and the outcome is compared with the record. This finds a changed
+reward or outcome, moves that the replies do not say, another level or noise seed than the suite's, an episode recorded
+as a failure of the infrastructure although it came to its end, and a summary that the records do not give. It cannot
+find out whether the replies are really a model's.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from ragen_gym.bench.score import score
 from ragen_gym.bench.suite import Suite, noise_seed
 from ragen_gym.bench.tasks import episode_key
 
-__all__ = ["Difference", "Verdict", "check_episode", "differences", "verify"]
+__all__ = ["Mismatch", "Verdict", "check_episode", "differences", "verify"]
 
 _CLOSE = 1e-9
 
 
 @dataclass(frozen=True)
-class Difference:
-    """Something that a file claims and the replay denies.
+class Mismatch:
+    """Something in which a file and the replay differ.
 
     Attributes:
         where: the episode as ``split/index/rollout``, with ``turn n`` where it is one turn's; or a part of the summary.
@@ -67,8 +67,8 @@ class Verdict:
     asked: int = 0
     missing: int = 0
     excluded: int = 0
-    differences: list[Difference] = field(default_factory=list)
-    summary: list[Difference] | None = None
+    differences: list[Mismatch] = field(default_factory=list)
+    summary: list[Mismatch] | None = None
 
     @property
     def holds(self) -> bool:
@@ -85,7 +85,7 @@ def verify(run: BenchResults, progress: Callable[[int], None] = lambda done: Non
 
     Args:
         run: see `load_results`.
-        progress: is told how many episodes are done.
+        progress: called with how many episodes are done.
     """
     suite, verdict = run.suite, Verdict(excluded=sum(not record.counted for record in run.records))
     rescoring = Rescoring.of(run.info)
@@ -96,7 +96,7 @@ def verify(run: BenchResults, progress: Callable[[int], None] = lambda done: Non
             found = check_episode(suite, replayers[record.split], record, messages=rescoring.changes_nothing)
             found += _check_key(run.info, record, seen)
         else:
-            found = [Difference(_name(record), "split", record.split, f"one of {', '.join(replayers)}")]
+            found = [Mismatch(_name(record), "split", record.split, f"one of {', '.join(replayers)}")]
         verdict.differences += found
         verdict.episodes, verdict.agreed = verdict.episodes + 1, verdict.agreed + (not found)
         progress(verdict.episodes)
@@ -106,9 +106,7 @@ def verify(run: BenchResults, progress: Callable[[int], None] = lambda done: Non
     return verdict
 
 
-def check_episode(
-    suite: Suite, replayer: Replayer, record: EpisodeRecord, *, messages: bool = True
-) -> list[Difference]:
+def check_episode(suite: Suite, replayer: Replayer, record: EpisodeRecord, *, messages: bool = True) -> list[Mismatch]:
     """The differences between a record and its replay, in the order of the episode, up to the first other actions.
 
     An episode that failed is compared up to where it failed.
@@ -121,13 +119,13 @@ def check_episode(
     """
     where, levels = _name(record), replayer.split.levels
     if not 0 <= record.index < len(levels):
-        return [Difference(where, "index", record.index, f"0 to {len(levels) - 1}")]
-    found: list[Difference] = []
+        return [Mismatch(where, "index", record.index, f"0 to {len(levels) - 1}")]
+    found: list[Mismatch] = []
 
     def compare(what: str, claimed: Any, replayed: Any, place: str = where) -> bool:
         same = math.isclose(claimed, replayed, abs_tol=_CLOSE) if isinstance(replayed, float) else claimed == replayed
         if not same:
-            found.append(Difference(place, what, claimed, replayed))
+            found.append(Mismatch(place, what, claimed, replayed))
         return same
 
     compare("level_id", record.level_id, levels[record.index].id)
@@ -135,7 +133,7 @@ def check_episode(
     try:
         replay = replayer.replay(record)
     except ValueError as error:
-        return [*found, Difference(where, "actions", "actions of the game", str(error))]
+        return [*found, Mismatch(where, "actions", "actions of the game", str(error))]
     if record.turns and messages:
         compare("system", record.system, replay.system)
     for number, (claimed, turn) in enumerate(zip(record.turns, replay.turns, strict=False), 1):
@@ -166,17 +164,17 @@ def _compare_end(record: EpisodeRecord, replay: ReplayedEpisode, compare: Callab
         compare("end", "the episode came to its end", "it goes on")
 
 
-def _check_key(info: Mapping[str, Any], record: EpisodeRecord, seen: set[tuple[str, int, int]]) -> list[Difference]:
+def _check_key(info: Mapping[str, Any], record: EpisodeRecord, seen: set[tuple[str, int, int]]) -> list[Mismatch]:
     """Whether the record is named after what was asked, and is the only one of its place."""
     found, place = [], (record.split, record.index, record.rollout)
     if place in seen:
-        found.append(Difference(_name(record), "number of records", "several", 1))
+        found.append(Mismatch(_name(record), "number of records", "several", 1))
     seen.add(place)
     try:
         key = episode_key(dict(info), *place)
     except KeyError as missing:
-        return [*found, Difference("run.json", str(missing.args[0]), "missing", "needed to name the episodes")]
-    return found if key == record.key else [*found, Difference(_name(record), "key", record.key, key)]
+        return [*found, Mismatch("run.json", str(missing.args[0]), "missing", "needed to name the episodes")]
+    return found if key == record.key else [*found, Mismatch(_name(record), "key", record.key, key)]
 
 
 def _asked(run: BenchResults) -> set[tuple[str, int, int]]:
@@ -191,7 +189,7 @@ def _asked(run: BenchResults) -> set[tuple[str, int, int]]:
     }
 
 
-def _check_summary(run: BenchResults) -> list[Difference] | None:
+def _check_summary(run: BenchResults) -> list[Mismatch] | None:
     path = ResultsFolder(run.path).summary
     if not path.is_file():
         return None
@@ -199,7 +197,7 @@ def _check_summary(run: BenchResults) -> list[Difference] | None:
         claimed = json.loads(path.read_text(encoding="utf-8"))
         again = score(run.suite, run.records, run.agent)
     except ValueError as error:
-        return [Difference("summary", path.name, "a summary of the records", str(error))]
+        return [Mismatch("summary", path.name, "a summary of the records", str(error))]
     return differences(_comparable(claimed), _comparable(json.loads(json.dumps(again))))
 
 
@@ -213,7 +211,7 @@ def _comparable(summary: dict[str, Any]) -> dict[str, Any]:
     return {**summary, "splits": splits}
 
 
-def differences(claimed: Any, found: Any, where: str = "summary") -> list[Difference]:
+def differences(claimed: Any, found: Any, where: str = "summary") -> list[Mismatch]:
     """The entries in which two JSON values differ, numbers by more than 1e-9."""
     if isinstance(claimed, Mapping) and isinstance(found, Mapping):
         names = dict.fromkeys([*claimed, *found])
@@ -227,7 +225,7 @@ def differences(claimed: Any, found: Any, where: str = "summary") -> list[Differ
     else:
         same = claimed == found
     place, _, name = where.rpartition(".")
-    return [] if same else [Difference(place or where, name, claimed, found)]
+    return [] if same else [Mismatch(place or where, name, claimed, found)]
 
 
 def _is_list(value: Any) -> bool:

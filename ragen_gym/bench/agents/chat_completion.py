@@ -1,4 +1,4 @@
-"""What a chat-completions server answered, read with suspicion."""
+"""Answers of a chat-completions server, checked field by field."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def is_overflow(text: str) -> bool:
 
 
 def read_completion(answer: Any, retries: int = 0) -> Answer:
-    """The reply, the reasoning beside it and the counts of a completion, as its JSON was decoded.
+    """The reply, the reasoning next to it and the counts of a completion, as its JSON was decoded.
 
     Raises:
         ValueError: it is no completion, or holds no reply.

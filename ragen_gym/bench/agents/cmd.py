@@ -10,7 +10,7 @@ With ``kind=step`` the program is asked for single moves, and names an action or
     {"id": 8, "kind": "step", "observation": "####…", "actions": ["Up", …], "info": {…}, "task": {…}}
     {"id": 8, "action": "Up"}
 
-``task`` says ``suite``, ``split``, ``index``, ``rollout``, ``seed`` and ``temperature``. Beside a reply there may stand
+``task`` says ``suite``, ``split``, ``index``, ``rollout``, ``seed`` and ``temperature``. An answer may also hold
 ``reasoning``, ``prompt_tokens``, ``completion_tokens`` and ``finish_reason``; ``{"id": 7, "error": "…"}`` ends the
 episode as an agent error. Standard output is for answers alone: a line that is none ends the program.
 

@@ -1,9 +1,9 @@
 """``openai:MODEL``: a model behind any server that speaks OpenAI's chat completions, through the official client.
 
 **The key** is read from the environment, from ``OPENAI_API_KEY`` or the variable that ``key_env`` names, and is written
-nowhere; should a server's answer quote it, it is blotted out. A server that asks for no key needs none.
+nowhere; should a server's answer quote it, it is redacted. A server that asks for no key needs none.
 
-**Reasoning beside the reply.** Servers that separate a model's reasoning from its reply (``reasoning_content`` or
+**Reasoning next to the reply.** Servers that separate a model's reasoning from its reply (``reasoning_content`` or
 ``reasoning``) take the model's thinking tags away. Where a suite wants replies that think, and a reply has no
 ``<think>`` of its own, the reasoning is put back before it: ``<think>reasoning</think>reply`` is what is parsed,
 recorded, and sent back as the conversation goes on. Tags quoted inside the reasoning lose their brackets, since it is
@@ -29,7 +29,7 @@ from urllib.parse import urlsplit
 
 from ragen_gym.bench.agent import AgentFailure, Answer, Message, Task
 from ragen_gym.bench.agents.chat_completion import is_overflow, read_completion, with_reasoning
-from ragen_gym.bench.agents.rate_limit import Pace, backoff, retry_after
+from ragen_gym.bench.agents.rate_limit import RequestPacer, backoff, retry_after
 from ragen_gym.core.failures import Failure
 from ragen_gym.core.seeding import mix
 from ragen_gym.core.validation import check_number
@@ -54,8 +54,8 @@ class OpenAIAgent:
             the tokens of a turn, the lower limit holds.
         key_env: the environment variable that holds the key.
         timeout: seconds for one request.
-        retries: how often a request is asked again.
-        requests_per_minute: a rate to keep to, or None.
+        retries: how often a failed request is sent again.
+        requests_per_minute: the most requests a minute, or None for any number.
         reasoning: ``"think"`` or ``"drop"``; see the module.
         omit: names of fields that the server refuses, such as ``"temperature,seed"``.
         extra: further fields of the request, such as ``{"top_p": 0.9}``; they go before the agent's own.
@@ -101,7 +101,7 @@ class OpenAIAgent:
         self._max_tokens, self._timeout, self._retries = max_tokens, float(timeout), retries
         self._reasoning, self._omit = reasoning, frozenset(filter(None, (name.strip() for name in omit.split(","))))
         self._extra = dict(extra or {})
-        self._pace = Pace(requests_per_minute)
+        self._pace = RequestPacer(requests_per_minute)
         self._client: Any = None
         self.settings = {
             # Without the port: a server that was started again may listen at another.
@@ -197,7 +197,7 @@ class OpenAIAgent:
                 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
             except ImportError as error:
                 raise ImportError("openai: agents need the extra `bench`: pip install 'ragen-gym[bench]'") from error
-            http = DefaultAsyncHttpxClient(trust_env=False) if self._local else None  # no proxy to one's own machine
+            http = DefaultAsyncHttpxClient(trust_env=False) if self._local else None  # no proxy to this machine
             self._client = AsyncOpenAI(
                 api_key=self._key or "none",
                 base_url=self._base_url,
@@ -221,7 +221,7 @@ class OpenAIAgent:
         return {name: value for name, value in (body | self._extra).items() if name not in self._omit}
 
     def _give_up(self, error: Any, detail: str) -> None:
-        """Raise where asking again is of no use."""
+        """Raise where a retry cannot help."""
         status, code = error.status_code, str(error.code)
         if status in (400, 413, 422) and is_overflow(f"{code} {detail}"):
             raise AgentFailure(Failure.CONTEXT_OVERFLOW, detail) from error
@@ -230,19 +230,19 @@ class OpenAIAgent:
 
     def _finish(self, answer: Answer, task: Task) -> Answer:
         """The answer without the key, and with its reasoning where that is to be parsed."""
-        text, reasoning = self._blot(answer.text), answer.reasoning and self._blot(answer.reasoning)
+        text, reasoning = self._redact(answer.text), answer.reasoning and self._redact(answer.reasoning)
         if reasoning and self._reasoning == "think" and task.env.config.think and "<think>" not in text:
             text = with_reasoning(text, reasoning)
         return replace(answer, text=text, reasoning=reasoning)
 
-    def _blot(self, text: str) -> str:
+    def _redact(self, text: str) -> str:
         for secret in self._secrets:
             text = text.replace(secret, "[key]")
         return text
 
     def _clean(self, text: str) -> str:
         """An error in a line, without the key."""
-        return self._blot(" ".join(text.split()))[:500]
+        return self._redact(" ".join(text.split()))[:500]
 
 
 def _secrets(key: str, user: str | None, password: str | None) -> list[str]:

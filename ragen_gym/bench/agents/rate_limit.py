@@ -10,13 +10,13 @@ from email.utils import parsedate_to_datetime
 
 from ragen_gym.core.seeding import GOLDEN, mix
 
-__all__ = ["Pace", "backoff", "retry_after"]
+__all__ = ["RequestPacer", "backoff", "retry_after"]
 
 _FIRST, _LONGEST = 0.5, 30.0
 _WORD = 0xFFFFFFFFFFFFFFFF
 
 
-class Pace:
+class RequestPacer:
     """Lets all requests of an agent wait together.
 
     Args:

@@ -82,7 +82,7 @@ def _ladder(ladder: str, names: Sequence[str], summaries: Sequence[Summary]) -> 
     ]
     series: list[dict[str, Any]] = []
     for place, summary in enumerate(summaries):
-        # Beside each other, so that one agent's interval does not hide another's.
+        # Next to each other, so that one agent's interval does not hide another's.
         aside = (place - (len(summaries) - 1) / 2) * min(2.5, step / 3 / len(summaries))
         points: list[tuple[Any, ...]] = []
         for name, x in at.items():

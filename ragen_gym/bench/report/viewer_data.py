@@ -116,7 +116,7 @@ def _turn(replayer: Replayer, recorded: TurnRecord, replayed: ReplayedTurn, numb
     turn: dict[str, Any] = {"message": recorded.message, "reply": recorded.reply, "reward": round(recorded.reward, 6)}
     names = replayed.names
     if recorded.reply is None:
-        turn |= {"title": f"Move {number + 1}", "message": ""}  # the board beside it says the same
+        turn |= {"title": f"Move {number + 1}", "message": ""}  # the board next to it shows the same
         turn["actions"] = [[names[action], "played"] for action in recorded.actions]
         return turn
     reply = replayer.parse(recorded.reply, names)

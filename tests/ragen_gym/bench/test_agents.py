@@ -562,7 +562,7 @@ def test_what_is_drawn_has_the_models_distribution(checkpoint: Path) -> None:
         assert abs(number - 1500 * probability) < 4 * (1500 * probability * (1 - probability)) ** 0.5 + 1
 
 
-def test_a_model_without_luck_takes_the_likeliest_tokens(checkpoint: Path) -> None:
+def test_at_temperature_zero_a_model_takes_the_likeliest_tokens(checkpoint: Path) -> None:
     import torch
 
     agent: Any = make_agent(f"hf:{checkpoint}", max_tokens=6)

@@ -19,7 +19,7 @@ from ragen_gym.bench.agents import make_agent
 from ragen_gym.bench.agents import rate_limit as pace
 from ragen_gym.bench.agents.chat_completion import is_overflow, with_reasoning
 from ragen_gym.bench.agents.openai import OpenAIAgent
-from ragen_gym.bench.agents.rate_limit import Pace, backoff, retry_after
+from ragen_gym.bench.agents.rate_limit import RequestPacer, backoff, retry_after
 from ragen_gym.bench.records import EpisodeRecord
 from ragen_gym.bench.results import ResultsFolder, load_results
 from ragen_gym.bench.runner import run_suite
@@ -154,7 +154,7 @@ def test_waits_that_the_server_asks_for_do_not_use_up_the_retries(tmp_path: Path
 
 def test_a_rate_is_kept_to() -> None:
     async def times() -> list[float]:
-        kept = Pace(per_minute=3000)
+        kept = RequestPacer(per_minute=3000)
 
         async def turn() -> float:
             await kept.turn()
@@ -230,7 +230,7 @@ def ask(server: BadServer, suite: str = "smoke", **settings: Any) -> Answer:
 
 
 @pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
-def test_reasoning_beside_a_reply_is_its_thinking(field: str) -> None:
+def test_reasoning_next_to_a_reply_is_its_thinking(field: str) -> None:
     thought = "I reply <answer>Up</answer> in <think> tags."
     with BadServer() as server:
         server.answer = completion("<answer>Up</answer>", **{field: thought})

@@ -309,7 +309,7 @@ def test_two_agents_on_the_same_instances(oracle_run: list[EpisodeRecord], rando
     assert json.loads(json.dumps(result, allow_nan=False)) == result
 
 
-def test_an_agent_cannot_be_told_from_itself(random_run: list[EpisodeRecord]) -> None:
+def test_an_agent_does_not_differ_from_itself(random_run: list[EpisodeRecord]) -> None:
     result = compare(CALM, ("one", random_run), ("other", random_run))
     for split in result["splits"].values():
         assert not split["significant"]

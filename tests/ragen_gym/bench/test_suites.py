@@ -167,8 +167,8 @@ def test_the_hash_covers_all_that_decides_what_is_played(change: Callable[[Split
     changed = Suite("smoke", (change(split),))
     assert changed.hash != Suite("smoke", (split,)).hash
     assert changed.hash == Suite("smoke", (change(split),)).hash
-    told = replace(split, about="other words", published={"somebody": 0.5}, ladder="other")
-    assert Suite("smoke", (told,)).hash == Suite("smoke", (split,)).hash
+    described = replace(split, about="other words", published={"somebody": 0.5}, ladder="other")
+    assert Suite("smoke", (described,)).hash == Suite("smoke", (split,)).hash
 
 
 def test_suites_load_without_what_is_slow_to_import() -> None:
@@ -281,14 +281,14 @@ def exact_random_success(split: Split, level: Level) -> float:
     board = game.board(level)
     straight = game.params[1] if split.env == "FrozenLake" else 1.0
     ends = 0.0, straight, (1 + straight) / 2, 1.0
-    lucks = [((low + high) / 2, high - low) for low, high in pairwise(ends) if high > low]
+    noises = [((low + high) / 2, high - low) for low, high in pairwise(ends) if high > low]
     numbers = game.starts(np.frombuffer(board, np.uint8)[None])[0].tolist()
     states = {(board, tuple(numbers)): 1.0}
     success = 0.0
     for _ in range(action_budget(split)):
         later: dict[tuple[bytes, tuple[int, ...]], float] = {}
         for (here, numbers), weight in states.items():
-            for action, (u, chance) in product(game.Action, lucks):
+            for action, (u, chance) in product(game.Action, noises):
                 changed, state = bytearray(here), list(numbers)
                 _, outcome = game.rule(changed, state, int(action), u, game.params)
                 share = weight * chance / len(game.Action)
@@ -319,7 +319,7 @@ def test_random_play_is_the_same_each_time_and_of_the_split_alone(name: str, spl
 
 
 @pytest.mark.parametrize("rollout", [0, 3])
-def test_the_oracle_meets_the_luck_that_every_agent_meets(rollout: int) -> None:
+def test_the_oracle_meets_the_same_noise_as_every_agent(rollout: int) -> None:
     suite = load_suite("smoke")
     for split in suite.splits:
         env = replace(split, turn_config=TurnConfig(max_turns=10)).make_env()  # a reply for each of the ten actions

@@ -215,7 +215,7 @@ def test_another_version_of_the_suite_is_refused(played: Path, tmp_path: Path) -
         load_results(tmp_path)
 
 
-def test_runs_of_one_agent_are_told_apart_and_of_two_suites_refused(played: Path, tmp_path: Path) -> None:
+def test_runs_of_one_agent_get_names_and_of_two_suites_are_refused(played: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="hasty is named twice"):
         load_several([played, played])
     run_suite(SMOKE, ImperfectAgent("hasty", 0.7, 0.7), tmp_path / "again", RunOptions(limit=1))
