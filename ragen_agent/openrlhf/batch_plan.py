@@ -153,7 +153,6 @@ def check_supported(config: Config, settings: OpenRLHF) -> None:
     only_local: list[tuple[str, object, tuple[object, ...]]] = [
         ("training.replay", training.replay, (0,)),
         ("training.aggregation", training.aggregation, tuple(AGGREGATIONS)),
-        ("stops.return_std_patience", stops.return_std_patience, (0,)),
         ("stops.validate_every", stops.validate_every, (0,)),
         ("diagnostics.gradients_every", diagnostics.gradients_every, (0,)),
         ("diagnostics.information_every", diagnostics.information_every, (0,)),

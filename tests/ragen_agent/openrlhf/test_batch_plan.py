@@ -36,8 +36,8 @@ def updates(config: dict[str, Any]) -> int:
             "turns.history is 2, which",
         ),
         (
-            {"stops": {"return_std_patience": 3}},
-            "stops.return_std_patience is 3, which the distributed trainer does not have",
+            {"stops": {"validate_every": 3}},
+            "stops.validate_every is 3, which the distributed trainer does not have",
         ),
         ({"diagnostics": {"information_every": 5}}, "diagnostics.information_every is 5, which the distributed"),
         ({"training": {"minibatch": 12}}, "training.minibatch is 12; it must be a multiple of openrlhf.micro_batch=8"),
