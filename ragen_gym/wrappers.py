@@ -2,9 +2,9 @@
 
 | single | batch | observation |
 |---|---|---|
-| `TextToGrid` | `BatchTextToGrid` | the text, parsed back into uint8 (height, width) |
-| `OneHotPlanes` | `BatchOneHotPlanes` | uint8 (codes, height, width): a plane for each tile, 1 where it lies |
-| `FlatSymbols` | `BatchFlatSymbols` | float32 (height * width * codes,): each cell's one-hot code, cell after cell |
+| ``TextToGrid`` | ``BatchTextToGrid`` | the text, parsed back into uint8 (height, width) |
+| ``OneHotPlanes`` | ``BatchOneHotPlanes`` | uint8 (codes, height, width): a plane for each tile, 1 where it lies |
+| ``FlatSymbols`` | ``BatchFlatSymbols`` | float32 (height * width * codes,): the one-hot code of each cell in turn |
 
 The last two take ``observation="grid"``, or text by way of the first. A batch's observations have one axis more, and
 ``final_obs`` is viewed like the rest.

@@ -1,6 +1,6 @@
 """Why an episode did not come to its end: one vocabulary for environments, engines and agents.
 
-A malformed reply is no failure: it is the reply's problem (`ragen_gym.envs.reply.Problem`).
+A malformed reply is no failure: it is the reply's problem (``ragen_gym.envs.reply.Problem``).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ __all__ = ["INFRASTRUCTURE", "Failure", "failure_kind"]
 
 
 class Failure(StrEnum):
-    """The kinds of failure. Where details follow, a record holds ``"kind: details"``; see `failure_kind`."""
+    """The kinds of failure. Where details follow, a record holds ``"kind: details"``; see ``failure_kind``."""
 
     MODEL_ERROR = "model_error"
     """The model's server refused, broke or answered nonsense, after all retries."""
@@ -34,7 +34,7 @@ class Failure(StrEnum):
 
 
 INFRASTRUCTURE = frozenset(Failure) - {Failure.CONTEXT_OVERFLOW}
-"""Failures that say nothing of the agent: out of score and loss, shown beside the score, played again on resume."""
+"""Failures that say nothing of the agent: out of score and loss, shown next to the score, played again on resume."""
 
 
 def failure_kind(failure: str) -> Failure:

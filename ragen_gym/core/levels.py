@@ -1,13 +1,13 @@
 r"""What a level is, how it is named, which split it belongs to, and how levels are kept in files.
 
-A `Level` is data: the name of its game and the text of its first board in the game's own symbols. Its `Level.id` is a
-hash of just that (64-bit FNV-1a over the code points of ``name + "\n" + text``, finished by SplitMix64's mixer), so it
-is the same everywhere and forever.
+A ``Level`` is data: the name of its game and the text of its first board in the game's own symbols. Its ``Level.id`` is
+a hash of just that (64-bit FNV-1a over the code points of ``name + "\n" + text``, finished by SplitMix64's mixer), so
+it is the same everywhere and forever.
 
 A split must not leak: two boards that differ by a rotation or a reflection are one problem. So the split is decided by
-the smallest hash among a board's eight rotations and reflections (its canonical form), salted with `SPLIT_VERSION`: 80
-% of all canonical forms belong to ``train``, 10 % to ``validation``, 10 % to ``test``, whatever generator or knob made
-them.
+the smallest hash among a board's eight rotations and reflections (its canonical form), salted with ``SPLIT_VERSION``:
+80 % of all canonical forms belong to ``train``, 10 % to ``validation``, 10 % to ``test``, whatever generator or option
+made them.
 """
 
 from __future__ import annotations
@@ -130,6 +130,6 @@ def _read_records(path: Path, text: str) -> list[str]:
 
 
 def write_levels(path: str | Path, levels: Iterable[Level]) -> None:
-    """Write levels as a file that `read_levels` reads, each under a comment with its id; replaces the file at once."""
+    """Write levels as a file that ``read_levels`` reads, each under a comment with its id; the write is atomic."""
     text = "\n\n".join(f"; {level.id}\n{level.text}" for level in levels)
     write_atomic(path, text + "\n")

@@ -61,7 +61,7 @@ class ProgressBar:
             self._bar.stop()
 
     def advance(self, steps: int = 1, info: str = "") -> None:
-        """So many more are done; ``info`` is shown beside the bar."""
+        """So many more are done; ``info`` is shown next to the bar."""
         self.update(self.done + steps, info)
 
     def update(self, done: int, info: str = "", total: int | None = None) -> None:
@@ -89,7 +89,7 @@ class ProgressBar:
 
 
 def track(items: Iterable[T], total: int, what: str, *, prefix: str = "") -> Iterator[T]:
-    """The items one after another, with a `ProgressBar` that disappears at the end."""
+    """The items one after another, with a ``ProgressBar`` that disappears at the end."""
     with ProgressBar(what, total, prefix=prefix, transient=True) as bar:
         for item in items:
             yield item

@@ -5,9 +5,9 @@ generators", OOPSLA 2014): the n-th output of a generator with key ``k`` is ``mi
 function of two integers, so the same seed gives the same episode in every process, thread, platform, and in single and
 batch form.
 
-A seed has three streams, `Stream.LEVEL`, `Stream.DYNAMICS` and `Stream.REWARD`. The key of a stream is a hash of the
-seed and the stream's number; the n-th output of the stream is the key of the generator that serves the n-th episode.
-Replacing the seed of the noise (``options={"noise_seed": k}``) therefore never changes a level.
+A seed has three streams, ``Stream.LEVEL``, ``Stream.DYNAMICS`` and ``Stream.REWARD``. The key of a stream is a hash of
+the seed and the stream's number; the n-th output of the stream is the key of the generator that serves the n-th
+episode. Replacing the seed of the noise (``options={"noise_seed": k}``) therefore never changes a level.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def stream_key(seed: int, stream: Stream) -> int:
 
 
 def episode_key(key: int, episode: int) -> int:
-    """The key of one episode of a stream, as `episode_keys` gives it, without numpy's price for a small array."""
+    """The key of one episode of a stream, as ``episode_keys`` gives it, without numpy's price for a small array."""
     return mix((key + (episode + 1) * GOLDEN) & _WORD)
 
 

@@ -1,7 +1,7 @@
-"""Settings declared once: type, default, range, unit and meaning beside each field of a frozen dataclass.
+"""Settings declared once: type, default, range, unit and meaning next to each field of a frozen dataclass.
 
-A settings class is a frozen dataclass whose fields are made by `setting`, and whose ``__post_init__`` calls
-`check_settings`. Everything else is derived from the fields: error messages, command-line help, listings.
+A settings class is a frozen dataclass whose fields are made by ``setting``, and whose ``__post_init__`` calls
+``check_settings``. Everything else is derived from the fields: error messages, command-line help, listings.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Setting:
             ``doc``, say what each choice means.
         empty: what the empty text means, where it is allowed, such as ``"left to another setting"``.
         unit: such as ``"seconds"``.
-        type: of the field, filled in by `declared`.
-        default: of the field, filled in by `declared`.
+        type: of the field, filled in by ``declared``.
+        default: of the field, filled in by ``declared``.
     """
 
     doc: str
@@ -115,7 +115,7 @@ def setting(
     empty: str = "",
     unit: str = "",
 ) -> Any:
-    """A dataclass field with its declaration; see `Setting`. A list or a dict as default is copied for each object."""
+    """A dataclass field with its declaration (``Setting``). A list or a dict as default is copied for each object."""
     metadata = {_KEY: Setting(doc, low, high, above, below, choices, empty, unit)}
     if isinstance(default, list | dict):
         return field(default_factory=default.copy, metadata=metadata)

@@ -1,8 +1,8 @@
-"""Rates and means with intervals, pass@k and comparisons. Only `wilson` works without scipy (extra ``bench``).
+"""Rates and means with intervals, pass@k and comparisons. Only ``wilson`` works without scipy (extra ``bench``).
 
 A level that is played several times, in several rollouts or because a suite repeats it, gives episodes that resemble
-each other. So everything but `wilson` and `mean_interval` is clustered by level: what varies is taken to be the levels,
-and the episodes of one level count together.
+each other. So everything but ``wilson`` and ``mean_interval`` is clustered by level: what varies is taken to be the
+levels, and the episodes of one level count together.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Rate(Estimate):
     """A share of successes with its 95 % interval; ``n`` counts episodes.
 
     Attributes:
-        failed: episodes beside them that could not be played to the end, and do not count.
+        failed: further episodes that could not be played to the end, and do not count.
     """
 
     failed: int = 0
@@ -91,12 +91,12 @@ class Rate(Estimate):
         return self.value
 
     def to_dict(self, name: str = "rate") -> dict[str, float | None]:
-        """As `Estimate.to_dict`, and ``failed`` where there are any."""
+        """As ``Estimate.to_dict``, and ``failed`` where there are any."""
         return super().to_dict(name) | ({"failed": self.failed} if self.failed else {})
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> Rate:
-        """The rate that `to_dict` wrote."""
+        """The rate that ``to_dict`` wrote."""
         return cls(record["rate"], record["low"], record["high"], record["n"], record.get("failed", 0))
 
     def __str__(self) -> str:
@@ -133,7 +133,7 @@ def wilson(successes: float, n: int, *, failed: int = 0) -> Rate:
     Args:
         successes: from 0 to ``n``; an expected number may be a fraction, which the interval rounds.
         n: episodes, from 1 on.
-        failed: see `Rate`.
+        failed: see ``Rate``.
 
     Raises:
         ValueError: ``n`` is below 1, or ``successes`` is not from 0 to ``n``.
@@ -198,7 +198,7 @@ def clustered_rate(values: Values, clusters: Sequence[Any], episodes: int) -> Es
 def effective_episodes(values: Values, clusters: Sequence[Any], episodes: int) -> float:
     """How many independent episodes would give the clustered standard error of a mean of shares.
 
-    Where all shares are 0, or all 1, that is the number of clusters. Arguments as in `clustered_rate`.
+    Where all shares are 0, or all 1, that is the number of clusters. Arguments as in ``clustered_rate``.
     """
     x = _checked(values, clusters)
     rate, levels = float(x.mean()), len(set(clusters))
@@ -225,7 +225,7 @@ def pass_at(successes: Counts, rollouts: Counts, k: int) -> npt.NDArray[np.float
 def pass_hat(successes: Counts, rollouts: Counts, k: int) -> npt.NDArray[np.float64]:
     """Unbiased pass^k of each instance: the chance that k of its rollouts are all successes.
 
-    That is C(c, k) / C(n, k) (Yao et al., arXiv 2406.12045, section 5.1). Arguments as in `pass_at`.
+    That is C(c, k) / C(n, k) (Yao et al., arXiv 2406.12045, section 5.1). Arguments as in ``pass_at``.
     """
     return np.where(successes == rollouts, 1.0, _scipy_stats().hypergeom.pmf(k, rollouts, successes, k))
 
@@ -302,7 +302,7 @@ def against_random(rate: Estimate, random: float) -> tuple[bool, str]:
     """Whether a rate differs significantly from that of random play, and a sentence that says so.
 
     Args:
-        rate: as `clustered_rate` gives it.
+        rate: as ``clustered_rate`` gives it.
         random: the rate of random play on the same levels, known far more closely.
     """
     agent = f"{percent(rate.value)} ({percent(rate.low, '')} to {percent(rate.high, '')})"

@@ -81,7 +81,7 @@ def read_json_lines(path: Path, read: Callable[[Any], Any] = lambda record: reco
 def repair_json_lines(path: Path, read: Callable[[Any], Any] = lambda record: record) -> None:
     """Cut off a torn last line of a file of JSON lines, so that more can be added; a missing file is left alone.
 
-    A last line that is a record, only without its newline, gets it. Arguments as in `read_json_lines`.
+    A last line that is a record, only without its newline, gets it. Arguments as in ``read_json_lines``.
     """
     if not path.is_file():
         return

@@ -109,7 +109,7 @@ def coord_text(board: bytes | bytearray, tiles: Sequence[str], width: int) -> st
 
 
 def parse_coord(text: str, tiles: Sequence[str], game: str) -> bytes:
-    """The inverse of `coord_text`.
+    """The inverse of ``coord_text``.
 
     Raises:
         ValueError: a line that is not of that form, or a place named twice or off the board.

@@ -14,7 +14,7 @@ __all__ = ["TurnConfig", "split_turn_options", "turn_config"]
 
 @dataclass(frozen=True)
 class TurnConfig:
-    """How a model's replies are read, bounded and paid in `ragen_gym.TurnEnv`.
+    """How a model's replies are read, bounded and paid in ``ragen_gym.TurnEnv``.
 
     Raises:
         ValueError: an option out of range; grounding or world modelling without thinking; a state reward without
@@ -29,7 +29,7 @@ class TurnConfig:
     )
     think: bool = setting(True, "whether a reply must think in <think> tags before it answers")
     max_tokens_per_turn: int | None = setting(
-        None, "a length limit of a reply that the messages state; whoever samples the tokens enforces it", low=1
+        None, "a length limit of a reply that the messages state; the sampler of the tokens enforces it", low=1
     )
     grounding: bool = setting(
         False, "whether the thinking must hold the board as it is, in <observation> tags (VAGEN, arXiv 2510.16907)"
@@ -80,7 +80,7 @@ def turn_config(config: TurnConfig | None, options: Mapping[str, Any]) -> TurnCo
 
 
 def split_turn_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Keyword arguments of `ragen_gym.make_turn`, parted into those of `TurnConfig` and those of the environment."""
+    """Keyword arguments of ``ragen_gym.make_turn``, split into those of ``TurnConfig`` and of the environment."""
     names = {each.name for each in fields(TurnConfig)}
     return (
         {name: value for name, value in options.items() if name in names},

@@ -1,1 +1,1 @@
-"""Gymnasium's view of the games: `step` (one move an action) and `turn` (one reply an action)."""
+"""Gymnasium's view of the games: ``step`` (one move an action) and ``turn`` (one reply an action)."""

@@ -24,12 +24,12 @@ class BatchBuffers(NamedTuple):
     Attributes:
         filled: int64 (n,), episodes prepared since the seed.
         elapsed: int64 (n,), steps in the episode in play.
-        ended: int64 (n,), the first of them the environments whose episode is over; see `kernel.advance`.
+        ended: int64 (n,), the first of them the environments whose episode is over; see ``kernel.advance``.
         noise: uint64 (n,), state of the generator of the noise.
         noise_keys: uint64 (n,), stream of the noise.
-        draws: float64 (n,), a step's random numbers; zeros where the rule does not look at them.
+        draws: float64 (n,), a step's random numbers; zeros where the rule does not use them.
         taken: int64 (n,), episodes begun since the seed.
-        states: int32 (n, integers), what stands beside the boards.
+        states: int32 (n, integers), the integers of the states.
         boards: uint8 (n, cells).
         outcomes: uint8 (n,), what the rule said of the last step.
         done: bool (n,), whether the episode is over.
@@ -80,7 +80,7 @@ def part_of(block: np.ndarray, n: int, integers: int, cells: int) -> np.ndarray:
 
 
 def kept_of(part: np.ndarray, n: int, integers: int, cells: int) -> tuple[Integers, npt.NDArray[np.int32], Boards]:
-    """(taken, states, boards) of a `part_of` a block."""
+    """(taken, states, boards) of a ``part_of`` a block."""
     first, second = 8 * n, 8 * n + 4 * n * integers
     return (
         part[:first].view(np.int64),

@@ -70,5 +70,5 @@ def picture_maker(game: Game, tile_size: int) -> Callable[[Boards], npt.NDArray[
 
 
 def batched(space: spaces.Space[Any], n: int) -> spaces.Space[Any]:
-    """`batch_space`, but with one text space for all: a copy for each would take seconds for large batches."""
+    """``batch_space``, but with one text space for all: a copy for each would take seconds for large batches."""
     return spaces.Tuple((space,) * n) if isinstance(space, spaces.Text) else batch_space(space, n)

@@ -17,7 +17,7 @@ DRAWS = 10
 _LARGEST_BLOCK = 256
 
 
-#: The start of an episode: (board, state, level id, key of its noise, its first `DRAWS` random numbers, the last one
+#: The start of an episode: (board, state, level id, key of its noise, its first ``DRAWS`` random numbers, the last one
 #: first, or none as yet). A plain tuple, since a named one takes six times as long to make and resets are frequent.
 Episode = tuple[bytes, list[int], str, int, list[float]]
 
@@ -95,7 +95,7 @@ def stacked(boards: list[bytes]) -> Boards:
 
 
 def draws(game: Game, noise_keys: Keys, first: int) -> list[list[float]]:
-    """`DRAWS` random numbers of each episode from its step ``first`` on, the last one first, ready for ``pop``."""
+    """``DRAWS`` random numbers of each episode from its step ``first`` on, the last one first, ready for ``pop``."""
     if not game.stochastic:
         return [[] for _ in noise_keys]
     rows: list[list[float]] = uniforms(noise_keys, first, DRAWS)[:, ::-1].tolist()

@@ -1,7 +1,7 @@
 """The compiled loops of the batch: one step of every environment, and boards as grids and as characters.
 
-Each loop is serial: on shared cores threads cost more than they bring. A game's rule is compiled into `advance` by
-`ragen_gym.games._jit.compiled_with`, its mask into `masks`; nothing else in here knows the game.
+Each loop is serial: on shared cores threads cost more than they bring. A game's rule is compiled into ``advance`` by
+``ragen_gym.games._jit.compiled_with``, its mask into ``masks``; nothing else in here knows the game.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ragen_gym.games._jit import compiled, compiled_with, mix
 
 __all__ = ["NEXT_STEP", "SAME_STEP", "STOP", "begin", "characters", "copy_bytes", "grids", "mask_kernel", "step_kernel"]
 
-#: What `advance` does with an environment whose episode is over: nothing, begin another one instead of the next step,
+#: What ``advance`` does with an environment whose episode is over: nothing, begin another one instead of the next step,
 #: or begin another one at once.
 STOP, NEXT_STEP, SAME_STEP = 0, 1, 2
 
@@ -95,7 +95,7 @@ def _turn(
 
 @compiled
 def begin(which: np.ndarray, block: np.ndarray, ring_boards: np.ndarray, ring_states: np.ndarray) -> bool:
-    """Start the next prepared episode of each environment of ``which``, int64 (m,); see `advance` for the rest.
+    """Start the next prepared episode of each environment of ``which``, int64 (m,); see ``advance`` for the rest.
 
     Returns whether that was the last prepared one for some environment.
     """
@@ -134,7 +134,7 @@ def _judge(
     success: np.ndarray,
     done: np.ndarray,
 ) -> None:
-    """Write the flags that follow from what the rule said and how long the episode is; see `advance`."""
+    """Write the flags that follow from what the rule said and how long the episode is; see ``advance``."""
     for i in range(outcomes.shape[0]):
         outcome, late = outcomes[i], elapsed[i] >= limit
         terminated[i], truncated[i], success[i] = outcome != 0, late, outcome == 2
@@ -142,7 +142,7 @@ def _judge(
 
 
 def rule(board: Any, state: Any, action: int, u: float, params: Any) -> tuple[float, int]:
-    """The rule of the game for which `advance` is compiled."""
+    """The rule of the game for which ``advance`` is compiled."""
     raise NotImplementedError
 
 
@@ -158,24 +158,24 @@ def advance(
     truncated: np.ndarray,
     success: np.ndarray,
 ) -> tuple[int, bool]:
-    """One step of every environment, in place; (how many are listed as ended, what `begin` says).
+    """One step of every environment, in place; (how many are listed as ended, what ``begin`` says).
 
     Where an action is not one of the game's nothing happens, and the number is -1.
 
     The rule runs on every environment, since a branch that nobody can predict costs more than it: one that begins
-    another episode instead of the step (`NEXT_STEP`) plays the step on its new board, and is then put back to that
+    another episode instead of the step (``NEXT_STEP``) plays the step on its new board, and is then put back to that
     episode's start. What is the same for all environments is done in loops of its own, which compile to vector
     instructions.
 
     Args:
         actions: int64 (n,).
-        settings: int64 (4,): how many actions the game has; the step from which an episode is truncated; `STOP`,
-            `NEXT_STEP` or `SAME_STEP`; whether the rule looks at its random number. With `SAME_STEP`, ``buffers.ended``
-            lists who is over after the step, and the caller begins the new episodes itself, once it has kept what it
-            needs of the old.
+        settings: int64 (4,): how many actions the game has; the step from which an episode is truncated; ``STOP``,
+            ``NEXT_STEP`` or ``SAME_STEP``; whether the rule uses its random number. With ``SAME_STEP``,
+            ``buffers.ended`` lists who is over after the step, and the caller begins the new episodes itself, once it
+            has kept what it needs of the old.
         params: the rule's numbers.
-        block: what `ragen_gym.envs.batch_buffers.buffers_of` takes apart.
-        ring_boards: uint8 (n, ring, cells); this and the next are a `ragen_gym.envs.level_prefetch.LevelPrefetch`'s.
+        block: what ``ragen_gym.envs.batch_buffers.buffers_of`` takes apart.
+        ring_boards: uint8 (n, ring, cells); this and the next are a ``ragen_gym.envs.level_prefetch.LevelPrefetch``'s.
         ring_states: int32 (n, ring, integers).
         rewards: float64 (n,), written, as are the following.
         terminated: bool (n,).
@@ -213,7 +213,7 @@ def advance(
 
 
 def legal(board: Any, state: Any, params: Any) -> int:
-    """The mask of the game for which `masks` is compiled."""
+    """The mask of the game for which ``masks`` is compiled."""
     raise NotImplementedError
 
 
@@ -227,19 +227,19 @@ def masks(boards: np.ndarray, states: np.ndarray, params: Any, out: np.ndarray) 
 
 @cache
 def step_kernel(game_rule: Callable[..., Any]) -> Callable[..., tuple[int, bool]]:
-    """`advance` for this rule."""
+    """``advance`` for this rule."""
     return compiled_with(advance, rule=game_rule)
 
 
 @cache
 def mask_kernel(game_legal: Callable[..., Any]) -> Callable[..., None]:
-    """`masks` for this function."""
+    """``masks`` for this function."""
     return compiled_with(masks, legal=game_legal)
 
 
 @compiled
 def _copy_four(source: np.ndarray, p: np.uint64, target: np.ndarray, q: np.uint64) -> None:
-    """`copy_bytes` of four."""
+    """``copy_bytes`` of four."""
     b0, b1, b2, b3 = source[p], source[p + _1], source[p + _2], source[p + _3]
     target[q], target[q + _1], target[q + _2], target[q + _3] = b0, b1, b2, b3
 

@@ -1,4 +1,4 @@
-"""The infos of a batch: a dictionary whose dearer values are computed when they are first read."""
+"""The infos of a batch: a dictionary whose expensive values are computed when they are first read."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Snapshot(NamedTuple):
         observe: what makes observations of boards.
         which: the environments that the infos speak of, integers (m,); None for all.
         sizes: environments of the batch, integers and cells of each.
-        kept: their boards and what stands beside them, a copy of `ragen_gym.envs.batch_buffers.part_of` the block.
+        kept: their boards and states, a copy of ``ragen_gym.envs.batch_buffers.part_of`` the block.
         ring: the prepared levels, uint8 (num_envs, ring, cells).
     """
 
@@ -74,7 +74,7 @@ class Snapshot(NamedTuple):
         return out
 
 
-#: What computes the value of each key for which a `Snapshot` can stand.
+#: What computes the value of each key for which a ``Snapshot`` can stand.
 _READERS: dict[str, Callable[[Snapshot], Any]] = {
     "level_id": Snapshot.level_id,
     "action_mask": Snapshot.action_mask,
@@ -87,7 +87,7 @@ _READERS: dict[str, Callable[[Snapshot], Any]] = {
 
 
 class Infos(dict[str, Any]):
-    """A dictionary in which a `Snapshot` stands for a value until somebody reads it.
+    """A dictionary in which a ``Snapshot`` stands for a value until somebody reads it.
 
     A thousand level ids as strings cost several times the step that they belong to, and most are never read. Whoever
     reads one, in whatever way a dictionary can be read, gets what an ordinary dictionary would hold.

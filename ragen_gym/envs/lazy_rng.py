@@ -1,4 +1,4 @@
-"""`np_random` made only when somebody reads it: the games draw from `ragen_gym.core.seeding`, so few do."""
+"""``np_random`` made only when somebody reads it: the games draw from ``ragen_gym.core.seeding``, so few do."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class _Outer(Protocol):
 
 
 class InnerGenerator:
-    """For an environment around another, `env`: its generator is the inner one's, as a wrapper's is."""
+    """For an environment around another, ``env``: its generator is the inner one's, as a wrapper's is."""
 
     @property
     def np_random(self: _Outer) -> np.random.Generator:

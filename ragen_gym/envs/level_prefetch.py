@@ -16,7 +16,7 @@ from ragen_gym.games.game import Boards, Game
 
 __all__ = ["RING", "RING_BYTES", "LevelPrefetch"]
 
-#: Episodes kept for each environment, the one in play included; fewer where all boards would exceed `RING_BYTES`.
+#: Episodes kept for each environment, the one in play included; fewer where all boards would exceed ``RING_BYTES``.
 RING = 16
 RING_BYTES = 2**28
 
@@ -26,7 +26,7 @@ _GOLDEN = np.uint64(GOLDEN)
 class LevelPrefetch:
     """Episode 0, 1, 2, … of each environment's seed, generated for all environments at once.
 
-    Memory for each environment: up to `RING` boards and states, and 32 bytes. After a seed only the first episode is
+    Memory for each environment: up to ``RING`` boards and states, and 32 bytes. After a seed only the first episode is
     prepared, then 1, 2, 4 and at most ``RING - 1`` ahead of the one in play, so that a batch that plays little
     generates little. A refill puts its episodes into copies of the two arrays: whoever holds the old ones, as infos
     do, can still look up the level of an episode that is over.
@@ -34,7 +34,7 @@ class LevelPrefetch:
     Attributes:
         boards: uint8 (num_envs, ring, cells). Episode e of an environment lies in its slot ``e % ring``.
         states: int32 (num_envs, ring, integers).
-        block: the episodes in play; see `ragen_gym.envs.batch_buffers`.
+        block: the episodes in play; see ``ragen_gym.envs.batch_buffers``.
         buffers: the arrays in the block. An environment's episode in play is number ``taken - 1``.
         part: what infos keep of the block.
     """
@@ -79,7 +79,7 @@ class LevelPrefetch:
         """Prepare episodes for every environment; to be called when one has none left.
 
         Raises:
-            ValueError: the game cannot generate levels with these knobs.
+            ValueError: the game cannot generate levels with these options.
         """
         ring, taken, filled = self.boards.shape[1], self.buffers.taken, self.buffers.filled
         self._ahead = min(max(1, 2 * self._ahead), ring - 1)

@@ -24,7 +24,7 @@ def register(spec: GameSpec) -> None:
         vector_entry_point="ragen_gym.envs.vector:BatchEnv",
         max_episode_steps=spec.horizon,
         # StepEnv refuses a step before reset or after the end itself, and every id is held to Gymnasium's checks and
-        # more by `ragen_gym.testing.check_env`: two wrappers fewer that every step would go through.
+        # more by ``ragen_gym.testing.check_env``: two wrappers fewer that every step would go through.
         order_enforce=False,
         disable_env_checker=True,
         kwargs={"name": spec.name},

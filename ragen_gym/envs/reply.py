@@ -76,7 +76,7 @@ def parse_reply(text: str, action_names: Sequence[str], *, think: bool = True, p
 
 
 def write_reply(names: Sequence[str], thought: str | None = None) -> str:
-    """A reply that names these actions, with a thought in its tags unless it is None; `parse_reply` reads it."""
+    """A reply that names these actions, with a thought in its tags unless it is None; ``parse_reply`` reads it."""
     thinking = "" if thought is None else f"<think>{thought}</think>"
     return f"{thinking}<answer>{f' {SEPARATOR} '.join(names)}</answer>"
 

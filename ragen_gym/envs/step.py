@@ -41,8 +41,8 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
 
     ## Starting State
     ``reset(seed=s)`` starts the first episode of seed s, each later ``reset()`` the next one.
-    ``options={"level": …}`` (a `Level` or a board's text) sets the level, ``options={"noise_seed": k}`` the seed of the
-    random draws after it: environments that share the seed and differ in ``noise_seed`` meet one level with other
+    ``options={"level": …}`` (a ``Level`` or a board's text) sets the level, ``options={"noise_seed": k}`` the seed of
+    the random draws after it: environments that share the seed and differ in ``noise_seed`` meet one level with other
     transition noise.
 
     ## Information
@@ -54,17 +54,17 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
     name: name or id of an environment of ``ragen_gym.games.registry.TABLE``.
     observation: ``"text"``, ``"grid"`` or ``"rgb"``.
     text_format: ``"grid"``, ``"coord"`` or ``"grid_coord"``.
-    vocabulary: name of one of the game's vocabularies, or a `ragen_gym.core.text.Vocabulary`.
-    preset: a difficulty of the game, such as ``"easy"``; the knobs given besides go before those of the preset.
+    vocabulary: name of one of the game's vocabularies, or a ``ragen_gym.core.text.Vocabulary``.
+    preset: a difficulty of the game, such as ``"easy"``; options given next to it override those of the preset.
     split: ``"train"``, ``"validation"``, ``"test"``, or None for all levels.
     levels: path of a level file, or a list of levels or board texts, to draw from instead of generating.
     render_mode: ``"ansi"``, ``"rgb_array"``, ``"human"`` (a window) or None. The pictures show the last move, and a
         caption with step and reward.
     tile_size: side of a tile in pixels, 8 to 128.
-    knobs: the game's own arguments.
+    options: the game's own options, such as ``size``.
 
     Raises:
-        ValueError: an unknown name, knob or value; the message says what is allowed.
+        ValueError: an unknown name, option or value; the message says what is allowed.
         gymnasium.error.DependencyNotInstalled: pictures are asked for, and the extra ``render`` is not installed.
 
     ## Version History
@@ -85,10 +85,10 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
         levels: Any = None,
         render_mode: str | None = None,
         tile_size: int = 48,
-        **knobs: Any,
+        **options: Any,
     ) -> None:
         self.game_spec: GameSpec = find(name)
-        self.game: Game = build_game(self.game_spec, knobs, preset)
+        self.game: Game = build_game(self.game_spec, options, preset)
         check_choice("observation", observation, OBSERVATIONS)
         check_choice("text_format", text_format, TEXT_FORMATS)
         check_choice("render_mode", render_mode, (*self.metadata["render_modes"], None))
@@ -101,7 +101,7 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
         self._levels = None if levels is None else self.game.fixed_boards(levels, split)
         self._rule = self.game.rule
         self._renderer = self._open_renderer()
-        # What a step needs and no episode changes, in one look-up: `self._rule(...)` of what is no method is slow.
+        # What a step needs and no episode changes, in one look-up: ``self._rule(...)`` of what is no method is slow.
         params, mask = listed(self.game.params), self.game.masker()
         self._parts = self._rule, params, self._observe, mask, self.game.stochastic
         self._actions = len(self.game.Action)
@@ -174,7 +174,7 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
             self._renderer.close()
 
     def get_keys_to_action(self) -> dict[tuple[int, ...], int]:
-        """The keys of each action, for `gymnasium.utils.play.play`."""
+        """The keys of each action, for ``gymnasium.utils.play.play``."""
         from ragen_gym.render.renderer import keys_to_action
 
         return keys_to_action(self.game)
@@ -191,7 +191,7 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
 
     @property
     def state(self) -> tuple[bytes, tuple[int, ...]]:
-        """The board and the integers beside it."""
+        """The board and the integers of the state."""
         return bytes(self._board), tuple(self._state)
 
     @property
@@ -256,7 +256,7 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
         return renderer
 
     def _checked(self, action: Any) -> int:
-        """An action that is not an ``int`` in range as one that is; errors as of `step`."""
+        """An action that is not an ``int`` in range as one that is; errors as of ``step``."""
         if not self._allowed:
             raise ResetNeeded("the episode is over, or none was started: call reset() before step().")
         number = np.asarray(action)

@@ -28,18 +28,18 @@ class TurnEnv(InnerGenerator, gymnasium.Env[str, str]):
     """A game of the suite, one reply an action.
 
     ## Description
-    A reply such as ``<think>The goal is above.</think><answer>Up || Left</answer>`` is read by `parse_reply` and up to
-    ``max_actions_per_turn`` of its moves are played. Unknown names are dropped. A malformed reply plays nothing.
+    A reply such as ``<think>The goal is above.</think><answer>Up || Left</answer>`` is read by ``parse_reply`` and up
+    to ``max_actions_per_turn`` of its moves are played. Unknown names are dropped. A malformed reply plays nothing.
 
     ## Action Space
     ``Text``: the reply. Any string is taken; one that is not a reply is a malformed reply.
 
     ## Observation Space
     ``Text``: the next user message, with the turn, the board, what is left and how to reply; after a turn, its reward.
-    `instructions` is the system message that goes before the first one.
+    ``instructions`` is the system message that goes before the first one.
 
     ## Starting State
-    As in `StepEnv`: ``reset(seed=s, options={"level": …, "noise_seed": …})``.
+    As in ``StepEnv``: ``reset(seed=s, options={"level": …, "noise_seed": …})``.
 
     ## Rewards
     The sum of the rewards of the moves played, plus ``format_penalty`` if the reply is malformed or names an unknown
@@ -51,7 +51,7 @@ class TurnEnv(InnerGenerator, gymnasium.Env[str, str]):
     by. Truncated after ``max_turns`` turns or ``max_actions`` actions.
 
     ## Information
-    ``messages`` (tuple of {"role", "content"}, the whole conversation), ``reply`` (`Reply`, None at reset),
+    ``messages`` (tuple of {"role", "content"}, the whole conversation), ``reply`` (``Reply``, None at reset),
     ``actions`` (ids played this turn), ``rewards`` (of each of them), ``success`` (bool), ``level_id`` (str), ``turn``
     (turns taken), ``actions_left``; where they are asked for, ``observation_right`` and ``prediction_right`` (bool).
 
@@ -66,7 +66,7 @@ class TurnEnv(InnerGenerator, gymnasium.Env[str, str]):
     - ``max_actions`` (10): moves in an episode
     - ``format_penalty`` (-0.1): added to the reward of a turn whose reply is malformed or names an unknown action
     - ``think`` (True): whether a reply must think in ``<think>`` tags before it answers
-    - ``max_tokens_per_turn`` (None): a length limit of a reply that the messages state; whoever samples the tokens
+    - ``max_tokens_per_turn`` (None): a length limit of a reply that the messages state; the sampler of the tokens
       enforces it
     - ``grounding`` (False): whether the thinking must hold the board as it is, in ``<observation>`` tags (VAGEN, arXiv
       2510.16907)
@@ -75,7 +75,7 @@ class TurnEnv(InnerGenerator, gymnasium.Env[str, str]):
     - ``state_reward`` (0.0): what a right observation and a right prediction earn together, half each
 
     Raises:
-        ValueError: an unknown option or one out of range; see `TurnConfig`.
+        ValueError: an unknown option or one out of range; see ``TurnConfig``.
 
     ## Version History
     v0: first release.
@@ -105,7 +105,7 @@ class TurnEnv(InnerGenerator, gymnasium.Env[str, str]):
 
     @property
     def game(self) -> Game:
-        """The game with its knobs."""
+        """The game with its options."""
         return self.env.game
 
     @property
@@ -257,12 +257,12 @@ class TurnEnv(InnerGenerator, gymnasium.Env[str, str]):
 
 
 def make_turn(name: str, config: TurnConfig | None = None, **options: Any) -> TurnEnv:
-    """A `TurnEnv` over the `StepEnv` of that name or id.
+    """A ``TurnEnv`` over the ``StepEnv`` of that name or id.
 
     Args:
         name: such as ``"FrozenLake"`` or ``"ragen/FrozenLake-v0"``.
         config: the options of a turn.
-        options: fields of `TurnConfig` over those of ``config``, and the arguments of `StepEnv`.
+        options: fields of ``TurnConfig`` over those of ``config``, and the arguments of ``StepEnv``.
 
     Raises:
         ValueError: an unknown name or option, or a value out of range; the message says what is allowed.

@@ -39,10 +39,10 @@ Results = tuple[Any, npt.NDArray[np.float64], npt.NDArray[np.bool_], npt.NDArray
 
 
 class BatchEnv(VectorEnv[Any, Any, Any]):
-    """``num_envs`` environments of one game: what `gymnasium.make_vec` makes of every id of the suite.
+    """``num_envs`` environments of one game: what ``gymnasium.make_vec`` makes of every id of the suite.
 
     Environment i with seed s plays what the single environment plays with seed s, episode after episode, with the
-    same observations, rewards and infos. `gymnasium.vector.SyncVectorEnv` over single environments returns the same,
+    same observations, rewards and infos. ``gymnasium.vector.SyncVectorEnv`` over single environments returns the same,
     far more slowly.
 
     ## Observation Space
@@ -55,22 +55,22 @@ class BatchEnv(VectorEnv[Any, Any, Any]):
     ``"noise_seed"`` are those of the single environment, one for all or a list of one for each.
 
     ## Information
-    That of the single environment, each an array over environments beside its mask ``_key``. ``level_id``,
+    That of the single environment, each an array over environments next to its mask ``_key``. ``level_id``,
     ``action_mask`` and, in mode ``"SameStep"``, ``final_obs`` are computed when they are read.
 
     ## Arguments
     name: name or id of an environment of ``ragen_gym.games.registry.TABLE``.
     num_envs: number of environments.
-    max_episode_steps: steps after which an episode is truncated; None or -1 for no limit. `make_vec` gives the id's.
-    autoreset_mode: a `gymnasium.vector.AutoresetMode` or its value: ``"NextStep"``, ``"SameStep"`` or ``"Disabled"``.
+    max_episode_steps: steps after which an episode is truncated; None or -1 for no limit. ``make_vec`` gives the id's.
+    autoreset_mode: a ``gymnasium.vector.AutoresetMode`` or its value: ``"NextStep"``, ``"SameStep"`` or ``"Disabled"``.
     render_mode: ``"ansi"``, ``"rgb_array"`` or None.
-    arguments: all others of `ragen_gym.StepEnv`.
+    arguments: all others of ``ragen_gym.StepEnv``.
 
     Raises:
-        ValueError: an unknown name, knob or value; the message says what is allowed.
+        ValueError: an unknown name, option or value; the message says what is allowed.
 
     Memory for each environment: its board and state, up to 16 more of both
-    (`ragen_gym.envs.level_prefetch.LevelPrefetch`), and about 60 bytes; beside that the arrays that a step returns.
+    (``ragen_gym.envs.level_prefetch.LevelPrefetch``), and about 60 bytes; besides, the arrays that a step returns.
     """
 
     def __init__(

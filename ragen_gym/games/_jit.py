@@ -1,7 +1,8 @@
 """The one place that knows numba: the compiler's settings, and the compiled forms of what every kernel needs.
 
 Importing this module imports numba (about a third of a second), so the packages import it inside the functions that
-use it. Compiled code is cached on disk beside the sources, or in the user's cache folder where those cannot be written.
+use it. Compiled code is cached on disk next to the sources, or in the user's cache folder where those cannot be
+written.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def compiled(function: F) -> F:
 
     The cache is numba's own, which looks no further than the function's file: after an edit of a function in another
     file that it calls, it would go on with machine code that holds the old one. So the name under which the function is
-    cached says what the machine code follows from; see `content_of`.
+    cached says what the machine code follows from; see ``content_of``.
     """
     return cast(F, _cached(_named(function, function.__qualname__)))
 
@@ -124,7 +125,7 @@ def _named(function: Callable[..., object], name: str) -> FunctionType:
 
 
 def compiled_params(params: Any) -> Any:
-    """`ragen_gym.games.game.Game.params` as a compiled rule takes it soonest: `array.array` as numpy's arrays."""
+    """``ragen_gym.games.game.Game.params`` as a compiled rule takes it soonest: ``array.array`` as numpy's arrays."""
     if isinstance(params, array):
         return np.asarray(params)
     return tuple(np.asarray(each) if isinstance(each, array) else each for each in params)
@@ -132,7 +133,7 @@ def compiled_params(params: Any) -> Any:
 
 @compiled
 def mix(x: np.uint64) -> np.uint64:
-    """`ragen_gym.core.seeding.mix`, compiled."""
+    """``ragen_gym.core.seeding.mix``, compiled."""
     x = (x ^ (x >> _30)) * _C1
     x = (x ^ (x >> _27)) * _C2
     return x ^ (x >> _31)
@@ -147,7 +148,7 @@ def next_word(key: np.uint64) -> tuple[np.uint64, np.uint64]:
 
 @compiled
 def row_hash(row: np.ndarray, codes: np.ndarray, basis: np.uint64) -> np.uint64:
-    """`ragen_gym.core.levels.text_hash` of a board, uint8 (cells,).
+    """``ragen_gym.core.levels.text_hash`` of a board, uint8 (cells,).
 
     ``codes`` are the tiles' code points, uint64 (256,).
     """
@@ -159,7 +160,7 @@ def row_hash(row: np.ndarray, codes: np.ndarray, basis: np.uint64) -> np.uint64:
 
 @compiled
 def row_hashes(rows: np.ndarray, codes: np.ndarray, basis: np.uint64) -> np.ndarray:
-    """`row_hash` of each board: uint8 (n, cells) -> uint64 (n,)."""
+    """``row_hash`` of each board: uint8 (n, cells) -> uint64 (n,)."""
     hashes = np.empty(rows.shape[0], np.uint64)
     for i in range(rows.shape[0]):
         hashes[i] = row_hash(rows[i], codes, basis)
@@ -204,6 +205,6 @@ def canonical_hash(row: np.ndarray, codes: np.ndarray, basis: np.uint64, height:
 
 @compiled
 def split_index(canonical: np.uint64) -> int:
-    """`ragen_gym.core.levels.split_of_hash`, as the split's index in `ragen_gym.core.levels.SPLITS`."""
+    """``ragen_gym.core.levels.split_of_hash``, as the split's index in ``ragen_gym.core.levels.SPLITS``."""
     tenth = mix(canonical ^ _SALT) % _TEN
     return 0 if tenth < _TRAIN else (1 if tenth < _VALIDATION else 2)

@@ -1,9 +1,9 @@
 """The interface that every game implements.
 
-A game is a frozen dataclass whose fields are its knobs. Its state is a flat board (one byte a cell, rows separated by
-the byte `ragen_gym.core.text.EDGE`) and a short list of integers. Its rule is a plain function on those two, written
-once: the single environment runs it as Python over a `bytearray`, the batch runs the same function compiled over arrays
-of shape (num_envs, cells).
+A game is a frozen dataclass whose fields are its options. Its state is a flat board (one byte a cell, rows separated by
+the byte ``ragen_gym.core.text.EDGE``) and a short list of integers. Its rule is a plain function on those two, written
+once: the single environment runs it as Python over a ``bytearray``, the batch runs the same function compiled over
+arrays of shape (num_envs, cells).
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ _SPARE_MASKS = 64
 PLAYING, OVER, SUCCESS = 0, 1, 2
 
 #: rule(board, state, action, u, params) -> (reward, PLAYING | OVER | SUCCESS): changes board and state in place.
-#: ``u`` is the step's one random number, uniform in [0, 1); ``params`` are the game's numbers, `Game.params`.
+#: ``u`` is the step's one random number, uniform in [0, 1); ``params`` are the game's numbers, ``Game.params``.
 Rule = Callable[[Any, Any, int, float, Any], tuple[float, int]]
 
 
 def listed(params: Sequence[Any]) -> Sequence[Any]:
-    """`Game.params` with a list for each array: Python finds an item of a list in half the time."""
+    """``Game.params`` with a list for each array: Python finds an item of a list in half the time."""
     if isinstance(params, array):
         return params.tolist()
     return tuple(each.tolist() if isinstance(each, array) else each for each in params)
@@ -62,7 +62,7 @@ def listed(params: Sequence[Any]) -> Sequence[Any]:
 def spare_masks(
     masks: npt.NDArray[np.int8],
 ) -> tuple[list[list[npt.NDArray[np.int8]]], Callable[[int], npt.NDArray[np.int8]]]:
-    """New copies of the rows of ``masks``, int8 (m, actions), for `Game.masker`.
+    """New copies of the rows of ``masks``, int8 (m, actions), for ``Game.masker``.
 
     They are made many at a time: to make one array takes 250 ns, a quarter of a step.
 
@@ -82,8 +82,8 @@ def spare_masks(
 class Solution(ABC):
     """Optimal play of one level, from every state that can be reached in it.
 
-    A state is a board, the integers beside it (`Game.starts` gives those of a first board), and the number of actions
-    left.
+    A state is a board, its integers (``Game.starts`` gives those of a first board), and the number of
+    actions left.
     """
 
     @abstractmethod
@@ -96,16 +96,16 @@ class Solution(ABC):
 
     @abstractmethod
     def action(self, board: Board, state: Sequence[int], actions_left: int) -> int:
-        """An action of a policy with that `success`; among those, one of a shortest expected episode."""
+        """An action of a policy with that ``success``; among those, one of a shortest expected episode."""
 
 
 class Game(ABC):
-    """One game with its knobs set. Subclasses are frozen dataclasses; their docstring is their documentation page.
+    """One game with its options set. Subclasses are frozen dataclasses; their docstring is their documentation page.
 
     Equal games generate equal levels.
     """
 
-    #: Name, as in the id ``ragen/<name>-v0`` and in `Level.game`.
+    #: Name, as in the id ``ragen/<name>-v0`` and in ``Level.game``.
     name: ClassVar[str]
     #: Action ids and names.
     Action: ClassVar[type[IntEnum]]
@@ -122,14 +122,14 @@ class Game(ABC):
     target_tiles: ClassVar[frozenset[int]] = frozenset()
     #: The stream that a step's random number comes from.
     noise: ClassVar[Stream]
-    #: The rule; see `Rule`.
+    #: The rule; see ``Rule``.
     rule: ClassVar[staticmethod[[Any, Any, int, float, Any], tuple[float, int]]]
     #: legal(board, state, params) -> bits, a plain function as the rule is: bit a is set where action a can change the
-    #: state. Batches compile it; without it they ask `action_mask` board by board.
+    #: state. Batches compile it; without it they ask ``action_mask`` board by board.
     legal: ClassVar[staticmethod[[Any, Any, Any], int] | None] = None
     #: Symbol tables by name; the first is the game's own, in which levels are written.
     vocabularies: ClassVar[dict[str, Vocabulary]]
-    #: Difficulties by name, from easy to hard: the knobs that each sets. None changes the size of the board.
+    #: Difficulties by name, from easy to hard: the options that each sets. None changes the size of the board.
     presets: ClassVar[dict[str, dict[str, Any]]] = {}
     #: One paragraph for the player.
     description: ClassVar[str]
@@ -152,7 +152,7 @@ class Game(ABC):
     @property
     @abstractmethod
     def params(self) -> Sequence[Any]:
-        """The numbers that the rule needs, in the rule's order: a tuple, or an `array.array` if the rule indexes it.
+        """The numbers that the rule needs, in the rule's order: a tuple, or an ``array.array`` if the rule indexes it.
 
         A table that the rule looks up by a number belongs into an array: compiled, a tuple is searched by branches.
         """
@@ -164,7 +164,7 @@ class Game(ABC):
 
     @property
     def stochastic(self) -> bool:
-        """Whether the rule looks at its random number."""
+        """Whether the rule uses its random number."""
         return True
 
     @property
@@ -182,7 +182,7 @@ class Game(ABC):
         """One board for each generator key, all from ``split``: uint8 (len(keys), cells).
 
         Raises:
-            ValueError: the knobs cannot be met within a bounded number of tries.
+            ValueError: the options cannot be met within a bounded number of tries.
         """
 
     @abstractmethod
@@ -194,7 +194,7 @@ class Game(ABC):
         """int8 (actions,), a fresh array: 1 where an action can change the state."""
 
     def masker(self) -> Callable[[Board, Sequence[int]], npt.NDArray[np.int8]]:
-        """`action_mask` as a function, to be called at each step; games override it where another way is faster."""
+        """``action_mask`` as a function, to be called at each step; games override it where another way is faster."""
         return self.action_mask
 
     @abstractmethod
@@ -207,7 +207,7 @@ class Game(ABC):
 
     @abstractmethod
     def ids(self, boards: Boards) -> list[str]:
-        """`Level.id` of each board."""
+        """``Level.id`` of each board."""
 
     @abstractmethod
     def formatter(self, vocabulary: Vocabulary, text_format: TextFormat) -> Callable[[Board], str]:
@@ -218,7 +218,7 @@ class Game(ABC):
         """The board of a text; the inverse of the formatter.
 
         Raises:
-            ValueError: the text is not a board of this game with these knobs.
+            ValueError: the text is not a board of this game with these options.
         """
 
     @abstractmethod
@@ -272,7 +272,7 @@ class Game(ABC):
         """The first board of a level or of its text.
 
         Raises:
-            ValueError: the level is of another game, or its text is not a board that these knobs can play.
+            ValueError: the level is of another game, or its text is not a board that these options can play.
         """
         if isinstance(level, Level):
             if level.game != self.name:
@@ -290,7 +290,7 @@ class Game(ABC):
         return False
 
     def conserved(self, board: Board) -> tuple[int, ...]:
-        """What no action may change, such as the number of players; `ragen_gym.testing.check_game` sees to it."""
+        """What no action may change, such as the number of players; ``ragen_gym.testing.check_game`` sees to it."""
         return ()
 
     @classmethod
@@ -315,5 +315,5 @@ class Game(ABC):
         return kept
 
     def content_hash(self, board: Board) -> int:
-        """The 64-bit hash behind `Level.id`."""
+        """The 64-bit hash behind ``Level.id``."""
         return text_hash(self.name, self.own_text(board))

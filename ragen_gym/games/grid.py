@@ -28,7 +28,7 @@ __all__ = ["GridGame"]
 class GridGame(Game):
     """A game on a board of ``height`` rows and ``width`` columns.
 
-    A board is ``height * (width + 1) - 1`` bytes: the tile codes row by row, `ragen_gym.core.text.EDGE` between two
+    A board is ``height * (width + 1) - 1`` bytes: the tile codes row by row, ``ragen_gym.core.text.EDGE`` between two
     rows.
     """
 
@@ -38,7 +38,7 @@ class GridGame(Game):
     layout = "grid"
 
     def square(self, size: int | None) -> None:
-        """Set both sides of the board to ``size``, unless it is None; for ``__post_init__`` of games with that knob.
+        """Set both sides of the board to ``size``, unless it is None; for ``__post_init__`` of games with that option.
 
         Raises:
             ValueError: a side was given too, and differs.
@@ -68,7 +68,7 @@ class GridGame(Game):
         return codes, np.uint64(fnv(self.name + "\n"))
 
     def ids(self, boards: Boards) -> list[str]:
-        """`Level.id` of each board."""
+        """``Level.id`` of each board."""
         from ragen_gym.games._jit import row_hashes
 
         digits = row_hashes(boards, *self.identity).astype(">u8").tobytes().hex()

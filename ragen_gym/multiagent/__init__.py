@@ -1,15 +1,15 @@
 """The games for several players, as PettingZoo environments (extra ``multiagent``).
 
-`parallel_env` gives a game as a Parallel environment, all moves of a cycle at once; `env` gives the same game turn by
-turn (AEC), by PettingZoo's own conversion. Each id has a module in PettingZoo's form as well::
+``parallel_env`` gives a game as a Parallel environment, all moves of a cycle at once; ``env`` gives the same game turn
+by turn (AEC), by PettingZoo's own conversion. Each id has a module in PettingZoo's form as well::
 
     from ragen_gym.multiagent import parallel_env, sokoban_v0
 
     env = parallel_env("Sokoban", players=3)
     env = sokoban_v0.parallel_env(players=3)  # the same
 
-What the players do to each other is said by `SokobanTeam`, `FrozenLakeRace` and `BanditContest`; what they have in
-common by `ParallelGame`.
+What the players do to each other is said by ``SokobanTeam``, ``FrozenLakeRace`` and ``BanditContest``; what they have
+in common by ``ParallelGame``.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ def parallel_env(name: str, *, players: int = 2, **arguments: Any) -> ParallelGa
     Args:
         name: name or id, such as ``"FrozenLake"`` or ``"ragen/FrozenLake-v0"``.
         players: 1 to 4 workers of Sokoban, 1 to 8 players of the other games.
-        arguments: those of `ParallelGame`, and the game's knobs.
+        arguments: those of ``ParallelGame``, and the game's options.
 
     Raises:
-        ValueError: an unknown name, knob or value, or a game that is not for several players.
+        ValueError: an unknown name, option or value, or a game that is not for several players.
     """
     spec = find(name)
     if spec.game not in GAMES:
@@ -62,7 +62,7 @@ def parallel_env(name: str, *, players: int = 2, **arguments: Any) -> ParallelGa
 
 
 def raw_env(name: str, *, players: int = 2, **arguments: Any) -> Any:
-    """The same, turn by turn: `parallel_env` converted by PettingZoo's ``parallel_to_aec``."""
+    """The same, turn by turn: ``parallel_env`` converted by PettingZoo's ``parallel_to_aec``."""
     return parallel_to_aec(parallel_env(name, players=players, **arguments))
 
 

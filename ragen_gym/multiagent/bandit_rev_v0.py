@@ -1,4 +1,4 @@
-"""BanditRev as a contest for the arms; see `ragen_gym.multiagent.bandit.BanditContest`."""
+"""BanditRev as a contest for the arms; see ``ragen_gym.multiagent.bandit.BanditContest``."""
 
 from functools import partial
 

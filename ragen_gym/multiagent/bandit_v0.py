@@ -1,4 +1,4 @@
-"""Bandit as a contest for the arms; see `ragen_gym.multiagent.bandit.BanditContest`."""
+"""Bandit as a contest for the arms; see ``ragen_gym.multiagent.bandit.BanditContest``."""
 
 from functools import partial
 

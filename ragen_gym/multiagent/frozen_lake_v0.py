@@ -1,4 +1,4 @@
-"""FrozenLake as a race; see `ragen_gym.multiagent.frozen_lake.FrozenLakeRace`."""
+"""FrozenLake as a race; see ``ragen_gym.multiagent.frozen_lake.FrozenLakeRace``."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""LargeSokoban with several workers; see `ragen_gym.multiagent.sokoban.SokobanTeam`."""
+"""LargeSokoban with several workers; see ``ragen_gym.multiagent.sokoban.SokobanTeam``."""
 
 from functools import partial
 

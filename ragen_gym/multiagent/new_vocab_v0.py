@@ -1,4 +1,4 @@
-"""NewVocab with several workers; see `ragen_gym.multiagent.sokoban.SokobanTeam`."""
+"""NewVocab with several workers; see ``ragen_gym.multiagent.sokoban.SokobanTeam``."""
 
 from functools import partial
 

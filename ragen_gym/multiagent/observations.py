@@ -47,7 +47,7 @@ class Viewer:
         return frame(self._game, board, self._tile_size)
 
     def grid_space(self) -> spaces.Box:
-        """The space of `grid`."""
+        """The space of ``grid``."""
         return spaces.Box(0, self._game.codes - 1, (self._game.height, self._game.width), np.uint8)
 
     def space(self) -> spaces.Space[Any]:

@@ -39,7 +39,7 @@ class ParallelGame(ParallelEnv):  # type: ignore[misc]  # PettingZoo ships no ty
     """A game of the suite for several players, one move of each a cycle.
 
     Agents are ``player_0``, ``player_1``, …; subclasses say what their moves do to each other. One player plays exactly
-    the single environment (`ragen_gym.StepEnv` under Gymnasium's ``TimeLimit``): the same spaces, levels and noise.
+    the single environment (``ragen_gym.StepEnv`` under Gymnasium's ``TimeLimit``): the same spaces, levels and noise.
 
     ## Action Space
     ``Discrete``: the ids of the game's ``Action`` enum, from 0.
@@ -47,11 +47,11 @@ class ParallelGame(ParallelEnv):  # type: ignore[misc]  # PettingZoo ships no ty
     ## Observation Space
     ``observation="text"``: ``Text``, the board as this player sees it. ``observation="grid"``: ``Box`` of uint8
     (height, width), its tile codes. ``observation="rgb"``: ``Box`` of uint8, its picture. Every player is the game's
-    own player to itself; the others have tiles of their own, numbered after the game's. `state` stacks the grids of all
-    players.
+    own player to itself; the others have tiles of their own, numbered after the game's. ``state`` stacks the grids of
+    all players.
 
     ## Starting State
-    As in `StepEnv`: ``reset(seed=s)`` starts the first episode of seed s, each later ``reset()`` the next one, with
+    As in ``StepEnv``: ``reset(seed=s)`` starts the first episode of seed s, each later ``reset()`` the next one, with
     ``options={"level": …, "noise_seed": …}`` too. The transition noise of player i comes from a stream of its own; that
     of player 0 is the single environment's.
 
@@ -67,11 +67,11 @@ class ParallelGame(ParallelEnv):  # type: ignore[misc]  # PettingZoo ships no ty
     players: how many play.
     max_cycles: cycles in an episode; None for the horizon of the id.
     vocabulary: name of one of the game's vocabularies, in which the others get the first letters from Q on that it
-        does not use; or a `ragen_gym.core.text.Vocabulary` with symbols for them after the game's.
-    observation, text_format, preset, split, levels, render_mode, tile_size, knobs: as in `StepEnv`.
+        does not use; or a ``ragen_gym.core.text.Vocabulary`` with symbols for them after the game's.
+    observation, text_format, preset, split, levels, render_mode, tile_size, options: as in ``StepEnv``.
 
     Raises:
-        ValueError: an unknown name, knob or value; the message says what is allowed.
+        ValueError: an unknown name, option or value; the message says what is allowed.
         gymnasium.error.DependencyNotInstalled: pictures are asked for, and the extra ``render`` is not installed.
     """
 
@@ -95,7 +95,7 @@ class ParallelGame(ParallelEnv):  # type: ignore[misc]  # PettingZoo ships no ty
         levels: Any = None,
         render_mode: str | None = None,
         tile_size: int = 48,
-        **knobs: Any,
+        **options: Any,
     ) -> None:
         self.game_spec: GameSpec = find(name)
         check_number(name, "players", players, 1, self.most, whole=True)
@@ -107,7 +107,7 @@ class ParallelGame(ParallelEnv):  # type: ignore[misc]  # PettingZoo ships no ty
         one_alone = players == 1 or self.shared is None
         self.game: Game = build_game(
             self.game_spec if one_alone else replace(self.game_spec, game=self.shared or self.game_spec.game),
-            knobs,
+            options,
             preset,
         )
         self.players = players

@@ -65,7 +65,7 @@ def alone(board: Board) -> bytes:
 
 
 def step(board: Any, state: Any, action: int, u: float, params: Any) -> tuple[float, int]:
-    """Walk, push or stay; see `ragen_gym.games.game.Rule`. To stay costs what any action costs."""
+    """Walk, push or stay; see ``ragen_gym.games.game.Rule``. To stay costs what any action costs."""
     return (-0.1, PLAYING) if action == Action.STAY else rules.step(board, state, action, u, params)
 
 
@@ -88,7 +88,7 @@ class SharedSokoban(Sokoban):
         return super().level(alone(board))
 
     def ids(self, boards: Boards) -> list[str]:
-        """`Level.id` of each board, without the other workers."""
+        """``Level.id`` of each board, without the other workers."""
         return super().ids(np.frombuffer(alone(boards.tobytes()), np.uint8).reshape(boards.shape))
 
     def split_of(self, board: Board) -> str | None:
@@ -168,12 +168,12 @@ class SokobanTeam(ParallelGame):
     def _no_room(self, fixed: bool) -> str:
         if fixed:
             return (
-                f"Sokoban: no room for players={self.players} was found on this level beside the plan of player 0; "
+                f"Sokoban: no room for players={self.players} was found on this level next to the plan of player 0; "
                 "place the others in its text, or ask for fewer."
             )
         return (
-            f"Sokoban: none of {MAX_TRIES} levels has room for players={self.players} beside the plan of player 0 with "
-            f"height={self.game.height}, width={self.game.width}; ask for fewer players or a larger board."
+            f"Sokoban: none of {MAX_TRIES} levels has room for players={self.players} next to the plan of player 0 "
+            f"with height={self.game.height}, width={self.game.width}; ask for fewer players or a larger board."
         )
 
     def _play(self, moves: dict[int, int], draws: Sequence[float]) -> tuple[dict[int, float], dict[int, int]]:

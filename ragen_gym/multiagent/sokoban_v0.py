@@ -1,4 +1,4 @@
-"""Sokoban with several workers; see `ragen_gym.multiagent.sokoban.SokobanTeam`."""
+"""Sokoban with several workers; see ``ragen_gym.multiagent.sokoban.SokobanTeam``."""
 
 from functools import partial
 

@@ -82,7 +82,7 @@ def frames(game: Game, codes: Boards, tile_size: int) -> Pixels:
     Args:
         game: the game.
         codes: tile codes, uint8 (n, height, width).
-        tile_size: side of a tile in pixels, within `SIZES`.
+        tile_size: side of a tile in pixels, within ``SIZES``.
 
     Returns:
         uint8 (n, height * side, width * side, 3), where ``side`` is ``tile_size`` (six times that for a bandit).
@@ -110,14 +110,14 @@ _OVER: Colour = (226, 84, 84)
 
 
 def picture_shape(game: Game, tile_size: int) -> tuple[int, int, int]:
-    """(height, width, 3) of `picture`; both even, as video encoders ask."""
+    """(height, width, 3) of ``picture``; both even, as video encoders ask."""
     height, width, _ = frame_shape(game, tile_size)
     width = max(width, _LEAST_WIDTH)
     return _even(height + _caption_height(width)), _even(width), 3
 
 
 def picture(game: Game, recording: Recording, tile_size: int) -> Pixels:
-    """The episode as it stands, uint8 of `picture_shape`."""
+    """The episode as it stands, uint8 of ``picture_shape``."""
     out = np.empty(picture_shape(game, tile_size), np.uint8)
     out[:] = _GROUND
     board = frames(game, board_codes(game, recording.board)[None], tile_size)[0]

@@ -42,7 +42,7 @@ class Recording:
 class Recorder:
     """Stands before a rule and notes what goes through it.
 
-    An environment that draws calls `rule` in place of its game's own, so one that does not draw loses no time.
+    An environment that draws calls ``rule`` in place of its game's own, so one that does not draw loses no time.
     """
 
     def __init__(self, rule: Rule) -> None:

@@ -79,7 +79,7 @@ class Renderer(Recorder):
 
 
 def keys_to_action(game: Game) -> dict[tuple[int, ...], int]:
-    """Pygame's key codes of each action, for `gymnasium.utils.play.play`: letters or digits, and the arrows."""
+    """Pygame's key codes of each action, for ``gymnasium.utils.play.play``: letters or digits, and the arrows."""
     pygame = load_pygame()
     keys: dict[tuple[int, ...], int] = {
         (ord(key),): action.value for action, key in zip(game.Action, key_names(game), strict=True)

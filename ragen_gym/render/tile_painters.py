@@ -1,7 +1,7 @@
 """Which functions draw which game.
 
-A game without an entry in `PAINTERS` is drawn as coloured cells with its own symbols on them, so a new game has
-pictures from the first day; `PAINTERS["MyGame"] = Painter(draw_tile)` gives it better ones.
+A game without an entry in ``PAINTERS`` is drawn as coloured cells with its own symbols on them, so a new game has
+pictures from the first day; ``PAINTERS["MyGame"] = Painter(draw_tile)`` gives it better ones.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["PAINTERS", "Painter", "painter_of"]
 
 @dataclass(frozen=True)
 class Painter:
-    """How a game looks.
+    """How a game is drawn.
 
     Attributes:
         draw_tile: ``draw_tile(canvas, game, code)`` covers one cell, from (0, 0) to (1, 1) of the canvas.

@@ -10,13 +10,13 @@ In a test of a new game::
     def test_env():
         check_env("ragen/MyGame-v0", size=3)
 
-Both raise an AssertionError that says what is wrong, with the smallest episode that shows it. `knobs`, `games`,
-`boards`, `levels`, `plays`, `states`, `action_sequences` and `replies` are Hypothesis strategies for tests of one's
-own; `Search` plays a small game optimally by trying everything, and `replay` repeats an episode from its id, knobs,
-seed and actions.
+Both raise an AssertionError that says what is wrong, with the smallest episode that shows it. ``options``, ``games``,
+``boards``, ``levels``, ``plays``, ``states``, ``action_sequences`` and ``replies`` are Hypothesis strategies for tests
+of one's own; ``Search`` plays a small game optimally by trying everything, and ``replay`` repeats an episode from its
+id, options, seed and actions.
 
-What the checks ask of a rule beyond `ragen_gym.games.game.Rule`: it may compare its random number only with numbers
-that stand in `Game.params`. That makes its outcomes countable, so chances are added up and not estimated.
+What the checks ask of a rule beyond ``ragen_gym.games.game.Rule``: it may compare its random number only with numbers
+that stand in ``Game.params``. That makes its outcomes countable, so chances are added up and not estimated.
 
 This package needs Hypothesis (``pip install 'ragen-gym[test]'``).
 """
@@ -37,8 +37,8 @@ from ragen_gym.testing.strategies import (
     action_sequences,
     boards,
     games,
-    knobs,
     levels,
+    options,
     plays,
     replies,
     states,
@@ -54,8 +54,8 @@ __all__ = [
     "check_game",
     "games",
     "intervals",
-    "knobs",
     "levels",
+    "options",
     "plays",
     "replay",
     "replies",

@@ -1,4 +1,4 @@
-"""`check_env`: whether an environment keeps the suite's promises, through Gymnasium's own interface."""
+"""``check_env``: whether an environment keeps the suite's promises, through Gymnasium's own interface."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ __all__ = ["check_env"]
 SEEDS = (0, 2**32 - 1, 2**70)
 
 
-def check_env(env: str | Env, *, steps: int = 60, processes: bool = True, **knobs: Any) -> None:
+def check_env(env: str | Env, *, steps: int = 60, processes: bool = True, **options: Any) -> None:
     """Check an environment: Gymnasium's checks, seeds, streams, resets, observations, episode ends, clones, batches.
 
     Args:
-        env: an id or name of the table, or an environment that has a spec: one made by `gymnasium.make` or
-            `ragen_gym.make_turn`.
+        env: an id or name of the table, or an environment that has a spec: one made by ``gymnasium.make`` or
+            ``ragen_gym.make_turn``.
         steps: actions to play for each seed.
         processes: whether to play in another process too, with another PYTHONHASHSEED (about a second).
-        knobs: arguments of the id.
+        options: arguments of the id.
 
     Raises:
         AssertionError: what the environment does and what it should do.
         ValueError: the environment is unknown or has no spec.
     """
-    spec = make(env, knobs).spec
+    spec = make(env, options).spec
     if spec is None:
         raise ValueError("check_env needs an id, or an environment with a spec; make it by gymnasium.make.")
     with warnings.catch_warnings():
@@ -79,14 +79,14 @@ def _check_resets(spec: EnvSpec, steps: int) -> None:
             clone.reset()
         for action in actions[: episode % 4]:
             played = [env.step(action) for env in (busy, clone)]
-            told, again = ((record(step[0], step[4]), *step[1:4]) for step in played)
-            require(told == again, f"{spec.id}: episode {episode} of a seed has other noise after other play.")
-            if told[2] or told[3]:
+            first, again = ((record(step[0], step[4]), *step[1:4]) for step in played)
+            require(first == again, f"{spec.id}: episode {episode} of a seed has other noise after other play.")
+            if first[2] or first[3]:
                 break
 
 
 def _check_noise(spec: EnvSpec, steps: int) -> None:
-    """`noise_seed` leaves the level alone, and repeats."""
+    """``noise_seed`` leaves the level alone, and repeats."""
     env = make(spec, {})
     actions = some_actions(env, 3, steps)
     plain = replay(env, {}, 11, actions[:1])[0]

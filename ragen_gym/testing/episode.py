@@ -78,36 +78,36 @@ def check_episode(game: Game, play: Play, actions_left: int) -> None:
         before, cells, integers = bytes(board), np.frombuffer(bytes(board), np.uint8).copy(), np.array(state, np.int32)
         middle, middle_state = bytearray(board), list(state)
         reward, outcome = game.rule(board, state, action, u, game.params)
-        told = f"{game.name}: action {action} with u={u!r} on\n{game.own_text(before)}\n"
+        label = f"{game.name}: action {action} with u={u!r} on\n{game.own_text(before)}\n"
         require(
             (type(reward), type(outcome)) == (float, int) and outcome in (PLAYING, OVER, SUCCESS),
-            f"{told}returns {reward!r}, {outcome!r}; it must return a float and {PLAYING}, {OVER} or {SUCCESS}.",
+            f"{label}returns {reward!r}, {outcome!r}; it must return a float and {PLAYING}, {OVER} or {SUCCESS}.",
         )
         result = reward, outcome, bytes(board), state
         part = intervals(game)[bisect_right(thresholds(game), u) if game.stochastic else 0]
         same = *game.rule(middle, middle_state, action, part[1], game.params), bytes(middle), middle_state
         require(
             same == result,
-            f"{told}does something else than with u={part[1]!r}: a rule may compare u only with numbers in params.",
+            f"{label}does something else than with u={part[1]!r}: a rule may compare u only with numbers in params.",
         )
         try:
             batch = *fast(cells, integers, action, u, game.params), cells.tobytes(), integers.tolist()
         except Exception as error:
             raise AssertionError(f"{game.name}: numba cannot compile the rule, or run it compiled: {error}") from error
-        require(batch == result, f"{told}gives {result} as Python and {batch} compiled.")
+        require(batch == result, f"{label}gives {result} as Python and {batch} compiled.")
         require(
-            _is_sum(reward, game), f"{told}pays {reward!r}, which no rewards of the table add up to: {game.rewards()}."
+            _is_sum(reward, game), f"{label}pays {reward!r}, which no rewards of the table add up to: {game.rewards()}."
         )
         now = game.conserved(bytes(board))
-        require(now == conserved, f"{told}changes what the game conserves from {conserved} to {now}.")
+        require(now == conserved, f"{label}changes what the game conserves from {conserved} to {now}.")
         require(
             outcome != PLAYING or not game.over(board),
-            f"{told}goes on, though `over` says of the new board that the game is over:\n{game.own_text(board)}",
+            f"{label}goes on, though `over` says of the new board that the game is over:\n{game.own_text(board)}",
         )
         if outcome:
             break
         require(
-            game.longest is None or count < game.longest, f"{told}is move {count} and goes on; longest={game.longest}."
+            game.longest is None or count < game.longest, f"{label}is move {count} and goes on; longest={game.longest}."
         )
     _check_text(game, bytes(board))
 

@@ -69,14 +69,14 @@ def check_declared(game: Game) -> None:
 
 
 def _check_dataclass(cls: type[Game]) -> None:
-    """A knob is an annotation of a dataclass; without the decorator it would silently be none."""
+    """An option is an annotation of a dataclass; without the decorator it would silently be none."""
     declared = [
         name for name, kind in get_annotations(cls).items() if "ClassVar" not in str(kind) and name not in dir(Game)
     ]
     require(
         is_dataclass(cls) and (not declared or "__dataclass_fields__" in cls.__dict__),
-        f"{cls.__name__} declares {', '.join(declared) or 'knobs'} and is not a dataclass of its own, so they are no "
-        "knobs: put @dataclass(frozen=True) above the class.",
+        f"{cls.__name__} declares {', '.join(declared) or 'options'} and is not a dataclass of its own, so they are no "
+        "options: put @dataclass(frozen=True) above the class.",
     )
 
 
@@ -167,7 +167,7 @@ def _check_splits(game: Game) -> None:
         try:
             boards = game.generate(_keys(32), split)
         except ValueError:
-            continue  # with these knobs the split is empty
+            continue  # with these options the split is empty
         for board, level_id in zip(boards, game.ids(boards), strict=True):
             text, owner = game.own_text(bytes(board)), game.split_of(bytes(board))
             require(owner == split, f"{game.name}: split={split!r} gave a level that split_of calls {owner!r}:\n{text}")
@@ -186,17 +186,17 @@ def _check_oracle(game: Game, actions: int, max_nodes: int) -> None:
         for left in range(actions + 1):
             said = solution.success(board, state, left), solution.expected_return(board, state, left)
             search = Search(game, max_nodes)
-            told = f"{game.name}: with {left} actions the oracle promises (success, return) {said}"
+            label = f"{game.name}: with {left} actions the oracle promises (success, return) {said}"
             try:
                 played = search.value(board, state, left, solution.action)
                 require(
                     isclose(said[0], played[0], abs_tol=CLOSE),
-                    f"{told}, and its own actions reach {played} on\n{game.own_text(board)}",
+                    f"{label}, and its own actions reach {played} on\n{game.own_text(board)}",
                 )
                 best = search.best(board, state, left)
             except TooLarge:
                 break
             require(
                 all(isclose(x, y, abs_tol=CLOSE) for x, y in zip(said, best, strict=True)),
-                f"{told}, and trying everything gives {best} on\n{game.own_text(board)}",
+                f"{label}, and trying everything gives {best} on\n{game.own_text(board)}",
             )

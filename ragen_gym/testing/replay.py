@@ -39,7 +39,7 @@ print(json.dumps([replay(*one) for one in pickle.loads(arguments)]))
 
 def replay(
     env: str | Env | EnvSpec,
-    knobs: dict[str, Any],
+    arguments: dict[str, Any],
     seed: int,
     actions: Sequence[Any],
     options: dict[str, Any] | None = None,
@@ -51,15 +51,15 @@ def replay(
 
     Args:
         env: an id or name of the table, the spec of an environment, or an environment to play in.
-        knobs: arguments of the id; empty for a spec or an environment.
+        arguments: arguments of the id; empty for a spec or an environment.
         seed: the seed.
         actions: the actions.
         options: the options of the first reset.
 
     Returns:
-        One record for each reset and step, of plain numbers and strings, which `json` can write.
+        One record for each reset and step, of plain numbers and strings, which ``json`` can write.
     """
-    played = make(env, knobs)
+    played = make(env, arguments)
     records = [record(*played.reset(seed=seed, options=options))]
     for action in actions:
         observation, reward, terminated, truncated, info = played.step(action)
@@ -70,17 +70,17 @@ def replay(
     return records
 
 
-def make(env: str | Env | EnvSpec, knobs: dict[str, Any]) -> Env:
+def make(env: str | Env | EnvSpec, arguments: dict[str, Any]) -> Env:
     """The environment of an id, of a spec, or itself."""
     if isinstance(env, str):
-        return gymnasium.make(find(env).id, disable_env_checker=True, **knobs)
-    if knobs:
-        raise ValueError(f"knobs {', '.join(knobs)} go with an id; an environment that is made has its own.")
+        return gymnasium.make(find(env).id, disable_env_checker=True, **arguments)
+    if arguments:
+        raise ValueError(f"arguments {', '.join(arguments)} go with an id; an environment that is made has its own.")
     return env if isinstance(env, gymnasium.Env) else gymnasium.make(env, disable_env_checker=True)
 
 
 def record(observation: Any, info: dict[str, Any]) -> dict[str, Any]:
-    """An observation and what `info` says of it, as plain numbers and strings."""
+    """An observation and what ``info`` says of it, as plain numbers and strings."""
     kept: dict[str, Any] = {key: info[key] for key in ("level_id", "success", "action_mask", "actions") if key in info}
     plain = {key: value.tolist() if hasattr(value, "tolist") else value for key, value in kept.items()}
     return {"observation": observation.tolist() if hasattr(observation, "tolist") else observation, **plain}
@@ -103,7 +103,7 @@ def some_actions(env: Env, seed: int, count: int) -> list[Any]:
 
 
 def in_another_process(runs: Sequence[tuple[Any, ...]]) -> Any:
-    """What `replay` gives for each of these arguments in a process with another PYTHONHASHSEED.
+    """What ``replay`` gives for each of these arguments in a process with another PYTHONHASHSEED.
 
     Raises:
         RuntimeError: that process failed.

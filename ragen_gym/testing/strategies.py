@@ -1,4 +1,4 @@
-"""Hypothesis strategies: knobs, games, levels, episodes, states, replies."""
+"""Hypothesis strategies: options, games, levels, episodes, states, replies."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ragen_gym.core.levels import Level
 from ragen_gym.games.game import PLAYING, Game
 from ragen_gym.testing.brute_force import thresholds
 
-__all__ = ["Play", "action_sequences", "boards", "games", "knobs", "levels", "plays", "replies", "states"]
+__all__ = ["Play", "action_sequences", "boards", "games", "levels", "options", "plays", "replies", "states"]
 
 #: Tags right and wrong, and what else a model may write around its moves.
 _DEBRIS = ("<think>", "</think>", "<answer>", "</answer>", "<Answer>", "||", "|", " ", "\n", "", "no", "<", ">", "é")
@@ -36,23 +36,23 @@ class Play:
     moves: tuple[tuple[int, float], ...]
 
 
-def knobs(game_class: type[Game], **overrides: SearchStrategy[Any]) -> SearchStrategy[dict[str, Any]]:
-    """Knobs around their defaults that the class accepts.
+def options(game_class: type[Game], **overrides: SearchStrategy[Any]) -> SearchStrategy[dict[str, Any]]:
+    """Options around their defaults that the class accepts.
 
     A whole number varies by two either way, a number in [0, 1] over that interval, another number up to twice its
-    size, a truth value both ways; any other knob keeps its default. ``overrides`` are strategies for single knobs, and
-    for those that have no default.
+    size, a truth value both ways; any other option keeps its default. ``overrides`` are strategies for single options,
+    and for those that have no default.
     """
     ranges = {
-        knob: _around(default) for knob, default in game_class.options().items() if default is not Parameter.empty
+        name: _around(default) for name, default in game_class.options().items() if default is not Parameter.empty
     }
     return st.fixed_dictionaries({**ranges, **overrides}).filter(lambda drawn: _makes(lambda: game_class(**drawn)))
 
 
 def games(game_class: type[Game], **overrides: SearchStrategy[Any]) -> SearchStrategy[Game]:
-    """Games with drawn knobs that some level meets."""
+    """Games with drawn options that some level meets."""
     first = np.zeros(1, np.uint64)
-    made = knobs(game_class, **overrides).map(lambda drawn: game_class(**drawn))
+    made = options(game_class, **overrides).map(lambda drawn: game_class(**drawn))
     return made.filter(lambda game: _makes(lambda: game.generate(first, None)))
 
 

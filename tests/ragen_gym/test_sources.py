@@ -17,7 +17,7 @@ SOURCES = sorted(ROOT.rglob("*.py"))
 #: numpy.random's names that are not the global generator.
 PRIVATE = {"Generator", "default_rng", "SeedSequence", "PCG64"}
 #: Where a clock may be read: what times, shows or serves, and never decides what happens in a game.
-CLOCKED = {"bench", "cli", "render", "serve", "speed"}
+CLOCKED = {"bench", "cli", "progress.py", "render", "serve"}
 
 IMPURE_MODULES = {"random", "secrets", "uuid"}
 CLOCKS = {"time", "datetime"}

@@ -173,7 +173,7 @@ class Bandit(Game):
         return SPLIT_OF_PAIR.get(self.pairs[board[0] // 2])
 
     def ids(self, boards: Boards) -> list[str]:
-        """`Level.id` of each board."""
+        """``Level.id`` of each board."""
         known: dict[bytes, str] = {}
         for row in map(bytes, boards):
             known.setdefault(row, f"{text_hash(self.name, self.own_text(row)):016x}")

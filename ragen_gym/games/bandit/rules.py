@@ -40,7 +40,7 @@ class Arm(IntEnum):
 
 
 def step(board: Any, state: Any, action: int, u: float, params: Any) -> tuple[float, int]:
-    """Pull an arm; see `ragen_gym.games.game.Rule`. ``state`` is [pulls so far]."""
+    """Pull an arm; see ``ragen_gym.games.game.Rule``. ``state`` is [pulls so far]."""
     low, high, high_prob, pulls, swapped = params
     risky = (board[action] & 1) != swapped
     reward = low if not risky else (high if u < high_prob else 0.0)

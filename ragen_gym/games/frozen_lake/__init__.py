@@ -92,7 +92,7 @@ class FrozenLake(GridGame):
 
     @cached_property
     def params(self) -> tuple[array[int], float, float]:
-        """(`rules.destinations`, P(intended), P(intended or first side))."""
+        """(``rules.destinations``, P(intended), P(intended or first side))."""
         moves = array("I", rules.destinations(self.height, self.width))  # unsigned: compiled, an index needs no check
         return moves, float(self.success_rate), (1 + self.success_rate) / 2
 
@@ -125,7 +125,7 @@ class FrozenLake(GridGame):
         return mask
 
     def masker(self) -> Callable[[Board, Sequence[int]], npt.NDArray[np.int8]]:
-        """`action_mask` as a function."""
+        """``action_mask`` as a function."""
         spares, make = spare_masks(self._masks)
 
         def mask(board: Board, state: Sequence[int]) -> npt.NDArray[np.int8]:

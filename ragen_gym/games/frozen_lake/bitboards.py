@@ -141,7 +141,7 @@ def fill_bitboards(
     identity: tuple[np.ndarray, np.uint64],
     tries: int,
 ) -> int:
-    """`ragen_gym.games.frozen_lake.generate.fill_arrays` for boards of up to 64 cells: the same lakes, faster."""
+    """``ragen_gym.games.frozen_lake.generate.fill_arrays`` for boards of up to 64 cells: the same lakes, faster."""
     height, width = size
     cell_of, edge, byte_of, first = _layout(height, width)
     lakes = np.empty((ROWS, GROUP), np.uint64)

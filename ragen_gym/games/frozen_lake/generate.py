@@ -1,7 +1,7 @@
 """Lakes from generator keys.
 
 A lake takes a word for start and goal, then the words of its ice, up to 64 cells at a time. Boards of up to 64 cells
-are drawn by `ragen_gym.games.frozen_lake.bitboards`, larger ones as arrays here; both make the same lakes.
+are drawn by ``ragen_gym.games.frozen_lake.bitboards``, larger ones as arrays here; both make the same lakes.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _draw(
 ) -> int:
     """Draw a lake of any size onto ``board``; the moves on a shortest path, or -1.
 
-    ``lake`` is a group of one, see `ragen_gym.games.frozen_lake.bitboards`.
+    ``lake`` is a group of one, see ``ragen_gym.games.frozen_lake.bitboards``.
     """
     cells, width = board.shape[0], stride - 1
     left, drawn, ice = cells + 1 - (cells + 1) // stride, 0, np.uint64(0)
@@ -96,8 +96,8 @@ def fill_arrays(
         chance: chance of ice, in units of 2**-32.
         min_path: the least number of moves from start to goal.
         random_start: whether start and goal are drawn, or the first cell and the last.
-        split: index of `SPLITS`, or -1 for all lakes.
-        identity: `ragen_gym.games.grid.GridGame.identity`.
+        split: index of ``SPLITS``, or -1 for all lakes.
+        identity: ``ragen_gym.games.grid.GridGame.identity``.
         tries: draws for each lake.
     """
     height, width = size
@@ -120,7 +120,7 @@ def generate(game: FrozenLake, keys: npt.NDArray[np.uint64], split: str | None) 
     """One lake for each key, uint8 (len(keys), cells).
 
     Raises:
-        ValueError: no lake that meets the knobs was found in `MAX_TRIES` draws.
+        ValueError: no lake that meets the options was found in ``MAX_TRIES`` draws.
     """
     check_split(split)
     boards = np.empty((len(keys), game.cells), np.uint8)

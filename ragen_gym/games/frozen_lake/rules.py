@@ -35,7 +35,7 @@ _ICE, _GOAL, _PLAYER = 0, 2, 3
 
 
 def step(board: Any, state: Any, action: int, u: float, params: Any) -> tuple[float, int]:
-    """Move the player; see `ragen_gym.games.game.Rule`. ``state`` is [player's cell]."""
+    """Move the player; see ``ragen_gym.games.game.Rule``. ``state`` is [player's cell]."""
     moves, straight, first_side = params
     cell = state[0]
     target = moves[12 * cell + 3 * action + (u >= straight) + (u >= first_side)]
@@ -61,7 +61,7 @@ def legal(board: Any, state: Any, params: Any) -> int:
 def destinations(height: int, width: int) -> list[int]:
     """Where an action leads: 3 * (4 * cell + action) is the place of the intended cell, then come the two sides'.
 
-    A move off the board leads nowhere. The first side is the next direction in the order of `Action`.
+    A move off the board leads nowhere. The first side is the next direction in the order of ``Action``.
     """
     stride = width + 1
     cells = height * stride - 1

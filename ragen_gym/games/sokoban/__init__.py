@@ -187,7 +187,7 @@ class Sokoban(GridGame):
 
     @cached_property
     def _masks(self) -> npt.NDArray[np.int8]:
-        """The mask of each number that `rules.legal` gives, int8 (16, actions)."""
+        """The mask of each number that ``rules.legal`` gives, int8 (16, actions)."""
         return (np.arange(16)[:, None] >> np.arange(len(self.Action)) & 1).astype(np.int8)
 
     def action_mask(self, board: Board, state: Sequence[int]) -> npt.NDArray[np.int8]:
@@ -196,7 +196,7 @@ class Sokoban(GridGame):
         return mask
 
     def masker(self) -> Callable[[Board, Sequence[int]], npt.NDArray[np.int8]]:
-        """`action_mask` as a function."""
+        """``action_mask`` as a function."""
         legal, params, (spares, make) = rules.legal, listed(self.params), spare_masks(self._masks)
 
         def mask(board: Board, state: Sequence[int]) -> npt.NDArray[np.int8]:

@@ -125,8 +125,8 @@ def explore(
         boxes: see the module; the targets are read, the boxes of the best state written.
         at: see the module; no box when it starts and ends.
         stack: int32 (depth, 8) to work in.
-        explored: uint64 (`MAX_EXPLORED`,) to work in.
-        seen: uint64 (a power of 2 from 4 * `MAX_EXPLORED` on,) to work in.
+        explored: uint64 (``MAX_EXPLORED``,) to work in.
+        seen: uint64 (a power of 2 from 4 * ``MAX_EXPLORED`` on,) to work in.
     """
     word = explored[0] = _begin(player, boxes, at, stack)
     mask, states, level, top, displaced = SMALLEST_TABLE - 1, 1, 0, 0, 0
@@ -180,7 +180,7 @@ def stroll(
 ) -> tuple[np.uint64, int]:
     """Walk the player up to three cells away, through no cell twice: (generator key, player's cell).
 
-    It sets off more often where the boxes are ``near`` their targets. Arrays as in `explore`.
+    It sets off more often where the boxes are ``near`` their targets. Arrays as in ``explore``.
     """
     key, word = next_word(key)
     if (word & _LOW) > (_STROLL_NEAR if near else _STROLL):
@@ -217,7 +217,7 @@ def walk_back(
 ) -> tuple[np.uint64, int]:
     """Walk backwards at random, pulling the box left behind: (key, player's cell, or -1 where a box stays on a target).
 
-    The walk takes ``steps`` steps, and up to as many again until no box is on a target. Arrays as in `explore`.
+    The walk takes ``steps`` steps, and up to as many again until no box is on a target. Arrays as in ``explore``.
     """
     n = boxes.shape[1]
     for j in range(n):

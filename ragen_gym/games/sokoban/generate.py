@@ -42,7 +42,7 @@ def _draw(
     explored: np.ndarray,
     seen: np.ndarray,
 ) -> int:
-    """Draw a level into each wanted row; the first row for which `MAX_TRIES` rooms gave none, or -1.
+    """Draw a level into each wanted row; the first row for which ``MAX_TRIES`` rooms gave none, or -1.
 
     Args:
         keys: uint64 (n,): states of the generators, written.
@@ -51,9 +51,9 @@ def _draw(
         looked: int64 (n,): states looked at for each row, added to.
         height: rows of a board.
         width: columns of a board.
-        wall: see `room`.
+        wall: see ``room``.
         steps: steps of the walk back, or 0 to search.
-        boxes: int32 (4, boxes); this and the following are worked in, see `explore`.
+        boxes: int32 (4, boxes); this and the following are worked in, see ``explore``.
         cells: int32 (3, cells).
         stack: int32 (search depth, 8).
         explored: uint64.
@@ -121,10 +121,10 @@ def _in_bounds(
 def generate(game: Sokoban, keys: npt.NDArray[np.uint64], split: str | None) -> Boards:
     """One level for each key, uint8 (len(keys), cells).
 
-    A key is the state of a generator of its own, so a level depends on its key and the knobs alone.
+    A key is the state of a generator of its own, so a level depends on its key and the options alone.
 
     Raises:
-        ValueError: no level that meets the knobs was found within `MAX_TRIES` draws and `MAX_STATES` states.
+        ValueError: no level that meets the options was found within ``MAX_TRIES`` draws and ``MAX_STATES`` states.
     """
     check_split(split)
     keys, boards = keys.copy(), np.empty((len(keys), game.cells), np.uint8)
@@ -170,7 +170,7 @@ def first_states(boards: np.ndarray) -> np.ndarray:
 
 
 def work_arrays(game: Sokoban) -> tuple[np.ndarray, ...]:
-    """The last five arguments of `_draw`."""
+    """The last five arguments of ``_draw``."""
     searches = game.generator == "reverse_play"
     cells = np.full((3, game.cells), -1, np.int32)
     explored = MAX_EXPLORED if searches else 0
@@ -185,9 +185,9 @@ def work_arrays(game: Sokoban) -> tuple[np.ndarray, ...]:
 
 def _complaint(game: Sokoban, split: str | None) -> str:
     play = "search_depth" if game.generator == "reverse_play" else "walk_steps"
-    knobs = ("height", "width", "boxes", "generator", "wall_prob", play)
+    options = ("height", "width", "boxes", "generator", "wall_prob", play)
     limits = ("min_moves", "max_moves", "min_pushes", "max_pushes")
-    asked = [f"{name}={getattr(game, name)!r}" for name in (*knobs, *limits) if getattr(game, name) is not None]
+    asked = [f"{name}={getattr(game, name)!r}" for name in (*options, *limits) if getattr(game, name) is not None]
     return (
         f"Sokoban: no level in {MAX_TRIES} draws, or in {MAX_STATES} states looked at, meets {', '.join(asked)}, "
         f"split={split!r}; ask for fewer boxes, a larger board, wider bounds, a deeper search or a longer walk."

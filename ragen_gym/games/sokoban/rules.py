@@ -39,7 +39,7 @@ _FLOOR, _TARGET, _BOX = 1, 2, 4
 
 
 def step(board: Any, state: Any, action: int, u: float, params: Any) -> tuple[float, int]:
-    """Walk or push; see `ragen_gym.games.game.Rule`. ``state`` is [player's cell, boxes off target].
+    """Walk or push; see ``ragen_gym.games.game.Rule``. ``state`` is [player's cell, boxes off target].
 
     Walls close every board, so no cell that a player or a box can come to lies off the board.
     """

@@ -214,7 +214,7 @@ def search(
         walk_price: what a step of a walk costs, 1 or 0; a push costs 1.
         bound: the highest price that is looked at, or -1 for none.
         goal: the number of boxes off target that ends the search: 0 for a plan. With 1 or more no position is dead.
-        memory: from `make_memory`; holds the nodes afterwards, for `path`.
+        memory: from ``make_memory``; holds the nodes afterwards, for ``path``.
 
     Returns:
         (SOLVED, IMPOSSIBLE, BEYOND or TOO_MANY; the last node of a plan of the lowest price, or -1; nodes made).

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MAX_NODES", "Metric", "NotSolvedError", "Plan", "SokobanSolution", "find_plan"]
 
-#: Nodes that a search makes at most unless told otherwise.
+#: Nodes that a search makes at most unless another number is given.
 MAX_NODES = 2_000_000
 
 _FIRST_NODES, _GROWTH = 4_000, 8
@@ -104,7 +104,7 @@ def _search(
 class SokobanSolution(Solution):
     """Best play from every state, by a move-optimal search when a state is asked about for the first time.
 
-    Sokoban is deterministic, so a state can be solved within the actions left or it cannot: `success` is 1 or 0.
+    Sokoban is deterministic, so a state can be solved within the actions left or it cannot: ``success`` is 1 or 0.
 
     Args:
         game: the game.

@@ -30,7 +30,7 @@ def is_xsb(text: str) -> bool:
 
 
 def to_rectangle(text: str, height: int, width: int) -> str:
-    """An XSB level as full rows of `XSB`'s symbols, at least ``height`` rows of ``width``.
+    """An XSB level as full rows of ``XSB``'s symbols, at least ``height`` rows of ``width``.
 
     What lies outside the walls becomes wall: short rows are filled up, floor that can be reached from beyond the edge
     is walled, and rows and columns are added below and on the right. None of that changes the game.
@@ -93,7 +93,7 @@ def split_text(text: str, vocabularies: Sequence[Vocabulary]) -> list[tuple[int,
 
 
 def read_file(source: str | Path, vocabularies: Sequence[Vocabulary]) -> list[tuple[int, str]]:
-    """The levels of a file, as `split_text` reads them.
+    """The levels of a file, as ``split_text`` reads them.
 
     Raises:
         ValueError: there is no such file, no level in it, or a line that cannot be read.
