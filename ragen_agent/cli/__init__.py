@@ -29,7 +29,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise ValueError("flags after -- go to OpenRLHF: give --backend openrlhf, or leave them out.")
         options.extra = words[end + 1 :]
         code: int = options.run(options)
+        sys.stdout.flush()
         return code
+    except BrokenPipeError:  # the reader, say `head`, has read enough
+        sys.stderr.close()
+        return 0
     except _refusals() as error:
         if isinstance(error, ImportError) and error.name:  # not one of ours, which say what to install: a defect
             raise
