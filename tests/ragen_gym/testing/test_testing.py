@@ -288,7 +288,7 @@ def test_check_env_says_what_it_needs() -> None:
         check_env("Chess")
     with pytest.raises(ValueError, match="check_env needs an id, or an environment with a spec"):
         check_env(StepEnv("FrozenLake"))
-    with pytest.raises(ValueError, match="knobs size go with an id; an environment that is made has its own"):
+    with pytest.raises(ValueError, match="arguments size go with an id; an environment that is made has its own"):
         check_env(gymnasium.make("ragen/FrozenLake-v0"), size=3)
 
 
