@@ -101,7 +101,7 @@ def test_thinking_that_the_template_drops_is_kept_or_dropped_on_wish(
         assert tokens_of(part)["action_ranges"] == [(len(prompt), len(prompt) + len(said))]
     critic = executor(monkeypatch, keep_thinking=False)
     critic.run = replace(critic.run, config=with_settings(critic.run.config, {"training": {"algo": "ppo"}}))
-    with pytest.raises(ValueError, match="critic values rows"):
+    with pytest.raises(ValueError, match="values rows, not episodes"):
         play(critic, dropping, REPLY)
     assert play(executor(monkeypatch, keep_thinking=False), make_tokenizer("bpe", "chatml"), REPLY)["action_ranges"]
     silent = executor(monkeypatch, template_options={"enable_thinking": False})
