@@ -19,11 +19,11 @@ from ragen_gym.envs.registration import register, register_all
 if TYPE_CHECKING:
     from ragen_gym.core.levels import Level
     from ragen_gym.core.text import Vocabulary
-    from ragen_gym.envs.curriculum import Curriculum
     from ragen_gym.envs.reply import Reply
     from ragen_gym.envs.step import StepEnv
     from ragen_gym.envs.turn import TurnEnv, make_turn
     from ragen_gym.envs.vector import BatchEnv
+    from ragen_gym.wrappers import Curriculum
 
 __all__ = [
     "BatchEnv",
@@ -42,7 +42,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "BatchEnv": "envs.vector",
-    "Curriculum": "envs.curriculum",
+    "Curriculum": "wrappers",
     "Level": "core.levels",
     "Reply": "envs.reply",
     "StepEnv": "envs.step",

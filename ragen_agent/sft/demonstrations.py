@@ -24,9 +24,9 @@ from ragen_agent.training.evaluation import scripted_rate
 from ragen_agent.training.policy import Policy
 from ragen_agent.training.tasks import SeedStream, derive_seed, draw_games, games_at
 from ragen_gym.core.stats import Rate
+from ragen_gym.envs.policies import plan_moves
 from ragen_gym.envs.reply import write_reply
 from ragen_gym.envs.turn import TurnEnv
-from ragen_gym.games.game import PLAYING
 
 __all__ = [
     "Chunk",
@@ -35,7 +35,6 @@ __all__ = [
     "demonstrator_rate",
     "faultless",
     "generate_demonstrations",
-    "plan",
     "reply_ids",
     "scripted_reply",
 ]
@@ -49,32 +48,13 @@ def faultless(config: Config) -> Demonstrations:
     return replace(config.demonstrations, moves=[0.0] * (most - 1) + [1.0], mistakes=0.0, quality=1.0)
 
 
-def plan(env: TurnEnv, moves: int, mistakes: float, rng: np.random.Generator) -> list[int]:
-    """Up to ``moves`` actions from here, as if there were no transition noise.
-
-    Each is the oracle's, or a uniform one with probability ``mistakes``; the list ends where the game would be over.
-    """
-    game, solution = env.game, env.solution()
-    board, state = env.env.state
-    cells, integers = bytearray(board), list(state)
-    actions: list[int] = []
-    for left in range(env.actions_left, max(0, env.actions_left - moves), -1):
-        action = solution.action(cells, integers, left)
-        if mistakes and rng.random() < mistakes:
-            action = int(rng.integers(len(game.Action)))
-        actions.append(action)
-        if game.rule(cells, integers, action, 0.0, game.params)[1] != PLAYING:
-            break
-    return actions
-
-
 def scripted_reply(env: TurnEnv, how: Demonstrations, rng: np.random.Generator) -> str:
     """The demonstrator's reply in this state; raises a ValueError for an unknown thought."""
     probabilities = np.asarray(how.moves) / sum(how.moves)
     moves = min(1 + int(rng.choice(len(probabilities), p=probabilities)), env.max_actions_per_turn)
     # At full quality nothing is drawn for it: the episodes are those of a demonstrator without the setting.
     knows = how.quality >= 1 or rng.random() < how.quality
-    actions = plan(env, moves, how.mistakes if knows else 1.0, rng)
+    actions = plan_moves(env, moves, how.mistakes if knows else 1.0, rng)
     return thinking(env, how.thought, actions) + write_reply([env.action_names[action] for action in actions])
 
 

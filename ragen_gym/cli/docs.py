@@ -26,7 +26,7 @@ from ragen_gym.core.text import TextFormat
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.games.game import Game
 from ragen_gym.games.registry import TABLE, GameSpec
-from ragen_gym.render.image_files import gif, png
+from ragen_gym.render.frames import gif, png
 from ragen_gym.render.recorder import key_names
 
 __all__ = ["LEVELS", "docstring", "first_environment", "index_page", "measured", "page", "pictures", "write_gallery"]

@@ -57,7 +57,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def _render(arguments: argparse.Namespace) -> int:
     from ragen_gym.cli.episodes import fitting_tile_size, picture_episode
-    from ragen_gym.render.image_files import gif, png
+    from ragen_gym.render.frames import gif, png
 
     spec, chosen = chosen_environment(arguments)
     tile_size = arguments.tile_size or fitting_tile_size(StepEnv(spec.name, **chosen), 384)

@@ -14,9 +14,8 @@ from gymnasium.vector.utils import batch_space
 from ragen_gym.core.levels import Level
 from ragen_gym.core.validation import check_choice
 from ragen_gym.envs import kernel
-from ragen_gym.envs.batch_observations import batched, grid_maker, picture_maker, text_writer
+from ragen_gym.envs.batch_outputs import Infos, Snapshot, batched, grid_maker, picture_maker, text_writer
 from ragen_gym.envs.episode_stream import stacked
-from ragen_gym.envs.lazy_infos import Infos, Snapshot
 from ragen_gym.envs.level_prefetch import LevelPrefetch
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.envs.vector_arguments import check_mode, check_positive, noise_of, one_for_each, reset_mask, seeds_of

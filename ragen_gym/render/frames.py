@@ -1,15 +1,19 @@
-"""Boards as pixels (each tile is drawn once per size, then copied by its code), and with a caption below.
+"""Boards as pixels, with a caption below, and as PNG and GIF files.
 
 The drawing needs pygame and happens once per process, game and size; everything after it is NumPy.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
+from io import BytesIO
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from gymnasium.error import DependencyNotInstalled
 
 from ragen_gym.core.text import EDGE
 from ragen_gym.games.game import OVER, PLAYING, Board, Boards, Game
@@ -17,10 +21,33 @@ from ragen_gym.render.canvas import Canvas, Colour, Pixels
 from ragen_gym.render.recorder import Recording
 from ragen_gym.render.tile_painters import painter_of
 
-__all__ = ["SIZES", "atlas", "board_codes", "check_tile_size", "frame_shape", "frames", "picture", "picture_shape"]
+__all__ = [
+    "SIZES",
+    "atlas",
+    "board_codes",
+    "check_tile_size",
+    "frame_shape",
+    "frames",
+    "gif",
+    "picture",
+    "picture_shape",
+    "png",
+]
 
 #: Least and greatest side of a tile in pixels.
 SIZES = (8, 128)
+#: A caption must be legible, so a picture is at least this wide, however small its tiles.
+_LEAST_WIDTH = 176
+_ROWS = 2.5
+
+_GROUND: Colour = (30, 34, 46)
+_TEXT: Colour = (238, 240, 246)
+_FAINT: Colour = (164, 172, 190)
+_PLAYING: Colour = (86, 128, 196)
+_SUCCESS: Colour = (72, 186, 108)
+_OVER: Colour = (226, 84, 84)
+
+_GIF_COLOURS = 96
 
 
 def check_tile_size(tile_size: int) -> int:
@@ -97,18 +124,6 @@ def frames(game: Game, codes: Boards, tile_size: int) -> Pixels:
     return copied.view(np.uint8).reshape(n, height * side, width * side, 3)
 
 
-#: A caption must be legible, so a picture is at least this wide, however small its tiles.
-_LEAST_WIDTH = 176
-_ROWS = 2.5
-
-_GROUND: Colour = (30, 34, 46)
-_TEXT: Colour = (238, 240, 246)
-_FAINT: Colour = (164, 172, 190)
-_PLAYING: Colour = (86, 128, 196)
-_SUCCESS: Colour = (72, 186, 108)
-_OVER: Colour = (226, 84, 84)
-
-
 def picture_shape(game: Game, tile_size: int) -> tuple[int, int, int]:
     """(height, width, 3) of ``picture``; both even, as video encoders ask."""
     height, width, _ = frame_shape(game, tile_size)
@@ -159,3 +174,38 @@ def _caption(game: Game, recording: Recording, width: int) -> Pixels:
     facts = f"step {len(recording.moves)}    reward {reward:g}    sum {recording.total:.4g}"
     canvas.text(0.4, 1.78, 0.54, facts, _FAINT, room, left=True)
     return canvas.pixels()
+
+
+def png(picture: Pixels) -> bytes:
+    """A PNG of a picture, uint8 (height, width, 3)."""
+    out = BytesIO()
+    _pillow().fromarray(picture).save(out, "PNG", optimize=True)
+    return out.getvalue()
+
+
+def gif(pictures: Sequence[Pixels], seconds: float = 0.7, last: float = 1.8) -> bytes:
+    """A GIF that plays for ever.
+
+    Args:
+        pictures: uint8 (height, width, 3) each, all of one shape.
+        seconds: how long each is shown.
+        last: how long the last one is shown.
+    """
+    image = _pillow()
+    # One palette for all frames, made from all of them side by side, so that nothing flickers.
+    palette = image.fromarray(np.concatenate(list(pictures), axis=1)).quantize(
+        _GIF_COLOURS, method=image.Quantize.MEDIANCUT
+    )
+    drawn = [image.fromarray(p).quantize(palette=palette, dither=image.Dither.NONE) for p in pictures]
+    times = [round(1000 * seconds)] * (len(drawn) - 1) + [round(1000 * last)]
+    out = BytesIO()
+    drawn[0].save(out, "GIF", save_all=True, append_images=drawn[1:], duration=times, loop=0, optimize=False)
+    return out.getvalue()
+
+
+def _pillow() -> ModuleType:
+    try:
+        from PIL import Image
+    except ImportError:
+        raise DependencyNotInstalled("PNG and GIF files need Pillow: run `pip install 'ragen-gym[render]'`.") from None
+    return Image

@@ -13,7 +13,7 @@ from gymnasium.vector.utils import batch_space
 
 from ragen_gym.core.levels import Level
 from ragen_gym.core.turn_config import TurnConfig, split_turn_options, turn_config
-from ragen_gym.envs.batch_observations import batched
+from ragen_gym.envs.batch_outputs import batched
 from ragen_gym.envs.reply import Problem, Reply
 from ragen_gym.serve.http_client import RemoteSession
 from ragen_gym.serve.serialization import Json, create_body, options_body, pixels, space_of

@@ -177,7 +177,7 @@ def _state(named: dict[str, Any], env: ServedEnv) -> bytes:
 
 
 def _png(env: ServedEnv, index: int) -> bytes:
-    from ragen_gym.render.image_files import png
+    from ragen_gym.render.frames import png
 
     pixels = env.pixels(index)
     with library_errors():

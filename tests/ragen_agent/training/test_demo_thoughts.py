@@ -10,12 +10,13 @@ import pytest
 from ragen_agent import Trajectory
 from ragen_agent.config import Config, Demonstrations, with_settings
 from ragen_agent.rollout import Instance
-from ragen_agent.sft.demonstrations import chunks, demonstrate, generate_demonstrations, plan, reply_ids, scripted_reply
+from ragen_agent.sft.demonstrations import chunks, demonstrate, generate_demonstrations, reply_ids, scripted_reply
 from ragen_agent.training.demo_thoughts import thinking
 from ragen_agent.training.policy import Policy
 from ragen_agent.training.replies import reply_figures
 from ragen_agent.training.small_model import reading_only
 from ragen_agent.training.tasks import make_env
+from ragen_gym.envs.policies import plan_moves
 from ragen_gym.envs.turn import TurnEnv, make_turn
 
 
@@ -69,7 +70,7 @@ def test_quality_is_the_share_of_replies_that_follow_the_oracle() -> None:
     how = Demonstrations(moves=[1.0], quality=0.25)
     follows = [f"<answer>{env.action_names[env.oracle_action()]}</answer>" in scripted_reply(env, how, rng)
                for _ in range(800)]  # fmt: skip
-    best = plan(env, 1, 0.0, rng)
+    best = plan_moves(env, 1)
     assert env.action_names[best[0]] == env.action_names[env.oracle_action()]
     assert np.mean(follows) == pytest.approx(0.25 + 0.75 / 4, abs=0.06)
 

@@ -4,8 +4,8 @@ import gymnasium
 import pytest
 
 import ragen_gym
-from ragen_gym.envs.curriculum import Curriculum
 from ragen_gym.envs.step import StepEnv
+from ragen_gym.wrappers import Curriculum
 
 NEAR, FAR = "PG\n__", "P_\n_G"
 
