@@ -18,7 +18,7 @@ import numpy as np
 
 from ragen_agent.config import Config, merged, with_settings
 from ragen_agent.config.game_defaults import default_settings
-from ragen_agent.config.openrlhf import OpenRLHF, read_settings
+from ragen_agent.config.trainers import OpenRLHF, read_settings
 from ragen_agent.local.run import TrainingRun
 from ragen_agent.openrlhf.launch import train_distributed
 from ragen_agent.training.console import Display

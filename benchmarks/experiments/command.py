@@ -42,9 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def add(commands: Any) -> None:
     """Adds the command to the parser."""
-    raw = argparse.RawDescriptionHelpFormatter
     parser = commands.add_parser(
-        "experiment", help="run an experiment (in a checkout of the repository)", description=ABOUT, formatter_class=raw
+        "experiment", help="run an experiment (in a checkout of the repository)", description=ABOUT
     )
     parser.set_defaults(run=_run)
     parser.add_argument("name", nargs="?", metavar="NAME", help="an experiment, or all; see --list")

@@ -15,7 +15,8 @@ from benchmarks.experiments.plan import PlannedRun
 from benchmarks.experiments.plots import draw_arms, draw_curves
 from benchmarks.experiments.runner import missing
 from benchmarks.experiments.spec import Comparison, Experiment
-from ragen_agent.report.runs import RecordedRun, load_run, sign_label
+from ragen_agent.report.runs import RecordedRun, load_run
+from ragen_agent.training.alarm import sign_label
 from ragen_gym.core.stats import Estimate
 from ragen_gym.core.storage import write_atomic
 

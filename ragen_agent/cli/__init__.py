@@ -1,4 +1,4 @@
-"""`ragen-agent`: train an agent on a game of the suite, and measure any model on it."""
+"""``ragen-agent``: train an agent on a game of the suite, and measure any model on it."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ import argparse
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from typing import Any
 
 import gymnasium
 
 __all__ = ["main"]
 
-#: Modules of this package that add a command to the parser; each imports what it needs when it runs.
-COMMANDS = ("train", "eval", "settings", "experiment", "data", "doctor", "sft", "report", "watch")
+#: Modules of this package that add commands to the parser; each imports what it needs when it runs.
+COMMANDS = ("train", "eval", "settings", "data", "doctor", "sft", "report")
+
+EXPERIMENTS = "benchmarks.experiments.command"
 
 DESCRIPTION = "Train a language-model agent on a game by StarPO-S, or measure one."
 
@@ -62,9 +65,38 @@ def _refusals() -> tuple[type[Exception], ...]:
     return ValueError, OSError, ImportError, gymnasium.error.Error, *limits
 
 
+class _Parser(argparse.ArgumentParser):
+    """Keeps the lines of every command's description and examples as they are written."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"formatter_class": argparse.RawDescriptionHelpFormatter, **options})
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="ragen-agent", description=DESCRIPTION)
+    parser = _Parser(prog="ragen-agent", description=DESCRIPTION)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for module in COMMANDS:
         import_module(f"ragen_agent.cli.{module}").add(commands)
+    _add_experiment(commands)
     return parser
+
+
+def _add_experiment(commands: Any) -> None:
+    """Adds the repository's own command where this is a checkout, else one that says where the experiments are."""
+    try:
+        home = import_module(EXPERIMENTS)
+    except ModuleNotFoundError as error:
+        if not EXPERIMENTS.startswith(str(error.name)):  # something that the experiments need: say so, and not this
+            raise
+        parser = commands.add_parser("experiment", help="run an experiment (in a checkout of the repository)")
+        parser.add_argument("anything", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+        parser.set_defaults(run=_no_experiments)
+    else:
+        home.add(commands)
+
+
+def _no_experiments(_: argparse.Namespace) -> int:
+    raise ValueError(
+        "the experiments are in the repository of ragen-gym, not in the installed package: clone it, and there run "
+        "python -m benchmarks.experiments."
+    )

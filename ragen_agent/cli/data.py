@@ -6,10 +6,7 @@ import argparse
 import json
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from ragen_agent.config import Settings
+from typing import Any
 
 __all__ = ["add"]
 
@@ -30,10 +27,7 @@ def add(commands: Any) -> None:
     """Adds the command to the parser."""
     from ragen_agent.cli.setting_flags import add_settings
 
-    raw = argparse.RawDescriptionHelpFormatter
-    parser = commands.add_parser(
-        "data", help="write the levels that a distributed run plays", description=ABOUT, formatter_class=raw
-    )
+    parser = commands.add_parser("data", help="write the levels that a distributed run plays", description=ABOUT)
     parser.set_defaults(run=_run, model=None)
     parser.add_argument("--recipe", metavar="NAME", help="settings by name; see ragen-agent train --list-recipes")
     parser.add_argument(
@@ -48,13 +42,10 @@ def add(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from ragen_agent.cli.setting_flags import configure
+    from ragen_agent.cli.setting_flags import configure, given
     from ragen_agent.openrlhf.prompt_dataset import check_rows, train_rows, write_rows
 
-    training = {name: getattr(options, name) for name in ("iterations", "groups")}
-    flags: Settings = {"training": {name: value for name, value in training.items() if value is not None}}
-    if options.seed is not None:
-        flags["seed"] = options.seed
+    flags = {**given(options, "seed"), "training": given(options, "iterations", "groups")}
     if options.mix:
         flags["games"] = _games(options.mix)
     config = configure(options, flags)
@@ -67,13 +58,9 @@ def _run(options: argparse.Namespace) -> int:
     write_rows(options.out, rows)
     games = dict(sorted(Counter(row.game for row in rows).items()))
     if options.json:
-        content = {
-            "file": str(options.out),
-            "rows": len(rows),
-            "iterations": config.training.iterations,
-            "games": games,
-        }
-        print(json.dumps(content | {"groups": config.training.groups, "seed": config.seed, "split": "train"}))
+        training = config.training
+        content = {"file": str(options.out), "rows": len(rows), "iterations": training.iterations, "games": games}
+        print(json.dumps(content | {"groups": training.groups, "seed": config.seed, "split": "train"}))
     else:
         shares = ", ".join(f"{game} {count}" for game, count in games.items())
         print(

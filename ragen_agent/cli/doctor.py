@@ -30,10 +30,7 @@ STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 def add(commands: Any) -> None:
     """Adds the command to the parser."""
-    raw = argparse.RawDescriptionHelpFormatter
-    parser = commands.add_parser(
-        "doctor", help="check this machine and say what to do", description=ABOUT, formatter_class=raw
-    )
+    parser = commands.add_parser("doctor", help="check this machine and say what to do", description=ABOUT)
     parser.set_defaults(run=_run)
     parser.add_argument(
         "--backend",

@@ -20,8 +20,8 @@ from rich.text import Text
 from ragen_agent.chat import ChatFormat
 from ragen_agent.config import Config, to_toml
 from ragen_agent.config.game_defaults import pretrained
-from ragen_agent.config.openrlhf import OpenRLHF
 from ragen_agent.config.recipes import Recipe
+from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.openrlhf import cpu
 from ragen_agent.openrlhf.batch_plan import check_supported, describe
 from ragen_agent.openrlhf.cli_flags import MODULE, command_flags

@@ -8,8 +8,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ragen_agent.cli.setting_flags import add_settings, configure, settings_of
-from ragen_agent.config import Config, Settings, merged, with_settings
+from ragen_agent.cli.setting_flags import add_settings, configure, given, settings_of
+from ragen_agent.config import Config, merged, with_settings
 
 if TYPE_CHECKING:
     from ragen_agent.training.run_folder import RunFolder
@@ -24,9 +24,7 @@ run's folder, or the folder of any Hugging Face causal LM whose tokenizer has a 
 
 def add(commands: Any) -> None:
     """Adds the command to the parser."""
-    evaluate = commands.add_parser(
-        "eval", help="measure a run or a model", description=EVAL, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    evaluate = commands.add_parser("eval", help="measure a run or a model", description=EVAL)
     evaluate.set_defaults(run=_evaluate)
     evaluate.add_argument("model", type=Path, metavar="RUN|MODEL", help="a run's folder, or a Hugging Face model's")
     evaluate.add_argument(
@@ -48,13 +46,7 @@ def _evaluate(options: argparse.Namespace) -> int:
 
     if options.json is not None:
         _check_writable(options.json)
-    flags: Settings = {"evaluation": {}}
-    for key in ("split", "levels", "temperature"):
-        if getattr(options, key) is not None:
-            flags["evaluation"][key] = getattr(options, key)
-    for key in ("device", "threads"):
-        if getattr(options, key) is not None:
-            flags[key] = getattr(options, key)
+    flags = {**given(options, "device", "threads"), "evaluation": given(options, "split", "levels", "temperature")}
     folder, weights, trained = options.model, None, Config()
     if (folder / "config.toml").is_file():
         run, trained = RunFolder.reopen(folder)

@@ -11,7 +11,7 @@ from ragen_agent.config.catalog import OPENRLHF, groups, settings_of_pairs
 from ragen_agent.config.io import ALIASES
 from ragen_gym.core.settings import Setting
 
-__all__ = ["add_settings", "configure", "distributed", "settings_of"]
+__all__ = ["add_settings", "configure", "distributed", "given", "settings_of"]
 
 MORE = "Every setting is a flag too, such as --training.groups 16: see --help-all, or ragen-agent settings."
 
@@ -71,6 +71,11 @@ def configure(options: argparse.Namespace, flags: Settings) -> Config:
     settings = merged(merged(settings, flags), settings_of(options))
     settings.pop(OPENRLHF, None)  # one file serves both trainers
     return with_settings(Config(), {**settings, "game": game})
+
+
+def given(options: argparse.Namespace, *names: str) -> Settings:
+    """The values of those of these flags that were given."""
+    return {name: value for name in names if (value := getattr(options, name)) is not None}
 
 
 def distributed(options: argparse.Namespace) -> Settings:

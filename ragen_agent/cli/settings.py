@@ -25,10 +25,7 @@ examples:
 def add(commands: Any) -> None:
     """Adds the command to the parser."""
     parser = commands.add_parser(
-        "settings",
-        help="list every setting with its default, range and meaning",
-        description=ABOUT,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        "settings", help="list every setting with its default, range and meaning", description=ABOUT
     )
     parser.set_defaults(run=_run)
     parser.add_argument("prefix", nargs="?", default="", metavar="PREFIX", help="only the settings that begin so")

@@ -1,4 +1,4 @@
-"""`ragen-agent sft`: write demonstrations, fine-tune a model on them, merge an adapter into its model."""
+"""``ragen-agent sft``: write demonstrations, fine-tune a model on them, merge an adapter into its model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ragen_agent.config import Config, Settings
+    from ragen_agent.config import Config
 
 __all__ = ["add"]
 
@@ -66,14 +66,11 @@ METAVARS = {"data": "FILE", "model": "DIR"}
 
 def add(commands: Any) -> None:
     """Adds the commands to the parser."""
-    raw = argparse.RawDescriptionHelpFormatter
-    parser = commands.add_parser(
-        "sft", help="demonstrations, and fine-tuning on them", description=ABOUT, formatter_class=raw
-    )
+    parser = commands.add_parser("sft", help="demonstrations, and fine-tuning on them", description=ABOUT)
     kinds = parser.add_subparsers(required=True, metavar="data|train|merge")
-    _add_data(kinds.add_parser("data", help="write demonstrations", description=DATA, formatter_class=raw))
-    _add_train(kinds.add_parser("train", help="fine-tune on them", description=TRAIN, formatter_class=raw))
-    merge = kinds.add_parser("merge", help="merge an adapter", description=MERGE, formatter_class=raw)
+    _add_data(kinds.add_parser("data", help="write demonstrations", description=DATA))
+    _add_train(kinds.add_parser("train", help="fine-tune on them", description=TRAIN))
+    merge = kinds.add_parser("merge", help="merge an adapter", description=MERGE)
     merge.set_defaults(run=_merge)
     merge.add_argument("adapter", type=Path, metavar="ADAPTER", help="its folder, or one that holds an adapter/")
     merge.add_argument("--out", type=Path, required=True, metavar="DIR", help="new folder for the model")
@@ -104,7 +101,7 @@ def _add_data(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_train(parser: argparse.ArgumentParser) -> None:
-    from ragen_agent.sft.settings import FineTuning
+    from ragen_agent.config.trainers import FineTuning
     from ragen_gym.core.settings import declared
 
     parser.set_defaults(run=_train)
@@ -143,32 +140,28 @@ def _data(options: argparse.Namespace) -> int:
 
 def _demonstrators(options: argparse.Namespace) -> Config:
     """The settings, by default with a demonstrator that makes no mistakes and writes its plan."""
-    from ragen_agent.cli.setting_flags import configure, settings_of
+    from ragen_agent.cli.setting_flags import configure, given, settings_of
     from ragen_agent.config import read_toml
     from ragen_agent.sft.demonstrations import faultless
 
     names = {"episodes": "episodes", "quality": "quality", "noise": "mistakes", "moves": "moves", "thought": "thought"}
-    asked = {key: getattr(options, name) for name, key in names.items() if getattr(options, name) is not None}
-    flags: Settings = {"demonstrations": asked}
-    if options.model is not None:
-        flags["model"] = options.model
-    if options.seed is not None:
-        flags["seed"] = options.seed
-    config = configure(options, flags)
+    asked = {names[name]: value for name, value in given(options, *names).items()}
+    config = configure(options, {**given(options, "model", "seed"), "demonstrations": asked})
     file = read_toml(options.config).get("demonstrations", {}) if options.config is not None else {}
-    given = {*asked, *file, *settings_of(options).get("demonstrations", {})}
+    chosen = {*asked, *file, *settings_of(options).get("demonstrations", {})}
     plain = replace(faultless(config), thought="plan")
-    default = {name: getattr(plain, name) for name in ("moves", "mistakes", "thought") if name not in given}
+    default = {name: getattr(plain, name) for name in ("moves", "mistakes", "thought") if name not in chosen}
     return replace(config, demonstrations=replace(config.demonstrations, **default))
 
 
 def _train(options: argparse.Namespace) -> int:
+    from ragen_agent.cli.setting_flags import given
     from ragen_agent.config import Lora
+    from ragen_agent.config.trainers import FineTuning
     from ragen_agent.sft.fine_tune import begin, fine_tune, reopen
-    from ragen_agent.sft.settings import FineTuning
     from ragen_gym.core.settings import declared
 
-    asked = {name: value for name in declared(FineTuning) if (value := getattr(options, name)) is not None}
+    asked = given(options, *declared(FineTuning))
     lora = {"rank": options.lora_rank, "alpha": options.lora_alpha, "targets": options.lora_target}
     lora = {name: value for name, value in lora.items() if value is not None}
     if options.resume is not None:

@@ -7,12 +7,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ragen_agent.cli.setting_flags import add_settings, configure, distributed
+from ragen_agent.cli.setting_flags import add_settings, configure, distributed, given
 from ragen_agent.config import Config, Settings, with_settings
 from ragen_agent.config.rules import ADVANTAGE_RULES
 
 if TYPE_CHECKING:
-    from ragen_agent.config.openrlhf import OpenRLHF
+    from ragen_agent.config.trainers import OpenRLHF
     from ragen_agent.training.run_folder import RunFolder
 
 __all__ = ["add", "fresh_folder"]
@@ -32,12 +32,7 @@ without a GPU or a network."""
 
 def add(commands: Any) -> None:
     """Adds the command to the parser."""
-    train = commands.add_parser(
-        "train",
-        help="train an agent and show what it gained",
-        description=TRAIN,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    train = commands.add_parser("train", help="train an agent and show what it gained", description=TRAIN)
     train.set_defaults(run=_train)
     train.add_argument(
         "--model",
@@ -115,7 +110,7 @@ def _distributed(options: argparse.Namespace, folder: RunFolder) -> OpenRLHF | N
     """The settings of the distributed trainer: a resumed run's own, or those asked for; None for the local one."""
     if options.resume is None and options.backend != "openrlhf":
         return None
-    from ragen_agent.config.openrlhf import OpenRLHF, read_settings
+    from ragen_agent.config.trainers import OpenRLHF, read_settings
 
     if options.resume is not None:
         return read_settings(folder.path)
@@ -144,10 +139,8 @@ def _list_recipes() -> int:
 
 
 def _flags(options: argparse.Namespace) -> Settings:
-    top = {key: getattr(options, key) for key in ("model", "seed", "device", "threads")}
-    training = {key: getattr(options, key) for key in ("algo", "starpo_s", "iterations")}
-    settings: Settings = {key: value for key, value in top.items() if value is not None}
-    settings["training"] = {key: value for key, value in training.items() if value is not None}
+    settings = given(options, "model", "seed", "device", "threads")
+    settings["training"] = given(options, "algo", "starpo_s", "iterations")
     if options.model is not None:
         settings["warm_start"] = {"epochs": 0}
     return settings

@@ -9,8 +9,8 @@ from functools import cache
 from typing import Any
 
 from ragen_agent.config.io import ALIASES, Settings, merged
-from ragen_agent.config.openrlhf import OpenRLHF
 from ragen_agent.config.settings import Config
+from ragen_agent.config.trainers import OpenRLHF
 from ragen_gym.core.settings import Setting, declared, json_schema, parts
 from ragen_gym.core.validation import did_you_mean
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ragen_agent.config import Config
-from ragen_agent.config.openrlhf import OpenRLHF
+from ragen_agent.config.trainers import OpenRLHF
 
 __all__ = ["AGGREGATIONS", "DECIDED", "MODULE", "REPLACEABLE", "REPLACED", "check_extra_flags", "command_flags"]
 

@@ -30,7 +30,7 @@ import tomli_w
 
 from ragen_agent.config import Config
 from ragen_agent.config.game_defaults import pretrained
-from ragen_agent.config.openrlhf import OpenRLHF
+from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.openrlhf import cpu
 from ragen_agent.openrlhf.batch_plan import check_supported, devices_needed
 from ragen_agent.openrlhf.cli_flags import check_extra_flags, command_flags

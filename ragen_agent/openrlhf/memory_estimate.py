@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ragen_agent.config import Config
-from ragen_agent.config.openrlhf import OpenRLHF
+from ragen_agent.config.trainers import OpenRLHF
 
 __all__ = ["SHAPES", "MemoryPart", "ModelShape", "memory_parts", "model_shape", "peak_memory"]
 

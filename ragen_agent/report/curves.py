@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ragen_agent.report.runs import RecordedRun, SeedGroup, sign_label
+from ragen_agent.report.runs import RecordedRun, SeedGroup
+from ragen_agent.training.alarm import sign_label
 from ragen_agent.training.metrics import format_metric, is_share, metric_label, smooth
 
 __all__ = ["MAIN", "SIGNS", "Scale", "SeedCurve", "axis", "panels", "seed_curves"]

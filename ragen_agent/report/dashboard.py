@@ -14,9 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from ragen_agent.report.curves import MAIN
-from ragen_agent.report.runs import sign_label
 from ragen_agent.report.tail import FINISHED, WAITING, RunStatus
-from ragen_agent.training.alarm import FOLLOWS
+from ragen_agent.training.alarm import FOLLOWS, sign_label
 from ragen_agent.training.metrics import format_metric, is_share, metric_label, smooth
 from ragen_agent.training.run_folder import runs_below
 

@@ -19,9 +19,8 @@ from ragen_agent.report.runs import (
     changed_settings,
     differing_settings,
     group_by_settings,
-    sign_label,
 )
-from ragen_agent.training.alarm import FOLLOWS
+from ragen_agent.training.alarm import FOLLOWS, sign_label
 from ragen_agent.training.metrics import cost_line
 from ragen_gym import __version__
 from ragen_gym.bench.report.html_page import Archive, Entry, EpisodeViewer, pack, plural, render_page

@@ -24,7 +24,6 @@ __all__ = [
     "group_by_settings",
     "load_run",
     "load_runs",
-    "sign_label",
 ]
 
 #: Settings that do not change what is learned.
@@ -126,11 +125,6 @@ def first_signs(
         for sign in signs_at(metrics[:end], alarm):
             seen.setdefault(sign.name, sign)
     return list(seen.values())
-
-
-def sign_label(name: str) -> str:
-    """A sign of the alarm in words, such as ``return std fall`` for ``spread_fall``."""
-    return name.replace("spread", "return std").replace("_", " ")
 
 
 def flatten(settings: Mapping[str, Any], above: str = "") -> dict[str, Any]:

@@ -30,8 +30,8 @@ import torch
 from transformers import AutoConfig
 
 from ragen_agent.config import Config, Lora, with_settings
+from ragen_agent.config.trainers import FineTuning
 from ragen_agent.sft.dataset import read_conversations, trajectories_of
-from ragen_agent.sft.settings import FineTuning
 from ragen_agent.sft.trainer import fit
 from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.checkpoint import move, save_checkpoint

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
-__all__ = ["FOLLOWS", "Alarm", "Sign", "signs_at"]
+__all__ = ["FOLLOWS", "Alarm", "Sign", "sign_label", "signs_at"]
 
 #: What each sign is, and what usually follows it.
 FOLLOWS = {
@@ -62,11 +62,15 @@ class Sign:
     reference: float
 
     def __str__(self) -> str:
-        what = self.name.replace("_", " ")
         return (
-            f"Echo Trap alarm after iteration {self.iteration + 1}: {what} ({self.value:.3g} against "
+            f"Echo Trap alarm after iteration {self.iteration + 1}: {sign_label(self.name)} ({self.value:.3g} against "
             f"{self.reference:.3g}). What usually follows: {FOLLOWS[self.name]}."
         )
+
+
+def sign_label(name: str) -> str:
+    """A sign in words, such as ``return std fall`` for ``spread_fall``."""
+    return name.replace("spread", "return std").replace("_", " ")
 
 
 def signs_at(history: Sequence[Record], alarm: Alarm | None = None) -> list[Sign]:

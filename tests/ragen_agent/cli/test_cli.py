@@ -9,7 +9,8 @@ from pathlib import Path
 import gymnasium
 import pytest
 
-from ragen_agent.cli import _parser, experiment, main
+from ragen_agent import cli
+from ragen_agent.cli import _parser, main
 from ragen_agent.cli import train as train_command
 from ragen_agent.cli.setting_flags import settings_of
 from ragen_agent.config import Config
@@ -177,7 +178,7 @@ def test_settings_lists_all_or_those_that_begin_so(capsys: pytest.CaptureFixture
 def test_without_the_repository_experiment_says_where_it_is(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(experiment, "HOME", "no_such_package.command")
+    monkeypatch.setattr(cli, "EXPERIMENTS", "no_such_package.command")
     assert main(["experiment", "echo-trap", "--seeds", "3"]) == 2
     assert "python -m benchmarks.experiments" in capsys.readouterr().err
 

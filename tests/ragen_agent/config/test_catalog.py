@@ -13,8 +13,8 @@ import pytest
 
 from ragen_agent.config import Config
 from ragen_agent.config.catalog import OPENRLHF, catalog, check_name, file_schema, groups, settings_of_pairs
-from ragen_agent.config.openrlhf import OpenRLHF
 from ragen_agent.config.recipes import FOLDER, names, read
+from ragen_agent.config.trainers import OpenRLHF
 
 HERE = Path(__file__).parent
 KINDS: dict[str, Any] = {

@@ -14,7 +14,7 @@ from openrlhf.trainer.ppo_utils.experience import Experience
 
 from ragen_agent import algo
 from ragen_agent.config import Config, Training, with_settings
-from ragen_agent.config.openrlhf import OpenRLHF
+from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.openrlhf.experience import (
     AdvantageInputs,
     StarPOExperience,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ragen_agent.config import Config, with_settings
-from ragen_agent.config.openrlhf import OpenRLHF
+from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.openrlhf.batch_plan import check_supported, planned_updates
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from ragen_agent.cli import main
 from ragen_agent.config import Config, with_settings
-from ragen_agent.config.openrlhf import OpenRLHF
+from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.openrlhf.cli_flags import DECIDED, check_extra_flags, command_flags
 
 RECIPE = ["train", "--recipe", "qwen2.5-0.5b-sokoban"]

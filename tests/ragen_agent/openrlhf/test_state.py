@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from ragen_agent.config import Config, with_settings
-from ragen_agent.config.openrlhf import OpenRLHF
+from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.openrlhf.state import RunContext, RunState, repair
 from ragen_agent.training.run_folder import RunFolder
 from ragen_gym.core.storage import read_json_lines

@@ -15,7 +15,7 @@ from vllm import SamplingParams
 
 from ragen_agent import ChatFormat
 from ragen_agent.config import Config, with_settings
-from ragen_agent.config.openrlhf import OpenRLHF
+from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.openrlhf.episode import tokens_of
 from ragen_agent.openrlhf.executor import AgentExecutor
 from ragen_agent.openrlhf.prompt_dataset import train_rows

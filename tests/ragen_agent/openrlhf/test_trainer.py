@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from ragen_agent.config import Config, with_settings
-from ragen_agent.config.openrlhf import OpenRLHF
 from ragen_agent.config.rules import ADVANTAGE_RULES
+from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.openrlhf import generation
 from ragen_agent.openrlhf.episode import TooManyFailuresError, failed
 from ragen_agent.openrlhf.experience import AdvantageInputs, WeightsLostError

@@ -1,24 +1,26 @@
-"""The settings of the distributed trainer alone.
-
-Iterations, groups, minibatch, rates, clipping and temperatures are those of ``Config.training``, which both trainers
-share; one configuration file serves both, with these settings in its table ``[openrlhf]``.
-"""
+"""The settings of one trainer alone: the distributed one, and supervised fine-tuning (``ragen-agent sft train``)."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
 
+from ragen_agent.config import Lora
+from ragen_agent.config.game_defaults import pretrained
 from ragen_agent.config.io import read_toml, with_settings
 from ragen_gym.core.settings import check_settings, setting
 
-__all__ = ["OpenRLHF", "read_settings"]
+__all__ = ["FineTuning", "OpenRLHF", "read_settings"]
 
 
 @dataclass(frozen=True)
 class OpenRLHF:
-    """The distributed trainer: OpenRLHF on Ray, vLLM and DeepSpeed."""
+    """The distributed trainer: OpenRLHF on Ray, vLLM and DeepSpeed.
+
+    Iterations, groups, minibatch, rates, clipping and temperatures are those of ``Config.training``, which both
+    trainers share; one configuration file serves both, with these settings in its table ``[openrlhf]``.
+    """
 
     correction: list[float] = setting(
         [0.0, 2.0], "bounds of the importance weight of trainer against vLLM on each token (TIS): lower, upper"
@@ -67,3 +69,36 @@ def read_settings(folder: Path) -> OpenRLHF | None:
     """The settings of a distributed run; None if the folder holds none."""
     path = folder / "openrlhf.toml"
     return with_settings(OpenRLHF(), read_toml(path)) if path.is_file() else None
+
+
+@dataclass(frozen=True)
+class FineTuning:
+    """The options of ``ragen-agent sft train``; ``data_sha256`` is filled in when it begins."""
+
+    data: str = setting("", "file of conversations, as ragen-agent sft data writes them")
+    model: str = setting("", "folder of a Hugging Face causal LM; without one, the small model from scratch")
+    epochs: int = setting(1, "passes over the data", low=1)
+    batch: int = setting(32, "conversations a step", low=1)
+    accumulate: int = setting(1, "parts in which a step is computed, to save memory", low=1)
+    learning_rate: float = setting(
+        0.0, "peak learning rate; 0 for 1e-5, with LoRA 2e-4, for the small model 3e-3", low=0, below=1e3
+    )
+    save_every: int = setting(100, "steps between checkpoints", low=1)
+    max_tokens: int = setting(4096, "longer conversations are left out", low=1, unit="tokens")
+    successes_only: bool = setting(False, "leave failed episodes out")
+    seed: int = setting(0, "of the order of the data and of the adapter", low=0)
+    device: str = setting("auto", "cpu, cuda or auto")
+    threads: int = setting(1, "CPU threads", low=1)
+    lora: Lora = field(default_factory=Lora)
+    data_sha256: str = ""
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+        if self.batch % self.accumulate:
+            raise ValueError(f"batch is {self.batch}; it must be a multiple of accumulate, {self.accumulate}.")
+
+    @property
+    def peak_learning_rate(self) -> float:
+        """The learning rate with its default resolved."""
+        large = 2e-4 if self.lora.rank else 1e-5
+        return self.learning_rate or (large if pretrained(self.model) else 3e-3)
