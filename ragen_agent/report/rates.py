@@ -8,6 +8,7 @@ from typing import Any
 
 from ragen_agent.report.runs import SeedGroup
 from ragen_agent.training.console import ROWS
+from ragen_gym.bench.report.plots import bound_marks, lane
 from ragen_gym.core.stats import Estimate, mean_interval, percent
 
 __all__ = ["lanes", "rates_table", "sentences"]
@@ -54,12 +55,12 @@ def lanes(groups: Sequence[SeedGroup]) -> list[dict[str, Any]]:
     if len(groups) == 1:
         (group,) = groups
         found = [_lane(group, row, row.replace("_", " "), group.colour if row == "after" else "x") for row in SHOWN]
-        return [_block(group.name, [group], [lane for lane in found if lane])]
+        return [_block(group.name, [group], [each for each in found if each])]
     blocks = []
     for row in SHOWN:
         found = [_lane(group, row, group.name, group.colour) for group in groups]
         if any(found):
-            blocks.append(_block(row.replace("_", " "), groups, [lane for lane in found if lane]))
+            blocks.append(_block(row.replace("_", " "), groups, [each for each in found if each]))
     return blocks
 
 
@@ -157,7 +158,7 @@ def _gain(over: Mapping[int, Mapping[str, Any]], under: Mapping[int, Mapping[str
 
 def _block(name: str, groups: Sequence[SeedGroup], found: list[dict[str, Any]]) -> dict[str, Any]:
     """``bounds`` names random and optimal play where they are the same in all lanes."""
-    marks = [lane["marks"] for lane in found]
+    marks = [each["marks"] for each in found]
     alike = marks and all(mark is not None and mark == marks[0] for mark in marks)
     bounds = f"random {marks[0]['random']:.1f} %, optimal {marks[0]['optimal']:.1f} %" if alike else ""
     return {"name": name, "bounds": bounds, "lanes": found}
@@ -171,24 +172,11 @@ def _lane(group: SeedGroup, row: str, name: str, colour: int | str) -> dict[str,
     bounds = [group_rate(group.rates(bound)) for bound in BOUNDS]
     marks = None
     if bounds[0] and bounds[1]:
-        random, optimal = 100 * bounds[0].value, 100 * bounds[1].value
-        left = min(random, optimal)
-        places = {"left": left, "span": abs(optimal - random), "random": random, "optimal": optimal}
-        marks = {name: round(place, 2) for name, place in places.items()}
-    several = found.n > 1
-    ticks = [(round(100 * rate["rate"], 2), f"seed {seed}: {percent(rate['rate'])}") for seed, rate in rates.items()]
+        marks = bound_marks(bounds[0].value, bounds[1].value)
+    ticks = [(rate["rate"], f"seed {seed}: {percent(rate['rate'])}") for seed, rate in rates.items() if found.n > 1]
     ends = f"{100 * found.low:.1f} to {100 * found.high:.1f} %"
-    return {
-        "name": name,
-        "colour": colour,
-        "rate": round(100 * found.value, 2),
-        "low": round(100 * found.low, 2),
-        "high": round(100 * found.high, 2),
-        "value": percent(found.value),
-        "reported": ticks if several else [],
-        "marks": marks,
-        "label": f"{group.name}, {row.replace('_', ' ')}: {percent(found.value)}, {ends}",
-    }
+    label = f"{group.name}, {row.replace('_', ' ')}: {percent(found.value)}, {ends}"
+    return {**lane(name, colour, found.to_dict("rate"), label, ticks), "marks": marks}
 
 
 def _seeds(seeds: Sequence[int]) -> str:

@@ -19,7 +19,7 @@ from ragen_gym.envs.episode_stream import stacked
 from ragen_gym.envs.policies import PlayedEpisode, oracle_policy, play_episode
 from ragen_gym.games._jit import compiled_with, next_word
 
-__all__ = ["RANDOM_ROLLOUTS", "Baseline", "action_budget", "baseline", "oracle_episodes", "random_kernel"]
+__all__ = ["RANDOM_ROLLOUTS", "Baseline", "baseline", "oracle_episodes", "random_kernel"]
 
 #: Episodes of random play for each instance.
 RANDOM_ROLLOUTS = 1000
@@ -89,12 +89,6 @@ class Baseline:
     optimal_return: Floats
 
 
-def action_budget(split: Split) -> int:
-    """The most moves of an episode, within all budgets."""
-    env = split.make_env()
-    return min(env.max_actions, env.max_turns * env.max_actions_per_turn)
-
-
 def baseline(split: Split) -> Baseline:
     """Random and optimal play of each instance; computed once in a process.
 
@@ -117,7 +111,7 @@ def oracle_episodes(suite: Suite, split: Split, rollout: int) -> tuple[PlayedEpi
     rollout = rollout if env.game.stochastic else 0  # without noise all rollouts are the same
     key = suite.hash, split.name, rollout
     if key not in _ORACLE_EPISODES:
-        played, actions = [], action_budget(split)
+        played, actions = [], split.turn_config.action_budget
         for index, level in enumerate(split.levels):
             seed = noise_seed(suite, split, index, rollout)
             env.env.reset(options={"level": level, "noise_seed": seed})
@@ -132,7 +126,7 @@ _ORACLE_EPISODES: dict[tuple[str, str, int], tuple[PlayedEpisode, ...]] = {}
 
 def _optimal_play(split: Split) -> tuple[Floats, Floats]:
     """Exact (success, return) of optimal play of each instance."""
-    env, actions = split.make_env().env, action_budget(split)
+    env, actions = split.make_env().env, split.turn_config.action_budget
     known: dict[Level, tuple[float, float]] = {}
     for level in dict.fromkeys(split.levels):
         env.reset(options={"level": level})
@@ -147,6 +141,6 @@ def _random_play(split: Split) -> tuple[Floats, Floats]:
     game = split.make_env().game
     boards = stacked([game.board(level) for level in split.levels])
     keys = episode_keys(stream_key(0, Stream.DYNAMICS), 0, len(boards))
-    numbers = len(game.Action), action_budget(split), RANDOM_ROLLOUTS
+    numbers = len(game.Action), split.turn_config.action_budget, RANDOM_ROLLOUTS
     success, total = random_kernel(game.rule)(boards, game.starts(boards), game.params, *numbers, keys)
     return success, total

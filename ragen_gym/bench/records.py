@@ -91,6 +91,21 @@ class EpisodeRecord:
     extra: dict[str, Any] = field(default_factory=dict)
 
     @property
+    def place(self) -> tuple[str, int, int]:
+        """The split, the instance and the rollout."""
+        return self.split, self.index, self.rollout
+
+    @property
+    def path(self) -> str:
+        """The place as ``split/index/rollout``."""
+        return f"{self.split}/{self.index}/{self.rollout}"
+
+    @property
+    def moves(self) -> int:
+        """How many moves were played."""
+        return sum(len(turn.actions) for turn in self.turns)
+
+    @property
     def counted(self) -> bool:
         """Whether the episode is part of the score."""
         return self.failure not in INFRASTRUCTURE
@@ -179,7 +194,7 @@ def group_by_split(suite: Suite, records: Iterable[EpisodeRecord]) -> list[tuple
     Raises:
         ValueError: a record is not of this suite.
     """
-    last = {(record.split, record.index, record.rollout): record for record in records}
+    last = {record.place: record for record in records}
     of: dict[str, list[EpisodeRecord]] = {split.name: [] for split in suite.splits}
     for name, index, rollout in sorted(last):
         if name not in of:

@@ -188,7 +188,7 @@ class Replayer:
         if by_moves not in self._envs:
             config = (self.rules and self.rules.turn_config) or self.split.turn_config
             if by_moves:
-                most = min(config.max_actions, config.max_turns * config.max_actions_per_turn)
+                most = config.action_budget
                 config = TurnConfig(max_turns=most, max_actions_per_turn=1, max_actions=most)
             # The levels are given so that a reset generates none.
             moves = _MoveRecorder(self.split.env, levels=list(self.split.levels), **self.split.env_options)

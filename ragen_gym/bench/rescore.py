@@ -25,7 +25,7 @@ from ragen_gym.bench.records import EpisodeRecord, TurnRecord
 from ragen_gym.bench.replay import Parser, ReplayedEpisode, ReplayedTurn, Replayer, ReplyRules
 from ragen_gym.bench.results import BenchResults, EpisodeLog, ResultsFolder
 from ragen_gym.bench.score import score
-from ragen_gym.bench.suite import Split
+from ragen_gym.bench.suite import Split, Suite
 from ragen_gym.bench.tasks import episode_key
 from ragen_gym.core.storage import write_atomic
 from ragen_gym.core.validation import check_number
@@ -111,6 +111,10 @@ class Rescoring:
             parser=parser and _checked(parser),
             reward=None if self.reward is None else _load(self.reward),
         )
+
+    def replayers(self, suite: Suite) -> dict[str, Replayer]:
+        """What replays the episodes of each split by these rules."""
+        return {split.name: Replayer(split, self.reply_rules(split)) for split in suite.splits}
 
 
 def _checked(parser: Parser) -> Parser:
@@ -198,7 +202,7 @@ def rescore(
         ValueError: a record is not of the run's suite, or a parser returns something else than a `Reply`.
     """
     identity = _identity(run, rescoring)
-    replayers = {split.name: Replayer(split, rescoring.reply_rules(split)) for split in run.suite.splits}
+    replayers = rescoring.replayers(run.suite)
     records, unknown, changed, reworded = [], [], 0, 0
     for done, record in enumerate(run.records, 1):
         if record.split not in replayers:
@@ -207,7 +211,7 @@ def rescore(
         if replay.diverged_at is not None and not replay.over and record.counted:
             unknown.append(_unknown(record, replay))
         else:
-            records.append(_record(record, replay, episode_key(identity, record.split, record.index, record.rollout)))
+            records.append(_record(record, replay, episode_key(identity, *record.place)))
             changed += replay.diverged_at is not None
             # No message that was answered states the reward of the last turn.
             reworded += any(_reward_changed(*pair) for pair in zip(record.turns[:-1], replay.turns[:-1], strict=False))
@@ -265,8 +269,7 @@ def _unknown(record: EpisodeRecord, replay: ReplayedEpisode) -> Unknown:
     assert replay.diverged_at is not None
     turn, old = replay.turns[replay.diverged_at], record.turns[replay.diverged_at]
     played, read = (tuple(turn.names[action] for action in each) for each in (old.actions, turn.actions))
-    place = record.split, record.index, record.rollout
-    return Unknown(*place, replay.diverged_at + 1, played, read, len(record.turns), record.success)
+    return Unknown(*record.place, replay.diverged_at + 1, played, read, len(record.turns), record.success)
 
 
 def _identity(run: BenchResults, rescoring: Rescoring) -> dict[str, Any]:

@@ -153,7 +153,7 @@ def _steps_over_optimal(suite: Suite, split: Split, counts: InstanceCounts) -> d
     if split.make_env().game.stochastic:
         return None
     shortest = oracle_episodes(suite, split, 0)
-    over = [_moves(record) - len(shortest[record.index].actions) for record in counts.episodes if record.success]
+    over = [record.moves - len(shortest[record.index].actions) for record in counts.episodes if record.success]
     return {"mean": float(np.mean(over)), "n": len(over)} if over else None
 
 
@@ -182,7 +182,7 @@ def _replies(episodes: Sequence[EpisodeRecord]) -> dict[str, Any]:
     return {
         "malformed": malformed if problems else None,
         "turns": float(np.mean([len(record.turns) for record in episodes])),
-        "actions": float(np.mean([_moves(record) for record in episodes])),
+        "actions": float(np.mean([record.moves for record in episodes])),
     }
 
 
@@ -205,10 +205,6 @@ def _effort(records: Sequence[EpisodeRecord]) -> dict[str, Any]:
         "failures": dict(sorted(failures.items())),
         "excluded": sum(not record.counted for record in records),
     }
-
-
-def _moves(record: EpisodeRecord) -> int:
-    return sum(len(turn.actions) for turn in record.turns)
 
 
 def _overall(splits: Sequence[dict[str, Any]]) -> dict[str, Any]:

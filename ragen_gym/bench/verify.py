@@ -89,14 +89,14 @@ def verify(run: BenchResults, progress: Callable[[int], None] = lambda done: Non
     """
     suite, verdict = run.suite, Verdict(excluded=sum(not record.counted for record in run.records))
     rescoring = Rescoring.of(run.info)
-    replayers = {split.name: Replayer(split, rescoring.reply_rules(split)) for split in suite.splits}
+    replayers = rescoring.replayers(suite)
     seen: set[tuple[str, int, int]] = set()
     for record in run.records:
         if record.split in replayers:
             found = check_episode(suite, replayers[record.split], record, messages=rescoring.changes_nothing)
             found += _check_key(run.info, record, seen)
         else:
-            found = [Mismatch(_name(record), "split", record.split, f"one of {', '.join(replayers)}")]
+            found = [Mismatch(record.path, "split", record.split, f"one of {', '.join(replayers)}")]
         verdict.differences += found
         verdict.episodes, verdict.agreed = verdict.episodes + 1, verdict.agreed + (not found)
         progress(verdict.episodes)
@@ -117,7 +117,7 @@ def check_episode(suite: Suite, replayer: Replayer, record: EpisodeRecord, *, me
         record: an episode.
         messages: whether the messages must be those of the replay; in a rescored run they state the former rewards.
     """
-    where, levels = _name(record), replayer.split.levels
+    where, levels = record.path, replayer.split.levels
     if not 0 <= record.index < len(levels):
         return [Mismatch(where, "index", record.index, f"0 to {len(levels) - 1}")]
     found: list[Mismatch] = []
@@ -166,15 +166,15 @@ def _compare_end(record: EpisodeRecord, replay: ReplayedEpisode, compare: Callab
 
 def _check_key(info: Mapping[str, Any], record: EpisodeRecord, seen: set[tuple[str, int, int]]) -> list[Mismatch]:
     """Whether the record is named after what was asked, and is the only one of its place."""
-    found, place = [], (record.split, record.index, record.rollout)
-    if place in seen:
-        found.append(Mismatch(_name(record), "number of records", "several", 1))
-    seen.add(place)
+    found = []
+    if record.place in seen:
+        found.append(Mismatch(record.path, "number of records", "several", 1))
+    seen.add(record.place)
     try:
-        key = episode_key(dict(info), *place)
+        key = episode_key(dict(info), *record.place)
     except KeyError as missing:
         return [*found, Mismatch("run.json", str(missing.args[0]), "missing", "needed to name the episodes")]
-    return found if key == record.key else [*found, Mismatch(_name(record), "key", record.key, key)]
+    return found if key == record.key else [*found, Mismatch(record.path, "key", record.key, key)]
 
 
 def _asked(run: BenchResults) -> set[tuple[str, int, int]]:
@@ -230,10 +230,6 @@ def differences(claimed: Any, found: Any, where: str = "summary") -> list[Mismat
 
 def _is_list(value: Any) -> bool:
     return isinstance(value, Sequence) and not isinstance(value, str)
-
-
-def _name(record: EpisodeRecord) -> str:
-    return f"{record.split}/{record.index}/{record.rollout}"
 
 
 def _short(value: Any) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ragen_gym.cli import bench_replays, bench_scores
-from ragen_gym.cli.bench_common import add_command, print_json
+from ragen_gym.cli.command import add_command, print_json
 
 if TYPE_CHECKING:
     from ragen_gym.bench.agent import ReplyAgent, StepAgent
@@ -70,7 +70,7 @@ def _add_run(group: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     width = max(map(len, forms))
     agents = "\n".join(f"  {form:{width}}  {about}" for form, about in forms.items())
     summary = "play the episodes of a suite that --out does not hold yet, and score them all"
-    parser = add_command(group, "run", summary, _RUN_EXAMPLES.format(agents=agents), _run)
+    parser = add_command(group, "run", summary, _run, _RUN_EXAMPLES.format(agents=agents))
     parser.add_argument("--suite", required=True, metavar="SUITE", help="a suite's name, or the folder of your own")
     parser.add_argument("--agent", required=True, metavar="AGENT", help="the agent; see below")
     parser.add_argument(
@@ -110,28 +110,23 @@ def _add_run(group: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 def _run(arguments: argparse.Namespace) -> int:
     try:
         import ragen_gym.bench.score  # noqa: F401  (a missing extra is an error before the run, not after it)
+        from ragen_gym.bench.runner import RunProgress, run_suite
         from ragen_gym.bench.suites import load_suite
         from ragen_gym.bench.tasks import Timeouts
 
         suite, request = load_suite(arguments.suite), _request(arguments)
         agent = _agent(arguments)
-        if getattr(agent, "at_terminal", False):  # a person has no timeout
-            request = replace(request, timeouts=Timeouts())
+        progress: RunProgress | None = RunProgress()
+        if getattr(agent, "at_terminal", False):  # a person has no timeout, and a bar would be in the way
+            request, progress = replace(request, timeouts=Timeouts()), None
     except ImportError as error:
         raise ValueError(str(error)) from error
     try:
-        outcome = _play(suite, agent, request, arguments.out)
+        outcome = run_suite(suite, agent, arguments.out, request, progress)
     except KeyboardInterrupt:
         print("\nragen-gym: stopped; episodes so far are kept, and the same command resumes the run.", file=sys.stderr)
         return 130
     return _report_outcome(suite, agent, arguments, outcome)
-
-
-def _play(suite: Suite, agent: ReplyAgent | StepAgent, request: RunOptions, out: Path) -> RunOutcome:
-    from ragen_gym.bench.runner import RunProgress, run_suite
-
-    # A person plays in the terminal, where a bar would be in the way.
-    return run_suite(suite, agent, out, request, None if getattr(agent, "at_terminal", False) else RunProgress())
 
 
 def _report_outcome(

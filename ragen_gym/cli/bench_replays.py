@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ragen_gym.cli.bench_common import add_command, first_lines, print_json, progress_bar, table_lines
+from ragen_gym.cli.command import add_command, first_lines, print_json, progress_bar, table_lines
 from ragen_gym.core.storage import check_free, write_atomic
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ examples:
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the three commands."""
-    report = add_command(commands, "report", "write an HTML page of scores and episodes", _REPORT_EXAMPLES, _report)
+    report = add_command(commands, "report", "write an HTML page of scores and episodes", _report, _REPORT_EXAMPLES)
     report.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="the folder of a run")
     report.add_argument("--out", type=Path, metavar="FILE", help="the page (default: RUN/report.html)")
     report.add_argument("--force", action="store_true", help="replace the file if there is one")
@@ -65,12 +65,12 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     for name, what in (("markdown", "Markdown"), ("csv", "CSV"), ("json", "JSON")):
         tables.add_argument(f"--{name}", action="store_true", help=f"print the scores as {what} instead of a page")
     verify = add_command(
-        commands, "verify", "replay a run, and check that its files are right", _VERIFY_EXAMPLES, _verify
+        commands, "verify", "replay a run, and check that its files are right", _verify, _VERIFY_EXAMPLES
     )
     verify.add_argument("run_folder", type=Path, metavar="RUN", help="the folder of a run")
     verify.add_argument("--json", action="store_true", help="print JSON")
     rescore = add_command(
-        commands, "rescore", "parse or reward recorded replies differently", _RESCORE_EXAMPLES, _rescore
+        commands, "rescore", "parse or reward recorded replies differently", _rescore, _RESCORE_EXAMPLES
     )
     rescore.add_argument("run_folder", type=Path, metavar="RUN", help="the folder of a run")
     parsing = rescore.add_mutually_exclusive_group()

@@ -7,7 +7,7 @@ from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
-from ragen_gym.cli.bench_common import add_command, print_json, table_lines
+from ragen_gym.cli.command import add_command, print_json, table_lines
 
 if TYPE_CHECKING:
     from ragen_gym.bench.suite import Split, Suite
@@ -39,13 +39,13 @@ example:
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the three commands."""
-    suites = add_command(commands, "suites", "list the suites, or the splits of one", _SUITES_EXAMPLES, _suites)
+    suites = add_command(commands, "suites", "list the suites, or the splits of one", _suites, _SUITES_EXAMPLES)
     suites.add_argument("suite", nargs="?", metavar="SUITE", help="a suite's name, or the folder of your own")
-    score = add_command(commands, "score", "score the episodes of a run", _SCORE_EXAMPLES, _score)
+    score = add_command(commands, "score", "score the episodes of a run", _score, _SCORE_EXAMPLES)
     score.add_argument("run_folder", type=Path, metavar="RUN", help="the folder of a run")
     score.add_argument("--write", action="store_true", help="write the score as the run's summary.json")
     compare = add_command(
-        commands, "compare", "compare two runs of one suite, level by level", _COMPARE_EXAMPLES, _compare
+        commands, "compare", "compare two runs of one suite, level by level", _compare, _COMPARE_EXAMPLES
     )
     compare.add_argument("first", type=Path, metavar="RUN", help="the folder of a run")
     compare.add_argument("second", type=Path, metavar="RUN", help="the folder of another run of the same suite")

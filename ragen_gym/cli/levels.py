@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from ragen_gym.cli.command import add_command, print_json
 from ragen_gym.cli.env_options import add_environment_options, chosen_environment
 from ragen_gym.cli.level_records import LevelRecord, distinct_levels, file_bytes, record_of
 from ragen_gym.core.progress import track
@@ -45,47 +45,34 @@ examples:
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the three commands."""
-    form = argparse.RawDescriptionHelpFormatter
     levels = commands.add_parser("levels", help="write levels to a file", description="Files of levels.")
     actions = levels.add_subparsers(metavar="ACTION", required=True)
-    export = actions.add_parser(
-        "export",
-        help="write distinct levels with their ids and optimal play",
-        description="Write distinct levels with their ids, splits and optimal play.",
-        epilog=_EXPORT_EXAMPLES,
-        formatter_class=form,
-    )
+    what = "write distinct levels with their ids, splits and optimal play"
+    export = add_command(actions, "export", what, _export, _EXPORT_EXAMPLES)
     add_environment_options(export)
     export.add_argument("-n", type=int, default=100, metavar="N", help="how many (default: 100)")
     export.add_argument("--seed", type=int, default=0, help="seed of the levels (default: 0)")
     export.add_argument("--out", required=True, metavar="FILE", help="a file that ends in .txt, .jsonl or .parquet")
     export.add_argument("--force", action="store_true", help="replace the file if there is one")
-    export.set_defaults(run=_export)
-    solve = commands.add_parser(
-        "solve",
-        help="solve the boards of a file",
-        description="Optimal success, return and plan of the boards of a file.",
-        epilog=_SOLVE_EXAMPLES,
-        formatter_class=form,
-    )
+    about = "Optimal success, return and plan of the boards of a file."
+    solve = add_command(commands, "solve", "solve the boards of a file", _solve, _SOLVE_EXAMPLES, about)
     add_environment_options(solve, rules_only=True)
     solve.add_argument("file", metavar="FILE", help="a file of boards, or - for the standard input")
     solve.add_argument("--actions", type=int, metavar="N", help="the most actions (default: the id's horizon)")
     solve.add_argument("--pushes", action="store_true", help="Sokoban: a plan with the fewest pushes, too")
     solve.add_argument("--max-nodes", type=int, metavar="N", help="Sokoban: limit of each search (default: 2,000,000)")
     solve.add_argument("--json", action="store_true", help="print JSON")
-    solve.set_defaults(run=_solve)
-    check = commands.add_parser(
+    check = add_command(
+        commands,
         "check",
-        help="test whether a game keeps the suite's contract",
-        description="Test a game and its environment by ragen_gym.testing: determinism, oracle, splits, spaces, text. "
+        "test whether a game keeps the suite's contract",
+        _check,
+        _CHECK_EXAMPLES,
+        "Test a game and its environment by ragen_gym.testing: determinism, oracle, splits, spaces, text. "
         "The exit code is 0 if all tests pass, else 1.",
-        epilog=_CHECK_EXAMPLES,
-        formatter_class=form,
     )
     add_environment_options(check)
     check.add_argument("--json", action="store_true", help="print JSON")
-    check.set_defaults(run=_check)
 
 
 def _export(arguments: argparse.Namespace) -> int:
@@ -121,8 +108,7 @@ def _solve(arguments: argparse.Namespace) -> int:
         if not arguments.json:
             _print(*solved[-1])
     if arguments.json:
-        records = [record.to_dict() | (pushes or {}) for record, pushes in solved]
-        print(json.dumps(records, indent=2, ensure_ascii=False))
+        print_json([record.to_dict() | (pushes or {}) for record, pushes in solved])
     return 1 if any(record.problem for record, _ in solved) else 0
 
 
@@ -189,10 +175,8 @@ def _print(record: LevelRecord, pushes: dict[str, Any] | None) -> None:
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    try:
-        from ragen_gym.testing import check_env, check_game
-    except ImportError as error:
-        raise ValueError(str(error)) from None
+    from ragen_gym.testing import check_env, check_game
+
     spec, chosen = chosen_environment(arguments)
     game = StepEnv(spec.name, **chosen).game
     steps: tuple[tuple[str, Any], ...] = (
@@ -210,5 +194,5 @@ def _check(arguments: argparse.Namespace) -> int:
         if not arguments.json:
             print(f"ok      {what}" if problem is None else f"FAILED  {what}\n{problem}", flush=True)
     if arguments.json:
-        print(json.dumps(found, indent=2, ensure_ascii=False))
+        print_json(found)
     return int(not all(entry["passed"] for entry in found))

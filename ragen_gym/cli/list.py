@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import json
 from typing import Any
 
+from ragen_gym.cli.command import add_command, print_json
 from ragen_gym.cli.env_options import add_environment_options, chosen_environment, describe, options_of, sections
 from ragen_gym.cli.episodes import success_rates
 from ragen_gym.envs.policies import action_budget
@@ -24,15 +24,15 @@ examples:
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the two commands."""
-    parser = commands.add_parser("list", help="every game", description="Every game of the suite, one a line.")
+    parser = add_command(commands, "list", "every game", _list, description="Every game of the suite, one a line.")
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.set_defaults(run=_list)
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "info",
-        help="what a game is: spaces, actions, rewards, options, random and optimal success",
-        description="What a game is, and how well random and optimal play do on its levels.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        "what a game is: spaces, actions, rewards, options, random and optimal success",
+        _info,
+        _EXAMPLES,
+        "What a game is, and how well random and optimal play do on its levels.",
     )
     add_environment_options(parser)
     parser.add_argument(
@@ -45,7 +45,6 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     )
     parser.add_argument("--seed", type=int, default=0, help="seed of those levels (default: 0)")
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.set_defaults(run=_info)
 
 
 def _list(arguments: argparse.Namespace) -> int:
@@ -54,7 +53,7 @@ def _list(arguments: argparse.Namespace) -> int:
             {"id": spec.id, "name": spec.name, "summary": spec.summary, "horizon": spec.horizon}
             for spec in TABLE.values()
         ]
-        print(json.dumps(rows, indent=2))
+        print_json(rows)
         return 0
     width = max(len(spec.id) for spec in TABLE.values())
     for spec in TABLE.values():
@@ -93,7 +92,7 @@ def _info(arguments: argparse.Namespace) -> int:
         facts |= {player: rate.to_dict() for player, rate in rates.items()}
         facts["measured_on"] = {"levels": arguments.measure, "seed": arguments.seed, "split": env.split}
     if arguments.json:
-        print(json.dumps(facts, indent=2, ensure_ascii=False))
+        print_json(facts)
         return 0
     _print(facts)
     if rates:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import Any
 
+from ragen_gym.cli.command import add_command
 from ragen_gym.cli.env_options import add_environment_options, chosen_environment
 from ragen_gym.cli.terminal import can_read_keys, colourful, painted, read_lines, single_keys
 from ragen_gym.envs.policies import action_budget
@@ -36,12 +37,13 @@ examples:
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command."""
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "play",
-        help="play a game in a window or in the terminal",
-        description="Play a game in a window, or in the terminal where there is no display.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        "play a game in a window or in the terminal",
+        _play,
+        _EXAMPLES,
+        "Play a game in a window, or in the terminal where there is no display.",
     )
     add_environment_options(parser)
     parser.add_argument("--seed", type=int, default=0, help="seed of the levels and their noise (default: 0)")
@@ -52,7 +54,6 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument("--turn", action="store_true", help="type whole replies, as a language model gives them")
     parser.add_argument("--no-think", action="store_true", help="with --turn: replies without <think> tags")
     parser.add_argument("--lines", action="store_true", help="type words and Enter, even where keys can be read")
-    parser.set_defaults(run=_play)
 
 
 class HumanPlay:

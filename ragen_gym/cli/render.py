@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from ragen_gym.cli.command import add_command
 from ragen_gym.cli.env_options import add_environment_options, chosen_environment, spec_named
 from ragen_gym.core.storage import check_free, write_atomic
 from ragen_gym.envs.step import StepEnv
@@ -27,12 +28,9 @@ examples:
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the two commands."""
-    parser = commands.add_parser(
-        "render",
-        help="write a picture of a level, or a GIF of an episode",
-        description="Write a PNG of a level, or a GIF of an episode.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    what = "write a picture of a level, or a GIF of an episode"
+    parser = add_command(
+        commands, "render", what, _render, _EXAMPLES, "Write a PNG of a level, or a GIF of an episode."
     )
     add_environment_options(parser)
     parser.add_argument("--gif", action="store_true", help="a GIF of a whole episode")
@@ -42,17 +40,16 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument("--tile-size", type=int, metavar="PIXELS", help="side of a tile, 8 to 128")
     parser.add_argument("--out", metavar="FILE", help="where to (default: the game's name with .png or .gif)")
     parser.add_argument("--force", action="store_true", help="replace the file if there is one")
-    parser.set_defaults(run=_render)
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "gallery",
-        help="write a page with pictures for every game",
-        description="Write a page, a picture and a GIF for every game into DIR/games, and an index of all.",
-        epilog=_GALLERY_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        "write a page with pictures for every game",
+        _gallery,
+        _GALLERY_EXAMPLES,
+        "Write a page, a picture and a GIF for every game into DIR/games, and an index of all.",
     )
     parser.add_argument("ids", nargs="*", metavar="ID", help="only these games (default: all)")
     parser.add_argument("--out", default="renders", metavar="DIR", help="folder (default: renders)")
-    parser.set_defaults(run=_gallery)
 
 
 def _render(arguments: argparse.Namespace) -> int:

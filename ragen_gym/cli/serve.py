@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 
+from ragen_gym.cli.command import add_command
 from ragen_gym.core.settings import declared
 from ragen_gym.serve.limits import Limits
 
@@ -24,13 +25,8 @@ The token is sent unencrypted: put a proxy with TLS in front of a server that ot
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command."""
-    parser = commands.add_parser(
-        "serve",
-        help="offer the environments over HTTP",
-        description="Offer the environments over HTTP, in one process; its sessions end with it.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    about = "Offer the environments over HTTP, in one process; its sessions end with it."
+    parser = add_command(commands, "serve", "offer the environments over HTTP", _serve, _EXAMPLES, about)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
     parser.add_argument("--port", type=int, default=8000, help="port to listen on, 0 for any free one (default: 8000)")
     parser.add_argument(
@@ -49,7 +45,6 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
             metavar="N",
             help=each.doc + ("" if each.default is None else f" (default: {each.default})"),
         )
-    parser.set_defaults(run=_serve)
 
 
 def _serve(arguments: argparse.Namespace) -> int:

@@ -74,7 +74,8 @@ def read_json_lines(path: Path, read: Callable[[Any], Any] = lambda record: reco
             records.append(read(json.loads(line)))
         except ValueError as error:  # not JSON, not UTF-8, or not a record
             if number < len(lines):  # a whole line ends with a newline, so a torn one is the last
-                raise ValueError(f"{path}, line {number}, is not JSON: {error}; remove that line.") from error
+                what = "JSON" if isinstance(error, json.JSONDecodeError | UnicodeDecodeError) else "such a record"
+                raise ValueError(f"{path}, line {number}, is not {what}: {error}; remove that line.") from error
     return records
 
 

@@ -53,6 +53,11 @@ class TurnConfig:
             )
 
     @property
+    def action_budget(self) -> int:
+        """The most moves of an episode, within all budgets."""
+        return min(self.max_actions, self.max_turns * self.max_actions_per_turn)
+
+    @property
     def state_parts(self) -> tuple[str, ...]:
         """The parts of the thinking that hold boards: ``observation``, ``prediction``, both or none."""
         asked = {"observation": self.grounding, "prediction": self.world_modelling}

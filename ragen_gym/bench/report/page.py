@@ -102,7 +102,7 @@ def _entry(replayer: Replayer, record: EpisodeRecord, agent: str, oracle: Played
     moves = f"{best} move{'s' * (best != 1)}"
     optimal = f"the oracle solves it in {moves}" if oracle.success else "the oracle does not solve it"
     # With the same noise: the moves of a solved episode beyond the oracle's.
-    over = sum(len(turn.actions) for turn in record.turns) - best if record.success and oracle.success else None
+    over = record.moves - best if record.success and oracle.success else None
     length = 10
     while record.key[:length] in taken and length < len(record.key):
         length += 1

@@ -8,7 +8,7 @@ from typing import Any
 
 from ragen_gym.bench.report.tables import percent
 
-__all__ = ["COLOURS", "ladders", "strips"]
+__all__ = ["COLOURS", "bound_marks", "bound_rate", "ladders", "lane", "strips"]
 
 #: Colours of the page's style for agents, which repeat after these.
 COLOURS = 8
@@ -23,43 +23,58 @@ def strips(summaries: Sequence[Summary], names: Sequence[str]) -> list[dict[str,
     return [_split(name, [(place, s) for place, s in enumerate(summaries) if name in s["splits"]]) for name in names]
 
 
+def lane(
+    name: str,
+    colour: int | str,
+    rate: Mapping[str, Any] | None,
+    label: str,
+    reported: Sequence[tuple[float, str]] = (),
+) -> dict[str, Any]:
+    """A lane as ``templates/plots.html`` draws it.
+
+    Args:
+        name: at its left.
+        colour: number of its colour, or ``"x"`` for none.
+        rate: ``rate``, ``low`` and ``high`` from 0 to 1; None draws no point.
+        label: what it shows, in words.
+        reported: thin marks: a rate from 0 to 1, and what it is.
+    """
+    places: dict[str, float | None] = {"rate": None}
+    if rate is not None:
+        places = {end: None if rate[end] is None else _share(rate[end]) for end in ("rate", "low", "high")}
+    return {
+        "name": name,
+        "colour": colour,
+        **places,
+        "value": "" if rate is None else percent(rate["rate"]),
+        "reported": [(_share(share), what) for share, what in reported],
+        "label": label,
+    }
+
+
+def bound_marks(random: float, optimal: float) -> dict[str, float]:
+    """The marks of random and optimal play, and the band between them."""
+    left, right = sorted((_share(random), _share(optimal)))
+    return {"random": _share(random), "optimal": _share(optimal), "left": left, "span": round(right - left, 2)}
+
+
 def _split(name: str, summaries: Sequence[tuple[int, Summary]]) -> dict[str, Any]:
     lanes = []
     marks, bounds = None, ""
     for place, summary in summaries:
         split = summary["splits"][name]
-        success = split["success"]
-        lanes.append(
-            {
-                "name": summary["agent"],
-                "colour": place % COLOURS,
-                "rate": None if success["rate"] is None else _share(success["rate"]),
-                "low": _share(success["low"]),
-                "high": _share(success["high"]),
-                "value": percent(success["rate"]),
-                "reported": [],
-                "label": f"{summary['agent']} on {name}: {percent(success['rate'])}, "
-                f"{percent(success['low'])} to {percent(success['high'])}",
-            }
-        )
+        rate, low, high = (percent(split["success"][end]) for end in ("rate", "low", "high"))
+        label = f"{summary['agent']} on {name}: {rate}, {low} to {high}"
+        lanes.append(lane(summary["agent"], place % COLOURS, split["success"], label))
         if "random" in split and marks is None:
             random, optimal = split["random"]["rate"], split["optimal"]["rate"]
-            left, right = sorted((_share(random), _share(optimal)))
-            marks = {"random": _share(random), "optimal": _share(optimal), "left": left, "span": round(right - left, 2)}
+            marks = bound_marks(random, optimal)
             bounds = f"random {percent(random)} · optimal {percent(optimal)}"
     published = summaries[0][1]["splits"][name].get("published")
     if published:
         said = "; ".join(f"{who} {percent(rate)}" for who, rate in published.items())
-        lanes.append(
-            {
-                "name": "published",
-                "colour": 0,
-                "rate": None,
-                "value": "",
-                "reported": [(_share(rate), f"{who}: {percent(rate)}") for who, rate in published.items()],
-                "label": f"Published by others on {name}: {said}",
-            }
-        )
+        reported = [(rate, f"{who}: {percent(rate)}") for who, rate in published.items()]
+        lanes.append(lane("published", 0, None, f"Published by others on {name}: {said}", reported))
     return {"name": name, "bounds": bounds, "marks": marks, "lanes": lanes}
 
 
@@ -76,10 +91,10 @@ def ladders(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
 def _ladder(ladder: str, names: Sequence[str], summaries: Sequence[Summary]) -> dict[str, Any]:
     step = (_RIGHT - _LEFT) / len(names)
     at = {name: round(_LEFT + step * (place + 0.5), 2) for place, name in enumerate(names)}
-    bounds = [
-        {"kind": kind, "segments": _segments([(x, _height(rate)) for x, rate in _bound(kind, at, summaries)])}
-        for kind in ("random", "optimal")
-    ]
+    bounds = []
+    for kind in ("random", "optimal"):
+        rates = [(x, bound_rate(kind, name, summaries)) for name, x in at.items()]
+        bounds.append({"kind": kind, "segments": _segments([(x, _height(r)) for x, r in rates if r is not None])})
     series: list[dict[str, Any]] = []
     for place, summary in enumerate(summaries):
         # Next to each other, so that one agent's interval does not hide another's.
@@ -104,13 +119,9 @@ def _ladder(ladder: str, names: Sequence[str], summaries: Sequence[Summary]) -> 
     }
 
 
-def _bound(kind: str, at: dict[str, float], summaries: Sequence[Summary]) -> list[tuple[float, float]]:
-    found = []
-    for name, x in at.items():
-        rates = [s["splits"][name][kind]["rate"] for s in summaries if kind in s["splits"].get(name, {})]
-        if rates:
-            found.append((x, rates[0]))
-    return found
+def bound_rate(kind: str, name: str, summaries: Sequence[Summary]) -> float | None:
+    """The success of ``"random"`` or ``"optimal"`` play on a split, of the first run that says it."""
+    return next((s["splits"][name][kind]["rate"] for s in summaries if kind in s["splits"].get(name, {})), None)
 
 
 def _segments(points: Sequence[tuple[float, float]]) -> list[tuple[float, float, float, float]]:

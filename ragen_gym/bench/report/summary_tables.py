@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ragen_gym.bench.report.html_page import plural
-from ragen_gym.bench.report.plots import COLOURS
+from ragen_gym.bench.report.plots import COLOURS, bound_rate
 from ragen_gym.bench.report.tables import number, percent, thousands
 from ragen_gym.bench.suite import Suite
 
@@ -120,17 +120,8 @@ def _standing(names: Sequence[str], summaries: Sequence[Summary]) -> list[dict[s
 
 
 def _bound_row(kind: str, score: str, names: Sequence[str], summaries: Sequence[Summary]) -> dict[str, Any]:
-    cells = [(percent(_bound(kind, name, summaries)), "") for name in names]
+    cells = [(percent(bound_rate(kind, name, summaries)), "") for name in names]
     return {"name": f"{kind} play", "colour": None, "score": score, "cells": cells}
-
-
-def _bound(kind: str, name: str, summaries: Sequence[Summary]) -> float | None:
-    for summary in summaries:
-        bound = summary["splits"].get(name, {}).get(kind)
-        if bound:
-            rate: float = bound["rate"]
-            return rate
-    return None
 
 
 def _numbers(name: str, summaries: Sequence[Summary]) -> dict[str, Any]:
@@ -143,7 +134,7 @@ def _numbers(name: str, summaries: Sequence[Summary]) -> dict[str, Any]:
             rows.append({"name": summary["agent"], "colour": place % COLOURS, "cells": _cells(split), "said": said})
     about = next(summary["splits"][name]["about"] for summary in summaries if name in summary["splits"])
     for kind, normalised in (("optimal", "1.00"), ("random", "0.00")):
-        rate = _bound(kind, name, summaries)
+        rate = bound_rate(kind, name, summaries)
         if rate is not None:
             totals = [s["splits"][name].get(f"{kind}_return") for s in summaries if name in s["splits"]]
             cells = [(percent(rate), ""), (normalised, ""), (number(totals[0]), ""), *[blank] * 7]

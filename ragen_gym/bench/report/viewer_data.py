@@ -68,7 +68,7 @@ def heading(record: EpisodeRecord, agent: str, over: int | None, name: str) -> d
         name: unique, for links.
     """
     rollout = f", rollout {record.rollout}" if record.rollout else ""
-    turns, moves = len(record.turns), sum(len(turn.actions) for turn in record.turns)
+    turns, moves = len(record.turns), record.moves
     if over and over > 0:
         note = f"{moves} moves, {over} over optimal"
     else:
@@ -82,7 +82,7 @@ def heading(record: EpisodeRecord, agent: str, over: int | None, name: str) -> d
         "note": f"{agent} · {note}",
         "tags": tags(record, over),
         "fields": {"agent": agent, "split": record.split},
-        "pair": f"{record.split}/{record.index}/{record.rollout}",
+        "pair": record.path,
         "order": {"over": over or 0},
     }
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ragen_gym.bench.baselines import RANDOM_ROLLOUTS, action_budget, baseline, oracle_episodes
+from ragen_gym.bench.baselines import RANDOM_ROLLOUTS, baseline, oracle_episodes
 from ragen_gym.bench.suite import Split, Suite, noise_seed
 from ragen_gym.bench.suites import SUITES, load_suite
 from ragen_gym.bench.suites.freeze import frozen_levels, main, recipes
@@ -203,7 +203,7 @@ def test_a_suite_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     split = suite.splits[0]
     assert split.levels[:2] == split.levels[3:]
     assert split.turn_config == TurnConfig(max_turns=2, max_actions=4)
-    assert action_budget(split) == 4
+    assert split.turn_config.action_budget == 4
     env = split.make_env()
     env.reset(options={"level": split.levels[1]})
     assert set(env.board) <= set("abcdef\n")
@@ -285,7 +285,7 @@ def exact_random_success(split: Split, level: Level) -> float:
     numbers = game.starts(np.frombuffer(board, np.uint8)[None])[0].tolist()
     states = {(board, tuple(numbers)): 1.0}
     success = 0.0
-    for _ in range(action_budget(split)):
+    for _ in range(split.turn_config.action_budget):
         later: dict[tuple[bytes, tuple[int, ...]], float] = {}
         for (here, numbers), weight in states.items():
             for action, (u, chance) in product(game.Action, noises):

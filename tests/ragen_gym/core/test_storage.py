@@ -90,7 +90,7 @@ def test_a_record_that_cannot_be_read_is_a_damaged_line(tmp_path: Path) -> None:
     path.write_text("".join(json.dumps({"a": value}) + "\n" for value in (1, 2)))
     assert read_json_lines(path, read) == [1, 2]
     path.write_text("".join(json.dumps({"a": value}) + "\n" for value in (-1, 2)))
-    with pytest.raises(ValueError, match="line 1, is not JSON: negative"):
+    with pytest.raises(ValueError, match="line 1, is not such a record: negative"):
         read_json_lines(path, read)
 
 

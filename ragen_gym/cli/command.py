@@ -1,4 +1,4 @@
-"""What the commands of ``ragen-gym bench`` share: how they are declared and how they print."""
+"""What the commands share: how they are declared and how they print."""
 
 from __future__ import annotations
 
@@ -15,9 +15,23 @@ _LISTED = 20
 
 
 def add_command(
-    commands: Any, name: str, summary: str, epilog: str, run: Callable[[argparse.Namespace], int]
+    commands: Any,
+    name: str,
+    summary: str,
+    run: Callable[[argparse.Namespace], int],
+    examples: str = "",
+    description: str = "",
 ) -> argparse.ArgumentParser:
-    """A command; where an optional library is missing, it names the extra in one line."""
+    """A command; where an optional library is missing, it names the extra in one line.
+
+    Args:
+        commands: what ``add_subparsers`` returned.
+        name: its name.
+        summary: for the list of commands.
+        run: what it does; returns the exit code.
+        examples: below its help.
+        description: above its help; by default the summary as a sentence.
+    """
 
     def checked(arguments: argparse.Namespace) -> int:
         try:
@@ -30,8 +44,8 @@ def add_command(
     parser: argparse.ArgumentParser = commands.add_parser(
         name,
         help=summary,
-        description=f"{summary[0].upper()}{summary[1:]}.",
-        epilog=epilog,
+        description=description or f"{summary[0].upper()}{summary[1:]}.",
+        epilog=examples,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.set_defaults(run=checked)
