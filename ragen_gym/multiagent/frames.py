@@ -6,12 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-import numpy as np
-
 from ragen_gym.games.game import Board, Game
 from ragen_gym.render import frozen_lake, sokoban
 from ragen_gym.render.canvas import Canvas, Colour, Pixels
-from ragen_gym.render.frames import board_codes
+from ragen_gym.render.frames import GROUND, TEXT, board_codes, caption_width, with_caption
 from ragen_gym.render.frames import frames as draw_boards
 from ragen_gym.render.tile_painters import PAINTERS, Painter, painter_of
 
@@ -29,12 +27,9 @@ _COLOURS: tuple[Colour, ...] = (
     (200, 76, 144),
     (96, 92, 88),
 )
-_GROUND: Colour = (30, 34, 46)
-_TEXT: Colour = (238, 240, 246)
 _FAINT: Colour = (130, 138, 156)
 _OTHER: Colour = (120, 60, 160)
-# In pixels: height of a line of the caption, and a width in which it is legible.
-_LINE, _LEAST_WIDTH = 20, 176
+_LINE = 20  # height of a line of the caption in pixels
 
 
 @dataclass(frozen=True)
@@ -75,20 +70,14 @@ def picture(game: Game, scene: Scene, tile_size: int) -> Pixels:
             y = down * size if side == tile_size else side - (down + 1) * size  # a machine has its name above
             _badge(board, player, column * side + across * size, row * side + y, size)
             crowd[cell] = crowd.get(cell, 0) + 1
-    caption = _caption(scene, _even(max(_LEAST_WIDTH, board.shape[1])))
-    out = np.empty((_even(board.shape[0] + caption.shape[0]), caption.shape[1], 3), np.uint8)
-    out[:] = _GROUND
-    left = (out.shape[1] - board.shape[1]) // 2
-    out[: board.shape[0], left : left + board.shape[1]] = board
-    out[board.shape[0] : board.shape[0] + caption.shape[0]] = caption
-    return out
+    return with_caption(board, _caption(scene, caption_width(board.shape[1])))
 
 
 def _badge(pixels: Pixels, player: int, x: int, y: int, size: int) -> None:
     canvas = Canvas(1, 1, size)
-    canvas.circle(0.5, 0.5, 0.48, _TEXT)
+    canvas.circle(0.5, 0.5, 0.48, TEXT)
     canvas.circle(0.5, 0.5, 0.41, _COLOURS[player])
-    canvas.text(0.5, 0.5, 0.62, str(player), _TEXT)
+    canvas.text(0.5, 0.5, 0.62, str(player), TEXT)
     canvas.over(pixels, x, y)
 
 
@@ -97,28 +86,22 @@ def _caption(scene: Scene, width: int) -> Pixels:
     columns, players = width / _LINE, len(scene.cells)
     rows = 1 + (players + 1) // 2
     canvas = Canvas(columns, rows + 0.3, _LINE, fineness=4)
-    canvas.fill(_GROUND)
+    canvas.fill(GROUND)
     canvas.text(0.4, 0.6, 0.56, f"cycle {scene.cycle}", _FAINT, columns - 0.8, left=True)
     for player in range(players):
         x, y = 0.4 + player % 2 * columns / 2, 1.6 + player // 2
         canvas.circle(x + 0.3, y, 0.3, _COLOURS[player])
-        canvas.text(x + 0.3, y, 0.44, str(player), _TEXT)
+        canvas.text(x + 0.3, y, 0.44, str(player), TEXT)
         words = f"{scene.totals[player]:+.4g} {scene.states[player]}".rstrip()
-        canvas.text(
-            x + 0.8, y, 0.54, words, _TEXT if not scene.states[player] else _FAINT, columns / 2 - 1.4, left=True
-        )
+        canvas.text(x + 0.8, y, 0.54, words, TEXT if not scene.states[player] else _FAINT, columns / 2 - 1.4, left=True)
     return canvas.pixels()
-
-
-def _even(size: int) -> int:
-    return size + size % 2
 
 
 def _draw_shared(single: DrawTile, own: dict[int, int], canvas: Canvas, game: Game, tile: int) -> None:
     """A cell on which another player looks like the game's own (``own`` gives its tile), but for a mark."""
     single(canvas, game, own.get(tile, tile))
     if tile in own:
-        canvas.rectangle(0.04, 0.04, 0.26, 0.26, _TEXT, 0.13)
+        canvas.rectangle(0.04, 0.04, 0.26, 0.26, TEXT, 0.13)
         canvas.rectangle(0.07, 0.07, 0.20, 0.20, _OTHER, 0.10)
 
 

@@ -22,9 +22,12 @@ from ragen_gym.render.recorder import Recording
 from ragen_gym.render.tile_painters import painter_of
 
 __all__ = [
+    "GROUND",
     "SIZES",
+    "TEXT",
     "atlas",
     "board_codes",
+    "caption_width",
     "check_tile_size",
     "frame_shape",
     "frames",
@@ -32,6 +35,7 @@ __all__ = [
     "picture",
     "picture_shape",
     "png",
+    "with_caption",
 ]
 
 #: Least and greatest side of a tile in pixels.
@@ -40,8 +44,8 @@ SIZES = (8, 128)
 _LEAST_WIDTH = 176
 _ROWS = 2.5
 
-_GROUND: Colour = (30, 34, 46)
-_TEXT: Colour = (238, 240, 246)
+GROUND: Colour = (30, 34, 46)
+TEXT: Colour = (238, 240, 246)
 _FAINT: Colour = (164, 172, 190)
 _PLAYING: Colour = (86, 128, 196)
 _SUCCESS: Colour = (72, 186, 108)
@@ -127,28 +131,33 @@ def frames(game: Game, codes: Boards, tile_size: int) -> Pixels:
 def picture_shape(game: Game, tile_size: int) -> tuple[int, int, int]:
     """(height, width, 3) of ``picture``; both even, as video encoders ask."""
     height, width, _ = frame_shape(game, tile_size)
-    width = max(width, _LEAST_WIDTH)
-    return _even(height + _caption_height(width)), _even(width), 3
+    width = caption_width(width)
+    return _even(height + round(_ROWS * _line(width))), width, 3
 
 
 def picture(game: Game, recording: Recording, tile_size: int) -> Pixels:
     """The episode as it stands, uint8 of ``picture_shape``."""
-    out = np.empty(picture_shape(game, tile_size), np.uint8)
-    out[:] = _GROUND
     board = frames(game, board_codes(game, recording.board)[None], tile_size)[0]
     painter = painter_of(game)
     if painter.draw_move is not None and recording.moves:
         painter.draw_move(board, game, recording, tile_size)
+    return with_caption(board, _caption(game, recording, caption_width(board.shape[1])))
+
+
+def caption_width(width: int) -> int:
+    """The width of the caption below a board of that width, in pixels: even, and legible."""
+    return _even(max(width, _LEAST_WIDTH))
+
+
+def with_caption(board: Pixels, caption: Pixels) -> Pixels:
+    """A board, and below it a caption at least as wide: uint8 (height, width, 3), the height even."""
     height, width, _ = board.shape
+    out = np.empty((_even(height + caption.shape[0]), caption.shape[1], 3), np.uint8)
+    out[:] = GROUND
     left = (out.shape[1] - width) // 2
     out[:height, left : left + width] = board
-    caption = _caption(game, recording, out.shape[1])
     out[height : height + caption.shape[0]] = caption
     return out
-
-
-def _caption_height(width: int) -> int:
-    return round(_ROWS * _line(width))
 
 
 def _line(width: int) -> int:
@@ -164,12 +173,12 @@ def _caption(game: Game, recording: Recording, width: int) -> Pixels:
     line = _line(width)
     columns = width / line
     canvas = Canvas(columns, _ROWS, line, fineness=4)
-    canvas.fill(_GROUND)
+    canvas.fill(GROUND)
     colour, ending = {PLAYING: (_PLAYING, ""), OVER: (_OVER, ": over")}.get(recording.outcome, (_SUCCESS, ": success"))
     canvas.rectangle(0, 0, columns, 0.16, colour)
     room = columns - 0.8
     text = recording.last_move(game) + ending
-    canvas.text(0.4, 0.86, 0.62, text, _TEXT if recording.outcome == PLAYING else colour, room, left=True)
+    canvas.text(0.4, 0.86, 0.62, text, TEXT if recording.outcome == PLAYING else colour, room, left=True)
     reward = recording.moves[-1][1] if recording.moves else 0.0
     facts = f"step {len(recording.moves)}    reward {reward:g}    sum {recording.total:.4g}"
     canvas.text(0.4, 1.78, 0.54, facts, _FAINT, room, left=True)

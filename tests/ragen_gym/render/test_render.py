@@ -71,6 +71,13 @@ def test_frames_put_each_tile_in_its_place(spec: GameSpec) -> None:
     np.testing.assert_array_equal(frames(env.game, codes, 9), slow)
 
 
+def test_a_picture_of_odd_width_has_room_for_its_caption() -> None:
+    """A width at which one pixel more makes the caption's lines higher."""
+    env = StepEnv("Sokoban", height=5, width=11, tile_size=19, render_mode="rgb_array")
+    env.reset(seed=0)
+    assert env.render().shape == picture_shape(env.game, 19) == (134, 210, 3)
+
+
 @every_id
 def test_pixel_observations_are_the_pictures_of_the_grid(spec: GameSpec) -> None:
     pixels, grid = StepEnv(spec.name, observation="rgb", tile_size=8), StepEnv(spec.name, observation="grid")
