@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import numpy.typing as npt
 
-from ragen_gym.core.levels import Level, check_split, read_levels, text_hash
+from ragen_gym.core.levels import Level, check_split, read_levels
 from ragen_gym.core.seeding import Stream
 from ragen_gym.core.text import TextFormat, Vocabulary
 
@@ -313,7 +313,3 @@ class Game(ABC):
                 f"none of the {len(boards)} levels given belongs to split={split!r}: give split=None to play them all."
             )
         return kept
-
-    def content_hash(self, board: Board) -> int:
-        """The 64-bit hash behind ``Level.id``."""
-        return text_hash(self.name, self.own_text(board))
