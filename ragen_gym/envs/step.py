@@ -10,8 +10,9 @@ from gymnasium import spaces
 from gymnasium.error import ResetNeeded
 
 from ragen_gym.core.levels import Level, check_split
-from ragen_gym.core.text import TEXT_FORMATS, TextFormat, Vocabulary
+from ragen_gym.core.text import TextFormat, Vocabulary
 from ragen_gym.core.validation import check_choice
+from ragen_gym.envs.board_view import BoardView
 from ragen_gym.envs.episode_stream import DRAWS, Episode, Episodes, draws
 from ragen_gym.envs.lazy_rng import LazyGenerator
 from ragen_gym.games.game import SUCCESS, Game, Solution, listed
@@ -20,9 +21,8 @@ from ragen_gym.games.registry import GameSpec, build_game, find
 if TYPE_CHECKING:
     from ragen_gym.render.renderer import Renderer
 
-__all__ = ["OBSERVATIONS", "StepEnv"]
+__all__ = ["StepEnv"]
 
-OBSERVATIONS = ("text", "grid", "rgb")
 METADATA = {"render_modes": ["ansi", "rgb_array", "human"], "render_fps": 4}
 _OPTIONS = ("level", "noise_seed")
 
@@ -89,15 +89,13 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
     ) -> None:
         self.game_spec: GameSpec = find(name)
         self.game: Game = build_game(self.game_spec, options, preset)
-        check_choice("observation", observation, OBSERVATIONS)
-        check_choice("text_format", text_format, TEXT_FORMATS)
         check_choice("render_mode", render_mode, (*self.metadata["render_modes"], None))
         self.observation, self.text_format, self.render_mode = observation, text_format, render_mode
         self.split = check_split(split)
         self.vocabulary = self.game.vocabulary(vocabulary or self.game_spec.vocabulary)
-        self._write = self.game.formatter(self.vocabulary, text_format)
         self.tile_size = tile_size
-        self._observe = {"text": self._write, "grid": self._grid, "rgb": self._pixels}[observation]
+        self._view = BoardView(self.game, observation, self.vocabulary, text_format, tile_size)
+        self._observe = self._view.observe
         self._levels = None if levels is None else self.game.fixed_boards(levels, split)
         self._rule = self.game.rule
         self._renderer = self._open_renderer()
@@ -108,7 +106,7 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
         #: How many actions there are to choose from now: none before an episode and after its end.
         self._allowed = 0
         self.action_space: spaces.Discrete[Any] = spaces.Discrete(self._actions)
-        self.observation_space = self._space()
+        self.observation_space = self._view.space()
         self._episodes: Episodes | None = None
         self._solution: Solution | None = None
 
@@ -182,7 +180,7 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
     @property
     def text(self) -> str:
         """The board as it stands, as text."""
-        return self._write(self._board)
+        return self._view.text(self._board)
 
     @property
     def level(self) -> Level:
@@ -221,26 +219,6 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
             check_choice("option", option, _OPTIONS)
         level = options.get("level")
         return episodes.take_with(None if level is None else self.game.board(level), options.get("noise_seed"))
-
-    def _space(self) -> spaces.Space[Any]:
-        if self.observation == "grid":
-            return spaces.Box(0, self.game.codes - 1, (self.game.height, self.game.width), np.uint8)
-        if self.observation == "rgb":
-            from ragen_gym.render.frames import frame_shape
-
-            return spaces.Box(0, 255, frame_shape(self.game, self.tile_size), np.uint8)
-        charset, shortest, longest = self.game.charset(self.vocabulary, self.text_format)
-        return spaces.Text(longest, min_length=shortest, charset=charset)
-
-    def _grid(self, board: bytes | bytearray) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        height, width = self.game.height, self.game.width
-        return np.frombuffer(bytes(board) + b"\xff", np.uint8).reshape(height, -1)[:, :width].copy()
-
-    def _pixels(self, board: bytes | bytearray) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        from ragen_gym.render.frames import frames
-
-        pixels: np.ndarray[Any, np.dtype[np.uint8]] = frames(self.game, self._grid(board)[None], self.tile_size)[0]
-        return pixels
 
     def _open_renderer(self) -> Renderer | None:
         """What draws the episodes. It puts itself before the rule, so that an environment without it loses no time."""

@@ -13,8 +13,7 @@ import numpy.typing as npt
 from ragen_gym.core.text import Vocabulary
 from ragen_gym.games.frozen_lake import FrozenLake
 from ragen_gym.games.game import OVER, PLAYING, SUCCESS
-from ragen_gym.multiagent.observations import with_others
-from ragen_gym.multiagent.parallel import ParallelGame
+from ragen_gym.multiagent.parallel import ParallelGame, with_others
 
 __all__ = ["FrozenLakeRace", "SharedLake", "Tile"]
 

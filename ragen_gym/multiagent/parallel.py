@@ -6,6 +6,8 @@ import re
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from enum import IntEnum
+from string import ascii_lowercase, ascii_uppercase
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -17,22 +19,32 @@ from pettingzoo import ParallelEnv
 
 from ragen_gym.core.levels import Level, check_split
 from ragen_gym.core.seeding import Keys, Stream, episode_keys, stream_key, uniforms
-from ragen_gym.core.text import TEXT_FORMATS, TextFormat, Vocabulary
+from ragen_gym.core.text import TextFormat, Vocabulary
 from ragen_gym.core.validation import check_choice, check_number
+from ragen_gym.envs.board_view import BoardView
 from ragen_gym.envs.episode_stream import Episodes
-from ragen_gym.envs.step import OBSERVATIONS, StepEnv
+from ragen_gym.envs.step import StepEnv
 from ragen_gym.games.game import OVER, PLAYING, SUCCESS, Board, Game
 from ragen_gym.games.registry import GameSpec, build_game, find
-from ragen_gym.multiagent.observations import Viewer
 
 if TYPE_CHECKING:
     from ragen_gym.render.renderer import Display
 
-__all__ = ["ParallelGame", "moves_of", "player_keys"]
+__all__ = ["ParallelGame", "moves_of", "player_keys", "with_others"]
 
 _METADATA = {**StepEnv.metadata, "is_parallelizable": True}
 # PettingZoo's own tests reset with {"options": 1}.
 _OPTIONS = ("level", "noise_seed", "options")
+
+
+class _PlayerView(BoardView):
+    """With the pictures of the games for several players."""
+
+    def pixels(self, board: Board) -> npt.NDArray[np.uint8]:
+        """The picture without a caption, uint8 (height, width, 3)."""
+        from ragen_gym.multiagent.frames import frame
+
+        return frame(self.game, board, self.tile_size)
 
 
 class ParallelGame(ParallelEnv):  # type: ignore[misc]  # PettingZoo ships no types
@@ -101,8 +113,6 @@ class ParallelGame(ParallelEnv):  # type: ignore[misc]  # PettingZoo ships no ty
         check_number(name, "players", players, 1, self.most, whole=True)
         if max_cycles is not None:
             check_number(name, "max_cycles", max_cycles, 1, whole=True)
-        check_choice("observation", observation, OBSERVATIONS)
-        check_choice("text_format", text_format, TEXT_FORMATS)
         check_choice("render_mode", render_mode, (*self.metadata["render_modes"], None))
         one_alone = players == 1 or self.shared is None
         self.game: Game = build_game(
@@ -120,12 +130,12 @@ class ParallelGame(ParallelEnv):  # type: ignore[misc]  # PettingZoo ships no ty
         self.possible_agents = [f"player_{i}" for i in range(players)]
         self.agents: list[str] = []
         self._numbers = {agent: i for i, agent in enumerate(self.possible_agents)}
-        self._viewer = Viewer(self.game, observation, self.vocabulary, text_format, tile_size)
+        self._seen = _PlayerView(self.game, observation, self.vocabulary, text_format, tile_size)
         self._levels = None if levels is None else self.game.fixed_boards(levels, split)
         # Each agent has spaces of its own, since sampling from a space moves its generator on.
-        self._observation_spaces = {agent: self._viewer.space() for agent in self.possible_agents}
+        self._observation_spaces = {agent: self._seen.space() for agent in self.possible_agents}
         self._action_spaces = {agent: spaces.Discrete(len(self.game.Action)) for agent in self.possible_agents}
-        grid = self._viewer.grid_space()
+        grid = self._seen.grid_space()
         self.state_space = spaces.Box(0, grid.high.max(), (players, *grid.shape), np.uint8)
         self._episodes: Episodes | None = None
         self._tile_size = tile_size
@@ -163,7 +173,7 @@ class ParallelGame(ParallelEnv):  # type: ignore[misc]  # PettingZoo ships no ty
         self._begin(board, state, level_key, fixed=chosen is not None or self._levels is not None)
         self._show()
         return (
-            {agent: self._viewer.observe(self._view(i)) for i, agent in enumerate(self.agents)},
+            {agent: self._seen.observe(self._view(i)) for i, agent in enumerate(self.agents)},
             {agent: self._info(i) for i, agent in enumerate(self.agents)},
         )
 
@@ -191,7 +201,7 @@ class ParallelGame(ParallelEnv):  # type: ignore[misc]  # PettingZoo ships no ty
         self.agents = [agent for agent, i in playing.items() if not (spent or outcomes[i])]
         self._show()
         return (
-            {agent: self._viewer.observe(self._view(i)) for agent, i in playing.items()},
+            {agent: self._seen.observe(self._view(i)) for agent, i in playing.items()},
             {agent: rewards[i] for agent, i in playing.items()},
             {agent: outcomes[i] != PLAYING for agent, i in playing.items()},
             dict.fromkeys(playing, spent),
@@ -205,7 +215,7 @@ class ParallelGame(ParallelEnv):  # type: ignore[misc]  # PettingZoo ships no ty
         """
         self._check_started()
         if self.render_mode == "ansi":
-            return self._viewer.text(self._view(0))
+            return self._seen.text(self._view(0))
         return self._draw() if self.render_mode == "rgb_array" else None
 
     def close(self) -> None:
@@ -216,7 +226,7 @@ class ParallelGame(ParallelEnv):  # type: ignore[misc]  # PettingZoo ships no ty
     def state(self) -> npt.NDArray[np.uint8]:
         """What each player sees (one that is out: would see), uint8 (players, height, width) of tile codes."""
         self._check_started()
-        return np.stack([self._viewer.grid(self._view(i)) for i in range(self.players)])
+        return np.stack([self._seen.grid(self._view(i)) for i in range(self.players)])
 
     @property
     def level(self) -> Level:
@@ -294,14 +304,7 @@ def player_keys(noise_key: int, players: int, stream: Stream) -> Keys:
 def moves_of(
     actions: Mapping[str, Any], numbers: Mapping[str, int], agents: Sequence[str], game: Game, name: str
 ) -> dict[int, int]:
-    """The moves by player, in the order of their numbers.
-
-    Args:
-        actions: action of each agent.
-        numbers: number of each agent.
-        agents: those that are to act.
-        game: their game.
-        name: what messages call it.
+    """The moves by player, in the order of their numbers; ``agents`` are those that are to act.
 
     Raises:
         ValueError: an action is missing, not one of the game's, or of an agent that is not to act.
@@ -318,3 +321,16 @@ def moves_of(
             known = ", ".join(f"{a.value} {a.name}" for a in game.Action)
             raise ValueError(f"{agent}: action {action!r} is not one of {name}'s: {known}.")
     return {numbers[agent]: int(actions[agent]) for agent in agents}
+
+
+_LETTERS = ascii_uppercase[16:] + ascii_lowercase[16:]
+
+
+def with_others(vocabularies: Mapping[str, Vocabulary], tiles: type[IntEnum]) -> dict[str, Vocabulary]:
+    """The vocabularies, lengthened to the tiles by the first letters of Q to Z and q to z that each leaves free."""
+    longer = {}
+    for name, vocabulary in vocabularies.items():
+        free = [letter for letter in _LETTERS if letter not in vocabulary.symbols]
+        missing = len(tiles) - len(vocabulary.symbols)
+        longer[name] = Vocabulary(name, (*vocabulary.symbols, *free[:missing]))
+    return longer

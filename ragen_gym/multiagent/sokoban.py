@@ -17,8 +17,7 @@ from ragen_gym.core.text import Vocabulary
 from ragen_gym.games.game import PLAYING, SUCCESS, Board, Boards
 from ragen_gym.games.sokoban import Sokoban, rules
 from ragen_gym.games.sokoban.solve import NotSolvedError, find_plan
-from ragen_gym.multiagent.observations import with_others
-from ragen_gym.multiagent.parallel import ParallelGame
+from ragen_gym.multiagent.parallel import ParallelGame, with_others
 
 __all__ = ["Action", "SharedSokoban", "SokobanTeam", "Tile", "place", "touched_cells", "walkable_cells"]
 

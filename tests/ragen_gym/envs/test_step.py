@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from ragen_gym.core.levels import Level
 from ragen_gym.core.text import TextFormat
-from ragen_gym.envs.step import OBSERVATIONS, StepEnv
+from ragen_gym.envs.board_view import OBSERVATIONS
+from ragen_gym.envs.step import StepEnv
 from ragen_gym.envs.turn import make_turn
 from ragen_gym.games.frozen_lake import FrozenLake
 from ragen_gym.games.grid import GridGame
