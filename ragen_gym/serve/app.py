@@ -27,9 +27,19 @@ _JSON = "application/json"
 _OPERATIONS = ("state", "reset", "step", "turn", "batch_reset", "batch_step", "render", "close")
 
 S = TypeVar("S", bound=ServedEnv)
+Route = TypeVar("Route", bound=Callable[..., Any])
 R = TypeVar("R", schemas.ResetRequest, schemas.BatchResetRequest)
 
 router = APIRouter(generate_unique_id_function=lambda route: route.name)
+
+
+def _operation(path: str, answer: Any, *errors: int) -> Callable[[Route], Route]:
+    """A route that plays a session, with the statuses of its errors besides those of every such route."""
+    return router.post(
+        f"/sessions/{{session}}/{path}",
+        responses=responses(answer, body=True, also=(404, 409, *errors)),
+        tags=["batches" if path.startswith("batch/") else "single environments"],
+    )
 
 
 def create_app(limits: Limits | None = None, token: str | None = None) -> FastAPI:
@@ -58,51 +68,31 @@ def create_app(limits: Limits | None = None, token: str | None = None) -> FastAP
 # A request's route is found by trying them in this order, so the busiest come first.
 
 
-@router.post(
-    "/sessions/{session}/step",
-    responses=responses(schemas.Step, body=True, also=(404, 409)),
-    tags=["single environments"],
-)
+@_operation("step", schemas.Step)
 async def step(request: Request, session: SessionId, body: schemas.StepRequest) -> Response:
     """Play one move; of grain step."""
     return await _ask(request, session, ServedStep, lambda env: env.step(body.action), light=True)
 
 
-@router.post(
-    "/sessions/{session}/turn",
-    responses=responses(schemas.Turn, body=True, also=(404, 409)),
-    tags=["single environments"],
-)
+@_operation("turn", schemas.Turn)
 async def turn(request: Request, session: SessionId, body: schemas.TurnRequest) -> Response:
     """Take a language model's whole reply; of grain turn."""
     return await _ask(request, session, ServedTurn, lambda env: env.turn(body.reply), light=True)
 
 
-@router.post(
-    "/sessions/{session}/batch/step",
-    responses=responses(schemas.BatchStep, body=True, also=(404, 409, 503)),
-    tags=["batches"],
-)
+@_operation("batch/step", schemas.BatchStep, 503)
 async def batch_step(request: Request, session: SessionId, body: schemas.BatchStepRequest) -> Response:
     """Play one move in every environment of a batch."""
     return await _ask(request, session, ServedBatch, lambda env: env.step(body.actions))
 
 
-@router.post(
-    "/sessions/{session}/reset",
-    responses=responses(schemas.Reset | schemas.TurnReset, body=True, also=(404, 409, 503)),
-    tags=["single environments"],
-)
+@_operation("reset", schemas.Reset | schemas.TurnReset, 503)
 async def reset(request: Request, session: SessionId, body: schemas.ResetRequest) -> Response:
     """Start an episode: of a seed, on a level, or the next one."""
     return await _ask(request, session, ServedSingle, lambda env: env.reset(_checked(body)))
 
 
-@router.post(
-    "/sessions/{session}/batch/reset",
-    responses=responses(schemas.BatchReset, body=True, also=(404, 409, 503)),
-    tags=["batches"],
-)
+@_operation("batch/reset", schemas.BatchReset, 503)
 async def batch_reset(request: Request, session: SessionId, body: schemas.BatchResetRequest) -> Response:
     """Start an episode in every environment of a batch, or in some."""
     return await _ask(request, session, ServedBatch, lambda env: env.reset(_checked(body)))

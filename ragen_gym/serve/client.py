@@ -92,7 +92,7 @@ class RemoteEnv(_RemoteSingle):
         max_episode_steps: moves after which an episode is truncated; None for the id's own.
         token: the server's token; None is what the environment variable RAGEN_GYM_TOKEN holds, if anything.
         timeout: seconds to wait for a response.
-        arguments: those of `ragen_gym.StepEnv`.
+        arguments: those of ``ragen_gym.StepEnv``.
 
     Raises:
         ValueError: the server's library does not allow an argument.
@@ -137,27 +137,15 @@ class RemoteEnv(_RemoteSingle):
 
 
 class RemoteTurnEnv(_RemoteSingle):
-    """A game of whole replies on a server: what `ragen_gym.make_turn` makes, played over HTTP.
+    """A game of whole replies on a server: what ``ragen_gym.make_turn`` makes, played over HTTP.
 
-    Args:
-        url: where the server is, such as ``"http://127.0.0.1:8000"``.
-        env: name or id of the game.
-        config: the options of a turn.
-        render_mode: ``"ansi"``, ``"rgb_array"`` (needs Pillow) or None.
-        token: the server's token; None is what the environment variable RAGEN_GYM_TOKEN holds, if anything.
-        timeout: seconds to wait for a response.
-        arguments: those of `ragen_gym.make_turn`.
+    Arguments and errors are those of ``RemoteEnv`` and of ``ragen_gym.make_turn``.
 
     Attributes:
         config: the options of a turn.
         instructions: the system message.
         action_names: what a reply calls the actions.
         over: whether the episode has ended, or none was started.
-
-    Raises:
-        ValueError: the server's library does not allow an argument.
-        ragen_gym.serve.ServerError: the server is full, wants a token, or the like.
-        ragen_gym.serve.ServerUnreachable: no response came.
     """
 
     def __init__(
@@ -189,7 +177,7 @@ class RemoteTurnEnv(_RemoteSingle):
         return answer["observation"], self._info(answer, None)
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Take a reply; raises as `RemoteEnv.step` does."""
+        """Take a reply; raises as ``RemoteEnv.step`` does."""
         if not isinstance(action, str):
             raise ValueError(f"a turn's action is the reply's text, not {type(action).__name__}: {action!r}.")
         answer = self._remote.post("turn", {"reply": action})
@@ -216,21 +204,8 @@ class RemoteTurnEnv(_RemoteSingle):
 class RemoteBatchEnv(VectorEnv[Any, Any, Any]):
     """``num_envs`` environments on a server: what ``gymnasium.make_vec`` of the id makes, played over HTTP.
 
-    Args:
-        url: where the server is, such as ``"http://127.0.0.1:8000"``.
-        env: name or id of the game.
-        num_envs: number of environments.
-        max_episode_steps: steps after which an episode is truncated; None for the id's own.
-        autoreset_mode: a `gymnasium.vector.AutoresetMode` or its value.
-        render_mode: ``"ansi"``, ``"rgb_array"`` (needs Pillow) or None.
-        token: the server's token; None is what the environment variable RAGEN_GYM_TOKEN holds, if anything.
-        timeout: seconds to wait for a response.
-        arguments: those of `ragen_gym.StepEnv`.
-
-    Raises:
-        ValueError: the server's library does not allow an argument.
-        ragen_gym.serve.ServerError: the server is full, wants a token, or the like.
-        ragen_gym.serve.ServerUnreachable: no response came.
+    ``autoreset_mode`` is a ``gymnasium.vector.AutoresetMode`` or its value; the other arguments, and the errors, are
+    those of ``RemoteEnv``.
     """
 
     def __init__(
@@ -268,7 +243,7 @@ class RemoteBatchEnv(VectorEnv[Any, Any, Any]):
         return self._observations(answer["observations"]), _infos(answer["info"])
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """Play one move in every environment; raises as `RemoteEnv.step` does."""
+        """Play one move in every environment; raises as ``RemoteEnv.step`` does."""
         moves = np.asarray(actions)
         if moves.shape != (self.num_envs,) or moves.dtype.kind not in "iu":
             raise ValueError(f"actions must be {self.num_envs} integers; got {moves.dtype} of shape {moves.shape}.")
