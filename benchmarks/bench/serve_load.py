@@ -26,8 +26,9 @@ import numpy as np
 from rich.console import Console
 
 from ragen_gym.core.storage import write_atomic
+from ragen_gym.serve.server import allow_many_files
 
-__all__ = ["Played", "Player", "Server", "allow_many_files", "hundreds", "main", "measure", "played", "started"]
+__all__ = ["Played", "Player", "Server", "hundreds", "main", "measure", "played", "started"]
 
 Play = Callable[["Player", float], Awaitable[None]]
 Background = tuple[int, dict[str, Any], Play]
@@ -243,18 +244,6 @@ def started(*options: str) -> Iterator[Server]:
         process.kill()
         process.wait()
         process.stderr.close()
-
-
-def allow_many_files() -> int:
-    """Raise the limit on open files as far as the system allows; how many there may be."""
-    if sys.platform == "win32":
-        return 512
-    import resource
-
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 65_536 if hard == resource.RLIM_INFINITY else hard
-    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    return wanted
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -13,12 +13,11 @@ from starlette.middleware import Middleware
 from ragen_gym import __version__
 from ragen_gym.games.registry import TABLE, GameSpec
 from ragen_gym.serve import schemas
-from ragen_gym.serve.executor import encode
-from ragen_gym.serve.limits import Limits, check_board_text
+from ragen_gym.serve.limits import Limits, check_boards
 from ragen_gym.serve.middleware import AccessMiddleware, client_of
 from ragen_gym.serve.openapi import description, install_error_handlers, responses
 from ragen_gym.serve.served_envs import ServedBatch, ServedEnv, ServedSingle, ServedStep, ServedTurn
-from ragen_gym.serve.service import Service, now
+from ragen_gym.serve.service import Service, encode, now
 
 __all__ = ["create_app"]
 
@@ -175,8 +174,7 @@ def _json(answer: Any) -> Response:
 
 
 def _checked(body: R) -> R:
-    for text in [body.level] if isinstance(body.level, str) else body.level or []:
-        check_board_text(text)
+    check_boards(body.level)
     return body
 
 

@@ -9,16 +9,7 @@ from typing import Any
 from ragen_gym.core.settings import check_settings, setting
 from ragen_gym.serve.errors import RequestError
 
-__all__ = [
-    "KNOB_LIMITS",
-    "LARGEST_NUMBER",
-    "LEVEL_LINE",
-    "LEVEL_LINES",
-    "TURN_LIMITS",
-    "Limits",
-    "check_board_text",
-    "check_knobs",
-]
+__all__ = ["LARGEST_NUMBER", "TURN_LIMITS", "Limits", "check_boards", "check_knobs"]
 
 #: The most that each of these options of games may be; the games themselves allow more.
 KNOB_LIMITS = {
@@ -39,7 +30,7 @@ _TEXT = 100
 _NAMES = 100
 
 #: Lines of a board that is given as text, and characters of a line: filling up a ragged board takes their product.
-LEVEL_LINES, LEVEL_LINE = 64, 128
+_LEVEL_LINES, _LEVEL_LINE = 64, 128
 
 
 @dataclass(frozen=True)
@@ -101,8 +92,9 @@ def _check_names(name: str, value: list[Any]) -> None:
             )
 
 
-def check_board_text(text: str) -> None:
-    """Check that the text of a board has no more lines, and no longer ones, than any game's."""
-    lines = text.split("\n")
-    if len(lines) > LEVEL_LINES or max(map(len, lines)) > LEVEL_LINE:
-        raise RequestError("too_large", f"a board may have {LEVEL_LINES} lines of {LEVEL_LINE} characters.")
+def check_boards(texts: str | list[str] | None) -> None:
+    """Check that the texts of boards have no more lines, and no longer ones, than any game's."""
+    for text in [texts] if isinstance(texts, str) else texts or []:
+        lines = text.split("\n")
+        if len(lines) > _LEVEL_LINES or max(map(len, lines)) > _LEVEL_LINE:
+            raise RequestError("too_large", f"a board may have {_LEVEL_LINES} lines of {_LEVEL_LINE} characters.")

@@ -14,7 +14,7 @@ from ragen_gym.serve.app import create_app
 from ragen_gym.serve.limits import Limits
 from ragen_gym.serve.middleware import is_loopback
 
-__all__ = ["LEAST_TOKEN", "bound_socket", "check_token", "run", "serving"]
+__all__ = ["LEAST_TOKEN", "allow_many_files", "bound_socket", "check_token", "run", "serving"]
 
 #: Characters that a token must have at least.
 LEAST_TOKEN = 16
@@ -73,7 +73,7 @@ def run(bound: socket.socket, limits: Limits, token: str | None, started: Callab
         token: see `ragen_gym.serve.create_app`.
         started: called with the URL once requests are answered.
     """
-    _allow_many_files()
+    allow_many_files()
     server = _Server(_config(limits, token), lambda: started(url_of(bound)))
     server.run(sockets=[bound])
 
@@ -131,13 +131,16 @@ def _config(limits: Limits, token: str | None) -> uvicorn.Config:
     )
 
 
-def _allow_many_files() -> None:
-    """Raise the limit on open files to what the system allows: every connection is one."""
+def allow_many_files() -> int:
+    """Raise the limit on open files to what the system allows, as every connection is one; how many there may be."""
     if sys.platform == "win32":
-        return
+        return 512
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < hard:
-        with suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    wanted = 65_536 if hard == resource.RLIM_INFINITY else hard
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return wanted
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]

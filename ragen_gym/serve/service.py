@@ -1,30 +1,40 @@
-"""What the server does: it makes sessions, finds them, and carries out what they are asked."""
+"""What the server does: it makes sessions, finds them, and carries out what they are asked, in threads where needed."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from math import inf
 from typing import Any, TypeVar
 
-from ragen_gym.games.registry import find
+import gymnasium
+import numpy as np
+
+from ragen_gym.games.registry import TABLE, find
 from ragen_gym.serve.errors import RequestError, library_errors
-from ragen_gym.serve.executor import Executor, encode
 from ragen_gym.serve.level_cost import LevelCosts
-from ragen_gym.serve.limits import Limits, check_board_text, check_knobs
+from ragen_gym.serve.limits import Limits, check_boards, check_knobs
 from ragen_gym.serve.schemas import CreateRequest
 from ragen_gym.serve.served_envs import ServedBatch, ServedEnv, ServedSingle, ServedStep, ServedTurn, make_env
 from ragen_gym.serve.sessions import Session, SessionStore
 
-__all__ = ["Service", "now"]
+__all__ = ["Service", "encode", "now"]
 
 S = TypeVar("S", bound=ServedEnv)
+T = TypeVar("T")
 
 #: Levels that one request may have to generate: a single environment's block, and those of each environment of a batch.
 _BLOCK, _AHEAD = 256, 15
 #: Seconds of level generation, and environments of a batch, up to which a request is carried out without a thread.
 _QUICK, _QUICK_ENVS = 0.002, 64
+
+#: Threads for levels and batches, and calls that may wait for one.
+_THREADS, _WAITING = 4, 4096
+
+_encoder = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 
 _HOW: dict[type[ServedEnv], tuple[str, str]] = {
     ServedSingle: ("reset of a single environment", "no num_envs, or reset the batch"),
@@ -37,6 +47,11 @@ _HOW: dict[type[ServedEnv], tuple[str, str]] = {
 def now() -> float:
     """The event loop's clock, in seconds."""
     return asyncio.get_running_loop().time()
+
+
+def encode(answer: Any) -> bytes:
+    """JSON in ASCII, so that even a lone surrogate can be sent back."""
+    return _encoder.encode(answer).encode()
 
 
 class Service:
@@ -55,7 +70,7 @@ class Service:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """From the first request to the last."""
-        await self._executor.warm_up()
+        await self._executor.run(_play_every_game)
         sweeping = asyncio.create_task(self._sweep())
         try:
             yield
@@ -72,8 +87,8 @@ class Service:
         with library_errors():
             spec = find(request.env)
         check_knobs(request.knobs)
-        for text in _texts(request.levels) + _texts(request.start.level if request.start else None):
-            check_board_text(text)
+        check_boards(request.levels)
+        check_boards(request.start.level if request.start else None)
         self.store.take_place(owner, request.num_envs)
         try:
             env = await self._executor.run(make_env, spec, request, self.limits.max_reply)
@@ -118,7 +133,7 @@ class Service:
         """A PNG of the board of an environment of a session."""
         session = self.store.get(session_id)
         async with session.lock:
-            return await self._executor.draw(_png, session.env, index)
+            return await self._executor.run(_png, session.env, index, drawing=True)
 
     def close(self, session_id: str) -> None:
         """Close a session."""
@@ -157,8 +172,43 @@ class Service:
         )
 
 
-def _texts(boards: str | list[str] | None) -> list[str]:
-    return [boards] if isinstance(boards, str) else boards or []
+class Executor:
+    """Threads for work that would block the event loop; one for pictures, since pygame's fonts are not thread-safe."""
+
+    def __init__(self) -> None:
+        self._levels = ThreadPoolExecutor(_THREADS, "levels")
+        self._pictures = ThreadPoolExecutor(1, "pictures")
+        self._waiting = 0
+
+    async def run(self, call: Callable[..., T], *arguments: Any, drawing: bool = False) -> T:
+        """Call a function in a thread, the one for pictures if it is drawing.
+
+        Raises:
+            RequestError: thousands of calls wait already.
+        """
+        if self._waiting >= _WAITING:
+            raise RequestError("busy", f"{_WAITING} requests wait already: try again.", retry_after=1)
+        self._waiting += 1
+        try:
+            threads = self._pictures if drawing else self._levels
+            return await asyncio.get_running_loop().run_in_executor(threads, call, *arguments)
+        finally:
+            self._waiting -= 1
+
+    def close(self) -> None:
+        """Cancel what has not begun."""
+        for threads in (self._levels, self._pictures):
+            threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _play_every_game() -> None:
+    """Compile what the games need, or load it from the cache, before the first request has to wait for it."""
+    for spec in TABLE.values():
+        gymnasium.make(spec.id, split="train", disable_env_checker=True).reset(seed=0)
+        for observation in ("text", "grid"):
+            envs = gymnasium.make_vec(spec.id, 2, observation=observation)
+            envs.reset(seed=0)
+            envs.step(np.zeros(2, np.int64))[4].get("action_mask")
 
 
 def _encoded(call: Callable[[Any], Any], env: ServedEnv) -> bytes:

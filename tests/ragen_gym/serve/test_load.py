@@ -8,7 +8,8 @@ import time
 from collections import Counter
 from typing import Any
 
-from benchmarks.bench.serve_load import Player, allow_many_files, hundreds, played, started
+from benchmarks.bench.serve_load import Player, hundreds, played, started
+from ragen_gym.serve.server import allow_many_files
 
 LAKE: dict[str, Any] = {"env": "FrozenLake"}
 
