@@ -1,1 +1,18 @@
 """Measurements and experiments of the repository; they are not part of the installed packages."""
+
+import platform
+from importlib.metadata import version
+from pathlib import Path
+
+__all__ = ["machine"]
+
+
+def machine(*packages: str) -> str:
+    """The processor and the versions of Python and of these packages, in a line for a page."""
+    model = platform.processor() or platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        names = [line.partition(":")[2].strip() for line in cpuinfo.read_text().splitlines() if "model name" in line]
+        model = f"{names[0]}, {len(names)} cores" if names else model
+    versions = (f"{name} {version(name)}" for name in packages)
+    return "; ".join([model, ", ".join([f"Python {platform.python_version()}", *versions])])

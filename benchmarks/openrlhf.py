@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks import machine
 from ragen_agent.config import Config, merged, with_settings
 from ragen_agent.config.game_defaults import default_settings
 from ragen_agent.config.trainers import OpenRLHF, read_settings
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     local = _local(options.runs / "local", with_settings(Config(), base))
     start = {"model": str(local.warm.resolve()), "warm_start": {"epochs": 0}}
     other = _openrlhf(options.runs / "openrlhf", with_settings(Config(), merged(base, start)))
-    results = {"machine": _machine(), "iterations": options.iterations} | {
+    results = {"machine": machine(), "iterations": options.iterations} | {
         name: _result(folder) for name, folder in (("local", local), ("openrlhf", other))
     }
     write_atomic(HERE / "openrlhf.json", json.dumps(results, indent=1) + "\n")
@@ -158,12 +158,6 @@ def _write_page(results: Mapping[str, Any], config: Config) -> None:
         kl=abs(results["openrlhf"]["vllm_kl"]),
     )
     write_atomic(HERE / "openrlhf.md", page)
-
-
-def _machine() -> str:
-    import os
-
-    return f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import statistics
 import tempfile
 import time
@@ -25,6 +24,7 @@ import torch
 from rich.console import Console
 from transformers import GenerationConfig
 
+from benchmarks import machine
 from ragen_agent.config import Config, with_settings
 from ragen_agent.config.game_defaults import default_settings
 from ragen_agent.engines import Engine, Sampled
@@ -148,7 +148,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         title = f"{turns} turn{'s' * (turns > 1)}, untrained"
         rates[title] = _compare(replace(untrained, config=longer), longer, arguments.runs, title)
     results = {
-        "machine": f"{platform.machine()}, Python {platform.python_version()}, torch {torch.__version__}",
+        "machine": machine("torch"),
         "runs": arguments.runs,
         "batch": batch,
         "parameters": sum(parameter.numel() for parameter in agent.model.parameters()),

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks import machine
 from benchmarks.bench import runner_overhead, serve_load
 from ragen_gym.core.storage import write_atomic
 
@@ -89,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     data = HERE / "results.json"
     if not arguments.page:
         results = {
-            "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
+            "machine": machine(),
             "runs": arguments.runs,
             "runner": runner_overhead.measure(arguments.runs),
             "server": serve_load.measure(),

@@ -1,6 +1,8 @@
-"""Runs ``python -m benchmarks.experiments``."""
+"""Runs ``python -m benchmarks.experiments``, which is ``ragen-agent experiment``, with its errors and exit codes."""
 
-from benchmarks.experiments.command import main
+import sys
+
+from ragen_agent.cli import main
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(main(["experiment", *sys.argv[1:]]))

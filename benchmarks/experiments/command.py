@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     from benchmarks.experiments.plan import Cost, PlannedRun
     from benchmarks.experiments.spec import Experiment
 
-__all__ = ["add", "main"]
+__all__ = ["add"]
 
 ABOUT = """\
 Runs an experiment: a table of configurations with some seeds each, and controls. It writes plots, a page with intervals
@@ -31,13 +30,6 @@ examples:
   python -m benchmarks.experiments uncertainty-filter --only "top 25" --only "random 25" --seeds 5
   python -m benchmarks.experiments all --dry-run
   python -m benchmarks.experiments thinking --quick     (a minute; shows that it runs, proves nothing)"""
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line of ``python -m benchmarks.experiments``; exit codes as of ``ragen-agent``."""
-    from ragen_agent.cli import main as ragen_agent
-
-    return ragen_agent(["experiment", *(sys.argv[1:] if arguments is None else arguments)])
 
 
 def add(commands: Any) -> None:

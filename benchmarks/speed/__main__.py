@@ -10,11 +10,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks import machine
 from benchmarks.speed.measuring import (
+    PEERS,
     first_resets,
     growth,
     import_times,
-    machine,
+    measure_peer,
     measured,
     memory_per_env,
     ratios,
@@ -22,7 +24,6 @@ from benchmarks.speed.measuring import (
     sizes,
 )
 from benchmarks.speed.page import plot, write_page
-from benchmarks.speed.peers import PEERS, measure
 from benchmarks.speed.tasks import TASKS, Task
 from benchmarks.speed.timer import number
 from ragen_gym.core.storage import write_atomic
@@ -42,6 +43,8 @@ examples:
   ragen-gym bench-speed --only 'lake text'          one measurement
   ragen-gym bench-speed --all --json > speed.json   all of this suite's
 """
+
+_PACKAGES = ("numpy", "numba", "gymnasium")  # whose versions are noted
 
 #: What ``--usual`` measures.
 _USUAL = ("lake single", "boxes single", "lake grid", "lake text", "boxes grid", "boxes text")
@@ -111,7 +114,7 @@ def _chosen(words: str | None, everything: bool) -> list[Task]:
 def _print_some(tasks: list[Task], runs: int, seconds: float, *, as_json: bool) -> int:
     known = {task.key: task for task in tasks}
     rates: dict[str, dict[str, Any]] = {}
-    results = {"machine": machine(), "runs": runs, "seconds": seconds, "rates": rates}
+    results = {"machine": machine(*_PACKAGES), "runs": runs, "seconds": seconds, "rates": rates}
     code = 0
     if not as_json:
         print(f"{results['machine']}\n", flush=True)
@@ -164,8 +167,8 @@ def _write_pages(runs: int, seconds: float, peers: Sequence[str], cache: Path) -
     for row in measured(_announced(list(TASKS)), runs, seconds):
         rates[row.pop("key")] = row
         _print({"times": {}, **row}, rates)
-    results: dict[str, Any] = {"machine": machine(), "runs": runs, "rates": rates, "skipped": []}
-    for found in (found for peer in peers for found in measure(peer, cache)):
+    results: dict[str, Any] = {"machine": machine(*_PACKAGES), "runs": runs, "rates": rates, "skipped": []}
+    for found in (found for peer in peers for found in measure_peer(peer, cache)):
         if "skipped" in found:
             results["skipped"].append(found)
             print(f"{found['title']}: skipped: {found['skipped']}")

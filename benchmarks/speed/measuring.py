@@ -1,9 +1,9 @@
-"""Measurements: rates of the tasks, growth with batch and board, import time, first reset, memory; and the machine."""
+"""Measurements: rates of our tasks and of other suites', growth, import time, first reset and memory."""
 
 from __future__ import annotations
 
+import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -19,16 +19,20 @@ from benchmarks.speed.tasks import GROWTH, LAKE, SIZES, Task, batch
 from benchmarks.speed.timer import rate
 
 __all__ = [
+    "PEERS",
     "first_resets",
     "growth",
     "import_times",
-    "machine",
+    "measure_peer",
     "measured",
     "memory_per_env",
     "ratios",
     "row_of",
     "sizes",
 ]
+
+#: Other suites, each measured in a virtual environment of its own by ``benchmarks.speed.peer_tasks``.
+PEERS = ("envpool", "jumanji", "gem-llm", "textarena", "gym-sokoban", "minigrid")
 
 _SPENT = "import time; print(time.process_time())"
 _FIRST = """
@@ -73,17 +77,6 @@ def ratios(task: Task, rates: dict[str, dict[str, Any]]) -> dict[str, float]:
     """How many times the rate of each of its peers that were measured a task has, by the peer's key."""
     mine = rates[task.key]["rate"]
     return {peer: mine / rates[peer]["rate"] for peer in task.peers if peer in rates}
-
-
-def machine() -> str:
-    """The processor and the versions, in a line."""
-    model = platform.processor() or platform.machine()
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        names = [line.partition(":")[2].strip() for line in cpuinfo.read_text().splitlines() if "model name" in line]
-        model = f"{names[0]}, {len(names)} cores" if names else model
-    packages = ", ".join(f"{name} {version(name)}" for name in ("numpy", "numba", "gymnasium"))
-    return f"{model}; Python {platform.python_version()}, {packages}"
 
 
 def growth(seconds: float) -> dict[str, dict[str, float]]:
@@ -147,3 +140,39 @@ def _run(program: str, **environment: str) -> float:
         [sys.executable, "-c", program], env={**os.environ, **environment}, capture_output=True, text=True, check=True
     )
     return float(done.stdout)
+
+
+def measure_peer(package: str, cache: Path, seconds: float = 900) -> list[dict[str, Any]]:
+    """Install a package of ``PEERS`` under ``cache``, unless it is there: a dictionary for each measurement of it.
+
+    One that cannot be installed or run gives one dictionary, whose ``"skipped"`` says why.
+    """
+    home = cache / package
+    python = home / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+    try:
+        if not (home / "installed").exists():
+            _call([sys.executable, "-m", "venv", "--clear", str(home)], seconds)
+            _call([str(python), "-m", "pip", "install", "-q", package, "numpy"], seconds)
+            (home / "installed").touch()
+        program = f"from importlib.metadata import version; print(version({package!r}))"
+        version = _call([str(python), "-c", program], seconds).strip()
+        tasks = [str(python), "-W", "ignore", "-P", "-m", "benchmarks.speed.peer_tasks", package]
+        output = _call(tasks, seconds, PYTHONPATH=str(Path(__file__).parents[2]))
+    except (OSError, subprocess.SubprocessError) as error:
+        return [{"key": package, "title": package, "unit": "", "skipped": _reason(error)}]
+    lines = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+    return [{**line, "package": f"{package} {version}"} for line in lines]
+
+
+def _call(command: list[str], seconds: float, **environment: str) -> str:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=seconds).stdout
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, subprocess.TimeoutExpired):
+        return f"took more than {error.timeout:.0f} seconds"
+    if isinstance(error, subprocess.CalledProcessError):
+        lines = [line for line in (error.stderr or "").splitlines() if line.strip()]
+        return next((line for line in reversed(lines) if "error" in line.lower()), "it failed without a message")[:160]
+    return type(error).__name__

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.speed import measuring, peers, timer
+from benchmarks.speed import measuring, timer
 from benchmarks.speed.page import write_page
 from benchmarks.speed.peer_tasks import PEER_TASKS
 from benchmarks.speed.tasks import TASKS, batch
@@ -44,14 +44,14 @@ def test_a_peer_that_cannot_be_installed_is_skipped_with_a_reason(
     def refuse(command: list[str], seconds: float, **environment: str) -> str:
         raise subprocess.CalledProcessError(1, command, stderr="ERROR: no such package\n\n")
 
-    monkeypatch.setattr(peers, "_call", refuse)
-    assert peers.measure(peers.PEERS[0], tmp_path) == [
+    monkeypatch.setattr(measuring, "_call", refuse)
+    assert measuring.measure_peer(measuring.PEERS[0], tmp_path) == [
         {"key": "envpool", "title": "envpool", "unit": "", "skipped": "ERROR: no such package"}
     ]
 
 
 def test_every_peer_has_its_tasks_and_every_comparison_its_peer() -> None:
-    assert list(PEER_TASKS) == list(peers.PEERS)
+    assert list(PEER_TASKS) == list(measuring.PEERS)
     keys = {task.key for task in TASKS} | {key for tasks in PEER_TASKS.values() for key, *_ in tasks}
     assert {peer for task in TASKS for peer in task.peers} <= keys
 

@@ -20,6 +20,8 @@ from ragen_agent.cli import main
 from ragen_agent.config import to_toml
 from ragen_gym.core.storage import read_json_lines
 
+pytestmark = pytest.mark.slow  # a real experiment, with processes of its own
+
 ARMS = ["--only", "Bandit, none", "--only", "BanditRev, none"]
 CLOCKS = ("seconds", "seconds_rollout", "tokens_per_s", "diagnostics_s")
 

@@ -29,6 +29,8 @@ from ragen_gym.bench.suites import load_suite
 from ragen_gym.bench.tasks import RunOptions
 from ragen_gym.cli import main
 
+pytestmark = pytest.mark.slow  # two runs of a suite, and a real browser
+
 SMOKE = load_suite("smoke")
 EVIL = "</script><img src=x onerror=\"window.hacked=1\"><b onclick='x'>&amp; \ud800"
 
