@@ -61,17 +61,11 @@ class Server(NamedTuple):
 
 
 class Played(NamedTuple):
-    """What sessions that played at once found.
+    """What sessions that played at once found."""
 
-    Attributes:
-        taken: seconds of each timed request, sorted.
-        spent: seconds in all.
-        cpu: seconds of CPU time of the server, where the system tells.
-    """
-
-    taken: list[float]
-    spent: float
-    cpu: float | None
+    taken: list[float]  # seconds of each timed request, sorted
+    spent: float  # seconds in all
+    cpu: float | None  # seconds of CPU time of the server, where the system tells
 
     def summary(self, steps: int = 1) -> dict[str, float]:
         """Rates, and latencies in milliseconds; ``steps`` is how many environments a request moves."""

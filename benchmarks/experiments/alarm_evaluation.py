@@ -37,23 +37,14 @@ COMBINED: dict[str, tuple[tuple[str, ...], int]] = {
 
 @dataclass(frozen=True)
 class SignScore:
-    """How a sign does over many runs.
+    """How a sign does over many runs."""
 
-    Attributes:
-        sign: its name, or that of a combination of signs.
-        collapses: how many runs collapsed.
-        leads: iterations from the sign to the collapse, of the collapses that it predicted.
-        late: collapses during or after whose start it was first seen.
-        healthy: how many runs did not collapse.
-        false_alarms: how many of those showed it.
-    """
-
-    sign: str
-    collapses: int
-    leads: tuple[int, ...]
-    late: int
-    healthy: int
-    false_alarms: int
+    sign: str  # its name, or that of a combination of signs
+    collapses: int  # how many runs collapsed
+    leads: tuple[int, ...]  # iterations from the sign to the collapse, of the collapses that it predicted
+    late: int  # collapses during or after whose start it was first seen
+    healthy: int  # how many runs did not collapse
+    false_alarms: int  # how many of those showed it
 
     @property
     def predicted(self) -> int:

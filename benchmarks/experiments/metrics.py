@@ -27,19 +27,12 @@ WINDOW = 5
 
 @dataclass(frozen=True)
 class Measure:
-    """A number of a run.
+    """A number of a run."""
 
-    Attributes:
-        about: what it is.
-        of: its value; None where a run has no such number.
-        rate: whether it is a share, printed in percent.
-        signed: whether it may be below 0.
-    """
-
-    about: str
-    of: Callable[[RecordedRun], float | None]
-    rate: bool = False
-    signed: bool = False
+    about: str  # what it is
+    of: Callable[[RecordedRun], float | None]  # its value; None where a run has no such number
+    rate: bool = False  # whether it is a share, printed in percent
+    signed: bool = False  # whether it may be below 0
 
 
 def measure(run: RecordedRun, name: str) -> float | None:

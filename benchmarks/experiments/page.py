@@ -14,7 +14,7 @@ from benchmarks.experiments.metrics import MEASURES, measure
 from benchmarks.experiments.plan import PlannedRun
 from benchmarks.experiments.plots import draw_arms, draw_curves
 from benchmarks.experiments.runner import missing
-from benchmarks.experiments.spec import Comparison, Experiment
+from benchmarks.experiments.spec import Experiment
 from ragen_agent.report.runs import RecordedRun, load_run
 from ragen_agent.training.alarm import sign_label
 from ragen_gym.core.stats import Estimate
@@ -92,19 +92,11 @@ def markdown_page(
     pictures: Sequence[str],
     note: str = "",
 ) -> str:
-    """The page in Markdown.
-
-    Args:
-        experiment: the table.
-        runs: those that are whole.
-        findings: one for each of its comparisons.
-        failures: what went wrong, by run.
-        wanted: how many runs there should be.
-        pictures: names of files next to the page.
-        note: a warning at the top.
-    """
+    """The page in Markdown, of the whole runs out of the ``wanted``; ``pictures`` are files next to the page."""
     there = sum(len(seeds) for seeds in runs.values())
-    scores = without_misleading(experiment, runs)
+    whole = f"{there} of {wanted} runs are whole: the conclusions may change."
+    if there == wanted:
+        whole = f"All {wanted} runs are whole."
     lines = [f"# {experiment.title}", ""]
     if note:
         lines += [f"> {note}", ""]
@@ -112,7 +104,7 @@ def markdown_page(
     lines += [f"**Claim.** {experiment.claim} ({experiment.source})", ""]
     lines += [f"**Evidence.** {experiment.evidence}", "", "## What the runs say", ""]
     lines += [f"- {sentence}" for sentence in conclusion(findings)] or ["- Nothing was compared."]
-    lines += [f"- {_whole(there, wanted)}", f"- **Limits.** {experiment.limits} {LEVELS}", "", "## Comparisons", ""]
+    lines += [f"- {whole}", f"- **Limits.** {experiment.limits} {LEVELS}", "", "## Comparisons", ""]
     lines += comparisons_table(findings)
     lines += [
         "",
@@ -128,7 +120,7 @@ def markdown_page(
         "",
         *_collapses(runs),
         "",
-        *alarm_table(score_signs(scores)),
+        *alarm_table(score_signs(without_misleading(experiment, runs))),
         "",
         "## Descriptions of the arms",
         "",
@@ -146,9 +138,10 @@ def comparisons_table(findings: Sequence[Finding]) -> list[str]:
     return markdown_table(
         ["question", "first", "second", "measure", "claim", "first \N{MINUS SIGN} second [95 %]"],
         [
-            [c.asks, c.first, c.second or "0", c.measure, claimed(c), finding.sentence]
+            [c.asks, c.first, c.second or "0", c.measure, claim, finding.sentence]
             for finding in findings
             for c in [finding.comparison]
+            for claim in [f"{c.claim or 'none'}{' (ours)' if c.by == 'ours' else ''}"]
         ],
     )
 
@@ -157,11 +150,6 @@ def without_misleading(experiment: Experiment, runs: Runs) -> list[RecordedRun]:
     """The runs whose fall would be a collapse; see ``Arm.misleading``."""
     misleading = {arm.name for arm in experiment.arms if arm.misleading}
     return [run for arm, seeds in runs.items() if arm not in misleading for run in seeds.values()]
-
-
-def claimed(comparison: Comparison) -> str:
-    """A claim; one that is not the source's is marked."""
-    return f"{comparison.claim or 'none'}{' (ours)' if comparison.by == 'ours' else ''}"
 
 
 def alarm_table(scores: Sequence[SignScore], factors: Sequence[str] = ()) -> list[str]:
@@ -214,12 +202,6 @@ def _collapses(runs: Runs) -> list[str]:
         whens = [str(at + 1) for run in seeds.values() if (at := collapse_start(run)) is not None]
         rows.append([arm, *[str(outcomes.count(name)) for name in OUTCOMES], ", ".join(whens) or "\N{EN DASH}"])
     return markdown_table(["arm", *OUTCOMES, "after iteration"], rows)
-
-
-def _whole(there: int, wanted: int) -> str:
-    if there == wanted:
-        return f"All {wanted} runs are whole."
-    return f"{there} of {wanted} runs are whole: the conclusions may change."
 
 
 def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

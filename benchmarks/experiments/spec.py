@@ -28,44 +28,27 @@ CLAIMS = ("", "higher", "lower", "equal")
 
 @dataclass(frozen=True)
 class Arm:
-    """One configuration.
+    """One configuration."""
 
-    Attributes:
-        name: unique in the experiment.
-        about: what it is, for the page.
-        settings: over those of the experiment.
-        control: whether it is there to rule out another explanation of what the other arms show.
-        imitation: whether it is compared with further imitation at the same cost.
-        misleading: whether its rewards may teach what is measured as failure, so that its fall is no collapse.
-    """
-
-    name: str
-    about: str
-    settings: Settings = field(default_factory=dict)
-    control: bool = False
-    imitation: bool = False
+    name: str  # unique in the experiment
+    about: str  # what it is, for the page
+    settings: Settings = field(default_factory=dict)  # over those of the experiment
+    control: bool = False  # whether it is there to rule out another explanation of what the other arms show
+    imitation: bool = False  # whether it is compared with further imitation at the same cost
+    #: whether its rewards may teach what is measured as failure, so that its fall is no collapse
     misleading: bool = False
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two arms seed by seed, or one against 0.
+    """Two arms seed by seed, or one against 0."""
 
-    Attributes:
-        first: name of an arm.
-        measure: a key of ``MEASURES``.
-        asks: the question, for the page.
-        second: name of an arm; empty to compare with 0.
-        claim: what is said of the first, one of ``CLAIMS``.
-        by: who claims it: the source, or this project ("ours").
-    """
-
-    first: str
-    measure: str
-    asks: str
-    second: str = ""
-    claim: str = ""
-    by: str = "source"
+    first: str  # name of an arm
+    measure: str  # a key of ``MEASURES``
+    asks: str  # the question, for the page
+    second: str = ""  # name of an arm; empty to compare with 0
+    claim: str = ""  # what is said of the first, one of ``CLAIMS``
+    by: str = "source"  # who claims it: the source, or this project ("ours")
 
 
 @dataclass(frozen=True)

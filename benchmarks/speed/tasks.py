@@ -30,23 +30,14 @@ _ACTIONS = 64
 
 @dataclass(frozen=True)
 class Task:
-    """One measurement.
+    """One measurement."""
 
-    Attributes:
-        key: name in the results.
-        title: what it is, for the page.
-        unit: what is counted.
-        make: builds what is timed.
-        target: the least rate that is promised, if any.
-        peers: keys of the measurements to compare with.
-    """
-
-    key: str
-    title: str
-    unit: str
-    make: Callable[[], Play]
-    target: float | None = None
-    peers: tuple[str, ...] = field(default=())
+    key: str  # name in the results
+    title: str  # what it is, for the page
+    unit: str  # what is counted
+    make: Callable[[], Play]  # builds what is timed
+    target: float | None = None  # the least rate that is promised, if any
+    peers: tuple[str, ...] = field(default=())  # keys of the measurements to compare with
 
     @property
     def of_gymnasium(self) -> bool:

@@ -20,7 +20,7 @@ __all__ = ["description", "install_error_handlers", "responses"]
 
 _OF_STATUS = {404: "not_found", 405: "method_not_allowed", 400: "bad_json"}
 
-#: What each status of a error means on the page; its codes are added from `STATUS`.
+#: What each status of an error means on the page; its codes are added from `STATUS`.
 _MEANING = {
     400: "The body is not JSON.",
     401: "The token is missing or wrong.",
@@ -47,24 +47,20 @@ def responses(
         model: of a good answer; a media type where that is no JSON, None where it has no body.
         status: of a good answer.
         body: whether a request has a body, whose errors are documented too.
-        also: statuses of errors besides those that every route may give.
+        also: statuses of errors other than those that every route may give.
         then: operations on the session that the answer names.
     """
     errors = sorted({*_EVERYWHERE, *(_WITH_BODY if body else ()), *also})
     good: dict[str, Any] = {"content": {model: {}}, "description": "The picture."} if isinstance(model, str) else {}
     good = good or {"model": model}
     if then:
-        good["links"] = _links(*then)
-    return {
-        status: good,
-        **{code: {"model": Error, "description": _description(code)} for code in errors},
-    }
-
-
-def _links(*operations: str) -> dict[str, Any]:
-    """That the session which a route answers with is what these operations name."""
-    session = {"session": "$response.body#/session"}
-    return {name: {"operationId": name, "parameters": session} for name in operations}
+        session = {"session": "$response.body#/session"}
+        good["links"] = {name: {"operationId": name, "parameters": session} for name in then}
+    found: dict[int | str, Any] = {status: good}
+    for error in errors:
+        codes = ", ".join(f"`{code}`" for code, of in STATUS.items() if of == error)
+        found[error] = {"model": Error, "description": f"{_MEANING[error]} Codes: {codes}."}
+    return found
 
 
 def description(limits: Limits) -> dict[str, Any]:
@@ -150,8 +146,3 @@ def _methods(app: FastAPI, request: Request) -> str:
         scope = {**request.scope, "method": method}
         found |= {method for route in app.router.routes if route.matches(scope)[0] is Match.FULL}
     return ", ".join(sorted(found))
-
-
-def _description(status: int) -> str:
-    codes = ", ".join(f"`{code}`" for code, of in STATUS.items() if of == status)
-    return f"{_MEANING[status]} Codes: {codes}."
