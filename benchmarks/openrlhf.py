@@ -23,6 +23,7 @@ from ragen_agent.local.run import TrainingRun
 from ragen_agent.openrlhf.launch import train_distributed
 from ragen_agent.training.console import Display
 from ragen_agent.training.run_folder import RunFolder
+from ragen_gym.core.stats import Rate
 from ragen_gym.core.storage import read_json_lines, write_atomic
 
 __all__ = ["main"]
@@ -137,14 +138,12 @@ def _plot(results: Mapping[str, Any]) -> None:
 
 
 def _write_page(results: Mapping[str, Any], config: Config) -> None:
-    def percent(rate: Mapping[str, float]) -> str:
-        return f"{100 * rate['rate']:.1f} % ({100 * rate['low']:.1f} to {100 * rate['high']:.1f})"
-
     rows = []
-    for name, label in ROWS:
-        one = results[name]
+    for trainer, label in ROWS:
+        one = results[trainer]
         figures = f"{one['seconds']:.2f} | {one['tokens_per_s']:,.0f}"
-        rows.append(f"| {label} | {percent(one['before'])} | {percent(one['after'])} | {figures} |")
+        before, after = (Rate.from_dict(one[name]) for name in ("before", "after"))
+        rows.append(f"| {label} | {before} | {after} | {figures} |")
     page = PAGE.format(
         game=config.game,
         iterations=results["iterations"],

@@ -128,44 +128,46 @@ def training_page(folder: Path, runs: Sequence[Path]) -> Path:
 
 def benchmark_screenshots(browser: Any, path: Path, out: Path) -> Iterator[Path]:
     """Screenshots of the page at ``path`` in a browser of Playwright: its upper part, and its viewer in mid-episode."""
-    sheet = _open(browser, path, height=1180)
-    sheet.screenshot(path=out / "benchmark_report.png")
-    yield out / "benchmark_report.png"
-    sheet.locator(".rv-row").nth(2).click()
-    sheet.locator(".rv-head").click()  # moves the focus, whose ring would show
-    for _ in range(3):
-        sheet.keyboard.press("ArrowRight")
-    sheet.locator(".rv-turn.current summary").click()
-    sheet.mouse.move(0, 0)
-    sheet.locator(".rv").screenshot(path=out / "benchmark_viewer.png")
-    yield out / "benchmark_viewer.png"
-    sheet.close()
+    return _screenshots(browser, path, out, "benchmark", height=1180, row=2, steps=3, opened=".rv-turn.current summary")
 
 
 def training_screenshots(browser: Any, path: Path, out: Path) -> Iterator[Path]:
     """The same of a training report; its viewer shows an episode with large advantages."""
-    sheet = _open(browser, path, height=1500)
-    sheet.screenshot(path=out / "training_report.png")
-    yield out / "training_report.png"
-    sheet.locator(".rv-filters button", has_text="Largest advantage").click()
-    rows = sheet.locator(".rv-row")
-    rows.nth(min(1, rows.count() - 1)).click()
-    sheet.locator(".rv-head").click()
-    for _ in range(2):
-        sheet.keyboard.press("ArrowRight")
-    sheet.mouse.move(0, 0)
-    sheet.locator(".rv").screenshot(path=out / "training_viewer.png")
-    yield out / "training_viewer.png"
-    sheet.close()
+    return _screenshots(browser, path, out, "training", height=1500, row=1, steps=2, button="Largest advantage")
 
 
-def _open(browser: Any, path: Path, height: int) -> Any:
-    """The page at ``path`` in a new tab, with its viewer drawn."""
+def _screenshots(
+    browser: Any,
+    path: Path,
+    out: Path,
+    name: str,
+    *,
+    height: int,
+    row: int,
+    steps: int,
+    button: str = "",
+    opened: str = "",
+) -> Iterator[Path]:
+    """The upper part; then, after a click on a button, the episode of a row after some steps, with a part opened."""
     viewport = {"width": 1240, "height": height}
     sheet = browser.new_page(viewport=viewport, reduced_motion="reduce", color_scheme="light")
     sheet.goto(path.as_uri())
     sheet.wait_for_selector(".rv-turn")
-    return sheet
+    sheet.screenshot(path=out / f"{name}_report.png")
+    yield out / f"{name}_report.png"
+    if button:
+        sheet.locator(".rv-filters button", has_text=button).click()
+    rows = sheet.locator(".rv-row")
+    rows.nth(min(row, rows.count() - 1)).click()
+    sheet.locator(".rv-head").click()  # moves the focus, whose ring would show
+    for _ in range(steps):
+        sheet.keyboard.press("ArrowRight")
+    if opened:
+        sheet.locator(opened).click()
+    sheet.mouse.move(0, 0)
+    sheet.locator(".rv").screenshot(path=out / f"{name}_viewer.png")
+    yield out / f"{name}_viewer.png"
+    sheet.close()
 
 
 def main(arguments: Sequence[str]) -> int:

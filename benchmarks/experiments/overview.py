@@ -44,13 +44,7 @@ def markdown_overview(
     findings: Mapping[str, Sequence[Finding]],
     runs: Mapping[str, Sequence[RecordedRun]],
 ) -> str:
-    """The page in Markdown.
-
-    Args:
-        experiments: in the order of the page.
-        findings: of each experiment, by its name.
-        runs: the whole runs of each whose fall would be a collapse.
-    """
+    """The page in Markdown, of each experiment's findings and its whole runs whose fall would be a collapse."""
     there = [experiment for experiment in experiments if runs[experiment.name]]
     absent = [experiment.name for experiment in experiments if not runs[experiment.name]]
     every = without_copies([run for name in runs for run in runs[name]])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
@@ -18,6 +19,9 @@ from benchmarks.experiments.spec import Arm, Experiment
 from ragen_agent.config import Config, Settings, merged, to_toml, with_settings
 from ragen_agent.config.game_defaults import default_settings
 from ragen_agent.config.rules import FILTER_RULES
+from ragen_agent.rollout import Instance
+from ragen_agent.sft.demonstrations import demonstrate
+from ragen_agent.training.policy import Policy
 from ragen_gym.core.validation import did_you_mean
 
 __all__ = ["QUICK", "Cost", "PlannedRun", "WarmStart", "costs", "plan", "warm_starts"]
@@ -29,7 +33,7 @@ QUICK: Settings = {
     "warm_start": {"epochs": 1},
     "evaluation": {"levels": 16},
 }
-QUICK_ITERATIONS, QUICK_GROUPS, QUICK_MEMBERS = 3, 4, 4
+QUICK_ITERATIONS, QUICK_GROUPS, QUICK_GROUP_SIZE = 3, 4, 4
 
 #: Tokens a second on one idle core of a laptop, of the small model: sampled by the engine, and trained on.
 SAMPLED_PER_S, TRAINED_PER_S = 15_000, 45_000
@@ -99,7 +103,7 @@ def plan(
         seeds: how many, from 0.
         only: names of arms; all if empty.
         overrides: settings that replace those of every arm.
-        quick: see ``QUICK``.
+        quick: whether to make every run tiny.
 
     Raises:
         ValueError: an unknown arm or setting.
@@ -127,7 +131,7 @@ def _planned(
         small = {
             "iterations": min(QUICK_ITERATIONS, config.training.iterations),
             "groups": min(QUICK_GROUPS, config.training.groups),
-            "group_size": min(QUICK_MEMBERS, config.training.group_size),
+            "group_size": min(QUICK_GROUP_SIZE, config.training.group_size),
         }
         config = with_settings(config, merged(QUICK, {"training": small}))
     config = with_settings(config, overrides)
@@ -195,12 +199,6 @@ def _key(config: Config) -> str:
 @cache
 def _lengths(text: str) -> tuple[float, float]:
     """Tokens of an episode, and how many of them are sampled, in the mean over some demonstrations."""
-    import tomllib
-
-    from ragen_agent.rollout import Instance
-    from ragen_agent.sft.demonstrations import demonstrate
-    from ragen_agent.training.policy import Policy
-
     config = with_settings(Config(), tomllib.loads(text))
     process = Policy.build(config).processes("train", 1)[0]
     shown = demonstrate(process, [Instance(seed, seed) for seed in range(24)], config.demonstrations, 0)

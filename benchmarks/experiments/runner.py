@@ -44,15 +44,7 @@ def missing(planned: Sequence[PlannedRun]) -> list[PlannedRun]:
 
 
 def run_all(planned: Sequence[PlannedRun], jobs: int, console: Console) -> dict[str, str]:
-    """Plays every run that is not whole.
-
-    Args:
-        planned: the runs.
-        jobs: how many at a time.
-        console: where progress goes.
-
-    Returns:
-        what went wrong, by the name of the run; the others are not stopped by it.
+    """Plays every run that is not whole, so many at a time; what went wrong, by the name of the run.
 
     Raises:
         KeyboardInterrupt: after the processes have ended; all that they wrote is kept.

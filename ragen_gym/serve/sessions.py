@@ -16,25 +16,15 @@ __all__ = ["Session", "SessionStore"]
 
 
 class Session:
-    """One environment or batch, and what the server knows of it.
-
-    Attributes:
-        id: 128 random bits that nobody can guess; whoever knows them plays the session.
-        env_id: id of the environment.
-        env: the environment.
-        num_envs: environments of a batch, or None.
-        owner: address of the client that made it.
-        quick: whether its resets, and a batch's steps, are over so soon that they need no thread.
-        lock: held while a request is being carried out.
-        used: the clock at the last request.
-    """
+    """One environment or batch, and what the server knows of it."""
 
     def __init__(self, env_id: str, env: ServedEnv, num_envs: int | None, owner: str) -> None:
-        self.id = f"{np.random.SeedSequence().entropy:032x}"  # fresh from the system's own source of randomness
-        self.env_id, self.env, self.num_envs, self.owner = env_id, env, num_envs, owner
-        self.quick = False
-        self.lock = asyncio.Lock()
-        self.used = 0.0
+        self.id = f"{np.random.SeedSequence().entropy:032x}"  # 128 random bits; whoever knows them plays the session
+        self.env_id, self.env, self.num_envs = env_id, env, num_envs
+        self.owner = owner  # address of the client that made it
+        self.quick = False  # whether its resets, and a batch's steps, are over so soon that they need no thread
+        self.lock = asyncio.Lock()  # held while a request is being carried out
+        self.used = 0.0  # the clock at the last request
 
 
 class SessionStore:
