@@ -117,7 +117,7 @@ class ChatFormat:
             _render=render,
             _control=_control_tokens(tokenizer, text, end),
         )
-        chat._check(render)
+        chat._check()
         return chat
 
     @property
@@ -241,16 +241,16 @@ class ChatFormat:
         control = set(self._control.values())
         return [token for token in ids if token in control]
 
-    def _check(self, render: Any) -> None:
+    def _check(self) -> None:
         """Hold the ids of a conversation against the ids of its whole rendered text."""
         system, first, second = "Play well.", "Turn 1:\nP_G", "Turn 2:\n_PG"
         if self.text.fold_system:
             messages = [{"role": "user", "content": f"{system}\n\n{first}"}]
         else:
             messages = [{"role": "system", "content": system}, {"role": "user", "content": first}]
-        prompt = _encode(self.tokenizer, render(messages, True))
+        prompt = _encode(self.tokenizer, self._render(messages, True))
         messages += [{"role": "assistant", "content": "Up"}, {"role": "user", "content": second}]
-        row = _encode(self.tokenizer, render(messages, True))
+        row = _encode(self.tokenizer, self._render(messages, True))
         glue = self.glue_ids(second)
         if self.prompt_ids(system, first) != prompt or row[len(row) - len(glue) :] != glue:
             raise ValueError(
