@@ -30,9 +30,9 @@ from typing import Any
 
 from ragen_gym.bench.agent import Answer, Message, Task
 from ragen_gym.bench.agents import make_agent
+from ragen_gym.bench.episode_plan import RunOptions, Timeouts
 from ragen_gym.bench.runner import run_suite
 from ragen_gym.bench.suites import load_suite
-from ragen_gym.bench.tasks import RunOptions, Timeouts
 from ragen_gym.core.storage import write_atomic
 
 __all__ = ["main", "measure"]

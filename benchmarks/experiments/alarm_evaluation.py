@@ -16,7 +16,7 @@ from statistics import fmean, median
 
 from benchmarks.experiments.metrics import WINDOW, series, window_means
 from ragen_agent.report.runs import RecordedRun, first_signs
-from ragen_agent.training.alarm import FOLLOWS, Alarm
+from ragen_agent.training.alarm import FOLLOWS, AlarmThresholds
 
 __all__ = ["AT_ONCE", "OUTCOMES", "SignScore", "collapse_start", "outcome", "score_signs"]
 
@@ -98,7 +98,7 @@ def outcome(run: RecordedRun) -> str:
     return "Echo Trap" if trap else "other collapse"
 
 
-def score_signs(runs: Iterable[RecordedRun], alarm: Alarm | None = None) -> list[SignScore]:
+def score_signs(runs: Iterable[RecordedRun], alarm: AlarmThresholds | None = None) -> list[SignScore]:
     """Every sign alone, then the combinations, over all runs, by these factors or by those in force.
 
     Runs that collapsed at once are left out, since no sign could have come before, and those that never learned.
@@ -113,7 +113,7 @@ def score_signs(runs: Iterable[RecordedRun], alarm: Alarm | None = None) -> list
     return [_score(name, [(at, rule(seen)) for at, seen in table]) for name, rule in rules.items()]
 
 
-def _first_seen(run: RecordedRun, alarm: Alarm | None) -> dict[str, int]:
+def _first_seen(run: RecordedRun, alarm: AlarmThresholds | None) -> dict[str, int]:
     """The iteration in which each sign was first seen."""
     signs = run.signs if alarm is None else first_signs(run.metrics, alarm)
     return {sign.name: sign.iteration for sign in signs}

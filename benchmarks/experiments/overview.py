@@ -13,7 +13,7 @@ from benchmarks.experiments.page import alarm_table, comparisons_table, markdown
 from benchmarks.experiments.plan import PlannedRun
 from benchmarks.experiments.spec import Experiment
 from ragen_agent.report.runs import RecordedRun
-from ragen_agent.training.alarm import Alarm
+from ragen_agent.training.alarm import AlarmThresholds
 from ragen_gym.core.storage import write_atomic
 
 __all__ = ["markdown_overview", "without_copies", "write_overview"]
@@ -121,7 +121,7 @@ def _factors(runs: Sequence[RecordedRun]) -> list[str]:
     for sign, (factor, values) in FACTORS.items():
         for value in values:
             changed: dict[str, Any] = {factor: value}
-            [judged] = [each for each in score_signs(runs, replace(Alarm(), **changed)) if each.sign == sign]
-            said = f"**{value:g}**" if value == getattr(Alarm(), factor) else f"{value:g}"
+            [judged] = [each for each in score_signs(runs, replace(AlarmThresholds(), **changed)) if each.sign == sign]
+            said = f"**{value:g}**" if value == getattr(AlarmThresholds(), factor) else f"{value:g}"
             rows.append((said, judged))
     return alarm_table([judged for _, judged in rows], [said for said, _ in rows])

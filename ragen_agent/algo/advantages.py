@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ragen_agent.algo.filters import spread
-from ragen_agent.config.rules import ADVANTAGE_RULES, FORMAT_REWARDS
+from ragen_agent.config.algorithms import ADVANTAGE_RULES, FORMAT_REWARDS
 
 __all__ = ["METHODS", "broadcast_to_tokens", "format_reward", "group_normalised", "normalised", "whiten"]
 
@@ -37,7 +37,7 @@ def normalised(returns: Tensor, rule: str = "grpo", eps: float = 1e-6, counted: 
 
     Args:
         returns: float (groups, group size).
-        rule: a key of ``ragen_agent.config.rules.ADVANTAGE_RULES`` that needs no critic.
+        rule: a key of ``ragen_agent.config.algorithms.ADVANTAGE_RULES`` that needs no critic.
         eps: added to a standard deviation that is divided by.
         counted: bool (groups, group size) or None; episodes that failed are False: they take no part in the mean and
             the std, and their advantage is 0. None counts all.

@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ragen_agent.config.rules import FILTER_RULES
+from ragen_agent.config.algorithms import FILTER_RULES
 from ragen_gym.core.validation import load_object
 
 __all__ = [
@@ -70,7 +70,7 @@ def spread(values: Tensor, counted: Tensor | None = None, statistic: str = "std"
 
 
 def keep_groups(spread: Tensor, rule: str, amount: float, generator: torch.Generator | None = None) -> Tensor:
-    """The groups to learn from by one of ``ragen_agent.config.rules.FILTER_RULES``.
+    """The groups to learn from by one of ``ragen_agent.config.algorithms.FILTER_RULES``.
 
     Args:
         spread: float (groups,), as ``spread`` returns it.

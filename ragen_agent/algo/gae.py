@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ragen_agent.algo.masks import rewards_at, turn_end_mask
-from ragen_agent.config.rules import CREDITS
+from ragen_agent.config.algorithms import CREDITS
 
 __all__ = ["bi_level_gae", "critic_advantages", "gae", "turn_wise_gae"]
 
@@ -154,7 +154,7 @@ def critic_advantages(
         values: float (rows, T), the critic's; read within the mask.
         cost: float (rows, T), taken from the reward of a token, such as a KL penalty; read within the mask.
         mask: bool (rows, T), the tokens that the recursion runs over (VAGEN's M_adv).
-        credit: a key of ``ragen_agent.config.rules.CREDITS``.
+        credit: a key of ``ragen_agent.config.algorithms.CREDITS``.
         gamma: discount between tokens; not read by ``turn``.
         gamma_turn: discount between turns; not read by ``trajectory``.
         lam: the trace parameter lambda.

@@ -61,7 +61,7 @@ def kl_loss(
         log_probs: float (rows, T), with gradient.
         ref_log_probs: float (rows, T).
         mask: bool (rows, T).
-        kind: a key of ``ragen_agent.config.rules.KL_ESTIMATES``; see the module for what the gradient of each is.
+        kind: a key of ``ragen_agent.config.algorithms.KL_ESTIMATES``; see the module for what the gradient of each is.
         how: see ``aggregate``, as ``length`` and ``count``.
         length: see ``aggregate``.
         count: see ``aggregate``.

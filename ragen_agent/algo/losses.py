@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ragen_agent.config.rules import AGGREGATIONS
+from ragen_agent.config.algorithms import AGGREGATIONS
 
 __all__ = ["PolicyStats", "aggregate", "entropy_of", "loss_count", "masked_mean", "policy_loss", "value_loss"]
 

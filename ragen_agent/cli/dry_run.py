@@ -22,7 +22,7 @@ from ragen_agent.config import Config, to_toml
 from ragen_agent.config.game_defaults import pretrained
 from ragen_agent.config.recipes import Recipe
 from ragen_agent.config.trainers import OpenRLHF
-from ragen_agent.openrlhf import cpu
+from ragen_agent.openrlhf import cpu_patches
 from ragen_agent.openrlhf.batch_plan import check_supported, describe
 from ragen_agent.openrlhf.cli_flags import MODULE, command_flags
 from ragen_agent.openrlhf.memory_estimate import memory_parts, model_shape, peak_memory
@@ -100,7 +100,7 @@ def command_line(config: Config, settings: OpenRLHF, folder: Path, extra: Sequen
     """
     on_cpu = _on_cpu(settings)
     if on_cpu:
-        cpu.check_flags(extra)
+        cpu_patches.check_flags(extra)
     check_supported(config, settings)
     model = Path(config.model).resolve() if pretrained(config.model) else folder.resolve() / "warm"
     return command_flags(config, settings, folder.resolve(), model, cpu=on_cpu, extra=extra)
@@ -108,7 +108,7 @@ def command_line(config: Config, settings: OpenRLHF, folder: Path, extra: Sequen
 
 def _on_cpu(settings: OpenRLHF) -> bool:
     """As the run would decide, but CUDA that is asked for need not be here."""
-    return settings.accelerator != "cuda" and cpu.needed(settings.accelerator)
+    return settings.accelerator != "cuda" and cpu_patches.needed(settings.accelerator)
 
 
 def _wrapped(command: Sequence[str], extra: Sequence[str]) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ragen_agent.cli.setting_flags import add_settings, configure, distributed, given
 from ragen_agent.config import Config, Settings, with_settings
-from ragen_agent.config.rules import ADVANTAGE_RULES
+from ragen_agent.config.algorithms import ADVANTAGE_RULES
 
 if TYPE_CHECKING:
     from ragen_agent.config.trainers import OpenRLHF

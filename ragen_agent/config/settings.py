@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 from math import inf
 from typing import Any
 
-from ragen_agent.config.rules import (
+from ragen_agent.config.algorithms import (
     ADVANTAGE_RULES,
     AGGREGATIONS,
     CREDITS,

@@ -17,7 +17,7 @@ from ragen_agent import algo
 from ragen_agent.config import Training
 from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.batches import Batch, sampled_logits
-from ragen_agent.training.replies import reply_parts
+from ragen_agent.training.reply_metrics import reply_parts
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -80,7 +80,7 @@ class Learner:
     bias: Tensor
     critic: Critic | None = None
     critic_optimiser: torch.optim.Optimizer | None = None
-    start: PreTrainedModel | None = None
+    reference_model: PreTrainedModel | None = None
     piece: Callable[[int], str] | None = None
     longest: int = 1024
     adapter: PeftModel | None = None
@@ -150,13 +150,13 @@ def targets_of(
     targets = {"mask": _mask(learner, batch, trajectories, settings.loss_tokens)}
     cost = torch.zeros_like(batch.log_probs)
     with torch.no_grad():
-        if learner.start is not None:
+        if learner.reference_model is not None:
             reference = torch.zeros_like(batch.log_probs)
             with nullcontext() if learner.adapter is None else learner.adapter.disable_adapter():
                 for rows in torch.arange(len(trajectories)).split(settings.minibatch):
                     part = batch.rows(rows)
                     reference[rows, : part.ids.shape[1]] = sampled_logits(
-                        learner.start, part, learner.bias, settings.temperature
+                        learner.reference_model, part, learner.bias, settings.temperature
                     )[1]
             if settings.kl_place == "loss":
                 targets["reference"] = reference

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from ragen_agent.config import Config
-from ragen_agent.local.monitor import Monitor
+from ragen_agent.local.diagnostics import Monitor
 from ragen_agent.local.policy_update import Critic, Learner, Targets, update
 from ragen_agent.local.replay_buffer import KeptEpisodes, ReplayBuffer
 from ragen_agent.rollout import Instance, group
@@ -29,7 +29,7 @@ from ragen_agent.training.iteration import History, Iteration
 from ragen_agent.training.lora import adapt, load_trained, merge, save_adapter, trained
 from ragen_agent.training.optimiser import adamw
 from ragen_agent.training.policy import Policy
-from ragen_agent.training.replies import piece_decoder
+from ragen_agent.training.reply_metrics import piece_decoder
 from ragen_agent.training.run_folder import RunFolder
 from ragen_agent.training.tasks import SeedStream, derive_seed, draw_games, games_at, level_seeds, make_env
 from ragen_gym.core.stats import Rate
@@ -105,7 +105,9 @@ class Trainer:
         without_failed(played)  # raises if nothing is left
         decoded = time.monotonic()
 
-        iteration = Iteration.of(number, played, games, self.settings, self._seed(SeedStream.FILTER))
+        iteration = Iteration.score_and_filter(  # format reward, return std, filter, advantages
+            number, played, games, self.settings, self._seed(SeedStream.FILTER)
+        )
         figures = self.monitor.before_update(self.learner, iteration)
         measured, targets = self._update(iteration)
 
@@ -249,7 +251,7 @@ def _learner(config: Config, policy: Policy) -> Learner:
         learner.critic = Critic(model)
         learner.critic_optimiser = adamw(learner.critic, settings.critic_learning_rate, weight_decay=0.0)
     if settings.kl_estimate != "none":
-        learner.start = copy.deepcopy(model) if adapter is None else model
+        learner.reference_model = copy.deepcopy(model) if adapter is None else model
     return learner
 
 

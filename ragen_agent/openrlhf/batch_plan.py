@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 
 from ragen_agent.config import Config, Turns
-from ragen_agent.config.rules import FILTER_RULES
+from ragen_agent.config.algorithms import FILTER_RULES
 from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.openrlhf.cli_flags import AGGREGATIONS
 from ragen_agent.training.tasks import all_settings

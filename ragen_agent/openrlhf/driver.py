@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from ragen_agent.openrlhf import cpu
+from ragen_agent.openrlhf import cpu_patches
 from ragen_agent.openrlhf.cli_flags import MODULE
 from ragen_agent.openrlhf.process_cleanup import stop_without_parent
 from ragen_agent.openrlhf.state import RunContext
@@ -36,8 +36,8 @@ def main(path: Path) -> None:
     try:
         _check_wandb(settings.wandb)
         if start["cpu"]:
-            cpu.check_flags(start["flags"])
-            cpu.prepare()
+            cpu_patches.check_flags(start["flags"])
+            cpu_patches.prepare()
         _start_ray(settings.ray_address, start)
         _install_classes(start["cpu"])
         sys.argv = [MODULE, *start["flags"]]
@@ -71,7 +71,7 @@ def _start_ray(address: str, start: dict[str, Any]) -> None:
     private = {name: value for name, value in os.environ.items() if name.startswith("WANDB_")}
     environment: dict[str, Any] = {"env_vars": {**start["environment"], **private}}
     if start["cpu"]:
-        environment["worker_process_setup_hook"] = cpu.HOOK
+        environment["worker_process_setup_hook"] = cpu_patches.HOOK
     if address:
         ray.init(address=address, runtime_env=environment)
         return
@@ -91,15 +91,15 @@ def _install_classes(on_cpu: bool) -> None:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    from ragen_agent.openrlhf import trainer, workers
+    from ragen_agent.openrlhf import ray_actors, trainer
 
     # The trainer writes the run's folder, so it stays on the node where that is.
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     openrlhf.trainer.ppo_trainer.PPOTrainer = trainer.StarPO.options(scheduling_strategy=here)
-    openrlhf.trainer.ray.ppo_actor.PolicyModelActor = workers.PolicyActor
-    openrlhf.trainer.ray.ppo_critic.CriticModelActor = workers.CriticActor
-    openrlhf.trainer.ray.launcher.ReferenceModelActor = workers.ReferenceActor
-    openrlhf.trainer.ray.vllm_engine.RolloutRayActor = workers.CpuVllmActor if on_cpu else workers.VllmActor
+    openrlhf.trainer.ray.ppo_actor.PolicyModelActor = ray_actors.PolicyActor
+    openrlhf.trainer.ray.ppo_critic.CriticModelActor = ray_actors.CriticActor
+    openrlhf.trainer.ray.launcher.ReferenceModelActor = ray_actors.ReferenceActor
+    openrlhf.trainer.ray.vllm_engine.RolloutRayActor = ray_actors.CpuVllmActor if on_cpu else ray_actors.VllmActor
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from ragen_agent import algo
 from ragen_agent.config import Training
 from ragen_agent.openrlhf.state import RunContext
 from ragen_agent.token_mdp import Trajectory
-from ragen_agent.training.replies import reply_parts
+from ragen_agent.training.reply_metrics import reply_parts
 
 __all__ = [
     "AdvantageInputs",

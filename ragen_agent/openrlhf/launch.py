@@ -31,7 +31,7 @@ import tomli_w
 from ragen_agent.config import Config
 from ragen_agent.config.game_defaults import pretrained
 from ragen_agent.config.trainers import OpenRLHF
-from ragen_agent.openrlhf import cpu
+from ragen_agent.openrlhf import cpu_patches
 from ragen_agent.openrlhf.batch_plan import check_supported, devices_needed
 from ragen_agent.openrlhf.cli_flags import check_extra_flags, command_flags
 from ragen_agent.openrlhf.process_cleanup import stop_process
@@ -82,9 +82,9 @@ def train_distributed(
     """
     _check_installed()
     check_extra_flags(extra)
-    on_cpu = cpu.needed(settings.accelerator)
+    on_cpu = cpu_patches.needed(settings.accelerator)
     if on_cpu:
-        cpu.check_flags(extra)
+        cpu_patches.check_flags(extra)
     started = time.monotonic()
     log = folder.path / "openrlhf.log"
     atexit.register(_send_stderr_to, log)

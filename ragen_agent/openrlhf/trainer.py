@@ -33,7 +33,7 @@ from ragen_agent.openrlhf.prompt_dataset import PromptRow, evaluation_rows
 from ragen_agent.openrlhf.state import RunContext, RunState
 from ragen_agent.training.evaluation import baselines, fixed_instances, rate_of_played
 from ragen_agent.training.iteration import History, Iteration
-from ragen_agent.training.replies import piece_decoder
+from ragen_agent.training.reply_metrics import piece_decoder
 from ragen_agent.training.run_folder import RunFolder
 from ragen_agent.training.tasks import SeedStream, derive_seed, games_at, make_env
 from ragen_gym.core.failures import Failure
@@ -118,7 +118,7 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
         decoded = time.monotonic()
         seed = derive_seed(self.run.config.seed, SeedStream.FILTER, iteration)
         trajectories = [p.trajectory for p in played]
-        scored = Iteration.of(iteration, trajectories, [row.game for row in rows], training, seed)
+        scored = Iteration.score_and_filter(iteration, trajectories, [row.game for row in rows], training, seed)
         record = {"iteration": iteration, **scored.figures(self.piece)}
         if scored.rows:
             record |= self._train(played, scored)

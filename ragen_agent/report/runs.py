@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ragen_agent.config import Config, read_toml
-from ragen_agent.training.alarm import Alarm, Sign, signs_at
+from ragen_agent.training.alarm import AlarmThresholds, Sign, signs_at
 from ragen_agent.training.run_folder import RunFolder
 from ragen_gym.core.storage import read_json_lines
 
@@ -110,7 +110,10 @@ def load_runs(paths: Sequence[Path]) -> list[RecordedRun]:
 
 
 def first_signs(
-    metrics: Sequence[Mapping[str, Any]], alarm: Alarm | None = None, known: Sequence[Sign] = (), done: int = 0
+    metrics: Sequence[Mapping[str, Any]],
+    alarm: AlarmThresholds | None = None,
+    known: Sequence[Sign] = (),
+    done: int = 0,
 ) -> list[Sign]:
     """Each sign of the Echo Trap where it was first seen, in the order of their iterations.
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
-__all__ = ["FOLLOWS", "Alarm", "Sign", "sign_label", "signs_at"]
+__all__ = ["FOLLOWS", "AlarmThresholds", "Sign", "sign_label", "signs_at"]
 
 #: What each sign is, and what usually follows it.
 FOLLOWS = {
@@ -32,7 +32,7 @@ Record = Mapping[str, float]
 
 
 @dataclass(frozen=True)
-class Alarm:
+class AlarmThresholds:
     """The thresholds.
 
     Attributes:
@@ -73,7 +73,7 @@ def sign_label(name: str) -> str:
     return name.replace("spread", "return std").replace("_", " ")
 
 
-def signs_at(history: Sequence[Record], alarm: Alarm | None = None) -> list[Sign]:
+def signs_at(history: Sequence[Record], alarm: AlarmThresholds | None = None) -> list[Sign]:
     """The signs that the last iteration of the history shows.
 
     Args:
@@ -84,7 +84,7 @@ def signs_at(history: Sequence[Record], alarm: Alarm | None = None) -> list[Sign
     Returns:
         in the order of ``FOLLOWS``; empty for a healthy run, and for an empty history.
     """
-    alarm = alarm or Alarm()
+    alarm = alarm or AlarmThresholds()
     if not history:
         return []
     iteration = int(history[-1].get("iteration", len(history) - 1))
@@ -105,7 +105,7 @@ def _series(history: Sequence[Record], name: str) -> list[float]:
     return [record[name] for record in history if name in record] if name in history[-1] else []
 
 
-def _ends(series: Sequence[float], alarm: Alarm) -> tuple[float, float] | None:
+def _ends(series: Sequence[float], alarm: AlarmThresholds) -> tuple[float, float] | None:
     """The mean of the last iterations and of the first, which do not overlap.
 
     A rate that is far too high ends a run within five iterations, so a young run is held against its first one.
@@ -114,28 +114,28 @@ def _ends(series: Sequence[float], alarm: Alarm) -> tuple[float, float] | None:
     return (fmean(series[-alarm.window :]), fmean(series[:first])) if first > 0 else None
 
 
-def _fall(series: Sequence[float], alarm: Alarm) -> tuple[float, float] | None:
+def _fall(series: Sequence[float], alarm: AlarmThresholds) -> tuple[float, float] | None:
     ends = _ends(series, alarm)
     return ends if ends is not None and ends[0] < alarm.fall * ends[1] else None
 
 
-def _jump(series: Sequence[float], alarm: Alarm) -> tuple[float, float] | None:
+def _jump(series: Sequence[float], alarm: AlarmThresholds) -> tuple[float, float] | None:
     ends = _ends(series, alarm)
     return ends if ends is not None and ends[0] > alarm.jump * ends[1] > 0 else None
 
 
-def _end(series: Sequence[float], alarm: Alarm) -> tuple[float, float] | None:
+def _end(series: Sequence[float], alarm: AlarmThresholds) -> tuple[float, float] | None:
     last = series[-alarm.window :]
     return (0.0, max(series)) if len(last) == alarm.window and not any(last) and any(series) else None
 
 
-def _spike(series: Sequence[float], alarm: Alarm) -> tuple[float, float] | None:
+def _spike(series: Sequence[float], alarm: AlarmThresholds) -> tuple[float, float] | None:
     if len(series) <= alarm.first:
         return None
     usual = median(series[:-1])
     return (series[-1], usual) if series[-1] > alarm.spike * usual > 0 else None
 
 
-def _rise(series: Sequence[float], alarm: Alarm) -> tuple[float, float] | None:
+def _rise(series: Sequence[float], alarm: AlarmThresholds) -> tuple[float, float] | None:
     ends = _ends(series, alarm)
     return ends if ends is not None and ends[0] > alarm.invalid > ends[1] else None

@@ -18,10 +18,10 @@ from torch import Tensor
 
 from ragen_agent import algo
 from ragen_agent.config import Stops, Training
-from ragen_agent.config.rules import ADVANTAGE_RULES
+from ragen_agent.config.algorithms import ADVANTAGE_RULES
 from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.alarm import Sign, signs_at
-from ragen_agent.training.replies import reply_figures
+from ragen_agent.training.reply_metrics import reply_figures
 from ragen_gym.core.failures import Failure, failure_kind
 
 __all__ = ["STAGNANT_ITERATIONS", "History", "Iteration", "ScoredGroups", "rewarded", "score", "teaches_nothing"]
@@ -121,7 +121,7 @@ class Iteration:
     stagnant: bool
 
     @classmethod
-    def of(
+    def score_and_filter(
         cls, number: int, played: Sequence[Trajectory], games: Sequence[str], settings: Training, seed: int
     ) -> Iteration:
         """Scores and filters episodes; ``seed`` is that of a random filter."""

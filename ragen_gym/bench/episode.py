@@ -16,8 +16,8 @@ from dataclasses import replace
 from typing import Any
 
 from ragen_gym.bench.agent import Answer, ReplyAgent, StepAgent, Task
+from ragen_gym.bench.episode_plan import PlannedEpisode, Prices, Timeouts
 from ragen_gym.bench.records import EpisodeRecord, TurnRecord
-from ragen_gym.bench.tasks import PlannedEpisode, Prices, Timeouts
 from ragen_gym.bench.timeouts import AgentCaller, EpisodeFailed, describe_error
 from ragen_gym.core.failures import Failure
 from ragen_gym.envs.turn import TurnEnv

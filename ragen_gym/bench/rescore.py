@@ -21,12 +21,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from ragen_gym.bench.agents.python import find
+from ragen_gym.bench.episode_plan import episode_key
 from ragen_gym.bench.records import EpisodeRecord, TurnRecord
 from ragen_gym.bench.replay import Parser, ReplayedEpisode, ReplayedTurn, Replayer, ReplyRules
 from ragen_gym.bench.results import BenchResults, EpisodeLog, ResultsFolder
 from ragen_gym.bench.score import score
 from ragen_gym.bench.suite import Split, Suite
-from ragen_gym.bench.tasks import episode_key
 from ragen_gym.core.storage import write_atomic
 from ragen_gym.core.validation import check_number
 from ragen_gym.envs.reply import Problem, Reply

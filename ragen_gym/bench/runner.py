@@ -1,7 +1,7 @@
 """The runner: every episode of a suite that a folder does not hold yet, many at a time, each kept as soon as it ends.
 
-An episode is named by a hash of everything that decides what is asked (`ragen_gym.bench.tasks.episode_key`). A session
-plays the keys of which the folder holds no record that counts: the same command resumes a run that was cut short, and
+An episode is named by a hash of everything that decides what is asked (``episode_plan.episode_key``). A session plays
+the keys of which the folder holds no record that counts: the same command resumes a run that was cut short, and
 plays again what failed for reasons of infrastructure. Nothing that an agent or a game does ends the run; what does is
 Ctrl-C, an agent's `StopRun`, and a folder that cannot be written to. Then only the episodes in play are lost.
 """
@@ -23,10 +23,10 @@ from typing import Any
 
 from ragen_gym.bench.agent import ReplyAgent, StepAgent, StopRun
 from ragen_gym.bench.episode import play_episode
+from ragen_gym.bench.episode_plan import PlannedEpisode, RunOptions, identity, make_env, plan_episodes
 from ragen_gym.bench.records import EpisodeRecord
 from ragen_gym.bench.results import EpisodeLog, ResultsFolder
 from ragen_gym.bench.suite import Split, Suite
-from ragen_gym.bench.tasks import PlannedEpisode, RunOptions, identity, make_env, plan_episodes
 from ragen_gym.core.failures import INFRASTRUCTURE, Failure
 from ragen_gym.core.progress import ProgressBar
 from ragen_gym.envs.turn import TurnEnv

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ragen_gym.bench.agent import AgentFailure, StopRun
-from ragen_gym.bench.tasks import Timeouts
+from ragen_gym.bench.episode_plan import Timeouts
 from ragen_gym.core.failures import Failure
 
 __all__ = ["AgentCaller", "EpisodeFailed", "describe_error"]

@@ -15,13 +15,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from ragen_gym.bench.episode_plan import episode_key
 from ragen_gym.bench.records import EpisodeRecord
 from ragen_gym.bench.replay import ReplayedEpisode, Replayer
 from ragen_gym.bench.rescore import Rescoring
 from ragen_gym.bench.results import BenchResults, ResultsFolder
 from ragen_gym.bench.score import score
 from ragen_gym.bench.suite import Suite, noise_seed
-from ragen_gym.bench.tasks import episode_key
 
 __all__ = ["Mismatch", "Verdict", "check_episode", "differences", "verify"]
 

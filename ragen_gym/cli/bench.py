@@ -15,9 +15,9 @@ from ragen_gym.cli.command import add_command, print_json
 
 if TYPE_CHECKING:
     from ragen_gym.bench.agent import ReplyAgent, StepAgent
+    from ragen_gym.bench.episode_plan import RunOptions
     from ragen_gym.bench.runner import RunOutcome
     from ragen_gym.bench.suite import Suite
-    from ragen_gym.bench.tasks import RunOptions
 
 __all__ = ["add"]
 
@@ -110,9 +110,9 @@ def _add_run(group: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 def _run(arguments: argparse.Namespace) -> int:
     try:
         import ragen_gym.bench.score  # noqa: F401  (a missing extra is an error before the run, not after it)
+        from ragen_gym.bench.episode_plan import Timeouts
         from ragen_gym.bench.runner import RunProgress, run_suite
         from ragen_gym.bench.suites import load_suite
-        from ragen_gym.bench.tasks import Timeouts
 
         suite, request = load_suite(arguments.suite), _request(arguments)
         agent = _agent(arguments)
@@ -164,7 +164,7 @@ def _report_outcome(
 
 
 def _request(arguments: argparse.Namespace) -> RunOptions:
-    from ragen_gym.bench.tasks import Prices, RunOptions, Timeouts
+    from ragen_gym.bench.episode_plan import Prices, RunOptions, Timeouts
 
     prices = None
     if arguments.price_in is not None or arguments.price_out is not None:

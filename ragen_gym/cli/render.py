@@ -70,7 +70,7 @@ def _render(arguments: argparse.Namespace) -> int:
 
 
 def _gallery(arguments: argparse.Namespace) -> int:
-    from ragen_gym.cli.docs import write_gallery
+    from ragen_gym.cli.gallery import write_gallery
     from ragen_gym.games.registry import TABLE
 
     specs = [spec_named(name) for name in arguments.ids] or list(TABLE.values())

@@ -9,10 +9,10 @@ import numpy.typing as npt
 
 from ragen_gym.core.levels import SPLITS, check_split
 from ragen_gym.games._jit import canonical_hash, compiled, split_index
-from ragen_gym.games.sokoban.backwards import MAX_EXPLORED, SMALLEST_TABLE, explore, stroll, walk_back
-from ragen_gym.games.sokoban.nodes import PAID, Memory, make_memory
+from ragen_gym.games.sokoban.reverse_play import MAX_EXPLORED, SMALLEST_TABLE, explore, stroll, walk_back
 from ragen_gym.games.sokoban.rooms import room
 from ragen_gym.games.sokoban.search import SOLVED, search
+from ragen_gym.games.sokoban.search_nodes import PAID, Memory, make_memory
 
 if TYPE_CHECKING:
     from ragen_gym.games.game import Boards

@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 
 from ragen_gym.games._jit import compiled, mix
-from ragen_gym.games.sokoban.nodes import (
+from ragen_gym.games.sokoban.search_nodes import (
     BEFORE,
     BOX,
     BUCKETS,

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import numpy as np
 
 from ragen_gym.games.game import Solution
-from ragen_gym.games.sokoban.nodes import Memory, make_memory
 from ragen_gym.games.sokoban.rules import BOXES, Tile, legal, step
 from ragen_gym.games.sokoban.search import SOLVED, TOO_MANY, path, search
+from ragen_gym.games.sokoban.search_nodes import Memory, make_memory
 
 if TYPE_CHECKING:
     from ragen_gym.games.game import Board

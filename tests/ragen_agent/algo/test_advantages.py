@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ragen_agent import algo
-from ragen_agent.config.rules import ADVANTAGE_RULES
+from ragen_agent.config.algorithms import ADVANTAGE_RULES
 from tests.ragen_agent.algo.tensors import GROUPS, ONE, RETURNS, ROWS, YES, close, masks, tensors
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ragen_agent import algo
-from ragen_agent.config.rules import FILTER_RULES
+from ragen_agent.config.algorithms import FILTER_RULES
 from tests.ragen_agent.algo.tensors import GROUPS, RETURNS, masks, tensors
 
 SPREADS = st.lists(st.sampled_from([0.0, 1e-9, 0.1, 0.2, 0.3, 0.5]), min_size=1, max_size=12)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ragen_agent import algo
-from ragen_agent.config.rules import AGGREGATIONS, KL_ESTIMATES
+from ragen_agent.config.algorithms import AGGREGATIONS, KL_ESTIMATES
 from tests.ragen_agent.algo.tensors import ONE, ROWS, YES, close, masks, tensors
 
 

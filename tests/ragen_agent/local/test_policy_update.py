@@ -48,7 +48,7 @@ def test_before_the_first_step_the_policy_is_the_one_that_sampled(agent: Policy)
 def test_a_policy_at_its_reference_pays_no_divergence(agent: Policy) -> None:
     settings = Training(temperature=0.7, minibatch=8, starpo_s=False, kl=1.0, entropy_bonus=0.0)
     policy = policy_of(agent)
-    policy.start = copy.deepcopy(agent.model)
+    policy.reference_model = copy.deepcopy(agent.model)
     measured = update(policy, played(agent, 0.7), torch.zeros(8), settings, seed=0)
     assert measured["grad_norm"] < 1e-4, "no advantage, no divergence: nothing pulls"
 

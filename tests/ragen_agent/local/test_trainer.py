@@ -16,7 +16,7 @@ from ragen_agent import algo
 from ragen_agent.config import Config, Training, merged, with_settings
 from ragen_agent.config.game_defaults import GAME_DEFAULTS
 from ragen_agent.local import run as training
-from ragen_agent.local.monitor import gradient_figures, information_figures, rollout_entropy
+from ragen_agent.local.diagnostics import gradient_figures, information_figures, rollout_entropy
 from ragen_agent.local.policy_update import Critic, Learner, policy_terms, targets_of, update
 from ragen_agent.local.replay_buffer import KeptEpisodes, ReplayBuffer
 from ragen_agent.local.trainer import RolloutWorker
@@ -28,7 +28,7 @@ from ragen_agent.training.console import Display
 from ragen_agent.training.iteration import Iteration, rewarded, score
 from ragen_agent.training.metrics import cost_line
 from ragen_agent.training.policy import Policy
-from ragen_agent.training.replies import piece_decoder
+from ragen_agent.training.reply_metrics import piece_decoder
 from ragen_agent.training.run_folder import RunFolder
 from ragen_agent.training.tasks import draw_games, games_at
 from ragen_gym.core.storage import read_json_lines
@@ -179,7 +179,7 @@ def test_the_divergence_pulls_back_from_both_places(warm: tuple[Config, Policy])
     rows = played(warm[1])
     agent = warm[1]
     policy = policy_of(agent)
-    policy.start = Policy.build(warm[0]).model  # another model: some distance away
+    policy.reference_model = Policy.build(warm[0]).model  # another model: some distance away
     batch = Batch.of(rows)
     settings = Training(kl_kind="k2", kl_place="loss", kl=1.0, entropy_bonus=0.0)
     targets = targets_of(policy, batch, rows, torch.zeros(16), settings)
@@ -257,7 +257,9 @@ def test_gradient_norms_add_up_to_the_step(warm: tuple[Config, Policy]) -> None:
 def test_the_two_entropies_agree(warm: tuple[Config, Policy]) -> None:
     rows = played(warm[1], seeds=24)
     forced = rollout_entropy(policy_of(warm[1]), rows, Training())["entropy_forced"]
-    sampled = Iteration.of(0, rows, ["FrozenLake"] * 24, Training(group_size=4), 0).figures(None)["entropy_sampled"]
+    sampled = Iteration.score_and_filter(0, rows, ["FrozenLake"] * 24, Training(group_size=4), 0).figures(None)[
+        "entropy_sampled"
+    ]
     assert forced > 0
     assert sampled == pytest.approx(forced, abs=0.1)
     assert rollout_entropy(policy_of(warm[1]), [], Training()) == {}

@@ -22,10 +22,10 @@ if find_spec("openrlhf") is None:
         "test_training.py",
     ]
 else:
-    from ragen_agent.openrlhf import cpu
+    from ragen_agent.openrlhf import cpu_patches
 
-    if cpu.needed("auto"):
-        cpu.prepare()
+    if cpu_patches.needed("auto"):
+        cpu_patches.prepare()
 
 from tests.ragen_agent.conftest import make_tokenizer
 

@@ -16,7 +16,7 @@ pytest.importorskip("peft")
 from peft import LoraConfig, PeftModel, TaskType, get_peft_model
 
 from ragen_agent.cli import main
-from ragen_agent.openrlhf.lora import merged_parameters, save_merged, send_merged
+from ragen_agent.openrlhf.weight_broadcast import merged_parameters, save_merged, send_merged
 
 
 def adapted() -> PeftModel:
@@ -92,7 +92,7 @@ def test_ray_can_pickle_an_actor(name: str) -> None:
     """It takes along every module of torch whose names the code spells, and those that hold settings it cannot."""
     import_module("torch.distributed.config")
     cloudpickle = import_module("ray.cloudpickle")
-    actor = getattr(import_module("ragen_agent.openrlhf.workers"), name)
+    actor = getattr(import_module("ragen_agent.openrlhf.ray_actors"), name)
     assert cloudpickle.dumps(actor.__ray_metadata__.modified_class)
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from ragen_agent.config import Config, with_settings
-from ragen_agent.config.rules import ADVANTAGE_RULES
+from ragen_agent.config.algorithms import ADVANTAGE_RULES
 from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.openrlhf import generation
 from ragen_agent.openrlhf.episode import TooManyFailuresError, failed
@@ -106,7 +106,7 @@ def test_every_rule_and_filter_of_the_local_trainer_reaches_the_rows(
         for i, reward in enumerate(rng.random(12))
     ]
     learned = [p.trajectory for p in played]
-    iteration = Iteration.of(0, learned, ["FrozenLake"] * 4, config.training, 5)
+    iteration = Iteration.score_and_filter(0, learned, ["FrozenLake"] * 4, config.training, 5)
     scored = iteration.groups
     status = {"timing/make_experience": 0.0, "timing/ppo_train": 0.0, "timing/broadcast": 0.0}
     made = trainer([])

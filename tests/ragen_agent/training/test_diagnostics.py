@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
 from ragen_agent import ChatFormat, TokenMDP
-from ragen_agent.local.monitor import information
-from ragen_agent.training.alarm import FOLLOWS, Alarm, signs_at
-from ragen_agent.training.replies import piece_decoder, reasoning_spans, reply_figures, reply_parts, turn_spans
+from ragen_agent.local.diagnostics import information
+from ragen_agent.training.alarm import FOLLOWS, AlarmThresholds, signs_at
+from ragen_agent.training.reply_metrics import piece_decoder, reasoning_spans, reply_figures, reply_parts, turn_spans
 from ragen_agent.trajectory import Trajectory, TurnInfo
 from ragen_gym import make_turn
 
@@ -250,7 +250,7 @@ def test_each_sign_by_hand() -> None:
     assert names(course(grad_norm=[*start[:-1], 5.1])) == [], "too early to tell"
     assert names(course(invalid_rate=[*[0.1] * 10, 0.6, 0.6, 0.6])) == ["invalid_rise"]
     assert names(course(invalid_rate=[0.6] * 13)) == [], "malformed from the start is no rise"
-    lower = signs_at(course(spread=[*start, 0.3, 0.3, 0.3]), Alarm(fall=0.2))
+    lower = signs_at(course(spread=[*start, 0.3, 0.3, 0.3]), AlarmThresholds(fall=0.2))
     assert lower == []
 
 

@@ -14,7 +14,7 @@ import torch
 from rich.console import Console
 
 from ragen_agent.config import Config, Stops, Training, with_settings
-from ragen_agent.config.rules import FILTER_RULES, FilterRule
+from ragen_agent.config.algorithms import FILTER_RULES, FilterRule
 from ragen_agent.local.run import TrainingRun
 from ragen_agent.openrlhf.batch_plan import BatchPlan, describe
 from ragen_agent.token_mdp import Trajectory
@@ -42,7 +42,7 @@ def episode(reward: float, failure: str | None = None) -> Trajectory:
 
 
 def iteration(returns: list[float], settings: Training, games: tuple[str, ...] = ("A", "A")) -> Iteration:
-    return Iteration.of(0, [episode(r) for r in returns], games, settings, 0)
+    return Iteration.score_and_filter(0, [episode(r) for r in returns], games, settings, 0)
 
 
 # Two groups of two: the first differs in length only, the second in its returns only.
@@ -70,7 +70,7 @@ DIFFERENT = [LONG, episode(1.0), episode(0.0), episode(1.0)]
 def test_only_what_the_filter_keeps_can_teach(settings: dict[str, Any], nothing: bool) -> None:
     training = Training(group_size=2, **settings)
     assert teaches_nothing(score(DIFFERENT, training), training) is nothing
-    made = Iteration.of(0, DIFFERENT, ["A", "A"], training, 0)
+    made = Iteration.score_and_filter(0, DIFFERENT, ["A", "A"], training, 0)
     assert made.stagnant is nothing
     assert made.rows == ([] if nothing else made.kept)
     assert made.kept, "the filter keeps a group either way"
@@ -84,7 +84,7 @@ def test_equal_returns_teach_nothing() -> None:
 
 def test_the_figures_of_an_iteration() -> None:
     played = [episode(1.0), episode(0.0), episode(1.0), episode(9.0, failure="engine_error: out of memory")]
-    made = Iteration.of(0, played, ["A", "B"], Training(group_size=2, filter="top", keep=0.5), 0)
+    made = Iteration.score_and_filter(0, played, ["A", "B"], Training(group_size=2, filter="top", keep=0.5), 0)
     figures = made.figures(None)
     assert {name: figures[name] for name in ("success", "success/A", "success/B")} == {
         "success": pytest.approx(2 / 3),
@@ -98,7 +98,7 @@ def test_the_figures_of_an_iteration() -> None:
     assert figures["spread"] == pytest.approx(std / 2)
     assert figures["entropy_sampled"] == pytest.approx(3.75 / 3), "of the episodes that did not fail"
     assert figures["reply_tokens"] == 3.0
-    assert "success/A" not in Iteration.of(0, played, ["A", "A"], Training(group_size=2), 0).figures(None)
+    assert "success/A" not in Iteration.score_and_filter(0, played, ["A", "A"], Training(group_size=2), 0).figures(None)
 
 
 def test_the_first_episodes_are_written_down_and_the_ends_of_the_group_that_teaches_most() -> None:

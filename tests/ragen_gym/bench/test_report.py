@@ -18,6 +18,7 @@ from playwright.sync_api import expect, sync_playwright
 
 from benchmarks.screenshots import BROWSERS, ImperfectAgent, benchmark_screenshots
 from ragen_gym.bench.agent import Answer, Task
+from ragen_gym.bench.episode_plan import RunOptions
 from ragen_gym.bench.replay import Replayer
 from ragen_gym.bench.report import html_page, tables
 from ragen_gym.bench.report.html_page import Entry, EpisodeViewer, pack, packed, render_page
@@ -26,7 +27,6 @@ from ragen_gym.bench.results import BenchResults, load_several
 from ragen_gym.bench.runner import run_suite
 from ragen_gym.bench.score import score
 from ragen_gym.bench.suites import load_suite
-from ragen_gym.bench.tasks import RunOptions
 from ragen_gym.cli import main
 
 pytestmark = pytest.mark.slow  # two runs of a suite, and a real browser

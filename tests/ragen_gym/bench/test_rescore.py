@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from benchmarks.screenshots import ImperfectAgent
 from ragen_gym.bench.agent import Task
+from ragen_gym.bench.episode_plan import RunOptions
 from ragen_gym.bench.records import EpisodeRecord
 from ragen_gym.bench.rescore import Rescoring, bounds, lenient_reply, rescore, save
 from ragen_gym.bench.results import BenchResults, ResultsFolder, load_results
 from ragen_gym.bench.runner import run_suite
 from ragen_gym.bench.suite import Split, Suite
 from ragen_gym.bench.suites import load_suite
-from ragen_gym.bench.tasks import RunOptions
 from ragen_gym.bench.verify import verify
 from ragen_gym.cli import main
 from ragen_gym.core.failures import Failure

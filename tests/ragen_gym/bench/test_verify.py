@@ -17,13 +17,13 @@ from benchmarks.screenshots import ImperfectAgent
 from ragen_gym.bench.agent import Answer, Task
 from ragen_gym.bench.agents import make_agent
 from ragen_gym.bench.episode import play_episode
+from ragen_gym.bench.episode_plan import RunOptions, Timeouts, identity, plan_episodes
 from ragen_gym.bench.records import EpisodeRecord, TurnRecord
 from ragen_gym.bench.replay import Replayer, ReplyRules
 from ragen_gym.bench.results import BenchResults, ResultsFolder, load_results, load_several, read_records
 from ragen_gym.bench.runner import run_suite
 from ragen_gym.bench.score import score
 from ragen_gym.bench.suites import load_suite
-from ragen_gym.bench.tasks import RunOptions, Timeouts, identity, plan_episodes
 from ragen_gym.bench.verify import check_episode, differences, verify
 from ragen_gym.cli import main
 from ragen_gym.core.failures import Failure

@@ -15,8 +15,8 @@ from ragen_gym.core.levels import SPLITS, write_levels
 from ragen_gym.core.seeding import episode_keys
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.games.sokoban import Sokoban
-from ragen_gym.games.sokoban.backwards import explore
 from ragen_gym.games.sokoban.generate import work_arrays
+from ragen_gym.games.sokoban.reverse_play import explore
 from ragen_gym.games.sokoban.rules import most_boxes
 from ragen_gym.games.sokoban.solve import find_plan
 from tests.ragen_gym.games.slow_warehouse import SlowWarehouse, pull_search

@@ -20,9 +20,9 @@ from openrlhf.trainer.ray.vllm_engine import RolloutRayActor
 from torch import Tensor, nn
 
 from ragen_agent.engines.torch_engine import SUPPRESSED
-from ragen_agent.openrlhf.lora import save_merged, send_merged
 from ragen_agent.openrlhf.process_cleanup import kill_after_exit
 from ragen_agent.openrlhf.state import RunContext
+from ragen_agent.openrlhf.weight_broadcast import save_merged, send_merged
 
 __all__ = ["CpuVllmActor", "CriticActor", "PolicyActor", "ReferenceActor", "VllmActor"]
 
@@ -117,7 +117,7 @@ class _CpuVllmActor(_VllmActor):
     """The same for an engine that receives its weights without CUDA."""
 
     async def __init__(self, *args: Any, **kwargs: Any) -> None:  # type: ignore[misc]
-        kwargs["worker_extension_cls"] = "ragen_agent.openrlhf.cpu.CpuWorker"
+        kwargs["worker_extension_cls"] = "ragen_agent.openrlhf.cpu_patches.CpuWorker"
         # When vLLM has read only a part of a prompt it rewinds the request's generator, which fails on a CPU ("CPU
         # Generator does not use offset") and ends the engine. So prompts are read in one piece.
         kwargs |= {

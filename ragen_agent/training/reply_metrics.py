@@ -129,7 +129,7 @@ def reply_figures(trajectories: Sequence[Trajectory], piece: Callable[[int], str
 
     Args:
         trajectories: of one iteration.
-        piece: see ``ragen_agent.training.replies.piece_decoder``; without it no reasoning is measured.
+        piece: see ``ragen_agent.training.reply_metrics.piece_decoder``; without it no reasoning is measured.
     """
     figures = {
         "response_tokens": reply_tokens(trajectories),

@@ -28,7 +28,7 @@ from typing import Any
 
 __all__ = ["HOOK", "UNSUPPORTED", "VALUES", "CpuWorker", "check_flags", "needed", "prepare"]
 
-HOOK = "ragen_agent.openrlhf.cpu.prepare"
+HOOK = "ragen_agent.openrlhf.cpu_patches.prepare"
 """The name by which Ray finds ``prepare``."""
 
 UNSUPPORTED = (

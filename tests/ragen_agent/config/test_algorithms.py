@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ragen_agent import algo
-from ragen_agent.config.rules import ADVANTAGE_RULES, FILTER_RULES, TOKEN_PARTS
-from ragen_agent.training.replies import PARTS
+from ragen_agent.config.algorithms import ADVANTAGE_RULES, FILTER_RULES, TOKEN_PARTS
+from ragen_agent.training.reply_metrics import PARTS
 from ragen_gym.core.validation import load_object
 
 
