@@ -111,7 +111,7 @@ def oracle_episodes(suite: Suite, split: Split, rollout: int) -> tuple[PlayedEpi
     rollout = rollout if env.game.stochastic else 0  # without noise all rollouts are the same
     key = suite.hash, split.name, rollout
     if key not in _ORACLE_EPISODES:
-        played, actions = [], split.turn_config.action_budget
+        played, actions = [], env.action_budget
         for index, level in enumerate(split.levels):
             seed = noise_seed(suite, split, index, rollout)
             env.env.reset(options={"level": level, "noise_seed": seed})
@@ -126,7 +126,8 @@ _ORACLE_EPISODES: dict[tuple[str, str, int], tuple[PlayedEpisode, ...]] = {}
 
 def _optimal_play(split: Split) -> tuple[Floats, Floats]:
     """Exact (success, return) of optimal play of each instance."""
-    env, actions = split.make_env().env, split.turn_config.action_budget
+    turns = split.make_env()
+    env, actions = turns.env, turns.action_budget
     known: dict[Level, tuple[float, float]] = {}
     for level in dict.fromkeys(split.levels):
         env.reset(options={"level": level})
@@ -138,9 +139,10 @@ def _optimal_play(split: Split) -> tuple[Floats, Floats]:
 
 def _random_play(split: Split) -> tuple[Floats, Floats]:
     """Mean (success, return) of `RANDOM_ROLLOUTS` random episodes of each instance."""
-    game = split.make_env().game
+    turns = split.make_env()
+    game = turns.game
     boards = stacked([game.board(level) for level in split.levels])
     keys = episode_keys(stream_key(0, Stream.DYNAMICS), 0, len(boards))
-    numbers = len(game.Action), split.turn_config.action_budget, RANDOM_ROLLOUTS
+    numbers = len(game.Action), turns.action_budget, RANDOM_ROLLOUTS
     success, total = random_kernel(game.rule)(boards, game.starts(boards), game.params, *numbers, keys)
     return success, total

@@ -142,7 +142,7 @@ class _Episode:
         observation, info = self._env_call(env.reset)
         await self._begin()
         names = env.action_names
-        left = self.env.config.action_budget
+        left = self.env.action_budget
         while not (self.terminated or self.truncated):
             info |= {"actions_left": left, "action_names": names}
             board = env.text

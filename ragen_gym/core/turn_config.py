@@ -54,7 +54,7 @@ class TurnConfig:
 
     @property
     def action_budget(self) -> int:
-        """The most moves of an episode, within all budgets."""
+        """The most moves of an episode, within all budgets; a game may be shorter, see ``TurnEnv.action_budget``."""
         return min(self.max_actions, self.max_turns * self.max_actions_per_turn)
 
     @property

@@ -149,6 +149,11 @@ class TurnEnv(InnerGenerator, gymnasium.Env[str, str]):
         return self._over
 
     @property
+    def action_budget(self) -> int:
+        """The most moves of an episode, within all budgets and the game's own limit."""
+        return min(self.max_actions, self.max_turns * self.max_actions_per_turn)
+
+    @property
     def actions_left(self) -> int:
         """Moves that the budgets of turns and of actions still allow."""
         return min(self.max_actions - self._played, (self.max_turns - self._turn) * self.max_actions_per_turn)

@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,12 @@ def test_what_is_recorded_can_be_replayed_and_does_not_depend_on_the_order(agent
     assert len({record.noise_seed for record in records}) == 96
     assert all(record.terminated != record.truncated for record in records)
     assert all((record.system == "") == (agent != "replies") for record in records)
+
+
+def test_the_moves_of_random_play_are_the_same_on_every_machine(tmp_path: Path) -> None:
+    play(make_agent("random"), tmp_path)
+    rows = sorted([r.split, r.index, [list(turn.actions) for turn in r.turns]] for r in records_in(tmp_path))
+    assert sha256(json.dumps(rows).encode()).hexdigest()[:16] == "d0b7a706932728f8"
 
 
 def test_an_agent_that_moves_gets_as_many_moves_as_replies_could_play(tmp_path: Path) -> None:
