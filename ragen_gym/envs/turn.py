@@ -95,6 +95,9 @@ class TurnEnv(InnerGenerator, gymnasium.Env[str, str]):
             max_actions_per_turn=min(config.max_actions_per_turn, longest),
             max_actions=min(config.max_actions, longest),
         )
+        # Read several times a turn: attributes, not properties.
+        self.max_turns, self.max_actions = self._budgets.max_turns, self._budgets.max_actions
+        self.max_actions_per_turn, self._state_parts = self._budgets.max_actions_per_turn, config.state_parts
         self.render_mode = env.render_mode
         self.instructions = instructions(env.game, env.vocabulary, self._budgets)
         charset, _, longest = self.game.charset(env.vocabulary, env.text_format)
@@ -112,21 +115,6 @@ class TurnEnv(InnerGenerator, gymnasium.Env[str, str]):
     def action_names(self) -> tuple[str, ...]:
         """What a reply calls the actions, in the order of their ids."""
         return self.env.action_names
-
-    @property
-    def max_turns(self) -> int:
-        """Turns in an episode, at most the game's own limit of actions."""
-        return self._budgets.max_turns
-
-    @property
-    def max_actions_per_turn(self) -> int:
-        """Moves played of one reply, at most the game's own limit of actions."""
-        return self._budgets.max_actions_per_turn
-
-    @property
-    def max_actions(self) -> int:
-        """Moves in an episode, at most the game's own limit."""
-        return self._budgets.max_actions
 
     @property
     def board(self) -> str:
@@ -182,7 +170,7 @@ class TurnEnv(InnerGenerator, gymnasium.Env[str, str]):
         budget = min(self.max_actions_per_turn, self.max_actions - self._played)
         actions: list[int] = []
         rewards: list[float] = []
-        terminated, before = False, self.env.state[0] if self.config.state_parts else b""
+        terminated, before = False, self.env.state[0] if self._state_parts else b""
         for move in reply.actions[:budget]:
             _, reward, terminated, _, self._info = self.env.step(move)
             actions.append(move)
@@ -203,7 +191,7 @@ class TurnEnv(InnerGenerator, gymnasium.Env[str, str]):
 
     def parse(self, text: str) -> Reply:
         """What a reply says, by the options of the turn and the names of the actions; plays nothing."""
-        return parse_reply(text, self.action_names, think=self.config.think, parts=self.config.state_parts)
+        return parse_reply(text, self.action_names, think=self.config.think, parts=self._state_parts)
 
     def render(self) -> Any:
         """What the environment of single moves renders: text, a picture, or None."""
@@ -223,10 +211,10 @@ class TurnEnv(InnerGenerator, gymnasium.Env[str, str]):
 
     def _right(self, reply: Reply, before: bytes) -> dict[str, bool]:
         """Whether what the reply says of the boards is true, by the names of the information."""
-        if not self.config.state_parts:
+        if not self._state_parts:
             return {}
         boards = {"observation": before, "prediction": self.env.state[0]}
-        return {f"{part}_right": self._is(getattr(reply, part), boards[part]) for part in self.config.state_parts}
+        return {f"{part}_right": self._is(getattr(reply, part), boards[part]) for part in self._state_parts}
 
     def _is(self, text: str | None, board: bytes) -> bool:
         """Whether a text is read as this board; empty lines around it do not matter, nor space that is no symbol."""
