@@ -17,6 +17,7 @@ from ragen_agent import algo
 from ragen_agent.config import Training
 from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.batches import Batch, sampled_logits
+from ragen_agent.training.iteration import critic_estimates
 from ragen_agent.training.reply_metrics import reply_parts
 
 if TYPE_CHECKING:
@@ -216,20 +217,8 @@ def _estimated(
     ends = [list(t.turn_ends) for t in trajectories]
     earned = [list(t.turn_rewards) for t in trajectories]
     mask = _mask(learner, batch, trajectories, settings.advantage_tokens)
-    if settings.advantage_tokens != "all":
-        ends, earned = algo.narrowed_turns(ends, earned, mask)
     values = torch.where(mask, critic(batch), 0.0)
-    estimated, returns = algo.critic_advantages(
-        ends,
-        earned,
-        values,
-        cost,
-        mask,
-        settings.credit,
-        gamma=settings.gamma,
-        gamma_turn=settings.gamma_turn,
-        lam=settings.gae_lambda,
-    )
+    estimated, returns = critic_estimates(ends, earned, values, cost, mask, settings)
     advantages = algo.whiten(estimated, mask)
     if weights is not None:
         advantages = advantages * weights.to(advantages.device)[:, None]

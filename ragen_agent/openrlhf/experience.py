@@ -23,6 +23,7 @@ from ragen_agent import algo
 from ragen_agent.config import Training
 from ragen_agent.openrlhf.state import RunContext
 from ragen_agent.token_mdp import Trajectory
+from ragen_agent.training.iteration import critic_estimates
 from ragen_agent.training.reply_metrics import reply_parts
 
 __all__ = [
@@ -30,9 +31,9 @@ __all__ = [
     "StarPOExperience",
     "WeightsLostError",
     "advantage_inputs",
-    "critic_advantages",
     "log_prob_difference",
     "pad_rows",
+    "row_advantages",
 ]
 
 
@@ -125,7 +126,7 @@ def log_prob_difference(experiences: Sequence[Any]) -> tuple[float, float]:
     return float(difference.mean()), float(difference.abs().mean())
 
 
-def critic_advantages(
+def row_advantages(
     notes: Sequence[AdvantageInputs], sampled: Tensor, values: Tensor, cost: Tensor, settings: Training
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Advantages and returns by the critic's values, and the tokens that they run over.
@@ -144,18 +145,7 @@ def critic_advantages(
     mask = sampled
     if settings.advantage_tokens != "all":
         mask = algo.part_mask([list(note.estimate or ()) for note in notes], sampled)
-        ends, earned = algo.narrowed_turns(ends, earned, mask)
-    advantages, returns = algo.critic_advantages(
-        ends,
-        earned,
-        values,
-        cost,
-        mask,
-        settings.credit,
-        gamma=settings.gamma,
-        gamma_turn=settings.gamma_turn,
-        lam=settings.gae_lambda,
-    )
+    advantages, returns = critic_estimates(ends, earned, values, cost, mask, settings)
     return advantages, returns, mask
 
 
@@ -191,7 +181,7 @@ class StarPOExperience(RemoteExperienceMaker):  # type: ignore[misc]
             mask = experience.action_mask.bool()
             cost = self.kl_ctl.value * torch.where(mask, experience.kl.float(), 0.0)
             if settings.critic:
-                experience.advantages, experience.returns, mask = critic_advantages(
+                experience.advantages, experience.returns, mask = row_advantages(
                     rows, mask, experience.values.float(), cost, settings
                 )
             else:

@@ -24,7 +24,16 @@ from ragen_agent.training.alarm import Sign, signs_at
 from ragen_agent.training.reply_metrics import reply_figures
 from ragen_gym.core.failures import Failure, failure_kind
 
-__all__ = ["STAGNANT_ITERATIONS", "History", "Iteration", "ScoredGroups", "rewarded", "score", "teaches_nothing"]
+__all__ = [
+    "STAGNANT_ITERATIONS",
+    "History",
+    "Iteration",
+    "ScoredGroups",
+    "critic_estimates",
+    "rewarded",
+    "score",
+    "teaches_nothing",
+]
 
 STAGNANT_ITERATIONS = 3  # so many in a row without anything to learn from end a run
 RECORDED = 2  # episodes of each iteration that are always written down
@@ -85,6 +94,33 @@ def rewarded(trajectories: Sequence[Trajectory], rule: str) -> list[Trajectory]:
         rewards = tuple(reward + more for reward, more in zip(trajectory.turn_rewards, extra, strict=True))
         changed.append(replace(trajectory, turn_rewards=rewards))
     return changed
+
+
+def critic_estimates(
+    turn_ends: Sequence[Sequence[int]],
+    turn_rewards: Sequence[Sequence[float]],
+    values: Tensor,
+    cost: Tensor,
+    mask: Tensor,
+    settings: Training,
+) -> tuple[Tensor, Tensor]:
+    """Advantages and returns by a critic's values, as ``Training.credit`` says; see ``algo.critic_advantages``.
+
+    ``mask`` is VAGEN's M_adv; where it leaves tokens out, a turn ends at the last one that is left.
+    """
+    if settings.advantage_tokens != "all":
+        turn_ends, turn_rewards = algo.narrowed_turns(turn_ends, turn_rewards, mask)
+    return algo.critic_advantages(
+        turn_ends,
+        turn_rewards,
+        values,
+        cost,
+        mask,
+        settings.credit,
+        gamma=settings.gamma,
+        gamma_turn=settings.gamma_turn,
+        lam=settings.gae_lambda,
+    )
 
 
 def teaches_nothing(groups: ScoredGroups, settings: Training) -> bool:

@@ -19,9 +19,9 @@ from ragen_agent.openrlhf.experience import (
     AdvantageInputs,
     StarPOExperience,
     advantage_inputs,
-    critic_advantages,
     log_prob_difference,
     pad_rows,
+    row_advantages,
 )
 from ragen_agent.openrlhf.state import RunContext
 from ragen_agent.token_mdp import Trajectory
@@ -75,7 +75,7 @@ def test_estimates_are_those_of_the_local_trainer(rows: list[Trajectory], credit
         "bi_level": lambda: algo.bi_level_gae(rewards, seen, sampled, ends, 0.8, 0.9, 0.7),
     }[credit]()
     notes = [advantage_inputs(t, 0.0, 1.0, training, str) for t in rows]
-    advantages, returns, mask = critic_advantages(
+    advantages, returns, mask = row_advantages(
         notes, sampled[:, 1:], values[:, 1:], torch.zeros_like(values[:, 1:]), training
     )
     assert torch.equal(mask, sampled[:, 1:])
