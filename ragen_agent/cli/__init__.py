@@ -24,9 +24,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; returns the exit code: 0, 2 for a mistake in what was asked, 130 after Ctrl-C."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     end = words.index("--") if "--" in words else len(words)
-    parser = _parser()
-    options, unknown = parser.parse_known_args(words[:end])
     try:
+        parser = _parser()
+        options, unknown = parser.parse_known_args(words[:end])
         _check_known(parser, unknown)
         if end < len(words) and getattr(options, "backend", None) != "openrlhf":
             raise ValueError("flags after -- go to OpenRLHF: give --backend openrlhf, or leave them out.")
@@ -38,8 +38,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.close()
         return 0
     except _refusals() as error:
-        if isinstance(error, ImportError) and error.name:  # not one of ours, which say what to install: a defect
-            raise
+        if isinstance(error, ImportError) and error.name:  # a library that is not installed; ours say what to install
+            if error.name.partition(".")[0] in ("ragen_agent", "ragen_gym", "benchmarks"):  # a defect
+                raise
+            error = ImportError(f"the library {error.name} is missing: run pip install 'ragen-gym[agent]'.")
         print(f"ragen-agent: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-import tomli_w
-
 from ragen_gym.core.validation import did_you_mean
 
 __all__ = ["ALIASES", "Settings", "merged", "read_toml", "to_toml", "with_settings"]
@@ -74,6 +72,8 @@ def read_toml(path: Path) -> Settings:
 
 def to_toml(config: Any) -> str:
     """A whole configuration as TOML; ``with_settings(Config(), tomllib.loads(...))`` gives it back."""
+    import tomli_w  # of the extra `agent`: listing settings needs none of it
+
     return tomli_w.dumps(dataclasses.asdict(config))
 
 

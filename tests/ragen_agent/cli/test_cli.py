@@ -208,3 +208,14 @@ def test_ctrl_c_says_how_to_go_on(
     monkeypatch.setattr(training, "train", interrupted)
     assert main(["train", *TINY, "--out", str(tmp_path / "run")]) == 130
     assert f"--resume {tmp_path / 'run'}" in capsys.readouterr().err
+
+
+def test_a_library_that_is_missing_is_named_with_its_extra(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def missing() -> None:
+        raise ModuleNotFoundError("No module named 'rich'", name="rich")
+
+    monkeypatch.setattr("ragen_agent.cli._parser", missing)
+    assert main(["settings"]) == 2
+    assert "the library rich is missing: run pip install 'ragen-gym[agent]'" in capsys.readouterr().err
