@@ -18,8 +18,9 @@ from ragen_agent.report.tail import FINISHED, WAITING, RunStatus
 from ragen_agent.training.alarm import FOLLOWS, sign_label
 from ragen_agent.training.metrics import format_metric, is_share, metric_label, smooth
 from ragen_agent.training.run_folder import runs_below
+from ragen_gym.core.text import without_controls
 
-__all__ = ["bar", "dashboard", "sparkline", "without_controls"]
+__all__ = ["bar", "dashboard", "sparkline"]
 
 #: Figures that are shown, as far as the run has them.
 FIGURES = (*MAIN, "tokens_per_s")
@@ -82,11 +83,6 @@ def bar(rate: float, random: float | None, optimal: float | None, width: int) ->
         else:
             text.append("━" if filled else "─", "bold cyan" if filled else "bright_black")
     return text
-
-
-def without_controls(text: str) -> str:
-    """Text without control characters, which a terminal would obey."""
-    return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
 def _head(status: RunStatus, width: int) -> RenderableType:

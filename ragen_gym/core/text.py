@@ -1,4 +1,7 @@
-"""Boards as text: vocabularies, and three exact formats (grid, coordinates, both), each with its inverse."""
+"""Boards as text: vocabularies, and three exact formats (grid, coordinates, both), each with its inverse.
+
+``replace_surrogates`` and ``without_controls`` make the text of others fit to be kept and to be printed.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,8 @@ __all__ = [
     "grid_formatter",
     "parse_coord",
     "parse_grid",
+    "replace_surrogates",
+    "without_controls",
 ]
 
 #: The byte between two rows of a board.
@@ -133,3 +138,23 @@ def parse_coord(text: str, tiles: Sequence[str], game: str) -> bytes:
                 raise ValueError(f"{game}: {kind} at {place} is off the {height}x{width} board, or the place is taken.")
             board[row * (width + 1) + column] = tiles.index(kind)
     return bytes(board)
+
+
+def replace_surrogates(text: str) -> str:
+    """The text with U+FFFD for each half of a surrogate pair, which UTF-8 cannot hold; two halves become a character.
+
+    JSON can bring such halves, as the escape of U+D800 alone.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+def without_controls(text: str) -> str:
+    """The text with U+FFFD for each character that is not printable, such as ESC, which a terminal would obey.
+
+    Newlines stay.
+    """
+    return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)

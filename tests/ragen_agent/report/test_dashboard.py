@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from ragen_agent.cli import main
-from ragen_agent.report.dashboard import BLOCKS, bar, dashboard, sparkline, without_controls
+from ragen_agent.report.dashboard import BLOCKS, bar, dashboard, sparkline
 from ragen_agent.report.tail import FINISHED, WAITING, GrowingLines, RunTail, last_record
 from ragen_agent.training.run_folder import RunFolder
 from ragen_gym.core.storage import read_json_lines
@@ -99,12 +99,6 @@ def test_a_bar_marks_random_and_optimal_play() -> None:
     text = bar(0.5, 0.1, 1.0, 21)
     assert text.plain == "━━┃━━━━━━━──────────┃"
     assert bar(0.0, None, None, 4).plain == "────"
-
-
-@given(st.text())
-def test_no_text_controls_the_terminal(text: str) -> None:
-    assert all(character.isprintable() or character == "\n" for character in without_controls(text))
-    assert without_controls("\x1b[2Jx\n") == "\N{REPLACEMENT CHARACTER}[2Jx\n"
 
 
 @pytest.mark.parametrize("width", [60, 100, 160])

@@ -9,7 +9,7 @@ from gymnasium import spaces
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ragen_gym.core.text import TextFormat, Vocabulary
+from ragen_gym.core.text import TextFormat, Vocabulary, replace_surrogates, without_controls
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.games.frozen_lake import FrozenLake
 from ragen_gym.games.game import Game
@@ -168,3 +168,28 @@ def vocabulary_text(env: StepEnv, vocabulary: Vocabulary) -> str:
     """The text of an environment's board, symbol by symbol."""
     translate = dict(zip(env.vocabulary.symbols, vocabulary.symbols, strict=True))
     return "".join(translate.get(symbol, symbol) for symbol in env.text)
+
+
+@given(st.text())
+def test_no_text_controls_the_terminal(text: str) -> None:
+    assert all(character.isprintable() or character == "\n" for character in without_controls(text))
+    assert without_controls("\x1b[2Jx\n") == "\N{REPLACEMENT CHARACTER}[2Jx\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "clean"),
+    [
+        ("a\ud800b", "a\ufffdb"),
+        ("\udc00\ud800", "\ufffd\ufffd"),
+        ("\ud83d\ude00\ud83d", "\U0001f600\ufffd"),
+        ("\ufeffé\U0001f600", "\ufeffé\U0001f600"),
+    ],
+)
+def test_half_a_surrogate_pair_is_replaced(text: str, clean: str) -> None:
+    assert replace_surrogates(text) == clean
+
+
+@given(st.text(st.characters(codec=None, categories=None)))
+def test_every_text_becomes_one_that_utf8_can_hold(text: str) -> None:
+    clean = replace_surrogates(text)
+    assert replace_surrogates(clean.encode().decode()) == clean
