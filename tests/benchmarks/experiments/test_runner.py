@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import io
+import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -14,13 +17,32 @@ from benchmarks.experiments.spec import read
 
 
 def test_the_iterations_of_each_run_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run is played by a real worker, and then held: its lines appear one by one, each when the last is shown."""
     monkeypatch.setattr(runner, "POLL_S", 0.05)
+    terminal, play = io.StringIO(), runner._Workers.play
     planned = plan(read("thinking"), tmp_path, 1, only=["Bandit, none"], quick=True)
-    terminal = io.StringIO()
-    assert runner.run_all(planned, 1, Console(file=terminal, force_terminal=True, width=100)) == {}
     [run] = planned
-    total = run.config.training.iterations
-    assert any(f"{run.name} {done}/{total}" in terminal.getvalue() for done in range(1, total))
+
+    def shown(progress: str) -> bool:
+        deadline = time.monotonic() + 120
+        while progress not in terminal.getvalue() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        return progress in terminal.getvalue()
+
+    def play_and_hold(self: Any, job: Mapping[str, Any]) -> str:
+        problem = play(self, job)
+        if problem or not job["iterations"]:
+            return problem
+        metrics = run.folder / "metrics.jsonl"
+        lines = metrics.read_text().splitlines(keepends=True)
+        assert len(lines) == job["iterations"] > 1
+        for done in range(1, len(lines) + 1):
+            metrics.write_text("".join(lines[:done]))
+            assert shown(f"{run.name} {done}/{len(lines)}")
+        return problem
+
+    monkeypatch.setattr(runner._Workers, "play", play_and_hold)
+    assert runner.run_all(planned, 1, Console(file=terminal, force_terminal=True, width=100)) == {}
 
 
 def test_a_folder_that_goes_away_ends_nothing(tmp_path: Path) -> None:
