@@ -21,7 +21,7 @@ from ragen_gym.bench.replay import Replayer
 from ragen_gym.bench.report.html_page import Entry
 from ragen_gym.bench.report.tables import number
 from ragen_gym.bench.report.viewer_data import board_style, details
-from ragen_gym.bench.suite import Split
+from ragen_gym.bench.suites import Split
 from ragen_gym.core.failures import Failure
 from ragen_gym.core.levels import Level
 from ragen_gym.core.storage import read_json_lines

@@ -1,8 +1,8 @@
-"""What an agent is: something that answers messages (`ReplyAgent`), or something that chooses moves (`StepAgent`).
+"""What an agent is: something that answers messages (``ReplyAgent``), or something that chooses moves (``StepAgent``).
 
-Both get the `Task` of the episode with every question. Everything else is optional; `ragen_gym.bench.agents` lists what
-else the runner looks for, and holds a template. Any exception that an agent raises ends its episode as a typed failure
-and never the run.
+Both get the ``Task`` of the episode with every question. Everything else is optional; ``ragen_gym.bench.agents`` lists
+what else the runner looks for, and holds a template. Any exception that an agent raises ends its episode as a typed
+failure and never the run.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Answer:
 
 @runtime_checkable
 class ReplyAgent(Protocol):
-    """Answers the conversation so far; many episodes are played at once, so `reply` is a coroutine."""
+    """Answers the conversation so far; many episodes are played at once, so ``reply`` is a coroutine."""
 
     name: str
 
@@ -78,7 +78,7 @@ class ReplyAgent(Protocol):
 
 @runtime_checkable
 class StepAgent(Protocol):
-    """Chooses one move at a time, within the same number of moves as a `ReplyAgent`."""
+    """Chooses one move at a time, within the same number of moves as a ``ReplyAgent``."""
 
     name: str
 
@@ -91,7 +91,7 @@ class StepAgent(Protocol):
 
 
 class AgentFailure(Exception):
-    """Raised by an agent to say how its episode failed; any other exception is an `Failure.AGENT_ERROR`.
+    """Raised by an agent to say how its episode failed; any other exception is an ``Failure.AGENT_ERROR``.
 
     Args:
         failure: what kind of failure.

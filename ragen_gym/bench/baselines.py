@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ragen_gym.bench.suite import Split, Suite, noise_seed
+from ragen_gym.bench.suites import Split, Suite, noise_seed
 from ragen_gym.core.levels import Level
 from ragen_gym.core.seeding import Stream, episode_keys, stream_key
 from ragen_gym.envs.episode_stream import stacked
@@ -31,7 +31,7 @@ _TO_UNIT = 2.0**-53
 
 
 def rule(board: Any, state: Any, action: int, u: float, params: Any) -> tuple[float, int]:
-    """The rule of the game for which `random_episodes` is compiled."""
+    """The rule of the game for which ``random_episodes`` is compiled."""
     raise NotImplementedError
 
 
@@ -68,7 +68,7 @@ def random_episodes(
 
 @cache
 def random_kernel(game_rule: Callable[..., Any]) -> Callable[..., Any]:
-    """`random_episodes` for this rule."""
+    """``random_episodes`` for this rule."""
     return compiled_with(random_episodes, rule=game_rule)
 
 
@@ -77,7 +77,7 @@ class Baseline:
     """What random and optimal play are expected to reach on each instance of a split, four arrays (instances,).
 
     Attributes:
-        random_success: share of `RANDOM_ROLLOUTS` episodes of uniformly random moves that succeed.
+        random_success: share of ``RANDOM_ROLLOUTS`` episodes of uniformly random moves that succeed.
         random_return: mean sum of their rewards.
         optimal_success: exact chance of success of optimal play.
         optimal_return: the highest expected sum of rewards, exact.
@@ -138,7 +138,7 @@ def _optimal_play(split: Split) -> tuple[Floats, Floats]:
 
 
 def _random_play(split: Split) -> tuple[Floats, Floats]:
-    """Mean (success, return) of `RANDOM_ROLLOUTS` random episodes of each instance."""
+    """Mean (success, return) of ``RANDOM_ROLLOUTS`` random episodes of each instance."""
     turns = split.make_env()
     game = turns.game
     boards = stacked([game.board(level) for level in split.levels])

@@ -1,7 +1,7 @@
-"""One episode: an agent against one instance of a split, to an `EpisodeRecord`, whatever fails on the way.
+"""One episode: an agent against one instance of a split, to an ``EpisodeRecord``, whatever fails on the way.
 
-An agent that answers messages plays a `TurnEnv`, one reply a turn. An agent that moves plays the `StepEnv` inside it,
-one move at a time, for as many moves as the split's budgets allow: the least of ``max_actions`` and ``max_turns *
+An agent that answers messages plays a ``TurnEnv``, one reply a turn. An agent that moves plays the ``StepEnv`` inside
+it, one move at a time, for as many moves as the split's budgets allow: the least of ``max_actions`` and ``max_turns *
 max_actions_per_turn``. Both meet the same level with the same noise.
 
 A method that does not wait, a plain function or a coroutine, is not scheduled: the episode of a scripted agent costs
@@ -37,7 +37,7 @@ async def play_episode(
 
     Args:
         agent: who plays.
-        env: of `make_env` for the split; not to be used again after a `Failure.ENVIRONMENT_ERROR`.
+        env: of ``make_env`` for the split; not to be used again after a ``Failure.ENVIRONMENT_ERROR``.
         planned: what is played.
         timeouts: how long the agent may take.
         prices: for the record's cost.
@@ -169,7 +169,7 @@ class _Episode:
             await self.agent_calls.call(begin, self.task)
 
     def _env_call(self, method: Any, *arguments: Any) -> Any:
-        """What the environment does; raises `EpisodeFailed` if it raises."""
+        """What the environment does; raises ``EpisodeFailed`` if it raises."""
         try:
             if arguments:
                 return method(*arguments)
@@ -191,7 +191,7 @@ def _is_plain(answer: Answer) -> bool:
 
 
 def _action(answer: Any, actions: int) -> int:
-    """The id of an action; raises `EpisodeFailed` for anything else."""
+    """The id of an action; raises ``EpisodeFailed`` for anything else."""
     try:
         action = int(operator.index(answer))
     except TypeError:

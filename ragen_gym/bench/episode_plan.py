@@ -9,7 +9,7 @@ from typing import Any
 
 from ragen_gym.bench.agent import ReplyAgent, StepAgent
 from ragen_gym.bench.records import TurnRecord
-from ragen_gym.bench.suite import Split, Suite, noise_seed
+from ragen_gym.bench.suites import Split, Suite, noise_seed
 from ragen_gym.core.validation import check_number
 from ragen_gym.envs.turn import TurnEnv
 
@@ -38,7 +38,7 @@ class PlannedEpisode:
         noise_seed: of the episode's transition noise.
         seed: for the agent's own randomness.
         temperature: at which a language model is to be sampled.
-        key: see `EpisodeRecord.key`.
+        key: see ``EpisodeRecord.key``.
     """
 
     suite: str
@@ -158,7 +158,7 @@ def identity(suite: Suite, agent: ReplyAgent | StepAgent, options: RunOptions) -
 
 
 def episode_key(identity: dict[str, Any], split: str, index: int, rollout: int) -> str:
-    """See `EpisodeRecord.key`; 16 hexadecimal digits."""
+    """See ``EpisodeRecord.key``; 16 hexadecimal digits."""
     same = [identity[name] for name in ("hash", "agent", "settings", "temperature")]
     content = json.dumps([*same, identity["prompts"][split], split, index, rollout], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()[:16]

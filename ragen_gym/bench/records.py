@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ragen_gym.bench.suite import Split, Suite
+from ragen_gym.bench.suites import Split, Suite
 from ragen_gym.core.failures import INFRASTRUCTURE, Failure
 
 __all__ = ["EpisodeRecord", "InstanceCounts", "TurnRecord", "count_by_instance", "group_by_split"]
@@ -17,19 +17,19 @@ __all__ = ["EpisodeRecord", "InstanceCounts", "TurnRecord", "count_by_instance",
 
 @dataclass(frozen=True)
 class TurnRecord:
-    """One turn of a `ReplyAgent`, or one move of a `StepAgent`.
+    """One turn of a ``ReplyAgent``, or one move of a ``StepAgent``.
 
     Attributes:
         message: the user message, or the text of the board, that was answered.
         reply: the reply as it came; None for a move.
         actions: ids of the actions that were played.
         reward: of the turn, with its format penalty.
-        problem: a value of `ragen_gym.envs.reply.Problem`, or None.
-        reasoning: see `Answer`; so are the next three.
-        prompt_tokens: see `Answer`.
-        completion_tokens: see `Answer`.
-        finish_reason: see `Answer`.
-        retries: see `Answer`.
+        problem: a value of ``ragen_gym.envs.reply.Problem``, or None.
+        reasoning: see ``Answer``; so are the next three.
+        prompt_tokens: see ``Answer``.
+        completion_tokens: see ``Answer``.
+        finish_reason: see ``Answer``.
+        retries: see ``Answer``.
         seconds: from the question to the answer.
     """
 
@@ -63,8 +63,8 @@ class EpisodeRecord:
         terminated: the game was over.
         truncated: a budget was spent.
         last_board: the board at the end, as text.
-        system: the system message; empty for a `StepAgent`.
-        failure: see `Failure`; None where the episode came to its end.
+        system: the system message; empty for a ``StepAgent``.
+        failure: see ``Failure``; None where the episode came to its end.
         detail: what exactly failed, or "".
         seconds: of the whole episode.
         cost: in the currency of the prices that were given, or None.
@@ -112,12 +112,12 @@ class EpisodeRecord:
 
     def to_dict(self) -> dict[str, Any]:
         """As plain JSON values."""
-        # Not `dataclasses.asdict`: it copies every value deeply, which takes longer than a scripted agent's episode.
+        # Not ``dataclasses.asdict``: it copies every value deeply, which takes longer than a scripted agent's episode.
         return {**vars(self), "turns": [{**vars(turn)} for turn in self.turns]}
 
     @classmethod
     def from_dict(cls, record: dict[str, Any]) -> EpisodeRecord:
-        """The record that `to_dict` wrote.
+        """The record that ``to_dict`` wrote.
 
         Raises:
             ValueError: a field is missing, unknown, or of another type.

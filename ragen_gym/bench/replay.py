@@ -1,6 +1,6 @@
 """Recorded episodes played again: the same level, the same noise, and the replies or moves that were recorded.
 
-`verify` compares records with their replays, `rescore` parses the replies differently, `report` draws the boards.
+``verify`` compares records with their replays, ``rescore`` parses the replies differently, ``report`` draws the boards.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ragen_gym.bench.records import EpisodeRecord, TurnRecord
-from ragen_gym.bench.suite import Split
+from ragen_gym.bench.suites import Split
 from ragen_gym.core.turn_config import TurnConfig
 from ragen_gym.envs.reply import Problem, Reply
 from ragen_gym.envs.step import StepEnv
@@ -32,8 +32,8 @@ class ReplyRules:
 
     Attributes:
         turn_config: options of a turn instead of the split's; None for the split's own.
-        parser: instead of `ragen_gym.TurnEnv.parse`.
-        reward: instead of the reward of `ragen_gym.TurnEnv`.
+        parser: instead of ``ragen_gym.TurnEnv.parse``.
+        reward: instead of the reward of ``ragen_gym.TurnEnv``.
     """
 
     turn_config: TurnConfig | None = None
@@ -89,7 +89,7 @@ class ReplayedEpisode:
     Attributes:
         level_id: content hash of the level.
         system: the system message.
-        board: the first board, as in `Move`.
+        board: the first board, as in ``Move``.
         turns: as many as were recorded, fewer if the episode ended before that or diverged from the record.
         success: whether the goal was reached.
         terminated: the game was over.
@@ -198,7 +198,7 @@ class Replayer:
 
 
 class _MoveRecorder(StepEnv):
-    """A `StepEnv` that keeps what each move did."""
+    """A ``StepEnv`` that keeps what each move did."""
 
     def __init__(self, name: str, **arguments: Any) -> None:
         super().__init__(name, **arguments)
@@ -215,12 +215,12 @@ class _MoveRecorder(StepEnv):
         return moves
 
     def reset(self, **arguments: Any) -> tuple[Any, dict[str, Any]]:
-        """See `StepEnv.reset`."""
+        """See ``StepEnv.reset``."""
         self._moves = []
         return super().reset(**arguments)
 
     def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """See `StepEnv.step`."""
+        """See ``StepEnv.step``."""
         before = self.state[0]
         result = super().step(action)
         after, reward = self.state[0], float(result[1])
@@ -230,7 +230,7 @@ class _MoveRecorder(StepEnv):
 
 
 class _ReplayEnv(TurnEnv):
-    """A `TurnEnv` that plays the parsed `reply` it was given, whatever the text says."""
+    """A ``TurnEnv`` that plays the parsed ``reply`` it was given, whatever the text says."""
 
     def __init__(self, moves: _MoveRecorder, config: TurnConfig) -> None:
         super().__init__(moves, config)

@@ -26,7 +26,7 @@ from ragen_gym.bench.records import EpisodeRecord, TurnRecord
 from ragen_gym.bench.replay import Parser, ReplayedEpisode, ReplayedTurn, Replayer, ReplyRules
 from ragen_gym.bench.results import BenchResults, EpisodeLog, ResultsFolder
 from ragen_gym.bench.score import score
-from ragen_gym.bench.suite import Split, Suite
+from ragen_gym.bench.suites import Split, Suite
 from ragen_gym.core.storage import write_atomic
 from ragen_gym.core.validation import check_number
 from ragen_gym.envs.reply import Problem, Reply
@@ -62,10 +62,10 @@ class Rescoring:
     """What changes in how replies are parsed and rewarded; None keeps the suite's own.
 
     Attributes:
-        parser: None, ``"lenient"`` (see `lenient_reply`), or ``"module:callable"``, a `Parser`.
+        parser: None, ``"lenient"`` (see ``lenient_reply``), or ``"module:callable"``, a ``Parser``.
         think: whether a reply must think before it answers; of the suite's own parser alone.
         format_penalty: added to the reward of a turn whose reply has a problem.
-        reward: None, or ``"module:callable"``, a `TurnReward`.
+        reward: None, or ``"module:callable"``, a ``TurnReward``.
 
     Raises:
         ValueError: two of them contradict each other, or a module or its callable cannot be found.
@@ -174,8 +174,8 @@ class RescoredRun:
         identity: of the new run, for its ``run.json``.
         records: the episodes whose outcome is known, under new keys.
         unknown: the others.
-        changed: episodes among `records` that read as other actions in their last turn, so that it ended them.
-        reworded: episodes among `records` in which a message would have stated another reward.
+        changed: episodes among ``records`` that read as other actions in their last turn, so that it ended them.
+        reworded: episodes among ``records`` in which a message would have stated another reward.
     """
 
     identity: dict[str, Any]
@@ -194,12 +194,12 @@ def rescore(
     are.
 
     Args:
-        run: see `load_results`.
+        run: see ``load_results``.
         rescoring: what is changed.
         progress: called with how many episodes are done.
 
     Raises:
-        ValueError: a record is not of the run's suite, or a parser returns something else than a `Reply`.
+        ValueError: a record is not of the run's suite, or a parser returns something else than a ``Reply``.
     """
     identity = _identity(run, rescoring)
     replayers = rescoring.replayers(run.suite)
@@ -284,11 +284,11 @@ def _identity(run: BenchResults, rescoring: Rescoring) -> dict[str, Any]:
 
 
 def save(run: BenchResults, rescored: RescoredRun, path: Path) -> None:
-    """Write a rescored run as a folder that reports and `verify` read as any other, with its ``unknown.jsonl``.
+    """Write a rescored run as a folder that reports and ``verify`` read as any other, with its ``unknown.jsonl``.
 
     Args:
         run: what was rescored.
-        rescored: see `rescore`.
+        rescored: see ``rescore``.
         path: the new folder; it appears whole or not at all.
 
     Raises:

@@ -2,7 +2,7 @@
 
     run.json         the suite and its hash, the agent and its settings, hashes of the prompts, and one entry for each
                      session that played: when, with which versions, rollouts, timeouts and prices
-    episodes.jsonl   one `EpisodeRecord` a line, in the order in which they ended; only ever added to
+    episodes.jsonl   one ``EpisodeRecord`` a line, in the order in which they ended; only ever added to
     summary.json     the scores, from the end of a session to the begin of the next one that plays
 
 An episode's line is handed to the operating system in one write as soon as the episode ends, so that a killed process
@@ -26,8 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from ragen_gym.bench.records import EpisodeRecord
-from ragen_gym.bench.suite import Suite
-from ragen_gym.bench.suites import load_suite
+from ragen_gym.bench.suites import Suite, load_suite
 from ragen_gym.core.storage import json_line, read_json_lines, repair_json_lines, write_atomic
 
 __all__ = ["BenchResults", "EpisodeLog", "ResultsFolder", "load_results", "load_several", "read_records"]
@@ -78,7 +77,7 @@ class ResultsFolder:
         return info
 
     def records(self) -> list[EpisodeRecord]:
-        """The episodes; see `read_records`."""
+        """The episodes; see ``read_records``."""
         return read_records(self.episodes)
 
     def check(self, identity: Mapping[str, Any]) -> None:
@@ -99,7 +98,7 @@ class ResultsFolder:
         """Begin the run, or a further session of it; the number of this session, from 0.
 
         Args:
-            identity: see `check`, which came before.
+            identity: see ``check``, which came before.
             session: what may differ from one session to the next, plain JSON.
         """
         info = self.info if self._run.is_file() else {**identity, "sessions": []}
@@ -224,7 +223,7 @@ def load_several(paths: Sequence[str | Path], suite: str | Path | None = None) -
     """Several runs of one suite; where two agents share a name, their folders are added to it.
 
     Raises:
-        ValueError: see `load_results`; or the runs are not of one suite.
+        ValueError: see ``load_results``; or the runs are not of one suite.
     """
     runs = [load_results(path, suite) for path in paths]
     for run in runs[1:]:

@@ -3,7 +3,7 @@
 An episode is named by a hash of everything that decides what is asked (``episode_plan.episode_key``). A session plays
 the keys of which the folder holds no record that counts: the same command resumes a run that was cut short, and
 plays again what failed for reasons of infrastructure. Nothing that an agent or a game does ends the run; what does is
-Ctrl-C, an agent's `StopRun`, and a folder that cannot be written to. Then only the episodes in play are lost.
+Ctrl-C, an agent's ``StopRun``, and a folder that cannot be written to. Then only the episodes in play are lost.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ragen_gym.bench.episode import play_episode
 from ragen_gym.bench.episode_plan import PlannedEpisode, RunOptions, identity, make_env, plan_episodes
 from ragen_gym.bench.records import EpisodeRecord
 from ragen_gym.bench.results import EpisodeLog, ResultsFolder
-from ragen_gym.bench.suite import Split, Suite
+from ragen_gym.bench.suites import Split, Suite
 from ragen_gym.core.failures import INFRASTRUCTURE, Failure
 from ragen_gym.core.progress import ProgressBar
 from ragen_gym.envs.turn import TurnEnv
@@ -119,7 +119,7 @@ def run_suite(
 
     Args:
         suite: what is played.
-        agent: who plays; `ragen_gym.bench.agents.make_agent` makes one of a name.
+        agent: who plays; ``ragen_gym.bench.agents.make_agent`` makes one of a name.
         out: the run's folder.
         options: which episodes, and how.
         progress: shows how the run goes; None shows nothing.
@@ -138,7 +138,7 @@ async def run_suite_async(
     options: RunOptions | None = None,
     progress: RunProgress | None = None,
 ) -> RunOutcome:
-    """`run_suite` for a program that has an event loop of its own."""
+    """``run_suite`` for a program that has an event loop of its own."""
     options, folder = options or RunOptions(), ResultsFolder(out)
     same = identity(suite, agent, options)
     planned = plan_episodes(suite, same, options)

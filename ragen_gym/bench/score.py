@@ -1,13 +1,13 @@
-"""The score of a run: success between random and optimal play on the same instances, and what it took.
+"""The score of a run, success between random and optimal play of the same levels, and the comparison of two runs.
 
-`score` gives plain JSON, which a run keeps as ``summary.json``::
+``score`` gives plain JSON, which a run keeps as ``summary.json``::
 
     {"suite", "hash", "agent", "overall": {…}, "splits": {name: {…}}}
 
 ``overall`` holds means over the splits and sums of what they took. A split's entry holds, of the episodes that count
 (one that failed for reasons of infrastructure does not):
 
-- ``env``, ``about``, ``ladder``, ``published``: as in `Split`.
+- ``env``, ``about``, ``ladder``, ``published``: as in ``Split``.
 - ``instances``, ``played``, ``levels``, ``rollouts``: instances of the split; those of which an episode counts; how
   many different levels these are; the most rollouts of one.
 - ``success``: {rate, low, high, n}, the share of episodes that succeeded, with Wilson's interval, which takes every
@@ -20,7 +20,7 @@
 - ``normalised``: {value, low, high}, ``success`` on the scale from ``random`` (0) to ``optimal`` (1); None where
   optimal play is no better than random play.
 - ``differs_from_random``, ``sentence``: whether ``random`` lies outside the interval to read, and the same in words.
-- ``detectable``: the smallest difference to another agent that these levels can show; see `detectable_difference`.
+- ``detectable``: the smallest difference to another agent that these levels can show; see ``detectable_difference``.
 - ``return``, ``random_return``, ``optimal_return``: the mean sum of rewards: the agent's {mean, low, high, n}, that
   of random play, and the highest that can be expected.
 - ``regret``: {mean, low, high, n}, ``optimal_return`` less the agent's, instance by instance.
@@ -45,20 +45,23 @@ import numpy as np
 
 from ragen_gym.bench.baselines import RANDOM_ROLLOUTS, Baseline, baseline, oracle_episodes
 from ragen_gym.bench.records import EpisodeRecord, InstanceCounts, count_by_instance, group_by_split
-from ragen_gym.bench.suite import Split, Suite
+from ragen_gym.bench.suites import Split, Suite
 from ragen_gym.core.stats import (
+    Difference,
     Estimate,
     against_random,
     clustered_mean,
     clustered_rate,
     detectable_difference,
     effective_episodes,
+    paired_difference,
     pass_at,
     pass_hat,
+    percent,
     wilson,
 )
 
-__all__ = ["score"]
+__all__ = ["compare", "score"]
 
 
 def score(suite: Suite, records: Iterable[EpisodeRecord], agent: str) -> dict[str, Any]:
@@ -222,3 +225,69 @@ def _overall(splits: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "tokens": {kind: sum(t[kind] for t in tokens) for kind in ("prompt", "completion")} if tokens else None,
         "cost": sum(costs) if costs else None,
     }
+
+
+def compare(
+    suite: Suite,
+    first: tuple[str, Iterable[EpisodeRecord]],
+    second: tuple[str, Iterable[EpisodeRecord]],
+) -> dict[str, Any]:
+    """The paired comparison of two runs, as plain JSON.
+
+    ``{"suite", "hash", "first", "second", "splits": {name: {"first", "second", "difference": {value, low, high, p,
+    levels}, "significant", "sentence"}}}``: the success rates of both on the instances that both played, the first's
+    less the second's with its bootstrap interval, whether it is significant, and the same in words. Splits that one
+    of them did not play are left out.
+
+    Args:
+        suite: what both played.
+        first: the name of an agent, and its episodes.
+        second: the same of the other.
+
+    Raises:
+        ValueError: a record is not of this suite.
+    """
+    (one, first_records), (other, second_records) = first, second
+    tallies = {split.name: count_by_instance(records) for split, records in group_by_split(suite, second_records)}
+    splits = {}
+    for split, records in group_by_split(suite, first_records):
+        both = count_by_instance(records), tallies.get(split.name)
+        if both[1] is not None and len(np.intersect1d(both[0].indices, both[1].indices)):
+            splits[split.name] = _compare_split(one, other, both[0], both[1])
+    return {"suite": suite.name, "hash": suite.hash, "first": one, "second": other, "splits": splits}
+
+
+def _compare_split(one: str, other: str, first: InstanceCounts, second: InstanceCounts) -> dict[str, Any]:
+    common = np.intersect1d(first.indices, second.indices)
+    rates = []
+    for counts in (first, second):
+        of_common = np.isin(counts.indices, common)
+        rates.append(counts.successes[of_common] / counts.rollouts[of_common])
+    levels = [level for index, level in zip(first.indices, first.levels, strict=True) if index in common]
+    difference = paired_difference(rates[0], rates[1], levels)
+    ends = (end if np.isfinite(end) else None for end in (difference.low, difference.high))
+    return {
+        "first": float(rates[0].mean()),
+        "second": float(rates[1].mean()),
+        "difference": {
+            "value": difference.value,
+            **dict(zip(("low", "high"), ends, strict=True)),
+            "p": difference.p,
+            "levels": difference.levels,
+        },
+        "significant": difference.significant,
+        "sentence": _sentence(one, other, difference),
+    }
+
+
+def _sentence(one: str, other: str, difference: Difference) -> str:
+    if not np.isfinite(difference.low):
+        return f"One level is too few to compare {one} with {other}."
+    above = difference.value >= 0
+    low, high = (difference.low, difference.high) if above else (-difference.high, -difference.low)
+    points = (
+        f"{percent(abs(difference.value), '')} points ({percent(low, '')} to {percent(high, '')}, "
+        f"{difference.levels} levels)"
+    )
+    verdict = f"{one} is {'above' if above else 'below'} {other} by {points}"
+    return f"{verdict}." if difference.significant else f"{verdict}, which is not significant."

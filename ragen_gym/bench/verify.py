@@ -21,7 +21,7 @@ from ragen_gym.bench.replay import ReplayedEpisode, Replayer
 from ragen_gym.bench.rescore import Rescoring
 from ragen_gym.bench.results import BenchResults, ResultsFolder
 from ragen_gym.bench.score import score
-from ragen_gym.bench.suite import Suite, noise_seed
+from ragen_gym.bench.suites import Suite, noise_seed
 
 __all__ = ["Mismatch", "Verdict", "check_episode", "differences", "verify"]
 
@@ -84,7 +84,7 @@ def verify(run: BenchResults, progress: Callable[[int], None] = lambda done: Non
     """Replay every episode of a run, and make its summary again.
 
     Args:
-        run: see `load_results`.
+        run: see ``load_results``.
         progress: called with how many episodes are done.
     """
     suite, verdict = run.suite, Verdict(excluded=sum(not record.counted for record in run.records))

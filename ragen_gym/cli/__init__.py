@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import gymnasium
 
 from ragen_gym import __version__
-from ragen_gym.cli import bench, bench_speed, levels, play, serve
+from ragen_gym.cli import bench, levels, play, serve
 from ragen_gym.cli import list as list_command
 from ragen_gym.cli import render as render_command
 
@@ -33,7 +33,7 @@ A game goes by its name (FrozenLake) or by its id (ragen/FrozenLake-v0); one of 
 """
 
 #: Each module adds its own commands to the parser.
-_COMMANDS = (list_command, play, render_command, levels, bench, serve, bench_speed)
+_COMMANDS = (list_command, play, render_command, levels, bench, serve)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         parser = build_parser()
         arguments, rest = parser.parse_known_args(argv)
-        if rest and arguments.run is not bench_speed.run:  # which has the options of another program
+        if rest and arguments.run is not bench.run_speed:  # which has the options of another program
             parser.error(f"unrecognized arguments: {' '.join(rest)}")
         arguments.rest = rest
     except SystemExit as stop:  # --help, --version, or a usage error, which argparse has explained

@@ -1,4 +1,4 @@
-"""``ragen-gym bench``: evaluate agents on frozen levels; this file holds ``bench run``."""
+"""``ragen-gym bench``: evaluate agents on frozen levels. This file holds ``bench run``, and ``bench-speed``."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import sys
 from collections import Counter
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +18,9 @@ if TYPE_CHECKING:
     from ragen_gym.bench.agent import ReplyAgent, StepAgent
     from ragen_gym.bench.episode_plan import RunOptions
     from ragen_gym.bench.runner import RunOutcome
-    from ragen_gym.bench.suite import Suite
+    from ragen_gym.bench.suites import Suite
 
-__all__ = ["add"]
+__all__ = ["add", "run_speed"]
 
 _EXAMPLES = """\
 examples:
@@ -49,7 +50,13 @@ _SETTINGS = ("base_url", "key_env", "max_tokens", "retries", "requests_per_minut
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the group of commands."""
+    """Add the group of commands, and ``bench-speed``, whose options are those of ``python -m benchmarks.speed``."""
+    speed = commands.add_parser(
+        "bench-speed",
+        help="how many steps a second this machine plays, next to Gymnasium's own FrozenLake (needs the repository)",
+        add_help=False,
+    )
+    speed.set_defaults(run=run_speed)
     parser = commands.add_parser(
         "bench",
         help="evaluate an agent on held-out levels",
@@ -201,3 +208,23 @@ def _value(text: str) -> Any:
         return json.loads(text)
     except json.JSONDecodeError:
         return text
+
+
+def run_speed(arguments: argparse.Namespace) -> int:
+    """Measure this machine; what is usually asked for, unless the options in ``arguments.rest`` choose."""
+    try:
+        benchmark = import_module("benchmarks.speed.__main__")
+    except ModuleNotFoundError as error:
+        if error.name not in ("benchmarks", "benchmarks.speed", "benchmarks.speed.__main__"):
+            raise
+        raise ValueError(
+            "the speed benchmark is not part of the installed package: clone the repository, install it with "
+            "pip install -e ., and run this command, or python -m benchmarks.speed, there."
+        ) from None
+    choices = ("--only", "--all", "--list", "--usual", "-h", "--help")
+    chosen = any(word.partition("=")[0] in choices for word in arguments.rest)
+    try:
+        code: int = benchmark.main([*arguments.rest, *([] if chosen else ["--usual"])], prog="ragen-gym bench-speed")
+    except SystemExit as stop:  # --help or a usage error, which argparse has explained
+        return stop.code if isinstance(stop.code, int) else 2
+    return code

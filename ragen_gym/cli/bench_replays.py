@@ -92,11 +92,10 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 
 def _report(arguments: argparse.Namespace) -> int:
-    from ragen_gym.bench.compare import compare
     from ragen_gym.bench.report import tables
-    from ragen_gym.bench.report.page import page
+    from ragen_gym.bench.report.benchmark_page import page
     from ragen_gym.bench.results import load_several
-    from ragen_gym.bench.score import score
+    from ragen_gym.bench.score import compare, score
 
     printing = arguments.markdown or arguments.csv or arguments.json
     out: Path = arguments.out or arguments.runs[0] / "report.html"

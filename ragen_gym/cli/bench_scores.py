@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ragen_gym.cli.command import add_command, print_json, table_lines
 
 if TYPE_CHECKING:
-    from ragen_gym.bench.suite import Split, Suite
+    from ragen_gym.bench.suites import Split, Suite
 
 __all__ = ["add", "score_lines"]
 
@@ -146,8 +146,8 @@ def _score(arguments: argparse.Namespace) -> int:
 
 
 def _compare(arguments: argparse.Namespace) -> int:
-    from ragen_gym.bench.compare import compare
     from ragen_gym.bench.results import load_several
+    from ragen_gym.bench.score import compare
 
     first, second = load_several([arguments.first, arguments.second], arguments.suite)
     result = compare(first.suite, (first.agent, first.records), (second.agent, second.records))

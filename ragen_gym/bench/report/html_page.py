@@ -4,11 +4,11 @@ A page is one HTML file that needs no network: styles, scripts and episodes are 
 policy lets nothing else run, whatever a reply says. To make one:
 
 1. Write a template that extends ``base.html`` and fills its block ``sections`` (above the viewer) and, if need be,
-   ``details`` (below it). ``plots.html`` holds macros for plots between random and optimal play, `plots` the numbers
+   ``details`` (below it). ``plots.html`` holds macros for plots between random and optimal play, ``plots`` the numbers
    that they take.
-2. Make an `Entry` of each episode, in the form that ``templates/viewer.js`` documents;
-   `ragen_gym.bench.report.viewer_data` makes it of an `EpisodeRecord`. `pack` them into an `Archive`.
-3. Call `render_page` with an `EpisodeViewer`, and write the text to a file.
+2. Make an ``Entry`` of each episode, in the form that ``templates/viewer.js`` documents;
+   ``ragen_gym.bench.report.viewer_data`` makes it of an ``EpisodeRecord``. ``pack`` them into an ``Archive``.
+3. Call ``render_page`` with an ``EpisodeViewer``, and write the text to a file.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Archive:
 
     Attributes:
         headings: of the episodes that fitted, each with the ``block`` it is in and its place ``at`` there.
-        blocks: lists of details as `packed` text.
+        blocks: lists of details as ``packed`` text.
     """
 
     headings: list[dict[str, Any]]
@@ -69,7 +69,7 @@ class EpisodeViewer:
 
     Attributes:
         index: what ``new Viewer(host, data)`` of ``templates/viewer.js`` takes, the headings as ``episodes`` included.
-        blocks: those of the `Archive`.
+        blocks: those of the ``Archive``.
         note: a sentence above the viewer: which episodes it shows.
     """
 
@@ -96,7 +96,7 @@ def render_page(
         folder: where the template and its styles and scripts are, besides the shared ones.
         styles: CSS files of that folder, after the shared ones.
         scripts: JavaScript files of that folder, after the shared ones.
-        data: JSON values by the id of the element that holds each, `packed`; ``unpack(id)`` reads one in a script.
+        data: JSON values by the id of the element that holds each, ``packed``; ``unpack(id)`` reads one in a script.
         variables: of the template; ``base.html`` needs ``kind``, ``title``, ``lede``, ``counts``, ``findings``,
             ``terms`` and ``colophon``.
     """

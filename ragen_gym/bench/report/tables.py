@@ -66,7 +66,7 @@ def thousands(value: float | None) -> str:
 
 
 def rows(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
-    """One row for each split and agent, with the keys `COLUMNS`, split by split; None where a value is not known."""
+    """One row for each split and agent, with the keys ``COLUMNS``, split by split; None where a value is not known."""
     names = dict.fromkeys(name for summary in summaries for name in summary["splits"])
     return [
         _row(name, summary["agent"], summary["splits"][name])
@@ -77,7 +77,7 @@ def rows(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
 
 
 def csv_table(summaries: Sequence[Summary]) -> str:
-    """`rows` as CSV with a header; rates are shares from 0 to 1."""
+    """``rows`` as CSV with a header; rates are shares from 0 to 1."""
     out = io.StringIO()
     writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
     writer.writeheader()

@@ -1,4 +1,6 @@
-"""Suites as data: a folder each, with a table ``suite.toml`` and the level files that it names.
+"""Suites as data: splits of frozen levels with the budgets to play them under.
+
+A suite is a folder with a table ``suite.toml`` and the level files that it names.
 
 A table, of which a suite needs only ``name`` and ``splits``, and a split only ``name``, ``env`` and ``levels``::
 
@@ -6,39 +8,126 @@ A table, of which a suite needs only ``name`` and ``splits``, and a split only `
     about = "What it measures."
     temperature = 0.5
 
-    [budgets]                       # of every split; the options of `TurnConfig`
+    [budgets]                       # of every split; the options of ``TurnConfig``
     max_actions = 10
 
     [[splits]]
     name = "slippery"
     env = "FrozenLake"
     about = "What it asks for."
-    levels = "slippery.txt"         # next to the table, as `ragen-gym levels export` writes it
+    levels = "slippery.txt"         # next to the table, as ``ragen-gym levels export`` writes it
     knobs = { success_rate = 0.5 }  # options of the environment; vocabulary = { name = "mine", symbols = "…" } is one
     budgets = { max_turns = 3 }     # override those of the suite
     ladder = "lake"                 # a rung of this ladder of difficulty, if it is one
     published = { "Somebody's agent" = 0.5 }
-    freeze = { count = 128 }        # how `ragen_gym.bench.suites.freeze` makes the file of levels
+    freeze = { count = 128 }        # how ``ragen_gym.bench.suites.freeze`` makes the file of levels
 
 A suite that changes gets another name: results are compared by its content hash, which covers the table and the levels.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import tomllib
 from collections.abc import Iterable
-from dataclasses import fields
-from functools import cache
+from dataclasses import asdict, dataclass, field, fields
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from ragen_gym.bench.suite import Split, Suite
+from ragen_gym.core.levels import Level
 from ragen_gym.core.text import Vocabulary
 from ragen_gym.core.turn_config import TurnConfig
 from ragen_gym.core.validation import did_you_mean
-from ragen_gym.envs.turn import make_turn
+from ragen_gym.envs.turn import TurnEnv, make_turn
 
-__all__ = ["SUITES", "SUITE_FILE", "env_options", "load_suite", "read_table"]
+__all__ = ["SUITES", "SUITE_FILE", "Split", "Suite", "env_options", "load_suite", "noise_seed", "read_table"]
+
+#: The options of a turn that a suite's hash always covers; any other one only where it differs from its default, so
+#: that a new option leaves the hashes of older suites as they are.
+_HASHED = ("max_turns", "max_actions_per_turn", "max_actions", "format_penalty", "think")
+
+
+@dataclass(frozen=True)
+class Split:
+    """Levels of one kind.
+
+    Attributes:
+        name: such as ``"sokoban"``.
+        env: name of a row of the registry, such as ``"Sokoban"``.
+        env_options: arguments of ``ragen_gym.make_turn`` besides the levels and the options of a turn, such as
+            ``{"success_rate": 0.8}``; plain values, or a ``Vocabulary``.
+        levels: the instances, in order; the same level may occur twice, its place is what names an instance.
+        turn_config: how replies are read, bounded and rewarded.
+        about: one sentence for a table: what the split asks for.
+        published: success rates that others report on this split, from 0 to 1, by their name and source.
+        ladder: name of the ladder of difficulty that this split is a rung of, or "". The rungs of a ladder stand in the
+            suite from easy to hard.
+    """
+
+    name: str
+    env: str
+    env_options: dict[str, Any]
+    levels: tuple[Level, ...]
+    turn_config: TurnConfig = field(default_factory=TurnConfig)
+    about: str = ""
+    published: dict[str, float] = field(default_factory=dict)
+    ladder: str = ""
+
+    def make_env(self) -> TurnEnv:
+        """The environment of every episode; ``reset(options={"level": …, "noise_seed": …})`` chooses the instance.
+
+        It draws from the split's first level where no level is given, so that a reset never generates one in vain.
+        """
+        return make_turn(self.env, self.turn_config, levels=self.levels[:1], **self.env_options)
+
+    def content(self) -> dict[str, Any]:
+        """All that decides what is played, as JSON."""
+        return {
+            "name": self.name,
+            "env": self.env,
+            "knobs": {
+                name: asdict(value) if isinstance(value, Vocabulary) else value
+                for name, value in self.env_options.items()
+            },
+            "budgets": {
+                option.name: getattr(self.turn_config, option.name)
+                for option in fields(TurnConfig)
+                if option.name in _HASHED or getattr(self.turn_config, option.name) != option.default
+            },
+            "levels": [level.text for level in self.levels],
+        }
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A benchmark.
+
+    Attributes:
+        name: with its version, such as ``"ragen-v1"``.
+        splits: in the order of the report.
+        temperature: at which language models are sampled.
+        about: what the suite measures, in a sentence or two.
+    """
+
+    name: str
+    splits: tuple[Split, ...]
+    temperature: float = 0.5
+    about: str = ""
+
+    @cached_property
+    def hash(self) -> str:
+        """Content hash, 16 hexadecimal digits of SHA-256: every result carries it."""
+        content = [self.name, self.temperature, [split.content() for split in self.splits]]
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def noise_seed(suite: Suite, split: Split, index: int, rollout: int) -> int:
+    """The seed of an episode's noise, 0 to 2**32 - 1: one for each instance and rollout, the same for all agents."""
+    name = f"{suite.hash}/{split.name}/{index}/{rollout}"
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big")
+
 
 SUITE_FILE = "suite.toml"
 
@@ -115,7 +204,7 @@ def read_table(path: Path) -> dict[str, Any]:
 
 
 def env_options(knobs: dict[str, Any]) -> dict[str, Any]:
-    """The ``knobs`` of a table as arguments of `ragen_gym.envs.step.StepEnv`.
+    """The ``knobs`` of a table as arguments of ``ragen_gym.envs.step.StepEnv``.
 
     Raises:
         ValueError: symbols that are not a vocabulary.

@@ -24,8 +24,7 @@ from ragen_gym.bench.episode_plan import RunOptions, Timeouts, make_env
 from ragen_gym.bench.records import EpisodeRecord
 from ragen_gym.bench.results import ResultsFolder, load_results
 from ragen_gym.bench.runner import run_suite
-from ragen_gym.bench.suite import Suite
-from ragen_gym.bench.suites import load_suite
+from ragen_gym.bench.suites import Suite, load_suite
 from ragen_gym.bench.verify import verify
 from ragen_gym.cli import main
 from ragen_gym.core.failures import INFRASTRUCTURE, Failure

@@ -21,8 +21,8 @@ from ragen_gym.bench.agent import Answer, Task
 from ragen_gym.bench.episode_plan import RunOptions
 from ragen_gym.bench.replay import Replayer
 from ragen_gym.bench.report import html_page, tables
+from ragen_gym.bench.report.benchmark_page import page
 from ragen_gym.bench.report.html_page import Entry, EpisodeViewer, pack, packed, render_page
-from ragen_gym.bench.report.page import page
 from ragen_gym.bench.results import BenchResults, load_several
 from ragen_gym.bench.runner import run_suite
 from ragen_gym.bench.score import score

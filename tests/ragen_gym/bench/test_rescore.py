@@ -18,8 +18,7 @@ from ragen_gym.bench.records import EpisodeRecord
 from ragen_gym.bench.rescore import Rescoring, bounds, lenient_reply, rescore, save
 from ragen_gym.bench.results import BenchResults, ResultsFolder, load_results
 from ragen_gym.bench.runner import run_suite
-from ragen_gym.bench.suite import Split, Suite
-from ragen_gym.bench.suites import load_suite
+from ragen_gym.bench.suites import Split, Suite, load_suite
 from ragen_gym.bench.verify import verify
 from ragen_gym.cli import main
 from ragen_gym.core.failures import Failure

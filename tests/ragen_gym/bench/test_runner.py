@@ -28,8 +28,7 @@ from ragen_gym.bench.episode_plan import Prices, RunOptions, Timeouts, episode_k
 from ragen_gym.bench.records import EpisodeRecord, TurnRecord
 from ragen_gym.bench.results import EpisodeLog, ResultsFolder, load_results, read_records
 from ragen_gym.bench.runner import RunOutcome, run_suite
-from ragen_gym.bench.suite import Suite
-from ragen_gym.bench.suites import load_suite
+from ragen_gym.bench.suites import Suite, load_suite
 from ragen_gym.bench.verify import verify
 from ragen_gym.cli import main
 from ragen_gym.core.failures import Failure

@@ -14,12 +14,10 @@ import numpy as np
 import pytest
 
 from ragen_gym.bench.baselines import baseline
-from ragen_gym.bench.compare import compare
 from ragen_gym.bench.records import EpisodeRecord, TurnRecord
 from ragen_gym.bench.results import EpisodeLog, ResultsFolder
-from ragen_gym.bench.score import score
-from ragen_gym.bench.suite import Split, Suite, noise_seed
-from ragen_gym.bench.suites import load_suite
+from ragen_gym.bench.score import compare, score
+from ragen_gym.bench.suites import Split, Suite, load_suite, noise_seed
 from ragen_gym.cli import bench_scores
 from ragen_gym.core.failures import INFRASTRUCTURE, Failure
 from ragen_gym.core.stats import wilson

@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 
 from ragen_gym.bench.baselines import RANDOM_ROLLOUTS, baseline, oracle_episodes
-from ragen_gym.bench.suite import Split, Suite, noise_seed
-from ragen_gym.bench.suites import SUITES, load_suite
+from ragen_gym.bench.suites import SUITES, Split, Suite, load_suite, noise_seed
 from ragen_gym.bench.suites.freeze import frozen_levels, main, recipes
 from ragen_gym.core.levels import Level, read_levels, write_levels
 from ragen_gym.core.text import Vocabulary

@@ -15,8 +15,7 @@ from ragen_gym.bench.report.viewer_data import details, explain_problem
 from ragen_gym.bench.rescore import Rescoring, rescore
 from ragen_gym.bench.results import BenchResults, load_results
 from ragen_gym.bench.runner import run_suite
-from ragen_gym.bench.suite import Split, Suite
-from ragen_gym.bench.suites import load_suite
+from ragen_gym.bench.suites import Split, Suite, load_suite
 from ragen_gym.bench.verify import verify
 from ragen_gym.cli import main
 from ragen_gym.core.levels import Level
