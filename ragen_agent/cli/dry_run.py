@@ -23,9 +23,8 @@ from ragen_agent.config.game_defaults import pretrained
 from ragen_agent.config.recipes import Recipe
 from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.openrlhf import cpu_patches
-from ragen_agent.openrlhf.batch_plan import check_supported, describe
 from ragen_agent.openrlhf.cli_flags import MODULE, command_flags
-from ragen_agent.openrlhf.memory_estimate import memory_parts, model_shape, peak_memory
+from ragen_agent.openrlhf.plan import check_supported, describe, memory_parts, model_shape, peak_memory
 from ragen_agent.rollout import Instance
 from ragen_agent.sft.demonstrations import demonstrate
 from ragen_agent.token_mdp import TokenMDP, Trajectory

@@ -39,7 +39,7 @@ def add(commands: Any) -> None:
 def _evaluate(options: argparse.Namespace) -> int:
     from ragen_agent.training.console import Display, rates_table
     from ragen_agent.training.evaluation import measure
-    from ragen_agent.training.lora import load_policy
+    from ragen_agent.training.parameters import load_policy
     from ragen_agent.training.policy import Policy
     from ragen_agent.training.run_folder import RunFolder
     from ragen_gym.core.storage import write_atomic

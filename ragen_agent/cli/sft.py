@@ -123,7 +123,7 @@ def _add_train(parser: argparse.ArgumentParser) -> None:
 
 
 def _data(options: argparse.Namespace) -> int:
-    from ragen_agent.sft.dataset import partial_file, write_conversations
+    from ragen_agent.sft.demonstrations import partial_file, write_conversations
 
     config = _demonstrators(options)
     try:
@@ -190,7 +190,7 @@ def _train(options: argparse.Namespace) -> int:
 
 
 def _merge(options: argparse.Namespace) -> int:
-    from ragen_agent.training.lora import merge_adapter
+    from ragen_agent.training.parameters import merge_adapter
 
     base = merge_adapter(options.adapter, options.out, options.base)
     _print(options, {"out": str(options.out), "base": str(base)}, f"{options.out}: {base} with the adapter in it")

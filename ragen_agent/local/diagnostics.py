@@ -24,7 +24,7 @@ from ragen_agent.local.policy_update import Learner, policy_terms, targets_of
 from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.batches import Batch, sampled_logits
 from ragen_agent.training.iteration import Iteration, ScoredGroups
-from ragen_agent.training.reply_metrics import reasoning_spans
+from ragen_agent.training.metrics import reasoning_spans
 from ragen_gym.core.stats import Rate
 
 __all__ = [

@@ -27,8 +27,8 @@ from ragen_agent.training.checkpoint import save_checkpoint
 from ragen_agent.training.console import Display
 from ragen_agent.training.curves import check_tensorboard, plot_curve
 from ragen_agent.training.evaluation import baselines, fixed_instances, play_fixed, rate_of_played
-from ragen_agent.training.lora import load_policy
 from ragen_agent.training.metrics import cost_line
+from ragen_agent.training.parameters import load_policy
 from ragen_agent.training.policy import Policy
 from ragen_agent.training.run_folder import RunFolder
 from ragen_agent.training.tasks import games_at, make_env

@@ -18,18 +18,16 @@ import torch
 
 from ragen_agent.config import Config
 from ragen_agent.local.diagnostics import Monitor
-from ragen_agent.local.policy_update import Critic, Learner, Targets, update
-from ragen_agent.local.replay_buffer import KeptEpisodes, ReplayBuffer
+from ragen_agent.local.policy_update import Critic, KeptEpisodes, Learner, ReplayBuffer, Targets, update
 from ragen_agent.rollout import Instance, group
 from ragen_agent.token_mdp import TokenMDP, Trajectory
 from ragen_agent.training.console import Display
 from ragen_agent.training.curves import TensorBoardWriter
 from ragen_agent.training.evaluation import fixed_instances, play_fixed, rate_of_played, without_failed
 from ragen_agent.training.iteration import History, Iteration
-from ragen_agent.training.lora import adapt, load_trained, merge, save_adapter, trained
-from ragen_agent.training.optimiser import adamw
+from ragen_agent.training.metrics import piece_decoder
+from ragen_agent.training.parameters import adamw, adapt, load_trained, merge, save_adapter, trained
 from ragen_agent.training.policy import Policy
-from ragen_agent.training.reply_metrics import piece_decoder
 from ragen_agent.training.run_folder import RunFolder
 from ragen_agent.training.tasks import SeedStream, derive_seed, draw_games, games_at, level_seeds, make_env
 from ragen_gym.core.stats import Rate

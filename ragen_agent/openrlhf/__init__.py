@@ -2,10 +2,10 @@
 
 Nothing of OpenRLHF is copied. ``launch.train_distributed`` starts ``driver``, which runs OpenRLHF's command line
 (``cli_flags``) with a list of level seeds as prompts (``prompt_dataset``), an agent executor that plays our
-``TokenMDP`` (``executor``, ``episode``), and subclasses of its trainer (``trainer``), its samples generator
-(``generation``), its experience maker (``experience``) and its actors (``workers``). ``cpu`` has the patches for
-machines without CUDA; ``batch_plan`` and ``memory_estimate`` say what a run will do and need, ``doctor`` whether a
-machine is ready for it.
+``TokenMDP`` (``executor``, ``episode``), and subclasses of its trainer (``trainer``), its samples generator and
+experience maker (``experience``) and its actors (``ray_actors``, ``weight_broadcast``). ``processes`` holds what these
+processes share, ``cpu_patches`` what lets them run without CUDA; ``plan`` says what a run will do and need, ``doctor``
+whether a machine is ready for it.
 
-This module imports nothing: worker processes load ``cpu`` before they know whether they need torch.
+This module imports nothing: worker processes load ``cpu_patches`` before they know whether they need torch.
 """

@@ -17,8 +17,7 @@ from typing import Any
 
 from ragen_agent.openrlhf import cpu_patches
 from ragen_agent.openrlhf.cli_flags import MODULE
-from ragen_agent.openrlhf.process_cleanup import stop_without_parent
-from ragen_agent.openrlhf.state import RunContext
+from ragen_agent.openrlhf.processes import RunContext, stop_without_parent
 
 __all__ = ["explanation", "main"]
 

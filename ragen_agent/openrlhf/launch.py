@@ -32,11 +32,10 @@ from ragen_agent.config import Config
 from ragen_agent.config.game_defaults import pretrained
 from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.openrlhf import cpu_patches
-from ragen_agent.openrlhf.batch_plan import check_supported, devices_needed
 from ragen_agent.openrlhf.cli_flags import check_extra_flags, command_flags
-from ragen_agent.openrlhf.process_cleanup import stop_process
+from ragen_agent.openrlhf.plan import check_supported, devices_needed
+from ragen_agent.openrlhf.processes import VARIABLE, RunContext, repair, stop_process
 from ragen_agent.openrlhf.prompt_dataset import adopt_rows, train_rows, write_rows
-from ragen_agent.openrlhf.state import VARIABLE, RunContext, repair
 from ragen_agent.sft.demonstrations import demonstrator_rate
 from ragen_agent.sft.trainer import warm_start
 from ragen_agent.training.console import Display

@@ -20,8 +20,7 @@ from openrlhf.trainer.ray.vllm_engine import RolloutRayActor
 from torch import Tensor, nn
 
 from ragen_agent.engines.torch_engine import SUPPRESSED
-from ragen_agent.openrlhf.process_cleanup import kill_after_exit
-from ragen_agent.openrlhf.state import RunContext
+from ragen_agent.openrlhf.processes import RunContext, kill_after_exit
 from ragen_agent.openrlhf.weight_broadcast import save_merged, send_merged
 
 __all__ = ["CpuVllmActor", "CriticActor", "PolicyActor", "ReferenceActor", "VllmActor"]

@@ -25,15 +25,21 @@ from openrlhf.trainer.ppo_trainer import PPOTrainer
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 
 from ragen_agent.config import Config
-from ragen_agent.openrlhf.batch_plan import planned_updates
 from ragen_agent.openrlhf.episode import check_failures
-from ragen_agent.openrlhf.experience import StarPOExperience, WeightsLostError, advantage_inputs, pad_rows
-from ragen_agent.openrlhf.generation import EpisodeGenerator, EpisodeSample
+from ragen_agent.openrlhf.experience import (
+    EpisodeGenerator,
+    EpisodeSample,
+    StarPOExperience,
+    WeightsLostError,
+    advantage_inputs,
+    pad_rows,
+)
+from ragen_agent.openrlhf.plan import planned_updates
+from ragen_agent.openrlhf.processes import RunContext, RunState
 from ragen_agent.openrlhf.prompt_dataset import PromptRow, evaluation_rows
-from ragen_agent.openrlhf.state import RunContext, RunState
 from ragen_agent.training.evaluation import baselines, fixed_instances, rate_of_played
 from ragen_agent.training.iteration import History, Iteration
-from ragen_agent.training.reply_metrics import piece_decoder
+from ragen_agent.training.metrics import piece_decoder
 from ragen_agent.training.run_folder import RunFolder
 from ragen_agent.training.tasks import SeedStream, derive_seed, games_at, make_env
 from ragen_gym.core.failures import Failure

@@ -13,7 +13,7 @@ from typing import Any
 
 from ragen_agent.config import Config
 from ragen_agent.report.runs import RecordedRun
-from ragen_agent.training.reply_metrics import piece_decoder, turn_spans
+from ragen_agent.training.metrics import piece_decoder, turn_spans
 from ragen_agent.training.tasks import all_settings, make_env
 from ragen_agent.trajectory import Trajectory
 from ragen_gym.bench.records import EpisodeRecord, TurnRecord

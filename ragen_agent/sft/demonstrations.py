@@ -1,16 +1,27 @@
-"""Demonstrations: an oracle plays, with deliberate faults, so that there is something left to learn.
+"""Demonstrations of an oracle with deliberate faults, and conversations on disk, as the tokens a rollout makes of them.
 
 The demonstrator knows the best moves, and a model that imitates it learns the reply format and single moves. What it
 does badly is set by ``Demonstrations``: how many moves it plays in one reply, how often a move is drawn at random, and
 how often a whole reply is. The default demonstrator of FrozenLake is *cautious*: it mostly replies with one move and
 looks again, so that the turns run out on long ways. Nothing shows the learner that long replies pay; only the reward
 does.
+
+A line of a file of conversations holds ``messages``, from the system's to the last reply, and where they come from: ``env``, ``knobs`` and
+``turns`` (the budgets), ``split`` (always train), ``seed``, ``noise_seed``, ``level_id``, the demonstrator's settings,
+the ``run_seed`` and ``index``; and the outcome: ``success`` and ``return``. Other libraries read the format too.
+
+They are the demonstrations that the warm start of ``ragen-agent train`` shows with the same settings, episode by
+episode (as long as those fit into its token budgets).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -22,8 +33,9 @@ from ragen_agent.training.console import Display
 from ragen_agent.training.demo_thoughts import thinking
 from ragen_agent.training.evaluation import scripted_rate
 from ragen_agent.training.policy import Policy
-from ragen_agent.training.tasks import SeedStream, derive_seed, draw_games, games_at
+from ragen_agent.training.tasks import SeedStream, derive_seed, draw_games, games_at, make_env
 from ragen_gym.core.stats import Rate
+from ragen_gym.core.storage import append_json_lines, json_line, read_json_lines, write_atomic
 from ragen_gym.envs.policies import plan_moves
 from ragen_gym.envs.reply import write_reply
 from ragen_gym.envs.turn import TurnEnv
@@ -35,8 +47,13 @@ __all__ = [
     "demonstrator_rate",
     "faultless",
     "generate_demonstrations",
+    "partial_file",
+    "read_conversations",
     "reply_ids",
     "scripted_reply",
+    "trajectories_of",
+    "trajectory_of",
+    "write_conversations",
 ]
 
 CHUNK = 500  # demonstrations from one generator, and between two reports of progress
@@ -142,3 +159,172 @@ def demonstrator_rate(config: Config, env: TurnEnv, instances: list[Instance]) -
     """The success rate of the demonstrator on fixed levels."""
     how, seed = config.demonstrations, derive_seed(0, SeedStream.DEMONSTRATOR_RATE)
     return scripted_rate(env, instances, lambda env, rng: scripted_reply(env, how, rng), seed)
+
+
+SPLIT = "train"
+
+
+def partial_file(path: Path) -> Path:
+    """Where the lines are until all of them are there."""
+    return path.with_name(path.name + ".part")
+
+
+def write_conversations(config: Config, path: Path, display: Display) -> dict[str, Any]:
+    """Write ``config.demonstrations.episodes`` conversations; goes on where an earlier call was stopped.
+
+    Returns:
+        ``episodes``, ``successes``, and ``resumed``, how many of them an earlier call had written.
+
+    Raises:
+        ValueError: ``path`` exists, or an earlier call was writing other demonstrations there; or settings that do not
+            fit.
+    """
+    if path.exists():
+        raise ValueError(f"--out {path} exists already; choose another name, or remove it.")
+    if config.turns.history != -1:
+        raise ValueError(
+            f"turns.history is {config.turns.history}, but a conversation shows every turn; leave it out for sft data."
+        )
+    unfinished, how = partial_file(path), config.demonstrations
+    found = read_json_lines(unfinished)
+    done: list[dict[str, Any]] = []
+    resumed: int | None = None
+    display.begin("conversations", how.episodes)
+    for chunk in chunks(config, how):
+        lines = found[len(done) : len(done) + len(chunk.indices)]
+        if any(not _same(line, _origin(config, chunk, number)) for number, line in enumerate(lines)):
+            raise ValueError(f"{unfinished} holds other demonstrations; remove it, or choose another --out.")
+        if len(lines) < len(chunk.indices):
+            if resumed is None:  # what is there of a chunk that was stopped is made again
+                found, resumed = [], len(done)
+                write_atomic(unfinished, b"".join(map(json_line, done)))
+            lines = list(_conversations(config, chunk))
+            append_json_lines(unfinished, lines)
+        done += lines
+        display.advance({}, len(chunk.indices))
+    display.end()
+    write_atomic(unfinished, b"".join(map(json_line, sorted(done, key=lambda line: line["index"]))))
+    os.replace(unfinished, path)
+    successes = sum(line["success"] for line in done)
+    return {"episodes": len(done), "successes": successes, "resumed": len(done) if resumed is None else resumed}
+
+
+def read_conversations(path: Path) -> list[dict[str, Any]]:
+    """The lines of a file of conversations.
+
+    Raises:
+        ValueError: no such file, nothing in it, or a line without a conversation of system (or none), user, assistant,
+            user, assistant and so on, the last message the assistant's.
+    """
+    if not path.is_file():
+        raise ValueError(f"--data {path}: there is no such file; make one with ragen-agent sft data --out {path}.")
+    lines = read_json_lines(path)
+    if not lines:
+        raise ValueError(f"--data {path} is empty; make one with ragen-agent sft data.")
+    for number, line in enumerate(lines, start=1):
+        messages = line.get("messages") if isinstance(line, dict) else None
+        if not isinstance(messages, list) or not _fits(messages):
+            raise ValueError(
+                f"--data {path}, line {number}: messages must be system (or none), user, assistant, user, assistant, "
+                "..., each with a content, and end with the assistant."
+            )
+    return lines
+
+
+def trajectory_of(chat: ChatFormat, line: Mapping[str, Any]) -> Trajectory:
+    """The rollout in which the assistant's messages of a conversation had been sampled; its rewards are 0.
+
+    The ids come from ``ChatFormat``, piece by piece as in ``TokenMDP``: prompt, reply and its end token, glue, reply
+    and its end token. (The conversation encoded as one text has other ids where a template rewrites earlier replies.)
+    """
+    messages = line["messages"]
+    system = messages[0]["content"] if messages[0]["role"] == "system" else ""
+    first, *turns = messages[1:] if messages[0]["role"] == "system" else messages
+    ids = chat.prompt_ids(system, first["content"])
+    sampled = [False] * len(ids)
+    ends = []
+    for message in turns:
+        written = message["role"] == "assistant"
+        new = reply_ids(chat, message["content"]) if written else chat.glue_ids(message["content"])
+        ids += new
+        sampled += [written] * len(new)
+        if written:
+            ends.append(len(ids) - 1)
+    return Trajectory(
+        ids=np.array(ids, dtype=np.int64),
+        sampled=np.array(sampled, dtype=np.bool_),
+        log_probs=np.zeros(len(ids), dtype=np.float32),
+        turn_ends=tuple(ends),
+        turn_rewards=(0.0,) * len(ends),
+        terminated=True,
+        truncated=False,
+        success=bool(line.get("success", False)),
+        failure=None,
+        level_id=str(line.get("level_id", "")),
+        seed=line.get("seed"),
+        messages=tuple(messages),
+    )
+
+
+def trajectories_of(
+    chat: ChatFormat, lines: Sequence[Mapping[str, Any]], max_tokens: int, *, successes_only: bool = False
+) -> tuple[list[Trajectory], dict[str, int]]:
+    """The conversations as `trajectory_of` makes them, and how many were left out: ``too_long`` and ``failures``.
+
+    Raises:
+        ValueError: nothing is left.
+    """
+    kept = [line for line in lines if line.get("success", False)] if successes_only else list(lines)
+    rows = [row for row in (trajectory_of(chat, line) for line in kept) if len(row.ids) <= max_tokens]
+    left_out = {"too_long": len(kept) - len(rows), "failures": len(lines) - len(kept)}
+    if not rows:
+        raise ValueError(
+            f"no conversation is left: {left_out['too_long']} are longer than {max_tokens} tokens, "
+            f"{left_out['failures']} did not succeed; raise --max-tokens, or leave out --successes-only."
+        )
+    return rows, left_out
+
+
+def _conversations(config: Config, chunk: Chunk) -> Iterator[dict[str, Any]]:
+    """The episodes of a chunk, as the lines of the file."""
+    env, rng = make_env(chunk.config, SPLIT), np.random.default_rng(chunk.seed)
+    for number, instance in enumerate(chunk.instances):
+        _, info = env.reset(seed=instance.seed, options={"noise_seed": instance.noise_seed})
+        earned = 0.0
+        while not env.over:
+            _, reward, _, _, info = env.step(scripted_reply(env, chunk.how, rng))
+            earned += reward
+        messages = list(info["messages"][:-1])  # the last one answers the last reply: nobody replies to it
+        outcome = {"level_id": info["level_id"], "success": bool(info["success"]), "return": earned}
+        yield {"messages": messages, **_origin(config, chunk, number), **outcome}
+
+
+def _origin(config: Config, chunk: Chunk, number: int) -> dict[str, Any]:
+    """Where an episode of a chunk comes from."""
+    instance, how = chunk.instances[number], asdict(chunk.how)
+    episodes = how.pop("episodes")
+    return {
+        "env": chunk.config.game,
+        "knobs": dict(chunk.config.env_options),
+        "turns": asdict(chunk.config.turns),
+        "split": SPLIT,
+        "seed": instance.seed,
+        "noise_seed": instance.noise_seed,
+        "demonstrator": how,
+        "model": config.model,
+        "run_seed": config.seed,
+        "index": chunk.indices[number],
+        "of": episodes,
+    }
+
+
+def _same(record: Mapping[str, Any], origin: Mapping[str, Any]) -> bool:
+    return json.dumps({name: record.get(name) for name in origin}) == json.dumps(origin)
+
+
+def _fits(messages: Sequence[Any]) -> bool:
+    texts = all(isinstance(m, dict) and isinstance(m.get("content"), str) for m in messages)
+    roles = [m.get("role") for m in messages] if texts else []
+    roles = roles[1:] if roles[:1] == ["system"] else roles
+    expected = ["user", "assistant"] * (len(roles) // 2)
+    return bool(roles) and roles == expected

@@ -31,13 +31,12 @@ from transformers import AutoConfig
 
 from ragen_agent.config import Config, Lora, with_settings
 from ragen_agent.config.trainers import FineTuning
-from ragen_agent.sft.dataset import read_conversations, trajectories_of
+from ragen_agent.sft.demonstrations import read_conversations, trajectories_of
 from ragen_agent.sft.trainer import fit
 from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.checkpoint import move, save_checkpoint
 from ragen_agent.training.console import Display
-from ragen_agent.training.lora import adapt, load_trained, save_adapter, trained
-from ragen_agent.training.optimiser import Float32AdamW, adamw
+from ragen_agent.training.parameters import Float32AdamW, adamw, adapt, load_trained, save_adapter, trained
 from ragen_agent.training.policy import Policy, device_and_dtype
 from ragen_agent.training.run_folder import RunFolder
 from ragen_agent.training.small_model import check_known

@@ -20,7 +20,7 @@ from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.batches import Batch, by_length, sampled_logits
 from ragen_agent.training.checkpoint import save_checkpoint
 from ragen_agent.training.console import Display
-from ragen_agent.training.optimiser import adamw
+from ragen_agent.training.parameters import adamw
 from ragen_agent.training.policy import Policy
 from ragen_agent.training.tasks import SeedStream, derive_seed
 

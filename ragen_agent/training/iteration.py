@@ -21,7 +21,7 @@ from ragen_agent.config import Stops, Training
 from ragen_agent.config.algorithms import ADVANTAGE_RULES
 from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.alarm import Sign, signs_at
-from ragen_agent.training.reply_metrics import reply_figures
+from ragen_agent.training.metrics import reply_figures
 from ragen_gym.core.failures import Failure, failure_kind
 
 __all__ = [

@@ -1,12 +1,52 @@
-"""The figures of ``metrics.jsonl``: what each is called, how its values are written, and its moving average."""
+"""The figures of ``metrics.jsonl``: how they are called and written, and what they say of the replies.
+
+The reply metrics say which tokens are reasoning, how long, how alike and how many malformed the replies are. Nothing
+is encoded again: the sampled ids are decoded one by one, and the tags, which are plain ASCII, are looked for
+in the joined pieces. A token that holds a tag's end and the first letters after it belongs to both sides of the seam
+and is counted with the text.
+
+All are shares or means over the turns of the episodes that did not fail. Collapse shows here first to a reader: the
+replies of a collapsed policy are malformed, or the same few whatever the board says (RAGEN, arXiv 2504.20073,
+section on the Echo Trap).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cache
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["METRICS", "Metric", "cost_line", "format_metric", "is_share", "metric_label", "smooth"]
+from ragen_agent.trajectory import Trajectory
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+__all__ = [
+    "METRICS",
+    "PARTS",
+    "Metric",
+    "cost_line",
+    "effective_rate",
+    "format_metric",
+    "invalid_rate",
+    "is_share",
+    "metric_label",
+    "observation_rate",
+    "piece_decoder",
+    "prediction_rate",
+    "reasoning_spans",
+    "reasoning_tokens",
+    "repeated_rate",
+    "reply_figures",
+    "reply_parts",
+    "reply_tokens",
+    "smooth",
+    "turn_spans",
+]
 
 
 @dataclass(frozen=True)
@@ -111,3 +151,171 @@ def cost_line(records: Sequence[Mapping[str, Any]]) -> str:
     shares = {name: 100 * seconds / rest for name, seconds in sorted(costs.items(), key=lambda cost: -cost[1])}
     parts = ", ".join(f"{name} {share:.1f} %" for name, share in shares.items())
     return f"Measuring added {sum(shares.values()):.1f} % to an iteration: {parts}."
+
+
+THINK, END_THINK = "<think>", "</think>"
+PARTS = ("reasoning", "answer")
+
+Span = tuple[int, int]
+
+
+def piece_decoder(tokenizer: PreTrainedTokenizerBase) -> Callable[[int], str]:
+    """The text of one id, special tokens included, remembered for each id."""
+
+    @cache
+    def piece(token: int) -> str:
+        return str(tokenizer.decode([token], skip_special_tokens=False, clean_up_tokenization_spaces=False))
+
+    return piece
+
+
+def turn_spans(trajectory: Trajectory) -> list[Span]:
+    """The (first, end) of each turn's sampled tokens in the row, end excluded."""
+    spans, start = [], 0
+    for end in trajectory.turn_ends:
+        first = start + int(trajectory.sampled[start : end + 1].argmax())
+        spans.append((first, end + 1))
+        start = end + 1
+    return spans
+
+
+def reply_parts(trajectory: Trajectory, piece: Callable[[int], str], part: str) -> list[Span]:
+    """Each turn's reasoning (up to and with its closing tag) or answer (the rest), so that the two make the reply.
+
+    Args:
+        trajectory: any.
+        piece: see ``piece_decoder``.
+        part: "reasoning" or "answer". A reply without a closing tag is an answer.
+
+    Returns:
+        a span (first, end) of token indices for each turn, perhaps empty.
+
+    Raises:
+        ValueError: an unknown part.
+    """
+    if part not in PARTS:
+        raise ValueError(f"part is {part!r}; it must be one of {', '.join(PARTS)}")
+    spans = []
+    for first, end in turn_spans(trajectory):
+        text, ends = _text(trajectory, (first, end), piece)
+        at = text.find(END_THINK)
+        seam = first if at < 0 else first + _tokens_until(ends, at + len(END_THINK))
+        spans.append((first, seam) if part == "reasoning" else (seam, end))
+    return spans
+
+
+def reasoning_spans(trajectory: Trajectory, piece: Callable[[int], str]) -> list[Span]:
+    """The tokens between the thinking tags of each turn, without the tags.
+
+    A template may open the thinking itself; then it begins with the reply.
+
+    Returns:
+        a span (first, end) of token indices for each turn; empty where the thinking is empty or not closed.
+    """
+    spans = []
+    for first, end in turn_spans(trajectory):
+        text, ends = _text(trajectory, (first, end), piece)
+        close = text.find(END_THINK)
+        begin = text.find(THINK, 0, max(close, 0))
+        start = 0 if begin < 0 else begin + len(THINK)
+        if close <= start:
+            spans.append((first, first))
+            continue
+        # A token is inside if any of its characters is: it ends after ``start`` and begins before ``close``.
+        inside = bisect_right(ends, start), _tokens_until(ends, close)
+        spans.append((first + inside[0], first + inside[1]))
+    return spans
+
+
+def _text(trajectory: Trajectory, span: Span, piece: Callable[[int], str]) -> tuple[str, list[int]]:
+    """The text of a span, and where in it each token ends."""
+    pieces = [piece(int(token)) for token in trajectory.ids[slice(*span)]]
+    return "".join(pieces), list(accumulate(map(len, pieces)))
+
+
+def _tokens_until(ends: list[int], character: int) -> int:
+    """How many tokens it takes to hold the first ``character`` characters."""
+    return next((count for count, end in enumerate(ends, 1) if end >= character), len(ends))
+
+
+def reply_figures(trajectories: Sequence[Trajectory], piece: Callable[[int], str] | None = None) -> dict[str, float]:
+    """All figures of this module by name, without those that the environment does not give.
+
+    Args:
+        trajectories: of one iteration.
+        piece: see ``ragen_agent.training.metrics.piece_decoder``; without it no reasoning is measured.
+    """
+    figures = {
+        "response_tokens": reply_tokens(trajectories),
+        "repeated_rate": repeated_rate(trajectories),
+        "invalid_rate": invalid_rate(trajectories),
+        "effective_rate": effective_rate(trajectories),
+        "observation_rate": observation_rate(trajectories),
+        "prediction_rate": prediction_rate(trajectories),
+        "reasoning_tokens": None if piece is None else reasoning_tokens(trajectories, piece),
+    }
+    return {name: figure for name, figure in figures.items() if figure is not None}
+
+
+def reply_tokens(trajectories: Sequence[Trajectory]) -> float | None:
+    """Sampled tokens a turn, the end token included where it was sampled; None without turns."""
+    return _mean([float(t.sampled.sum()) for t in _whole(trajectories)], _turns(trajectories))
+
+
+def reasoning_tokens(trajectories: Sequence[Trajectory], piece: Callable[[int], str]) -> float | None:
+    """Tokens a turn between the thinking tags, 0 for a reply without them; None without turns."""
+    lengths = [float(end - first) for t in _whole(trajectories) for first, end in reasoning_spans(t, piece)]
+    return _mean(lengths, _turns(trajectories))
+
+
+def repeated_rate(trajectories: Sequence[Trajectory]) -> float | None:
+    """The share of turns whose reply occurs more than once among the iteration's, token by token; None without turns.
+
+    Small vocabularies of moves make this high for any policy, so its trend says more than its value.
+    """
+    replies = Counter(reply for t in _whole(trajectories) for reply in _replies(t))
+    return _mean([float(count) for count in replies.values() if count > 1], sum(replies.values()))
+
+
+def invalid_rate(trajectories: Sequence[Trajectory]) -> float | None:
+    """The share of turns whose reply was malformed or named an unknown action; None where no environment says so."""
+    turns = [turn for t in _whole(trajectories) for turn in t.turn_infos]
+    return _mean([float(bool(turn.problem)) for turn in turns], len(turns))
+
+
+def effective_rate(trajectories: Sequence[Trajectory]) -> float | None:
+    """The share of turns that changed the board or ended the game; None where no environment says so."""
+    turns = [turn for t in _whole(trajectories) for turn in t.turn_infos]
+    return _mean([float(turn.effective) for turn in turns], len(turns))
+
+
+def observation_rate(trajectories: Sequence[Trajectory]) -> float | None:
+    """The share of turns whose reply describes the very board; None where none is asked to."""
+    said = [turn.observation_right for t in _whole(trajectories) for turn in t.turn_infos]
+    return _mean([float(right) for right in said if right is not None], sum(right is not None for right in said))
+
+
+def prediction_rate(trajectories: Sequence[Trajectory]) -> float | None:
+    """The share of turns whose reply predicts the very board after its moves; None where none is asked to."""
+    said = [turn.prediction_right for t in _whole(trajectories) for turn in t.turn_infos]
+    return _mean([float(right) for right in said if right is not None], sum(right is not None for right in said))
+
+
+def _replies(trajectory: Trajectory) -> list[tuple[int, ...]]:
+    starts = [0, *(end + 1 for end in trajectory.turn_ends)]
+    return [
+        tuple(trajectory.ids[start : end + 1][trajectory.sampled[start : end + 1]].tolist())
+        for start, end in zip(starts, trajectory.turn_ends, strict=False)
+    ]
+
+
+def _whole(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
+    return [t for t in trajectories if t.failure is None]
+
+
+def _turns(trajectories: Sequence[Trajectory]) -> int:
+    return sum(len(t.turn_ends) for t in _whole(trajectories))
+
+
+def _mean(numbers: Sequence[float], count: int) -> float | None:
+    return sum(numbers) / count if count else None

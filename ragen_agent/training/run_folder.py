@@ -26,8 +26,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from ragen_agent.config import Config, read_toml, to_toml, with_settings
 from ragen_gym.core.storage import append_json_lines, atomic_path, json_line, read_json_lines, write_atomic
 
@@ -87,11 +85,15 @@ class RunFolder:
 
     def save_state(self, state: Mapping[str, Any]) -> None:
         """Replaces the saved state."""
+        import torch
+
         with atomic_path(self._state) as temporary:
             torch.save(dict(state), temporary)
 
     def load_state(self) -> dict[str, Any] | None:
         """The saved state, on the CPU, or None; raises a ValueError if the file is damaged."""
+        import torch
+
         if not self._state.is_file():
             return None
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ragen_agent import algo
 from ragen_agent.config.algorithms import ADVANTAGE_RULES, FILTER_RULES, TOKEN_PARTS
-from ragen_agent.training.reply_metrics import PARTS
+from ragen_agent.training.metrics import PARTS
 from ragen_gym.core.validation import load_object
 
 

@@ -17,8 +17,15 @@ from ragen_agent.config import Config, Training, merged, with_settings
 from ragen_agent.config.game_defaults import GAME_DEFAULTS
 from ragen_agent.local import run as training
 from ragen_agent.local.diagnostics import gradient_figures, information_figures, rollout_entropy
-from ragen_agent.local.policy_update import Critic, Learner, policy_terms, targets_of, update
-from ragen_agent.local.replay_buffer import KeptEpisodes, ReplayBuffer
+from ragen_agent.local.policy_update import (
+    Critic,
+    KeptEpisodes,
+    Learner,
+    ReplayBuffer,
+    policy_terms,
+    targets_of,
+    update,
+)
 from ragen_agent.local.trainer import RolloutWorker
 from ragen_agent.rollout import group
 from ragen_agent.token_mdp import Trajectory
@@ -26,9 +33,8 @@ from ragen_agent.training.batches import Batch
 from ragen_agent.training.checkpoint import save_checkpoint
 from ragen_agent.training.console import Display
 from ragen_agent.training.iteration import Iteration, rewarded, score
-from ragen_agent.training.metrics import cost_line
+from ragen_agent.training.metrics import cost_line, piece_decoder
 from ragen_agent.training.policy import Policy
-from ragen_agent.training.reply_metrics import piece_decoder
 from ragen_agent.training.run_folder import RunFolder
 from ragen_agent.training.tasks import draw_games, games_at
 from ragen_gym.core.storage import read_json_lines

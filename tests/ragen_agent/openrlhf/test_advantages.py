@@ -23,7 +23,7 @@ from ragen_agent.openrlhf.experience import (
     pad_rows,
     row_advantages,
 )
-from ragen_agent.openrlhf.state import RunContext
+from ragen_agent.openrlhf.processes import RunContext
 from ragen_agent.token_mdp import Trajectory
 
 pytestmark = pytest.mark.filterwarnings("default")

@@ -17,8 +17,8 @@ from ragen_agent.config import Config, with_settings
 from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.openrlhf.episode import ContractError
 from ragen_agent.openrlhf.executor import AgentExecutor
+from ragen_agent.openrlhf.processes import VARIABLE, RunContext
 from ragen_agent.openrlhf.prompt_dataset import PromptRow, train_rows
-from ragen_agent.openrlhf.state import VARIABLE, RunContext
 from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.policy import Policy
 

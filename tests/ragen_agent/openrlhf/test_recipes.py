@@ -21,7 +21,7 @@ from ragen_agent.config import Config, merged, recipes, with_settings
 from ragen_agent.config import game_defaults as games
 from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.openrlhf.cli_flags import MODULE
-from ragen_agent.openrlhf.memory_estimate import SHAPES, memory_parts, model_shape, peak_memory
+from ragen_agent.openrlhf.plan import SHAPES, memory_parts, model_shape, peak_memory
 from ragen_agent.training.run_folder import RunFolder
 
 

@@ -18,8 +18,8 @@ from ragen_agent.config import Config, with_settings
 from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.openrlhf.episode import tokens_of
 from ragen_agent.openrlhf.executor import AgentExecutor
+from ragen_agent.openrlhf.processes import VARIABLE, RunContext
 from ragen_agent.openrlhf.prompt_dataset import train_rows
-from ragen_agent.openrlhf.state import VARIABLE, RunContext
 from ragen_agent.token_mdp import Trajectory
 
 pytestmark = pytest.mark.filterwarnings("default")

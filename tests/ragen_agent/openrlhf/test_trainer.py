@@ -14,12 +14,11 @@ import torch
 from ragen_agent.config import Config, with_settings
 from ragen_agent.config.algorithms import ADVANTAGE_RULES
 from ragen_agent.config.trainers import OpenRLHF
-from ragen_agent.openrlhf import generation
+from ragen_agent.openrlhf import experience
 from ragen_agent.openrlhf.episode import TooManyFailuresError, failed
-from ragen_agent.openrlhf.experience import AdvantageInputs, WeightsLostError
-from ragen_agent.openrlhf.generation import EpisodeGenerator, EpisodeSample
+from ragen_agent.openrlhf.experience import AdvantageInputs, EpisodeGenerator, EpisodeSample, WeightsLostError
+from ragen_agent.openrlhf.processes import RunContext
 from ragen_agent.openrlhf.prompt_dataset import PromptRow
-from ragen_agent.openrlhf.state import RunContext
 from ragen_agent.openrlhf.trainer import StarPO
 from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.iteration import Iteration
@@ -57,7 +56,7 @@ def test_engines_that_share_their_gpus_wake_to_play_and_sleep_again(
     monkeypatch: pytest.MonkeyPatch, sleeps: bool
 ) -> None:
     calls: list[str] = []
-    monkeypatch.setattr(generation, "batch_vllm_engine_call", lambda engines, method: calls.append(method))
+    monkeypatch.setattr(experience, "batch_vllm_engine_call", lambda engines, method: calls.append(method))
     monkeypatch.setattr("ray.get", lambda refs: [])
     rollouts = EpisodeGenerator.__new__(EpisodeGenerator)
     rollouts.vllm_engines = []

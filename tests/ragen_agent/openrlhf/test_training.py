@@ -22,8 +22,8 @@ import pytest
 from ragen_agent.cli import main
 from ragen_agent.config import Config, merged, to_toml, with_settings
 from ragen_agent.config.game_defaults import GAME_DEFAULTS
+from ragen_agent.openrlhf.processes import RunState
 from ragen_agent.openrlhf.prompt_dataset import train_rows
-from ragen_agent.openrlhf.state import RunState
 from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.checkpoint import load_checkpoint
 from ragen_agent.training.run_folder import RunFolder

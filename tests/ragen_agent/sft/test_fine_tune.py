@@ -16,13 +16,13 @@ import torch
 from ragen_agent.cli import main
 from ragen_agent.config import Config, Lora, with_settings
 from ragen_agent.config.trainers import FineTuning
-from ragen_agent.sft.dataset import trajectory_of
+from ragen_agent.sft.demonstrations import trajectory_of
 from ragen_agent.sft.fine_tune import begin, fine_tune, reopen
 from ragen_agent.training import policy
 from ragen_agent.training.checkpoint import load_checkpoint, save_checkpoint
 from ragen_agent.training.console import Display
 from ragen_agent.training.policy import Policy
-from tests.ragen_agent.sft.test_dataset import lines_of, quiet
+from tests.ragen_agent.sft.test_demonstrations import lines_of, quiet
 
 pytest.importorskip("peft", reason="LoRA needs the extra sft")
 

@@ -12,8 +12,8 @@ from ragen_agent.config import Config, Demonstrations, with_settings
 from ragen_agent.rollout import Instance
 from ragen_agent.sft.demonstrations import chunks, demonstrate, generate_demonstrations, reply_ids, scripted_reply
 from ragen_agent.training.demo_thoughts import thinking
+from ragen_agent.training.metrics import reply_figures
 from ragen_agent.training.policy import Policy
-from ragen_agent.training.reply_metrics import reply_figures
 from ragen_agent.training.small_model import reading_only
 from ragen_agent.training.tasks import make_env
 from ragen_gym.envs.policies import plan_moves

@@ -16,7 +16,7 @@ from rich.console import Console
 from ragen_agent.config import Config, Stops, Training, with_settings
 from ragen_agent.config.algorithms import FILTER_RULES, FilterRule
 from ragen_agent.local.run import TrainingRun
-from ragen_agent.openrlhf.batch_plan import BatchPlan, describe
+from ragen_agent.openrlhf.plan import BatchPlan, describe
 from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.console import Display
 from ragen_agent.training.iteration import STAGNANT_ITERATIONS, History, Iteration, score, teaches_nothing

@@ -1,15 +1,48 @@
-"""What the processes of a run share, and where a run stands after an interruption."""
+"""What the processes of a run share, where a run stands after an interruption, and that no process outlives its parent."""
 
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
+
+import pytest
 
 from ragen_agent.config import Config, with_settings
 from ragen_agent.config.trainers import OpenRLHF
-from ragen_agent.openrlhf.state import RunContext, RunState, repair
+from ragen_agent.openrlhf.processes import RunContext, RunState, repair
 from ragen_agent.training.run_folder import RunFolder
 from ragen_gym.core.storage import read_json_lines
+
+CHILD = """
+import time
+from ragen_agent.openrlhf.processes import stop_without_parent
+stop_without_parent()
+try:
+    print("ready", flush=True)
+    time.sleep(60)
+except KeyboardInterrupt:
+    open(sys.argv[1], "w").write("stopped")
+"""
+PARENT = """
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", "import sys" + sys.argv[2], sys.argv[1]], stdout=subprocess.PIPE)
+child.stdout.readline()
+print(child.pid, flush=True)
+child.wait()
+"""
+LEADER = """
+import subprocess, sys
+from ragen_agent.openrlhf.processes import kill_after_exit
+child = subprocess.Popen(["sleep", "60"])
+kept = kill_after_exit([child.pid])
+print(child.pid, flush=True)
+child.wait()
+"""
 
 
 def test_the_context_survives_the_environment() -> None:
@@ -67,3 +100,35 @@ def test_a_finished_run_is_left_as_it_is(tmp_path: Path) -> None:
     repair(folder)
     assert set(folder.read_summary()) == {"after"}
     assert len(folder.episodes.read_text().splitlines()) == 1
+
+
+def gone(pid: int, seconds: float) -> bool:
+    """Whether a process ends in time; one that nobody waits for is as good as gone."""
+    limit = time.monotonic() + seconds
+    while time.monotonic() < limit:
+        state = Path(f"/proc/{pid}/stat")
+        if not state.exists() or state.read_text().rsplit(")", 1)[1].split()[0] == "Z":
+            return True
+        time.sleep(0.1)
+    return False
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_a_child_stops_in_order_without_its_parent(tmp_path: Path, how: signal.Signals) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", PARENT, str(tmp_path / "note"), CHILD], stdout=subprocess.PIPE, text=True
+    ) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        os.kill(parent.pid, how)
+    assert gone(child, 20)
+    assert (tmp_path / "note").read_text() == "stopped"
+
+
+def test_what_is_followed_is_killed_after_its_parent_was() -> None:
+    with subprocess.Popen([sys.executable, "-c", LEADER], stdout=subprocess.PIPE, text=True) as leader:
+        assert leader.stdout is not None
+        child = int(leader.stdout.readline())
+        assert not gone(child, 0.3)
+        os.kill(leader.pid, signal.SIGKILL)
+    assert gone(child, 30)

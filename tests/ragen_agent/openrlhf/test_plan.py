@@ -8,7 +8,7 @@ import pytest
 
 from ragen_agent.config import Config, with_settings
 from ragen_agent.config.trainers import OpenRLHF
-from ragen_agent.openrlhf.batch_plan import check_supported, planned_updates
+from ragen_agent.openrlhf.plan import check_supported, planned_updates
 
 
 def check(config: dict[str, Any], settings: dict[str, Any] | None = None) -> None:

@@ -1,10 +1,19 @@
-"""What the processes of a run share: its settings (``RunContext``) and how far it has come (``RunState``)."""
+"""The processes of a run: what they share, how far they have come, and that none outlives the run.
+
+Ray ends its own processes. Two are not Ray's: the run's driver, which the launcher starts, and vLLM's engine, which
+an actor starts. Left alone, the driver would go on training and the engine would keep its memory.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -13,7 +22,7 @@ from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.training.run_folder import RunFolder
 from ragen_gym.core.storage import write_atomic
 
-__all__ = ["VARIABLE", "RunContext", "RunState", "repair"]
+__all__ = ["VARIABLE", "RunContext", "RunState", "kill_after_exit", "repair", "stop_process", "stop_without_parent"]
 
 VARIABLE = "RAGEN_AGENT_RUN"
 """The environment variable in which every process of a run finds its ``RunContext``."""
@@ -119,3 +128,54 @@ def repair(folder: RunFolder) -> RunState:
                 shutil.rmtree(saved)
         write_atomic(part / "latest", state.tag)
     return state
+
+
+POLL_INTERVAL = 1.0  # seconds
+STOP_TIMEOUT = 30.0  # seconds in which a process may stop in order
+GRACE_PERIOD = 5  # seconds in which a process may end by itself before it is killed
+
+
+def stop_process(process: subprocess.Popen[bytes]) -> None:
+    """Stops a process: by SIGINT, if that takes too long by SIGTERM, then by SIGKILL."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+        if process.poll() is not None:
+            return
+        process.send_signal(number)
+        try:
+            process.wait(STOP_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            continue
+
+
+def stop_without_parent() -> None:
+    """Stops this process, as Ctrl-C does, once the one that started it has ended; kills it if that takes too long."""
+    parent, main = os.getppid(), threading.main_thread().ident
+    assert main is not None, "the main thread has begun"
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which is ignored in what a script starts with &
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(POLL_INTERVAL)
+        signal.pthread_kill(main, signal.SIGINT)  # to that thread, or what it waits for would not be interrupted
+        time.sleep(STOP_TIMEOUT)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def kill_after_exit(pids: Sequence[int]) -> subprocess.Popen[bytes]:
+    """Kills other processes some seconds after this one has ended.
+
+    A shell waits for the end of a pipe that this process alone holds open; the kernel closes it even after a kill.
+
+    Returns:
+        the waiting shell. Keep a reference to it: its pipe is closed with it.
+    """
+    script = f'read -r _; sleep {GRACE_PERIOD}; kill -9 "$@" 2> /dev/null'
+    return subprocess.Popen(
+        ["/bin/sh", "-c", script, "sh", *map(str, pids)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )

@@ -28,14 +28,14 @@ from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.batches import Batch, sampled_logits
 from ragen_agent.training.checkpoint import load_checkpoint, save_checkpoint
 from ragen_agent.training.console import Display
-from ragen_agent.training.optimiser import Float32AdamW, adamw
+from ragen_agent.training.parameters import Float32AdamW, adamw
 from ragen_agent.training.policy import Policy, device_and_dtype
 from ragen_agent.training.run_folder import RunFolder
 from ragen_gym.core.storage import read_json_lines
 
 pytest.importorskip("peft", reason="LoRA needs the extra sft")
 
-from ragen_agent.training.lora import adapt, load_policy, load_trained, merge, trained
+from ragen_agent.training.parameters import adapt, load_policy, load_trained, merge, trained
 
 TRAINING = {"algo": "ppo", "starpo_s": False, "iterations": 3, "groups": 2, "group_size": 4, "learning_rate": 1e-2}
 TINY = {

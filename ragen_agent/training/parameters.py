@@ -1,6 +1,6 @@
-"""LoRA in the local trainer, by peft: an adapter is trained next to weights that stay as they are.
+"""The parameters that are trained: all of a model's, or a LoRA adapter's (by peft), and AdamW over them.
 
-What is saved where:
+With an adapter the weights stay as they are, and what is saved where is:
 
 - ``state.pt`` holds the adapter and its optimiser alone; ``--resume`` lays them over the model in ``warm/``.
 - ``adapter/`` is the last adapter in peft's own format, for servers that load adapters.
@@ -8,6 +8,11 @@ What is saved where:
 
 A merged weight is W + (alpha / rank) B A in one number, so it rounds where the sum of two products did not: in
 float32 the log-probs differ in the sixth digit, in bfloat16 in the second or third.
+
+A step of fine-tuning changes a weight by a millionth of itself, and bfloat16 distinguishes numbers that differ by a
+hundredth: added to the weight itself, most steps would round to nothing. So the sum is kept in float32, and the
+weights that play are its rounding. (An autocast over float32 weights would do the same arithmetic, but round all
+weights anew for every sampled token.) An adapter is float32 itself, and so needs no copies.
 """
 
 from __future__ import annotations
@@ -15,7 +20,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +36,8 @@ if TYPE_CHECKING:
     from peft import PeftModel
 
 __all__ = [
+    "Float32AdamW",
+    "adamw",
     "adapt",
     "check_targets",
     "load_policy",
@@ -175,3 +182,48 @@ def load_policy(model: PreTrainedModel, settings: Lora, state: Mapping[str, Tens
 
 def _frozen(module: nn.Module) -> bool:
     return any(not parameter.requires_grad for parameter in module.parameters())
+
+
+def adamw(module: nn.Module, learning_rate: float, **how: Any) -> torch.optim.Optimizer:
+    """AdamW over the weights that ask for gradients; torch's own where all of them are float32."""
+    weights = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    if all(weight.dtype == torch.float32 for weight in weights):
+        return torch.optim.AdamW(weights, lr=learning_rate, **how)
+    return Float32AdamW(weights, learning_rate, **how)
+
+
+class Float32AdamW(torch.optim.AdamW):
+    """AdamW on float32 copies of ``weights``; each step ends by rounding the copies into the weights."""
+
+    def __init__(self, weights: list[nn.Parameter], learning_rate: float, **how: Any) -> None:
+        self.weights = weights
+        self.copies = [weight.detach().float().clone() for weight in weights]
+        super().__init__(self.copies, lr=learning_rate, **how)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forgets the weights' gradients."""
+        for weight in self.weights:
+            weight.grad = None
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> Any:
+        """Steps the copies by the weights' gradients, and rounds them into the weights."""
+        for weight, copy in zip(self.weights, self.copies, strict=True):
+            copy.grad = None if weight.grad is None else weight.grad.float()
+        result = super().step(closure)
+        for weight, copy in zip(self.weights, self.copies, strict=True):
+            weight.copy_(copy)
+            copy.grad = None
+        return result
+
+    def state_dict(self) -> dict[str, Any]:
+        """The optimiser's state, and the copies."""
+        return {**super().state_dict(), "copies": [copy.clone() for copy in self.copies]}
+
+    @torch.no_grad()
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Puts back what ``state_dict`` gave."""
+        copies: list[Tensor] = state_dict["copies"]
+        super().load_state_dict({name: part for name, part in state_dict.items() if name != "copies"})
+        for copy, saved in zip(self.copies, copies, strict=True):
+            copy.copy_(saved)

@@ -18,14 +18,15 @@ from ragen_agent.config import Config, Demonstrations, merged, to_toml, with_set
 from ragen_agent.config.game_defaults import GAME_DEFAULTS
 from ragen_agent.rollout import group
 from ragen_agent.sft import demonstrations
-from ragen_agent.sft.dataset import (
+from ragen_agent.sft.demonstrations import (
+    demonstrate,
+    generate_demonstrations,
     partial_file,
     read_conversations,
     trajectories_of,
     trajectory_of,
     write_conversations,
 )
-from ragen_agent.sft.demonstrations import demonstrate, generate_demonstrations
 from ragen_agent.token_mdp import TokenMDP, Trajectory
 from ragen_agent.training.console import Display
 from ragen_agent.training.policy import Policy
