@@ -6,11 +6,10 @@ how often a whole reply is. The default demonstrator of FrozenLake is *cautious*
 looks again, so that the turns run out on long ways. Nothing shows the learner that long replies pay; only the reward
 does.
 
-A line of a file of conversations holds ``messages``, from the system's to the last reply, and where they come from: ``env``, ``knobs`` and
-``turns`` (the budgets), ``split`` (always train), ``seed``, ``noise_seed``, ``level_id``, the demonstrator's settings,
-the ``run_seed`` and ``index``; and the outcome: ``success`` and ``return``. Other libraries read the format too.
-
-They are the demonstrations that the warm start of ``ragen-agent train`` shows with the same settings, episode by
+A line of a file of conversations holds ``messages``, from the system's to the last reply, and where they come from:
+``env``, ``knobs`` and ``turns`` (the budgets), ``split`` (always train), ``seed``, ``noise_seed``, ``level_id``, the
+demonstrator's settings, the ``run_seed`` and ``index``; and the outcome: ``success`` and ``return``. Other libraries
+read the format too. They are the demonstrations that the warm start of ``ragen-agent train`` shows with the same settings, episode by
 episode (as long as those fit into its token budgets).
 """
 

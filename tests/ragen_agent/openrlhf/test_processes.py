@@ -1,4 +1,4 @@
-"""What the processes of a run share, where a run stands after an interruption, and that no process outlives its parent."""
+"""What a run's processes share, where a run stands after an interruption, and that no process outlives its parent."""
 
 from __future__ import annotations
 
