@@ -9,8 +9,8 @@ does.
 A line of a file of conversations holds ``messages``, from the system's to the last reply, and where they come from:
 ``env``, ``knobs`` and ``turns`` (the budgets), ``split`` (always train), ``seed``, ``noise_seed``, ``level_id``, the
 demonstrator's settings, the ``run_seed`` and ``index``; and the outcome: ``success`` and ``return``. Other libraries
-read the format too. They are the demonstrations that the warm start of ``ragen-agent train`` shows with the same settings, episode by
-episode (as long as those fit into its token budgets).
+read the format too. They are the demonstrations that the warm start of ``ragen-agent train`` shows with the same
+settings, episode by episode (as long as those fit into its token budgets).
 """
 
 from __future__ import annotations
