@@ -2,10 +2,9 @@
 
 For both papers' methods, StarPO and StarPO-S (RAGEN, arXiv 2504.20073; RAGEN-2, arXiv 2604.06268) and TRICO (VAGEN):
 rewards for the format and returns compared within groups (``advantages``), advantages of tokens with a critic
-(``gae``), the tokens that take part (``masks``), the choice of groups to learn from (``filters``), the losses
-(``losses``, ``kl``), and when to stop (``early_stopping``). A *row* is one episode's token sequence, ``sampled`` says
-which of its tokens the policy sampled, and a *group* is the set of episodes that share one level. Everything runs on
-the device of its arguments.
+and the masks of those that take part (``gae``), the choice of groups to learn from (``filters``), and the losses
+(``losses``). A *row* is one episode's token sequence, ``sampled`` says which of its tokens the policy sampled, and a
+*group* is the set of episodes that share one level. Everything runs on the device of its arguments.
 
 | method | advantages | loss |
 |---|---|---|
@@ -25,7 +24,6 @@ from ragen_agent.algo.advantages import (
     normalised,
     whiten,
 )
-from ragen_agent.algo.early_stopping import spread_stop, validation_stop
 from ragen_agent.algo.filters import (
     NO_SPREAD,
     keep_all,
@@ -39,10 +37,27 @@ from ragen_agent.algo.filters import (
     spread,
     spread_weights,
 )
-from ragen_agent.algo.gae import bi_level_gae, critic_advantages, gae, turn_wise_gae
-from ragen_agent.algo.kl import kl_loss, kl_penalty
-from ragen_agent.algo.losses import PolicyStats, aggregate, entropy_of, loss_count, masked_mean, policy_loss, value_loss
-from ragen_agent.algo.masks import narrowed_turns, part_mask, rewards_at, turn_end_mask
+from ragen_agent.algo.gae import (
+    bi_level_gae,
+    critic_advantages,
+    gae,
+    narrowed_turns,
+    part_mask,
+    rewards_at,
+    turn_end_mask,
+    turn_wise_gae,
+)
+from ragen_agent.algo.losses import (
+    PolicyStats,
+    aggregate,
+    entropy_of,
+    kl_loss,
+    kl_penalty,
+    loss_count,
+    masked_mean,
+    policy_loss,
+    value_loss,
+)
 
 __all__ = [
     "METHODS",
@@ -74,11 +89,9 @@ __all__ = [
     "policy_loss",
     "rewards_at",
     "spread",
-    "spread_stop",
     "spread_weights",
     "turn_end_mask",
     "turn_wise_gae",
-    "validation_stop",
     "value_loss",
     "whiten",
 ]

@@ -1,13 +1,16 @@
-"""Which token earned the reward: estimates of the advantage of each sampled token with a critic.
+"""Advantages of each sampled token with a critic, and the masks of tokens that take part.
 
 ``gae`` runs over the tokens of the whole trajectory, as if it were one long reply (StarPO with PPO: RAGEN, arXiv
 2504.20073). ``turn_wise_gae`` runs over turns and gives every token of a turn the turn's advantage. ``bi_level_gae``
-first runs over turns and then, within each turn, over its tokens (TRICO of VAGEN, section on bi-level advantage
-estimation), so that the discount between turns and the discount between tokens are two numbers.
+first runs over turns and then, within each turn, over its tokens (TRICO of VAGEN, arXiv 2510.16907, section on bi-level
+advantage estimation), so that the discount between turns and the discount between tokens are two numbers.
 
-All three run over a mask of tokens, VAGEN's M_adv; see ``ragen_agent.algo.masks``. Tokens outside it (prompt,
-observations, template, or what a selective mask leaves out) are passed over and cost no discount. Where a turn ends
-is given by ``turn_ends``, never read off the rewards: a turn that earned exactly 0 is a turn.
+VAGEN masks twice: M_loss, the tokens in the policy, value and KL losses, and M_adv, the tokens that the recursion runs
+over. Both are subsets of the sampled tokens; without a choice both are all of them. Tokens outside the mask (prompt,
+observations, template, or what a selective mask leaves out) are passed over and cost no discount. Where a turn ends is
+given by ``turn_ends``, for each row the index of each turn's last token of the mask, ascending; it is never read off
+the rewards, since a turn that earned exactly 0 is a turn. A mask that leaves out a turn's last token moves the turn's
+end to the last token that is left: ``narrowed_turns``.
 """
 
 from __future__ import annotations
@@ -17,12 +20,111 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ragen_agent.algo.masks import rewards_at, turn_end_mask
 from ragen_agent.config.algorithms import CREDITS
 
-__all__ = ["bi_level_gae", "critic_advantages", "gae", "turn_wise_gae"]
+__all__ = [
+    "bi_level_gae",
+    "critic_advantages",
+    "gae",
+    "narrowed_turns",
+    "part_mask",
+    "rewards_at",
+    "turn_end_mask",
+    "turn_wise_gae",
+]
+
 
 TurnEnds = Sequence[Sequence[int]]
+
+
+def part_mask(spans: Sequence[Sequence[tuple[int, int]]], sampled: Tensor) -> Tensor:
+    """The sampled tokens within some spans, such as the reasoning or the answer of each turn.
+
+    Args:
+        spans: for each row the (first, end) of each span of token indices, end excluded.
+        sampled: bool (rows, T).
+
+    Returns:
+        bool (rows, T).
+
+    Raises:
+        ValueError: another number of rows, or a span outside the row.
+    """
+    if len(spans) != len(sampled):
+        raise ValueError(f"{len(spans)} rows of spans do not fit {len(sampled)} rows of tokens")
+    mask = torch.zeros_like(sampled)
+    for row, pairs in enumerate(spans):
+        for first, end in pairs:
+            if not 0 <= first <= end <= sampled.shape[1]:
+                raise ValueError(f"the span ({first}, {end}) of row {row} is outside its {sampled.shape[1]} tokens")
+            mask[row, first:end] = True
+    return mask & sampled
+
+
+def narrowed_turns(
+    turn_ends: TurnEnds, turn_rewards: Sequence[Sequence[float]], mask: Tensor
+) -> tuple[list[list[int]], list[list[float]]]:
+    """The turns as they appear on a selective mask (VAGEN, M_adv).
+
+    A turn ends at the last of its tokens that the mask keeps. A turn of which nothing is kept gives its reward to the
+    turn before it, or to the next where none is before it; a row of which nothing is kept has no turn.
+
+    Returns:
+        ends and rewards, in the form of the arguments. The rewards of a row keep their sum, unless nothing is left.
+    """
+    all_ends: list[list[int]] = []
+    all_rewards: list[list[float]] = []
+    for row, (ends, rewards) in enumerate(zip(turn_ends, turn_rewards, strict=True)):
+        new_ends: list[int] = []
+        new_rewards: list[float] = []
+        waiting, start = 0.0, 0
+        for end, reward in zip(ends, rewards, strict=True):
+            inside = mask[row, start : end + 1].nonzero().flatten()
+            if len(inside):
+                new_ends.append(start + int(inside[-1]))
+                new_rewards.append(reward + waiting)
+                waiting = 0.0
+            elif new_rewards:
+                new_rewards[-1] += reward
+            else:
+                waiting += reward
+            start = end + 1
+        all_ends.append(new_ends)
+        all_rewards.append(new_rewards)
+    return all_ends, all_rewards
+
+
+def rewards_at(turn_ends: TurnEnds, turn_rewards: Sequence[Sequence[float]], like: Tensor) -> Tensor:
+    """Each turn's reward at its last sampled token, 0 elsewhere: float, of the shape, type and device of ``like``."""
+    rewards = torch.zeros_like(like)
+    for row, (ends, earned) in enumerate(zip(turn_ends, turn_rewards, strict=True)):
+        if len(ends) != len(earned):
+            raise ValueError(f"row {row} has {len(ends)} turns and {len(earned)} rewards")
+        rewards[row, list(ends)] += torch.tensor(list(earned), dtype=like.dtype, device=like.device)
+    return rewards
+
+
+def turn_end_mask(turn_ends: TurnEnds, mask: Tensor) -> Tensor:
+    """The turns' ends on ``mask``, bool (rows, T), as a mask of its shape.
+
+    Raises:
+        ValueError: another number of rows; ends that do not ascend or stand outside the mask; or masked tokens after
+            the last end, which would belong to no turn.
+    """
+    if len(turn_ends) != len(mask):
+        raise ValueError(f"{len(turn_ends)} rows of turn ends do not fit {len(mask)} rows of tokens")
+    marks = torch.zeros_like(mask)
+    for row, ends in enumerate(turn_ends):
+        ascending = list(ends) == sorted(set(ends)) and all(0 <= end < mask.shape[1] for end in ends)
+        if not ascending or not bool(mask[row, list(ends)].all()):
+            raise ValueError(
+                f"the turn ends {list(ends)} of row {row} must ascend and stand at tokens of the mask; narrowed_turns "
+                "moves them onto a selective mask"
+            )
+        if bool(mask[row, ends[-1] + 1 if ends else 0 :].any()):
+            raise ValueError(f"row {row} has tokens of the mask after its last turn end; they would belong to no turn")
+        marks[row, list(ends)] = True
+    return marks
 
 
 def gae(
@@ -70,7 +172,7 @@ def turn_wise_gae(
         rewards: float (rows, T), at sampled tokens only; costs inside a turn (a KL penalty) count for the turn.
         values: float (rows, T).
         sampled: bool (rows, T).
-        turn_ends: for each row the index of each turn's last sampled token, ascending.
+        turn_ends: see the module.
         gamma_turn: discount per turn, in [0, 1].
         lam: the trace parameter lambda, in [0, 1].
 
@@ -115,7 +217,7 @@ def bi_level_gae(
         rewards: float (rows, T), at sampled tokens only: the turn's reward at its end, costs of tokens anywhere.
         values: float (rows, T); values[t] is the critic's estimate before token t is sampled.
         sampled: bool (rows, T).
-        turn_ends: for each row the index of each turn's last sampled token, ascending.
+        turn_ends: see the module.
         gamma_turn: discount per turn, in [0, 1]; VAGEN uses 0.95 to 0.99.
         gamma_token: discount per sampled token within a turn, in [0, 1].
         lam: the trace parameter lambda of both passes, in [0, 1].
@@ -149,7 +251,7 @@ def critic_advantages(
     """Advantages by one of the three recursions, from the rewards of turns and the costs of tokens.
 
     Args:
-        turn_ends: for each row the index of each turn's last token of the mask, ascending.
+        turn_ends: see the module.
         turn_rewards: for each row the reward of each turn.
         values: float (rows, T), the critic's; read within the mask.
         cost: float (rows, T), taken from the reward of a token, such as a KL penalty; read within the mask.

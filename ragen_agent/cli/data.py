@@ -25,7 +25,7 @@ examples:
 
 def add(commands: Any) -> None:
     """Adds the command to the parser."""
-    from ragen_agent.cli.setting_flags import add_settings
+    from ragen_agent.cli.settings import add_settings
 
     parser = commands.add_parser("data", help="write the levels that a distributed run plays", description=ABOUT)
     parser.set_defaults(run=_run, model=None)
@@ -42,7 +42,7 @@ def add(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from ragen_agent.cli.setting_flags import configure, given
+    from ragen_agent.cli.settings import configure, given
     from ragen_agent.openrlhf.prompt_dataset import check_rows, train_rows, write_rows
 
     flags = {**given(options, "seed"), "training": given(options, "iterations", "groups")}

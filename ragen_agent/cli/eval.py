@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ragen_agent.cli.setting_flags import add_settings, configure, given, settings_of
+from ragen_agent.cli.settings import add_settings, configure, given, settings_of
 from ragen_agent.config import Config, merged, with_settings
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ragen_agent.report.tail import RunStatus
+    from ragen_agent.report.watch import RunStatus
 
 __all__ = ["add"]
 
@@ -98,7 +98,7 @@ def _report(options: argparse.Namespace) -> int:
         print(json.dumps(content, indent=2, ensure_ascii=False))
         return 0
     try:
-        from ragen_agent.report.page import page
+        from ragen_agent.report.run_page import page
     except ImportError as error:
         if "ragen-gym[" not in str(error):
             raise
@@ -131,8 +131,7 @@ def _watch(options: argparse.Namespace) -> int:
     from rich.console import Console
     from rich.live import Live
 
-    from ragen_agent.report.dashboard import dashboard
-    from ragen_agent.report.tail import FINISHED, RunTail
+    from ragen_agent.report.watch import FINISHED, RunTail, dashboard
 
     if options.every <= 0:
         raise ValueError(f"--every is {options.every:g}; it must be above 0.")

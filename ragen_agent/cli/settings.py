@@ -1,4 +1,4 @@
-"""``ragen-agent settings``: every setting with its default, range, unit and meaning."""
+"""``ragen-agent settings``, and the flags of other commands that choose a game and change settings."""
 
 from __future__ import annotations
 
@@ -6,9 +6,15 @@ import argparse
 import json
 import sys
 import textwrap
+from pathlib import Path
 from typing import Any
 
-__all__ = ["add"]
+from ragen_agent.config import Config, Settings, merged, with_settings
+from ragen_agent.config.catalog import OPENRLHF, check_name, file_schema, groups, settings_of_pairs
+from ragen_agent.config.io import ALIASES
+from ragen_gym.core.settings import Setting
+
+__all__ = ["add", "add_settings", "configure", "distributed", "given", "settings_of"]
 
 ABOUT = """\
 Lists every setting of a run: type, default, range, unit and meaning. A setting is given in a TOML file (--config), as
@@ -22,6 +28,9 @@ examples:
   ragen-agent train --training.groups 16 --training.filter top_p --training.keep 0.9"""
 
 
+MORE = "Every setting is a flag too, such as --training.groups 16: see --help-all, or ragen-agent settings."
+
+
 def add(commands: Any) -> None:
     """Adds the command to the parser."""
     parser = commands.add_parser(
@@ -33,8 +42,6 @@ def add(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from ragen_agent.config.catalog import check_name, file_schema, groups
-
     if options.json_schema:
         print(json.dumps(file_schema(), indent=2))
         return 0
@@ -63,3 +70,142 @@ def _lines(name: str, each: Any, width: int) -> list[str]:
         start = f"      {choice:{longest}}  "
         lines += textwrap.wrap(meaning, width, initial_indent=start, subsequent_indent=" " * len(start))
     return [*lines, ""]
+
+
+def add_settings(parser: argparse.ArgumentParser, *, both_trainers: bool = True) -> None:
+    """Adds the flags that choose a game and change settings, and one for every setting, hidden from the short help.
+
+    Args:
+        parser: of a command, with the flags that it names itself; a setting that has a short flag gets no second one.
+        both_trainers: whether the distributed trainer's settings are among them.
+    """
+    parser.add_argument(
+        "--game", metavar="NAME", help="FrozenLake (default), Bandit, BanditRev, ...: see ragen-gym list"
+    )
+    parser.add_argument("--config", type=Path, metavar="FILE", help="settings in TOML, such as a run's config.toml")
+    parser.add_argument(
+        "--env-option",
+        "--knob",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="an option of the game, such as size=5; repeatable",
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="any setting, such as training.learning_rate=5e-4; repeatable",
+    )
+    parser.add_argument(
+        "--device", metavar="NAME", help="cpu, cuda, or auto (default): a GPU for a pretrained model where there is one"
+    )
+    parser.add_argument(
+        "--threads", type=int, metavar="N", help="CPU threads (default 1; more only help where cores are idle)"
+    )
+    parser.add_argument("--help-all", action=_HelpAll, help="show the flags of all settings too, and stop")
+    parser.epilog = MORE if parser.epilog is None else f"{parser.epilog}\n\n{MORE}"
+    taken = {action.dest for action in parser._actions}
+    for group in groups():
+        if group.name == OPENRLHF and not both_trainers:
+            continue
+        section = parser.add_argument_group(f"{group.name}: {group.about}" if group.name else "the run")
+        for name, each in group.settings.items():
+            if name not in taken:
+                _add_flag(section, name, each)
+
+
+def configure(options: argparse.Namespace, flags: Settings) -> Config:
+    """Defaults, the game's settings, the recipe, the file, the flags: each laid over the one before."""
+    from ragen_agent.config.game_defaults import default_settings
+    from ragen_gym.games.registry import find
+
+    file = _files(options)
+    game = find(options.game or file.get("game", Config.game)).name
+    settings: Settings = merged(default_settings(game, str(flags.get("model") or file.get("model", ""))), file)
+    settings = merged(merged(settings, flags), settings_of(options))
+    settings.pop(OPENRLHF, None)  # one file serves both trainers
+    return with_settings(Config(), {**settings, "game": game})
+
+
+def given(options: argparse.Namespace, *names: str) -> Settings:
+    """The values of those of these flags that were given."""
+    return {name: value for name in names if (value := getattr(options, name)) is not None}
+
+
+def distributed(options: argparse.Namespace) -> Settings:
+    """The settings of the distributed trainer that the recipe, the file and the flags name."""
+    return merged(_files(options).get(OPENRLHF, {}), settings_of(options).get(OPENRLHF, {}))
+
+
+def settings_of(options: argparse.Namespace) -> Settings:
+    """What ``--set``, the settings' own flags and ``--env-option`` say."""
+    env_options = settings_of_pairs("--env-option", options.env_option, "env_options")
+    return merged(settings_of_pairs("--set", options.set), env_options)
+
+
+def _files(options: argparse.Namespace) -> Settings:
+    """The recipe, and the file over it."""
+    from ragen_agent.config.recipes import read, read_settings_file
+
+    name = getattr(options, "recipe", None)
+    recipe = read(name).settings if name else {}
+    return merged(recipe, read_settings_file(options.config)) if options.config is not None else recipe
+
+
+def _add_flag(section: Any, name: str, each: Setting) -> None:
+    kind = "TEXT" if each.type is str else getattr(each.type, "__name__", "json").upper()
+    limits = [part for part in (each.unit, each.range, f"empty: {each.empty}" if each.empty else "") if part]
+    text = f"{each.doc} (default {each.default!r}{''.join(f'; {part}' for part in limits)})"
+    action = section.add_argument(
+        f"--{name}",
+        action=_Assign,
+        dest="set",
+        nargs="?" if each.type is bool else None,
+        const="true",
+        default=argparse.SUPPRESS,
+        metavar=kind,
+        help=argparse.SUPPRESS,
+    )
+    action.name, action.text = name, text.replace("%", "%%")
+    for old in (old for old, new in ALIASES.items() if new == name):
+        alias = section.add_argument(f"--{old}", action=_Assign, dest="set", help=argparse.SUPPRESS)
+        alias.name, alias.default = name, argparse.SUPPRESS
+
+
+class _Assign(argparse.Action):
+    """A setting's own flag, which is short for ``--set NAME=VALUE``."""
+
+    name = ""
+    text = argparse.SUPPRESS
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        namespace.set = [*namespace.set, f"{self.name}={values}"]
+
+
+class _HelpAll(argparse.Action):
+    """``--help`` with the flags of all settings."""
+
+    def __init__(self, option_strings: list[str], dest: str, help: str) -> None:
+        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, default=argparse.SUPPRESS, help=help)
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        for action in parser._actions:
+            if isinstance(action, _Assign):
+                action.help = action.text
+        parser.usage = "%(prog)s [flags]"
+        parser.print_help()
+        parser.exit()

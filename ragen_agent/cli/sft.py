@@ -80,7 +80,7 @@ def add(commands: Any) -> None:
 
 
 def _add_data(parser: argparse.ArgumentParser) -> None:
-    from ragen_agent.cli.setting_flags import add_settings
+    from ragen_agent.cli.settings import add_settings
 
     parser.set_defaults(run=_data)
     parser.add_argument("--model", metavar="DIR", help="the model to be trained on them (default: the small model)")
@@ -140,7 +140,7 @@ def _data(options: argparse.Namespace) -> int:
 
 def _demonstrators(options: argparse.Namespace) -> Config:
     """The settings, by default with a demonstrator that makes no mistakes and writes its plan."""
-    from ragen_agent.cli.setting_flags import configure, given, settings_of
+    from ragen_agent.cli.settings import configure, given, settings_of
     from ragen_agent.config import read_toml
     from ragen_agent.sft.demonstrations import faultless
 
@@ -155,7 +155,7 @@ def _demonstrators(options: argparse.Namespace) -> Config:
 
 
 def _train(options: argparse.Namespace) -> int:
-    from ragen_agent.cli.setting_flags import given
+    from ragen_agent.cli.settings import given
     from ragen_agent.config import Lora
     from ragen_agent.config.trainers import FineTuning
     from ragen_agent.sft.fine_tune import begin, fine_tune, reopen

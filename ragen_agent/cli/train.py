@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ragen_agent.cli.setting_flags import add_settings, configure, distributed, given
+from ragen_agent.cli.settings import add_settings, configure, distributed, given
 from ragen_agent.config import Config, Settings, with_settings
 from ragen_agent.config.algorithms import ADVANTAGE_RULES
 

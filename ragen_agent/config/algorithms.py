@@ -145,7 +145,7 @@ CREDITS: dict[str, str] = {
     "bi_level": "over the turns first, then within each turn over its tokens (VAGEN, arXiv 2510.16907)",
 }
 
-#: With d = log policy - log reference, of a sampled token; see ``ragen_agent.algo.kl``.
+#: With d = log policy - log reference, of a sampled token; see ``ragen_agent.algo.losses``.
 KL_ESTIMATES: dict[str, str] = {
     "k1": "d: unbiased, of either sign",
     "k2": "d^2 / 2: biased, low variance",

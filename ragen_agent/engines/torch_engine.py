@@ -2,7 +2,7 @@
 
 No token is read twice: a turn reads the template's tokens and the next message, then samples one token at a time for
 all rows together. Rows with equal prefixes, such as those of a group at its start, are computed once
-(``prefix_sharing``). When most rows have ended their turn and a few stragglers have not, the replies of the others are
+(``SharedPrefixes``). When most rows have ended their turn and a few stragglers have not, the replies of the others are
 returned, and they read their next message while the stragglers continue. Rows whose episode has ended leave, and new
 ones join.
 
@@ -24,8 +24,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ragen_agent.engines import Sampled
-from ragen_agent.engines.kv_cache import SlotCache, decode_attention, padded_columns
-from ragen_agent.engines.prefix_sharing import SharedPrefixes
+from ragen_agent.engines.kv_cache import SharedPrefixes, SlotCache, decode_attention, padded_columns
 from ragen_gym.core.seeding import GOLDEN, Stream, episode_key, mix, stream_key, uniforms
 
 __all__ = ["CACHED_TOKENS", "SUPPRESSED", "EngineStats", "TorchEngine", "TorchSession", "suppression"]

@@ -20,7 +20,7 @@ from ragen_agent import algo
 from ragen_agent.config import Stops, Training
 from ragen_agent.config.algorithms import ADVANTAGE_RULES
 from ragen_agent.token_mdp import Trajectory
-from ragen_agent.training.alarm import Sign, signs_at
+from ragen_agent.training.alarm import Sign, return_std_stop, signs_at, validation_stop
 from ragen_agent.training.metrics import reply_figures
 from ragen_gym.core.failures import Failure, failure_kind
 
@@ -270,7 +270,7 @@ class History:
             return _stagnant_reason(self.records[-1])
         stops, stopped = self.stops, f"Stopped after iteration {len(self.records)}"
         stds = [record["spread"] for record in self.records]
-        if stops.return_std_patience and algo.spread_stop(
+        if stops.return_std_patience and return_std_stop(
             stds, first=stops.return_std_baseline, share=stops.return_std_share, patience=stops.return_std_patience
         ):
             return (
@@ -278,7 +278,7 @@ class History:
                 f"{100 * stops.return_std_share:g} % of what it was in the first {stops.return_std_baseline}."
             )
         rates = [record["validation"] for record in self.records if "validation" in record]
-        if stops.validation_patience and algo.validation_stop(
+        if stops.validation_patience and validation_stop(
             rates, floor=stops.validation_floor, times=stops.validation_patience
         ):
             return (

@@ -1,4 +1,4 @@
-"""The choice of groups, rewards for form, and stops: worked examples and slow references."""
+"""The choice of groups, and rewards for form: worked examples and slow references."""
 
 from __future__ import annotations
 
@@ -169,24 +169,6 @@ def test_format_rewards_of_both_papers() -> None:
     assert not algo.format_reward(well_formed, "none").any()
 
 
-def test_spread_stop_by_hand() -> None:
-    """The first ten average 1, so what counts is five in a row below 0.1."""
-    start = [2.0, 0.0] * 5
-    assert not algo.spread_stop([*start, *[0.09] * 4])
-    assert algo.spread_stop([*start, *[0.09] * 5])
-    assert not algo.spread_stop([*start, *[0.09] * 4, 0.1])
-    assert algo.spread_stop([*start, 5.0, 0.1, *[0.09] * 5])
-    assert not algo.spread_stop([0.0] * 40), "it never had any"
-    assert algo.spread_stop([1.0, 0.4, 0.4], first=1, share=0.5, patience=2)
-
-
-def test_validation_stop_by_hand() -> None:
-    assert not algo.validation_stop([0.0] * 4)
-    assert algo.validation_stop([0.3, *[0.009] * 5])
-    assert not algo.validation_stop([0.0, 0.0, 0.01, 0.0, 0.0])
-    assert algo.validation_stop([0.2, 0.04], floor=0.05, times=1)
-
-
 def test_bad_input_is_told() -> None:
     with pytest.raises(ValueError, match="as \\(groups, group size\\)"):
         algo.spread(torch.ones(3))
@@ -208,7 +190,3 @@ def test_bad_input_is_told() -> None:
         algo.spread_weights(torch.ones(3), -1)
     with pytest.raises(ValueError, match="rule is 'both'; it must be one of none, ragen, vagen"):
         algo.format_reward(torch.ones(1, dtype=torch.bool), "both")
-    with pytest.raises(ValueError, match="need first >= 1"):
-        algo.spread_stop([], patience=0)
-    with pytest.raises(ValueError, match="need 0 < floor"):
-        algo.validation_stop([], floor=0.0)

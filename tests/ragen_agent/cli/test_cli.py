@@ -12,7 +12,7 @@ import pytest
 from ragen_agent import cli
 from ragen_agent.cli import _parser, main
 from ragen_agent.cli import train as train_command
-from ragen_agent.cli.setting_flags import settings_of
+from ragen_agent.cli.settings import settings_of
 from ragen_agent.config import Config
 from ragen_agent.config.catalog import catalog
 from ragen_agent.local import run as training

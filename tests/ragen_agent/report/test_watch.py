@@ -23,8 +23,17 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from ragen_agent.cli import main
-from ragen_agent.report.dashboard import BLOCKS, bar, dashboard, sparkline
-from ragen_agent.report.tail import FINISHED, WAITING, GrowingLines, RunTail, last_record
+from ragen_agent.report.watch import (
+    BLOCKS,
+    FINISHED,
+    WAITING,
+    GrowingLines,
+    RunTail,
+    bar,
+    dashboard,
+    last_record,
+    sparkline,
+)
 from ragen_agent.training.run_folder import RunFolder
 from ragen_gym.core.storage import read_json_lines
 

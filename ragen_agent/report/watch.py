@@ -1,9 +1,14 @@
-"""A run in the terminal: how far it is, its rates, its figures as sparklines, its alarms, and its last episode."""
+"""A run while it goes on: its folder read again and again, and its state drawn in the terminal."""
 
 from __future__ import annotations
 
+import json
+import os
+import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -13,16 +18,32 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from ragen_agent.report.curves import MAIN
-from ragen_agent.report.tail import FINISHED, WAITING, RunStatus
-from ragen_agent.training.alarm import FOLLOWS, sign_label
+from ragen_agent.config import Config
+from ragen_agent.report.charts import MAIN
+from ragen_agent.report.runs import first_signs
+from ragen_agent.training.alarm import FOLLOWS, Sign, sign_label
 from ragen_agent.training.metrics import format_metric, is_share, metric_label, smooth
-from ragen_agent.training.run_folder import runs_below
+from ragen_agent.training.run_folder import RunFolder, runs_below
 from ragen_gym.core.text import without_controls
 
-__all__ = ["bar", "dashboard", "sparkline"]
+__all__ = [
+    "FINISHED",
+    "WAITING",
+    "GrowingLines",
+    "RunStatus",
+    "RunTail",
+    "bar",
+    "dashboard",
+    "last_record",
+    "sparkline",
+]
 
-#: Figures that are shown, as far as the run has them.
+WAITING, FINISHED = "waiting for the run", "finished"
+
+RECENT = 10  # iterations whose mean says how long the next ones take
+TAIL = 1 << 16  # bytes from the end of a file that are looked at for its last line, at first
+
+
 FIGURES = (*MAIN, "tokens_per_s")
 RATES = ("random", "before", "after", "more_imitation", "optimal")
 
@@ -31,6 +52,128 @@ WIDE = 110  # columns from which the episode is shown next to the figures
 TIMEOUTS = {"reinforcement": 120.0}  # seconds without a write after which a run may have been stopped
 TIMEOUT = 900.0  # the same for the other phases, which write nothing before their end
 WINDOW = 5  # iterations whose mean success is called that of now
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """A run at one moment of its life."""
+
+    path: Path
+    config: Config | None  # None as long as there is none
+    summary: Mapping[str, Any]  # summary.json
+    metrics: Sequence[Mapping[str, Any]]  # metrics.jsonl, without a torn last line
+    signs: Sequence[Sign]  # of the Echo Trap, each where it was first seen
+    episode: Mapping[str, Any] | None  # the last of episodes.jsonl
+    phase: str  # what it is doing, in words
+    quiet: float  # seconds since it last wrote anything
+
+    @property
+    def seconds(self) -> float | None:
+        """What an iteration takes, by the last ones."""
+        known = [float(record["seconds"]) for record in self.metrics[-RECENT:] if "seconds" in record]
+        return fmean(known) if known else None
+
+    @property
+    def left(self) -> float | None:
+        """Seconds until the last iteration of reinforcement; None where that is not known, or it is over."""
+        if self.config is None or self.seconds is None or "after" in self.summary:
+            return None
+        return self.seconds * max(0, self.config.training.iterations - len(self.metrics))
+
+
+class GrowingLines:
+    """A file of JSON lines that only grows, or is replaced as a whole; ``read`` reads what is new."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.records: list[dict[str, Any]] = []
+        self._file, self._at = 0, 0
+
+    def read(self) -> list[dict[str, Any]]:
+        """All whole lines so far; what stands after the last line end is still being written, or was torn.
+
+        Raises:
+            ValueError: a whole line is not JSON.
+        """
+        try:
+            file = self.path.open("rb")
+        except FileNotFoundError:
+            self.records, self._file, self._at = [], 0, 0
+            return self.records
+        with file:
+            status = os.fstat(file.fileno())
+            if status.st_ino != self._file or status.st_size < self._at:  # a run that goes on writes the file anew
+                self.records, self._file, self._at = [], status.st_ino, 0
+            file.seek(self._at)
+            whole, end, _ = file.read().rpartition(b"\n")
+        self._at += len(whole) + len(end)
+        try:
+            self.records += [json.loads(line) for line in whole.split(b"\n") if line.strip()]
+        except ValueError as error:
+            raise ValueError(f"{self.path} holds a line that is not JSON: {error}; remove that line.") from error
+        return self.records
+
+
+class RunTail:
+    """Follows one run; ``read`` may be called at any moment of its life."""
+
+    def __init__(self, path: Path) -> None:
+        if path.exists() and not path.is_dir():
+            raise ValueError(f"{path} is a file; give the folder of a run.")
+        self.folder = RunFolder(path)
+        self._metrics = GrowingLines(self.folder.metrics)
+        self._config: Config | None = None
+        self._signs: tuple[int, list[Sign]] = (0, [])
+
+    def read(self) -> RunStatus:
+        """What is there now; raises a ValueError where a file is damaged."""
+        path = self.folder.path
+        if self._config is None and (path / "config.toml").is_file():
+            self._config = RunFolder.reopen(path)[1]
+        metrics = [*self._metrics.read()]
+        done, known = self._signs if self._signs[0] <= len(metrics) else (0, [])
+        self._signs = len(metrics), first_signs(metrics, known=known, done=done)
+        summary = self.folder.read_summary()
+        distributed = (path / "openrlhf.toml").is_file()
+        phase = _phase(self._config, summary, len(metrics), self.folder.warm.is_dir(), distributed)
+        names = ("config.toml", "summary.json", "metrics.jsonl", "episodes.jsonl")
+        written = [(path / name).stat().st_mtime for name in names if (path / name).exists()]
+        quiet = max(0.0, time.time() - max(written)) if written else 0.0
+        episode = last_record(self.folder.episodes)
+        return RunStatus(path, self._config, summary, metrics, self._signs[1], episode, phase, quiet)
+
+
+def last_record(path: Path) -> dict[str, Any] | None:
+    """The last whole record of a file of JSON lines, from its end; None where there is none."""
+    if not path.is_file():
+        return None
+    with path.open("rb") as file:
+        size = file.seek(0, 2)
+        reach = TAIL
+        while True:
+            start = max(0, size - reach)
+            file.seek(start)
+            lines = file.read(size - start).split(b"\n")[:-1]  # what follows the last line end is not whole
+            found = [line for line in (lines if start == 0 else lines[1:]) if line.strip()]
+            if found:
+                record: dict[str, Any] = json.loads(found[-1])
+                return record
+            if start == 0:
+                return None
+            reach *= 4
+
+
+def _phase(config: Config | None, summary: Mapping[str, Any], done: int, warm: bool, distributed: bool) -> str:
+    if config is None:
+        return WAITING
+    if "after" in summary:
+        compared = distributed or not config.warm_start.epochs or "clean_warm_start" in summary
+        return FINISHED if compared else "imitation, for comparison"
+    if done >= config.training.iterations:
+        return "measuring"
+    if done or "optimal" in summary:
+        return "reinforcement"
+    return "measuring the start" if warm else "warm start"
 
 
 def dashboard(status: RunStatus, width: int = 100) -> RenderableType:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ragen_agent.report.curves import panels
+from ragen_agent.report.charts import panels
 from ragen_agent.report.episodes import FILTERS, EpisodeViews, sort_headings
 from ragen_agent.report.rates import lanes, rates_table, sentences
 from ragen_agent.report.runs import (

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ragen_agent.config import Config, with_settings
-from ragen_agent.report.curves import POINTS, axis, panels, seed_curves
+from ragen_agent.report.charts import POINTS, axis, panels, seed_curves
 from ragen_agent.report.rates import lanes, rates_table, sentences
 from ragen_agent.report.runs import RecordedRun, SeedGroup, group_by_settings
 from ragen_agent.training.metrics import format_metric, smooth

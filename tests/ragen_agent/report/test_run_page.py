@@ -16,7 +16,7 @@ from playwright.sync_api import expect
 from benchmarks.screenshots import training_screenshots
 from ragen_agent.cli import main
 from ragen_agent.report.episodes import EpisodeViews
-from ragen_agent.report.page import page
+from ragen_agent.report.run_page import page
 from ragen_agent.report.runs import load_runs
 from ragen_agent.training.run_folder import RunFolder
 from ragen_gym.bench.report import html_page
