@@ -25,7 +25,7 @@ from ragen_gym.envs.step import StepEnv
 from ragen_gym.envs.turn import make_turn
 from ragen_gym.games.registry import GameSpec
 from ragen_gym.render.canvas import Pixels
-from ragen_gym.render.tile_painters import painter_of
+from ragen_gym.render.frames import painter_of
 
 __all__ = [
     "PLAYERS",

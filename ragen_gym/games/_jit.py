@@ -22,6 +22,7 @@ from ragen_gym.core.levels import FNV_PRIME, SPLIT_SALT, SPLIT_TENTHS
 from ragen_gym.core.seeding import GOLDEN
 
 __all__ = [
+    "below",
     "canonical_hash",
     "compiled",
     "compiled_params",
@@ -41,7 +42,7 @@ _PRIME = np.uint64(FNV_PRIME)
 _SALT = np.uint64(SPLIT_SALT)
 _TRAIN, _VALIDATION = SPLIT_TENTHS[0], SPLIT_TENTHS[0] + SPLIT_TENTHS[1]
 _C1, _C2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
-_ONE, _TEN, _27, _30, _31 = (np.uint64(i) for i in (1, 10, 27, 30, 31))
+_ONE, _TEN, _27, _30, _31, _32 = (np.uint64(i) for i in (1, 10, 27, 30, 31, 32))
 
 
 def compiled(function: F) -> F:
@@ -144,6 +145,12 @@ def next_word(key: np.uint64) -> tuple[np.uint64, np.uint64]:
     """Advance a SplitMix64 generator: (its next state, 64 random bits)."""
     key = key + _GOLDEN
     return key, mix(key)
+
+
+@compiled
+def below(word: np.uint64, n: int) -> int:
+    """A number from 0 to n - 1 from the upper half of a random word."""
+    return int(np.int64(((word >> _32) * np.uint64(n)) >> _32))
 
 
 @compiled

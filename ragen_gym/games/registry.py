@@ -1,6 +1,6 @@
 """The table of environments. Ids, documentation, tests and the command line derive from it.
 
-Each entry is one id: a game, the options that make it this environment, and its horizon. Adding a game is one folder in
+Each entry is one id: a game, the options that make it this environment, and its horizon. Adding a game is a module or folder in
 ``games/`` and one entry here.
 """
 

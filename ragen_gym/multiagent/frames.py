@@ -9,9 +9,17 @@ from functools import partial
 from ragen_gym.games.game import Board, Game
 from ragen_gym.render import frozen_lake, sokoban
 from ragen_gym.render.canvas import Canvas, Colour, Pixels
-from ragen_gym.render.frames import GROUND, TEXT, board_codes, caption_width, with_caption
+from ragen_gym.render.frames import (
+    GROUND,
+    PAINTERS,
+    TEXT,
+    Painter,
+    board_codes,
+    caption_width,
+    painter_of,
+    with_caption,
+)
 from ragen_gym.render.frames import frames as draw_boards
-from ragen_gym.render.tile_painters import PAINTERS, Painter, painter_of
 
 __all__ = ["Scene", "frame", "picture"]
 

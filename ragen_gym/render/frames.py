@@ -1,12 +1,17 @@
-"""Boards as pixels, with a caption below, and as PNG and GIF files.
+"""Boards as pixels, with a caption below, and as PNG and GIF files; which functions draw which game.
+
+A game without an entry in ``PAINTERS`` is drawn as coloured cells with its own symbols on them, so a new game has
+pictures from the first day; ``PAINTERS["MyGame"] = Painter(draw_tile)`` gives it better ones.
 
 The drawing needs pygame and happens once per process, game and size; everything after it is NumPy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
+from importlib import import_module
 from io import BytesIO
 from types import ModuleType
 from typing import Any
@@ -19,12 +24,13 @@ from ragen_gym.core.text import EDGE
 from ragen_gym.games.game import OVER, PLAYING, Board, Boards, Game
 from ragen_gym.render.canvas import Canvas, Colour, Pixels
 from ragen_gym.render.recorder import Recording
-from ragen_gym.render.tile_painters import painter_of
 
 __all__ = [
     "GROUND",
+    "PAINTERS",
     "SIZES",
     "TEXT",
+    "Painter",
     "atlas",
     "board_codes",
     "caption_width",
@@ -32,6 +38,7 @@ __all__ = [
     "frame_shape",
     "frames",
     "gif",
+    "painter_of",
     "picture",
     "picture_shape",
     "png",
@@ -52,6 +59,61 @@ _SUCCESS: Colour = (72, 186, 108)
 _OVER: Colour = (226, 84, 84)
 
 _GIF_COLOURS = 96
+_CELL_COLOURS: tuple[Colour, ...] = (
+    (236, 232, 222),
+    (96, 104, 124),
+    (222, 92, 84),
+    (92, 164, 108),
+    (214, 160, 72),
+    (76, 124, 196),
+    (150, 96, 180),
+)
+
+
+@dataclass(frozen=True)
+class Painter:
+    """How a game is drawn.
+
+    Attributes:
+        draw_tile: ``draw_tile(canvas, game, code)`` covers one cell, from (0, 0) to (1, 1) of the canvas.
+        draw_move: ``draw_move(pixels, game, recording, side)`` draws the last move onto a finished board, in place; a
+            tile has ``side`` pixels. None where there is nothing to add.
+        cell: side of a board's cell in tiles.
+    """
+
+    draw_tile: Callable[[Canvas, Game, int], None]
+    draw_move: Callable[[Pixels, Game, Recording, int], None] | None = None
+    cell: int = 1
+
+
+#: By the name of a game's class: its painter, or the module with its ``draw_tile``, imported when first needed.
+PAINTERS: dict[str, Painter | str] = {
+    "Bandit": "ragen_gym.render.bandit",
+    "FrozenLake": "ragen_gym.render.frozen_lake",
+    "Sokoban": "ragen_gym.render.sokoban",
+}
+
+
+def painter_of(game: Game) -> Painter:
+    """The painter of the game's class, or of the nearest class that it extends."""
+    for base in type(game).__mro__:
+        entry = PAINTERS.get(base.__name__)
+        if isinstance(entry, str):
+            module = import_module(entry)
+            entry = Painter(module.draw_tile, getattr(module, "draw_move", None), getattr(module, "CELL", 1))
+        if entry is not None:
+            return entry
+    return Painter(_draw_symbol)
+
+
+def _draw_symbol(canvas: Canvas, game: Game, tile: int) -> None:
+    canvas.fill(_CELL_COLOURS[0])
+    symbols = game.own_vocabulary.symbols
+    colour = _CELL_COLOURS[tile % len(_CELL_COLOURS)]
+    if tile:
+        canvas.rectangle(0.06, 0.06, 0.88, 0.88, colour, 0.12)
+    if canvas.unit >= 14 and tile < len(symbols):
+        canvas.text(0.5, 0.5, 0.5, symbols[tile], (255, 255, 255) if tile else (150, 146, 136), 0.7)
 
 
 def check_tile_size(tile_size: int) -> int:

@@ -18,7 +18,9 @@ from ragen_gym.games.frozen_lake import rules
 from ragen_gym.games.game import Board, Boards, Solution, spare_masks
 from ragen_gym.games.grid import GridGame
 
-__all__ = ["FrozenLake"]
+__all__ = ["FrozenLake", "FrozenLakeSolution"]
+
+_TIE = 1e-12
 
 
 @dataclass(frozen=True)
@@ -136,8 +138,6 @@ class FrozenLake(GridGame):
 
     def solve(self, board: Board) -> Solution:
         """Exact play by dynamic programming over the actions left."""
-        from ragen_gym.games.frozen_lake.solve import FrozenLakeSolution
-
         return FrozenLakeSolution(self, board)
 
     def conserved(self, board: Board) -> tuple[int, int, int]:
@@ -159,3 +159,61 @@ class FrozenLake(GridGame):
     def rewards(self) -> tuple[tuple[str, float], ...]:
         """What is rewarded."""
         return (("reaching the goal", 1.0), ("anything else", 0.0))
+
+
+class FrozenLakeSolution(Solution):
+    """For every cell and every number of actions left: the best chance of reaching the goal, and how.
+
+    Among the actions with the best chance it takes one with the least expected number of actions; where no chance is
+    left it takes one whose intended direction is nearest to the goal.
+    """
+
+    def __init__(self, game: FrozenLake, board: Board) -> None:
+        tiles = np.frombuffer(bytes(board), np.uint8)
+        goal = np.isin(tiles, list(game.goal_tiles))
+        self._over = goal | np.isin(tiles, (rules.Tile.HOLE, rules.Tile.PLAYER_IN_HOLE))
+        moves, intended, _ = game.params
+        #: (cells, actions, 3): where an action leads when it goes straight, and when it slips to either side.
+        self._targets = np.array(moves, np.intp).reshape(-1, len(game.Action), 3)
+        self._targets[self._over] = np.flatnonzero(self._over)[:, None, None]
+        cells = len(tiles)
+        self._chances = np.array([intended, (1 - intended) / 2, (1 - intended) / 2])
+        self._success = [goal.astype(np.float64)]
+        self._steps = [np.zeros(cells)]
+        self._actions: list[npt.NDArray[np.intp]] = [self._towards(goal)]
+
+    def success(self, board: Board, state: Sequence[int], actions_left: int) -> float:
+        """The highest chance of reaching the goal."""
+        self._extend(actions_left)
+        return float(self._success[actions_left][state[0]])
+
+    def expected_return(self, board: Board, state: Sequence[int], actions_left: int) -> float:
+        """The same number: the goal is the only reward, and it is 1. Zero once the episode is over."""
+        return 0.0 if self._over[state[0]] else self.success(board, state, actions_left)
+
+    def action(self, board: Board, state: Sequence[int], actions_left: int) -> int:
+        """The best action; see the class."""
+        self._extend(actions_left)
+        return int(self._actions[actions_left][state[0]])
+
+    def _extend(self, actions_left: int) -> None:
+        while len(self._success) <= actions_left:
+            chance = self._success[-1][self._targets] @ self._chances
+            steps = self._steps[-1][self._targets] @ self._chances + ~self._over[:, None]
+            best = chance.max(1)
+            action = np.where(chance >= best[:, None] - _TIE, steps, np.inf).argmin(1)
+            action = np.where(best > 0, action, self._actions[0])
+            self._success.append(best)
+            self._steps.append(np.take_along_axis(steps, action[:, None], 1)[:, 0])
+            self._actions.append(action)
+
+    def _towards(self, goal: npt.NDArray[np.bool_]) -> npt.NDArray[np.intp]:
+        """For each cell, the action whose intended direction lies on a shortest way over ice."""
+        distance = np.where(goal, 0.0, np.inf)
+        while True:
+            nearer = distance[self._targets[:, :, 0]].min(1) + 1
+            nearer = np.where(self._over, distance, np.minimum(distance, nearer))
+            if np.array_equal(nearer, distance):
+                nearest: npt.NDArray[np.intp] = distance[self._targets[:, :, 0]].argmin(1)
+                return nearest
+            distance = nearer

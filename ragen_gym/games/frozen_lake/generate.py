@@ -1,7 +1,10 @@
 """Lakes from generator keys.
 
 A lake takes a word for start and goal, then the words of its ice, up to 64 cells at a time. Boards of up to 64 cells
-are drawn by ``ragen_gym.games.frozen_lake.bitboards``, larger ones as arrays here; both make the same lakes.
+are integers, a bit for every cell (``fill_bitboards``), larger ones arrays (``fill_arrays``); both make the same lakes.
+
+Whether a bit is decided, or a path found, is nothing that a processor can predict. So no small lake is drawn by itself:
+every loop does the same to all of a group, which compiles to vector instructions, and goes on until the last is done.
 """
 
 from __future__ import annotations
@@ -12,19 +15,173 @@ import numpy as np
 import numpy.typing as npt
 
 from ragen_gym.core.levels import SPLITS, check_split
-from ragen_gym.games._jit import canonical_hash, compiled, split_index
-from ragen_gym.games.frozen_lake.bitboards import GOAL, ICE, KEY, ROWS, START, draw_ends, draw_ice, fill_bitboards
+from ragen_gym.core.seeding import GOLDEN
+from ragen_gym.games._jit import canonical_hash, compiled, mix, split_index
 
 if TYPE_CHECKING:
     from ragen_gym.games.frozen_lake import FrozenLake
     from ragen_gym.games.game import Boards
 
-__all__ = ["MAX_TRIES", "fill_arrays", "generate", "player_cells"]
+__all__ = ["MAX_TRIES", "fill_arrays", "fill_bitboards", "generate", "player_cells"]
 
 #: Draws per level before the generator gives up.
 MAX_TRIES = 20_000
+#: Lakes that are drawn together.
+_GROUP = 64
 
-_1 = np.uint64(1)
+#: Rows of the array uint64 (_ROWS, lakes) that a group is drawn in: state of the generator, cell of the start, cell of
+#: the goal, bits of the ice, bits undecided (later: cells that can be walked on), random bits (later: cells reached),
+#: moves until the goal was reached.
+_KEY, _START, _GOAL, _ICE, _OPEN, _BITS, _MOVES = range(7)
+_ROWS = 7
+
+_GOLDEN = np.uint64(GOLDEN)
+_0, _1, _32 = np.uint64(0), np.uint64(1), np.uint64(32)
+_ALL, _LOW = np.uint64(0xFFFFFFFFFFFFFFFF), np.uint64(0xFFFFFFFF)
+
+
+@compiled
+def _draw_ends(lakes: np.ndarray, held: int, n: np.uint64, random_start: bool) -> None:
+    """Draw start and goal, two of ``n`` cells in row order, of the first ``held`` lakes."""
+    key, start, goal = lakes[_KEY], lakes[_START], lakes[_GOAL]
+    for k in range(held):
+        if random_start:
+            key[k] += _GOLDEN
+            word = mix(key[k])
+            first = ((word & _LOW) * n) >> _32
+            second = ((word >> _32) * (n - _1)) >> _32
+            start[k], goal[k] = first, second + np.uint64(second >= first)
+        else:
+            start[k], goal[k] = _0, n - _1
+
+
+@compiled
+def _draw_ice(lakes: np.ndarray, held: int, count: int, chance: np.uint64) -> None:
+    """Draw ``count`` bits of ice, up to 64, of the first ``held`` lakes: each is 1 with probability ``chance`` / 2**32.
+
+    Each bit is the comparison of a random binary fraction with ``chance``. The fractions are drawn digit by digit from
+    the first, all bits' digits at once from a slice of a random word, until every comparison is decided: about
+    log2(count) + 1 slices, where a number for each cell would take ``count`` / 2 words. A lake whose bits are decided
+    draws no further word, whatever the others of its group do.
+    """
+    key, ice, undecided, word = lakes[_KEY], lakes[_ICE], lakes[_OPEN], lakes[_BITS]
+    full, last, digit = _ALL >> np.uint64(64 - count), np.uint64(count - 1), 32
+    if chance >> _32:
+        ice[:] = full
+        return
+    ice[:], undecided[:held], undecided[held:] = _0, full, _0
+    left = full
+    while left and digit:
+        for k in range(held):
+            key[k] += _GOLDEN if undecided[k] else _0
+            word[k] = mix(key[k])
+        for _ in range(min(64 // count, digit)):
+            digit -= 1
+            threshold = _0 - ((chance >> np.uint64(digit)) & _1)  # this digit of the chance, in every bit
+            left = _0
+            for k in range(held):
+                ice[k] |= undecided[k] & threshold & ~word[k]
+                undecided[k] &= ~(word[k] ^ threshold)
+                left |= undecided[k]
+                word[k] = word[k] >> last >> _1  # in two steps, as a shift by 64 has no defined result
+
+
+@compiled
+def _find_paths(lakes: np.ndarray, held: int, not_first: np.uint64, not_last: np.uint64, width: np.uint64) -> None:
+    """Count the moves of a shortest path over the ice of the first ``held`` lakes, 0 where there is none.
+
+    All that is within reach grows by a move at a time. ``not_first`` and ``not_last`` are the bits that are not in the
+    first, the last column.
+    """
+    start, goal, ice, open_, reached, moves = (
+        lakes[_START],
+        lakes[_GOAL],
+        lakes[_ICE],
+        lakes[_OPEN],
+        lakes[_BITS],
+        lakes[_MOVES],
+    )
+    for k in range(held):
+        reached[k] = _1 << start[k]
+        open_[k] = ice[k] | reached[k] | (_1 << goal[k])
+        moves[k] = _0
+    growing = _1
+    while growing:
+        growing = _0
+        for k in range(held):
+            now = reached[k]
+            sideways = ((now << _1) & not_first) | ((now >> _1) & not_last)
+            grown = (now | sideways | (now << width) | (now >> width)) & open_[k]
+            new = _0 if (now >> goal[k]) & _1 else grown ^ now
+            reached[k] = now | new
+            moves[k] += np.uint64(new != _0)
+            growing |= new
+    for k in range(held):
+        moves[k] = moves[k] if (reached[k] >> goal[k]) & _1 else _0
+
+
+@compiled
+def _layout(height: int, width: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.uint64]:
+    """What places the cells, in row order, on a board.
+
+    Returns:
+        the cell of each byte of a board (uint8), what the bytes between its rows hold (uint8), the byte of each cell
+        (uint8), and the bits of the first column.
+    """
+    cells = height * (width + 1) - 1
+    cell_of, edge, byte_of = np.zeros(cells, np.uint8), np.zeros(cells, np.uint8), np.zeros(height * width, np.uint8)
+    first = _0
+    for byte in range(cells):
+        row, column = byte // (width + 1), byte % (width + 1)
+        if column == width:
+            edge[byte] = 255
+        else:
+            cell_of[byte], byte_of[row * width + column] = row * width + column, byte
+    for row in range(height):
+        first |= _1 << np.uint64(row * width)
+    return cell_of, edge, byte_of, first
+
+
+@compiled
+def fill_bitboards(
+    keys: np.ndarray,
+    boards: np.ndarray,
+    size: tuple[int, int],
+    chance: np.uint64,
+    min_path: int,
+    random_start: bool,
+    split: int,
+    identity: tuple[np.ndarray, np.uint64],
+    tries: int,
+) -> int:
+    """``fill_arrays`` for boards of up to 64 cells: the same lakes, faster."""
+    height, width = size
+    cell_of, edge, byte_of, first = _layout(height, width)
+    lakes = np.empty((_ROWS, _GROUP), np.uint64)
+    rows, drawn = np.empty(_GROUP, np.int64), np.empty(_GROUP, np.int64)
+    held, begun = 0, 0  # lakes in the group, and rows that have come to it
+    while held or begun < keys.shape[0]:
+        while held < _GROUP and begun < keys.shape[0]:
+            lakes[_KEY, held], rows[held], drawn[held] = keys[begun], begun, 0
+            held, begun = held + 1, begun + 1
+        _draw_ends(lakes, held, np.uint64(height * width), random_start)
+        _draw_ice(lakes, held, height * width, chance)
+        _find_paths(lakes, held, ~first, ~(first << np.uint64(width - 1)), np.uint64(width))
+        drawn_before, held = held, 0
+        for k in range(drawn_before):
+            good = lakes[_MOVES, k] >= np.uint64(min_path)
+            if good:
+                board, water = boards[rows[k]], ~lakes[_ICE, k]
+                for byte in range(board.shape[0]):
+                    board[byte] = edge[byte] | np.uint8((water >> np.uint64(cell_of[byte])) & _1)
+                board[byte_of[lakes[_START, k]]], board[byte_of[lakes[_GOAL, k]]] = 3, 2
+                good = split < 0 or split_index(canonical_hash(board, *identity, height, width)) == split
+            if not good:  # it stays in the group, for another draw
+                if drawn[k] + 1 == tries:
+                    return int(rows[k])
+                lakes[_KEY, held], rows[held], drawn[held] = lakes[_KEY, k], rows[k], drawn[k] + 1
+                held += 1
+    return -1
 
 
 @compiled
@@ -55,21 +212,21 @@ def _draw(
 ) -> int:
     """Draw a lake of any size onto ``board``; the moves on a shortest path, or -1.
 
-    ``lake`` is a group of one, see ``ragen_gym.games.frozen_lake.bitboards``.
+    ``lake`` is a group of one, see ``_KEY``.
     """
     cells, width = board.shape[0], stride - 1
     left, drawn, ice = cells + 1 - (cells + 1) // stride, 0, np.uint64(0)
-    draw_ends(lake, 1, np.uint64(left), random_start)
+    _draw_ends(lake, 1, np.uint64(left), random_start)
     for byte in range(cells):
         if byte % stride == width:
             board[byte] = 255
             continue
         if not drawn & 63:
-            draw_ice(lake, 1, min(64, left - drawn), chance)
-            ice = lake[ICE, 0]
+            _draw_ice(lake, 1, min(64, left - drawn), chance)
+            ice = lake[_ICE, 0]
         board[byte] = np.uint8((~ice >> np.uint64(drawn & 63)) & _1)
         drawn += 1
-    start, goal = int(lake[START, 0]), int(lake[GOAL, 0])
+    start, goal = int(lake[_START, 0]), int(lake[_GOAL, 0])
     start, goal = start + start // width, goal + goal // width
     board[start], board[goal] = 3, 2
     return _path(board, start, goal, stride, queues[0], queues[1])
@@ -102,9 +259,9 @@ def fill_arrays(
     """
     height, width = size
     queues = np.empty(boards.shape[1], np.int32), np.empty(boards.shape[1], np.int32)
-    lake = np.zeros((ROWS, 1), np.uint64)
+    lake = np.zeros((_ROWS, 1), np.uint64)
     for i in range(keys.shape[0]):
-        lake[KEY, 0], found = keys[i], False
+        lake[_KEY, 0], found = keys[i], False
         for _ in range(tries):
             if _draw(lake, boards[i], width + 1, chance, random_start, queues) < min_path:
                 continue

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ragen_gym.games._jit import compiled, mix, next_word
-from ragen_gym.games.sokoban.rooms import below
+from ragen_gym.games._jit import below, compiled, mix, next_word
 from ragen_gym.games.sokoban.search import offset_of
 
 __all__ = ["MAX_EXPLORED", "SMALLEST_TABLE", "explore", "stroll", "walk_back"]

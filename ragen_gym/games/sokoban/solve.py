@@ -10,8 +10,7 @@ import numpy as np
 
 from ragen_gym.games.game import Solution
 from ragen_gym.games.sokoban.rules import BOXES, Tile, legal, step
-from ragen_gym.games.sokoban.search import SOLVED, TOO_MANY, path, search
-from ragen_gym.games.sokoban.search_nodes import Memory, make_memory
+from ragen_gym.games.sokoban.search import SOLVED, TOO_MANY, Memory, make_memory, path, search
 
 if TYPE_CHECKING:
     from ragen_gym.games.game import Board

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from ragen_gym.core.levels import SPLITS, Level, fnv, read_levels, split_of_hash, text_hash, write_levels
 from ragen_gym.core.seeding import Stream, episode_keys, stream_key
 from ragen_gym.games import _jit
-from ragen_gym.games.bandit import Bandit
-from ragen_gym.games.bandit.rules import SPLIT_OF_PAIR
+from ragen_gym.games.bandit import SPLIT_OF_PAIR, Bandit
 from ragen_gym.games.frozen_lake import FrozenLake
 from ragen_gym.games.game import Game
 from ragen_gym.games.grid import GridGame

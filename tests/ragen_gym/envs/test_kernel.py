@@ -16,8 +16,7 @@ from ragen_gym.core.seeding import episode_keys
 from ragen_gym.envs import kernel
 from ragen_gym.games._jit import compiled, compiled_with
 from ragen_gym.games.frozen_lake import FrozenLake
-from ragen_gym.games.frozen_lake.bitboards import fill_bitboards
-from ragen_gym.games.frozen_lake.generate import fill_arrays, player_cells
+from ragen_gym.games.frozen_lake.generate import fill_arrays, fill_bitboards, player_cells
 
 
 @pytest.mark.parametrize("width", [*range(1, 20), 64])

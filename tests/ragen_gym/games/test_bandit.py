@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from ragen_gym.core.seeding import Stream, episode_keys, stream_key, uniforms
 from ragen_gym.envs.step import StepEnv
-from ragen_gym.games.bandit import Bandit, BanditRev
-from ragen_gym.games.bandit.rules import SPLIT_OF_PAIR
+from ragen_gym.games.bandit import SPLIT_OF_PAIR, Bandit, BanditRev
 from ragen_gym.testing import Search, check_game, games
 
 LOW_ARMS = {low for low, _ in SPLIT_OF_PAIR}

@@ -23,10 +23,9 @@ from ragen_gym.cli.episodes import picture_episode, showcase_seed
 from ragen_gym.cli.gallery import LEVELS, index_page, measured, page, pictures
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.games.registry import TABLE, GameSpec
-from ragen_gym.render.frames import atlas, frame_shape, frames, picture_shape
+from ragen_gym.render.frames import PAINTERS, atlas, frame_shape, frames, picture_shape
 from ragen_gym.render.recorder import what_happened
 from ragen_gym.render.renderer import Window
-from ragen_gym.render.tile_painters import PAINTERS
 
 ROWS = list(TABLE.values())
 every_id = pytest.mark.parametrize("spec", ROWS, ids=[spec.name for spec in ROWS])

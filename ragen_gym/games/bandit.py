@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -11,15 +12,80 @@ import numpy as np
 import numpy.typing as npt
 
 from ragen_gym.core.levels import check_split, text_hash
-from ragen_gym.core.seeding import Stream
+from ragen_gym.core.seeding import Stream, uniforms
 from ragen_gym.core.text import TextFormat, Vocabulary
 from ragen_gym.core.validation import check_number
-from ragen_gym.games.bandit import rules
-from ragen_gym.games.bandit.rules import SPLIT_OF_PAIR
-from ragen_gym.games.bandit.solve import BanditSolution
 from ragen_gym.games.game import Board, Boards, Game, Solution
 
-__all__ = ["Bandit", "BanditRev"]
+__all__ = ["SPLIT_OF_PAIR", "Action", "Arm", "Bandit", "BanditRev", "BanditSolution", "legal", "step"]
+
+_LISTS = {
+    "train": """
+        Teacher/Trader Nurse/StartupFounder Librarian/Investor Accountant/StockBroker Engineer/RealEstateAgent
+        Pharmacist/Musician Clerk/Freelancer Technician/Youtuber Planner/Artist Postman/Pilot""",
+    "validation": "Banker/VentureCapitalist Gardener/Cryptominer",
+    "test": """
+        Receptionist/Explorer Archivist/Filmmaker Bookkeeper/Consultant SocialWorker/Photographer Mechanic/GameDesigner
+        Secretary/Entrepreneur Cashier/DataScientist CivilServant/StartupAccelerator""",
+}
+
+#: Split of each pair (low, high).
+SPLIT_OF_PAIR: dict[tuple[str, str], str] = {
+    (low, high): split
+    for split, names in _LISTS.items()
+    for low, _, high in (pair.partition("/") for pair in names.split())
+}
+
+
+class Action(IntEnum):
+    """Which of the two arms, in the order in which the board names them."""
+
+    FIRST = 0
+    SECOND = 1
+
+
+class Arm(IntEnum):
+    """What the parity of an arm's code says; ``code // 2`` is the number of its pair."""
+
+    LOW = 0
+    HIGH = 1
+
+
+def step(board: Any, state: Any, action: int, u: float, params: Any) -> tuple[float, int]:
+    """Pull an arm; see ``ragen_gym.games.game.Rule``. ``state`` is [pulls so far]."""
+    low, high, high_prob, pulls, swapped = params
+    risky = (board[action] & 1) != swapped
+    reward = low if not risky else (high if u < high_prob else 0.0)
+    state[0] += 1
+    if state[0] < pulls:
+        return reward, 0
+    mean, other = (high * high_prob, low) if risky else (low, high * high_prob)
+    return reward, 2 if mean >= other else 1
+
+
+def legal(board: Any, state: Any, params: Any) -> int:
+    """Bit a is set when arm a can be pulled: both always."""
+    return 3
+
+
+class BanditSolution(Solution):
+    """Pull the arm with the higher mean, as often as there are pulls; the first-named arm where both are equal."""
+
+    def __init__(self, game: Bandit, board: Board) -> None:
+        low, high, high_prob, self._pulls, swapped = game.params
+        self._means = [high * high_prob if (arm & 1) != swapped else low for arm in board]
+
+    def success(self, board: Board, state: Sequence[int], actions_left: int) -> float:
+        """1 if there are actions left for all pulls, since the last one decides."""
+        return float(0 < self._pulls - state[0] <= actions_left)
+
+    def expected_return(self, board: Board, state: Sequence[int], actions_left: int) -> float:
+        """The higher mean, for each pull left."""
+        return max(self._means) * min(actions_left, self._pulls - state[0])
+
+    def action(self, board: Board, state: Sequence[int], actions_left: int) -> int:
+        """The arm with the higher mean."""
+        return self._means.index(max(self._means))
 
 
 @dataclass(frozen=True)
@@ -55,12 +121,12 @@ class Bandit(Game):
     names: tuple[tuple[str, str], ...] | None = None
 
     name = "Bandit"
-    Action = rules.Action
-    Tile = rules.Arm
+    Action = Action
+    Tile = Arm
     layout = "arms"
     noise = Stream.REWARD
-    rule = staticmethod(rules.step)
-    legal = staticmethod(rules.legal)
+    rule = staticmethod(step)
+    legal = staticmethod(legal)
     reversed: ClassVar[bool] = False
     vocabularies: ClassVar[dict[str, Vocabulary]] = {"names": Vocabulary("names", ())}
     presets: ClassVar[dict[str, dict[str, Any]]] = {
@@ -139,8 +205,6 @@ class Bandit(Game):
             raise ValueError(f"{self.name}: names= chooses the arms itself; give split=None, or leave names out.")
         check_split(split)
         chosen = [i for i, pair in enumerate(self.pairs) if split in (None, SPLIT_OF_PAIR.get(pair))]
-        from ragen_gym.core.seeding import uniforms
-
         draws = uniforms(keys, 0, 2)
         low = 2 * np.array(chosen)[(draws[:, 0] * len(chosen)).astype(np.intp)]
         swap = draws[:, 1] < 0.5
