@@ -1,7 +1,7 @@
 """The table of environments. Ids, documentation, tests and the command line derive from it.
 
-Each entry is one id: a game, the options that make it this environment, and its horizon. Adding a game is a module or folder in
-``games/`` and one entry here.
+Each entry is one id: a game, the options that make it this environment, and its horizon. Adding a game is a module or
+a folder in ``games/`` and one entry here.
 """
 
 from __future__ import annotations
