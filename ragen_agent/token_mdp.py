@@ -19,7 +19,7 @@ from ragen_agent.chat import ChatFormat
 from ragen_agent.config import Turns
 from ragen_agent.trajectory import Trajectory, TurnInfo
 from ragen_gym.core.failures import Failure
-from ragen_gym.envs.lazy_rng import InnerGenerator
+from ragen_gym.envs.step import InnerGenerator
 
 __all__ = ["TokenMDP", "Trajectory"]
 

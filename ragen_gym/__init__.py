@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ragen_gym.envs.registration import register, register_all
+from ragen_gym.envs import register, register_all
 
 if TYPE_CHECKING:
     from ragen_gym.core.levels import Level

@@ -12,7 +12,7 @@ from gymnasium.vector.utils import batch_space
 
 from ragen_gym.core.text import EDGE
 from ragen_gym.envs import kernel
-from ragen_gym.envs.batch_buffers import kept_of
+from ragen_gym.envs.batch_episodes import kept_of
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.games._jit import compiled_params
 from ragen_gym.games.game import Boards, Game
@@ -84,7 +84,7 @@ class Snapshot(NamedTuple):
         observe: what makes observations of boards.
         which: the environments that the infos speak of, integers (m,); None for all.
         sizes: environments of the batch, integers and cells of each.
-        kept: their boards and states, a copy of ``ragen_gym.envs.batch_buffers.part_of`` the block.
+        kept: their boards and states, a copy of ``ragen_gym.envs.batch_episodes.part_of`` the block.
         ring: the prepared levels, uint8 (num_envs, ring, cells).
     """
 

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from ragen_gym.core.seeding import GOLDEN
-from ragen_gym.envs.batch_buffers import buffers_of
+from ragen_gym.envs.batch_episodes import buffers_of, copy_bytes
 from ragen_gym.games._jit import compiled, compiled_with, mix
 
-__all__ = ["NEXT_STEP", "SAME_STEP", "STOP", "begin", "characters", "copy_bytes", "grids", "mask_kernel", "step_kernel"]
+__all__ = ["NEXT_STEP", "SAME_STEP", "STOP", "begin", "characters", "grids", "mask_kernel", "step_kernel"]
 
 #: What ``advance`` does with an environment whose episode is over: nothing, begin another one instead of the next step,
 #: or begin another one at once.
@@ -26,30 +26,6 @@ _GOLDEN, _11 = np.uint64(GOLDEN), np.uint64(11)
 _0, _1, _2, _3, _4, _5, _6, _7, _8 = (np.uint64(i) for i in range(9))
 _10, _12, _15, _16, _20 = (np.uint64(i) for i in (10, 12, 15, 16, 20))
 _TO_UNIT = 2.0**-53
-
-
-@compiled
-def copy_bytes(source: np.ndarray, p: np.uint64, target: np.ndarray, q: np.uint64, count: np.uint64) -> None:
-    """Copy ``count`` bytes from ``source[p:]`` to ``target[q:]``.
-
-    Eight bytes are read before the first is written, so that the compiler makes one move of them; the last eight may
-    overlap those before. It is several times as fast as a loop over so few bytes.
-    """
-    if count < _8:
-        for j in range(count):
-            target[q + j] = source[p + j]
-        return
-    at = _0
-    while True:
-        f, t = p + at, q + at
-        b0, b1, b2, b3 = source[f], source[f + _1], source[f + _2], source[f + _3]
-        b4, b5, b6, b7 = source[f + _4], source[f + _5], source[f + _6], source[f + _7]
-        target[t], target[t + _1], target[t + _2], target[t + _3] = b0, b1, b2, b3
-        target[t + _4], target[t + _5], target[t + _6], target[t + _7] = b4, b5, b6, b7
-        if at == count - _8:
-            return
-        at = min(at + _8, count - _8)
-
 
 _arrays = compiled(buffers_of)
 
@@ -174,8 +150,8 @@ def advance(
             ``buffers.ended`` lists who is over after the step, and the caller begins the new episodes itself, once it
             has kept what it needs of the old.
         params: the rule's numbers.
-        block: what ``ragen_gym.envs.batch_buffers.buffers_of`` takes apart.
-        ring_boards: uint8 (n, ring, cells); this and the next are a ``ragen_gym.envs.level_prefetch.LevelPrefetch``'s.
+        block: what ``ragen_gym.envs.batch_episodes.buffers_of`` takes apart.
+        ring_boards: uint8 (n, ring, cells); this and the next are a ``ragen_gym.envs.batch_episodes.LevelPrefetch``'s.
         ring_states: int32 (n, ring, integers).
         rewards: float64 (n,), written, as are the following.
         terminated: bool (n,).

@@ -13,10 +13,8 @@ from gymnasium.error import ResetNeeded
 
 from ragen_gym.core.levels import Level
 from ragen_gym.core.turn_config import TurnConfig, split_turn_options, turn_config
-from ragen_gym.envs.lazy_rng import InnerGenerator
-from ragen_gym.envs.prompts import instructions, last_message, message
-from ragen_gym.envs.reply import Reply, parse_reply
-from ragen_gym.envs.step import StepEnv
+from ragen_gym.envs.reply import Reply, instructions, last_message, message, parse_reply
+from ragen_gym.envs.step import InnerGenerator, StepEnv
 from ragen_gym.games.game import Game, Solution
 
 __all__ = ["TurnEnv", "make_turn"]

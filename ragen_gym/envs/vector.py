@@ -12,13 +12,13 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from ragen_gym.core.levels import Level
+from ragen_gym.core.seeding import Keys, Stream, episode_keys, stream_key
 from ragen_gym.core.validation import check_choice
 from ragen_gym.envs import kernel
+from ragen_gym.envs.batch_episodes import LevelPrefetch
 from ragen_gym.envs.batch_outputs import Infos, Snapshot, batched, grid_maker, picture_maker, text_writer
 from ragen_gym.envs.episode_stream import stacked
-from ragen_gym.envs.level_prefetch import LevelPrefetch
 from ragen_gym.envs.step import StepEnv
-from ragen_gym.envs.vector_arguments import check_mode, check_positive, noise_of, one_for_each, reset_mask, seeds_of
 from ragen_gym.games._jit import compiled_params
 from ragen_gym.games.game import Boards
 
@@ -69,7 +69,7 @@ class BatchEnv(VectorEnv[Any, Any, Any]):
         ValueError: an unknown name, option or value; the message says what is allowed.
 
     Memory for each environment: its board and state, up to 16 more of both
-    (``ragen_gym.envs.level_prefetch.LevelPrefetch``), and about 60 bytes; besides, the arrays that a step returns.
+    (``ragen_gym.envs.batch_episodes.LevelPrefetch``), and about 60 bytes; besides, the arrays that a step returns.
     """
 
     def __init__(
@@ -82,9 +82,9 @@ class BatchEnv(VectorEnv[Any, Any, Any]):
         render_mode: str | None = None,
         **arguments: Any,
     ) -> None:
-        n = self.num_envs = check_positive("num_envs", num_envs)
-        limit = _NEVER if max_episode_steps in (None, -1) else check_positive("max_episode_steps", max_episode_steps)
-        self.autoreset_mode = check_mode(autoreset_mode)
+        n = self.num_envs = _check_positive("num_envs", num_envs)
+        limit = _NEVER if max_episode_steps in (None, -1) else _check_positive("max_episode_steps", max_episode_steps)
+        self.autoreset_mode = _check_mode(autoreset_mode)
         if render_mode not in (*RENDER_MODES, None):
             raise ValueError(f"render_mode={render_mode!r} is not a batch's: choose 'ansi', 'rgb_array' or None.")
         single = StepEnv(name, **arguments)
@@ -124,12 +124,12 @@ class BatchEnv(VectorEnv[Any, Any, Any]):
         options = options or {}
         for option in options:
             check_choice("option", option, _OPTIONS)
-        mask = reset_mask(options.get("reset_mask"), self.num_envs, self._started)
+        mask = _reset_mask(options.get("reset_mask"), self.num_envs, self._started)
         which = np.flatnonzero(mask)
-        levels = one_for_each("level", options.get("level"), which, self.num_envs)
+        levels = _one_for_each("level", options.get("level"), which, self.num_envs)
         boards = levels and [self.game.board(level) for level in levels]
-        noise = noise_of(one_for_each("noise_seed", options.get("noise_seed"), which, self.num_envs), self.game.noise)
-        seeds = seeds_of(seed, self.num_envs, None if self._started else self.np_random)
+        noise = _noise_of(_one_for_each("noise_seed", options.get("noise_seed"), which, self.num_envs), self.game.noise)
+        seeds = _seeds_of(seed, self.num_envs, None if self._started else self.np_random)
         given = [(i, chosen) for i in which.tolist() if (chosen := seeds[i]) is not None]
         if given:
             self._prefetch.seed([i for i, _ in given], [chosen for _, chosen in given])
@@ -243,3 +243,67 @@ def _infos(snapshot: Snapshot, success: npt.NDArray[np.bool_]) -> Infos:
             "_success": snapshot,
         }
     )
+
+
+def _check_positive(what: str, value: Any) -> int:
+    """``value`` if it is an integer from 1 on, else a ValueError."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+        raise ValueError(f"{what}={value!r} must be an integer from 1 on.")
+    return int(value)
+
+
+def _check_mode(value: AutoresetMode | str) -> AutoresetMode:
+    """The mode, or the mode of that value, else a ValueError."""
+    try:
+        return AutoresetMode(value)
+    except ValueError:
+        modes = ", ".join(repr(mode.value) for mode in AutoresetMode)
+        raise ValueError(f"autoreset_mode={value!r} is not known: choose one of {modes}.") from None
+
+
+def _reset_mask(mask: Any, n: int, started: bool) -> npt.NDArray[np.bool_]:
+    """The environments to reset, bool (n,); None is all. Before all were ``started`` none may be left out."""
+    if mask is None:
+        return np.ones(n, np.bool_)
+    if not isinstance(mask, np.ndarray) or mask.dtype != np.bool_ or mask.shape != (n,):
+        raise ValueError(f"reset_mask={mask!r} is not an array of bool of shape ({n},).")
+    if not mask.any():
+        raise ValueError("reset_mask marks no environment: mark those to reset.")
+    if not started and not mask.all():
+        raise ValueError("reset_mask leaves out environments that were never reset: reset all of them first.")
+    return mask
+
+
+def _seeds_of(seed: Any, n: int, rng: np.random.Generator | None) -> list[int | None]:
+    """A seed for each environment, or None where it goes on with the one it has; ``rng`` draws those, if given."""
+    if seed is None or isinstance(seed, int | np.integer):
+        seeds: list[int | None] = [None if seed is None else int(seed) + i for i in range(n)]
+    else:
+        seeds = list(seed)
+    if len(seeds) != n:
+        raise ValueError(f"seed holds {len(seeds)} seeds for {n} environments: give one for each, or a single one.")
+    if rng is None or None not in seeds:
+        return seeds
+    drawn = rng.integers(2**63, size=n).tolist()
+    return [new if chosen is None else chosen for chosen, new in zip(seeds, drawn, strict=True)]
+
+
+def _one_for_each(option: str, value: Any, which: npt.NDArray[np.intp], n: int) -> list[Any] | None:
+    """What an option gives to each environment of ``which``: one for all or a sequence of ``n``; None for None."""
+    if value is None:
+        return None
+    if isinstance(value, str | Level) or not isinstance(value, Sequence | np.ndarray):
+        return [value] * len(which)
+    if len(value) != n:
+        raise ValueError(
+            f"{option} holds {len(value)} values for {n} environments: give one for each, or a single one."
+        )
+    return [value[i] for i in which]
+
+
+def _noise_of(seeds: list[int] | None, stream: Stream) -> Keys | None:
+    """The key of the first episode's noise of each seed."""
+    if seeds is None:
+        return None
+    keys = {seed: episode_keys(stream_key(seed, stream), 0, 1)[0] for seed in dict.fromkeys(seeds)}
+    return np.array([keys[seed] for seed in seeds], np.uint64)

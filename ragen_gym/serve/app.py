@@ -1,4 +1,4 @@
-"""The FastAPI application: the routes, each a call of `Service`."""
+"""The FastAPI application: the routes, each a call of ``Service``, and their documentation, errors included."""
 
 from __future__ import annotations
 
@@ -7,19 +7,42 @@ from contextlib import asynccontextmanager
 from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, FastAPI, Path, Query, Request, Response
-from fastapi.responses import RedirectResponse
+from fastapi.exceptions import RequestValidationError
+from fastapi.openapi.utils import get_openapi
+from fastapi.responses import JSONResponse, RedirectResponse
+from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.routing import Match
 
 from ragen_gym import __version__
 from ragen_gym.games.registry import TABLE, GameSpec
 from ragen_gym.serve import schemas
+from ragen_gym.serve.errors import STATUS, RequestError
 from ragen_gym.serve.limits import Limits, check_boards
 from ragen_gym.serve.middleware import AccessMiddleware, client_of
-from ragen_gym.serve.openapi import description, install_error_handlers, responses
 from ragen_gym.serve.served_envs import ServedBatch, ServedEnv, ServedSingle, ServedStep, ServedTurn
 from ragen_gym.serve.service import Service, encode, now
 
 __all__ = ["create_app"]
+
+_OF_STATUS = {404: "not_found", 405: "method_not_allowed", 400: "bad_json"}
+
+#: What each status of an error means on the page; its codes are added from `STATUS`.
+_MEANING = {
+    400: "The body is not JSON.",
+    401: "The token is missing or wrong.",
+    403: "The request was addressed to a foreign name.",
+    404: "There is no such session or page.",
+    408: "The body did not arrive.",
+    409: "The session is not in a state, or of a grain, that takes this.",
+    413: "Too much was sent.",
+    422: "A value is not allowed.",
+    429: "Too many requests.",
+    501: "The server lacks a library.",
+    503: "The server is full or busy.",
+}
+_EVERYWHERE = (401, 403, 429)
+_WITH_BODY = (400, 408, 413, 422)
 
 SessionId = Annotated[str, Path(description="The id of a session, as `POST /sessions` gave it.")]
 _JSON = "application/json"
@@ -30,15 +53,6 @@ Route = TypeVar("Route", bound=Callable[..., Any])
 R = TypeVar("R", schemas.ResetRequest, schemas.BatchResetRequest)
 
 router = APIRouter(generate_unique_id_function=lambda route: route.name)
-
-
-def _operation(path: str, answer: Any, *errors: int) -> Callable[[Route], Route]:
-    """A route that plays a session, with the statuses of its errors besides those of every such route."""
-    return router.post(
-        f"/sessions/{{session}}/{path}",
-        responses=responses(answer, body=True, also=(404, 409, *errors)),
-        tags=["batches" if path.startswith("batch/") else "single environments"],
-    )
 
 
 def create_app(limits: Limits | None = None, token: str | None = None) -> FastAPI:
@@ -57,11 +71,45 @@ def create_app(limits: Limits | None = None, token: str | None = None) -> FastAP
             yield
 
     access = Middleware(AccessMiddleware, limits=limits, token=token, clock=now)
-    app = FastAPI(lifespan=lifespan, middleware=[access], redoc_url=None, **description(limits))
+    app = FastAPI(lifespan=lifespan, middleware=[access], redoc_url=None, **_description(limits))
     app.state.service = service
     app.router.routes.extend(router.routes)  # an included router would look for every request's route twice
-    install_error_handlers(app, token is not None)
+    _install_error_handlers(app, token is not None)
     return app
+
+
+def _responses(
+    model: Any, status: int = 200, *, body: bool = False, also: tuple[int, ...] = (), then: tuple[str, ...] = ()
+) -> dict[int | str, Any]:
+    """What a route answers.
+
+    Args:
+        model: of a good answer; a media type where that is no JSON, None where it has no body.
+        status: of a good answer.
+        body: whether a request has a body, whose errors are documented too.
+        also: statuses of errors other than those that every route may give.
+        then: operations on the session that the answer names.
+    """
+    errors = sorted({*_EVERYWHERE, *(_WITH_BODY if body else ()), *also})
+    good: dict[str, Any] = {"content": {model: {}}, "description": "The picture."} if isinstance(model, str) else {}
+    good = good or {"model": model}
+    if then:
+        session = {"session": "$response.body#/session"}
+        good["links"] = {name: {"operationId": name, "parameters": session} for name in then}
+    found: dict[int | str, Any] = {status: good}
+    for error in errors:
+        codes = ", ".join(f"`{code}`" for code, of in STATUS.items() if of == error)
+        found[error] = {"model": schemas.Error, "description": f"{_MEANING[error]} Codes: {codes}."}
+    return found
+
+
+def _operation(path: str, answer: Any, *errors: int) -> Callable[[Route], Route]:
+    """A route that plays a session, with the statuses of its errors besides those of every such route."""
+    return router.post(
+        f"/sessions/{{session}}/{path}",
+        responses=_responses(answer, body=True, also=(404, 409, *errors)),
+        tags=["batches" if path.startswith("batch/") else "single environments"],
+    )
 
 
 # A request's route is found by trying them in this order, so the busiest come first.
@@ -100,7 +148,7 @@ async def batch_reset(request: Request, session: SessionId, body: schemas.BatchR
 @router.post(
     "/sessions",
     status_code=201,
-    responses=responses(schemas.Created, 201, body=True, also=(501, 503), then=_OPERATIONS),
+    responses=_responses(schemas.Created, 201, body=True, also=(501, 503), then=_OPERATIONS),
     tags=["sessions"],
 )
 async def create(request: Request, body: schemas.CreateRequest) -> Response:
@@ -109,7 +157,7 @@ async def create(request: Request, body: schemas.CreateRequest) -> Response:
     return Response(made, 201, media_type=_JSON)
 
 
-@router.get("/sessions/{session}", responses=responses(schemas.State, also=(404, 422, 503)), tags=["sessions"])
+@router.get("/sessions/{session}", responses=_responses(schemas.State, also=(404, 422, 503)), tags=["sessions"])
 async def state(request: Request, session: SessionId) -> Response:
     """A session as it stands: boards, levels, conversation."""
     return Response(await _service(request).state(session), media_type=_JSON)
@@ -117,7 +165,7 @@ async def state(request: Request, session: SessionId) -> Response:
 
 @router.get(
     "/sessions/{session}/render.png",
-    responses=responses("image/png", also=(404, 409, 422, 501, 503)),
+    responses=_responses("image/png", also=(404, 409, 422, 501, 503)),
     response_class=Response,
     tags=["sessions"],
 )
@@ -131,7 +179,7 @@ async def render(
 
 
 @router.delete(
-    "/sessions/{session}", status_code=204, responses=responses(None, 204, also=(404, 422)), tags=["sessions"]
+    "/sessions/{session}", status_code=204, responses=_responses(None, 204, also=(404, 422)), tags=["sessions"]
 )
 async def close(request: Request, session: SessionId) -> Response:
     """Close a session."""
@@ -139,13 +187,13 @@ async def close(request: Request, session: SessionId) -> Response:
     return Response(status_code=204)
 
 
-@router.get("/envs", responses=responses(list[schemas.Listed]), tags=["server"])
+@router.get("/envs", responses=_responses(list[schemas.Listed]), tags=["server"])
 async def envs() -> Response:
     """The games, with their options (`knobs`), presets and vocabularies."""
     return _json([_listed(spec) for spec in TABLE.values()])
 
 
-@router.get("/health", responses=responses(schemas.Health), tags=["server"])
+@router.get("/health", responses=_responses(schemas.Health), tags=["server"])
 async def health(request: Request) -> Response:
     """Whether the server runs, and how full it is."""
     store = _service(request).store
@@ -190,3 +238,88 @@ def _listed(spec: GameSpec) -> dict[str, Any]:
         "presets": list(game.presets),
         "vocabularies": list(game.vocabularies),
     }
+
+
+def _description(limits: Limits) -> dict[str, Any]:
+    """Title and text of the page."""
+    codes = "\n".join(f"| `{code}` | {status} |" for code, status in STATUS.items())
+    return {
+        "title": "ragen-gym",
+        "version": __version__,
+        "summary": "Games for language-model agents over HTTP.",
+        "description": f"""
+Make a session with `POST /sessions`, start an episode with `reset`, play it with `step` (a move), `turn` (a language
+model's whole reply) or `batch/step` (a move of each of many environments), and close it with `DELETE`. A session is
+closed when it is not used for {limits.session_ttl:g} seconds; it lives in the server's memory, so a server that is
+restarted has none.
+
+Limits: {limits.max_sessions} sessions, {limits.max_batch} environments in a batch and {limits.max_envs} in all batches,
+{limits.max_body} bytes in a request, {limits.max_reply} characters in the replies of an episode,
+{f"{limits.rate:g} requests a second for each client" if limits.rate else "no limit on the rate of requests"}.
+
+Every error is `{{"error": {{"code": …, "message": …}}}}`:
+
+| code | status |
+|---|---|
+{codes}
+""",
+    }
+
+
+def _install_error_handlers(app: FastAPI, with_token: bool) -> None:
+    """Give every error the one form, and the page its token."""
+
+    async def failed(request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, RequestError)
+        return JSONResponse(error.body(), error.status, error.headers())
+
+    async def invalid(request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, RequestValidationError)
+        kinds = {found["type"] for found in error.errors()}
+        code = "bad_json" if "json_invalid" in kinds else "bad_request"
+        faults = [f"{'.'.join(map(str, found['loc']))}: {found['msg']}" for found in error.errors()[:5]]
+        if any(found["loc"] == ("body",) for found in error.errors()):
+            faults.append("send a JSON object, with Content-Type: application/json")
+        return await failed(request, RequestError(code, "; ".join(faults)))
+
+    async def http(request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, HTTPException)
+        code = _OF_STATUS.get(error.status_code, "bad_request")
+        body = RequestError(code, f"{request.method} {request.url.path}: {error.detail}").body()
+        headers = {"Allow": _methods(app, request)} if error.status_code == 405 else error.headers
+        return JSONResponse(body, error.status_code, headers)
+
+    async def broken(request: Request, error: Exception) -> JSONResponse:
+        failure = RequestError("internal", "the server failed at this request; its log says how.")
+        return JSONResponse(failure.body(), failure.status)
+
+    for kind, handler in (
+        (RequestError, failed),
+        (RequestValidationError, invalid),
+        (HTTPException, http),
+        (Exception, broken),
+    ):
+        app.add_exception_handler(kind, handler)
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            names = ("title", "version", "summary", "description", "routes")
+            schema = get_openapi(**{name: getattr(app, name) for name in names})
+            if with_token:
+                scheme = {"type": "http", "scheme": "bearer"}
+                schema.setdefault("components", {})["securitySchemes"] = {"token": scheme}
+                schema["security"] = [{"token": []}]
+                schema["paths"]["/health"]["get"]["security"] = []
+            app.openapi_schema = schema
+        return app.openapi_schema
+
+    app.openapi = openapi  # type: ignore[method-assign]
+
+
+def _methods(app: FastAPI, request: Request) -> str:
+    """The methods of all routes of a path; Starlette names those of the first."""
+    found: set[str] = set()
+    for method in ("DELETE", "GET", "POST"):
+        scope = {**request.scope, "method": method}
+        found |= {method for route in app.router.routes if route.matches(scope)[0] is Match.FULL}
+    return ", ".join(sorted(found))

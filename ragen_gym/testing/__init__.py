@@ -29,9 +29,8 @@ except ImportError as error:
     raise ImportError("ragen_gym.testing needs Hypothesis: pip install 'ragen-gym[test]'.") from error
 
 from ragen_gym.testing.brute_force import Search, TooLarge, intervals
-from ragen_gym.testing.envs import check_env
+from ragen_gym.testing.envs import check_env, replay
 from ragen_gym.testing.games import check_game
-from ragen_gym.testing.replay import replay
 from ragen_gym.testing.strategies import (
     Play,
     action_sequences,

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ragen_gym  # noqa: F401  (registers the ids)
-from ragen_gym.envs import level_prefetch
+from ragen_gym.envs import batch_episodes
 from ragen_gym.envs.vector import BatchEnv
 from ragen_gym.games.registry import TABLE, build_game, find
 
@@ -285,9 +285,9 @@ def test_a_deep_copy_goes_on_by_itself() -> None:
 
 def test_large_batches_keep_fewer_levels(monkeypatch: pytest.MonkeyPatch) -> None:
     game = build_game(find("FrozenLake"), {})
-    assert level_prefetch.LevelPrefetch(game, 10, None, None).boards.shape == (10, level_prefetch.RING, 19)
-    monkeypatch.setattr(level_prefetch, "RING_BYTES", 2 * 10 * 19)
-    assert level_prefetch.LevelPrefetch(game, 10, None, None).boards.shape == (10, 2, 19)
+    assert batch_episodes.LevelPrefetch(game, 10, None, None).boards.shape == (10, batch_episodes.RING, 19)
+    monkeypatch.setattr(batch_episodes, "RING_BYTES", 2 * 10 * 19)
+    assert batch_episodes.LevelPrefetch(game, 10, None, None).boards.shape == (10, 2, 19)
     batch, loop = pair("ragen/FrozenLake-v0", 10, AutoresetMode.SAME_STEP)
     play_both(batch, loop, seed=0, steps=60, actions_seed=0)
 

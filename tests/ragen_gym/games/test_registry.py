@@ -8,7 +8,7 @@ import gymnasium
 import pytest
 
 from ragen_gym import make_turn
-from ragen_gym.envs.registration import register_all
+from ragen_gym.envs import register_all
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.games.registry import TABLE, build_game, find
 from ragen_gym.testing import check_env, check_game
