@@ -17,8 +17,9 @@ import numpy as np
 
 from benchmarks import machine
 from ragen_agent.config import Config, merged, with_settings
-from ragen_agent.config.game_defaults import default_settings
-from ragen_agent.config.trainers import OpenRLHF, read_settings
+from ragen_agent.config.io import read_openrlhf
+from ragen_agent.config.presets import default_settings
+from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.local.run import TrainingRun
 from ragen_agent.openrlhf.launch import train_distributed
 from ragen_agent.training.console import Display
@@ -92,7 +93,7 @@ def _openrlhf(path: Path, config: Config) -> RunFolder:
     settings = OpenRLHF()
     if (path / "config.toml").is_file():
         folder, config = RunFolder.reopen(path)
-        settings = read_settings(path) or settings
+        settings = read_openrlhf(path) or settings
     else:
         folder = RunFolder.create(path, config)
     if not folder.checkpoint.is_dir():

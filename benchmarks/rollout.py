@@ -26,7 +26,7 @@ from transformers import GenerationConfig
 
 from benchmarks import machine
 from ragen_agent.config import Config, with_settings
-from ragen_agent.config.game_defaults import default_settings
+from ragen_agent.config.presets import default_settings
 from ragen_agent.engines import Engine, Sampled
 from ragen_agent.engines.torch_engine import TorchEngine
 from ragen_agent.local.run import TrainingRun

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from ragen_agent.config import Config, Settings, merged, with_settings
-from ragen_agent.config.game_defaults import default_settings
+from ragen_agent.config.presets import default_settings
 from ragen_agent.local.run import train
 from ragen_agent.report.run_page import page as training_html
 from ragen_agent.report.runs import load_runs as load_training_runs

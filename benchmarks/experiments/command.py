@@ -106,7 +106,7 @@ def _planned(
     experiment: Experiment, options: argparse.Namespace, out: Path, only: Sequence[str] = (), seeds: int = 0
 ) -> list[PlannedRun]:
     from benchmarks.experiments.plan import plan
-    from ragen_agent.config.catalog import settings_of_pairs
+    from ragen_agent.config.io import settings_of_pairs
 
     overrides = settings_of_pairs("--set", options.set)
     seeds = max(seeds, options.seeds)

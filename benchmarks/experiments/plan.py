@@ -18,7 +18,7 @@ from typing import Any
 from benchmarks.experiments.spec import Arm, Experiment
 from ragen_agent.config import Config, Settings, merged, to_toml, with_settings
 from ragen_agent.config.algorithms import FILTER_RULES
-from ragen_agent.config.game_defaults import default_settings
+from ragen_agent.config.presets import default_settings
 from ragen_agent.rollout import Instance
 from ragen_agent.sft.demonstrations import demonstrate
 from ragen_agent.training.policy import Policy

@@ -53,7 +53,7 @@ def _check_known(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> Non
     """Ends the program where flags are unknown, with the nearest setting where one looks like a setting's."""
     for word in unknown:
         if word.startswith("--") and "." in word:
-            from ragen_agent.config.catalog import check_name
+            from ragen_agent.config.io import check_name
 
             check_name(word.removeprefix("--").partition("=")[0])
     if unknown:

@@ -19,8 +19,8 @@ from rich.text import Text
 
 from ragen_agent.chat import ChatFormat
 from ragen_agent.config import Config, to_toml
-from ragen_agent.config.game_defaults import pretrained
-from ragen_agent.config.recipes import Recipe
+from ragen_agent.config.presets import Recipe
+from ragen_agent.config.settings import pretrained
 from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.openrlhf import cpu_patches
 from ragen_agent.openrlhf.cli_flags import MODULE, command_flags

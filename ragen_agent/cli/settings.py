@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ragen_agent.config import Config, Settings, merged, with_settings
-from ragen_agent.config.catalog import OPENRLHF, check_name, file_schema, groups, settings_of_pairs
-from ragen_agent.config.io import ALIASES
+from ragen_agent.config.io import ALIASES, OPENRLHF, check_name, file_schema, groups, settings_of_pairs
 from ragen_gym.core.settings import Setting
 
 __all__ = ["add", "add_settings", "configure", "distributed", "given", "settings_of"]
@@ -118,7 +117,7 @@ def add_settings(parser: argparse.ArgumentParser, *, both_trainers: bool = True)
 
 def configure(options: argparse.Namespace, flags: Settings) -> Config:
     """Defaults, the game's settings, the recipe, the file, the flags: each laid over the one before."""
-    from ragen_agent.config.game_defaults import default_settings
+    from ragen_agent.config.presets import default_settings
     from ragen_gym.games.registry import find
 
     file = _files(options)
@@ -147,10 +146,10 @@ def settings_of(options: argparse.Namespace) -> Settings:
 
 def _files(options: argparse.Namespace) -> Settings:
     """The recipe, and the file over it."""
-    from ragen_agent.config.recipes import read, read_settings_file
+    from ragen_agent.config.presets import read_recipe, read_settings_file
 
     name = getattr(options, "recipe", None)
-    recipe = read(name).settings if name else {}
+    recipe = read_recipe(name).settings if name else {}
     return merged(recipe, read_settings_file(options.config)) if options.config is not None else recipe
 
 

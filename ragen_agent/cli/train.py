@@ -110,10 +110,11 @@ def _distributed(options: argparse.Namespace, folder: RunFolder) -> OpenRLHF | N
     """The settings of the distributed trainer: a resumed run's own, or those asked for; None for the local one."""
     if options.resume is None and options.backend != "openrlhf":
         return None
-    from ragen_agent.config.trainers import OpenRLHF, read_settings
+    from ragen_agent.config.io import read_openrlhf
+    from ragen_agent.config.trainers import OpenRLHF
 
     if options.resume is not None:
-        return read_settings(folder.path)
+        return read_openrlhf(folder.path)
     return with_settings(OpenRLHF(), distributed(options), "openrlhf.")
 
 
@@ -121,19 +122,19 @@ def _dry_run(options: argparse.Namespace, config: Config, folder: RunFolder) -> 
     from rich.console import Console
 
     from ragen_agent.cli.dry_run import dry_run
-    from ragen_agent.config.recipes import base_of, read
+    from ragen_agent.config.presets import base_of, read_recipe
 
     name = options.recipe or (base_of(options.config) if options.config is not None else "")
-    recipe = read(name) if name else None
+    recipe = read_recipe(name) if name else None
     settings = _distributed(options, folder)
     dry_run(config, settings, folder.path, options.extra, Console(highlight=False), recipe)
     return 0
 
 
 def _list_recipes() -> int:
-    from ragen_agent.config.recipes import names, read
+    from ragen_agent.config.presets import read_recipe, recipe_names
 
-    for recipe in map(read, names()):
+    for recipe in map(read_recipe, recipe_names()):
         print(f"{recipe.name}\n    {recipe.title}; about {recipe.memory_gib:g} GiB of it; {recipe.seen}")
     return 0
 

@@ -1,14 +1,16 @@
 """Every setting of a training run: type, default, range, unit and meaning next to each field.
 
-A run's settings are laid one over another: the defaults here, the game's (``ragen_agent.config.game_defaults``), a
+A run's settings are laid one over another: the defaults here, the game's (``ragen_agent.config.presets``), a
 TOML file, the command line. The result is written to the run folder's ``config.toml``, which repeats the run when
 given to ``--config``.
 """
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field, fields
 from math import inf
+from pathlib import Path
 from typing import Any
 
 from ragen_agent.config.algorithms import (
@@ -34,6 +36,7 @@ __all__ = [
     "Training",
     "Turns",
     "WarmStart",
+    "pretrained",
 ]
 
 PRESET = "as training.starpo_s says"
@@ -380,3 +383,13 @@ class Config:
                     "as {iteration = 20, env_options = {size = 5}}."
                 )
             begins = row["iteration"]
+
+
+def pretrained(model: str) -> bool:
+    """Whether this names a model from elsewhere: not empty, and not the folder of a checkpoint of the small model."""
+    if not model:
+        return False
+    try:
+        return "tokenizer_sha256" not in json.loads((Path(model) / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # the loader says what is wrong with it
+        return True

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import inf
-from pathlib import Path
 
-from ragen_agent.config import Lora
-from ragen_agent.config.game_defaults import pretrained
-from ragen_agent.config.io import read_toml, with_settings
+from ragen_agent.config.settings import Lora, pretrained
 from ragen_gym.core.settings import check_settings, setting
 
-__all__ = ["FineTuning", "OpenRLHF", "read_settings"]
+__all__ = ["FineTuning", "OpenRLHF"]
 
 
 @dataclass(frozen=True)
@@ -63,12 +60,6 @@ class OpenRLHF:
         check_settings(self, "openrlhf.")
         if len(self.correction) != 2 or not 0 <= self.correction[0] < self.correction[1]:
             raise ValueError(f"openrlhf.correction is {self.correction}; give a lower and a higher bound: [0.0, 2.0].")
-
-
-def read_settings(folder: Path) -> OpenRLHF | None:
-    """The settings of a distributed run; None if the folder holds none."""
-    path = folder / "openrlhf.toml"
-    return with_settings(OpenRLHF(), read_toml(path)) if path.is_file() else None
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from typing import Any
 import tomli_w
 
 from ragen_agent.config import Config
-from ragen_agent.config.game_defaults import pretrained
+from ragen_agent.config.settings import pretrained
 from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.openrlhf import cpu_patches
 from ragen_agent.openrlhf.cli_flags import check_extra_flags, command_flags

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ragen_agent.chat import ChatFormat
 from ragen_agent.config import Config
-from ragen_agent.config.game_defaults import pretrained
+from ragen_agent.config.settings import pretrained
 from ragen_agent.engines.torch_engine import TorchEngine
 from ragen_agent.rollout import Instance, play
 from ragen_agent.token_mdp import TokenMDP, Trajectory

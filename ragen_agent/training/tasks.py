@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragen_agent.config import Config, Turns, with_settings
-from ragen_agent.config.game_defaults import pretrained
+from ragen_agent.config.settings import pretrained
 from ragen_gym.envs.turn import TurnEnv, make_turn
 
 __all__ = [

@@ -14,7 +14,7 @@ from ragen_agent.cli import _parser, main
 from ragen_agent.cli import train as train_command
 from ragen_agent.cli.settings import settings_of
 from ragen_agent.config import Config
-from ragen_agent.config.catalog import catalog
+from ragen_agent.config.io import catalog
 from ragen_agent.local import run as training
 
 TINY = [

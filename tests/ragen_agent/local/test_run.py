@@ -16,7 +16,7 @@ import torch
 from rich.console import Console
 
 from ragen_agent.config import Config, merged, with_settings
-from ragen_agent.config.game_defaults import GAME_DEFAULTS
+from ragen_agent.config.presets import GAME_DEFAULTS
 from ragen_agent.local import run as training
 from ragen_agent.rollout import group
 from ragen_agent.sft.demonstrations import demonstrate

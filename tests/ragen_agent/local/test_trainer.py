@@ -14,7 +14,7 @@ from rich.console import Console
 
 from ragen_agent import algo
 from ragen_agent.config import Config, Training, merged, with_settings
-from ragen_agent.config.game_defaults import GAME_DEFAULTS
+from ragen_agent.config.presets import GAME_DEFAULTS
 from ragen_agent.local import run as training
 from ragen_agent.local.diagnostics import gradient_figures, information_figures, rollout_entropy
 from ragen_agent.local.policy_update import (

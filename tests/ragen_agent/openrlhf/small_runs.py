@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import Console
 
 from ragen_agent.config import Config, merged, with_settings
-from ragen_agent.config.game_defaults import GAME_DEFAULTS
+from ragen_agent.config.presets import GAME_DEFAULTS
 from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.openrlhf.launch import train_distributed
 from ragen_agent.training.console import Display

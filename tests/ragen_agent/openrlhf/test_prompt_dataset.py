@@ -9,7 +9,7 @@ import pytest
 
 from ragen_agent.cli import main
 from ragen_agent.config import Config, merged, with_settings
-from ragen_agent.config.game_defaults import GAME_DEFAULTS
+from ragen_agent.config.presets import GAME_DEFAULTS
 from ragen_agent.local.trainer import RolloutWorker
 from ragen_agent.openrlhf.prompt_dataset import (
     PromptRow,

@@ -17,19 +17,18 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from ragen_agent.cli import main
 from ragen_agent.cli.dry_run import command_line
-from ragen_agent.config import Config, merged, recipes, with_settings
-from ragen_agent.config import game_defaults as games
+from ragen_agent.config import Config, merged, presets, with_settings
 from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.openrlhf.cli_flags import MODULE
 from ragen_agent.openrlhf.plan import SHAPES, memory_parts, model_shape, peak_memory
 from ragen_agent.training.run_folder import RunFolder
 
 
-def resolve(name: str) -> tuple[recipes.Recipe, Config, OpenRLHF]:
-    recipe = recipes.read(name)
+def resolve(name: str) -> tuple[presets.Recipe, Config, OpenRLHF]:
+    recipe = presets.read_recipe(name)
     settings = dict(recipe.settings)
     distributed = settings.pop("openrlhf")
-    whole = merged(games.default_settings(settings["game"], settings["model"]), settings)
+    whole = merged(presets.default_settings(settings["game"], settings["model"]), settings)
     return recipe, with_settings(Config(), whole), with_settings(OpenRLHF(), distributed)
 
 
@@ -42,10 +41,10 @@ def test_the_recipes_are_those_that_are_promised() -> None:
         "qwen2.5-0.5b-sokoban-24gb",
         "qwen2.5-0.5b-sokoban-8gpu",
         "qwen2.5-0.5b-sokoban-two-nodes",
-    } <= set(recipes.names())
+    } <= set(presets.recipe_names())
 
 
-@pytest.mark.parametrize("name", recipes.names())
+@pytest.mark.parametrize("name", presets.recipe_names())
 def test_a_recipe_keeps_to_the_paper_and_fits_its_gpus(name: str) -> None:
     recipe, config, settings = resolve(name)
     training, turns = config.training, config.turns
@@ -93,7 +92,7 @@ class Parsed(Exception):
 
 @pytest.mark.skipif(find_spec("openrlhf") is None, reason="OpenRLHF is not installed")
 @pytest.mark.filterwarnings("default")
-@pytest.mark.parametrize("name", recipes.names())
+@pytest.mark.parametrize("name", presets.recipe_names())
 def test_openrlhf_reads_the_flags_of_a_recipe(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Its own parser and its own checks, up to the place where it asks Ray for a cluster."""
     import ray
@@ -156,7 +155,9 @@ def test_the_commands_of_the_page_run(
 
 def test_the_page_has_a_row_for_each_recipe() -> None:
     rows = dict(re.findall(r"^\| `(qwen[^`]+)` \| [^|]+ \| ([\d.]+) \|", PAGE.read_text("utf-8"), re.MULTILINE))
-    assert {name: float(gib) for name, gib in rows.items()} == {n: recipes.read(n).memory_gib for n in recipes.names()}
+    assert {name: float(gib) for name, gib in rows.items()} == {
+        n: presets.read_recipe(n).memory_gib for n in presets.recipe_names()
+    }
 
 
 def test_a_recipe_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -164,11 +165,11 @@ def test_a_recipe_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str],
     assert "Did you mean qwen2.5-0.5b-sokoban?" in capsys.readouterr().err
     (tmp_path / "own.toml").write_text('[recipe]\nbase = "nothing"\n')
     with pytest.raises(ValueError, match="its base 'nothing' is no recipe"):
-        recipes.read_settings_file(tmp_path / "own.toml")
+        presets.read_settings_file(tmp_path / "own.toml")
 
 
 def test_the_list_of_recipes(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "--list-recipes"]) == 0
     said = capsys.readouterr().out
-    assert all(name in said for name in recipes.names())
+    assert all(name in said for name in presets.recipe_names())
     assert "not run here" in said

@@ -21,7 +21,7 @@ import pytest
 
 from ragen_agent.cli import main
 from ragen_agent.config import Config, merged, to_toml, with_settings
-from ragen_agent.config.game_defaults import GAME_DEFAULTS
+from ragen_agent.config.presets import GAME_DEFAULTS
 from ragen_agent.openrlhf.processes import RunState
 from ragen_agent.openrlhf.prompt_dataset import train_rows
 from ragen_agent.token_mdp import Trajectory

@@ -26,7 +26,7 @@ from rich.console import Console
 from transformers import AutoTokenizer
 
 from ragen_agent.config import Config, merged, with_settings
-from ragen_agent.config.game_defaults import GAME_DEFAULTS
+from ragen_agent.config.presets import GAME_DEFAULTS
 from ragen_agent.openrlhf.launch import CPU_ENVIRONMENT
 from ragen_agent.sft.trainer import warm_start
 from ragen_agent.training.console import Display

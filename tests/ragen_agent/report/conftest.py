@@ -14,7 +14,7 @@ from rich.console import Console
 
 from benchmarks.screenshots import BROWSERS
 from ragen_agent.config import Config, merged, with_settings
-from ragen_agent.config.game_defaults import GAME_DEFAULTS
+from ragen_agent.config.presets import GAME_DEFAULTS
 from ragen_agent.local import run as training
 from ragen_agent.training.console import Display
 from ragen_agent.training.run_folder import RunFolder

@@ -15,7 +15,7 @@ from rich.console import Console
 from ragen_agent.chat import ChatFormat
 from ragen_agent.cli import main
 from ragen_agent.config import Config, Demonstrations, merged, to_toml, with_settings
-from ragen_agent.config.game_defaults import GAME_DEFAULTS
+from ragen_agent.config.presets import GAME_DEFAULTS
 from ragen_agent.rollout import group
 from ragen_agent.sft import demonstrations
 from ragen_agent.sft.demonstrations import (

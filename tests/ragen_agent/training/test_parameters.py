@@ -19,7 +19,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerBa
 
 from ragen_agent.cli import main
 from ragen_agent.config import Config, Lora, merged, with_settings
-from ragen_agent.config.game_defaults import GAME_DEFAULTS
+from ragen_agent.config.presets import GAME_DEFAULTS
 from ragen_agent.local import run as training
 from ragen_agent.local.policy_update import Critic
 from ragen_agent.local.trainer import Trainer

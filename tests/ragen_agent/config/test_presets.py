@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ragen_agent.config import Config, with_settings
-from ragen_agent.config.game_defaults import GAME_DEFAULTS, PRETRAINED_DEFAULTS, default_settings
+from ragen_agent.config.presets import GAME_DEFAULTS, PRETRAINED_DEFAULTS, default_settings
 from ragen_agent.training.demo_thoughts import THOUGHTS
 from ragen_agent.training.tasks import make_env
 from ragen_gym.games.registry import TABLE

@@ -1,0 +1,141 @@
+"""Settings by name: what each game's run differs in from the defaults of ``Config``, and recipes, which are whole runs.
+
+FrozenLake, the default run: lakes without transition noise, shortest paths of three moves or more, and two turns. The
+demonstrator knows the way but mostly replies with one move, so it (and the model that imitates it) runs out of turns.
+Longer replies, which the demonstrations hardly contain, are what reinforcement learning has to find.
+
+The bandits: the demonstrator chooses at random; which name pays more is what reinforcement learning has to find. A
+model from scratch has never read the held-out names of the test split, so it is measured on the training split.
+
+A pretrained model thinks in its own words and at its own length, is not warm-started, and takes the small steps of
+fine-tuning.
+
+A recipe, for ``ragen-agent train --recipe NAME``, is a file of settings in ``recipes/``, the same tree that
+``--config`` takes ([openrlhf] for the distributed trainer), and next to it a table [recipe] about it:
+
+base          another recipe, whose settings this one overrides
+title, source, expect, seen, cluster    text: what it is, whose numbers these are, what curve to expect, whether it was
+              run, how the machines are joined
+gpus, gpu_gib, memory_gib    what it needs: GPUs, memory of each, and how much of that the fullest one is expected to
+              use (``ragen_agent.openrlhf.plan`` does the arithmetic, and a test holds the two together)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ragen_agent.config.io import Settings, merged, read_toml
+from ragen_agent.config.settings import pretrained
+from ragen_gym.core.validation import did_you_mean
+
+__all__ = [
+    "FOLDER",
+    "GAME_DEFAULTS",
+    "PRETRAINED_DEFAULTS",
+    "ROOT",
+    "Recipe",
+    "base_of",
+    "default_settings",
+    "read_recipe",
+    "read_settings_file",
+    "recipe_names",
+]
+
+FOLDER = Path(__file__).with_name("recipes")
+ROOT = "recipe"
+"""The table of a file that is about the recipe and is no setting."""
+
+_BANDIT: Settings = {
+    "turns": {"max_turns": 1, "max_actions_per_turn": 1, "max_actions": 1, "max_tokens_per_turn": 24},
+    "demonstrations": {"episodes": 8000, "moves": [1.0], "mistakes": 1.0, "thought": "choose"},
+    "training": {"iterations": 20, "groups": 16, "group_size": 16, "keep": 0.5},
+    "evaluation": {"split": "train"},
+}
+
+GAME_DEFAULTS: dict[str, Settings] = {
+    "FrozenLake": {
+        "env_options": {"size": 4, "success_rate": 1.0, "min_path": 3},
+        "turns": {"max_turns": 2, "max_actions_per_turn": 5, "max_actions": 10, "max_tokens_per_turn": 24},
+        "demonstrations": {"episodes": 16000, "moves": [0.8, 0.15, 0.05], "thought": "direction"},
+        "warm_start": {"epochs": 2},
+        "training": {"iterations": 80, "groups": 32, "group_size": 8, "keep": 0.5, "learning_rate": 1e-3},
+    },
+    "Bandit": _BANDIT,
+    "BanditRev": _BANDIT,
+}
+
+PRETRAINED_DEFAULTS: Settings = {
+    "turns": {"max_tokens_per_turn": 256, "max_tokens_per_episode": 4096},
+    "warm_start": {"epochs": 0},
+    "training": {"learning_rate": 1e-6, "critic_learning_rate": 1e-5},
+}
+
+
+def default_settings(game: str, model: str = "") -> Settings:
+    """The game's settings, and ``PRETRAINED_DEFAULTS`` over them for a pretrained model."""
+    return merged(GAME_DEFAULTS.get(game, {}), PRETRAINED_DEFAULTS if pretrained(model) else {})
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A whole run; see the module. ``settings`` are both trainers', the distributed one's in the table ``openrlhf``."""
+
+    name: str
+    title: str
+    source: str
+    gpus: int
+    gpu_gib: float
+    memory_gib: float
+    expect: str
+    seen: str
+    cluster: str = ""
+    settings: Settings = field(default_factory=dict)
+
+
+def recipe_names() -> list[str]:
+    """All recipes, by the alphabet."""
+    return sorted(path.stem for path in FOLDER.glob("*.toml"))
+
+
+def read_recipe(name: str) -> Recipe:
+    """The recipe of that name, laid over its base.
+
+    Raises:
+        ValueError: there is none, or its table [recipe] lacks something or holds something unknown.
+    """
+    if name not in (known := recipe_names()):
+        raise ValueError(f"there is no recipe {name!r}: choose one of {', '.join(known)}.{did_you_mean(name, known)}")
+    settings = read_settings_file(FOLDER / f"{name}.toml", keep=True)
+    about = settings.pop(ROOT)
+    texts = {key: "\n".join(text.splitlines()) for key, text in about.items() if isinstance(text, str)}
+    try:
+        return Recipe(name=name, settings=settings, **{**about, **texts})
+    except TypeError as error:
+        raise ValueError(f"the table [recipe] of {name}.toml does not fit: {error}.") from error
+
+
+def base_of(path: Path) -> str:
+    """The recipe that a file of settings names as its base, or the empty text."""
+    about = read_toml(path).get(ROOT, {})
+    return str(about.get("base", "")) if isinstance(about, dict) else ""
+
+
+def read_settings_file(path: Path, *, keep: bool = False) -> Settings:
+    """A file of settings laid over the recipe that it names as its base; ``keep`` leaves the table [recipe] in.
+
+    Raises:
+        ValueError: see ``read_toml``; or a base that does not exist.
+    """
+    settings = read_toml(path)
+    about = settings.get(ROOT, {})
+    if not isinstance(about, dict):
+        raise ValueError(f"{path}: recipe is {about!r}; it must be a table: [recipe] with base = NAME.")
+    base = about.pop("base", None)
+    if base is not None:
+        if base not in recipe_names():
+            raise ValueError(f"{path}: its base {base!r} is no recipe; choose one of {', '.join(recipe_names())}.")
+        settings = merged(read_settings_file(FOLDER / f"{base}.toml", keep=True), settings)
+    if not keep:
+        settings.pop(ROOT, None)
+    return settings
