@@ -22,7 +22,7 @@ fi
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help train test test-portable test-openrlhf lint types format constraints clean
+.PHONY: help train test test-portable test-wheel test-openrlhf docs lint types format constraints clean
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
@@ -53,10 +53,24 @@ test-portable: $(VENV)/.test.installed ## Run the tests of numerics as on anothe
 	@SDL_VIDEODRIVER=dummy SDL_AUDIODRIVER=dummy MPLBACKEND=Agg $(PORTABLE) $(BIN)/python -m pytest -n 2 -m 'not slow' \
 	    $(NUMERIC) $(ARGS)
 
+# What `pip install ragen-gym` gives: the wheel, what it needs, and nothing of the repository.
+test-wheel: ## Build the wheel, install it where nothing else is, and try every command there
+	@echo 'test-wheel: building the wheel and trying it in build/wheel'
+	@$(FIND_PYTHON); rm -rf build/wheel && "$$python" -m venv build/wheel/env
+	@build/wheel/env/bin/python -m pip $(QUIET) wheel --no-deps --wheel-dir build/wheel .
+	@build/wheel/env/bin/python -m pip $(QUIET) install -c constraints.txt build/wheel/*.whl
+	@build/wheel/env/bin/python -P tests/try_wheel.py
+
 # Warnings of the libraries in that environment are shown and fail nothing: they are not ours to fix.
 test-openrlhf: $(OPENRLHF)/.installed ## Train a small model on real Ray, vLLM and DeepSpeed, without a GPU
 	@echo 'test-openrlhf: running tests/ragen_agent/openrlhf with pytest in $(OPENRLHF)'
 	@$(OPENRLHF)/bin/python -m pytest -W default tests/ragen_agent/openrlhf $(ARGS)
+
+docs: $(VENV)/.docs.installed ## Write the API reference and the settings' JSON schema into build/docs
+	@echo 'docs: writing the API reference with pdoc, and checking its links'
+	@rm -rf build/docs
+	@$(BIN)/python renders/api_reference.py build/docs
+	@$(BIN)/ragen-agent settings --schema > build/docs/settings.schema.json
 
 lint: $(VENV)/.dev.installed ## Check style and formatting, changing nothing
 	@echo 'lint: checking style and formatting with ruff'

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+import ragen_gym
+
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "renders").glob("*/*.md"))]
 
@@ -103,6 +105,22 @@ def test_links_and_pictures_are_there(page: Path) -> None:
     for target in targets:
         path, _, _ = target.partition("#")
         assert target.startswith("http") or (page.parent / path).exists(), target
+
+
+def test_the_citation_is_of_this_version() -> None:
+    cited = re.search(r"^version: (\S+)$", (ROOT / "CITATION.cff").read_text(encoding="utf-8"), re.MULTILINE)
+    assert cited
+    assert cited[1] == ragen_gym.__version__
+
+
+def test_the_server_image_copies_what_is_there() -> None:
+    lines = (ROOT / "Dockerfile").read_text(encoding="utf-8").splitlines()
+    copied = [word for line in lines if line.startswith("COPY ") for word in line.split()[1:-1]]
+    sent = {line.removeprefix("!") for line in (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()}
+    assert copied
+    for name in copied:
+        assert (ROOT / name).exists(), name
+        assert name in sent, f".dockerignore keeps {name} from the builder"
 
 
 def test_every_command_of_the_makefile_is_named_there_or_in_its_help() -> None:

@@ -116,11 +116,12 @@ def _add_run(group: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 
 def _run(arguments: argparse.Namespace) -> int:
     try:
-        import ragen_gym.bench.score  # noqa: F401  (a missing extra is an error before the run, not after it)
         from ragen_gym.bench.episode_plan import Timeouts
         from ragen_gym.bench.runner import RunProgress, run_suite
         from ragen_gym.bench.suites import load_suite
+        from ragen_gym.core.stats import check_scipy
 
+        check_scipy()  # before the run, not after it
         suite, request = load_suite(arguments.suite), _request(arguments)
         agent = _agent(arguments)
         progress: RunProgress | None = RunProgress()
@@ -217,10 +218,14 @@ def run_speed(arguments: argparse.Namespace) -> int:
     except ModuleNotFoundError as error:
         if error.name not in ("benchmarks", "benchmarks.speed", "benchmarks.speed.__main__"):
             raise
-        raise ValueError(
+        elsewhere = (
             "the speed benchmark is not part of the installed package: clone the repository, install it with "
             "pip install -e ., and run this command, or python -m benchmarks.speed, there."
-        ) from None
+        )
+        if {"-h", "--help"} & set(arguments.rest):
+            print(f"usage: ragen-gym bench-speed [--help] ...\n\n{elsewhere}")
+            return 0
+        raise ValueError(elsewhere) from None
     choices = ("--only", "--all", "--list", "--usual", "-h", "--help")
     chosen = any(word.partition("=")[0] in choices for word in arguments.rest)
     try:

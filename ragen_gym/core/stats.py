@@ -22,6 +22,7 @@ __all__ = [
     "Estimate",
     "Rate",
     "against_random",
+    "check_scipy",
     "clustered_mean",
     "clustered_rate",
     "detectable_difference",
@@ -335,6 +336,11 @@ def _error(sums: npt.NDArray[np.float64], n: int) -> float:
     """The clustered standard error of a mean, from the clusters' sums of deviations from it."""
     groups = len(sums)
     return float(np.sqrt(groups / (groups - 1) * (sums**2).sum()) / n)
+
+
+def check_scipy() -> None:
+    """Raises an ImportError that names the extra if scipy is missing."""
+    _scipy_stats()
 
 
 def _scipy_stats() -> Any:
