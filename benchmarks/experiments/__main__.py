@@ -1,8 +1,210 @@
-"""Runs ``python -m benchmarks.experiments``, which is ``ragen-agent experiment``, with its errors and exit codes."""
+"""``python -m benchmarks.experiments``, which is ``ragen-agent experiment``: runs an experiment, writes its page."""
 
+from __future__ import annotations
+
+import argparse
+import json
 import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from ragen_agent.cli import main
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from benchmarks.experiments.plan import Cost, PlannedRun
+    from benchmarks.experiments.spec import Experiment
+
+__all__ = ["add"]
+
+ABOUT = """\
+Runs an experiment: a table of configurations with some seeds each, and controls. It writes plots, a page with intervals
+and a JSON file into its folder. Stop it at any moment, even by kill -9, and give the same command to go on; finished
+runs are not repeated. The conclusions on the page follow from the intervals alone.
+
+examples:
+  python -m benchmarks.experiments --list
+  python -m benchmarks.experiments echo-trap --dry-run
+  python -m benchmarks.experiments echo-trap --seeds 3 --jobs 2
+  python -m benchmarks.experiments uncertainty-filter --only "top 25" --only "random 25" --seeds 5
+  python -m benchmarks.experiments all --dry-run
+  python -m benchmarks.experiments thinking --quick     (a minute; shows that it runs, proves nothing)"""
+
+
+def add(commands: Any) -> None:
+    """Adds the command to the parser."""
+    parser = commands.add_parser(
+        "experiment", help="run an experiment (in a checkout of the repository)", description=ABOUT
+    )
+    parser.set_defaults(run=_run)
+    parser.add_argument("name", nargs="?", metavar="NAME", help="an experiment, or all; see --list")
+    parser.add_argument("--list", action="store_true", help="list the experiments and their questions")
+    parser.add_argument("--seeds", type=int, default=3, metavar="N", help="seeds of each arm (default 3)")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="folder (default runs/experiments, or -quick)")
+    parser.add_argument(
+        "--pages", type=Path, metavar="DIR", help="folder for pages, plots and JSON (default: next to the runs)"
+    )
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="parallel runs, one core each (default 1)")
+    parser.add_argument("--only", action="append", default=[], metavar="ARM", help="only this arm; repeatable")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="override a setting in all arms; repeatable"
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="a few tiny iterations: shows that it runs, proves nothing"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="print the runs and their estimated minutes, and exit")
+    parser.add_argument("--write", action="store_true", help="only write the page again, from the runs on disk")
+    parser.add_argument("--json", action="store_true", help="print the results as JSON")
+
+
+def _run(options: argparse.Namespace) -> int:
+    from benchmarks.experiments.spec import names, read
+
+    console = Console(highlight=False)
+    if options.list or not options.name:
+        return _list(console, options.json)
+    for name in ("seeds", "jobs"):
+        if getattr(options, name) < 1:
+            raise ValueError(f"--{name} is {getattr(options, name)}; it must be at least 1.")
+    experiments = [read(name) for name in (names() if options.name == "all" else [options.name])]
+    out = options.out or Path("runs") / ("experiments-quick" if options.quick else "experiments")
+    pages = options.pages or out
+    for folder in (out, pages):
+        if folder.exists() and not folder.is_dir():
+            raise ValueError(f"{folder} is a file; give a folder.")
+    planned = {each.name: _planned(each, options, out, options.only) for each in experiments}
+    if options.dry_run:
+        return _dry(planned, options.jobs, console, options.json)
+    from benchmarks.experiments.runner import check_settings
+
+    # A page is of all arms and of all seeds that are there.
+    shown = {each.name: _planned(each, options, out, seeds=_seeds(out / each.name)) for each in experiments}
+    if options.write and not any(run.folder.is_dir() for runs in shown.values() for run in runs):
+        raise ValueError(f"there are no runs of {options.name} in {out}.")
+    for runs in shown.values():  # all of them, before the first takes its hour
+        check_settings(runs)
+    failed = 0
+    for each in experiments:
+        failed += _play_and_write(each, planned[each.name], shown[each.name], options, pages / each.name, console)
+    if options.name == "all":
+        from benchmarks.experiments.pages import write_overview
+
+        write_overview(experiments, shown, pages)
+        if not options.json:
+            console.print(f"Overview: {pages / 'README.md'}")
+    return 1 if failed else 0
+
+
+def _seeds(out: Path) -> int:
+    """The number of seeds among the runs in an experiment's folder."""
+    ends = [path.name.rpartition("-seed")[2] for path in (out / "runs").glob("*-seed*")]
+    return max((int(end) + 1 for end in ends if end.isdecimal()), default=0)
+
+
+def _planned(
+    experiment: Experiment, options: argparse.Namespace, out: Path, only: Sequence[str] = (), seeds: int = 0
+) -> list[PlannedRun]:
+    from benchmarks.experiments.plan import plan
+    from ragen_agent.config.io import settings_of_pairs
+
+    overrides = settings_of_pairs("--set", options.set)
+    seeds = max(seeds, options.seeds)
+    return plan(experiment, out / experiment.name, seeds, only=only, overrides=overrides, quick=options.quick)
+
+
+def _play_and_write(
+    experiment: Experiment,
+    planned: Sequence[PlannedRun],
+    shown: Sequence[PlannedRun],
+    options: argparse.Namespace,
+    out: Path,
+    console: Console,
+) -> int:
+    """Plays what is missing of ``planned`` and writes the page of ``shown``; returns how many runs failed."""
+    from benchmarks.experiments.pages import write_page
+    from benchmarks.experiments.runner import missing, run_all
+
+    failures: dict[str, str] = {}
+    if not options.write:
+        left = len(missing(planned))
+        log = Console(stderr=True, highlight=False)
+        log.print(f"{experiment.name}: {len(planned)} runs, {len(planned) - left} whole, {left} to play.", markup=False)
+        try:
+            failures = run_all(planned, options.jobs, log)
+        except KeyboardInterrupt:
+            left = len(missing(planned))
+            log.print(
+                f"\nStopped: {len(planned) - left} of {len(planned)} runs are whole, and what the others have is kept. "
+                "The same command goes on.",
+                markup=False,
+            )
+            raise
+    written = write_page(experiment, shown, failures, out, quick=options.quick)
+    if options.json:
+        console.print_json(json.dumps(written))
+    else:
+        for sentence in written["conclusion"]:
+            console.print(f"- {sentence}", markup=False, soft_wrap=True)
+        console.print(f"In {out}: {experiment.name}.md, results.json, curves.png, {', '.join(written['pictures'])}")
+    return len(failures)
+
+
+def _list(console: Console, as_json: bool) -> int:
+    from benchmarks.experiments.spec import names, read
+
+    experiments = [read(name) for name in names()]
+    if as_json:
+        console.print_json(json.dumps([asdict(each) for each in experiments]))
+        return 0
+    table = Table("name", "arms", "question", box=None, padding=(0, 2, 1, 0))
+    for each in experiments:
+        table.add_row(f"[bold]{each.name}[/bold]", str(len(each.arms)), each.question)
+    console.print(table)
+    console.print("--seeds sets the seeds of each arm (default 3); --dry-run estimates the minutes.")
+    return 0
+
+
+def _dry(planned: Mapping[str, Sequence[PlannedRun]], jobs: int, console: Console, as_json: bool) -> int:
+    from benchmarks.experiments.plan import costs
+
+    estimates = {name: costs(runs) for name, runs in planned.items()}
+    total = sum(cost.run + cost.warm for each in estimates.values() for cost in each)
+    if as_json:
+        rows = [
+            {"experiment": name, "run": run.name, "minutes": cost.run, "warm_start_minutes": cost.warm}
+            for name, runs in planned.items()
+            for run, cost in zip(runs, estimates[name], strict=True)
+        ]
+        console.print_json(json.dumps({"runs": rows, "minutes": total, "minutes_by_jobs": total / jobs}))
+        return 0
+    for name, runs in planned.items():
+        console.print(_costs_table(name, runs, estimates[name]))
+    console.print(
+        f"{sum(map(len, planned.values()))} runs: about {total:.0f} minutes of one idle core, "
+        f"{total / jobs / 60:.1f} hours with --jobs {jobs}. Nothing was run."
+    )
+    return 0
+
+
+def _costs_table(name: str, runs: Sequence[PlannedRun], estimates: Sequence[Cost]) -> Table:
+    table = Table(title=f"{name}: estimated minutes of one idle core", title_justify="left")
+    for column in ("arm", "what differs", "seeds", "a run", "warm starts", "all"):
+        table.add_column(column, justify="left" if column in ("arm", "what differs") else "right")
+    arms = list(dict.fromkeys(run.arm.name for run in runs))
+    for arm in arms:
+        mine = [(run, cost) for run, cost in zip(runs, estimates, strict=True) if run.arm.name == arm]
+        warm, each = sum(cost.warm for _, cost in mine), mine[0][1].run
+        whole = warm + sum(cost.run for _, cost in mine)
+        about = mine[0][0].arm.about
+        table.add_row(arm, about, str(len(mine)), f"{each:.1f}", f"{warm:.1f}", f"{whole:.1f}")
+    table.add_section()
+    table.add_row("all", "", str(len(runs)), "", "", f"{sum(c.run + c.warm for c in estimates):.0f}")
+    return table
+
 
 if __name__ == "__main__":
+    from ragen_agent.cli import main
+
     raise SystemExit(main(["experiment", *sys.argv[1:]]))

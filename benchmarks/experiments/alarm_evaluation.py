@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
-from benchmarks.experiments.metrics import WINDOW, series, window_means
+from benchmarks.experiments.spec import WINDOW, series, window_means
 from ragen_agent.report.runs import RecordedRun, first_signs
 from ragen_agent.training.alarm import FOLLOWS, AlarmThresholds
 

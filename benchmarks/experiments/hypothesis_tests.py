@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from benchmarks.experiments.metrics import MEASURES, measure
-from benchmarks.experiments.spec import Comparison
+from benchmarks.experiments.spec import MEASURES, Comparison, measure
 from ragen_agent.report.runs import RecordedRun
 from ragen_gym.core.stats import CONFIDENCE, Estimate, mean_interval
 

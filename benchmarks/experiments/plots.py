@@ -12,8 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from benchmarks.experiments.hypothesis_tests import Runs, summarise
-from benchmarks.experiments.metrics import MEASURES, measure
-from benchmarks.experiments.spec import Experiment
+from benchmarks.experiments.spec import MEASURES, Experiment, measure
 from ragen_agent.report.runs import RecordedRun
 from ragen_agent.training.metrics import is_share, metric_label, smooth
 from ragen_gym.core.storage import atomic_path

@@ -11,8 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import machine
-from benchmarks.speed.measuring import (
+from benchmarks.speed import number
+from benchmarks.speed.measurements import (
     PEERS,
+    TASKS,
+    Task,
     first_resets,
     growth,
     import_times,
@@ -24,8 +27,6 @@ from benchmarks.speed.measuring import (
     sizes,
 )
 from benchmarks.speed.page import plot, write_page
-from benchmarks.speed.tasks import TASKS, Task
-from benchmarks.speed.timer import number
 from ragen_gym.core.storage import write_atomic
 
 __all__ = ["main"]

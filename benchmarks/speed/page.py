@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from benchmarks.speed.measuring import ratios
-from benchmarks.speed.tasks import TASKS
-from benchmarks.speed.timer import number
+from benchmarks.speed import number
+from benchmarks.speed.measurements import TASKS, ratios
 
 __all__ = ["plot", "write_page"]
 

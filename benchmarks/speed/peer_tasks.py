@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.speed.timer import rate, report
+from benchmarks.speed import rate, report
 
 __all__ = ["PEER_TASKS"]
 

@@ -15,7 +15,7 @@ __all__ = ["main"]
 #: Modules of this package that add commands to the parser; each imports what it needs when it runs.
 COMMANDS = ("train", "eval", "settings", "data", "doctor", "sft", "report")
 
-EXPERIMENTS = "benchmarks.experiments.command"
+EXPERIMENTS = "benchmarks.experiments.__main__"
 
 DESCRIPTION = "Train a language-model agent on a game by StarPO-S, or measure one."
 

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, TextIO
 
 from ragen_gym.cli.command import add_command
 from ragen_gym.cli.env_options import add_environment_options, chosen_environment
-from ragen_gym.cli.terminal import can_read_keys, colourful, painted, read_lines, single_keys
+from ragen_gym.core.text import EDGE, Vocabulary
 from ragen_gym.envs.policies import action_budget
 from ragen_gym.envs.reply import SEPARATOR
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.envs.turn import TurnEnv, make_turn
+from ragen_gym.games.game import Board, Game
 from ragen_gym.games.registry import GameSpec
 from ragen_gym.render.recorder import key_names, what_happened
 
-__all__ = ["add", "play_moves", "play_turns"]
+__all__ = ["add", "can_read_keys", "colourful", "painted", "play_moves", "play_turns", "read_lines", "single_keys"]
 
 _HINT, _NEXT, _QUIT = ("?", "hint"), ("n", "next"), ("q", "quit")
 
@@ -33,6 +36,23 @@ examples:
   ragen-gym play Bandit --split test --seed 7
   echo 'Up {SEPARATOR} Left' | ragen-gym play FrozenLake
 """
+
+#: ANSI colours by the start of a tile's name; the first that fits is taken.
+_COLOURS = {
+    "PLAYER_IN_HOLE": "1;31",
+    "PLAYER": "1;33",
+    "BOX_ON_TARGET": "1;32",
+    "BOX": "33",
+    "TARGET": "1;31",
+    "GOAL": "1;32",
+    "HOLE": "34",
+    "WALL": "2",
+}
+
+_ARROWS = {"\x1b[A": "up", "\x1b[B": "down", "\x1b[C": "right", "\x1b[D": "left"}
+_ARROWS |= {key.replace("[", "O"): word for key, word in _ARROWS.items()}
+
+_END = "\x04"  # Ctrl-D
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -54,6 +74,71 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument("--turn", action="store_true", help="type whole replies, as a language model gives them")
     parser.add_argument("--no-think", action="store_true", help="with --turn: replies without <think> tags")
     parser.add_argument("--lines", action="store_true", help="type words and Enter, even where keys can be read")
+
+
+def colourful(stream: TextIO) -> bool:
+    """Whether colours belong here: a terminal that is not dumb, and no NO_COLOR (https://no-color.org)."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") != "dumb"
+
+
+def painted(game: Game, board: Board, vocabulary: Vocabulary, text: str) -> str:
+    """A board's text for a person: in colour, a space between the symbols of a grid."""
+    if not vocabulary.symbols:
+        return "\n".join(f"{place} {line}" for place, line in enumerate(text.split("\n"), 1))
+    colours = [next((c for start, c in _COLOURS.items() if tile.name.startswith(start)), "") for tile in game.Tile]
+    rows = bytes(board).split(bytes([EDGE]))
+    return "\n".join(
+        " ".join(
+            f"\x1b[{colours[tile]}m{vocabulary.symbols[tile]}\x1b[0m" if colours[tile] else vocabulary.symbols[tile]
+            for tile in row
+        )
+        for row in rows
+    )
+
+
+def can_read_keys(stream: TextIO) -> bool:
+    """Whether single keys can be read: a terminal of a system that has ``termios``."""
+    try:
+        import termios  # noqa: F401  (absent on Windows)
+    except ImportError:
+        return False
+    return stream.isatty()
+
+
+@contextmanager
+def single_keys(stream: TextIO) -> Iterator[Iterator[str]]:
+    """Each key as it is pressed, an arrow as its direction, to the end of the input; puts the terminal back after."""
+    import termios
+    import tty
+
+    before = termios.tcgetattr(stream.fileno())
+    tty.setcbreak(stream.fileno())  # not raw: Ctrl-C still interrupts
+    try:
+        yield _keys(stream.fileno())
+    finally:
+        termios.tcsetattr(stream.fileno(), termios.TCSADRAIN, before)
+
+
+def _keys(number: int) -> Iterator[str]:
+    while True:
+        pressed = os.read(number, 64).decode("utf-8", "replace")
+        for key in re.findall(r"\x1b[\[O][A-D]|.", pressed, re.DOTALL):
+            if key == _END:
+                return
+            yield _ARROWS.get(key, key)
+        if not pressed:
+            return
+
+
+def read_lines(stream: TextIO, prompt: str) -> Iterator[str]:
+    """Each line without its end, after a prompt where a person types; ends with the input."""
+    while True:
+        if stream.isatty():
+            print(prompt, end="", flush=True, file=sys.stdout)
+        line = stream.readline()
+        if not line:
+            return
+        yield line.rstrip("\n")
 
 
 class HumanPlay:

@@ -1,16 +1,54 @@
-"""``ragen-gym render`` and ``ragen-gym gallery``: pictures, GIFs, and the pages that show them."""
+"""``ragen-gym render`` and ``ragen-gym gallery``: pictures, GIFs, and the pages that show them.
+
+The gallery has an index, and for every id a picture, a GIF, and a page made from its game's docstring and tables. The
+same code gives the same files, so a test can tell that they are out of date.
+"""
 
 from __future__ import annotations
 
 import argparse
+import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from ragen_gym.cli.command import add_command
-from ragen_gym.cli.env_options import add_environment_options, chosen_environment, spec_named
+from ragen_gym.cli.env_options import (
+    add_environment_options,
+    chosen_environment,
+    describe,
+    options_of,
+    sections,
+    spec_named,
+)
+from ragen_gym.cli.episodes import (
+    conversation,
+    fitting_tile_size,
+    picture_episode,
+    showcase_seed,
+    success_rates,
+    turn_options,
+)
+from ragen_gym.core.stats import Rate
 from ragen_gym.core.storage import check_free, write_atomic
+from ragen_gym.core.text import TextFormat
 from ragen_gym.envs.step import StepEnv
+from ragen_gym.games.game import Game
+from ragen_gym.games.registry import TABLE, GameSpec
+from ragen_gym.render.frames import gif, png
+from ragen_gym.render.recorder import key_names
 
-__all__ = ["add"]
+__all__ = [
+    "LEVELS",
+    "add",
+    "docstring",
+    "first_environment",
+    "index_page",
+    "measured",
+    "page",
+    "pictures",
+    "write_gallery",
+]
 
 _EXAMPLES = """\
 examples:
@@ -24,6 +62,30 @@ examples:
   ragen-gym gallery
   ragen-gym gallery FrozenLake Sokoban --out lakes-and-boxes
 """
+
+#: Levels on which random and optimal play are measured.
+LEVELS = 256
+
+_SIDE = 288  # pixels of the longer side of a picture
+
+_SHARED = (
+    "Every id also takes `observation` (`text`, `grid` or `rgb`), `text_format` (`grid`, `coord` or `grid_coord`), "
+    "`vocabulary`, `preset`, `split` (`train`, `validation`, `test`, or None for all levels), `levels` (a file, or a "
+    "list of levels), `render_mode` (`ansi`, `rgb_array`, `human`) and `tile_size`."
+)
+
+#: Of the index: file under ``guides``, title, and what it is about.
+_GUIDES = (
+    ("your_own_game.md", "Add your own game", "one class, registered under an id, checked by `check_game`"),
+    ("benchmark_an_agent.md", "Benchmark an agent", "any model, program or policy on frozen levels, and its report"),
+    ("serve.md", "Play over HTTP", "the server, its JSON requests, and Gymnasium clients"),
+    (
+        "with_other_libraries.md",
+        "Use it with other libraries",
+        "Stable-Baselines3, CleanRL-style loops, TRL, verifiers",
+    ),
+    ("from_laptop_to_cluster.md", "From a laptop to a cluster", "the same configuration on Ray, vLLM and DeepSpeed"),
+)
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -53,9 +115,6 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 
 def _render(arguments: argparse.Namespace) -> int:
-    from ragen_gym.cli.episodes import fitting_tile_size, picture_episode
-    from ragen_gym.render.frames import gif, png
-
     spec, chosen = chosen_environment(arguments)
     tile_size = arguments.tile_size or fitting_tile_size(StepEnv(spec.name, **chosen), 384)
     played = picture_episode(spec, chosen, arguments.seed, player=arguments.player, tile_size=tile_size)
@@ -70,10 +129,229 @@ def _render(arguments: argparse.Namespace) -> int:
 
 
 def _gallery(arguments: argparse.Namespace) -> int:
-    from ragen_gym.cli.gallery import write_gallery
-    from ragen_gym.games.registry import TABLE
-
     specs = [spec_named(name) for name in arguments.ids] or list(TABLE.values())
     for path in write_gallery(Path(arguments.out), specs):
         print(path)
     return 0
+
+
+def page(spec: GameSpec, seed: int, rates: dict[str, dict[str, Rate]], levels: int) -> str:
+    """The page of an id, in Markdown.
+
+    Args:
+        spec: the id.
+        seed: seed of the episode that the pictures and the conversation show.
+        rates: random and optimal success of the id (under ``""``) and of its presets.
+        levels: number of levels that the rates were measured on.
+    """
+    env = first_environment(spec)
+    text = docstring(spec.game_class)
+    horizon = f"Truncated after {spec.horizon} actions." if spec.horizon else "No other horizon."
+    parts = [
+        f"# {spec.id}",
+        _headline(spec, text[""]),
+        f"![the first move]({spec.name}.png) ![the oracle's episode]({spec.name}.gif)",
+        f"```python\nimport gymnasium\nimport {_module(spec)}\n\n"
+        f'env = gymnasium.make("{spec.id}")\nobservation, info = env.reset(seed={seed})\n```',
+        _section("Description", _prose(text.get("Description", ""))),
+        _section("Actions", _table(("id", "name", "key"), _actions(env.game))),
+        _section("Observations", *_observations(env)),
+        _section("Starting state", _prose(text.get("Starting State", ""))),
+        _section("Levels", _prose(text.get("Levels", ""))),
+        _section("Rewards", _prose(text.get("Rewards", "")), _table(("what", "reward"), _rewards(env.game))),
+        _section(
+            "Episode end",
+            _prose(text.get("Episode End", "").split("Truncated by the horizon.")[0].strip() + f" {horizon}"),
+        ),
+        _section("Arguments", _table(("name", "default", "meaning"), _options(spec)), _SHARED),
+        _section("Difficulty", *_difficulty(spec, rates, levels)),
+        _section("An episode", *_conversation(spec, seed)),
+        _section("Version history", _prose(text.get("Version History", "v0: first release."))),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _module(spec: GameSpec) -> str:
+    """What has to be imported for the id to be there."""
+    module = spec.game.partition(":")[0]
+    return "ragen_gym" if module.startswith("ragen_gym.") else module
+
+
+def _headline(spec: GameSpec, summary: str) -> str:
+    """The game's first line; before it the spec's own, where the spec is a variant of a game."""
+    variant = f"{spec.summary[0].upper()}{spec.summary[1:]}. " if spec.name != spec.game_class.name else ""
+    return variant + _prose(summary)
+
+
+def first_environment(spec: GameSpec) -> StepEnv:
+    """The id with its defaults."""
+    return StepEnv(spec.name)
+
+
+def docstring(game_class: type[Game]) -> dict[str, str]:
+    """The sections of a game's docstring; one that a game leaves out is that of the game which it extends."""
+    merged: dict[str, str] = {}
+    for base in reversed(game_class.__mro__):
+        if issubclass(base, Game) and base.__dict__.get("name"):
+            merged |= sections(base)
+    return merged
+
+
+def _section(title: str, *paragraphs: str) -> str:
+    body = "\n\n".join(paragraph for paragraph in paragraphs if paragraph)
+    return f"## {title}\n{body}" if body else ""
+
+
+def _prose(text: str) -> str:
+    """Docstring text as Markdown: code in single backticks, a paragraph on one line."""
+    paragraphs = [" ".join(paragraph.split()) for paragraph in re.split(r"\n\s*\n", text)]
+    return "\n\n".join(paragraphs).replace("``", "`")
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    if not rows:
+        return ""
+    lines = [head, ["---"] * len(head), *[[cell.replace("|", "\\|") for cell in row] for row in rows]]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _actions(game: Game) -> list[tuple[str, str, str]]:
+    keys = key_names(game)
+    return [(str(action.value), action.name.capitalize(), f"`{keys[i]}`") for i, action in enumerate(game.Action)]
+
+
+def _observations(env: StepEnv) -> list[str]:
+    """The spaces, the tiles with their symbols in every vocabulary, and one board in each form of text."""
+    game = env.game
+    grid = StepEnv(env.game_spec.name, observation="grid").observation_space
+    _, shortest, longest = game.charset(env.vocabulary, "grid")
+    length = f"{shortest}" if shortest == longest else f"{shortest} to {longest}"
+    spaces = (
+        f'`Text` of {length} characters by default; with `observation="grid"` `{grid!r}` of tile codes; with '
+        '`observation="rgb"` the picture, `uint8` of (rows, columns, 3). `info` has `level_id`, `action_mask` (`int8`, '
+        "1 where the action can change the state) and `success` at every reset and step."
+    )
+    if not env.vocabulary.symbols:
+        env.reset(seed=0)
+        return [spaces, f"The text is the names of the arms, one a line:\n\n```text\n{env.text}\n```"]
+    names = list(game.vocabularies)
+    tiles = [
+        (str(tile.value), tile.name.lower().replace("_", " "), *[f"`{game.vocabularies[n].symbols[i]}`" for n in names])
+        for i, tile in enumerate(game.Tile)
+    ]
+    marked = [f"**{name}**" if name == env.vocabulary.name else name for name in names]
+    return [
+        spaces,
+        _table(("code", "tile", *marked), tiles),
+        "One board as a grid and as coordinates (`grid_coord` is one after the other):",
+        _formats(env.game_spec),
+    ]
+
+
+def _formats(spec: GameSpec) -> str:
+    blocks = []
+    formats: tuple[TextFormat, ...] = ("grid", "coord")
+    for text_format in formats:
+        env = StepEnv(spec.name, text_format=text_format)
+        blocks.append(f'`text_format="{text_format}"`\n```text\n{env.reset(seed=0)[0]}\n```')
+    return "\n\n".join(blocks)
+
+
+def _rewards(game: Game) -> list[tuple[str, str]]:
+    return [(what, f"{value:g}") for what, value in game.rewards()]
+
+
+def _options(spec: GameSpec) -> list[tuple[str, str, str]]:
+    return [(f"`{each.name}`", describe(each.default), _prose(each.doc)) for each in options_of(spec)]
+
+
+def _difficulty(spec: GameSpec, rates: dict[str, dict[str, Rate]], levels: int) -> list[str]:
+    presets: dict[str, dict[str, Any]] = {"": spec.options, **spec.game_class.presets}
+    rows = [
+        (
+            f"`{name}`" if name else "(default)",
+            ", ".join(f"`{option}={describe(value)}`" for option, value in options.items()),
+            str(rates[name]["random"]),
+            str(rates[name]["optimal"]),
+        )
+        for name, options in presets.items()
+    ]
+    note = (
+        f"Success of random play (moves drawn uniformly) and of optimal play on {levels} levels, "
+        "with 95 % Wilson intervals."
+    )
+    names = ", ".join(f'"{name}"' for name in spec.game_class.presets)
+    curriculum = (
+        "`ragen_gym.Curriculum` moves from one to the next as the player succeeds:\n\n```python\n"
+        f"presets = ({names})\nenv = ragen_gym.Curriculum("
+        f'[gymnasium.make("{spec.id}", preset=preset) for preset in presets])\n```'
+    )
+    parts = [note, _table(("preset", "options", "random play", "optimal play"), rows)]
+    return [*parts, curriculum] if len(spec.game_class.presets) > 1 else parts
+
+
+def _conversation(spec: GameSpec, seed: int) -> list[str]:
+    arguments = ", ".join(f"{name}={value!r}" for name, value in turn_options(spec, {}).items())
+    note = f'The oracle as the assistant of `ragen_gym.make_turn("{spec.name}", {arguments})`, seed {seed}:'
+    blocks = [f"**{message['role']}**\n```text\n{message['content']}\n```" for message in conversation(spec, {}, seed)]
+    return [note, *blocks]
+
+
+def write_gallery(folder: Path, specs: Sequence[GameSpec]) -> Iterator[Path]:
+    """Write the pages and pictures of ``specs`` into ``folder/games``, and the index if they are all there are.
+
+    Yields the path of each file written.
+    """
+    games = folder / "games"
+    games.mkdir(parents=True, exist_ok=True)
+    rates = {}
+    for spec in specs:
+        for name, data in pictures(spec).items():
+            yield _write(games / name, data)
+        rates[spec.name] = measured(spec)
+        yield _write(games / f"{spec.name}.md", page(spec, showcase_seed(spec, {}), rates[spec.name], LEVELS).encode())
+    if list(specs) == list(TABLE.values()):
+        yield _write(folder / "README.md", index_page(rates).encode())
+
+
+def pictures(spec: GameSpec) -> dict[str, bytes]:
+    """A picture and a GIF of the oracle's episode on its showcase level, by file name."""
+    tile_size = fitting_tile_size(first_environment(spec), _SIDE)
+    played = picture_episode(spec, {}, showcase_seed(spec, {}), tile_size=tile_size)
+    return {f"{spec.name}.png": png(played.pictures[1]), f"{spec.name}.gif": gif(played.pictures)}
+
+
+def measured(spec: GameSpec) -> dict[str, dict[str, Rate]]:
+    """Random and optimal success of the id itself (under ``""``) and of each of its presets."""
+    presets = {"": {}, **{name: {"preset": name} for name in spec.game_class.presets}}
+    return {name: success_rates(spec, chosen, LEVELS) for name, chosen in presets.items()}
+
+
+def index_page(rates: dict[str, dict[str, dict[str, Rate]]]) -> str:
+    """The index: every id with its picture and how random and optimal play do, and the guides."""
+    lines = [
+        "# Games and guides",
+        "",
+        "## Games",
+        "",
+        "Each picture is an episode of the oracle; each name links to the game's page in `games/`. Success is that of "
+        "random play (moves drawn uniformly)",
+        f"and of optimal play on {LEVELS} levels, with 95 % Wilson intervals. `ragen-gym gallery` writes these pages.",
+        "",
+        "| | game | random play | optimal play |",
+        "|---|---|---|---|",
+    ]
+    for spec in TABLE.values():
+        rate, path = rates[spec.name][""], f"games/{spec.name}"
+        shown = f'<a href="{path}.md"><img src="{path}.gif" width="200" alt="{spec.name}"></a>'
+        lines.append(f"| {shown} | [`{spec.id}`]({path}.md)<br>{spec.summary} | {rate['random']} | {rate['optimal']} |")
+    lines += ["", "## Guides", "", "Written by hand, in `guides/`; their examples are run by the tests.", ""]
+    lines += ["| guide | about |", "|---|---|"]
+    lines += [f"| [{title}](guides/{file}) | {about} |" for file, title, about in _GUIDES]
+    return "\n".join([*lines, ""])
+
+
+def _write(path: Path, data: bytes) -> Path:
+    check_free(path, True)
+    write_atomic(path, data)
+    return path

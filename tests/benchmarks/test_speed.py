@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from benchmarks.speed import measuring, timer
+from benchmarks import speed
+from benchmarks.speed import measurements, number
+from benchmarks.speed.measurements import TASKS, batch
 from benchmarks.speed.page import write_page
 from benchmarks.speed.peer_tasks import PEER_TASKS
-from benchmarks.speed.tasks import TASKS, batch
-from benchmarks.speed.timer import number
 from ragen_gym.cli import main
 
 
@@ -25,14 +25,14 @@ def test_a_rate_is_work_per_second_of_cpu_time() -> None:
         while time.process_time() < end:
             pass
 
-    median, lowest, highest = timer.rate(spin, work=10, runs=3, seconds=0.02)
+    median, lowest, highest = speed.rate(spin, work=10, runs=3, seconds=0.02)
     assert lowest <= median <= highest
     assert median == pytest.approx(10 / 0.002, rel=0.2)
 
 
 def test_a_peer_says_what_it_measured_or_why_not(capsys: pytest.CaptureFixture[str]) -> None:
-    timer.report("a", "A", "steps", lambda: (2.0, 1.0, 3.0))
-    timer.report("b", "B", "steps", lambda: (1 // 0, 1.0, 1.0))
+    speed.report("a", "A", "steps", lambda: (2.0, 1.0, 3.0))
+    speed.report("b", "B", "steps", lambda: (1 // 0, 1.0, 1.0))
     good, bad = map(json.loads, capsys.readouterr().out.splitlines())
     assert good == {"key": "a", "title": "A", "unit": "steps", "rate": [2.0, 1.0, 3.0]}
     assert bad["skipped"].startswith("ZeroDivisionError")
@@ -44,14 +44,14 @@ def test_a_peer_that_cannot_be_installed_is_skipped_with_a_reason(
     def refuse(command: list[str], seconds: float, **environment: str) -> str:
         raise subprocess.CalledProcessError(1, command, stderr="ERROR: no such package\n\n")
 
-    monkeypatch.setattr(measuring, "_call", refuse)
-    assert measuring.measure_peer(measuring.PEERS[0], tmp_path) == [
+    monkeypatch.setattr(measurements, "_call", refuse)
+    assert measurements.measure_peer(measurements.PEERS[0], tmp_path) == [
         {"key": "envpool", "title": "envpool", "unit": "", "skipped": "ERROR: no such package"}
     ]
 
 
 def test_every_peer_has_its_tasks_and_every_comparison_its_peer() -> None:
-    assert list(PEER_TASKS) == list(measuring.PEERS)
+    assert list(PEER_TASKS) == list(measurements.PEERS)
     keys = {task.key for task in TASKS} | {key for tasks in PEER_TASKS.values() for key, *_ in tasks}
     assert {peer for task in TASKS for peer in task.peers} <= keys
 
@@ -118,9 +118,9 @@ def test_interrupted_it_prints_what_it_has(capsys: pytest.CaptureFixture[str], m
         asked.append(arguments)
         if len(asked) == 2:
             raise KeyboardInterrupt
-        return timer.rate(*arguments)
+        return speed.rate(*arguments)
 
-    monkeypatch.setattr(measuring, "rate", interrupted)
+    monkeypatch.setattr(measurements, "rate", interrupted)
     assert main([*SHORT, "--only", "lake single", "--json"]) == 130
     assert list(json.loads(capsys.readouterr().out)["rates"]) == ["gymnasium lake"]
 

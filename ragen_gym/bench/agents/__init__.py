@@ -74,10 +74,10 @@ class Kind:
 _HERE = "ragen_gym.bench.agents."
 
 KINDS: dict[str, Kind] = {
-    "random": Kind(_HERE + "scripted:RandomAgent", "", "moves drawn uniformly"),
-    "oracle": Kind(_HERE + "scripted:OracleAgent", "", "optimal moves, by looking into the game"),
-    "greedy": Kind(_HERE + "scripted:GreedyAgent", "", "the move with the highest expected reward at once"),
-    "human": Kind(_HERE + "human:HumanAgent", "", "you, in the terminal"),
+    "random": Kind(_HERE + "builtin:RandomAgent", "", "moves drawn uniformly"),
+    "oracle": Kind(_HERE + "builtin:OracleAgent", "", "optimal moves, by looking into the game"),
+    "greedy": Kind(_HERE + "builtin:GreedyAgent", "", "the move with the highest expected reward at once"),
+    "human": Kind(_HERE + "builtin:HumanAgent", "", "you, in the terminal"),
     "openai": Kind(_HERE + "openai:OpenAIAgent", "MODEL", "a model behind an OpenAI-compatible server"),
     "hf": Kind(_HERE + "hf:HFAgent", "PATH", "a transformers model in this process"),
     "python": Kind(_HERE + "python:load", "module:callable", "Python code of yours"),

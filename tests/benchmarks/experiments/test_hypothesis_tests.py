@@ -15,9 +15,8 @@ from scipy import stats
 
 from benchmarks.experiments.alarm_evaluation import collapse_start, outcome, score_signs
 from benchmarks.experiments.hypothesis_tests import compare, conclusion, format_measure, verdict
-from benchmarks.experiments.metrics import measure, window_means
-from benchmarks.experiments.overview import without_copies
-from benchmarks.experiments.spec import Comparison
+from benchmarks.experiments.pages import without_copies
+from benchmarks.experiments.spec import Comparison, measure, window_means
 from ragen_agent.config import Config, with_settings
 from ragen_agent.report.runs import RecordedRun
 from ragen_agent.training.metrics import smooth

@@ -17,8 +17,7 @@ import pytest
 from ragen_gym.bench.agent import Answer, Task
 from ragen_gym.bench.agents import make_agent
 from ragen_gym.bench.agents import rate_limit as pace
-from ragen_gym.bench.agents.chat_completion import is_overflow, with_reasoning
-from ragen_gym.bench.agents.openai import OpenAIAgent
+from ragen_gym.bench.agents.openai import OpenAIAgent, is_overflow, with_reasoning
 from ragen_gym.bench.agents.rate_limit import RequestPacer, backoff, retry_after
 from ragen_gym.bench.episode_plan import RunOptions, Timeouts, make_env
 from ragen_gym.bench.records import EpisodeRecord

@@ -17,7 +17,7 @@ import pytest
 
 from ragen_gym.cli import main
 from ragen_gym.cli.episodes import conversation, picture_episode, showcase_seed, turn_options
-from ragen_gym.cli.terminal import colourful, painted, single_keys
+from ragen_gym.cli.play import colourful, painted, single_keys
 from ragen_gym.core.levels import read_levels
 from ragen_gym.core.stats import wilson
 from ragen_gym.envs.step import StepEnv

@@ -20,7 +20,7 @@ from PIL import Image
 
 from ragen_gym import make_turn
 from ragen_gym.cli.episodes import picture_episode, showcase_seed
-from ragen_gym.cli.gallery import LEVELS, index_page, measured, page, pictures
+from ragen_gym.cli.render import LEVELS, index_page, measured, page, pictures
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.games.registry import TABLE, GameSpec
 from ragen_gym.render.frames import PAINTERS, atlas, frame_shape, frames, picture_shape

@@ -1,4 +1,4 @@
-"""``human``: a person in the terminal, who sees the boards and types moves."""
+"""Agents that need no model: random, optimal and greedy moves, and a person in the terminal."""
 
 from __future__ import annotations
 
@@ -7,10 +7,62 @@ from typing import Any
 
 from ragen_gym.bench.agent import StopRun, Task
 from ragen_gym.bench.records import EpisodeRecord
+from ragen_gym.core.seeding import mix
 from ragen_gym.core.threads import in_thread
+from ragen_gym.core.validation import check_number
+from ragen_gym.envs.policies import Draw, greedy_policy, hashed_draw, oracle_policy, random_policy
 from ragen_gym.envs.reply import SEPARATOR
 
-__all__ = ["HumanAgent"]
+__all__ = ["GreedyAgent", "HumanAgent", "OracleAgent", "RandomAgent"]
+
+_WORD = 0xFFFFFFFFFFFFFFFF
+
+
+class OracleAgent:
+    """Optimal play: the highest chance of success within the moves that are left. It looks into the environment."""
+
+    name = "oracle"
+
+    def act(self, observation: Any, info: dict[str, Any], task: Task) -> int:
+        """A best action."""
+        return oracle_policy(task.env.env, info["actions_left"])
+
+
+class RandomAgent:
+    """Every move is drawn uniformly from all actions.
+
+    Args:
+        seed: another one gives other moves on the same levels.
+    """
+
+    name = "random"
+    _policy = staticmethod(random_policy)
+    _offset = 0  # agents with one seed draw independently
+
+    def __init__(self, seed: int = 0) -> None:
+        check_number(self.name, "seed", seed, 0, whole=True)
+        self.settings = {"seed": seed}
+        self._seed = mix((seed + self._offset) & _WORD)
+
+    def act(self, observation: Any, info: dict[str, Any], task: Task) -> int:
+        """An action, drawn by the agent's seed, the episode's and the actions left."""
+        draw: Draw = hashed_draw(mix((self._seed + task.seed) & _WORD))
+        return self._policy(draw)(task.env.env, info["actions_left"])
+
+
+class GreedyAgent(RandomAgent):
+    """The move with the highest expected reward at once; among several, one that changes the state, drawn uniformly.
+
+    It knows the rules and the probabilities of the transition noise, and looks one move ahead.
+
+    Args:
+        seed: another one breaks ties in another way.
+    """
+
+    name = "greedy"
+    _policy = staticmethod(greedy_policy)
+    _offset = 1
+
 
 _QUIT = ("q", "quit")
 
