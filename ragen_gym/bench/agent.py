@@ -22,47 +22,29 @@ Message = Mapping[str, str]
 
 @dataclass(frozen=True)
 class Task:
-    """The episode that is being played.
+    """The episode that is being played."""
 
-    Attributes:
-        suite: name of the suite.
-        split: name of the split.
-        index: place of the instance in the split, from 0.
-        rollout: which of its rollouts, from 0.
-        seed: for the agent's own randomness, from 0 to 2**32 - 1; independent of the episode's noise.
-        temperature: at which a language model is to be sampled.
-        env: the environment of the episode. Only the scripted agents of the package look into it; any other agent
-            should read only what it is shown.
-    """
-
-    suite: str
-    split: str
-    index: int
-    rollout: int
-    seed: int
-    temperature: float
+    suite: str  # name of the suite
+    split: str  # name of the split
+    index: int  # place of the instance in the split, from 0
+    rollout: int  # which of its rollouts, from 0
+    seed: int  # for the agent's own randomness, from 0 to 2**32 - 1; independent of the episode's noise
+    temperature: float  # at which a language model is to be sampled
+    #: the environment of the episode. Only the scripted agents of the package look into it; any other agent should read
+    #: only what it is shown.
     env: TurnEnv
 
 
 @dataclass(frozen=True)
 class Answer:
-    """A reply and what it cost.
+    """A reply and what it cost."""
 
-    Attributes:
-        text: the reply that is parsed.
-        reasoning: what a server returned next to the reply as the model's reasoning, or None.
-        prompt_tokens: as counted by the server or tokenizer, or None.
-        completion_tokens: the same, of the reply with its reasoning.
-        finish_reason: such as ``"stop"`` or ``"length"``, or None.
-        retries: requests that failed before this one.
-    """
-
-    text: str
-    reasoning: str | None = None
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    finish_reason: str | None = None
-    retries: int = 0
+    text: str  # the reply that is parsed
+    reasoning: str | None = None  # what a server returned next to the reply as the model's reasoning, or None
+    prompt_tokens: int | None = None  # as counted by the server or tokenizer, or None
+    completion_tokens: int | None = None  # the same, of the reply with its reasoning
+    finish_reason: str | None = None  # such as ``"stop"`` or ``"length"``, or None
+    retries: int = 0  # requests that failed before this one
 
 
 @runtime_checkable

@@ -74,19 +74,12 @@ def random_kernel(game_rule: Callable[..., Any]) -> Callable[..., Any]:
 
 @dataclass(frozen=True)
 class Baseline:
-    """What random and optimal play are expected to reach on each instance of a split, four arrays (instances,).
+    """What random and optimal play are expected to reach on each instance of a split, four arrays (instances,)."""
 
-    Attributes:
-        random_success: share of ``RANDOM_ROLLOUTS`` episodes of uniformly random moves that succeed.
-        random_return: mean sum of their rewards.
-        optimal_success: exact chance of success of optimal play.
-        optimal_return: the highest expected sum of rewards, exact.
-    """
-
-    random_success: Floats
-    random_return: Floats
-    optimal_success: Floats
-    optimal_return: Floats
+    random_success: Floats  # share of ``RANDOM_ROLLOUTS`` episodes of uniformly random moves that succeed
+    random_return: Floats  # mean sum of their rewards
+    optimal_success: Floats  # exact chance of success of optimal play
+    optimal_return: Floats  # the highest expected sum of rewards, exact
 
 
 def baseline(split: Split) -> Baseline:

@@ -28,53 +28,32 @@ __all__ = [
 
 @dataclass(frozen=True)
 class PlannedEpisode:
-    """One episode to play.
+    """One episode to play."""
 
-    Attributes:
-        suite: name of the suite.
-        split: what is played.
-        index: place of the instance in the split.
-        rollout: which of its rollouts.
-        noise_seed: of the episode's transition noise.
-        seed: for the agent's own randomness.
-        temperature: at which a language model is to be sampled.
-        key: see ``EpisodeRecord.key``.
-    """
-
-    suite: str
-    split: Split
-    index: int
-    rollout: int
-    noise_seed: int
-    seed: int
-    temperature: float
-    key: str
+    suite: str  # name of the suite
+    split: Split  # what is played
+    index: int  # place of the instance in the split
+    rollout: int  # which of its rollouts
+    noise_seed: int  # of the episode's transition noise
+    seed: int  # for the agent's own randomness
+    temperature: float  # at which a language model is to be sampled
+    key: str  # see ``EpisodeRecord.key``
 
 
 @dataclass(frozen=True)
 class Timeouts:
-    """Timeouts in seconds; None waits for ever.
+    """Timeouts in seconds; None waits for ever."""
 
-    Attributes:
-        request: of one answer.
-        episode: of a whole episode.
-    """
-
-    request: float | None = None
-    episode: float | None = None
+    request: float | None = None  # of one answer
+    episode: float | None = None  # of a whole episode
 
 
 @dataclass(frozen=True)
 class Prices:
-    """What tokens cost, for a million of them.
+    """What tokens cost, for a million of them."""
 
-    Attributes:
-        prompt: tokens read.
-        completion: tokens written.
-    """
-
-    prompt: float
-    completion: float
+    prompt: float  # tokens read
+    completion: float  # tokens written
 
     def of(self, turns: list[TurnRecord]) -> float | None:
         """The cost of these turns, or None where some tokens were not counted."""
@@ -104,25 +83,15 @@ def prompt_hash(split: Split) -> str:
 
 @dataclass(frozen=True)
 class RunOptions:
-    """Which episodes of a suite are played, and how.
+    """Which episodes of a suite are played, and how."""
 
-    Attributes:
-        splits: names of splits; empty for all of them.
-        rollouts: episodes of each instance.
-        limit: the first so many instances of each split, or None for all of them.
-        temperature: at which language models are sampled; None for the suite's.
-        concurrency: the most episodes in play at a time.
-        timeouts: how long an agent may take.
-        prices: of tokens, or None.
-    """
-
-    splits: tuple[str, ...] = ()
-    rollouts: int = 1
-    limit: int | None = None
-    temperature: float | None = None
-    concurrency: int = 32
-    timeouts: Timeouts = field(default_factory=Timeouts)
-    prices: Prices | None = None
+    splits: tuple[str, ...] = ()  # names of splits; empty for all of them
+    rollouts: int = 1  # episodes of each instance
+    limit: int | None = None  # the first so many instances of each split, or None for all of them
+    temperature: float | None = None  # at which language models are sampled; None for the suite's
+    concurrency: int = 32  # the most episodes in play at a time
+    timeouts: Timeouts = field(default_factory=Timeouts)  # how long an agent may take
+    prices: Prices | None = None  # of tokens, or None
 
     def __post_init__(self) -> None:
         check_number("bench", "rollouts", self.rollouts, 1, whole=True)

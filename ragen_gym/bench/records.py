@@ -17,78 +17,44 @@ __all__ = ["EpisodeRecord", "InstanceCounts", "TurnRecord", "count_by_instance",
 
 @dataclass(frozen=True)
 class TurnRecord:
-    """One turn of a ``ReplyAgent``, or one move of a ``StepAgent``.
+    """One turn of a ``ReplyAgent``, or one move of a ``StepAgent``."""
 
-    Attributes:
-        message: the user message, or the text of the board, that was answered.
-        reply: the reply as it came; None for a move.
-        actions: ids of the actions that were played.
-        reward: of the turn, with its format penalty.
-        problem: a value of ``ragen_gym.envs.reply.Problem``, or None.
-        reasoning: see ``Answer``; so are the next three.
-        prompt_tokens: see ``Answer``.
-        completion_tokens: see ``Answer``.
-        finish_reason: see ``Answer``.
-        retries: see ``Answer``.
-        seconds: from the question to the answer.
-    """
-
-    message: str
-    reply: str | None
-    actions: tuple[int, ...]
-    reward: float
-    problem: str | None = None
-    reasoning: str | None = None
+    message: str  # the user message, or the text of the board, that was answered
+    reply: str | None  # the reply as it came; None for a move
+    actions: tuple[int, ...]  # ids of the actions that were played
+    reward: float  # of the turn, with its format penalty
+    problem: str | None = None  # a value of ``ragen_gym.envs.reply.Problem``, or None
+    reasoning: str | None = None  # see ``Answer``, as for the next four
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     finish_reason: str | None = None
     retries: int = 0
-    seconds: float = 0.0
+    seconds: float = 0.0  # from the question to the answer
 
 
 @dataclass(frozen=True)
 class EpisodeRecord:
-    """One episode.
+    """One episode."""
 
-    Attributes:
-        key: hash of everything that decides what was asked: suite hash, split, index, rollout, agent and its settings.
-        split: name of the split.
-        index: place of the instance in the split.
-        rollout: which of its rollouts.
-        level_id: content hash of the level.
-        noise_seed: of the episode's transition noise.
-        turns: what happened.
-        success: whether the goal was reached.
-        total_reward: sum of the turns' rewards.
-        terminated: the game was over.
-        truncated: a budget was spent.
-        last_board: the board at the end, as text.
-        system: the system message; empty for a ``StepAgent``.
-        failure: see ``Failure``; None where the episode came to its end.
-        detail: what exactly failed, or "".
-        seconds: of the whole episode.
-        cost: in the currency of the prices that were given, or None.
-        extra: what else the agent or the runner wants to keep, plain JSON.
-    """
-
+    #: hash of everything that decides what was asked: suite hash, split, index, rollout, agent and its settings
     key: str
-    split: str
-    index: int
-    rollout: int
-    level_id: str
-    noise_seed: int
-    turns: tuple[TurnRecord, ...]
-    success: bool
-    total_reward: float
-    terminated: bool
-    truncated: bool
-    last_board: str
-    system: str = ""
-    failure: Failure | None = None
-    detail: str = ""
-    seconds: float = 0.0
-    cost: float | None = None
-    extra: dict[str, Any] = field(default_factory=dict)
+    split: str  # name of the split
+    index: int  # place of the instance in the split
+    rollout: int  # which of its rollouts
+    level_id: str  # content hash of the level
+    noise_seed: int  # of the episode's transition noise
+    turns: tuple[TurnRecord, ...]  # what happened
+    success: bool  # whether the goal was reached
+    total_reward: float  # sum of the turns' rewards
+    terminated: bool  # the game was over
+    truncated: bool  # a budget was spent
+    last_board: str  # the board at the end, as text
+    system: str = ""  # the system message; empty for a ``StepAgent``
+    failure: Failure | None = None  # see ``Failure``; None where the episode came to its end
+    detail: str = ""  # what exactly failed, or ""
+    seconds: float = 0.0  # of the whole episode
+    cost: float | None = None  # in the currency of the prices that were given, or None
+    extra: dict[str, Any] = field(default_factory=dict)  # what else the agent or the runner wants to keep, plain JSON
 
     @property
     def place(self) -> tuple[str, int, int]:
@@ -169,23 +135,14 @@ _TYPES: dict[type, dict[str, tuple[type, ...]]] = {
 
 @dataclass(frozen=True)
 class InstanceCounts:
-    """The episodes of a split that count, by instance.
+    """The episodes of a split that count, by instance."""
 
-    Attributes:
-        indices: the instances with an episode that counts, in order, integers (played,).
-        levels: the id of the level of each, (played,).
-        rollouts: how many of its episodes count, from 1 on, integers (played,).
-        successes: how many of these succeeded, integers (played,).
-        returns: mean sum of their rewards, floats (played,).
-        episodes: all episodes that count.
-    """
-
-    indices: npt.NDArray[np.intp]
-    levels: tuple[str, ...]
-    rollouts: npt.NDArray[np.intp]
-    successes: npt.NDArray[np.intp]
-    returns: npt.NDArray[np.float64]
-    episodes: tuple[EpisodeRecord, ...]
+    indices: npt.NDArray[np.intp]  # the instances with an episode that counts, in order, integers (played,)
+    levels: tuple[str, ...]  # the id of the level of each, (played,)
+    rollouts: npt.NDArray[np.intp]  # how many of its episodes count, from 1 on, integers (played,)
+    successes: npt.NDArray[np.intp]  # how many of these succeeded, integers (played,)
+    returns: npt.NDArray[np.float64]  # mean sum of their rewards, floats (played,)
+    episodes: tuple[EpisodeRecord, ...]  # all episodes that count
 
 
 def group_by_split(suite: Suite, records: Iterable[EpisodeRecord]) -> list[tuple[Split, list[EpisodeRecord]]]:

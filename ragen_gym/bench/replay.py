@@ -28,53 +28,32 @@ TurnReward = Callable[[Reply, tuple[float, ...]], float]
 
 @dataclass(frozen=True)
 class ReplyRules:
-    """How the replies of a replay are parsed and rewarded.
+    """How the replies of a replay are parsed and rewarded."""
 
-    Attributes:
-        turn_config: options of a turn instead of the split's; None for the split's own.
-        parser: instead of ``ragen_gym.TurnEnv.parse``.
-        reward: instead of the reward of ``ragen_gym.TurnEnv``.
-    """
-
-    turn_config: TurnConfig | None = None
-    parser: Parser | None = None
-    reward: TurnReward | None = None
+    turn_config: TurnConfig | None = None  # options of a turn instead of the split's; None for the split's own
+    parser: Parser | None = None  # instead of ``ragen_gym.TurnEnv.parse``
+    reward: TurnReward | None = None  # instead of the reward of ``ragen_gym.TurnEnv``
 
 
 @dataclass(frozen=True)
 class Move:
-    """One action.
+    """One action."""
 
-    Attributes:
-        action: its id.
-        reward: what it earned.
-        board: the board after it, as text in the split's vocabulary, always as a grid.
-        note: what happened, in words.
-    """
-
-    action: int
-    reward: float
-    board: str
-    note: str
+    action: int  # its id
+    reward: float  # what it earned
+    board: str  # the board after it, as text in the split's vocabulary, always as a grid
+    note: str  # what happened, in words
 
 
 @dataclass(frozen=True)
 class ReplayedTurn:
-    """One turn.
+    """One turn."""
 
-    Attributes:
-        message: the user message, or the text of the board, that was to be answered.
-        reply: what the reply says, or None where the recorded moves were replayed.
-        moves: what was played.
-        reward: of the turn.
-        names: the names of the actions.
-    """
-
-    message: str
-    reply: Reply | None
-    moves: tuple[Move, ...]
-    reward: float
-    names: tuple[str, ...]
+    message: str  # the user message, or the text of the board, that was to be answered
+    reply: Reply | None  # what the reply says, or None where the recorded moves were replayed
+    moves: tuple[Move, ...]  # what was played
+    reward: float  # of the turn
+    names: tuple[str, ...]  # the names of the actions
 
     @property
     def actions(self) -> tuple[int, ...]:
@@ -84,32 +63,21 @@ class ReplayedTurn:
 
 @dataclass(frozen=True)
 class ReplayedEpisode:
-    """An episode played again.
+    """An episode played again."""
 
-    Attributes:
-        level_id: content hash of the level.
-        system: the system message.
-        board: the first board, as in ``Move``.
-        turns: as many as were recorded, fewer if the episode ended before that or diverged from the record.
-        success: whether the goal was reached.
-        terminated: the game was over.
-        truncated: a budget was spent.
-        last_board: the board at the end, as the model saw it.
-        diverged_at: the turn, from 0, whose reply says other actions than were recorded; None if there is none. The
-            turn is played as it is parsed, and is the last.
-        surplus: turns that were recorded after the episode was over.
-    """
-
-    level_id: str
-    system: str
-    board: str
+    level_id: str  # content hash of the level
+    system: str  # the system message
+    board: str  # the first board, as in ``Move``
+    #: as many as were recorded, fewer if the episode ended before that or diverged from the record
     turns: tuple[ReplayedTurn, ...]
-    success: bool
-    terminated: bool
-    truncated: bool
-    last_board: str
+    success: bool  # whether the goal was reached
+    terminated: bool  # the game was over
+    truncated: bool  # a budget was spent
+    last_board: str  # the board at the end, as the model saw it
+    #: the turn, from 0, whose reply says other actions than were recorded; None if there is none. The turn is played as
+    #: it is parsed, and is the last.
     diverged_at: int | None
-    surplus: int
+    surplus: int  # turns that were recorded after the episode was over
 
     @property
     def total_reward(self) -> float:

@@ -61,20 +61,14 @@ def lenient_reply(text: str, action_names: Sequence[str]) -> Reply:
 class Rescoring:
     """What changes in how replies are parsed and rewarded; None keeps the suite's own.
 
-    Attributes:
-        parser: None, ``"lenient"`` (see ``lenient_reply``), or ``"module:callable"``, a ``Parser``.
-        think: whether a reply must think before it answers; of the suite's own parser alone.
-        format_penalty: added to the reward of a turn whose reply has a problem.
-        reward: None, or ``"module:callable"``, a ``TurnReward``.
-
     Raises:
         ValueError: two of them contradict each other, or a module or its callable cannot be found.
     """
 
-    parser: str | None = None
-    think: bool | None = None
-    format_penalty: float | None = None
-    reward: str | None = None
+    parser: str | None = None  # None, ``"lenient"`` (see ``lenient_reply``), or ``"module:callable"``, a ``Parser``
+    think: bool | None = None  # whether a reply must think before it answers; of the suite's own parser alone
+    format_penalty: float | None = None  # added to the reward of a turn whose reply has a problem
+    reward: str | None = None  # None, or ``"module:callable"``, a ``TurnReward``
 
     def __post_init__(self) -> None:
         if self.parser is not None and self.think is not None:
@@ -139,27 +133,16 @@ def _load(name: str) -> Any:
 
 @dataclass(frozen=True)
 class Unknown:
-    """An episode whose rest cannot be known.
+    """An episode whose rest cannot be known."""
 
-    Attributes:
-        split: its split.
-        index: its instance.
-        rollout: its rollout.
-        turn: the turn, from 1, that reads as other actions than were played.
-        played: what was played there.
-        read: what the other parser reads.
-        turns: how many turns were recorded in all.
-        success: how the episode ended as it was played.
-    """
-
-    split: str
-    index: int
-    rollout: int
-    turn: int
-    played: tuple[str, ...]
-    read: tuple[str, ...]
-    turns: int
-    success: bool
+    split: str  # its split
+    index: int  # its instance
+    rollout: int  # its rollout
+    turn: int  # the turn, from 1, that reads as other actions than were played
+    played: tuple[str, ...]  # what was played there
+    read: tuple[str, ...]  # what the other parser reads
+    turns: int  # how many turns were recorded in all
+    success: bool  # how the episode ended as it was played
 
     def __str__(self) -> str:
         played, read = (", ".join(names) or "nothing" for names in (self.played, self.read))
@@ -168,21 +151,13 @@ class Unknown:
 
 @dataclass(frozen=True)
 class RescoredRun:
-    """A run, rescored.
+    """A run, rescored."""
 
-    Attributes:
-        identity: of the new run, for its ``run.json``.
-        records: the episodes whose outcome is known, under new keys.
-        unknown: the others.
-        changed: episodes among ``records`` that read as other actions in their last turn, so that it ended them.
-        reworded: episodes among ``records`` in which a message would have stated another reward.
-    """
-
-    identity: dict[str, Any]
-    records: tuple[EpisodeRecord, ...]
-    unknown: tuple[Unknown, ...]
-    changed: int
-    reworded: int
+    identity: dict[str, Any]  # of the new run, for its ``run.json``
+    records: tuple[EpisodeRecord, ...]  # the episodes whose outcome is known, under new keys
+    unknown: tuple[Unknown, ...]  # the others
+    changed: int  # episodes among ``records`` that read as other actions in their last turn, so that it ended them
+    reworded: int  # episodes among ``records`` in which a message would have stated another reward
 
 
 def rescore(

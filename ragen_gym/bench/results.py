@@ -181,21 +181,13 @@ class EpisodeLog:
 
 @dataclass(frozen=True)
 class BenchResults:
-    """The results of a run, read from its folder.
+    """The results of a run, read from its folder."""
 
-    Attributes:
-        path: the folder.
-        info: what ``run.json`` says.
-        suite: what was played.
-        agent: who played it.
-        records: the episodes, the last of each key.
-    """
-
-    path: Path
-    info: dict[str, Any]
-    suite: Suite
-    agent: str
-    records: tuple[EpisodeRecord, ...]
+    path: Path  # the folder
+    info: dict[str, Any]  # what ``run.json`` says
+    suite: Suite  # what was played
+    agent: str  # who played it
+    records: tuple[EpisodeRecord, ...]  # the episodes, the last of each key
 
 
 def load_results(path: str | Path, suite: str | Path | None = None) -> BenchResults:

@@ -86,21 +86,13 @@ class RunProgress:
 
 @dataclass
 class RunOutcome:
-    """What a session has done.
+    """What a session has done."""
 
-    Attributes:
-        wanted: episodes that were asked for.
-        kept: those of them that were there before.
-        played: those that were played now, with those that failed.
-        failures: how many of these failed, by kind.
-        stopped: why the agent ended the run, or "".
-    """
-
-    wanted: int
-    kept: int
-    played: int = 0
-    failures: Counter[Failure] = field(default_factory=Counter)
-    stopped: str = ""
+    wanted: int  # episodes that were asked for
+    kept: int  # those of them that were there before
+    played: int = 0  # those that were played now, with those that failed
+    failures: Counter[Failure] = field(default_factory=Counter)  # how many of these failed, by kind
+    stopped: str = ""  # why the agent ended the run, or ""
 
     @property
     def infrastructure(self) -> dict[str, int]:

@@ -30,19 +30,13 @@ _CLOSE = 1e-9
 
 @dataclass(frozen=True)
 class Mismatch:
-    """Something in which a file and the replay differ.
+    """Something in which a file and the replay differ."""
 
-    Attributes:
-        where: the episode as ``split/index/rollout``, with ``turn n`` where it is one turn's; or a part of the summary.
-        what: the field.
-        claimed: what the file says.
-        found: what the replay says.
-    """
-
+    #: the episode as ``split/index/rollout``, with ``turn n`` where it is one turn's; or a part of the summary
     where: str
-    what: str
-    claimed: Any
-    found: Any
+    what: str  # the field
+    claimed: Any  # what the file says
+    found: Any  # what the replay says
 
     def __str__(self) -> str:
         return f"{self.where}: {self.what} is {_short(self.claimed)} in the file and {_short(self.found)} in the replay"
@@ -50,25 +44,15 @@ class Mismatch:
 
 @dataclass
 class Verdict:
-    """What came of a run's verification.
+    """What came of a run's verification."""
 
-    Attributes:
-        episodes: how many were replayed.
-        agreed: how many of them are as recorded.
-        asked: how many the sessions of the run asked for.
-        missing: how many of these there is no record of.
-        excluded: how many failed for reasons of infrastructure, and are out of the score.
-        differences: of the episodes.
-        summary: of ``summary.json``; None where there is none.
-    """
-
-    episodes: int = 0
-    agreed: int = 0
-    asked: int = 0
-    missing: int = 0
-    excluded: int = 0
-    differences: list[Mismatch] = field(default_factory=list)
-    summary: list[Mismatch] | None = None
+    episodes: int = 0  # how many were replayed
+    agreed: int = 0  # how many of them are as recorded
+    asked: int = 0  # how many the sessions of the run asked for
+    missing: int = 0  # how many of these there is no record of
+    excluded: int = 0  # how many failed for reasons of infrastructure, and are out of the score
+    differences: list[Mismatch] = field(default_factory=list)  # of the episodes
+    summary: list[Mismatch] | None = None  # of ``summary.json``; None where there is none
 
     @property
     def holds(self) -> bool:

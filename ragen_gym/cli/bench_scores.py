@@ -8,6 +8,7 @@ from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 from ragen_gym.cli.command import add_command, print_json, table_lines
+from ragen_gym.core.stats import percent
 
 if TYPE_CHECKING:
     from ragen_gym.bench.suites import Split, Suite
@@ -76,7 +77,7 @@ def _suites(arguments: argparse.Namespace) -> int:
     print(f"{_headline(suite)}\n{_paragraph(suite.about)}\n")
     rows = [("split", "env", "instances", "levels", "random", "optimal", "")]
     for split in splits:
-        bounds = (_percent(split[player]) for player in ("random", "optimal"))
+        bounds = (percent(split[player]) for player in ("random", "optimal"))
         rows.append(
             (split["name"], split["env"], str(split["instances"]), str(split["levels"]), *bounds, split["about"])
         )
@@ -86,7 +87,7 @@ def _suites(arguments: argparse.Namespace) -> int:
         print("\nPublished success rates")
         names = [split["name"] for split in splits]
         rates = {name: [split["published"].get(name) for split in splits] for name in published}
-        cells = [(name, *("" if rate is None else _percent(rate) for rate in rates[name])) for name in published]
+        cells = [(name, *("" if rate is None else percent(rate) for rate in rates[name])) for name in published]
         print("\n".join(table_lines([("", *names), *cells])))
     return 0
 
@@ -159,7 +160,7 @@ def _compare(arguments: argparse.Namespace) -> int:
     for name, split in result["splits"].items():
         difference = split["difference"]
         points = f"{100 * difference['value']:+.1f} {_interval(difference)}"
-        rates = (_percent(split[which]) for which in ("first", "second"))
+        rates = (percent(split[which]) for which in ("first", "second"))
         p = "< 0.001" if difference["p"] < 0.001 else f"{difference['p']:.3f}"
         rows.append((name, *rates, points, p, "" if split["significant"] else "not significant"))
     print("\n".join(table_lines(rows)))
@@ -195,20 +196,16 @@ def _score_row(name: str, split: dict[str, Any]) -> tuple[str, ...]:
     normalised, malformed = split["normalised"], split["malformed"]
     return (
         name,
-        _percent(success["rate"]),
+        percent(success["rate"]),
         _interval(success),
         _interval(split["clustered"]) if success["n"] > split["levels"] else "",
-        _percent(split["random"]["rate"]),
-        _percent(split["optimal"]["rate"]),
+        percent(split["random"]["rate"]),
+        percent(split["optimal"]["rate"]),
         f"{normalised['value']:.2f}" if normalised else "",
         f"{100 * split['detectable']:.0f}",
-        _percent(malformed["rate"]) if malformed else "",
+        percent(malformed["rate"]) if malformed else "",
         str(success["n"]),
     )
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
 
 
 def _interval(estimate: dict[str, Any]) -> str:

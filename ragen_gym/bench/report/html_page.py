@@ -39,43 +39,29 @@ _BLOCK = 400_000  # characters of JSON in a block: opening one takes a few milli
 
 @dataclass(frozen=True)
 class Entry:
-    """An episode that may be packed.
+    """An episode that may be packed."""
 
-    Attributes:
-        heading: its line in the list.
-        details: makes everything else; called when the episode is packed.
-    """
-
-    heading: dict[str, Any]
-    details: Callable[[], dict[str, Any]]
+    heading: dict[str, Any]  # its line in the list
+    details: Callable[[], dict[str, Any]]  # makes everything else; called when the episode is packed
 
 
 @dataclass(frozen=True)
 class Archive:
-    """The episodes of a page, compressed in blocks that are opened one at a time.
+    """The episodes of a page, compressed in blocks that are opened one at a time."""
 
-    Attributes:
-        headings: of the episodes that fitted, each with the ``block`` it is in and its place ``at`` there.
-        blocks: lists of details as ``packed`` text.
-    """
-
+    #: of the episodes that fitted, each with the ``block`` it is in and its place ``at`` there
     headings: list[dict[str, Any]]
-    blocks: list[str]
+    blocks: list[str]  # lists of details as ``packed`` text
 
 
 @dataclass(frozen=True)
 class EpisodeViewer:
-    """The viewer of a page.
+    """The viewer of a page."""
 
-    Attributes:
-        index: what ``new Viewer(host, data)`` of ``templates/viewer.js`` takes, the headings as ``episodes`` included.
-        blocks: those of the ``Archive``.
-        note: a sentence above the viewer: which episodes it shows.
-    """
-
+    #: what ``new Viewer(host, data)`` of ``templates/viewer.js`` takes, the headings as ``episodes`` included
     index: Mapping[str, Any]
-    blocks: Sequence[str]
-    note: str
+    blocks: Sequence[str]  # those of the ``Archive``
+    note: str  # a sentence above the viewer: which episodes it shows
 
 
 def render_page(

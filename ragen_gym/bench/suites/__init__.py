@@ -51,28 +51,21 @@ _HASHED = ("max_turns", "max_actions_per_turn", "max_actions", "format_penalty",
 
 @dataclass(frozen=True)
 class Split:
-    """Levels of one kind.
+    """Levels of one kind."""
 
-    Attributes:
-        name: such as ``"sokoban"``.
-        env: name of a row of the registry, such as ``"Sokoban"``.
-        env_options: arguments of ``ragen_gym.make_turn`` besides the levels and the options of a turn, such as
-            ``{"success_rate": 0.8}``; plain values, or a ``Vocabulary``.
-        levels: the instances, in order; the same level may occur twice, its place is what names an instance.
-        turn_config: how replies are read, bounded and rewarded.
-        about: one sentence for a table: what the split asks for.
-        published: success rates that others report on this split, from 0 to 1, by their name and source.
-        ladder: name of the ladder of difficulty that this split is a rung of, or "". The rungs of a ladder stand in the
-            suite from easy to hard.
-    """
-
-    name: str
-    env: str
+    name: str  # such as ``"sokoban"``
+    env: str  # name of a row of the registry, such as ``"Sokoban"``
+    #: arguments of ``ragen_gym.make_turn`` besides the levels and the options of a turn, such as ``{"success_rate":
+    #: 0.8}``; plain values, or a ``Vocabulary``
     env_options: dict[str, Any]
+    #: the instances, in order; the same level may occur twice, its place is what names an instance
     levels: tuple[Level, ...]
-    turn_config: TurnConfig = field(default_factory=TurnConfig)
-    about: str = ""
+    turn_config: TurnConfig = field(default_factory=TurnConfig)  # how replies are read, bounded and rewarded
+    about: str = ""  # one sentence for a table: what the split asks for
+    #: success rates that others report on this split, from 0 to 1, by their name and source
     published: dict[str, float] = field(default_factory=dict)
+    #: name of the ladder of difficulty that this split is a rung of, or "". The rungs of a ladder stand in the suite
+    #: from easy to hard.
     ladder: str = ""
 
     def make_env(self) -> TurnEnv:
@@ -102,19 +95,12 @@ class Split:
 
 @dataclass(frozen=True)
 class Suite:
-    """A benchmark.
+    """A benchmark."""
 
-    Attributes:
-        name: with its version, such as ``"ragen-v1"``.
-        splits: in the order of the report.
-        temperature: at which language models are sampled.
-        about: what the suite measures, in a sentence or two.
-    """
-
-    name: str
-    splits: tuple[Split, ...]
-    temperature: float = 0.5
-    about: str = ""
+    name: str  # with its version, such as ``"ragen-v1"``
+    splits: tuple[Split, ...]  # in the order of the report
+    temperature: float = 0.5  # at which language models are sampled
+    about: str = ""  # what the suite measures, in a sentence or two
 
     @cached_property
     def hash(self) -> str:
