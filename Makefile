@@ -69,7 +69,7 @@ test-openrlhf: $(OPENRLHF)/.installed ## Train a small model on real Ray, vLLM a
 docs: $(VENV)/.docs.installed ## Write the API reference and the settings' JSON schema into build/docs
 	@echo 'docs: writing the API reference with pdoc, and checking its links'
 	@rm -rf build/docs
-	@$(BIN)/python renders/api_reference.py build/docs
+	@$(BIN)/python -W ignore renders/api_reference.py build/docs
 	@$(BIN)/ragen-agent settings --schema > build/docs/settings.schema.json
 
 lint: $(VENV)/.dev.installed ## Check style and formatting, changing nothing

@@ -51,7 +51,7 @@ def dead_links(folder: Path) -> list[str]:
     """Links of the folder's pages to a file that is not there; the web is not asked."""
     dead = []
     for page in sorted(folder.rglob("*.html")):
-        for target in set(re.findall(r'(?:href|src)="([^"]+)"', page.read_text(encoding="utf-8"))):
+        for target in set(re.findall(r'(?:href|src)="([^"$]+)"', page.read_text(encoding="utf-8"))):
             link = urlsplit(target)
             if not link.scheme and not (page.parent / unquote(link.path)).exists():
                 dead.append(f"{page.relative_to(folder)}: {target}")
