@@ -117,9 +117,7 @@ def keep_top(spread: Tensor, share: float = 0.25) -> Tensor:
         ValueError: the share is outside (0, 1], or a spread is negative or not finite.
     """
     number = _number_kept(len(spread), share)
-    kept = torch.zeros_like(spread, dtype=torch.bool)
-    kept[_ranked(spread)[:number]] = True
-    return kept & (spread > NO_SPREAD)
+    return _mask(spread, _ranked(spread)[:number]) & (spread > NO_SPREAD)
 
 
 def keep_bottom(spread: Tensor, share: float = 0.25) -> Tensor:
@@ -130,10 +128,7 @@ def keep_bottom(spread: Tensor, share: float = 0.25) -> Tensor:
     """
     number = _number_kept(len(spread), share)
     order = _ranked(spread, descending=False)
-    order = order[spread[order] > NO_SPREAD]
-    kept = torch.zeros_like(spread, dtype=torch.bool)
-    kept[order[:number]] = True
-    return kept
+    return _mask(spread, order[spread[order] > NO_SPREAD][:number])
 
 
 def keep_top_p(spread: Tensor, mass: float = 0.9) -> Tensor:
@@ -142,39 +137,21 @@ def keep_top_p(spread: Tensor, mass: float = 0.9) -> Tensor:
     RAGEN-2 sums variances: give ``spread(..., statistic="variance")``. How many are kept follows the batch: few when a
     few groups hold all the disagreement, most when all disagree alike.
 
-    Args:
-        spread: float (groups,), at least 0.
-        mass: the share rho of the sum, in (0, 1].
-
-    Returns:
-        bool (groups,); groups without spread are never kept.
-
-    Raises:
-        ValueError: the mass is outside (0, 1], or a spread is negative or not finite.
+    ``mass`` is the paper's rho, in (0, 1]. Groups without spread are never kept; errors as of ``keep_top``.
     """
     _check_share("mass", mass)
     order = _ranked(spread)
     ranked = torch.where(spread[order] > NO_SPREAD, spread[order], torch.zeros_like(spread)).double()
     before = ranked.cumsum(0) - ranked
-    kept = torch.zeros_like(spread, dtype=torch.bool)
     # A group is needed while those before it have not reached the goal; the small share keeps a sum that reaches it
     # but for rounding from taking one group more.
-    kept[order] = (before < mass * ranked.sum() * (1 - 1e-9)) & (ranked > 0)
-    return kept
+    return _mask(spread, order[(before < mass * ranked.sum() * (1 - 1e-9)) & (ranked > 0)])
 
 
 def keep_min_p(spread: Tensor, part: float = 0.5) -> Tensor:
     """The groups whose spread is at least ``part`` of the largest (RAGEN-2, min-p).
 
-    Args:
-        spread: float (groups,), at least 0.
-        part: the part of the largest spread that a group must reach, in (0, 1].
-
-    Returns:
-        bool (groups,); groups without spread are never kept.
-
-    Raises:
-        ValueError: the part is outside (0, 1], or a spread is negative or not finite.
+    ``part`` is in (0, 1]. Groups without spread are never kept; errors as of ``keep_top``.
     """
     _check_share("part", part)
     _check_spread(spread)
@@ -186,48 +163,22 @@ def keep_min_p(spread: Tensor, part: float = 0.5) -> Tensor:
 def keep_random(spread: Tensor, share: float, generator: torch.Generator) -> Tensor:
     """Choose as many groups as ``keep_top`` allows at random: the control of equal samples and equal steps.
 
-    It keeps groups without spread too, which teach nothing; see ``keep_random_spread``.
-
-    Args:
-        spread: float (groups,), of which only the length is read.
-        share: the share of the groups to keep, in (0, 1].
-        generator: the source of randomness; on its device the choice is made.
-
-    Returns:
-        bool (groups,), on the device of ``spread``; ``max(1, floor(share * groups))`` are kept (none of no groups).
-
-    Raises:
-        ValueError: the share is outside (0, 1].
+    It keeps groups without spread too, which teach nothing; see ``keep_random_spread``. The choice is made on the
+    device of ``generator``.
     """
-    kept = torch.zeros_like(spread, dtype=torch.bool)
     order = torch.randperm(len(spread), generator=generator, device=generator.device).to(spread.device)
-    kept[order[: _number_kept(len(spread), share)]] = True
-    return kept
+    return _mask(spread, order[: _number_kept(len(spread), share)])
 
 
 def keep_random_spread(spread: Tensor, share: float, generator: torch.Generator) -> Tensor:
     """Choose at random from the groups that have any spread, as many as ``keep_top`` keeps.
 
     A filter by spread does two things: it leaves out groups that teach nothing, and of the others it prefers those
-    with the largest spread. Compared with this control, only the second is left.
-
-    Args:
-        spread: float (groups,), as ``spread`` returns it.
-        share: the share of all groups to keep, in (0, 1].
-        generator: the source of randomness; on its device the choice is made.
-
-    Returns:
-        bool (groups,), on the device of ``spread``.
-
-    Raises:
-        ValueError: the share is outside (0, 1], or a spread is negative or not finite.
+    with the largest spread. Compared with this control, only the second is left. Errors as of ``keep_top``.
     """
     _check_spread(spread)
     order = torch.randperm(len(spread), generator=generator, device=generator.device).to(spread.device)
-    order = order[spread[order] > NO_SPREAD]
-    kept = torch.zeros_like(spread, dtype=torch.bool)
-    kept[order[: _number_kept(len(spread), share)]] = True
-    return kept
+    return _mask(spread, order[spread[order] > NO_SPREAD][: _number_kept(len(spread), share)])
 
 
 def spread_weights(spread: Tensor, power: float = 1.0) -> Tensor:
@@ -253,6 +204,12 @@ def spread_weights(spread: Tensor, power: float = 1.0) -> Tensor:
     _check_spread(spread)
     weights = torch.where(spread > NO_SPREAD, spread**power, torch.zeros_like(spread))
     return weights / weights.mean().clamp(min=torch.finfo(spread.dtype).tiny) if len(spread) else weights
+
+
+def _mask(spread: Tensor, chosen: Tensor) -> Tensor:
+    kept = torch.zeros_like(spread, dtype=torch.bool)
+    kept[chosen] = True
+    return kept
 
 
 def _ranked(spread: Tensor, descending: bool = True) -> Tensor:

@@ -213,22 +213,9 @@ def bi_level_gae(
     last token: A(e_i) = r'(e_i) - V(e_i) = A_i, and before it delta_t = r_t + gamma_token V_t' - V_t and
     A_t = delta_t + gamma_token lam A_t', where t' is the next sampled token of the turn.
 
-    Args:
-        rewards: float (rows, T), at sampled tokens only: the turn's reward at its end, costs of tokens anywhere.
-        values: float (rows, T); values[t] is the critic's estimate before token t is sampled.
-        sampled: bool (rows, T).
-        turn_ends: see the module.
-        gamma_turn: discount per turn, in [0, 1]; VAGEN uses 0.95 to 0.99.
-        gamma_token: discount per sampled token within a turn, in [0, 1].
-        lam: the trace parameter lambda of both passes, in [0, 1].
-
-    Returns:
-        advantages and returns (advantages + values), both float (rows, T) and 0 where not sampled. VAGEN whitens the
-        advantages over the mask: ``whiten``.
-
-    Raises:
-        ValueError: shapes that differ, a reward at a token that was not sampled, or turns that do not fit the mask
-            (see ``turn_end_mask``).
+    Arguments, result and errors are those of ``turn_wise_gae``, with two discounts, per turn and per sampled token
+    within a turn, but that returns are advantages + values. VAGEN uses 0.95 to 0.99 between turns, and whitens the
+    advantages over the mask: ``whiten``.
     """
     _check(rewards, values, sampled)
     ends = turn_end_mask(turn_ends, sampled)

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ragen_agent import algo
+from ragen_agent.algo import filters
 from ragen_agent.config.algorithms import FILTER_RULES
 from tests.ragen_agent.algo.tensors import GROUPS, RETURNS, masks, tensors
 
@@ -32,11 +33,11 @@ def test_spread_reference(data: st.DataObject, shape: tuple[int, int]) -> None:
 
 def test_keep_top_by_hand() -> None:
     spread = torch.tensor([0.1, 0.5, 0.0, 0.5, 0.3, 0.5, 0.2, 0.0])
-    assert algo.keep_top(spread, 0.25).nonzero().flatten().tolist() == [1, 3]
-    assert algo.keep_top(spread, 1.0).nonzero().flatten().tolist() == [0, 1, 3, 4, 5, 6]
-    assert algo.keep_top(spread, 0.01).nonzero().flatten().tolist() == [1]
-    assert algo.keep_top(torch.tensor([0.0, 1e-8, 0.0])).sum() == 0
-    assert algo.keep_top(torch.zeros(0)).tolist() == []
+    assert filters.keep_top(spread, 0.25).nonzero().flatten().tolist() == [1, 3]
+    assert filters.keep_top(spread, 1.0).nonzero().flatten().tolist() == [0, 1, 3, 4, 5, 6]
+    assert filters.keep_top(spread, 0.01).nonzero().flatten().tolist() == [1]
+    assert filters.keep_top(torch.tensor([0.0, 1e-8, 0.0])).sum() == 0
+    assert filters.keep_top(torch.zeros(0)).tolist() == []
 
 
 @given(
@@ -47,34 +48,34 @@ def test_keep_top_reference(spread: list[float], share: float) -> None:
     number = max(1, math.floor(share * len(spread) + 1e-9))
     by_spread_then_index = sorted(range(len(spread)), key=lambda index: (-spread[index], index))
     expected = {index for index in by_spread_then_index[:number] if spread[index] > 1e-6}
-    assert set(algo.keep_top(torch.tensor(spread), share).nonzero().flatten().tolist()) == expected
+    assert set(filters.keep_top(torch.tensor(spread), share).nonzero().flatten().tolist()) == expected
 
 
 @given(groups=st.integers(1, 20), share=st.floats(0.01, 1), seed=st.integers(0, 2**32 - 1))
 def test_keep_random_keeps_as_many_and_repeats(groups: int, share: float, seed: int) -> None:
-    kept = algo.keep_random(torch.zeros(groups), share, torch.Generator().manual_seed(seed))
-    assert kept.sum() == algo.keep_top(torch.arange(1.0, groups + 1), share).sum()
-    assert kept.equal(algo.keep_random(torch.zeros(groups), share, torch.Generator().manual_seed(seed)))
+    kept = filters.keep_random(torch.zeros(groups), share, torch.Generator().manual_seed(seed))
+    assert kept.sum() == filters.keep_top(torch.arange(1.0, groups + 1), share).sum()
+    assert kept.equal(filters.keep_random(torch.zeros(groups), share, torch.Generator().manual_seed(seed)))
 
 
 def test_keep_random_prefers_no_group() -> None:
     generator = torch.Generator().manual_seed(0)
-    times = torch.stack([algo.keep_random(torch.zeros(4), 0.25, generator) for _ in range(4000)]).sum(0)
+    times = torch.stack([filters.keep_random(torch.zeros(4), 0.25, generator) for _ in range(4000)]).sum(0)
     assert times.sum() == 4000
     assert ((times - 1000).abs() < 150).all()  # five standard errors
 
 
 @given(spread=SPREADS, share=st.floats(0.01, 1), seed=st.integers(0, 2**32 - 1))
 def test_keep_random_spread_keeps_as_many_as_the_filter(spread: list[float], share: float, seed: int) -> None:
-    kept = algo.keep_random_spread(torch.tensor(spread), share, torch.Generator().manual_seed(seed))
-    assert kept.sum() == algo.keep_top(torch.tensor(spread), share).sum()
+    kept = filters.keep_random_spread(torch.tensor(spread), share, torch.Generator().manual_seed(seed))
+    assert kept.sum() == filters.keep_top(torch.tensor(spread), share).sum()
     assert all(spread[place] > 1e-6 for place in places(kept))
 
 
 def test_keep_random_spread_prefers_none_of_those_with_spread() -> None:
     generator = torch.Generator().manual_seed(0)
     spread = torch.tensor([0.1, 0.0, 5.0, 0.2, 0.0])
-    times = torch.stack([algo.keep_random_spread(spread, 0.2, generator) for _ in range(3000)]).sum(0)
+    times = torch.stack([filters.keep_random_spread(spread, 0.2, generator) for _ in range(3000)]).sum(0)
     assert times[[1, 4]].tolist() == [0, 0]
     assert ((times[[0, 2, 3]] - 1000).abs() < 130).all()  # five standard errors
 
@@ -90,24 +91,24 @@ def test_variance_is_the_square_of_the_std() -> None:
 def test_top_p_by_hand() -> None:
     """The spreads sum to 10; 4 + 3 reaches 0.7 of it, 4 + 3 + 2 reaches 0.9, all four are needed for more."""
     spread = torch.tensor([1.0, 4.0, 0.0, 2.0, 3.0])
-    assert places(algo.keep_top_p(spread, 0.7)) == [1, 4]
-    assert places(algo.keep_top_p(spread, 0.71)) == [1, 3, 4]
-    assert places(algo.keep_top_p(spread, 0.9)) == [1, 3, 4]
-    assert places(algo.keep_top_p(spread, 1.0)) == [0, 1, 3, 4]
-    assert places(algo.keep_top_p(spread, 0.01)) == [1]
-    assert places(algo.keep_top_p(torch.zeros(3))) == []
-    assert algo.keep_top_p(torch.zeros(0)).tolist() == []
+    assert places(filters.keep_top_p(spread, 0.7)) == [1, 4]
+    assert places(filters.keep_top_p(spread, 0.71)) == [1, 3, 4]
+    assert places(filters.keep_top_p(spread, 0.9)) == [1, 3, 4]
+    assert places(filters.keep_top_p(spread, 1.0)) == [0, 1, 3, 4]
+    assert places(filters.keep_top_p(spread, 0.01)) == [1]
+    assert places(filters.keep_top_p(torch.zeros(3))) == []
+    assert filters.keep_top_p(torch.zeros(0)).tolist() == []
 
 
 def test_min_p_and_reverse_by_hand() -> None:
     spread = torch.tensor([1.0, 4.0, 0.0, 2.0, 3.0])
-    assert places(algo.keep_min_p(spread, 0.5)) == [1, 3, 4]
-    assert places(algo.keep_min_p(spread, 1.0)) == [1]
-    assert places(algo.keep_min_p(torch.zeros(2), 0.5)) == []
-    assert algo.keep_min_p(torch.zeros(0)).tolist() == []
-    assert places(algo.keep_bottom(spread, 0.4)) == [0, 3]
-    assert places(algo.keep_bottom(spread, 1.0)) == [0, 1, 3, 4]
-    assert places(algo.keep_bottom(torch.zeros(3), 0.5)) == []
+    assert places(filters.keep_min_p(spread, 0.5)) == [1, 3, 4]
+    assert places(filters.keep_min_p(spread, 1.0)) == [1]
+    assert places(filters.keep_min_p(torch.zeros(2), 0.5)) == []
+    assert filters.keep_min_p(torch.zeros(0)).tolist() == []
+    assert places(filters.keep_bottom(spread, 0.4)) == [0, 3]
+    assert places(filters.keep_bottom(spread, 1.0)) == [0, 1, 3, 4]
+    assert places(filters.keep_bottom(torch.zeros(3), 0.5)) == []
 
 
 @given(spread=SPREADS, amount=st.floats(0.01, 1))
@@ -138,9 +139,9 @@ def test_rules_reference(spread: list[float], amount: float) -> None:
 def test_random_goes_through_the_table_too() -> None:
     spread = torch.zeros(8)
     kept = algo.keep_groups(spread, "random", 0.25, torch.Generator().manual_seed(3))
-    assert kept.equal(algo.keep_random(spread, 0.25, torch.Generator().manual_seed(3)))
+    assert kept.equal(filters.keep_random(spread, 0.25, torch.Generator().manual_seed(3)))
     kept = algo.keep_groups(spread + 1, "random_spread", 0.25, torch.Generator().manual_seed(3))
-    assert kept.equal(algo.keep_random_spread(spread + 1, 0.25, torch.Generator().manual_seed(3)))
+    assert kept.equal(filters.keep_random_spread(spread + 1, 0.25, torch.Generator().manual_seed(3)))
 
 
 @given(spread=SPREADS, power=st.floats(0, 4))
@@ -174,7 +175,7 @@ def test_bad_input_is_told() -> None:
         algo.spread(torch.ones(3))
     with pytest.raises(ValueError, match="statistic is 'mean'; it must be std or variance"):
         algo.spread(torch.ones(1, 2), statistic="mean")
-    for keep in (algo.keep_top, algo.keep_bottom, algo.keep_top_p, algo.keep_min_p):
+    for keep in (filters.keep_top, filters.keep_bottom, filters.keep_top_p, filters.keep_min_p):
         for share in (0.0, 1.5, math.nan):
             with pytest.raises(ValueError, match="must be above 0 and at most 1"):
                 keep(torch.ones(3), share)
