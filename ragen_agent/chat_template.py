@@ -31,36 +31,22 @@ _THOUGHTS = ("<think>{} Markthought</think><answer>Up</answer>", "<think>\nMarkt
 
 @dataclass(frozen=True)
 class TemplateText:
-    """The constant texts of a chat template, and what it does to the messages.
+    """The constant texts of a chat template, and what it does to the messages."""
 
-    Attributes:
-        before_system: text before the system message.
-        before_user: text between the system message and the first user message.
-        without_system: text before the first user message when there is no system message; None where the
-            template demands one.
-        opening: text between a user message and the reply that is about to begin (generation prompt
-            included).
-        past_opening: the same text before a reply of the past.
-        after_reply: text between a reply and the next user message.
-        closing: text after a reply that ends the conversation.
-        fold_system: True where the template has no place for a system message that stays the same as turns
-            are added; ``before_system`` and ``before_user`` are empty then.
-        trims_messages: True where the template strips white space at the ends of system or user messages.
-        trims_replies: True where it strips white space at the ends of replies of the past.
-        keeps_thinking: False where it drops or rewrites the thinking in replies of the past.
-    """
-
-    before_system: str
-    before_user: str
+    before_system: str  # text before the system message
+    before_user: str  # text between the system message and the first user message
+    #: text before the first user message when there is no system message; None where the template demands one
     without_system: str | None
-    opening: str
-    past_opening: str
-    after_reply: str
-    closing: str
+    opening: str  # text between a user message and the reply that is about to begin (generation prompt included)
+    past_opening: str  # the same text before a reply of the past
+    after_reply: str  # text between a reply and the next user message
+    closing: str  # text after a reply that ends the conversation
+    #: True where the template has no place for a system message that stays the same as turns are added; before_system
+    #: and before_user are empty then
     fold_system: bool
-    trims_messages: bool
-    trims_replies: bool
-    keeps_thinking: bool
+    trims_messages: bool  # True where the template strips white space at the ends of system or user messages
+    trims_replies: bool  # True where it strips white space at the ends of replies of the past
+    keeps_thinking: bool  # False where it drops or rewrites the thinking in replies of the past
 
     @property
     def deviations(self) -> tuple[str, ...]:

@@ -149,21 +149,14 @@ class Trajectory:
 
 @dataclass(frozen=True)
 class TurnInfo:
-    """One turn.
+    """One turn."""
 
-    Attributes:
-        problem: what was wrong with the reply (``ragen_gym.envs.reply.Problem``), or the empty text.
-        named: how many actions the answer named, known or not.
-        played: how many of them were played.
-        effective: whether the turn changed the board or ended the game.
-        observation_right, prediction_right: whether the board that the reply describes, or predicts, is the true one;
-            None where the environment does not ask for it.
-    """
-
-    problem: str
-    named: int
-    played: int
-    effective: bool
+    problem: str  # what was wrong with the reply (ragen_gym.envs.reply.Problem), or the empty text
+    named: int  # how many actions the answer named, known or not
+    played: int  # how many of them were played
+    effective: bool  # whether the turn changed the board or ended the game
+    #: whether the board that the reply describes, or predicts, is the true one; None where the environment does not
+    #: ask for it
     observation_right: bool | None = None
     prediction_right: bool | None = None
 

@@ -52,20 +52,15 @@ def dry_run(
 ) -> None:
     """Prints the configuration, the command, the arithmetic and an episode.
 
-    Args:
-        config: the settings that both trainers share.
-        settings: those of the distributed trainer; None for the local one.
-        folder: of the run that would be.
-        extra: flags passed on to OpenRLHF.
-        console: to print on.
-        recipe: that the settings were laid over.
+    ``settings`` are those of the distributed trainer, None for the local one; ``folder`` is that of the run that would
+    be, ``extra`` are flags passed on to OpenRLHF, and ``recipe`` is what the settings were laid over.
 
     Raises:
         ValueError: settings or flags that a run would refuse.
     """
     command = command_line(config, settings, folder, extra) if settings else []
     _title(console, "Configuration")
-    _say(console, to_toml(config) + (_table(settings) if settings else ""))
+    _say(console, to_toml(config) + ("\n" + tomli_w.dumps({"openrlhf": asdict(settings)}) if settings else ""))
     if settings:
         _title(console, "Command")
         _say(console, _wrapped(command, extra))
@@ -78,7 +73,8 @@ def dry_run(
         _memory(console, config, settings, recipe)
     if recipe:
         _title(console, f"Recipe {recipe.name}: {recipe.seen}")
-        _say(console, f"{_flow(recipe.title)}.\nSource: {_flow(recipe.source)}\nExpect: {_flow(recipe.expect)}")
+        title, source, expect = (" ".join(text.split()) for text in (recipe.title, recipe.source, recipe.expect))
+        _say(console, f"{title}.\nSource: {source}\nExpect: {expect}")
         if recipe.cluster:
             _say(console, f"Cluster: {recipe.cluster}")
     _title(console, "One scripted episode")
@@ -156,10 +152,6 @@ def _tokenizer(config: Config) -> tuple[PreTrainedTokenizerBase, str]:
     return build_tokenizer(texts), note
 
 
-def _table(settings: OpenRLHF) -> str:
-    return "\n" + tomli_w.dumps({"openrlhf": asdict(settings)})
-
-
 def _title(console: Console, text: str) -> None:
     console.print(f"\n[bold]{text}[/bold]")
 
@@ -168,34 +160,19 @@ def _say(console: Console, text: str) -> None:
     console.print(text, markup=False, soft_wrap=True)
 
 
-def _flow(text: str) -> str:
-    return " ".join(text.split())
-
-
 @dataclass(frozen=True)
 class TokenView:
-    """One episode: its text in alternating spans, and its counts."""
+    """One episode, and its text in alternating spans (whether sampled, text), special tokens written out."""
 
     trajectory: Trajectory
     spans: tuple[tuple[bool, str], ...]
 
-    @classmethod
-    def of(cls, trajectory: Trajectory, chat: ChatFormat) -> TokenView:
-        """The row decoded span by span, special tokens written out."""
-        edges = [0, *(trajectory.sampled[1:] != trajectory.sampled[:-1]).nonzero()[0] + 1, len(trajectory.ids)]
-        spans = [
-            (bool(trajectory.sampled[a]), str(chat.tokenizer.decode(trajectory.ids[a:b].tolist())))
-            for a, b in pairwise(edges)
-        ]
-        return cls(trajectory, tuple(spans))
-
     @property
     def text(self) -> Text:
         """Coloured, and bracketed for where there are no colours."""
-        text = Text()
-        for sampled, part in self.spans:
-            text.append(f"{OPEN}{part}{CLOSE}" if sampled else part, style=SAMPLED if sampled else GIVEN)
-        return text
+        return Text.assemble(
+            *((f"{OPEN}{part}{CLOSE}", SAMPLED) if sampled else (part, GIVEN) for sampled, part in self.spans)
+        )
 
     @property
     def counts(self) -> str:
@@ -209,12 +186,11 @@ class TokenView:
 
 
 def scripted_episode(config: Config, chat: ChatFormat, seed: int = 0) -> TokenView:
-    """An episode on a training level of the first game, whose replies the demonstrator writes.
-
-    Raises:
-        ValueError: see ``demonstrate``.
-    """
+    """An episode on a training level of the first game, whose replies the demonstrator writes."""
     share = games_at(config, 0)[0].config
     process = TokenMDP.from_settings(make_env(share, "train"), chat, share.turns)
     how = replace(share.demonstrations, mistakes=0.0)
-    return TokenView.of(demonstrate(process, [Instance(seed, seed)], how, seed)[0], chat)
+    (t,) = demonstrate(process, [Instance(seed, seed)], how, seed)
+    edges = [0, *(t.sampled[1:] != t.sampled[:-1]).nonzero()[0] + 1, len(t.ids)]
+    spans = [(bool(t.sampled[a]), str(chat.tokenizer.decode(t.ids[a:b].tolist()))) for a, b in pairwise(edges)]
+    return TokenView(t, tuple(spans))

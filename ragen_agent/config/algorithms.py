@@ -25,22 +25,14 @@ __all__ = [
 
 @dataclass(frozen=True)
 class FilterRule:
-    """Which groups of episodes are trained on.
+    """Which groups of episodes are trained on."""
 
-    Attributes:
-        doc: what is kept.
-        function: ``module:name`` of ``f(spread, amount) -> Tensor``: float (groups,) and ``training.keep`` to
-            bool (groups,).
-        fixed_share: whether it keeps the share ``training.keep`` of all groups; else how many depends on the returns.
-        ranks_groups: whether it reads how much the episodes of a group differ, so that a group needs two.
-        random: whether its function takes a ``torch.Generator`` as third argument.
-    """
-
-    doc: str
-    function: str
+    doc: str  # what is kept
+    function: str  # module:name of f(spread, amount) -> Tensor: float (groups,) and training.keep to bool (groups,)
+    #: whether it keeps the share training.keep of all groups; else how many depends on the returns
     fixed_share: bool = False
-    ranks_groups: bool = True
-    random: bool = False
+    ranks_groups: bool = True  # whether it reads how much the episodes of a group differ, so that a group needs two
+    random: bool = False  # whether its function takes a torch.Generator as third argument
 
     def planned_groups(self, groups: int, amount: float) -> int:
         """How many groups an iteration trains on at most."""
@@ -49,17 +41,11 @@ class FilterRule:
 
 @dataclass(frozen=True)
 class AdvantageRule:
-    """How an episode's return becomes its advantage.
+    """How an episode's return becomes its advantage."""
 
-    Attributes:
-        doc: what it does, and its paper.
-        across: what an episode is compared with: ``"group"``, ``"batch"``, or empty with a critic.
-        method: a key of ``ragen_agent.algo.METHODS``, or empty with a critic.
-    """
-
-    doc: str
-    across: str = ""
-    method: str = ""
+    doc: str  # what it does, and its paper
+    across: str = ""  # what an episode is compared with: "group", "batch", or empty with a critic
+    method: str = ""  # a key of ragen_agent.algo.METHODS, or empty with a critic
 
     @property
     def critic(self) -> bool:

@@ -103,20 +103,13 @@ def _round_step(rough: float) -> float:
 
 @dataclass
 class SeedCurve:
-    """A figure of one group.
+    """A figure of one group."""
 
-    Attributes:
-        at: iterations, from 1.
-        mean: the mean of the smoothed seeds there; runs that ended early leave the mean of those that went on.
-        low: the lowest smoothed seed.
-        high: the highest.
-        raw: of each run its iterations and its values as they are.
-    """
-
-    at: Floats
-    mean: Floats
-    low: Floats
-    high: Floats
+    at: Floats  # iterations, from 1
+    mean: Floats  # the mean of the smoothed seeds there; runs that ended early leave the mean of those that went on
+    low: Floats  # the lowest smoothed seed
+    high: Floats  # the highest
+    #: of each run its iterations and its values as they are
     raw: list[tuple[Floats, Floats]] = field(default_factory=list)
 
 

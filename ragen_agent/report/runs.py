@@ -33,21 +33,13 @@ NAMED = 3  # settings that the name of a group may hold
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """A training run as its folder holds it, finished or not.
+    """A training run as its folder holds it, finished or not."""
 
-    Attributes:
-        name: unique among the runs that are looked at.
-        folder: where it lies.
-        config: its settings.
-        summary: ``summary.json``.
-        metrics: ``metrics.jsonl``.
-    """
-
-    name: str
-    folder: RunFolder
-    config: Config
-    summary: Mapping[str, Any]
-    metrics: Sequence[Mapping[str, Any]]
+    name: str  # unique among the runs that are looked at
+    folder: RunFolder  # where it lies
+    config: Config  # its settings
+    summary: Mapping[str, Any]  # summary.json
+    metrics: Sequence[Mapping[str, Any]]  # metrics.jsonl
 
     @property
     def finished(self) -> bool:
