@@ -5,16 +5,15 @@ is encoded again: the sampled ids are decoded one by one, and the tags, which ar
 in the joined pieces. A token that holds a tag's end and the first letters after it belongs to both sides of the seam
 and is counted with the text.
 
-All are shares or means over the turns of the episodes that did not fail. Collapse shows here first to a reader: the
-replies of a collapsed policy are malformed, or the same few whatever the board says (RAGEN, arXiv 2504.20073,
-section on the Echo Trap).
+Collapse shows here first to a reader: the replies of a collapsed policy are malformed, or the same few whatever the
+board says (RAGEN, arXiv 2504.20073, section on the Echo Trap).
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
@@ -30,20 +29,13 @@ __all__ = [
     "PARTS",
     "Metric",
     "cost_line",
-    "effective_rate",
     "format_metric",
-    "invalid_rate",
     "is_share",
     "metric_label",
-    "observation_rate",
     "piece_decoder",
-    "prediction_rate",
     "reasoning_spans",
-    "reasoning_tokens",
-    "repeated_rate",
     "reply_figures",
     "reply_parts",
-    "reply_tokens",
     "smooth",
     "turn_spans",
 ]
@@ -51,17 +43,13 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Metric:
-    """A figure of an iteration.
+    """A figure of an iteration."""
 
-    Attributes:
-        label: for axes, tables and the dashboard; a unit stands in brackets.
-        share: whether it lies between 0 and 1 and is printed in percent.
-        progress: the format of its value in the line that a run prints for each iteration; empty to leave it out.
-    """
-
-    label: str
-    share: bool = False
-    progress: str = ""
+    label: str  # for axes, tables and the dashboard; a unit stands in brackets
+    share: bool = False  # whether it lies between 0 and 1 and is printed in percent
+    progress: str = (
+        ""  # the format of its value in the line that a run prints for each iteration; empty to leave it out
+    )
 
 
 #: By the key in ``metrics.jsonl``; a key that is not here is labelled by its name.
@@ -239,83 +227,32 @@ def _tokens_until(ends: list[int], character: int) -> int:
 
 
 def reply_figures(trajectories: Sequence[Trajectory], piece: Callable[[int], str] | None = None) -> dict[str, float]:
-    """All figures of this module by name, without those that the environment does not give.
+    """Shares and means over the turns of an iteration, without those that the environment says nothing of.
 
-    Args:
-        trajectories: of one iteration.
-        piece: see ``ragen_agent.training.metrics.piece_decoder``; without it no reasoning is measured.
+    ``response_tokens`` are the sampled tokens a turn, an end token included; ``reasoning_tokens`` those between the
+    thinking tags, 0 without tags, measured only where ``piece`` gives a token's text. ``repeated_rate`` is the share of
+    turns whose reply occurs more than once, token by token: small vocabularies of moves make it high for any policy, so
+    its trend says more than its value. ``invalid_rate``: malformed, or an unknown action; ``effective_rate``: the board
+    changed or the game ended; ``observation_rate`` and ``prediction_rate``: the very board was described or predicted.
     """
-    figures = {
-        "response_tokens": reply_tokens(trajectories),
-        "repeated_rate": repeated_rate(trajectories),
-        "invalid_rate": invalid_rate(trajectories),
-        "effective_rate": effective_rate(trajectories),
-        "observation_rate": observation_rate(trajectories),
-        "prediction_rate": prediction_rate(trajectories),
-        "reasoning_tokens": None if piece is None else reasoning_tokens(trajectories, piece),
+    whole = [t for t in trajectories if t.failure is None]
+    said = [turn for t in whole for turn in t.turn_infos]
+    spans = [(t, span) for t in whole for span in turn_spans(t)]
+    replies = Counter(tuple(t.ids[slice(*span)].tolist()) for t, span in spans)
+    reasoning = [] if piece is None else [end - first for t in whole for first, end in reasoning_spans(t, piece)]
+    measured: dict[str, tuple[float, int]] = {  # a sum, and what it is divided by
+        "response_tokens": (sum(int(t.sampled.sum()) for t in whole), len(spans)),
+        "repeated_rate": (sum(count for count in replies.values() if count > 1), len(spans)),
+        "invalid_rate": (sum(bool(turn.problem) for turn in said), len(said)),
+        "effective_rate": (sum(turn.effective for turn in said), len(said)),
+        "observation_rate": _share(turn.observation_right for turn in said),
+        "prediction_rate": _share(turn.prediction_right for turn in said),
+        "reasoning_tokens": (sum(reasoning), len(reasoning)),
     }
-    return {name: figure for name, figure in figures.items() if figure is not None}
+    return {name: total / count for name, (total, count) in measured.items() if count}
 
 
-def reply_tokens(trajectories: Sequence[Trajectory]) -> float | None:
-    """Sampled tokens a turn, the end token included where it was sampled; None without turns."""
-    return _mean([float(t.sampled.sum()) for t in _whole(trajectories)], _turns(trajectories))
-
-
-def reasoning_tokens(trajectories: Sequence[Trajectory], piece: Callable[[int], str]) -> float | None:
-    """Tokens a turn between the thinking tags, 0 for a reply without them; None without turns."""
-    lengths = [float(end - first) for t in _whole(trajectories) for first, end in reasoning_spans(t, piece)]
-    return _mean(lengths, _turns(trajectories))
-
-
-def repeated_rate(trajectories: Sequence[Trajectory]) -> float | None:
-    """The share of turns whose reply occurs more than once among the iteration's, token by token; None without turns.
-
-    Small vocabularies of moves make this high for any policy, so its trend says more than its value.
-    """
-    replies = Counter(reply for t in _whole(trajectories) for reply in _replies(t))
-    return _mean([float(count) for count in replies.values() if count > 1], sum(replies.values()))
-
-
-def invalid_rate(trajectories: Sequence[Trajectory]) -> float | None:
-    """The share of turns whose reply was malformed or named an unknown action; None where no environment says so."""
-    turns = [turn for t in _whole(trajectories) for turn in t.turn_infos]
-    return _mean([float(bool(turn.problem)) for turn in turns], len(turns))
-
-
-def effective_rate(trajectories: Sequence[Trajectory]) -> float | None:
-    """The share of turns that changed the board or ended the game; None where no environment says so."""
-    turns = [turn for t in _whole(trajectories) for turn in t.turn_infos]
-    return _mean([float(turn.effective) for turn in turns], len(turns))
-
-
-def observation_rate(trajectories: Sequence[Trajectory]) -> float | None:
-    """The share of turns whose reply describes the very board; None where none is asked to."""
-    said = [turn.observation_right for t in _whole(trajectories) for turn in t.turn_infos]
-    return _mean([float(right) for right in said if right is not None], sum(right is not None for right in said))
-
-
-def prediction_rate(trajectories: Sequence[Trajectory]) -> float | None:
-    """The share of turns whose reply predicts the very board after its moves; None where none is asked to."""
-    said = [turn.prediction_right for t in _whole(trajectories) for turn in t.turn_infos]
-    return _mean([float(right) for right in said if right is not None], sum(right is not None for right in said))
-
-
-def _replies(trajectory: Trajectory) -> list[tuple[int, ...]]:
-    starts = [0, *(end + 1 for end in trajectory.turn_ends)]
-    return [
-        tuple(trajectory.ids[start : end + 1][trajectory.sampled[start : end + 1]].tolist())
-        for start, end in zip(starts, trajectory.turn_ends, strict=False)
-    ]
-
-
-def _whole(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
-    return [t for t in trajectories if t.failure is None]
-
-
-def _turns(trajectories: Sequence[Trajectory]) -> int:
-    return sum(len(t.turn_ends) for t in _whole(trajectories))
-
-
-def _mean(numbers: Sequence[float], count: int) -> float | None:
-    return sum(numbers) / count if count else None
+def _share(answers: Iterable[bool | None]) -> tuple[int, int]:
+    """How many are right, of how many that say so."""
+    known = [right for right in answers if right is not None]
+    return sum(known), len(known)
