@@ -79,29 +79,17 @@ of the start."""
 
 @dataclass
 class Learner:
-    """What an update changes, and what it needs next to it.
+    """What an update changes, and what it needs next to it."""
 
-    Attributes:
-        model: the policy's.
-        optimiser: of the policy's weights, or of its adapter.
-        bias: float (vocabulary,), see ``sampled_logits``.
-        critic: of PPO; None for any other rule.
-        critic_optimiser: of the critic.
-        start: the frozen model of the KL term; None without one, ``model`` itself with its adapter off for LoRA.
-        piece: the text of a token id, which only selective masks need.
-        longest: the most tokens that an episode may have, for the aggregation ``constant``.
-        adapter: with LoRA, peft's handle of the adapter in ``model``.
-    """
-
-    model: PreTrainedModel
-    optimiser: torch.optim.Optimizer
-    bias: Tensor
-    critic: Critic | None = None
+    model: PreTrainedModel  # the policy's
+    optimiser: torch.optim.Optimizer  # of the policy's weights, or of its adapter
+    bias: Tensor  # float (vocabulary,), see ``sampled_logits``
+    critic: Critic | None = None  # of PPO
     critic_optimiser: torch.optim.Optimizer | None = None
-    reference_model: PreTrainedModel | None = None
-    piece: Callable[[int], str] | None = None
-    longest: int = 1024
-    adapter: PeftModel | None = None
+    reference_model: PreTrainedModel | None = None  # frozen, of a KL term; with LoRA ``model``, whose adapter is off
+    piece: Callable[[int], str] | None = None  # the text of a token id, which only selective masks need
+    longest: int = 1024  # the most tokens that an episode may have, for the aggregation ``constant``
+    adapter: PeftModel | None = None  # with LoRA, peft's handle of the adapter in ``model``
 
 
 def update(
@@ -119,7 +107,7 @@ def update(
         learner: changed in place.
         trajectories: rows to learn from, none of them failed.
         advantages: float (rows,), of whole trajectories; PPO estimates its own and does not read them.
-        settings: ``Training``.
+        settings: the algorithm's.
         seed: of the minibatches.
         weights: float (rows,), with which PPO multiplies its advantages; None for none.
         seen: called with the targets before the first step.

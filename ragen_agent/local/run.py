@@ -130,9 +130,8 @@ class TrainingRun:
         if "optimal" not in self.summary:
             for row, rate in baselines(self.env, self.instances).items():
                 self._note(row, rate.to_dict())
-        if "demonstrator" in self.summary or not self.config.warm_start.epochs:
-            return
-        self._note("demonstrator", demonstrator_rate(self.config, self.env, self.instances).to_dict())
+        if "demonstrator" not in self.summary and self.config.warm_start.epochs:
+            self._note("demonstrator", demonstrator_rate(self.config, self.env, self.instances).to_dict())
 
     def compare_imitation(self) -> None:
         """The two models that never saw a reward: more imitation, and a clean warm start."""
@@ -140,15 +139,14 @@ class TrainingRun:
         if not warm.epochs:
             return
         if "more_imitation" not in self.summary:
-            policy = Policy.build(self.config, self.folder.warm)
-            self.demonstrations = self.demonstrations or self._show(self.config.demonstrations)
-            self._imitate(
-                policy, self.demonstrations, "more imitation", tokens=int(self.summary["spent_tokens"]), stream=1
-            )
+            policy, spent = Policy.build(self.config, self.folder.warm), int(self.summary["spent_tokens"])
+            rows = self.demonstrations or self._demonstrate(self.config.demonstrations)
+            imitate(self.config, policy, rows, "more imitation", self.display, tokens=spent, stream=1)
             self.measure("more_imitation", policy)
         if "clean_warm_start" not in self.summary:
             policy = Policy.build(self.config)
-            self._imitate(policy, self._show(faultless(self.config)), "clean warm start", epochs=warm.epochs)
+            rows = self._demonstrate(faultless(self.config))
+            imitate(self.config, policy, rows, "clean warm start", self.display, epochs=warm.epochs)
             self.measure("clean_warm_start", policy)
 
     def keep(self) -> None:
@@ -180,11 +178,8 @@ class TrainingRun:
             self.folder.episodes, lambda e: e["phase"] in self.summary or e.get("iteration", iteration) < iteration
         )
 
-    def _show(self, how: Demonstrations) -> list[Trajectory]:
+    def _demonstrate(self, how: Demonstrations) -> list[Trajectory]:
         return generate_demonstrations(self.config, self.policy, how, self.display)
-
-    def _imitate(self, policy: Policy, rows: list[Trajectory], phase: str, **how: int) -> None:
-        imitate(self.config, policy, rows, phase, self.display, **how)
 
     def _note(self, name: str, value: Any) -> None:
         self.summary[name] = value

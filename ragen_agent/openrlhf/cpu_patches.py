@@ -224,5 +224,5 @@ def _keep_linear_weights() -> None:
     utils.dispatch_cpu_unquantized_gemm = dispatch
 
 
-if "vllm" in sys.modules:  # vLLM is resolving `CpuWorker`: this is its worker's process
+if "vllm" in sys.modules:  # vLLM is resolving ``CpuWorker``: this is its worker's process
     _keep_linear_weights()

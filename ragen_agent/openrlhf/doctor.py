@@ -210,23 +210,18 @@ def _round_trip(tokenizer: PreTrainedTokenizerBase, games: tuple[str, ...], whos
     from ragen_gym.envs.turn import make_turn
 
     texts = [REPLY]
-    for game in games:
-        env = make_turn(game)
-        message, _ = env.reset(seed=0)
-        texts += [env.instructions, message]
+    for env in map(make_turn, games):
+        texts += [env.instructions, env.reset(seed=0)[0]]
     for text in texts:
         ids = tokenizer.encode(text, add_special_tokens=False)
         back = str(tokenizer.decode(ids))
         if back != text:
             place = next((i for i, (a, b) in enumerate(zip(text, back, strict=False)) if a != b), len(back))
             found = f"{text[max(0, place - 10) : place + 10]!r} becomes {back[max(0, place - 10) : place + 10]!r}"
-            advice = (
-                "the model would see boards that differ from the real ones; use a byte-level tokenizer (Qwen, Llama 3)"
-            )
+            advice = "the boards that the model sees would differ; use a byte-level tokenizer (Qwen, Llama 3)"
             return fail("tokenizer round trip", found, advice)
-    return ok(
-        "tokenizer round trip", f"{len(texts)} texts are the same after encoding and decoding ({whose} tokenizer)"
-    )
+    found = f"{len(texts)} texts are the same after encoding and decoding ({whose} tokenizer)"
+    return ok("tokenizer round trip", found)
 
 
 def _template(tokenizer: PreTrainedTokenizerBase) -> list[Check]:
@@ -238,9 +233,6 @@ def _template(tokenizer: PreTrainedTokenizerBase) -> list[Check]:
     except ValueError as error:
         return [fail("chat template", str(error), "use another template; a run with this one would not start")]
     if chat.deviations:
-        found = "; ".join(chat.deviations)
-        advice = (
-            "nothing, if that is intended: training and sampling read the same row, which differs from the template"
-        )
-        return [warn("chat template", found, advice)]
+        advice = "nothing, if intended: training and sampling read the same row, which differs from the template"
+        return [warn("chat template", "; ".join(chat.deviations), advice)]
     return [ok("chat template", "keeps every prefix: a conversation's ids begin the longer conversation's")]

@@ -65,23 +65,14 @@ class WeightsLostError(RuntimeError):
 
 @dataclass(frozen=True)
 class AdvantageInputs:
-    """What the advantages of one row are made from; OpenRLHF carries such ragged data in ``labels`` alone.
+    """What the advantages of one row are made from; OpenRLHF carries such ragged data in ``labels`` alone."""
 
-    Attributes:
-        advantage: of the whole episode.
-        weight: of its group.
-        turn_ends: the column of each turn's last sampled token, counted in actions.
-        turn_rewards: the reward of each turn.
-        loss: the (first, end) spans of the tokens of M_loss in columns of actions; None for all sampled tokens.
-        estimate: those of M_adv.
-    """
-
-    advantage: float = 0.0
-    weight: float = 1.0
-    turn_ends: tuple[int, ...] = ()
+    advantage: float = 0.0  # of the whole episode
+    weight: float = 1.0  # of its group
+    turn_ends: tuple[int, ...] = ()  # the column of each turn's last sampled token, counted in actions
     turn_rewards: tuple[float, ...] = ()
-    loss: tuple[tuple[int, int], ...] | None = None
-    estimate: tuple[tuple[int, int], ...] | None = None
+    loss: tuple[tuple[int, int], ...] | None = None  # (first, end) of M_loss in columns of actions; None for all
+    estimate: tuple[tuple[int, int], ...] | None = None  # the same of M_adv
 
     def to_json(self) -> str:
         """The label of a row."""
@@ -228,19 +219,12 @@ def _narrow(experience: Any, notes: Sequence[AdvantageInputs], settings: Trainin
 
 @dataclass(frozen=True)
 class EpisodeSample:
-    """One sample of a prompt.
+    """One sample of a prompt."""
 
-    Attributes:
-        row: the prompt.
-        member: its number in the group.
-        trajectory: the episode, which our code reads.
-        experiences: the rows that OpenRLHF trains on, one for each part of ``trajectory.split_contexts()``.
-    """
-
-    row: PromptRow
-    member: int
-    trajectory: Trajectory
-    experiences: tuple[Any, ...]
+    row: PromptRow  # the prompt
+    member: int  # its number in the group
+    trajectory: Trajectory  # the episode, which our code reads
+    experiences: tuple[Any, ...]  # the rows that OpenRLHF trains on, one for each of ``trajectory.split_contexts()``
 
 
 class EpisodeGenerator(SamplesGenerator):  # type: ignore[misc]
@@ -277,8 +261,7 @@ class EpisodeGenerator(SamplesGenerator):  # type: ignore[misc]
         experiences = []
         for part in trajectory.split_contexts():
             experience = self._process_response_into_experience({**response, **tokens_of(part)}, **settings)
-            experience.response_length = torch.tensor(
-                [int(part.sampled.sum())]
-            )  # without the tokens of the environment
+            # Without the tokens of the environment.
+            experience.response_length = torch.tensor([int(part.sampled.sum())])
             experiences.append(experience)
         return EpisodeSample(row, label["member"], trajectory, tuple(experiences))

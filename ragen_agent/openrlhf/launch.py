@@ -23,6 +23,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ from ragen_agent.openrlhf.prompt_dataset import adopt_rows, train_rows, write_ro
 from ragen_agent.sft.demonstrations import demonstrator_rate
 from ragen_agent.sft.trainer import warm_start
 from ragen_agent.training.console import Display
+from ragen_agent.training.curves import plot_curve
 from ragen_agent.training.evaluation import baselines, fixed_instances
 from ragen_agent.training.policy import Policy
 from ragen_agent.training.run_folder import RunFolder
@@ -106,19 +108,21 @@ def train_distributed(
     if state.iteration < config.training.iterations or "after" not in folder.read_summary():
         write_atomic(folder.path / "openrlhf.json", json.dumps(start, indent=2) + "\n")
         _run(folder, log, config.training.iterations, state.iteration, display)
-    _adopt_checkpoint(folder)
+    new = folder.path / "checkpoint.new"
+    if new.is_dir():  # the final model is complete
+        shutil.rmtree(folder.checkpoint, ignore_errors=True)
+        new.rename(folder.checkpoint)
     summary = folder.read_summary()
     summary["wall_s"] = summary.get("wall_s", 0.0) + time.monotonic() - started
     folder.write_summary(summary)
     for name in ("before", "after"):
         display.rate(name, summary.get(name))
-    _finish(config, folder, summary, display)
+    plot_curve(read_json_lines(folder.metrics), summary, folder.path / "curve.png", config)
+    display.report(config, summary, folder)
     return summary
 
 
 def _check_installed() -> None:
-    from importlib.util import find_spec
-
     missing = [name for name in ("openrlhf", "ray", "vllm", "deepspeed") if find_spec(name) is None]
     if missing:
         raise ValueError(
@@ -201,7 +205,7 @@ def _run(folder: RunFolder, log: Path, iterations: int, done: int, display: Disp
 
 
 def _show(folder: RunFolder, done: int, display: Display) -> int:
-    """Shows the iterations from `done` on; returns how many there are now."""
+    """Shows the iterations from ``done`` on; returns how many there are now."""
     try:
         records = read_json_lines(folder.metrics)
     except ValueError:  # a line is being written
@@ -226,18 +230,3 @@ def _send_stderr_to(log: Path) -> None:
     with suppress(OSError), log.open("ab") as output:
         sys.stderr.flush()
         os.dup2(output.fileno(), 2)
-
-
-def _adopt_checkpoint(folder: RunFolder) -> None:
-    """Renames the final model once it is complete."""
-    new = folder.path / "checkpoint.new"
-    if new.is_dir():
-        shutil.rmtree(folder.checkpoint, ignore_errors=True)
-        new.rename(folder.checkpoint)
-
-
-def _finish(config: Config, folder: RunFolder, summary: dict[str, Any], display: Display) -> None:
-    from ragen_agent.training.curves import plot_curve
-
-    plot_curve(read_json_lines(folder.metrics), summary, folder.path / "curve.png", config)
-    display.report(config, summary, folder)

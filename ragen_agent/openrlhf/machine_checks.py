@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,17 +44,12 @@ LOCK = "DeepSpeed's lock"
 
 @dataclass(frozen=True)
 class Check:
-    """What was found.
-
-    Attributes:
-        state: ``"ok"``, ``"warn"`` (a run may still work) or ``"fail"`` (it will not).
-        advice: what to do; empty for ok.
-    """
+    """What was found."""
 
     name: str
-    state: str
+    state: str  # "ok", "warn" (a run may still work) or "fail" (it will not)
     found: str
-    advice: str = ""
+    advice: str = ""  # what to do; empty for ok
 
 
 def ok(name: str, found: str) -> Check:
@@ -217,24 +213,19 @@ def holders(lock: Path) -> list[int] | None:
     """The processes that hold a lock open; None if this system cannot tell."""
     if not Path("/proc/self/fd").is_dir():
         return None
-    target = os.stat(lock)
     found = []
     for process in Path("/proc").glob("[0-9]*"):
-        try:
-            descriptors = list((process / "fd").iterdir())
-        except OSError:  # it has ended, or belongs to another user
-            continue
-        if any(_same_file(descriptor, target) for descriptor in descriptors):
-            found.append(int(process.name))
+        with suppress(OSError):  # it has ended, or belongs to another user
+            if any(_same_file(descriptor, lock) for descriptor in list((process / "fd").iterdir())):
+                found.append(int(process.name))
     return found
 
 
-def _same_file(descriptor: Path, target: os.stat_result) -> bool:
+def _same_file(descriptor: Path, lock: Path) -> bool:
     try:
-        there = os.stat(descriptor)
-    except OSError:
+        return descriptor.samefile(lock)
+    except OSError:  # closed meanwhile
         return False
-    return (there.st_dev, there.st_ino) == (target.st_dev, target.st_ino)
 
 
 def _lock_check(lock: Path, fix: bool) -> Check:

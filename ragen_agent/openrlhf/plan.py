@@ -40,21 +40,13 @@ __all__ = [
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """Counts of one iteration.
+    """Counts of one iteration."""
 
-    Attributes:
-        episodes: how many are played.
-        kept_groups: how many groups are trained on, at most.
-        kept_episodes: how many episodes those are.
-        rows: the most training rows of the kept episodes.
-        updates: steps of the optimiser.
-    """
-
-    episodes: int
-    kept_groups: int
-    kept_episodes: int
-    rows: int
-    updates: int
+    episodes: int  # played
+    kept_groups: int  # trained on, at most
+    kept_episodes: int  # of those groups
+    rows: int  # the most training rows of the kept episodes
+    updates: int  # steps of the optimiser
 
     @classmethod
     def of(cls, config: Config, *, distributed: bool) -> BatchPlan:
@@ -96,12 +88,10 @@ def describe(config: Config, settings: OpenRLHF | None) -> list[str]:
     if plan.rows > learned:
         kept += f" Their prompts leave out earlier turns, so each is several rows, {plan.rows} in all at most."
     unit = "episodes" if plan.rows == learned else "rows"
-    padding = -plan.rows % training.minibatch
     rest = ""
-    if padding:
-        rest = f" The last minibatch of a pass has {training.minibatch - padding} {unit}" + (
-            f" and {padding} rows of padding without loss." if settings else "."
-        )
+    if padding := -plan.rows % training.minibatch:
+        filled = f" and {padding} rows of padding without loss" if settings else ""
+        rest = f" The last minibatch of a pass has {training.minibatch - padding} {unit}{filled}."
     passes = training.updates
     sentences = [
         f"An iteration plays {training.groups} prompts (levels) x {training.group_size} samples = {plan.episodes} "
@@ -132,20 +122,13 @@ def _gpus(config: Config, settings: OpenRLHF) -> dict[str, int]:
     }
 
 
-def devices_needed(config: Config, settings: OpenRLHF) -> int:
-    """How many devices the models of a run take if they share none."""
-    return sum(_gpus(config, settings).values())
-
-
 def _gpu_plan(config: Config, settings: OpenRLHF) -> list[str]:
     """Which GPUs do what, in sentences."""
     training, gpus = config.training, _gpus(config, settings)
     engines, actor = settings.vllm_engines, gpus["actor"]
     names = {"actor": "the policy", "critic": "the critic", "reference": "the reference model"}
     models = [f"{name} on {gpus[model]}" for model, name in names.items() if gpus[model]]
-    models += [
-        f"vLLM on {gpus['vllm']} ({engines} engine{'s' * (engines > 1)} of {settings.vllm_tensor_parallel})",
-    ]
+    models.append(f"vLLM on {gpus['vllm']} ({engines} engine{'s' * (engines > 1)} of {settings.vllm_tensor_parallel})")
     if settings.colocate:
         first = (
             f"GPUs: {actor}, shared by all: {', '.join(models)}. A model that is not training keeps its weights on the "
@@ -161,6 +144,11 @@ def _gpu_plan(config: Config, settings: OpenRLHF) -> list[str]:
         f"A minibatch of {training.minibatch} is {share} episodes for each of the policy's GPUs, which read "
         f"{settings.micro_batch} at a time: {share // settings.micro_batch} passes, then one step of the optimiser.",
     ]
+
+
+def devices_needed(config: Config, settings: OpenRLHF) -> int:
+    """How many devices the models of a run take if they share none."""
+    return sum(_gpus(config, settings).values())
 
 
 def check_supported(config: Config, settings: OpenRLHF) -> None:
@@ -197,16 +185,15 @@ def check_supported(config: Config, settings: OpenRLHF) -> None:
         raise ValueError("lora.rank needs openrlhf.zero_stage 2: at stage 3 no GPU holds the weights to merge.")
     if lora.rank and not lora.alpha.is_integer():
         raise ValueError(f"lora.alpha is {lora.alpha}, which OpenRLHF takes as a whole number only.")
-    shared = "openrlhf.colocate puts every model on the same GPUs, so the actor's {} and {} {} must be equal: {} = {}."
-    actor = "actor_nodes * actor_gpus"
-    if settings.colocate and gpus["actor"] != gpus["vllm"]:
-        raise ValueError(
-            shared.format(gpus["actor"], "vLLM's", gpus["vllm"], actor, "vllm_engines * vllm_tensor_parallel")
-        )
-    if settings.colocate and gpus["critic"] not in (0, gpus["actor"]):
-        raise ValueError(
-            shared.format(gpus["actor"], "the critic's", gpus["critic"], actor, "critic_nodes * critic_gpus")
-        )
+    for whose, count, product in (
+        ("vLLM's", gpus["vllm"], "vllm_engines * vllm_tensor_parallel"),
+        ("the critic's", gpus["critic"] or gpus["actor"], "critic_nodes * critic_gpus"),
+    ):
+        if settings.colocate and count != gpus["actor"]:
+            raise ValueError(
+                f"openrlhf.colocate puts every model on the same GPUs, so the actor's {gpus['actor']} and {whose} "
+                f"{count} must be equal: actor_nodes * actor_gpus = {product}."
+            )
 
 
 GIB = 2**30
@@ -287,16 +274,13 @@ def model_shape(config: Config) -> ModelShape | None:
 
 @dataclass(frozen=True)
 class MemoryPart:
-    """One thing that takes memory on a GPU.
+    """One thing that takes memory on a GPU."""
 
-    ``place``: actor, critic, reference, vllm, or all if they share it. ``when``: always, playing or training.
-    """
-
-    place: str
+    place: str  # actor, critic, reference, vllm, or all if they share it
     name: str
     gib: float
     arithmetic: str
-    when: str = "always"
+    when: str = "always"  # or playing, or training
 
 
 def memory_parts(config: Config, settings: OpenRLHF, shape: ModelShape, gpu_gib: float) -> list[MemoryPart]:
@@ -362,10 +346,8 @@ def _pass(place: str, settings: OpenRLHF, shape: ModelShape, tokens: int, logits
         size = shape.layers * 2 * shape.hidden + shape.activation_bytes
         text = f"{how} x ({shape.layers} layers x 2 B x {shape.hidden} + {shape.activation_bytes} B of one layer)"
     else:
-        size, text = (
-            shape.layers * shape.activation_bytes,
-            f"{how} x {shape.layers} layers x {shape.activation_bytes} B",
-        )
+        size = shape.layers * shape.activation_bytes
+        text = f"{how} x {shape.layers} layers x {shape.activation_bytes} B"
     found = [MemoryPart(place, "layers", tokens * size / GIB, text, "training")]
     if logits:
         gib = tokens * shape.vocabulary * LOGITS / GIB

@@ -30,21 +30,13 @@ VARIABLE = "RAGEN_AGENT_RUN"
 
 @dataclass(frozen=True)
 class RunContext:
-    """What every process of a run needs to know, sent as one environment variable.
+    """What every process of a run needs to know, sent as one environment variable."""
 
-    Attributes:
-        config: the settings that both trainers share.
-        settings: those of this trainer.
-        folder: the run's folder.
-        suppressed_ids: token ids that must not be sampled.
-        vocabulary_size: width of the model's output layer.
-    """
-
-    config: Config
-    settings: OpenRLHF
-    folder: str
-    suppressed_ids: tuple[int, ...]
-    vocabulary_size: int
+    config: Config  # the settings that both trainers share
+    settings: OpenRLHF  # those of this trainer
+    folder: str  # the run's
+    suppressed_ids: tuple[int, ...]  # token ids that must not be sampled
+    vocabulary_size: int  # width of the model's output layer
 
     def to_json(self) -> str:
         """One line; ``from_json`` reads it."""
@@ -64,11 +56,7 @@ class RunContext:
 
     @classmethod
     def from_environment(cls) -> RunContext:
-        """That of the run that this process belongs to.
-
-        Raises:
-            RuntimeError: this process belongs to none.
-        """
+        """That of the run that this process belongs to; raises a RuntimeError if it belongs to none."""
         if VARIABLE not in os.environ:
             raise RuntimeError(f"{VARIABLE} is not set: this code runs inside a training run; see ragen-agent train.")
         return cls.from_json(os.environ[VARIABLE])
@@ -76,17 +64,11 @@ class RunContext:
 
 @dataclass(frozen=True)
 class RunState:
-    """The last iteration that was saved completely.
+    """The last iteration that was saved completely."""
 
-    Attributes:
-        iteration: how many iterations are done and saved.
-        tag: name of their checkpoint.
-        stagnant: how many of the last iterations had nothing to learn from.
-    """
-
-    iteration: int = 0
-    tag: str = ""
-    stagnant: int = 0
+    iteration: int = 0  # how many iterations are done and saved
+    tag: str = ""  # the name of their checkpoint
+    stagnant: int = 0  # how many of the last iterations had nothing to learn from
 
     @classmethod
     def read(cls, folder: Path) -> RunState:
@@ -166,10 +148,8 @@ def stop_without_parent() -> None:
 def kill_after_exit(pids: Sequence[int]) -> subprocess.Popen[bytes]:
     """Kills other processes some seconds after this one has ended.
 
-    A shell waits for the end of a pipe that this process alone holds open; the kernel closes it even after a kill.
-
-    Returns:
-        the waiting shell. Keep a reference to it: its pipe is closed with it.
+    A shell waits for the end of a pipe that this process alone holds open; the kernel closes it even after a kill. Keep
+    a reference to the shell that is returned: its pipe is closed with it.
     """
     script = f'read -r _; sleep {GRACE_PERIOD}; kill -9 "$@" 2> /dev/null'
     return subprocess.Popen(

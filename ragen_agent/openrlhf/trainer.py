@@ -240,7 +240,7 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
         RunState(iteration, tag, self.history.stagnant).write(self.folder.path)
 
     def _play(self, rows: Sequence[PromptRow], members: int, temperature: float) -> list[EpisodeSample]:
-        """See `EpisodeGenerator.play`.
+        """See ``EpisodeGenerator.play``.
 
         Raises:
             WeightsLostError: vLLM's log-probs are no numbers.

@@ -106,21 +106,13 @@ def demonstrate(process: TokenMDP, instances: Sequence[Instance], how: Demonstra
 
 @dataclass(frozen=True)
 class Chunk:
-    """Demonstrations drawn one after the other from one generator.
+    """Demonstrations drawn one after the other from one generator."""
 
-    Attributes:
-        config: the settings of their game.
-        how: the demonstrator.
-        indices: where they stand among all demonstrations.
-        instances: what is played, one for each index.
-        seed: of the generator.
-    """
-
-    config: Config
-    how: Demonstrations
-    indices: list[int]
-    instances: list[Instance]
-    seed: int
+    config: Config  # the settings of their game
+    how: Demonstrations  # the demonstrator
+    indices: list[int]  # where they stand among all demonstrations
+    instances: list[Instance]  # what is played, one for each index
+    seed: int  # of the generator
 
 
 def chunks(config: Config, how: Demonstrations) -> Iterator[Chunk]:
@@ -268,7 +260,7 @@ def trajectory_of(chat: ChatFormat, line: Mapping[str, Any]) -> Trajectory:
 def trajectories_of(
     chat: ChatFormat, lines: Sequence[Mapping[str, Any]], max_tokens: int, *, successes_only: bool = False
 ) -> tuple[list[Trajectory], dict[str, int]]:
-    """The conversations as `trajectory_of` makes them, and how many were left out: ``too_long`` and ``failures``.
+    """The conversations as ``trajectory_of`` makes them, and how many were left out: ``too_long`` and ``failures``.
 
     Raises:
         ValueError: nothing is left.

@@ -10,7 +10,7 @@ model/          the trained model in Hugging Face format; with LoRA, instead:
 adapter/        the trained adapter in peft's format, for ``ragen-agent sft merge``
 start/          the small model before LoRA, which exists nowhere else
 
-On a CUDA GPU a pretrained model computes in bfloat16: over float32 copies of its weights (`Float32AdamW`), or, with
+On a CUDA GPU a pretrained model computes in bfloat16: over float32 copies of its weights (``Float32AdamW``), or, with
 LoRA, frozen next to an adapter in float32. On a CPU a resumed fine-tuning equals an unbroken one bit for bit.
 """
 

@@ -51,7 +51,7 @@ def fit(
         model: trained in place.
         optimiser: over the model's parameters.
         batches: trajectories to imitate.
-        bias: float32 (vocabulary,), added to the logits; see `sampled_logits`.
+        bias: float32 (vocabulary,), added to the logits; see ``sampled_logits``.
         first: the number of the first step, where steps were taken before.
         micro_batch: rows that go forward and backward at a time, to save memory; None for the whole batch.
         max_grad_norm: gradients are scaled down to this norm.

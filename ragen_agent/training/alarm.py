@@ -37,23 +37,14 @@ Record = Mapping[str, float]
 
 @dataclass(frozen=True)
 class AlarmThresholds:
-    """The thresholds.
+    """The thresholds."""
 
-    Attributes:
-        first: iterations that say what the start was, or as many as there are before the last ones.
-        window: the last iterations, whose mean is compared with the start's.
-        fall: the ratio of the two means below which a figure has fallen.
-        jump: the ratio above which it has jumped.
-        spike: the ratio of a gradient norm to the median of those before it, above which it is a spike.
-        invalid: the share of malformed turns above which there are too many, where the start had less.
-    """
-
-    first: int = 10
-    window: int = 3
-    fall: float = 0.4
-    jump: float = 2.0
-    spike: float = 5.0
-    invalid: float = 0.5
+    first: int = 10  # iterations that say what the start was, or as many as there are before the last ones
+    window: int = 3  # the last iterations, whose mean is compared with the start's
+    fall: float = 0.4  # the ratio of the two means below which a figure has fallen
+    jump: float = 2.0  # the ratio above which it has jumped
+    spike: float = 5.0  # the ratio of a gradient norm to the median of those before it, above which it is a spike
+    invalid: float = 0.5  # the share of malformed turns above which there are too many, where the start had less
 
 
 @dataclass(frozen=True)
@@ -92,40 +83,34 @@ def signs_at(history: Sequence[Record], alarm: AlarmThresholds | None = None) ->
     if not history:
         return []
     iteration = int(history[-1].get("iteration", len(history) - 1))
-    checks: dict[str, Callable[[], tuple[float, float] | None]] = {
-        "spread_fall": lambda: _fall(_series(history, "spread"), alarm),
-        "spread_end": lambda: _end(_series(history, "spread"), alarm),
-        "entropy_fall": lambda: _fall(_series(history, "entropy"), alarm),
-        "entropy_jump": lambda: _jump(_series(history, "entropy"), alarm),
-        "gradient_spike": lambda: _spike(_series(history, "grad_norm"), alarm),
-        "invalid_rise": lambda: _rise(_series(history, "invalid_rate"), alarm),
+    spread, entropy, grad_norm, invalid = (
+        # A figure that the last iteration lacks shows nothing new.
+        [record[name] for record in history if name in record] if name in history[-1] else []
+        for name in ("spread", "entropy", "grad_norm", "invalid_rate")
+    )
+    found = {
+        "spread_fall": _ends(spread, alarm, lambda last, first: last < alarm.fall * first),
+        "spread_end": _end(spread, alarm),
+        "entropy_fall": _ends(entropy, alarm, lambda last, first: last < alarm.fall * first),
+        "entropy_jump": _ends(entropy, alarm, lambda last, first: last > alarm.jump * first > 0),
+        "gradient_spike": _spike(grad_norm, alarm),
+        "invalid_rise": _ends(invalid, alarm, lambda last, first: last > alarm.invalid > first),
     }
-    found = {name: check() for name, check in checks.items()}
     return [Sign(name, iteration, *figures) for name, figures in found.items() if figures is not None]
 
 
-def _series(history: Sequence[Record], name: str) -> list[float]:
-    """A figure's course; empty where the last iteration lacks it, since it then shows nothing new."""
-    return [record[name] for record in history if name in record] if name in history[-1] else []
-
-
-def _ends(series: Sequence[float], alarm: AlarmThresholds) -> tuple[float, float] | None:
-    """The mean of the last iterations and of the first, which do not overlap.
+def _ends(
+    series: Sequence[float], alarm: AlarmThresholds, shows: Callable[[float, float], bool]
+) -> tuple[float, float] | None:
+    """The means of the last and of the first iterations, which do not overlap, where these show the sign.
 
     A rate that is far too high ends a run within five iterations, so a young run is held against its first one.
     """
-    first = min(alarm.first, len(series) - alarm.window)
-    return (fmean(series[-alarm.window :]), fmean(series[:first])) if first > 0 else None
-
-
-def _fall(series: Sequence[float], alarm: AlarmThresholds) -> tuple[float, float] | None:
-    ends = _ends(series, alarm)
-    return ends if ends is not None and ends[0] < alarm.fall * ends[1] else None
-
-
-def _jump(series: Sequence[float], alarm: AlarmThresholds) -> tuple[float, float] | None:
-    ends = _ends(series, alarm)
-    return ends if ends is not None and ends[0] > alarm.jump * ends[1] > 0 else None
+    count = min(alarm.first, len(series) - alarm.window)
+    if count <= 0:
+        return None
+    last, first = fmean(series[-alarm.window :]), fmean(series[:count])
+    return (last, first) if shows(last, first) else None
 
 
 def _end(series: Sequence[float], alarm: AlarmThresholds) -> tuple[float, float] | None:
@@ -138,11 +123,6 @@ def _spike(series: Sequence[float], alarm: AlarmThresholds) -> tuple[float, floa
         return None
     usual = median(series[:-1])
     return (series[-1], usual) if series[-1] > alarm.spike * usual > 0 else None
-
-
-def _rise(series: Sequence[float], alarm: AlarmThresholds) -> tuple[float, float] | None:
-    ends = _ends(series, alarm)
-    return ends if ends is not None and ends[0] > alarm.invalid > ends[1] else None
 
 
 def return_std_stop(history: Sequence[float], *, first: int = 10, share: float = 0.1, patience: int = 5) -> bool:

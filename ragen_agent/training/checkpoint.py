@@ -48,14 +48,13 @@ def load_checkpoint(
     """Model (of ``dtype``, in evaluation mode) and tokenizer of a Hugging Face folder.
 
     Raises:
-        ValueError: no such folder, no model, tokenizer or chat template in it, or a tokenizer that is not the
-            model's.
+        ValueError: no such folder, no model, tokenizer or chat template in it, or a tokenizer that is not the model's.
     """
     if not folder.is_dir():
         raise ValueError(f"{folder}: there is no such folder; give that of a run, or of a Hugging Face causal LM.")
     if not (folder / "config.json").is_file():
         raise ValueError(f"--model {folder}: it holds no config.json; give the folder of a Hugging Face causal LM.")
-    if not (folder / "tokenizer.json").is_file() and not (folder / "tokenizer_config.json").is_file():
+    if not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json")):
         raise ValueError(
             f"--model {folder}: it holds no tokenizer; save one there with tokenizer.save_pretrained(folder)."
         )

@@ -15,7 +15,7 @@ from ragen_gym.core.progress import ProgressBar
 from ragen_gym.core.stats import Rate
 from ragen_gym.core.storage import read_json_lines
 
-__all__ = ["ROWS", "Display", "rates_table", "row_name"]
+__all__ = ["ROWS", "Display", "rates_table"]
 
 #: The rows of the final table by their key in ``summary.json``, and what each is.
 ROWS = {
@@ -78,7 +78,7 @@ class Display:
     def rate(self, name: str, value: Any) -> None:
         """A rate was measured."""
         if name in ROWS:
-            self.say(f"{row_name(name)}: {Rate.from_dict(value)}")
+            self.say(f"{_row_name(name)}: {Rate.from_dict(value)}")
 
     def report(self, config: Config, summary: Mapping[str, Any], folder: RunFolder) -> None:
         """The table, a success and a failure, and where the files are."""
@@ -107,11 +107,6 @@ class Display:
                 self.say("\n".join(mark + line for line in message["content"].split("\n")))
 
 
-def row_name(row: str) -> str:
-    """What a row of ``ROWS`` is called in print."""
-    return "random replies" if row == "random" else row.replace("_", " ")
-
-
 def rates_table(config: Config, rates: Mapping[str, Any]) -> Table:
     """The measured rates with their intervals."""
     evaluation = config.evaluation
@@ -126,13 +121,17 @@ def rates_table(config: Config, rates: Mapping[str, Any]) -> Table:
             rate = Rate.from_dict(rates[row])
             interval = f"{100 * rate.low:.1f} to {100 * rate.high:.1f}"
             table.add_row(
-                row_name(row),
+                _row_name(row),
                 f"{100 * rate.rate:.1f} %",
                 interval,
                 meaning + (f" ({rate.failed} failed episodes left out)" if rate.failed else ""),
                 style="bold" if row == "after" else "",
             )
     return table
+
+
+def _row_name(row: str) -> str:
+    return "random replies" if row == "random" else row.replace("_", " ")
 
 
 def _demonstrator_faults(config: Config) -> str:

@@ -138,23 +138,14 @@ def teaches_nothing(groups: ScoredGroups, settings: Training) -> bool:
 
 @dataclass(frozen=True)
 class Iteration:
-    """The episodes of one iteration, scored and filtered.
+    """The episodes of one iteration, scored and filtered; those of a group stand next to each other."""
 
-    Attributes:
-        number: of the iteration, from 0.
-        played: the episodes with the environment's rewards; those of a group stand next to each other.
-        learned: the same with the rewards that are learned from, see ``rewarded``.
-        games: the game of each group.
-        groups: advantages, filter and weights.
-        stagnant: whether it teaches nothing, see ``teaches_nothing``.
-    """
-
-    number: int
-    played: Sequence[Trajectory]
-    learned: Sequence[Trajectory]
-    games: Sequence[str]
-    groups: ScoredGroups
-    stagnant: bool
+    number: int  # from 0
+    played: Sequence[Trajectory]  # with the environment's rewards
+    learned: Sequence[Trajectory]  # with the rewards that are learned from, see ``rewarded``
+    games: Sequence[str]  # the game of each group
+    groups: ScoredGroups  # advantages, filter and weights
+    stagnant: bool  # whether it teaches nothing, see ``teaches_nothing``
 
     @classmethod
     def score_and_filter(
@@ -243,10 +234,7 @@ class Iteration:
 class History:
     """The records of a run's iterations, and what follows from them: the alarm and the reasons to stop.
 
-    Args:
-        records: of the iterations so far; see ``add``.
-        stops: when to stop early.
-        stagnant: how many of the last iterations taught nothing.
+    ``stagnant`` is how many of the last iterations taught nothing.
     """
 
     def __init__(self, records: Sequence[Mapping[str, Any]], stops: Stops, stagnant: int = 0) -> None:

@@ -82,10 +82,9 @@ def check_targets(model: PreTrainedModel, settings: Lora) -> None:
 
 
 def adapt(model: PreTrainedModel, settings: Lora, seed: int) -> PeftModel:
-    """Puts an adapter into ``model``, in place; from then on only the adapter asks for gradients.
+    """Puts an adapter into ``model``, in place, and returns peft's handle; now only the adapter asks for gradients.
 
-    Returns:
-        peft's handle of it. ``model`` itself plays with the adapter, and without it within ``disable_adapter()``.
+    ``model`` itself plays with the adapter, and without it within ``disable_adapter()``.
     """
     peft = peft_library()
     # Without dropout, since a token is scored as it was sampled.
@@ -165,9 +164,10 @@ def trained(module: nn.Module) -> Mapping[str, Tensor]:
 
 def load_trained(module: nn.Module, state: Mapping[str, Tensor]) -> None:
     """Puts back what ``trained`` gave; raises a RuntimeError if it was another module's."""
-    if _frozen(module) and state.keys() != trained(module).keys():
+    frozen = _frozen(module)
+    if frozen and state.keys() != trained(module).keys():
         raise RuntimeError(f"the names of the trained weights differ, such as {next(iter(state), None)}")
-    module.load_state_dict(state, strict=not _frozen(module))
+    module.load_state_dict(state, strict=not frozen)
 
 
 def load_policy(model: PreTrainedModel, settings: Lora, state: Mapping[str, Tensor]) -> None:

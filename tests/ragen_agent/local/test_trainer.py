@@ -28,6 +28,8 @@ from ragen_agent.local.policy_update import (
 )
 from ragen_agent.local.trainer import RolloutWorker
 from ragen_agent.rollout import group
+from ragen_agent.sft.demonstrations import generate_demonstrations
+from ragen_agent.sft.trainer import imitate
 from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.batches import Batch
 from ragen_agent.training.checkpoint import save_checkpoint
@@ -57,10 +59,9 @@ def configure(settings: Mapping[str, Any]) -> Config:
 def warm() -> tuple[Config, Policy]:
     """A model that writes well-formed replies most of the time."""
     config = configure({"demonstrations": {"episodes": 1500, "mistakes": 0.3}, "warm_start": {"epochs": 2}})
-    run = training.TrainingRun.__new__(training.TrainingRun)
-    agent = Policy.build(config)
-    run.config, run.policy, run.display = config, agent, Display(Console(file=io.StringIO()))
-    run._imitate(agent, run._show(config.demonstrations), "warm start", epochs=2)
+    agent, display = Policy.build(config), Display(Console(file=io.StringIO()))
+    rows = generate_demonstrations(config, agent, config.demonstrations, display)
+    imitate(config, agent, rows, "warm start", display, epochs=2)
     return config, agent
 
 
