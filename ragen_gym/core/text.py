@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import re
 from codecs import charmap_decode
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 __all__ = [
     "EDGE",
     "TEXT_FORMATS",
+    "BoardWriter",
     "TextFormat",
     "Vocabulary",
-    "coord_text",
-    "grid_formatter",
     "parse_coord",
     "parse_grid",
     "replace_surrogates",
@@ -69,14 +68,36 @@ class Vocabulary:
         return self
 
 
-def grid_formatter(vocabulary: Vocabulary) -> Callable[[bytes | bytearray], str]:
-    """A function that writes a board as rows of symbols separated by newlines."""
-    table = "".join(vocabulary.symbols).ljust(EDGE, "\ufffe") + "\n"
+class BoardWriter:
+    """Boards as text. Its methods ``grid``, ``coord`` and ``grid_coord`` are the formats; they can be pickled.
 
-    def grid_text(board: bytes | bytearray) -> str:
-        return charmap_decode(board, "strict", table)[0]
+    Args:
+        vocabulary: the symbols of the grid.
+        tiles: the tiles in words, in the order of their codes.
+        width: columns of a board.
+    """
 
-    return grid_text
+    def __init__(self, vocabulary: Vocabulary, tiles: Sequence[str], width: int) -> None:
+        self._table = "".join(vocabulary.symbols).ljust(EDGE, "\ufffe") + "\n"
+        self._tiles, self._width = tuple(tiles), width
+
+    def grid(self, board: bytes | bytearray) -> str:
+        """Rows of symbols, separated by newlines."""
+        return charmap_decode(board, "strict", self._table)[0]
+
+    def coord(self, board: bytes | bytearray) -> str:
+        """The board's size, then every kind of tile but the first with its (row, column) places."""
+        stride = self._width + 1
+        lines = [f"board {(len(board) + 1) // stride}x{self._width}"]
+        for code in range(1, len(self._tiles)):
+            places = [divmod(cell, stride) for cell, value in enumerate(board) if value == code]
+            if places:
+                lines.append(f"{self._tiles[code]}: " + " ".join(f"({row},{column})" for row, column in places))
+        return "\n".join(lines)
+
+    def grid_coord(self, board: bytes | bytearray) -> str:
+        """The grid, and the coordinates below it."""
+        return f"{self.grid(board)}\n{self.coord(board)}"
 
 
 def parse_grid(text: str, vocabulary: Vocabulary, game: str) -> bytes:
@@ -103,18 +124,8 @@ def parse_grid(text: str, vocabulary: Vocabulary, game: str) -> bytes:
 _PLACES = r"\([0-9]{1,3},[0-9]{1,3}\)( \([0-9]{1,3},[0-9]{1,3}\))*"
 
 
-def coord_text(board: bytes | bytearray, tiles: Sequence[str], width: int) -> str:
-    """The board as a list: its size, then every kind of tile but the first with its (row, column) places."""
-    lines = [f"board {(len(board) + 1) // (width + 1)}x{width}"]
-    for code in range(1, len(tiles)):
-        places = [divmod(cell, width + 1) for cell, value in enumerate(board) if value == code]
-        if places:
-            lines.append(f"{tiles[code]}: " + " ".join(f"({row},{column})" for row, column in places))
-    return "\n".join(lines)
-
-
 def parse_coord(text: str, tiles: Sequence[str], game: str) -> bytes:
-    """The inverse of ``coord_text``.
+    """The board of a text in coordinates: the inverse of ``BoardWriter.coord``.
 
     Raises:
         ValueError: a line that is not of that form, or a place named twice or off the board.

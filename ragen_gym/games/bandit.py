@@ -88,6 +88,16 @@ class BanditSolution(Solution):
         return self._means.index(max(self._means))
 
 
+class _ArmNames:
+    """Boards as the names of their arms, one a line."""
+
+    def __init__(self, arms: Sequence[str]) -> None:
+        self._texts = {(a, a ^ 1): f"{arms[a]}\n{arms[a ^ 1]}" for a in range(len(arms))}
+
+    def text(self, board: Board) -> str:
+        return self._texts[board[0], board[1]]
+
+
 @dataclass(frozen=True)
 class Bandit(Game):
     """Two arms with telling names: a safe one that always pays a little, a risky one that seldom pays much.
@@ -220,10 +230,6 @@ class Bandit(Game):
             raise ValueError(f"{self.name}: arms are written by name; leave out vocabulary {choice.name!r}.")
         return super().vocabulary(None if choice is self.own_vocabulary else choice)
 
-    def action_mask(self, board: Board, state: Sequence[int]) -> npt.NDArray[np.int8]:
-        """Both arms can always be pulled."""
-        return np.ones(2, np.int8)
-
     def conserved(self, board: Board) -> tuple[int, ...]:
         """The arms."""
         return tuple(board)
@@ -247,13 +253,7 @@ class Bandit(Game):
         """The two names, one a line."""
         if text_format != "grid":
             raise ValueError(f"{self.name}: text_format={text_format!r} does not fit arms; leave it at 'grid'.")
-        arms = self.arms
-        texts: dict[tuple[int, int], str] = {
-            (a, b): f"{arms[a]}\n{arms[b]}"
-            for low in range(0, len(arms), 2)
-            for a, b in ((low, low + 1), (low + 1, low))
-        }
-        return lambda board: texts[board[0], board[1]]
+        return _ArmNames(self.arms).text
 
     def parse(self, text: str, vocabulary: Vocabulary | None = None, text_format: TextFormat = "grid") -> bytes:
         """The board of two names, one a line."""

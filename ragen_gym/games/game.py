@@ -11,6 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Callable, Iterable, MutableSequence, Sequence
+from dataclasses import fields
 from enum import IntEnum
 from functools import cached_property
 from inspect import signature
@@ -31,11 +32,11 @@ __all__ = [
     "Board",
     "Boards",
     "Game",
+    "Masker",
     "Rule",
     "Solution",
     "State",
     "listed",
-    "spare_masks",
 ]
 
 Board = bytes | bytearray
@@ -59,24 +60,36 @@ def listed(params: Sequence[Any]) -> Sequence[Any]:
     return tuple(each.tolist() if isinstance(each, array) else each for each in params)
 
 
-def spare_masks(
-    masks: npt.NDArray[np.int8],
-) -> tuple[list[list[npt.NDArray[np.int8]]], Callable[[int], npt.NDArray[np.int8]]]:
-    """New copies of the rows of ``masks``, int8 (m, actions), for ``Game.masker``.
+class Masker:
+    """``Game.action_mask`` as a method, for ``Game.masker``; it can be pickled.
 
-    They are made many at a time: to make one array takes 250 ns, a quarter of a step.
+    The arrays are made many at a time: to make one takes 250 ns, a quarter of a step.
 
-    Returns:
-        the spare copies of each row, to be popped, and a function from a row's index to a copy of it for when none is
-        left, which makes more.
+    Args:
+        game: a game with a rule ``legal``.
+        keys: how many different cells ``of_cell`` is asked about; by default there is a key for each set of actions.
     """
-    spares: list[list[npt.NDArray[np.int8]]] = [[] for _ in masks]
 
-    def make(index: int) -> npt.NDArray[np.int8]:
-        spares[index].extend(masks[index : index + 1].repeat(_SPARE_MASKS, 0))
-        return spares[index].pop()
+    def __init__(self, game: Game, keys: int = 0) -> None:
+        assert game.legal is not None
+        self._legal, self._params, self._shifts = game.legal, listed(game.params), range(len(game.Action))
+        self._spares: list[list[npt.NDArray[np.int8]]] = [[] for _ in range(keys or 1 << len(game.Action))]
 
-    return spares, make
+    def of_board(self, board: Board, state: Sequence[int]) -> npt.NDArray[np.int8]:
+        """The mask of any state."""
+        bits = self._legal(board, state, self._params)
+        spares = self._spares[bits]
+        return spares.pop() if spares else self._more(bits, bits)
+
+    def of_cell(self, board: Board, state: Sequence[int]) -> npt.NDArray[np.int8]:
+        """The mask where it depends on nothing but the first integer of the state, such as the player's cell."""
+        spares = self._spares[state[0]]
+        return spares.pop() if spares else self._more(state[0], self._legal(board, state, self._params))
+
+    def _more(self, key: int, bits: int) -> npt.NDArray[np.int8]:
+        mask = np.array([[bits >> shift & 1 for shift in self._shifts]], np.int8)
+        self._spares[key].extend(mask.repeat(_SPARE_MASKS, 0))
+        return self._spares[key].pop()
 
 
 class Solution(ABC):
@@ -125,7 +138,7 @@ class Game(ABC):
     #: The rule; see ``Rule``.
     rule: ClassVar[staticmethod[[Any, Any, int, float, Any], tuple[float, int]]]
     #: legal(board, state, params) -> bits, a plain function as the rule is: bit a is set where action a can change the
-    #: state. Batches compile it; without it they ask ``action_mask`` board by board.
+    #: state. Batches compile it; a game without it has an ``action_mask`` of its own, asked board by board.
     legal: ClassVar[staticmethod[[Any, Any, Any], int] | None] = None
     #: Symbol tables by name; the first is the game's own, in which levels are written.
     vocabularies: ClassVar[dict[str, Vocabulary]]
@@ -133,6 +146,10 @@ class Game(ABC):
     presets: ClassVar[dict[str, dict[str, Any]]] = {}
     #: One paragraph for the player.
     description: ClassVar[str]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The options: all else follows from them."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}  # type: ignore[arg-type]
 
     @classmethod
     def options(cls) -> dict[str, Any]:
@@ -189,13 +206,16 @@ class Game(ABC):
     def starts(self, boards: Boards) -> npt.NDArray[np.int32]:
         """The integers of the state that belong to each board, int32 (len(boards), integers)."""
 
-    @abstractmethod
     def action_mask(self, board: Board, state: Sequence[int]) -> npt.NDArray[np.int8]:
         """int8 (actions,), a fresh array: 1 where an action can change the state."""
+        if self.legal is None:
+            raise NotImplementedError(f"{type(self).__name__}: give the game a rule legal, or an action_mask.")
+        bits = self.legal(board, state, self.params)
+        return np.array([bits >> action & 1 for action in range(len(self.Action))], np.int8)
 
     def masker(self) -> Callable[[Board, Sequence[int]], npt.NDArray[np.int8]]:
         """``action_mask`` as a function, to be called at each step; games override it where another way is faster."""
-        return self.action_mask
+        return self.action_mask if self.legal is None else Masker(self).of_board
 
     @abstractmethod
     def solve(self, board: Board) -> Solution:

@@ -12,10 +12,9 @@ import numpy.typing as npt
 from ragen_gym.core.levels import fnv, split_of_hash
 from ragen_gym.core.text import (
     EDGE,
+    BoardWriter,
     TextFormat,
     Vocabulary,
-    coord_text,
-    grid_formatter,
     parse_coord,
     parse_grid,
 )
@@ -83,13 +82,8 @@ class GridGame(Game):
 
     def formatter(self, vocabulary: Vocabulary, text_format: TextFormat) -> Callable[[Board], str]:
         """A function from a board to its text."""
-        grid = grid_formatter(vocabulary)
-        if text_format == "grid":
-            return grid
-        tiles, width = self.tile_names, self.width
-        if text_format == "coord":
-            return lambda board: coord_text(board, tiles, width)
-        return lambda board: f"{grid(board)}\n{coord_text(board, tiles, width)}"
+        writer = BoardWriter(vocabulary, self.tile_names, self.width)
+        return {"grid": writer.grid, "coord": writer.coord, "grid_coord": writer.grid_coord}[text_format]
 
     def parse(self, text: str, vocabulary: Vocabulary | None = None, text_format: TextFormat = "grid") -> bytes:
         """The board of a text in any format; a ValueError where it does not say which board is meant."""

@@ -15,7 +15,7 @@ from ragen_gym.core.seeding import Stream
 from ragen_gym.core.text import Vocabulary
 from ragen_gym.core.validation import check_number
 from ragen_gym.games.frozen_lake import rules
-from ragen_gym.games.game import Board, Boards, Solution, spare_masks
+from ragen_gym.games.game import Board, Boards, Masker, Solution
 from ragen_gym.games.grid import GridGame
 
 __all__ = ["FrozenLake", "FrozenLakeSolution"]
@@ -115,26 +115,9 @@ class FrozenLake(GridGame):
 
         return player_cells(boards)
 
-    @cached_property
-    def _masks(self) -> npt.NDArray[np.int8]:
-        """The mask of each cell, int8 (cells, actions)."""
-        bits = np.array([rules.legal(b"", [cell], self.params) for cell in range(self.cells)])
-        return (bits[:, None] >> np.arange(len(self.Action)) & 1).astype(np.int8)
-
-    def action_mask(self, board: Board, state: Sequence[int]) -> npt.NDArray[np.int8]:
-        """1 for the actions that can move the player."""
-        mask: npt.NDArray[np.int8] = self._masks[state[0]].copy()
-        return mask
-
     def masker(self) -> Callable[[Board, Sequence[int]], npt.NDArray[np.int8]]:
-        """``action_mask`` as a function."""
-        spares, make = spare_masks(self._masks)
-
-        def mask(board: Board, state: Sequence[int]) -> npt.NDArray[np.int8]:
-            spare = spares[state[0]]
-            return spare.pop() if spare else make(state[0])
-
-        return mask
+        """``action_mask`` as a function: it depends on the player's cell alone."""
+        return Masker(self, self.cells).of_cell
 
     def solve(self, board: Board) -> Solution:
         """Exact play by dynamic programming over the actions left."""

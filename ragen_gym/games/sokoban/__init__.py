@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Sequence
 from dataclasses import InitVar, dataclass
 from functools import cached_property
 from math import inf
@@ -17,7 +16,7 @@ from ragen_gym.core.levels import read_levels
 from ragen_gym.core.seeding import Stream
 from ragen_gym.core.text import TextFormat, Vocabulary
 from ragen_gym.core.validation import check_number
-from ragen_gym.games.game import Board, Boards, Solution, listed, spare_masks
+from ragen_gym.games.game import Board, Boards, Solution
 from ragen_gym.games.grid import GridGame
 from ragen_gym.games.sokoban import rules
 from ragen_gym.games.sokoban.rules import most_boxes
@@ -184,27 +183,6 @@ class Sokoban(GridGame):
         from ragen_gym.games.sokoban.generate import first_states
 
         return first_states(boards)
-
-    @cached_property
-    def _masks(self) -> npt.NDArray[np.int8]:
-        """The mask of each number that ``rules.legal`` gives, int8 (16, actions)."""
-        return (np.arange(16)[:, None] >> np.arange(len(self.Action)) & 1).astype(np.int8)
-
-    def action_mask(self, board: Board, state: Sequence[int]) -> npt.NDArray[np.int8]:
-        """1 for the actions that move the player."""
-        mask: npt.NDArray[np.int8] = self._masks[rules.legal(board, state, self.params)].copy()
-        return mask
-
-    def masker(self) -> Callable[[Board, Sequence[int]], npt.NDArray[np.int8]]:
-        """``action_mask`` as a function."""
-        legal, params, (spares, make) = rules.legal, listed(self.params), spare_masks(self._masks)
-
-        def mask(board: Board, state: Sequence[int]) -> npt.NDArray[np.int8]:
-            bits = legal(board, state, params)
-            spare = spares[bits]
-            return spare.pop() if spare else make(bits)
-
-        return mask
 
     def solve(self, board: Board) -> Solution:
         """Move-optimal play, found by search as it is asked for."""

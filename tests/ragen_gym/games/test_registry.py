@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import gymnasium
+import numpy as np
 import pytest
 
 from ragen_gym import make_turn
+from ragen_gym.core.text import TEXT_FORMATS
 from ragen_gym.envs import register_all
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.games.registry import TABLE, build_game, find
@@ -30,6 +33,21 @@ def test_the_environment_keeps_the_suites_promises(name: str) -> None:
 @pytest.mark.parametrize("name", TABLE)
 def test_its_turns_keep_the_suites_promises(name: str) -> None:
     check_env(make_turn(name))
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_a_game_and_what_it_hands_out_can_be_pickled(name: str) -> None:
+    game = build_game(TABLE[name], {})
+    board = bytes(game.generate(np.array([7], np.uint64), None)[0])
+    state = game.starts(np.frombuffer(board, np.uint8)[None])[0].tolist()
+    formats = TEXT_FORMATS if game.layout == "grid" else ("grid",)
+    writers = [game.formatter(game.own_vocabulary, text_format) for text_format in formats]  # type: ignore[arg-type]
+    game.level(board), game.masker()(board, state)  # which fill whatever the game keeps
+    copy, masker, copies = pickle.loads(pickle.dumps((game, game.masker(), writers)))
+    assert copy == game
+    assert copy.level(board) == game.level(board)
+    assert masker(board, state).tolist() == game.action_mask(board, state).tolist()
+    assert [write(board) for write in copies] == [write(board) for write in writers]
 
 
 @pytest.mark.parametrize("name", TABLE)
