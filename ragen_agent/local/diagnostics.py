@@ -45,11 +45,7 @@ QUANTILES = 4
 class Monitor:
     """The diagnostics of a run, each in the iterations that it is due, and their times.
 
-    Args:
-        diagnostics: what is measured, and how often.
-        training: how the rollouts were sampled and are learned from.
-        validate_every: iterations between validations; 0 for none.
-        validation: measures the success on the fixed levels of the split ``validation``.
+    ``validation`` measures the success on the fixed levels of the split ``validation``.
     """
 
     def __init__(
@@ -152,12 +148,9 @@ def _norms(
 def information_figures(
     learner: Learner, played: Sequence[Trajectory], training: Training, settings: Diagnostics
 ) -> dict[str, float]:
-    """RAGEN-2's measures on the first turns of an iteration; empty where too few prompts or no reasoning is there.
+    """``information`` of the first turns of an iteration; empty where too few prompts or no reasoning is there.
 
     Up to ``information_prompts`` levels with distinct prompts and ``information_samples`` episodes of each.
-
-    Returns:
-        mutual_information, conditional_entropy, retrieval_accuracy and retrieval_chance, see ``information``.
     """
     assert learner.piece is not None, "reasoning is found in the text of the tokens"
     found: dict[tuple[int, ...], list[tuple[list[int], list[int]]]] = {}
@@ -176,13 +169,7 @@ def information_figures(
         return {}
     rows = [(list(prompt) + opening, said) for row in samples for opening, said in row for prompt in prompts]
     scores = _scores(learner, rows, training).view(len(prompts), -1, len(prompts))
-    measured = information(scores, lengths)
-    return {
-        "mutual_information": measured.mutual_information,
-        "conditional_entropy": measured.conditional_entropy,
-        "retrieval_accuracy": measured.retrieval_accuracy,
-        "retrieval_chance": measured.chance,
-    }
+    return information(scores, lengths)._asdict()
 
 
 @torch.no_grad()
@@ -232,10 +219,8 @@ class Information(NamedTuple):
     """H(Z | X), at least 0."""
     retrieval_accuracy: float
     """The share of reasonings that are likeliest under their own prompt, in [0, 1]."""
-    chance: float
+    retrieval_chance: float
     """What guessing the prompt would score: 1 / P."""
-    samples: int
-    """How many samples had any reasoning."""
 
 
 def information(log_probs: Tensor, lengths: Tensor) -> Information:
@@ -248,9 +233,8 @@ def information(log_probs: Tensor, lengths: Tensor) -> Information:
         log_probs: float (P, K, P), L_ikj: the sum over the tokens of sample k of prompt i under prompt j.
         lengths: integers (P, K), |Z_ik|. A sample without reasoning (0) says nothing and is left out.
 
-    Returns:
-        see ``Information``. Where several prompts score equally best, the sample counts as that share of a hit, so
-        that a policy that ignores its prompt scores the chance.
+    Where several prompts score equally best, the sample counts as that share of a hit, so that a policy that ignores
+    its prompt scores the chance.
 
     Raises:
         ValueError: other shapes, fewer than two prompts, or no sample with reasoning.
@@ -275,6 +259,5 @@ def information(log_probs: Tensor, lengths: Tensor) -> Information:
         mutual_information=float((matched - marginal)[said].mean()),
         conditional_entropy=-float(matched[said].mean()),
         retrieval_accuracy=float(hits[said].mean()),
-        chance=1 / prompts,
-        samples=int(said.sum()),
+        retrieval_chance=1 / prompts,
     )

@@ -101,11 +101,11 @@ def update(
     weights: Tensor | None = None,
     seen: Callable[[Targets], None] | None = None,
 ) -> dict[str, float]:
-    """Gradient steps on the kept trajectories.
+    """Gradient steps on trajectories, none of which failed.
 
     Args:
         learner: changed in place.
-        trajectories: rows to learn from, none of them failed.
+        trajectories: the rows.
         advantages: float (rows,), of whole trajectories; PPO estimates its own and does not read them.
         settings: the algorithm's.
         seed: of the minibatches.

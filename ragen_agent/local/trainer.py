@@ -39,16 +39,9 @@ ROLLOUT_COST = 2  # what a token of a rollout costs, in tokens that go forward a
 
 
 class Trainer:
-    """The iterations of one run from the last saved one on.
+    """The iterations of one run, which train ``policy`` in place, from the saved ``state`` or the first one on.
 
     ``spent`` is what they cost so far in the unit of ``ragen_agent.local.run``.
-
-    Args:
-        config: the settings of the run.
-        policy: trained in place.
-        folder: of the run.
-        display: shows the progress.
-        state: the saved state to go on from; None for the first iteration.
     """
 
     def __init__(

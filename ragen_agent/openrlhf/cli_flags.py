@@ -186,16 +186,9 @@ def command_flags(
     resume: bool = False,
     extra: Sequence[str] = (),
 ) -> list[str]:
-    """The flags of ``python -m openrlhf.cli.train_ppo_ray``.
+    """The flags of ``python -m openrlhf.cli.train_ppo_ray``; ``extra`` come last.
 
-    Args:
-        config: the settings that both trainers share.
-        settings: those of this trainer.
-        folder: the run's folder, absolute.
-        model: folder of the model to start from.
-        cpu: whether the run does without CUDA.
-        resume: whether to continue from the last saved iteration.
-        extra: further flags of OpenRLHF, which come last.
+    ``folder`` (of the run) and ``model`` are absolute; ``resume`` goes on from the last saved iteration.
 
     Raises:
         ValueError: a flag of ``extra`` that a setting decides; see ``check_extra_flags``.

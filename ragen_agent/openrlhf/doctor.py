@@ -57,13 +57,10 @@ REPLY = "<think>The goal is up.</think><answer>Up || Left</answer>"
 def examine(
     *, distributed: bool, model: Path | None = None, folder: Path = Path("runs"), fix: bool = False
 ) -> list[Check]:
-    """All checks, in the order in which a run would depend on what they check.
+    """All checks, in the order in which a run (``distributed``: of that trainer) would depend on what they check.
 
-    Args:
-        distributed: check for the distributed trainer.
-        model: folder of a model; None for the small model.
-        folder: where runs are written.
-        fix: also remove recent locks that no process here holds.
+    ``model`` is a folder; None for the small model. ``folder`` is where runs are written. ``fix`` also removes recent
+    locks that no process here holds.
     """
     cuda, devices = device_checks()
     transformers = transformers_check()

@@ -71,9 +71,6 @@ async def play_episode(
         environment_timeout: seconds for the reset, and for the answer to one reply.
         check: called with ids that no model sampled before they are fed to it; it may raise a ValueError.
 
-    Returns:
-        the trajectory, with ``failure`` set if something failed.
-
     Raises:
         ContractError: the reset, ``check`` or the engine refused what every other episode would pass too.
     """
@@ -153,10 +150,8 @@ def tokens_of(trajectory: Trajectory) -> dict[str, Any]:
 def failed(ids: Sequence[int], reason: str, seed: int | None = None) -> Trajectory:
     """A trajectory that training leaves out: none of its tokens counts as sampled.
 
-    Args:
-        ids: the row so far; two zeros stand for an empty one, since no consumer takes rows without tokens.
-        reason: ``"kind: details"``, the kind one of ``Failure``.
-        seed: of the level.
+    ``reason`` is ``"kind: details"``, the kind one of ``Failure``. Two zeros stand for an empty row, since no consumer
+    takes rows without tokens.
     """
     row = np.array(ids if len(ids) > 1 else [0, 0], dtype=np.int64)
     return Trajectory(

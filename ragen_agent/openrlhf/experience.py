@@ -116,11 +116,9 @@ def pad_rows(rows: Sequence[Any], multiple: int) -> list[Any]:
 
 
 def log_prob_difference(experiences: Sequence[Any]) -> tuple[float, float]:
-    """How far vLLM's log-probs of the sampled tokens are from the trainer's, before any step is taken.
+    """How far vLLM's log-probs of the sampled tokens are from the trainer's, before any step is taken, in nats a token.
 
-    Returns:
-        ``vllm_kl``, the mean of their difference (the k1 estimate of KL(vLLM || trainer)), and the mean of its absolute
-        value, in nats a token.
+    ``vllm_kl`` is the mean of their difference (the k1 estimate of KL(vLLM || trainer)), ``vllm_gap`` of its absolute.
     """
     parts = [(e.rollout_log_probs.float() - e.action_log_probs.float())[e.action_mask.bool()] for e in experiences]
     difference = torch.cat(parts)
@@ -132,15 +130,8 @@ def row_advantages(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Advantages and returns by the critic's values, and the tokens that they run over.
 
-    Args:
-        notes: one for each row.
-        sampled: bool (rows, T - 1).
-        values: float (rows, T - 1), before each action.
-        cost: float (rows, T - 1), of each action; 0 where none was sampled.
-        settings: estimator, discounts and selective mask.
-
-    Returns:
-        advantages, returns and the mask M_adv, each (rows, T - 1).
+    All tensors are (rows, T - 1): ``sampled`` bool, ``values`` before each action, ``cost`` of each action, 0 where
+    none was sampled; what is returned are advantages, returns and the mask M_adv.
     """
     ends, earned = [list(note.turn_ends) for note in notes], [list(note.turn_rewards) for note in notes]
     mask = sampled
@@ -160,8 +151,7 @@ class StarPOExperience(RemoteExperienceMaker):  # type: ignore[misc]
         """As OpenRLHF; then checks that the weights of the last synchronisation arrived.
 
         Raises:
-            WeightsLostError: the log-probs of vLLM and of the trainer differ by more than ``max_vllm_kl``, or are not
-                finite.
+            WeightsLostError: the log-probs of vLLM and of the trainer differ by more than ``max_vllm_kl``.
         """
         experiences: list[Any] = super().make_experience(samples_list)
         self.vllm_kl, self.vllm_gap = log_prob_difference(experiences)

@@ -66,17 +66,7 @@ class RunStoppedError(ValueError):
 def train_distributed(
     config: Config, settings: OpenRLHF, folder: RunFolder, display: Display, extra: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Starts the run of a folder, or resumes it.
-
-    Args:
-        config: the settings that both trainers share.
-        settings: those of this trainer.
-        folder: new, or of a run that was interrupted.
-        display: shows the progress.
-        extra: further flags for OpenRLHF.
-
-    Returns:
-        the run's summary.
+    """Starts the run of a folder, or resumes it, and returns its summary; ``extra`` are further flags for OpenRLHF.
 
     Raises:
         ValueError: settings that do not fit each other or this machine; ``RunStoppedError`` if the run was interrupted.

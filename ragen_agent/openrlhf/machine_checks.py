@@ -198,11 +198,9 @@ def extension_folders() -> list[Path]:
 
 
 def lock_checks(fix: bool, folders: Sequence[Path] | None = None) -> list[Check]:
-    """Checks each lock, and removes those that are stale.
+    """Checks each lock, and removes those that are stale; with ``fix`` also recent ones that no process here holds.
 
-    Args:
-        fix: also remove recent locks that no process here holds.
-        folders: where to search; None for ``extension_folders``.
+    ``folders`` are where to search; None for ``extension_folders``.
     """
     looked = extension_folders() if folders is None else folders
     locks = sorted(lock for folder in looked for lock in folder.glob("*/lock"))

@@ -45,7 +45,7 @@ def fit(
     details: bool = False,
     after_step: Callable[[int, Figures], None] = lambda step, figures: None,
 ) -> int:
-    """One step of maximum likelihood for each batch.
+    """One step of maximum likelihood for each batch; returns the tokens that went forward and backward.
 
     Args:
         model: trained in place.
@@ -60,9 +60,6 @@ def fit(
         details: whether to measure ``entropy`` and ``accuracy`` too.
         after_step: called with the number of steps taken and the last one's figures: ``loss`` (nats a token),
             ``grad_norm`` (before it is scaled down), ``learning_rate`` and ``tokens`` (without padding).
-
-    Returns:
-        Tokens that went forward and backward.
     """
     base = [group["lr"] for group in optimiser.param_groups]
     tokens = 0
@@ -124,11 +121,7 @@ def imitate(
 
 
 def warm_start(config: Config, policy: Policy, folder: Path, display: Display) -> list[Trajectory]:
-    """Imitates the demonstrations for ``warm_start.epochs`` and saves the model in ``folder``.
-
-    Returns:
-        the demonstrations; none without epochs.
-    """
+    """Imitates demonstrations, which it returns, for ``warm_start.epochs``, and saves the model in ``folder``."""
     rows: list[Trajectory] = []
     if epochs := config.warm_start.epochs:
         rows = generate_demonstrations(config, policy, config.demonstrations, display)

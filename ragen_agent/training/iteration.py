@@ -53,13 +53,7 @@ class ScoredGroups(NamedTuple):
 
 
 def score(trajectories: Sequence[Trajectory], settings: Training, seed: int = 0) -> ScoredGroups:
-    """Compares the episodes of each group, which stand next to each other.
-
-    Args:
-        trajectories: an iteration's episodes, ``settings.group_size`` of each group.
-        settings: advantage rule, filter and weights.
-        seed: of a random filter.
-    """
+    """Compares the episodes of each group, which stand next to each other; ``seed`` is that of a random filter."""
     shape = (-1, settings.group_size)
     returns = torch.tensor([t.total_reward for t in trajectories]).view(shape)
     counted = torch.tensor([t.failure is None for t in trajectories]).view(shape)

@@ -170,16 +170,10 @@ def turn_spans(trajectory: Trajectory) -> list[Span]:
 def reply_parts(trajectory: Trajectory, piece: Callable[[int], str], part: str) -> list[Span]:
     """Each turn's reasoning (up to and with its closing tag) or answer (the rest), so that the two make the reply.
 
-    Args:
-        trajectory: any.
-        piece: see ``piece_decoder``.
-        part: "reasoning" or "answer". A reply without a closing tag is an answer.
-
-    Returns:
-        a span (first, end) of token indices for each turn, perhaps empty.
+    A reply without a closing tag is an answer. Spans are (first, end) of token indices, perhaps empty.
 
     Raises:
-        ValueError: an unknown part.
+        ValueError: ``part`` is not of ``PARTS``.
     """
     if part not in PARTS:
         raise ValueError(f"part is {part!r}; it must be one of {', '.join(PARTS)}")
@@ -193,12 +187,9 @@ def reply_parts(trajectory: Trajectory, piece: Callable[[int], str], part: str) 
 
 
 def reasoning_spans(trajectory: Trajectory, piece: Callable[[int], str]) -> list[Span]:
-    """The tokens between the thinking tags of each turn, without the tags.
+    """The tokens (first, end) between the thinking tags of each turn; empty where it is empty or not closed.
 
     A template may open the thinking itself; then it begins with the reply.
-
-    Returns:
-        a span (first, end) of token indices for each turn; empty where the thinking is empty or not closed.
     """
     spans = []
     for first, end in turn_spans(trajectory):

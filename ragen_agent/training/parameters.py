@@ -63,12 +63,7 @@ def peft_library() -> Any:
 
 
 def check_targets(model: PreTrainedModel, settings: Lora) -> None:
-    """Raises before a run if the model cannot be adapted so.
-
-    Raises:
-        ValueError: a target that no layer of the model is called.
-        ImportError: peft is not installed.
-    """
+    """Raises a ValueError if no layer of the model is called as a target is, an ImportError without peft."""
     if not settings.rank:
         return
     peft_library()
@@ -120,8 +115,7 @@ def merge_adapter(adapter: Path, out: Path, base: Path | None = None) -> Path:
         base: folder of the model that it was made for; None for the one that the adapter names.
 
     Raises:
-        ValueError: a folder that does not fit.
-        ImportError: peft is not installed.
+        ValueError: a folder that does not fit. (Without peft an ImportError.)
     """
     peft = peft_library()
     folder = adapter if (adapter / ADAPTER_CONFIG).is_file() else adapter / "adapter"

@@ -175,7 +175,7 @@ def test_information_by_hand() -> None:
     assert measured.conditional_entropy == pytest.approx(math.log(2))
     assert measured.mutual_information == pytest.approx((-math.log(2) - math.log(5 / 32) / 2) / 2, abs=1e-6)
     assert measured.retrieval_accuracy == 0.75, "the first is found, the second is a tie of two"
-    assert (measured.chance, measured.samples) == (0.5, 2)
+    assert measured.retrieval_chance == 0.5
 
 
 @given(data=st.data(), prompts=st.integers(2, 4), samples=st.integers(1, 3))
@@ -211,7 +211,7 @@ def test_a_template_says_nothing_about_its_prompt() -> None:
     measured = information(scores, torch.full((4, 3), 2))
     assert measured.mutual_information == pytest.approx(0.0, abs=1e-9)
     assert measured.conditional_entropy == 3.0
-    assert measured.retrieval_accuracy == measured.chance == 0.25
+    assert measured.retrieval_accuracy == measured.retrieval_chance == 0.25
     for shape in ((4, 3), (1, 3, 1), (4, 3, 5)):
         with pytest.raises(ValueError, match="do not fit"):
             information(torch.zeros(shape), torch.ones(4, 3))
