@@ -1,8 +1,8 @@
-"""The games over HTTP: a server (`ragen-gym serve`), and clients that are themselves Gymnasium environments.
+"""The games over HTTP: a server (``ragen-gym serve``), and clients that are themselves Gymnasium environments.
 
-`create_app` makes the FastAPI application, `serving` runs it in a thread of this process. `RemoteEnv` plays single
-moves, `RemoteTurnEnv` whole replies, `RemoteBatchEnv` a batch, each as the local environment of the same arguments
-does. The server needs the extra ``serve``; the clients need only httpx of it.
+``create_app`` makes the FastAPI application, ``serving`` runs it in a thread of this process. ``RemoteEnv`` plays
+single moves, ``RemoteTurnEnv`` whole replies, ``RemoteBatchEnv`` a batch, each as the local environment of the same
+arguments does. The server needs the extra ``serve``; the clients need only httpx of it.
 """
 
 from __future__ import annotations

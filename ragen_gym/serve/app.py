@@ -27,7 +27,7 @@ __all__ = ["create_app"]
 
 _OF_STATUS = {404: "not_found", 405: "method_not_allowed", 400: "bad_json"}
 
-#: What each status of an error means on the page; its codes are added from `STATUS`.
+#: What each status of an error means on the page; its codes are added from ``STATUS``.
 _MEANING = {
     400: "The body is not JSON.",
     401: "The token is missing or wrong.",
@@ -174,7 +174,7 @@ async def render(
     session: SessionId,
     index: Annotated[int, Query(ge=0, lt=2**31, description="Which environment of a batch.")] = 0,
 ) -> Response:
-    """The board as a picture; for sessions made with `render`."""
+    """The board as a picture; for sessions made with ``render``."""
     return Response(await _service(request).picture(session, index), media_type="image/png")
 
 
@@ -189,7 +189,7 @@ async def close(request: Request, session: SessionId) -> Response:
 
 @router.get("/envs", responses=_responses(list[schemas.Listed]), tags=["server"])
 async def envs() -> Response:
-    """The games, with their options (`knobs`), presets and vocabularies."""
+    """The games, with their options (``knobs``), presets and vocabularies."""
     return _json([_listed(spec) for spec in TABLE.values()])
 
 

@@ -48,7 +48,7 @@ class RequestError(Exception):
     """A request that is not carried out.
 
     Attributes:
-        code: a key of `STATUS`.
+        code: a key of ``STATUS``.
         message: what is wrong, what is allowed, and what to do.
         retry_after: seconds after which the same request may succeed, or None.
     """
@@ -63,7 +63,7 @@ class RequestError(Exception):
         return STATUS[self.code]
 
     def body(self) -> dict[str, dict[str, str]]:
-        """What is sent: a `ragen_gym.serve.schemas.Error`."""
+        """What is sent: a ``ragen_gym.serve.schemas.Error``."""
         return {"error": {"code": self.code, "message": self.message}}
 
     def headers(self) -> dict[str, str]:
@@ -76,7 +76,7 @@ class RequestError(Exception):
 
 @contextmanager
 def library_errors() -> Iterator[None]:
-    """Turn the library's errors into `RequestError`: to be put around calls of it and nothing else."""
+    """Turn the library's errors into ``RequestError``: to be put around calls of it and nothing else."""
     try:
         yield
     except ResetNeeded as error:

@@ -59,7 +59,7 @@ class RemoteSession:
         about: what the server said when it created the session.
 
     Raises:
-        As `post`.
+        As ``post``.
     """
 
     def __init__(self, url: str, body: Json, token: str | None, timeout: float) -> None:
@@ -92,12 +92,12 @@ class RemoteSession:
         return answer
 
     def state(self) -> Json:
-        """Boards, levels and conversation; raises as `post` does."""
+        """Boards, levels and conversation; raises as ``post`` does."""
         answer: Json = self._send("GET", self._path).json()
         return answer
 
     def picture(self, index: int) -> bytes:
-        """A PNG of an environment's board; raises as `post` does."""
+        """A PNG of an environment's board; raises as ``post`` does."""
         return self._send("GET", f"{self._path}/render.png?index={index}").content
 
     def close(self) -> None:

@@ -47,7 +47,7 @@ class LevelCosts:
         self._process: asyncio.subprocess.Process | None = None
         self._lock = asyncio.Lock()
 
-    async def of(self, spec: GameSpec, preset: str | None, knobs: dict[str, Any], split: str | None) -> float:
+    async def of(self, spec: GameSpec, preset: str | None, options: dict[str, Any], split: str | None) -> float:
         """Mean seconds of CPU time a level; infinite above the limit.
 
         Without options it is a game of the table that the server was started with, which is trusted and measured here.
@@ -55,12 +55,12 @@ class LevelCosts:
         Raises:
             RequestError: no level meets the options, or too many trials wait already.
         """
-        request = {"spec": asdict(spec), "preset": preset, "knobs": knobs, "split": split, "limit": self._limit}
+        request = {"spec": asdict(spec), "preset": preset, "options": options, "split": split, "limit": self._limit}
         key = json.dumps(request, sort_keys=True)
         if key in self._known:
             self._known.move_to_end(key)
-        elif not knobs:
-            self._keep(key, await asyncio.to_thread(measure, spec, preset, knobs, split, inf))
+        elif not options:
+            self._keep(key, await asyncio.to_thread(measure, spec, preset, options, split, inf))
         else:
             await self._wait_for(key)
         found = self._known[key]
@@ -129,13 +129,15 @@ class LevelCosts:
         return self._process
 
 
-def measure(spec: GameSpec, preset: str | None, knobs: dict[str, Any], split: str | None, limit: float) -> float | str:
+def measure(
+    spec: GameSpec, preset: str | None, options: dict[str, Any], split: str | None, limit: float
+) -> float | str:
     """Mean seconds of CPU time that a level takes to generate, or why there is none.
 
     Infinite as soon as it is clear that it is over ``limit``.
     """
     try:
-        game = build_game(spec, knobs, preset)
+        game = build_game(spec, options, preset)
         keys = episode_keys(stream_key(0, Stream.LEVEL), 0, LEVELS)
         game.generate(keys[:1], split)  # loads what is compiled, which is no level's cost
         began = time.thread_time()

@@ -9,10 +9,10 @@ from typing import Any
 from ragen_gym.core.settings import check_settings, setting
 from ragen_gym.serve.errors import RequestError
 
-__all__ = ["LARGEST_NUMBER", "TURN_LIMITS", "Limits", "check_boards", "check_knobs"]
+__all__ = ["LARGEST_NUMBER", "TURN_LIMITS", "Limits", "check_boards", "check_options"]
 
 #: The most that each of these options of games may be; the games themselves allow more.
-KNOB_LIMITS = {
+OPTION_LIMITS = {
     "size": 32,
     "height": 32,
     "width": 32,
@@ -63,14 +63,14 @@ class Limits:
         check_settings(self)
 
 
-def check_knobs(knobs: Mapping[str, Any]) -> None:
+def check_options(options: Mapping[str, Any]) -> None:
     """Check a game's options: none may be a setting of something else, or larger than the server allows.
 
     Raises:
         RequestError: which option, and what is allowed.
     """
-    for name, value in knobs.items():
-        limit = KNOB_LIMITS.get(name, LARGEST_NUMBER)
+    for name, value in options.items():
+        limit = OPTION_LIMITS.get(name, LARGEST_NUMBER)
         if isinstance(value, list):
             _check_names(name, value)
         elif isinstance(value, dict):

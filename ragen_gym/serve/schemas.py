@@ -105,7 +105,7 @@ _TurnOptions: Any = create_model("_TurnOptions", __base__=_Request, **_TURN_OPTI
 
 
 class Budgets(_TurnOptions):  # type: ignore[misc]
-    """How replies are read, bounded and paid: the fields of `ragen_gym.core.turn_config.TurnConfig`."""
+    """How replies are read, bounded and paid: the fields of ``ragen_gym.core.turn_config.TurnConfig``."""
 
 
 class Symbols(_Request):
@@ -118,7 +118,7 @@ class Symbols(_Request):
 
 
 class CreateRequest(_Request):
-    """The environment to make: the arguments of `gymnasium.make`, `gymnasium.make_vec` or `ragen_gym.make_turn`."""
+    """The environment to make: arguments of ``gymnasium.make``, ``gymnasium.make_vec`` or ``ragen_gym.make_turn``."""
 
     model_config = ConfigDict(
         json_schema_extra={

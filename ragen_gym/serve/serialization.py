@@ -27,12 +27,12 @@ __all__ = [
 Json = dict[str, Any]
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 
-#: Arguments of `ragen_gym.StepEnv` that the server takes as fields of their own; all others are options of the game.
+#: Arguments of ``ragen_gym.StepEnv`` that the server takes as fields of their own; all others are options of the game.
 _FIELDS = ("split", "preset", "levels", "observation", "text_format", "vocabulary", "tile_size")
 
 
 def create_body(env: str, arguments: Json, **fields: Any) -> Json:
-    """The request that makes an environment of these arguments of `ragen_gym.StepEnv`."""
+    """The request that makes an environment of these arguments of ``ragen_gym.StepEnv``."""
     body: Json = {"env": env, **{k: v for k, v in fields.items() if v not in (None, {})}}
     body["knobs"] = {name: value for name, value in arguments.items() if name not in _FIELDS}
     body |= {name: arguments[name] for name in _FIELDS if arguments.get(name) is not None}
@@ -65,7 +65,7 @@ def space_json(space: Any) -> Json:
 
 
 def space_of(about: Json) -> Any:
-    """The space that `space_json` describes."""
+    """The space that ``space_json`` describes."""
     if about["type"] == "Discrete":
         return spaces.Discrete(about["n"])
     if about["type"] == "Text":

@@ -24,7 +24,7 @@ class ServedEnv:
     """One environment, or one batch, with its state.
 
     Attributes:
-        env: the environment, as Gymnasium or `ragen_gym.make_turn` makes it.
+        env: the environment, as Gymnasium or ``ragen_gym.make_turn`` makes it.
         num_envs: environments of a batch, 1 for a single one.
         playing: whether a move or a reply will be taken.
     """
@@ -140,7 +140,7 @@ class ServedStep(ServedSingle):
 
 
 class ServedTurn(ServedSingle):
-    """Whole replies: `ragen_gym.make_turn`. ``max_reply`` is the most characters of all replies of an episode."""
+    """Whole replies: ``ragen_gym.make_turn``. ``max_reply`` is the most characters of all replies of an episode."""
 
     def __init__(self, env: TurnEnv, max_reply: int) -> None:
         super().__init__(env)
@@ -268,7 +268,7 @@ def make_env(spec: GameSpec, request: CreateRequest, max_reply: int) -> ServedEn
         "render_mode": "rgb_array" if request.render else None,
     }
     with library_errors():
-        build_game(spec, request.knobs, request.preset)  # an error for what is no knob, such as a level file's path
+        build_game(spec, request.knobs, request.preset)  # an error for what is no option, such as a level file's path
         if request.vocabulary is not None and not isinstance(request.vocabulary, str):
             arguments["vocabulary"] = Vocabulary(request.vocabulary.name, request.vocabulary.symbols)
         if request.render:

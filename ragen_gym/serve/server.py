@@ -70,7 +70,7 @@ def run(bound: socket.socket, limits: Limits, token: str | None, started: Callab
     Args:
         bound: where to.
         limits: what clients may ask for.
-        token: see `ragen_gym.serve.create_app`.
+        token: see ``ragen_gym.serve.create_app``.
         started: called with the URL once requests are answered.
     """
     allow_many_files()

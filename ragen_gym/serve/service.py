@@ -16,7 +16,7 @@ import numpy as np
 from ragen_gym.games.registry import TABLE, find
 from ragen_gym.serve.errors import RequestError, library_errors
 from ragen_gym.serve.level_cost import LevelCosts
-from ragen_gym.serve.limits import Limits, check_boards, check_knobs
+from ragen_gym.serve.limits import Limits, check_boards, check_options
 from ragen_gym.serve.schemas import CreateRequest
 from ragen_gym.serve.served_envs import ServedBatch, ServedEnv, ServedSingle, ServedStep, ServedTurn, make_env
 from ragen_gym.serve.sessions import Session, SessionStore
@@ -83,10 +83,10 @@ class Service:
             self._executor.close()
 
     async def create(self, request: CreateRequest, owner: str) -> bytes:
-        """Make a session; a `ragen_gym.serve.schemas.Created`."""
+        """Make a session; a ``ragen_gym.serve.schemas.Created``."""
         with library_errors():
             spec = find(request.env)
-        check_knobs(request.knobs)
+        check_options(request.knobs)
         check_boards(request.levels)
         check_boards(request.start.level if request.start else None)
         self.store.take_place(owner, request.num_envs)
@@ -125,7 +125,7 @@ class Service:
         return await self._run(session, light, _encoded, call, session.env)
 
     async def state(self, session_id: str) -> bytes:
-        """A session as it stands; a `ragen_gym.serve.schemas.State`."""
+        """A session as it stands; a ``ragen_gym.serve.schemas.State``."""
         session = self.store.get(session_id)
         return await self._run(session, False, _state, self._named(session), session.env)
 
