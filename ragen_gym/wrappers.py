@@ -39,27 +39,43 @@ __all__ = [
 Grids = npt.NDArray[np.uint8]
 
 
-class _SingleView(gymnasium.ObservationWrapper[Any, Any, Any]):
+class _View:
+    """What views have in common: ``_view``, a function of observations, which a copy makes anew."""
+
+    env: Any
+
+    def _views(self, base: Any, space: spaces.Space[Any]) -> tuple[Callable[[Any], Any], spaces.Space[Any]]:
+        raise NotImplementedError
+
+    def _inner_space(self) -> spaces.Space[Any]:
+        return self.env.observation_space  # type: ignore[no-any-return]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_view"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._view, _ = self._views(self.env.unwrapped, self._inner_space())
+
+
+class _SingleView(_View, gymnasium.ObservationWrapper[Any, Any, Any]):
     """Single environments: the observation as a batch of one."""
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         super().__init__(env)
-        self._view, self.observation_space = self._views(env.unwrapped, env.observation_space)
+        self._view, self.observation_space = self._views(env.unwrapped, self._inner_space())
 
     def observation(self, observation: Any) -> Any:
         """The view of one observation."""
         return self._view([observation])[0]
 
-    def _views(self, base: Any, space: spaces.Space[Any]) -> tuple[Callable[[Any], Any], spaces.Space[Any]]:
-        raise NotImplementedError
 
-
-class _BatchView(VectorWrapper[Any, Any, Any, Any, Any]):
+class _BatchView(_View, VectorWrapper[Any, Any, Any, Any, Any]):
     """Batches, in every autoreset mode."""
 
     def __init__(self, env: VectorEnv[Any, Any, Any]) -> None:
         super().__init__(env)
-        self._view, self.single_observation_space = self._views(env.unwrapped, env.single_observation_space)
+        self._view, self.single_observation_space = self._views(env.unwrapped, self._inner_space())
         self.observation_space = batch_space(self.single_observation_space, env.num_envs)
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -76,8 +92,8 @@ class _BatchView(VectorWrapper[Any, Any, Any, Any, Any]):
                 final[i] = view
         return self._view(observations), rewards, terminated, truncated, infos
 
-    def _views(self, base: Any, space: spaces.Space[Any]) -> tuple[Callable[[Any], Any], spaces.Space[Any]]:
-        raise NotImplementedError
+    def _inner_space(self) -> spaces.Space[Any]:
+        return self.env.single_observation_space  # type: ignore[no-any-return]
 
 
 class _TextToGrid:

@@ -10,32 +10,31 @@ import numpy.typing as npt
 from gymnasium import spaces
 from gymnasium.vector.utils import batch_space
 
-from ragen_gym.core.text import EDGE
+from ragen_gym.core.text import EDGE, TextFormat, Vocabulary
 from ragen_gym.envs import kernel
 from ragen_gym.envs.batch_episodes import kept_of
-from ragen_gym.envs.step import StepEnv
 from ragen_gym.games._jit import compiled_params
 from ragen_gym.games.game import Boards, Game
 
 __all__ = ["Infos", "Snapshot", "batched", "grid_maker", "picture_maker", "text_writer"]
 
 
-def text_writer(single: StepEnv) -> Callable[[Boards], tuple[str, ...]]:
-    """A function from boards to the texts that ``single`` writes of them.
+def text_writer(game: Game, vocabulary: Vocabulary, text_format: TextFormat) -> Callable[[Boards], tuple[str, ...]]:
+    """A function from boards to their texts.
 
     Grids are looked up symbol by symbol as UCS-4 characters, which numpy makes strings of; any vocabulary costs the
     same. Other texts are written one by one.
     """
-    write = single.game.formatter(single.vocabulary, single.text_format)
+    write = game.formatter(vocabulary, text_format)
 
     def one_by_one(boards: Boards) -> tuple[str, ...]:
         flat, cells = boards.tobytes(), boards.shape[1]
         return tuple([write(flat[i : i + cells]) for i in range(0, len(flat), cells)])
 
-    if (single.text_format, single.game.layout) != ("grid", "grid"):
+    if (text_format, game.layout) != ("grid", "grid"):
         return one_by_one
     table = np.zeros(256, np.uint32)
-    table[: len(single.vocabulary.symbols)] = [ord(symbol) for symbol in single.vocabulary.symbols]
+    table[: len(vocabulary.symbols)] = [ord(symbol) for symbol in vocabulary.symbols]
     table[EDGE] = ord("\n")
 
     def all_at_once(boards: Boards) -> tuple[str, ...]:

@@ -39,6 +39,10 @@ class BoardView:
         self.text = game.formatter(vocabulary, text_format)
         self.observe = {"text": self.text, "grid": self.grid, "rgb": self.pixels}[observation]
         self._charset = game.charset(vocabulary, text_format)
+        self._arguments = game, observation, vocabulary, text_format, tile_size
+
+    def __reduce__(self) -> tuple[type[BoardView], tuple[Any, ...]]:
+        return type(self), self._arguments
 
     def grid(self, board: Board) -> npt.NDArray[np.uint8]:
         """The tile codes, uint8 (height, width)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import gymnasium
@@ -15,7 +16,7 @@ from ragen_gym.core.text import TextFormat, Vocabulary
 from ragen_gym.core.validation import check_choice
 from ragen_gym.envs.board_view import BoardView
 from ragen_gym.envs.episode_stream import DRAWS, Episode, Episodes, draws
-from ragen_gym.games.game import SUCCESS, Game, Solution, listed
+from ragen_gym.games.game import SUCCESS, Board, Game, Rule, Solution, listed
 from ragen_gym.games.registry import GameSpec, build_game, find
 
 if TYPE_CHECKING:
@@ -147,13 +148,9 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
         self.vocabulary = self.game.vocabulary(vocabulary or self.game_spec.vocabulary)
         self.tile_size = tile_size
         self._view = BoardView(self.game, observation, self.vocabulary, text_format, tile_size)
-        self._observe = self._view.observe
         self._levels = None if levels is None else self.game.fixed_boards(levels, split)
-        self._rule = self.game.rule
         self._renderer = self._open_renderer()
-        # What a step needs and no episode changes, in one look-up: ``self._rule(...)`` of what is no method is slow.
-        params, mask = listed(self.game.params), self.game.masker()
-        self._parts = self._rule, params, self._observe, mask, self.game.stochastic
+        self._parts = self._step_parts()
         self._actions = len(self.game.Action)
         #: How many actions there are to choose from now: none before an episode and after its end.
         self._allowed = 0
@@ -161,6 +158,13 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
         self.observation_space = self._view.space()
         self._episodes: Episodes | None = None
         self._solution: Solution | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_parts": None, "_solution": None}  # they hold functions, and are made again
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._parts = self._step_parts()
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start an episode; see "Starting State" in the class.
@@ -272,18 +276,26 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
         level = options.get("level")
         return episodes.take_with(None if level is None else self.game.board(level), options.get("noise_seed"))
 
+    def _step_parts(self) -> tuple[Rule, Any, Callable[[Board], Any], Callable[..., Any], bool]:
+        """What a step needs and no episode changes, for one look-up.
+
+        A renderer puts itself before the rule, so that an environment without one loses no time.
+        """
+        rule, observe = self.game.rule, self._view.observe
+        if self._renderer:
+            rule = self._renderer.rule
+        if self._renderer and self.render_mode == "human":
+            observe = self._renderer.watching(observe)
+        return rule, listed(self.game.params), observe, self.game.masker(), self.game.stochastic
+
     def _open_renderer(self) -> Renderer | None:
-        """What draws the episodes. It puts itself before the rule, so that an environment without it loses no time."""
+        """What draws the episodes."""
         if self.render_mode not in ("rgb_array", "human"):
             return None
         from ragen_gym.render.renderer import Display, Renderer
 
         display = Display(self.game_spec.id, self.metadata["render_fps"])
-        renderer = Renderer(self.game, self._rule, self.tile_size, display)
-        self._rule = renderer.rule
-        if self.render_mode == "human":
-            self._observe = renderer.watching(self._observe)
-        return renderer
+        return Renderer(self.game, self.game.rule, self.tile_size, display)
 
     def _checked(self, action: Any) -> int:
         """An action that is not an ``int`` in range as one that is; errors as of ``step``."""

@@ -33,6 +33,8 @@ _KERNEL_MODES = {
 }
 _OPTIONS = ("reset_mask", "level", "noise_seed")
 _NEVER = 2**62
+#: What ``BatchEnv._compile`` makes, which a pickle cannot hold.
+_MADE_AGAIN = ("_texts", "_pictures", "_observe", "_advance", "_params")
 
 Results = tuple[Any, npt.NDArray[np.float64], npt.NDArray[np.bool_], npt.NDArray[np.bool_], dict[str, Any]]
 
@@ -97,21 +99,34 @@ class BatchEnv(VectorEnv[Any, Any, Any]):
             batch_space(single.action_space, n),
             batched(self.single_observation_space, n),
         )
-        self._texts, self._pictures = text_writer(single), picture_maker(self.game, single.tile_size)
-        writers: dict[str, Callable[[Boards], Any]] = {
-            "text": self._texts,
-            "grid": grid_maker(self.game),
-            "rgb": self._pictures,
-        }
-        self._observe = writers[single.observation]
+        self._tile_size = single.tile_size
         self._prefetch = LevelPrefetch(self.game, n, single.split, single._levels)
         self._resets_never = self.autoreset_mode is AutoresetMode.DISABLED
         self._resets_at_once = self.autoreset_mode is AutoresetMode.SAME_STEP
-        self._advance = kernel.step_kernel(self.game.rule)
         mode = _KERNEL_MODES[self.autoreset_mode]
         self._settings = np.array([len(self.game.Action), limit, mode, self.game.stochastic])
-        self._params = compiled_params(self.game.params)
         self._started = self._dry = False
+        self._compile()
+
+    def _compile(self) -> None:
+        """Make what the game and the arguments give and no episode changes."""
+        game = self.game
+        self._texts = text_writer(game, self.vocabulary, self.text_format)
+        self._pictures = picture_maker(game, self._tile_size)
+        writers: dict[str, Callable[[Boards], Any]] = {
+            "text": self._texts,
+            "grid": grid_maker(game),
+            "rgb": self._pictures,
+        }
+        self._observe = writers[self.observation]
+        self._advance, self._params = kernel.step_kernel(game.rule), compiled_params(game.params)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name not in _MADE_AGAIN}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._compile()
 
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None

@@ -29,6 +29,9 @@ class Display:
         self._title, self._fps = title, fps
         self._window: Window | None = None
 
+    def __reduce__(self) -> tuple[type[Display], tuple[str, int]]:
+        return Display, (self._title, self._fps)  # a copy opens a window of its own
+
     def show(self, picture: Pixels) -> None:
         """Show a picture, uint8 (height, width, 3)."""
         if self._window is None:

@@ -32,7 +32,7 @@ SEEDS = (0, 2**32 - 1, 2**70)
 
 
 def check_env(env: str | Env, *, steps: int = 60, processes: bool = True, **options: Any) -> None:
-    """Check an environment: Gymnasium's checks, seeds, streams, resets, observations, episode ends, clones, batches.
+    """Check an environment: Gymnasium's checks, seeds, streams, resets, observations, ends, pickles, batches.
 
     Args:
         env: an id or name of the table, or an environment that has a spec: one made by ``gymnasium.make`` or
@@ -61,6 +61,7 @@ def check_env(env: str | Env, *, steps: int = 60, processes: bool = True, **opti
     _check_resets(spec, steps)
     _check_noise(spec, steps)
     _check_ends(spec)
+    _check_pickle(spec, steps)
     if isinstance(make(spec, {}).unwrapped, StepEnv):
         _check_observations(spec, steps)
         _check_batch(spec, steps)
@@ -118,6 +119,22 @@ def _check_ends(spec: EnvSpec) -> None:
         if terminated or truncated:
             _refuses(env, action, f"{spec.id} takes a step after the end.")
             env.reset()
+
+
+def _check_pickle(spec: EnvSpec, steps: int) -> None:
+    """A pickled environment plays on the same from the midst of an episode."""
+    env = make(spec, {})
+    actions = some_actions(env, 2, steps)
+    env.reset(seed=13)
+    _, _, terminated, truncated, _ = env.step(actions[0])
+    if terminated or truncated:
+        env.reset()
+    clone = pickle.loads(pickle.dumps(env))
+    for action in actions[1:]:
+        ours, its = ((record(step[0], step[4]), *step[1:4]) for step in (env.step(action), clone.step(action)))
+        require(ours == its, f"{spec.id}: a pickled copy plays on in another way: {its}.")
+        if ours[2] or ours[3]:
+            require(record(*env.reset()) == record(*clone.reset()), f"{spec.id}: a pickled copy resets otherwise.")
 
 
 def _refuses(env: Env, action: Any, otherwise: str) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
 import warnings
@@ -272,3 +273,18 @@ def test_the_package_draws_nothing_before_it_is_asked_to() -> None:
 
 def short_vocabulary() -> ragen_gym.Vocabulary:
     return ragen_gym.Vocabulary("short", "abcdef")
+
+
+@pytest.mark.parametrize("name", ["Bandit", "FrozenLake", "Sokoban"])
+def test_a_pickled_game_plays_on_the_same(name: str) -> None:
+    env = multiagent.parallel_env(name, players=2, max_cycles=6, render_mode="rgb_array", tile_size=8)
+    env.reset(seed=4)
+    if name != "Bandit":
+        env.step(dict.fromkeys(env.agents, 1))
+    clone = pickle.loads(pickle.dumps(env))
+    for _ in range(8):
+        if not env.agents:
+            assert repr(clone.reset()) == repr(env.reset())
+        moves = {agent: i for i, agent in enumerate(env.agents)}
+        assert repr(clone.step(moves)) == repr(env.step(moves))
+        assert np.array_equal(clone.render(), env.render())
