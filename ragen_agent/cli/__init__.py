@@ -13,7 +13,7 @@ import gymnasium
 __all__ = ["main"]
 
 #: Modules of this package that add commands to the parser; each imports what it needs when it runs.
-COMMANDS = ("train", "eval", "settings", "data", "doctor", "sft", "report")
+COMMANDS = ("train", "eval", "model", "settings", "data", "doctor", "sft", "report")
 
 EXPERIMENTS = "benchmarks.experiments.__main__"
 

