@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +117,10 @@ def add_settings(parser: argparse.ArgumentParser, *, both_trainers: bool = True)
 
 
 def configure(options: argparse.Namespace, flags: Settings) -> Config:
-    """Defaults, the game's settings, the recipe, the file, the flags: each laid over the one before."""
+    """Defaults, the game's settings, the recipe, the file, the flags: each laid over the one before.
+
+    A model that is named, not given as a folder, is fetched if need be; not for a dry run.
+    """
     from ragen_agent.config.presets import default_settings
     from ragen_gym.games.registry import find
 
@@ -125,7 +129,12 @@ def configure(options: argparse.Namespace, flags: Settings) -> Config:
     settings: Settings = merged(default_settings(game, str(flags.get("model") or file.get("model", ""))), file)
     settings = merged(merged(settings, flags), settings_of(options))
     settings.pop(OPENRLHF, None)  # one file serves both trainers
-    return with_settings(Config(), {**settings, "game": game})
+    config = with_settings(Config(), {**settings, "game": game})
+    if not config.model or getattr(options, "dry_run", False):
+        return config
+    from ragen_agent.training.named_models import model_folder
+
+    return replace(config, model=str(model_folder(config.model)))
 
 
 def given(options: argparse.Namespace, *names: str) -> Settings:

@@ -36,8 +36,9 @@ def add(commands: Any) -> None:
     train.set_defaults(run=_train)
     train.add_argument(
         "--model",
-        metavar="DIR",
-        help="start from this Hugging Face causal LM instead of the small model; no warm start",
+        metavar="MODEL",
+        help="start from this Hugging Face causal LM instead of the small model, without a warm start: a folder, "
+        "owner/name on the Hub, or a name of ragen-agent model --list",
     )
     train.add_argument(
         "--algo", choices=[*ADVANTAGE_RULES], help="advantages within groups (grpo, default), from a critic (ppo), ..."
