@@ -26,7 +26,9 @@ def add(commands: Any) -> None:
     """Adds the command to the parser."""
     evaluate = commands.add_parser("eval", help="measure a run or a model", description=EVAL)
     evaluate.set_defaults(run=_evaluate)
-    evaluate.add_argument("model", type=Path, metavar="RUN|MODEL", help="a run's folder, or a model as train --model takes it")
+    evaluate.add_argument(
+        "model", type=Path, metavar="RUN|MODEL", help="a run's folder, or a model as train --model takes it"
+    )
     evaluate.add_argument(
         "--split", choices=("train", "validation", "test"), help="whose levels (default: the run's, test)"
     )
