@@ -289,16 +289,7 @@ def _install_error_handlers(app: FastAPI, with_token: bool) -> None:
         headers = {"Allow": _methods(app, request)} if error.status_code == 405 else error.headers
         return JSONResponse(body, error.status_code, headers)
 
-    async def broken(request: Request, error: Exception) -> JSONResponse:
-        failure = RequestError("internal", "the server failed at this request; its log says how.")
-        return JSONResponse(failure.body(), failure.status)
-
-    for kind, handler in (
-        (RequestError, failed),
-        (RequestValidationError, invalid),
-        (HTTPException, http),
-        (Exception, broken),
-    ):
+    for kind, handler in ((RequestError, failed), (RequestValidationError, invalid), (HTTPException, http)):
         app.add_exception_handler(kind, handler)
 
     def openapi() -> dict[str, Any]:

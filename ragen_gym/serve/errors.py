@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from gymnasium.error import DependencyNotInstalled, ResetNeeded
 
@@ -75,8 +76,12 @@ class RequestError(Exception):
 
 
 @contextmanager
-def library_errors() -> Iterator[None]:
-    """Turn the library's errors into ``RequestError``: to be put around calls of it and nothing else."""
+def library_errors(options: Mapping[str, Any] | None = None) -> Iterator[None]:
+    """Turn the library's errors into ``RequestError``: to be put around calls of it and nothing else.
+
+    With ``options``, a client's options of a game that is being made, every exception is one of theirs: a value of a
+    type that the game does not expect.
+    """
     try:
         yield
     except ResetNeeded as error:
@@ -85,3 +90,10 @@ def library_errors() -> Iterator[None]:
         raise RequestError("not_installed", str(error)) from error
     except ValueError as error:
         raise RequestError("bad_value", str(error)) from error
+    except Exception as error:
+        if not options or isinstance(error, RequestError):
+            raise
+        given = ", ".join(f"{name}={value!r}" for name, value in options.items())
+        raise RequestError(
+            "bad_value", f"no game can be made with {given} ({type(error).__name__}: {error})."
+        ) from error

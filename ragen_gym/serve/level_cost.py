@@ -146,8 +146,10 @@ def measure(
             if time.thread_time() - began > LEVELS * limit:
                 return inf
         return (time.thread_time() - began) / LEVELS
-    except (ValueError, MemoryError) as error:
+    except ValueError as error:
         return str(error)
+    except Exception as error:  # the process must outlive options of a type that no game expects
+        return f"no level can be made with {options} ({type(error).__name__}: {error})."
 
 
 def _serve() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 from ragen_gym.core.settings import check_settings, setting
@@ -79,8 +80,12 @@ def check_options(options: Mapping[str, Any]) -> None:
             raise RequestError(
                 "too_large", f"option {name!r} is a text of {len(value)} characters; this server takes {_TEXT}."
             )
-        elif isinstance(value, int | float) and not abs(value) <= limit:
+        elif isinstance(value, float) and not isfinite(value):
+            raise RequestError("bad_value", f"{name}={value} is no finite number: give one up to {limit}.")
+        elif isinstance(value, int | float) and value > limit:
             raise RequestError("too_large", f"{name}={value} is above {limit}, the most that this server takes.")
+        elif isinstance(value, int | float) and value < -limit:
+            raise RequestError("too_large", f"{name}={value} is below -{limit}, the least that this server takes.")
 
 
 def _check_names(name: str, value: list[Any]) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import hmac
 import ipaddress
 import json
+import logging
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
@@ -19,6 +20,8 @@ __all__ = ["OPEN_PATHS", "AccessMiddleware", "RateLimiter", "is_loopback"]
 
 #: Served without a token: that the server runs, and how it is spoken to.
 OPEN_PATHS = frozenset({"/health", "/docs", "/openapi.json"})
+
+_log = logging.getLogger("ragen_gym.serve")
 
 _BODY_SECONDS = 30.0
 _BURST_SECONDS = 2.0
@@ -97,7 +100,11 @@ class AccessMiddleware:
         except RequestError as error:
             await _send(error, send)
             return
-        await self._app(scope, receive, send)
+        try:
+            await self._app(scope, receive, send)
+        except Exception:  # a mistake of the server's: no response was begun, since each is sent whole
+            _log.exception("%s %s failed", scope["method"], scope["path"])
+            await _send(RequestError("internal", "the server failed at this request; its log says how."), send)
 
     def _admit(self, path: str, headers: dict[bytes, bytes]) -> None:
         if self._token is None:

@@ -150,7 +150,7 @@ class CreateRequest(_Request):
     max_episode_steps: Annotated[int, Field(ge=1, le=1000)] | None = Field(
         None, description="Moves after which an episode is truncated; the id's own where it is left out."
     )
-    budgets: Budgets | None = Field(None, description="ServedEnv turn only.")
+    budgets: Budgets | None = Field(None, description="Grain turn only.")
     render: bool = Field(False, description="Whether pictures will be asked for.")
     tile_size: Annotated[int, Field(ge=8, le=64)] = Field(32, description="Side of a tile in pixels.")
     start: BatchResetRequest | None = Field(None, description="Start the first episode at once, as reset does.")

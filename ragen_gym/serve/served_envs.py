@@ -267,7 +267,7 @@ def make_env(spec: GameSpec, request: CreateRequest, max_reply: int) -> ServedEn
         "tile_size": request.tile_size,
         "render_mode": "rgb_array" if request.render else None,
     }
-    with library_errors():
+    with library_errors(request.knobs):
         build_game(spec, request.knobs, request.preset)  # an error for what is no option, such as a level file's path
         if request.vocabulary is not None and not isinstance(request.vocabulary, str):
             arguments["vocabulary"] = Vocabulary(request.vocabulary.name, request.vocabulary.symbols)

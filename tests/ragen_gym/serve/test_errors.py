@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
@@ -10,7 +12,13 @@ import httpx
 import numpy as np
 import pytest
 
+from ragen_gym import register
+from ragen_gym.games.frozen_lake import FrozenLake
+from ragen_gym.games.registry import TABLE, GameSpec
 from ragen_gym.serve import RemoteBatchEnv, RemoteEnv, RemoteTurnEnv, SessionLost
+from ragen_gym.serve.served_envs import ServedStep
+
+NAN, INF = float("nan"), float("inf")
 
 CREATE = [
     ({"env": "FrozenLak"}, "bad_value", "Did you mean FrozenLake?"),
@@ -21,6 +29,12 @@ CREATE = [
     ({"env": "FrozenLake", "knobs": {"success_rate": True}}, "bad_value", "must be a number"),
     ({"env": "FrozenLake", "knobs": {"levels": "/etc/passwd"}}, "bad_value", "has no option 'levels'"),
     ({"env": "FrozenLake", "knobs": {"render_mode": "human"}}, "bad_value", "has no option 'render_mode'"),
+    ({"env": "Sokoban", "knobs": {"wall_prob": "x"}}, "bad_value", "wall_prob"),
+    ({"env": "Bandit", "knobs": {"pulls": "2"}}, "bad_value", "pulls"),
+    ({"env": "Bandit", "knobs": {"names": [1, 2]}}, "too_large", "names"),
+    ({"env": "FrozenLake", "knobs": {"success_rate": NAN}}, "bad_value", "success_rate=nan is no finite number"),
+    ({"env": "FrozenLake", "knobs": {"success_rate": -INF}}, "bad_value", "success_rate=-inf is no finite number"),
+    ({"env": "Bandit", "knobs": {"low": -1e30}}, "too_large", "low=-1e+30 is below -1000000, the least"),
     ({"env": "FrozenLake", "levels": "/etc/passwd"}, "bad_request", "valid list"),
     ({"env": "FrozenLake", "levels": ["/etc/passwd"]}, "bad_value", "unknown symbol"),
     ({"env": "Sokoban", "levels": ["/etc/passwd"]}, "bad_value", "is written in the symbols of"),
@@ -86,6 +100,50 @@ def test_bodies_that_are_no_requests(http: httpx.Client, content: bytes, status:
     answer = http.post("/sessions", content=content, headers={"Content-Type": "application/json"})
     assert answer.status_code == status, answer.text
     assert answer.json()["error"]["message"]
+
+
+@dataclass(frozen=True)
+class FragileLake(FrozenLake):
+    """FrozenLake with an option that nobody checks."""
+
+    name = "FragileLake"
+    weights: Any = (1, 2)
+
+    def __post_init__(self, *size: Any) -> None:
+        super().__post_init__(*size)
+        sum(self.weights)
+
+
+@pytest.fixture
+def fragile() -> Iterator[str]:
+    """The name of a game whose constructor breaks at an option of another type."""
+    register(GameSpec("FragileLake", f"{__name__}:FragileLake", 10, "breaks"))
+    yield "FragileLake"
+    del TABLE["FragileLake"], gymnasium.registry["ragen/FragileLake-v0"]
+
+
+@pytest.mark.parametrize("body", [{}, {"grain": "turn"}, {"num_envs": 2}], ids=str)
+def test_a_value_that_breaks_a_constructor_is_the_clients_mistake(
+    http: httpx.Client, fragile: str, body: dict[str, Any]
+) -> None:
+    for _ in range(3):  # on one connection, which stays open
+        answer = http.post("/sessions", json={"env": fragile, "knobs": {"weights": "ab", "size": 4}, **body})
+        assert answer.status_code == 422, answer.text
+        message = answer.json()["error"]["message"]
+        assert "weights='ab', size=4" in message
+        assert "TypeError: unsupported operand" in message
+        assert http.get("/health").status_code == 200
+
+
+def test_after_our_own_mistake_the_connection_can_be_used(
+    http: httpx.Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = session(http, env="FrozenLake", start={})
+    monkeypatch.setattr(ServedStep, "step", lambda env, action: vars(env)["a mistake"])
+    for _ in range(3):
+        assert refused(http.post(f"{path}/step", json={"action": 0}))[:2] == (500, "internal")
+        assert http.get("/health").status_code == 200
+    assert "KeyError: 'a mistake'" in caplog.text  # with its place in the code
 
 
 def session(http: httpx.Client, **body: Any) -> str:
