@@ -1,20 +1,37 @@
-"""One board as an observation: text, tile codes or pixels, and the space of that."""
+"""One board as an observation: text, tile codes or pixels, and the spaces of these."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
+from gymnasium.vector.utils import create_shared_memory
 
 from ragen_gym.core.text import TEXT_FORMATS, TextFormat, Vocabulary
 from ragen_gym.core.validation import check_choice
 from ragen_gym.games.game import Board, Game
 
-__all__ = ["OBSERVATIONS", "BoardView"]
+__all__ = ["OBSERVATIONS", "BoardView", "TextSpace"]
 
 OBSERVATIONS = ("text", "grid", "rgb")
+
+
+class TextSpace(spaces.Text):
+    """``Text`` that refuses the shared memory of ``gymnasium.vector.AsyncVectorEnv``.
+
+    That reads its texts once, before there are any, so every observation would be the same meaningless text.
+    """
+
+
+@create_shared_memory.register(TextSpace)
+def _refuse(space: TextSpace, n: int = 1, ctx: Any = None) -> NoReturn:
+    raise ValueError(
+        "Gymnasium's AsyncVectorEnv cannot hand on texts by shared memory; every board would be blank: give "
+        'vector_kwargs={"shared_memory": False} to make_vec (shared_memory=False to AsyncVectorEnv), or leave '
+        "vectorization_mode out, which makes the native batch and is far faster."
+    )
 
 
 class BoardView:
@@ -69,4 +86,4 @@ class BoardView:
 
             return spaces.Box(0, 255, frame_shape(self.game, self.tile_size), np.uint8)
         charset, shortest, longest = self._charset
-        return spaces.Text(longest, min_length=shortest, charset=charset)
+        return TextSpace(longest, min_length=shortest, charset=charset)

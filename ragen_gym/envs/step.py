@@ -88,7 +88,8 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
 
     ## Observation Space
     ``observation="text"``: ``Text``, the board in ``text_format`` and ``vocabulary``; the text parses back to the
-    board. ``observation="grid"``: ``Box`` of uint8 (height, width), the codes of the game's ``Tile`` enum.
+    board. (``gymnasium.vector.AsyncVectorEnv`` needs ``shared_memory=False`` for it, and says so.)
+    ``observation="grid"``: ``Box`` of uint8 (height, width), the codes of the game's ``Tile`` enum.
     ``observation="rgb"``: ``Box`` of uint8 (height * tile_size, width * tile_size, 3), the board's picture without a
     caption (a bandit's machines are six tiles wide and high).
 

@@ -12,7 +12,9 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.error import ResetNeeded
 
 from ragen_gym.core.levels import Level
+from ragen_gym.core.text import replace_surrogates
 from ragen_gym.core.turn_config import TurnConfig, split_turn_options, turn_config
+from ragen_gym.envs.board_view import TextSpace
 from ragen_gym.envs.reply import Reply, instructions, last_message, message, parse_reply
 from ragen_gym.envs.step import InnerGenerator, StepEnv
 from ragen_gym.games.game import Game, Solution
@@ -30,7 +32,8 @@ class TurnEnv(InnerGenerator, gymnasium.Env[str, str]):
     to ``max_actions_per_turn`` of its moves are played. Unknown names are dropped. A malformed reply plays nothing.
 
     ## Action Space
-    ``Text``: the reply. Any string is taken; one that is not a reply is a malformed reply.
+    ``Text``: the reply. Any string is taken; one that is not a reply is a malformed reply. Halves of surrogate pairs,
+    which UTF-8 cannot hold, are read as U+FFFD.
 
     ## Observation Space
     ``Text``: the next user message, with the turn, the board, what is left and how to reply; after a turn, its reward.
@@ -100,7 +103,7 @@ class TurnEnv(InnerGenerator, gymnasium.Env[str, str]):
         self.instructions = instructions(env.game, env.vocabulary, self._budgets)
         charset, _, longest = self.game.charset(env.vocabulary, env.text_format)
         characters = frozenset(string.printable) | charset
-        self.observation_space = spaces.Text(longest + 400, charset=characters)
+        self.observation_space = TextSpace(longest + 400, charset=characters)
         self.action_space = spaces.Text(_LONGEST_REPLY, charset=characters, min_length=0)
         self._turn, self._played, self._over = 0, 0, True
 
@@ -163,8 +166,8 @@ class TurnEnv(InnerGenerator, gymnasium.Env[str, str]):
             raise ResetNeeded("the episode is over, or none was started: call reset() before step().")
         if not isinstance(action, str):
             raise ValueError(f"a turn's action is the reply's text, not {type(action).__name__}: {action!r}.")
-        reply = self.parse(action)
-        self._messages.append({"role": "assistant", "content": action})
+        reply = self.parse(replace_surrogates(action))
+        self._messages.append({"role": "assistant", "content": reply.text})
         budget = min(self.max_actions_per_turn, self.max_actions - self._played)
         actions: list[int] = []
         rewards: list[float] = []

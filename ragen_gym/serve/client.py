@@ -12,6 +12,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from ragen_gym.core.levels import Level
+from ragen_gym.core.text import replace_surrogates
 from ragen_gym.core.turn_config import TurnConfig, split_turn_options, turn_config
 from ragen_gym.envs.batch_outputs import batched
 from ragen_gym.envs.reply import Problem, Reply
@@ -180,6 +181,7 @@ class RemoteTurnEnv(_RemoteSingle):
         """Take a reply; raises as ``RemoteEnv.step`` does."""
         if not isinstance(action, str):
             raise ValueError(f"a turn's action is the reply's text, not {type(action).__name__}: {action!r}.")
+        action = replace_surrogates(action)
         answer = self._remote.post("turn", {"reply": action})
         self._messages.append({"role": "assistant", "content": action})
         terminated, truncated = answer["terminated"], answer["truncated"]

@@ -12,6 +12,7 @@ from gymnasium import spaces
 
 from ragen_gym.core.levels import Level
 from ragen_gym.core.text import Vocabulary
+from ragen_gym.envs.board_view import TextSpace
 
 __all__ = [
     "Json",
@@ -69,7 +70,7 @@ def space_of(about: Json) -> Any:
     if about["type"] == "Discrete":
         return spaces.Discrete(about["n"])
     if about["type"] == "Text":
-        return spaces.Text(about["max_length"], min_length=about["min_length"], charset=frozenset(about["charset"]))
+        return TextSpace(about["max_length"], min_length=about["min_length"], charset=frozenset(about["charset"]))
     return spaces.Box(about["low"], about["high"], tuple(about["shape"]), np.dtype(about["dtype"]).type)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from typing import Any
 
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from ragen_gym import TurnEnv, make_turn
 from ragen_gym.core.settings import declared
+from ragen_gym.core.text import replace_surrogates
 from ragen_gym.core.turn_config import TurnConfig
 from ragen_gym.envs.reply import Problem
 from ragen_gym.games.frozen_lake import FrozenLake
@@ -295,3 +297,15 @@ def test_the_docstring_lists_every_option_of_a_turn() -> None:
     page = " ".join((TurnEnv.__doc__ or "").replace("``", "").split())
     for name, each in declared(TurnConfig).items():
         assert f"- {name} ({each.default}): {each.doc}" in page
+
+
+@pytest.mark.parametrize("reply", ["\ud800", "<think>\udc00</think><answer>Right\ud83d</answer>", "\ud83d\ude00"])
+def test_half_a_surrogate_pair_in_a_reply_is_replaced(reply: str) -> None:
+    env = make_turn("FrozenLake")
+    env.reset(seed=0)
+    for _ in range(2):  # what a conversation holds goes to the model again
+        info = env.step(reply)[4]
+        clean = replace_surrogates(reply)
+        assert info["messages"][-2] == {"role": "assistant", "content": clean}
+        assert info["reply"].text == clean
+        assert json.dumps(info["messages"], ensure_ascii=False).encode()
