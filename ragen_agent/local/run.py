@@ -30,7 +30,7 @@ from ragen_agent.training.evaluation import baselines, fixed_instances, play_fix
 from ragen_agent.training.metrics import cost_line
 from ragen_agent.training.parameters import load_policy
 from ragen_agent.training.policy import Policy
-from ragen_agent.training.run_folder import RunFolder
+from ragen_agent.training.run_folder import RunFolder, resumable
 from ragen_agent.training.tasks import games_at, make_env
 from ragen_gym.core.storage import read_json_lines
 
@@ -39,21 +39,22 @@ __all__ = ["TrainingRun", "train"]
 
 def train(config: Config, folder: RunFolder, display: Display) -> dict[str, Any]:
     """Runs or resumes the run of ``folder``; returns its summary. Raises ValueError for settings that do not fit."""
-    run = TrainingRun(config, folder, display)
-    folder.note_versions()
-    try:
-        run.warm_start()
-        run.measure("before")
-        run.measure_games("before")
-        run.baselines()
-        run.reinforce()
-        run.measure("after")
-        run.measure_games("after")
-        run.compare_imitation()
-        return run.finish()
-    except KeyboardInterrupt:
-        run.keep()
-        raise
+    with resumable(f"ragen-agent train --resume {folder.path}"):
+        run = TrainingRun(config, folder, display)
+        folder.note_versions()
+        try:
+            run.warm_start()
+            run.measure("before")
+            run.measure_games("before")
+            run.baselines()
+            run.reinforce()
+            run.measure("after")
+            run.measure_games("after")
+            run.compare_imitation()
+            return run.finish()
+        except KeyboardInterrupt:
+            run.keep()
+            raise
 
 
 class TrainingRun:

@@ -11,6 +11,7 @@ import os
 import runpy
 import shutil
 import sys
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from typing import Any
 from ragen_agent.openrlhf import cpu_patches
 from ragen_agent.openrlhf.cli_flags import MODULE
 from ragen_agent.openrlhf.processes import RunContext, stop_without_parent
+from ragen_gym.core.storage import write_atomic
 
 __all__ = ["explanation", "main"]
 
@@ -42,7 +44,8 @@ def main(path: Path) -> None:
         sys.argv = [MODULE, *start["flags"]]
         runpy.run_module(MODULE, run_name="__main__")
     except Exception as error:
-        path.with_name("stopped.json").write_text(json.dumps({"reason": explanation(error)}), encoding="utf-8")
+        with suppress(OSError):  # on a full disk the launcher sees for itself why
+            write_atomic(path.with_name("stopped.json"), json.dumps({"reason": explanation(error)}))
         raise
     finally:
         shutil.rmtree(datasets, ignore_errors=True)

@@ -43,13 +43,14 @@ from ragen_agent.training.console import Display
 from ragen_agent.training.curves import plot_curve
 from ragen_agent.training.evaluation import baselines, fixed_instances
 from ragen_agent.training.policy import Policy
-from ragen_agent.training.run_folder import RunFolder
+from ragen_agent.training.run_folder import RunFolder, resumable
 from ragen_agent.training.tasks import make_env
 from ragen_gym.core.storage import read_json_lines, write_atomic
 
 __all__ = ["RunStoppedError", "train_distributed"]
 
 POLL_INTERVAL = 0.5  # seconds between reads of a run's metrics
+FULL = 1.0  # MiB; with less free space a disk counts as full
 PASSED_PREFIXES = ("NCCL_", "GLOO_", "TORCH_NCCL_")
 """Environment variables that begin so reach every process of a cluster as they are here."""
 CPU_ENVIRONMENT = {
@@ -79,37 +80,40 @@ def train_distributed(
     started = time.monotonic()
     log = folder.path / "openrlhf.log"
     atexit.register(_send_stderr_to, log)
-    write_atomic(folder.path / "openrlhf.toml", tomli_w.dumps(dataclasses.asdict(settings)))
-    state = repair(folder)
-    model = _model(config, folder, display)
-    check_supported(config, settings)
-    if not (folder.path / "prompts.jsonl").is_file():
-        given = settings.prompts
-        write_rows(folder.path / "prompts.jsonl", adopt_rows(Path(given), config) if given else train_rows(config))
-    _measure_baselines(config, folder, display)
-    path = folder.path.resolve()
-    context = RunContext(config, settings, str(path), *_suppressed_ids(model))
-    start = {
-        "cpu": on_cpu,
-        "devices": devices_needed(config, settings),
-        "environment": _environment(context, on_cpu),
-        "flags": command_flags(config, settings, path, model, cpu=on_cpu, resume=bool(state.iteration), extra=extra),
-    }
-    if state.iteration < config.training.iterations or "after" not in folder.read_summary():
-        write_atomic(folder.path / "openrlhf.json", json.dumps(start, indent=2) + "\n")
-        _run(folder, log, config.training.iterations, state.iteration, display)
-    new = folder.path / "checkpoint.new"
-    if new.is_dir():  # the final model is complete
-        shutil.rmtree(folder.checkpoint, ignore_errors=True)
-        new.rename(folder.checkpoint)
-    summary = folder.read_summary()
-    summary["wall_s"] = summary.get("wall_s", 0.0) + time.monotonic() - started
-    folder.write_summary(summary)
-    for name in ("before", "after"):
-        display.rate(name, summary.get(name))
-    plot_curve(read_json_lines(folder.metrics), summary, folder.path / "curve.png", config)
-    display.report(config, summary, folder)
-    return summary
+    with resumable(f"ragen-agent train --resume {folder.path}"):
+        write_atomic(folder.path / "openrlhf.toml", tomli_w.dumps(dataclasses.asdict(settings)))
+        state = repair(folder)
+        model = _model(config, folder, display)
+        check_supported(config, settings)
+        if not (folder.path / "prompts.jsonl").is_file():
+            given = settings.prompts
+            write_rows(folder.path / "prompts.jsonl", adopt_rows(Path(given), config) if given else train_rows(config))
+        _measure_baselines(config, folder, display)
+        path = folder.path.resolve()
+        context = RunContext(config, settings, str(path), *_suppressed_ids(model))
+        start = {
+            "cpu": on_cpu,
+            "devices": devices_needed(config, settings),
+            "environment": _environment(context, on_cpu),
+            "flags": command_flags(
+                config, settings, path, model, cpu=on_cpu, resume=bool(state.iteration), extra=extra
+            ),
+        }
+        if state.iteration < config.training.iterations or "after" not in folder.read_summary():
+            write_atomic(folder.path / "openrlhf.json", json.dumps(start, indent=2) + "\n")
+            _run(folder, log, config.training.iterations, state.iteration, display)
+        new = folder.path / "checkpoint.new"
+        if new.is_dir():  # the final model is complete
+            shutil.rmtree(folder.checkpoint, ignore_errors=True)
+            new.rename(folder.checkpoint)
+        summary = folder.read_summary()
+        summary["wall_s"] = summary.get("wall_s", 0.0) + time.monotonic() - started
+        folder.write_summary(summary)
+        for name in ("before", "after"):
+            display.rate(name, summary.get(name))
+        plot_curve(read_json_lines(folder.metrics), summary, folder.path / "curve.png", config)
+        display.report(config, summary, folder)
+        return summary
 
 
 def _check_installed() -> None:
@@ -212,6 +216,9 @@ def _stop_reason(folder: RunFolder, log: Path, code: int) -> str:
     else:
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
         reason = f"its process ended with code {code}; its last line was: {lines[-1] if lines else ''}"
+    free = shutil.disk_usage(folder.path).free / 2**20
+    if free < FULL:
+        reason += f" The disk is full, {free:.1f} MiB are free in {folder.path}: make room there."
     return f"the run stopped: {reason} Go on with: ragen-agent train --resume {folder.path}"
 
 

@@ -38,7 +38,7 @@ from ragen_agent.training.checkpoint import move, save_checkpoint
 from ragen_agent.training.console import Display
 from ragen_agent.training.parameters import Float32AdamW, adamw, adapt, load_trained, save_adapter, trained
 from ragen_agent.training.policy import Policy, device_and_dtype
-from ragen_agent.training.run_folder import RunFolder
+from ragen_agent.training.run_folder import RunFolder, resumable
 from ragen_agent.training.small_model import check_known
 from ragen_agent.training.tasks import SeedStream, derive_seed
 from ragen_gym.core.storage import read_json_lines, write_atomic
@@ -101,10 +101,11 @@ def fine_tune(settings: FineTuning, out: Path, display: Display) -> dict[str, An
         if not settings.model and not (out / START).is_dir():
             save_checkpoint(policy.model, policy.tokenizer, out / START)
         adapter = adapt(policy.model, settings.lora, derive_seed(settings.seed, SeedStream.FINE_TUNING_ADAPTER))
-    RunFolder(out).note_versions()
     optimiser = adamw(policy.model, settings.peak_learning_rate, weight_decay=0.0)
-    last = _train(policy, optimiser, rows, settings, RunFolder(out), display)
-    kept = _save(policy, optimiser, adapter, settings, out)
+    with resumable(f"ragen-agent sft train --resume {out}"):
+        RunFolder(out).note_versions()
+        last = _train(policy, optimiser, rows, settings, RunFolder(out), display)
+        kept = _save(policy, optimiser, adapter, settings, out)
     return {"model": str(kept), "rows": len(rows), **left_out, **last}
 
 

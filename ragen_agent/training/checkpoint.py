@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
+
+from ragen_gym.core.storage import atomic_folder
 
 __all__ = ["load_checkpoint", "move", "save_checkpoint", "tokenizer_hash"]
 
@@ -31,15 +32,9 @@ def tokenizer_hash(tokenizer: PreTrainedTokenizerBase) -> str:
 def save_checkpoint(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     """Writes model and tokenizer side by side; a folder that exists is replaced only once the new one is complete."""
     logging.disable_progress_bar()
-    new, old = folder.with_name(folder.name + ".new"), folder.with_name(folder.name + ".old")
-    for leftover in (new, old):  # of a save that was cut short
-        shutil.rmtree(leftover, ignore_errors=True)
-    model.save_pretrained(new)
-    tokenizer.save_pretrained(new)
-    if folder.exists():
-        folder.rename(old)
-    new.rename(folder)
-    shutil.rmtree(old, ignore_errors=True)
+    with atomic_folder(folder) as new:
+        model.save_pretrained(new)
+        tokenizer.save_pretrained(new)
 
 
 def load_checkpoint(

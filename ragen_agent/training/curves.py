@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from math import isfinite
@@ -13,7 +12,7 @@ import numpy as np
 
 from ragen_agent.config import Config
 from ragen_agent.training.run_folder import RunFolder
-from ragen_gym.core.storage import read_json_lines
+from ragen_gym.core.storage import atomic_folder, atomic_path, read_json_lines
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -68,9 +67,8 @@ def plot_curve(metrics: Sequence[Mapping[str, Any]], rates: Mapping[str, Any], p
     )
     axes.grid(alpha=0.25)
     figure.legend(loc="outside lower center", ncols=2, fontsize="small", frameon=False)
-    temporary = path.with_name(path.name + ".tmp")
-    figure.savefig(temporary, format="png", dpi=130)
-    temporary.replace(path)
+    with atomic_path(path) as temporary:
+        figure.savefig(temporary, format="png", dpi=130)
 
 
 def check_tensorboard() -> None:
@@ -112,14 +110,12 @@ class TensorBoardWriter:
 
 
 def _write(folder: RunFolder) -> Path:
-    out, temporary = folder.path / "tensorboard", folder.path / "tensorboard.tmp"
-    shutil.rmtree(temporary, ignore_errors=True)
-    writer = _writer(temporary)
-    for record in read_json_lines(folder.metrics):
-        _add(writer, record)
-    writer.close()
-    shutil.rmtree(out, ignore_errors=True)
-    temporary.replace(out)
+    out = folder.path / "tensorboard"
+    with atomic_folder(out) as temporary:
+        writer = _writer(temporary)
+        for record in read_json_lines(folder.metrics):
+            _add(writer, record)
+        writer.close()
     return out
 
 

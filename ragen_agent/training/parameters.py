@@ -18,8 +18,6 @@ weights anew for every sampled token.) An adapter is float32 itself, and so need
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +29,7 @@ from transformers.pytorch_utils import Conv1D
 
 from ragen_agent.config import Lora
 from ragen_agent.training.checkpoint import load_checkpoint, move, save_checkpoint
+from ragen_gym.core.storage import atomic_folder
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -140,13 +139,10 @@ def merge_adapter(adapter: Path, out: Path, base: Path | None = None) -> Path:
 
 def save_adapter(adapter: PeftModel, folder: Path, base: Path) -> None:
     """Writes the adapter in peft's format; ``base`` is the folder of the model that it was made for."""
-    new = folder.with_name(folder.name + ".new")
-    shutil.rmtree(new, ignore_errors=True)
     for config in adapter.peft_config.values():
         config.base_model_name_or_path = str(base.resolve())
-    adapter.save_pretrained(str(new), save_embedding_layers=False)
-    shutil.rmtree(folder, ignore_errors=True)
-    os.replace(new, folder)
+    with atomic_folder(folder) as new:
+        adapter.save_pretrained(str(new), save_embedding_layers=False)
 
 
 def trained(module: nn.Module) -> Mapping[str, Tensor]:

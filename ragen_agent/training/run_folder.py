@@ -20,16 +20,24 @@ import pickle
 import platform
 import re
 import subprocess
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from ragen_agent.config import Config, read_toml, to_toml, with_settings
-from ragen_gym.core.storage import append_json_lines, atomic_path, json_line, read_json_lines, write_atomic
+from ragen_gym.core.storage import (
+    DiskFullError,
+    append_json_lines,
+    atomic_path,
+    json_line,
+    read_json_lines,
+    write_atomic,
+)
 
-__all__ = ["PACKAGES", "RunFolder", "git_state", "runs_below", "versions"]
+__all__ = ["PACKAGES", "RunFolder", "git_state", "resumable", "runs_below", "versions"]
 
 NAMED = 6  # folders that a message names
 
@@ -43,6 +51,15 @@ def runs_below(path: Path) -> str:
         return f"it holds the run {found[0]}: give that" if found else ""
     more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
     return f"it holds the runs {', '.join(found[:NAMED])}{more}: name the folder of a run"
+
+
+@contextmanager
+def resumable(command: str) -> Iterator[None]:
+    """Where the disk fills up in the block, the error says with which command to go on."""
+    try:
+        yield
+    except DiskFullError as error:
+        raise DiskFullError(f"{error} What was saved before is kept; then go on with: {command}") from error
 
 
 class RunFolder:
@@ -87,8 +104,9 @@ class RunFolder:
         """Replaces the saved state."""
         import torch
 
-        with atomic_path(self._state) as temporary:
-            torch.save(dict(state), temporary)
+        # The errors of an open file, unlike those of a path, say what is wrong.
+        with atomic_path(self._state) as temporary, temporary.open("wb") as file:
+            torch.save(dict(state), file)
 
     def load_state(self) -> dict[str, Any] | None:
         """The saved state, on the CPU, or None; raises a ValueError if the file is damaged."""

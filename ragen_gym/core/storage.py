@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import re
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar, overload
 
 __all__ = [
+    "DiskFullError",
     "append_json_lines",
+    "atomic_folder",
     "atomic_path",
     "check_free",
     "json_line",
+    "name_full_disk",
     "read_json_lines",
     "repair_json_lines",
     "write_atomic",
@@ -21,18 +27,82 @@ __all__ = [
 
 T = TypeVar("T")
 
+#: What a system answers to a write for which there is no room: a full disk, a quota, a limit of file sizes.
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class DiskFullError(OSError):
+    """A file that cannot be written for lack of room; says which, how much is free, and what to do."""
+
+
+@contextmanager
+def name_full_disk(path: Path) -> Iterator[None]:
+    """Raises a ``DiskFullError`` that names ``path`` where a write in the block, of any library, finds no room."""
+    try:
+        yield
+    except DiskFullError:  # which names the file better
+        raise
+    except Exception as error:
+        code = _no_room(error)
+        if not code:
+            raise
+        free = shutil.disk_usage(path.parent).free / 2**20
+        raise DiskFullError(
+            f"{path} cannot be written: {os.strerror(code).lower()}; {free:.1f} MiB are free in {path.parent}. "
+            "Make room there."
+        ) from error
+
+
+def _no_room(error: BaseException | None) -> int:
+    """The system's code for a lack of room, wherever in the chain of errors it is; 0 if it is another error."""
+    while error is not None:
+        said = re.search(r"\(os error (\d+)\)", str(error))  # libraries written in Rust
+        code = error.errno if isinstance(error, OSError) else int(said[1]) if said else None
+        if code in _NO_ROOM:
+            return int(code)
+        error = error.__cause__ or error.__context__
+    return 0
+
 
 @contextmanager
 def atomic_path(path: str | Path) -> Iterator[Path]:
-    """A temporary path next to ``path``, renamed to it if the block ends well and removed if it does not."""
+    """A temporary path next to ``path``, renamed to it if the block ends well and removed if it does not.
+
+    Raises:
+        DiskFullError: there was no room for the file.
+    """
     path = Path(path)
     temporary = path.with_name(path.name + ".tmp")
-    try:
-        yield temporary
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    with name_full_disk(path):
+        try:
+            yield temporary
+            os.replace(temporary, path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+
+
+@contextmanager
+def atomic_folder(path: Path) -> Iterator[Path]:
+    """A folder next to ``path`` to fill, which replaces it if the block ends well and is removed if it does not.
+
+    Raises:
+        DiskFullError: there was no room for the files.
+    """
+    new, old = path.with_name(path.name + ".new"), path.with_name(path.name + ".old")
+    for leftover in (new, old):  # of a block that was killed
+        shutil.rmtree(leftover, ignore_errors=True)
+    with name_full_disk(path):
+        try:
+            new.mkdir()
+            yield new
+            if path.exists():
+                path.rename(old)
+            new.rename(path)
+        except BaseException:
+            shutil.rmtree(new, ignore_errors=True)
+            raise
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def write_atomic(path: str | Path, data: str | bytes) -> None:
@@ -114,11 +184,21 @@ def _after_last_newline(file: BinaryIO, size: int) -> int:
 
 
 def append_json_lines(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
-    """Add records to a file of JSON lines and flush them to the disk."""
-    with path.open("ab") as file:
-        file.write(b"".join(map(json_line, records)))
-        file.flush()
-        os.fsync(file.fileno())
+    """Add records to a file of JSON lines and flush them to the disk: all of them, or none where there is no room.
+
+    Raises:
+        DiskFullError: there was no room for them.
+    """
+    data = memoryview(b"".join(map(json_line, records)))
+    with name_full_disk(path), path.open("ab", buffering=0) as file:
+        size = file.seek(0, os.SEEK_END)
+        try:
+            while data:
+                data = data[file.write(data) :]
+            os.fsync(file.fileno())
+        except OSError:
+            file.truncate(size)
+            raise
 
 
 def json_line(record: Mapping[str, Any]) -> bytes:

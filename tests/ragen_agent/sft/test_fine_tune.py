@@ -22,7 +22,9 @@ from ragen_agent.training import policy
 from ragen_agent.training.checkpoint import load_checkpoint, save_checkpoint
 from ragen_agent.training.console import Display
 from ragen_agent.training.policy import Policy
+from ragen_gym.core.storage import DiskFullError
 from tests.ragen_agent.sft.test_demonstrations import lines_of, quiet
+from tests.ragen_gym.core.test_storage import limited_files
 
 pytest.importorskip("peft", reason="LoRA needs the extra sft")
 
@@ -201,3 +203,15 @@ def test_what_does_not_fit_is_one_line(
     changed.write_text(bare.read_text())
     with pytest.raises(ValueError, match="is not the file that"):
         reopen(tmp_path / "old")
+
+
+def test_a_full_disk_is_named_and_the_fine_tuning_goes_on(data: Path, model: Path, tmp_path: Path) -> None:
+    settings, whole, full = settings_of(data, model), tmp_path / "whole", tmp_path / "full"
+    fine_tune(begin(settings, whole), whole, quiet())
+    begin(settings, full)
+    size = (whole / "state.pt").stat().st_size
+    with limited_files(size - 1), pytest.raises(DiskFullError, match=r"state.pt cannot be written: file too") as said:
+        fine_tune(reopen(full), full, quiet())
+    assert str(said.value).endswith(f"go on with: ragen-agent sft train --resume {full}")
+    fine_tune(reopen(full), full, quiet())
+    assert (whole / "model/model.safetensors").read_bytes() == (full / "model/model.safetensors").read_bytes()

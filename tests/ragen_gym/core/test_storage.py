@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ragen_gym.core.storage import (
+    DiskFullError,
     append_json_lines,
+    atomic_folder,
     atomic_path,
     check_free,
     json_line,
@@ -17,6 +24,17 @@ from ragen_gym.core.storage import (
     repair_json_lines,
     write_atomic,
 )
+
+
+@contextmanager
+def limited_files(size: int) -> Iterator[None]:
+    """No file may grow beyond ``size`` bytes; the system refuses such a write like one to a full disk."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 @pytest.mark.parametrize("data", ["two\nlines ☃\n", b"\x00\xff"])
@@ -112,3 +130,39 @@ def test_a_torn_last_line_is_cut_off_before_more_is_added(tmp_path: Path, conten
     path.write_bytes(content)
     repair_json_lines(path)
     assert path.read_bytes() == repaired
+
+
+def test_where_there_is_no_room_the_file_is_named_and_nothing_changes(tmp_path: Path) -> None:
+    log, text, folder = tmp_path / "log.jsonl", tmp_path / "text", tmp_path / "folder"
+    append_json_lines(log, [{"n": 1}])
+    write_atomic(text, "old")
+    with atomic_folder(folder) as new:
+        (new / "part").write_text("old")
+    before = {path: path.read_bytes() for path in (log, text, folder / "part")}
+    long = "x" * 5000
+
+    def fill_folder() -> None:
+        with atomic_folder(folder) as new:
+            (new / "first").write_text("small")
+            (new / "part").write_text(long)
+
+    with limited_files(1000):
+        for path, write in (
+            (log, partial(append_json_lines, log, [{"n": 2}, {"n": long}])),
+            (text, partial(write_atomic, text, long)),
+            (folder, fill_folder),
+        ):
+            named = rf"^{re.escape(str(path))} cannot be written: file too large; [\d.]+ MiB are free in .*Make room"
+            with pytest.raises(DiskFullError, match=named):
+                write()
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    append_json_lines(log, [{"n": 2}])
+    assert read_json_lines(log) == [{"n": 1}, {"n": 2}]
+
+
+def test_other_errors_pass_as_they_are(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        write_atomic(tmp_path / "missing" / "file", "text")
+    with pytest.raises(ZeroDivisionError), atomic_folder(tmp_path / "folder"):
+        print(1 / 0)
+    assert list(tmp_path.iterdir()) == []

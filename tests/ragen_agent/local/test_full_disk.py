@@ -1,0 +1,92 @@
+"""A disk that fills up during a run: one line that says so, nothing lost, and the resumed run is the unbroken one."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from ragen_agent.cli import main
+from ragen_agent.config import merged
+from ragen_agent.local import run as training
+from ragen_agent.training.run_folder import RunFolder
+from ragen_gym.core.storage import DiskFullError
+from tests.ragen_agent.local.test_run import TINY, complete, configure, quiet, weights, without_clock
+from tests.ragen_gym.core.test_storage import limited_files
+
+CONFIG = configure(merged(TINY, {"training": {"iterations": 3}}))
+
+
+@contextmanager
+def small_disk(folder: Path, size: int) -> Iterator[None]:
+    """A disk of ``size`` bytes at ``folder``, which grows at the end of the block."""
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
+    done = subprocess.run(mount, capture_output=True, check=False)
+    if done.returncode:
+        pytest.skip(f"this user may not mount a disk: {done.stderr.decode().strip()}")
+    yield
+    subprocess.run(["mount", "-o", "remount,size=64m", str(folder)], check=True)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The unbroken run."""
+    path = tmp_path_factory.mktemp("whole") / "run"
+    complete(CONFIG, path)
+    return path
+
+
+def resumed_equals(whole: Path, path: Path) -> None:
+    folder, config = RunFolder.reopen(path)
+    training.train(config, folder, quiet())
+    assert without_clock(path) == without_clock(whole)
+    assert weights(path).keys() == weights(whole).keys()
+    assert all((weights(path)[name] == value).all() for name, value in weights(whole).items())
+    left = {file.name for file in path.rglob("*") if file.name.endswith((".tmp", ".new", ".old"))}
+    assert not left, "what could not be finished is removed"
+
+
+@pytest.mark.parametrize("share", [0.02, 0.3, 0.5, 0.7, 0.9, 0.97])
+def test_a_run_on_a_full_disk_says_so_and_goes_on_when_there_is_room(share: float, whole: Path, tmp_path: Path) -> None:
+    used = sum(file.stat().st_size for file in whole.rglob("*") if file.is_file())
+    disk = tmp_path / "disk"
+    try:
+        with small_disk(disk, int(share * used)):
+            with pytest.raises(DiskFullError) as caught:
+                complete(CONFIG, disk / "run")
+            said = str(caught.value)
+            assert re.search(
+                rf"{disk}/run.* cannot be written: no space left on device; \d\.\d MiB are free in {disk}", said
+            )
+            assert "\n" not in said
+        if (disk / "run" / "config.toml").is_file():
+            assert f"ragen-agent train --resume {disk / 'run'}" in said
+            resumed_equals(whole, disk / "run")
+    finally:
+        subprocess.run(["umount", "--lazy", str(disk)], check=False)
+
+
+@pytest.mark.parametrize("name", ["warm/model.safetensors", "state.pt", "episodes.jsonl"])
+def test_a_file_that_may_not_grow_is_named(name: str, whole: Path, tmp_path: Path) -> None:
+    size = (whole / name).stat().st_size
+    with limited_files(size - 1), pytest.raises(DiskFullError, match="file too large") as caught:
+        complete(CONFIG, tmp_path / "run")
+    named = name.partition("/")[0]
+    assert f"{tmp_path / 'run' / named} cannot be written" in str(caught.value)
+    resumed_equals(whole, tmp_path / "run")
+
+
+def test_the_command_says_it_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "run"
+    options = ["--game", "Bandit", "--set", "small_model.hidden=32", "--set", "demonstrations.episodes=96"]
+    with limited_files(20_000):
+        assert main(["train", *options, "--out", str(out)]) == 2
+    said = capsys.readouterr().err.strip().splitlines()
+    assert len(said) == 1
+    assert said[0].startswith(f"ragen-agent: {out / 'warm'} cannot be written: file too large;")
+    assert said[0].endswith(f"ragen-agent train --resume {out}")
