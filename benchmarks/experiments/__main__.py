@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
+from ragen_agent.cli.settings import add_set
+
 if TYPE_CHECKING:
     from benchmarks.experiments.plan import Cost, PlannedRun
     from benchmarks.experiments.spec import Experiment
@@ -48,9 +50,7 @@ def add(commands: Any) -> None:
     )
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="parallel runs, one core each (default 1)")
     parser.add_argument("--only", action="append", default=[], metavar="ARM", help="only this arm; repeatable")
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="override a setting in all arms; repeatable"
-    )
+    add_set(parser, "override a setting in all arms", both_trainers=False)
     parser.add_argument(
         "--quick", action="store_true", help="a few tiny iterations: shows that it runs, proves nothing"
     )

@@ -10,7 +10,10 @@ from typing import Any
 
 import gymnasium
 
-__all__ = ["main"]
+from ragen_gym import __version__
+from ragen_gym.core.command_line import Parser
+
+__all__ = ["build_parser", "main"]
 
 #: Modules of this package that add commands to the parser; each imports what it needs when it runs.
 COMMANDS = ("train", "eval", "model", "settings", "data", "doctor", "sft", "report")
@@ -25,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     end = words.index("--") if "--" in words else len(words)
     try:
-        parser = _parser()
+        parser = build_parser()
         options, unknown = parser.parse_known_args(words[:end])
         _check_known(parser, unknown)
         if end < len(words) and getattr(options, "backend", None) != "openrlhf":
@@ -67,16 +70,12 @@ def _refusals() -> tuple[type[Exception], ...]:
     return ValueError, OSError, ImportError, gymnasium.error.Error, *limits
 
 
-class _Parser(argparse.ArgumentParser):
-    """Keeps the lines of every command's description and examples as they are written."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**{"formatter_class": argparse.RawDescriptionHelpFormatter, **options})
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="ragen-agent", description=DESCRIPTION)
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of the whole command line."""
+    parser = Parser(prog="ragen-agent", description=DESCRIPTION)
+    parser.add_argument("--version", action="version", version=f"ragen-agent {__version__}")
+    parser.add_completion()
+    commands = parser.add_subparsers(metavar="COMMAND")
     for module in COMMANDS:
         import_module(f"ragen_agent.cli.{module}").add(commands)
     _add_experiment(commands)

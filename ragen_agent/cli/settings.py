@@ -4,30 +4,33 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
-import textwrap
+import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ragen_agent.config import Config, Settings, merged, with_settings
-from ragen_agent.config.io import ALIASES, OPENRLHF, check_name, file_schema, groups, settings_of_pairs
+from ragen_agent.config.io import ALIASES, OPENRLHF, Group, check_name, file_schema, groups, settings_of_pairs
+from ragen_gym.core.command_line import wrap
 from ragen_gym.core.settings import Setting
 
-__all__ = ["add", "add_settings", "configure", "distributed", "given", "settings_of"]
+__all__ = ["add", "add_set", "add_settings", "configure", "distributed", "given", "settings_of"]
 
 ABOUT = """\
 Lists every setting of a run: type, default, range, unit and meaning. A setting is given in a TOML file (--config), as
---set NAME=VALUE, or as a flag of its own name. --json-schema prints a schema of such files, for editors.
+--set NAME=VALUE, or as a flag of its own name. --schema prints a JSON schema of such files: an editor with a TOML
+language server completes and checks a file whose first line is "#:schema settings.schema.json".
 
 examples:
   ragen-agent settings
   ragen-agent settings training
   ragen-agent settings training.filter
-  ragen-agent settings --json-schema > settings.schema.json
+  ragen-agent settings --schema > settings.schema.json
   ragen-agent train --training.groups 16 --training.filter top_p --training.keep 0.9"""
 
 
+ALONE = "help"  # --set help, and --set alone: list what may be set
 MORE = "Every setting is a flag too, such as --training.groups 16: see --help-all, or ragen-agent settings."
 
 
@@ -38,17 +41,17 @@ def add(commands: Any) -> None:
     )
     parser.set_defaults(run=_run)
     parser.add_argument("prefix", nargs="?", default="", metavar="PREFIX", help="only the settings that begin so")
-    parser.add_argument("--json-schema", "--schema", action="store_true", help="print a JSON schema of TOML files")
+    parser.add_argument("--schema", "--json-schema", action="store_true", help="print a JSON schema of TOML files")
 
 
 def _run(options: argparse.Namespace) -> int:
-    if options.json_schema:
+    if options.schema:
         print(json.dumps(file_schema(), indent=2))
         return 0
     shown = [(group, [n for n in group.settings if n.startswith(options.prefix)]) for group in groups()]
     if not any(names for _, names in shown):
         check_name(options.prefix)
-    width = 100 if not sys.stdout.isatty() else 118
+    width = _width()
     for group, names in shown:
         if names and len(names) == len(group.settings):
             print(f"[{group.name}] {group.about}\n" if group.name else f"{group.about}\n")
@@ -57,19 +60,31 @@ def _run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _lines(name: str, each: Any, width: int) -> list[str]:
-    """A setting's name, type, default and range; its meaning; what its choices mean."""
+def _width() -> int:
+    return min(118, shutil.get_terminal_size((100, 24)).columns)
+
+
+def _lines(name: str, each: Setting, width: int, *, short: bool = False) -> list[str]:
+    """A setting's name, type, default and range; its meaning; unless ``short`` what its choices mean."""
     kind = "text" if each.type is str else getattr(each.type, "__name__", str(each.type))
     default = json.dumps(each.default)
-    unit, limits = f" {each.unit}" * bool(each.unit), "" if each.meanings else each.range
-    lines = [f"{name}  {kind}, default {default}{unit}{f'; {limits}' if limits else ''}"]
-    doc = f"{each.doc}; empty: {each.empty}" if each.empty else each.doc
-    lines += textwrap.wrap(doc, width, initial_indent="    ", subsequent_indent="    ")
+    unit, limits = f" {each.unit}" * bool(each.unit), "" if each.meanings and not short else each.range
+    lines = wrap(f"{kind}, default {default}{unit}{f'; {limits}' if limits else ''}", width, f"{name}  ", " " * 8)
+    lines += wrap(f"{each.doc}; empty: {each.empty}" if each.empty else each.doc, width, " " * 4)
+    if short:
+        return lines
     longest = max(map(len, each.meanings), default=0)
     for choice, meaning in each.meanings.items():
         start = f"      {choice:{longest}}  "
-        lines += textwrap.wrap(meaning, width, initial_indent=start, subsequent_indent=" " * len(start))
+        lines += wrap(meaning, width, start, " " * len(start))
     return [*lines, ""]
+
+
+def add_set(parser: argparse.ArgumentParser, about: str, *, both_trainers: bool = True) -> None:
+    """Adds ``--set``, which alone lists what may be set; ``both_trainers`` as of ``add_settings``."""
+    text = f"{about}, such as training.learning_rate=5e-4; repeatable; --set alone lists all"
+    action = parser.add_argument("--set", action=_Set, nargs="?", default=[], metavar="KEY=VALUE", help=text)
+    action.groups = [group for group in groups() if both_trainers or group.name != OPENRLHF]  # type: ignore[attr-defined]
 
 
 def add_settings(parser: argparse.ArgumentParser, *, both_trainers: bool = True) -> None:
@@ -91,13 +106,7 @@ def add_settings(parser: argparse.ArgumentParser, *, both_trainers: bool = True)
         metavar="KEY=VALUE",
         help="an option of the game, such as size=5; repeatable",
     )
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="any setting, such as training.learning_rate=5e-4; repeatable",
-    )
+    add_set(parser, "any setting", both_trainers=both_trainers)
     parser.add_argument(
         "--device", metavar="NAME", help="cpu, cuda, or auto (default): a GPU for a pretrained model where there is one"
     )
@@ -110,7 +119,8 @@ def add_settings(parser: argparse.ArgumentParser, *, both_trainers: bool = True)
     for group in groups():
         if group.name == OPENRLHF and not both_trainers:
             continue
-        section = parser.add_argument_group(f"{group.name}: {group.about}" if group.name else "the run")
+        section = parser.add_argument_group(group.name or "the run")
+        section.about = group.about  # type: ignore[attr-defined]
         for name, each in group.settings.items():
             if name not in taken:
                 _add_flag(section, name, each)
@@ -176,25 +186,37 @@ def _add_flag(section: Any, name: str, each: Setting) -> None:
         metavar=kind,
         help=argparse.SUPPRESS,
     )
-    action.name, action.text = name, text.replace("%", "%%")
+    action.name, action.text, action.completions = name, text.replace("%", "%%"), [*each.choices]
     for old in (old for old, new in ALIASES.items() if new == name):
         alias = section.add_argument(f"--{old}", action=_Assign, dest="set", help=argparse.SUPPRESS)
         alias.name, alias.default = name, argparse.SUPPRESS
+
+
+class _Set(argparse.Action):
+    """``--set KEY=VALUE``; without one it lists the settings, and stops."""
+
+    groups: Sequence[Group] = ()
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option_string: Any = None) -> None:
+        if values not in (None, ALONE):
+            namespace.set = [*namespace.set, values]
+            return
+        for group in self.groups:
+            for name, each in group.settings.items():
+                print("\n".join(_lines(name, each, _width(), short=True)))
+        end = "Give one as --set NAME=VALUE, or as --NAME VALUE. ragen-agent settings NAME says what its choices mean."
+        print("\n".join(["", *wrap(end, _width())]))
+        parser.exit()
 
 
 class _Assign(argparse.Action):
     """A setting's own flag, which is short for ``--set NAME=VALUE``."""
 
     name = ""
-    text = argparse.SUPPRESS
+    text: str = argparse.SUPPRESS
+    completions: Sequence[Any] = ()
 
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: Any,
-        option_string: str | None = None,
-    ) -> None:
+    def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option_string: Any = None) -> None:
         namespace.set = [*namespace.set, f"{self.name}={values}"]
 
 
@@ -204,16 +226,12 @@ class _HelpAll(argparse.Action):
     def __init__(self, option_strings: list[str], dest: str, help: str) -> None:
         super().__init__(option_strings, argparse.SUPPRESS, nargs=0, default=argparse.SUPPRESS, help=help)
 
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: Any,
-        option_string: str | None = None,
-    ) -> None:
+    def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option_string: Any = None) -> None:
         for action in parser._actions:
             if isinstance(action, _Assign):
                 action.help = action.text
+        for section in parser._action_groups:
+            section.description = getattr(section, "about", section.description)
         parser.usage = "%(prog)s [flags]"
         parser.print_help()
         parser.exit()

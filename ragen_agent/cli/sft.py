@@ -67,7 +67,7 @@ METAVARS = {"data": "FILE", "model": "DIR"}
 def add(commands: Any) -> None:
     """Adds the commands to the parser."""
     parser = commands.add_parser("sft", help="demonstrations, and fine-tuning on them", description=ABOUT)
-    kinds = parser.add_subparsers(required=True, metavar="data|train|merge")
+    kinds = parser.add_subparsers(metavar="data|train|merge")
     _add_data(kinds.add_parser("data", help="write demonstrations", description=DATA))
     _add_train(kinds.add_parser("train", help="fine-tune on them", description=TRAIN))
     merge = kinds.add_parser("merge", help="merge an adapter", description=MERGE)

@@ -41,7 +41,10 @@ def add(commands: Any) -> None:
         "owner/name on the Hub, or a name of ragen-agent model --list",
     )
     train.add_argument(
-        "--algo", choices=[*ADVANTAGE_RULES], help="advantages within groups (grpo, default), from a critic (ppo), ..."
+        "--algo",
+        choices=[*ADVANTAGE_RULES],
+        metavar="NAME",
+        help="how returns become advantages: grpo (default), ppo, ...: see ragen-agent settings training.algo",
     )
     train.add_argument(
         "--starpo-s", action=argparse.BooleanOptionalAction, default=None, help="StarPO-S (default) or vanilla StarPO"
@@ -69,12 +72,12 @@ def add(commands: Any) -> None:
 
 
 def _train(options: argparse.Namespace) -> int:
+    if options.list_recipes:
+        return _list_recipes()
     from ragen_agent.local.run import train
     from ragen_agent.training.console import Display
     from ragen_agent.training.run_folder import RunFolder
 
-    if options.list_recipes:
-        return _list_recipes()
     if options.resume is not None:
         own = ("run", "resume", "extra", "backend", "dry_run", "list_recipes")
         others = {k: v for k, v in vars(options).items() if k not in own and v not in (None, [])}

@@ -10,6 +10,7 @@ import json
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -139,7 +140,10 @@ def check_name(name: str) -> None:
         table = name.rpartition(".")[0]
         near = [each for each in catalog() if each.rpartition(".")[0] == table] or [*catalog()]
         hint = did_you_mean(name, near) or did_you_mean(name, catalog())
-        raise ValueError(f"unknown setting {name!r}.{hint} See ragen-agent settings.")
+        if not hint:  # of another table
+            ends = {each.rpartition(".")[2]: each for each in catalog()}
+            hint = "".join(f" Did you mean {ends[end]}?" for end in get_close_matches(name.rpartition(".")[2], ends, 1))
+        raise ValueError(f"unknown setting {name!r}.{hint} ragen-agent settings lists all, as --set alone does.")
 
 
 def settings_of_pairs(flag: str, pairs: Sequence[str], table: str = "") -> Settings:
@@ -154,7 +158,7 @@ def settings_of_pairs(flag: str, pairs: Sequence[str], table: str = "") -> Setti
         table: where the keys belong, such as ``env_options``.
 
     Raises:
-        ValueError: a pair without a value.
+        ValueError: a pair without a value, or a name that is neither a setting nor within one that is a table.
     """
     settings: Settings = {}
     for pair in pairs:
@@ -162,6 +166,7 @@ def settings_of_pairs(flag: str, pairs: Sequence[str], table: str = "") -> Setti
         if not equals:
             raise ValueError(f"{flag} {pair} needs a value: KEY=VALUE.")
         name = f"{table}.{key}" if table else key
+        _check_place(name)
         each = catalog().get(ALIASES.get(name, name))
         value: Any = _json(text)
         if each is not None and each.type is str and not isinstance(value, str):
@@ -216,6 +221,14 @@ def _renamed(settings: Mapping[str, Any], where: str = "") -> Settings:
             value = [_renamed(row, f"{name}.") if isinstance(row, Mapping) else row for row in value]
         result[new] = value
     return result
+
+
+def _check_place(name: str) -> None:
+    """Raises for a name that is neither a setting or a table of settings, nor an entry of a setting that is a table."""
+    parts = name.split(".")
+    places = {".".join(parts[:end]) for end in range(1, len(parts) + 1)}
+    if not places & {*catalog(), *ALIASES} and name not in {group.name for group in groups()}:
+        check_name(name)
 
 
 def _json(text: str) -> Any:

@@ -12,6 +12,7 @@ from ragen_gym import __version__
 from ragen_gym.cli import bench, levels, play, serve
 from ragen_gym.cli import list as list_command
 from ragen_gym.cli import render as render_command
+from ragen_gym.core.command_line import Parser
 
 __all__ = ["build_parser", "main"]
 
@@ -38,14 +39,14 @@ _COMMANDS = (list_command, play, render_command, levels, bench, serve)
 
 def build_parser() -> argparse.ArgumentParser:
     """The parser of the whole command line."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="ragen-gym",
         description="Games for language-model agents: list them, play them, measure them.",
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"ragen-gym {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    parser.add_completion()
+    commands = parser.add_subparsers(metavar="COMMAND")
     for module in _COMMANDS:
         module.add(commands)
     return parser

@@ -62,9 +62,8 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         help="evaluate an agent on held-out levels",
         description="Evaluate agents on held-out levels, and inspect their episodes.",
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    group = parser.add_subparsers(dest="bench_command", metavar="COMMAND", required=True)
+    group = parser.add_subparsers(metavar="COMMAND")
     _add_run(group)
     bench_scores.add(group)
     bench_replays.add(group)

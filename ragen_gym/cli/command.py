@@ -46,7 +46,6 @@ def add_command(
         help=summary,
         description=description or f"{summary[0].upper()}{summary[1:]}.",
         epilog=examples,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.set_defaults(run=checked)
     return parser

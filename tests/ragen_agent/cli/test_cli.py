@@ -10,11 +10,11 @@ import gymnasium
 import pytest
 
 from ragen_agent import cli
-from ragen_agent.cli import _parser, main
+from ragen_agent.cli import build_parser, main
 from ragen_agent.cli import train as train_command
 from ragen_agent.cli.settings import settings_of
 from ragen_agent.config import Config
-from ragen_agent.config.io import catalog
+from ragen_agent.config.io import catalog, settings_of_pairs
 from ragen_agent.local import run as training
 
 TINY = [
@@ -56,6 +56,9 @@ def test_train_then_eval(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
         (["train", "--knob", "size"], "needs a value"),
         (["train", "--knob", "size=1"], "must be an integer from 2"),
         (["train", "--set", "training.lr=1"], "unknown setting 'training.lr'"),
+        (["train", "--set", "training.gruops=3"], "unknown setting 'training.gruops'. Did you mean training.groups?"),
+        (["train", "--set", "gruops=3"], "unknown setting 'gruops'. Did you mean training.groups?"),
+        (["eval", "x", "--set", "evalution.levels=3"], "ragen-agent settings lists all, as --set alone does."),
         (["train", "--training.gruops", "3"], "unknown setting 'training.gruops'. Did you mean training.groups?"),
         (["train", "--training.groups", "0"], "training.groups is 0; it must be at least 1."),
         (["train", "--resume", ".", "--training.groups", "3"], "leave out --set"),
@@ -146,7 +149,7 @@ def test_a_run_is_named_after_its_game() -> None:
 
 
 def test_every_setting_is_a_flag(capsys: pytest.CaptureFixture[str]) -> None:
-    parser = _parser()
+    parser = build_parser()
     words = ["--training.groups", "16", "--knobs", '{"size": 5}', "--training.starpo_s", "false"]
     words += ["--training.members", "4", "--set", "training.group_size=6", "--knob", "holes=1"]
     options = parser.parse_args(["train", *words])
@@ -175,6 +178,31 @@ def test_settings_lists_all_or_those_that_begin_so(capsys: pytest.CaptureFixture
     assert json.loads(capsys.readouterr().out)["properties"]["training"]["properties"]["groups"]["minimum"] == 1
 
 
+@pytest.mark.parametrize("words", [["train"], ["eval", "run"], ["data"], ["sft", "data"], ["experiment"]], ids=" ".join)
+@pytest.mark.parametrize("alone", [["--set"], ["--set", "help"]], ids=" ".join)
+def test_set_alone_lists_the_settings(words: list[str], alone: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main([*words, *alone])
+    assert stopped.value.code in (0, None)
+    lines = capsys.readouterr().out.splitlines()
+    assert "training.groups  int, default 32 levels; at least 1" in lines
+    assert "    levels played in an iteration" in lines
+    assert any(line.startswith("openrlhf.zero_stage") for line in lines) == (words[0] in ("train", "data"))
+
+
+def test_an_entry_of_a_setting_that_is_a_table_can_be_set() -> None:
+    pairs = [
+        "env_options.size=5",
+        "knobs.holes=2",
+        "turns.template_options.enable_thinking=false",
+        'turns={"history": 0}',
+    ]
+    assert settings_of_pairs("--set", pairs) == {
+        "env_options": {"size": 5, "holes": 2},
+        "turns": {"template_options": {"enable_thinking": False}, "history": 0},
+    }
+
+
 def test_without_the_repository_experiment_says_where_it_is(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -185,13 +213,13 @@ def test_without_the_repository_experiment_says_where_it_is(
 
 def test_the_commands_are_listed_without_the_heavy_libraries() -> None:
     code = (
-        "import sys, ragen_agent.cli as cli; cli._parser(); print({'torch', 'transformers', 'ray'} & set(sys.modules))"
+        "import sys, ragen_agent.cli as c; c.build_parser(); print({'torch', 'transformers', 'ray'} & {*sys.modules})"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout == b"set()\n"
 
 
 @pytest.mark.parametrize(
-    "arguments", [["train", "--algo", "sarsa"], ["train", "--bogus"], ["eval", "x", "--split", "tests"], []]
+    "arguments", [["train", "--algo", "sarsa"], ["train", "--bogus"], ["eval", "x", "--split", "tests"]]
 )
 def test_argparse_says_the_rest(arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
@@ -216,6 +244,6 @@ def test_a_library_that_is_missing_is_named_with_its_extra(
     def missing() -> None:
         raise ModuleNotFoundError("No module named 'rich'", name="rich")
 
-    monkeypatch.setattr("ragen_agent.cli._parser", missing)
+    monkeypatch.setattr("ragen_agent.cli.build_parser", missing)
     assert main(["settings"]) == 2
     assert "the library rich is missing: run pip install 'ragen-gym[agent]'" in capsys.readouterr().err

@@ -101,7 +101,7 @@ def test_the_groups_hold_every_field_of_a_run() -> None:
 
 
 def test_pairs_are_read_by_the_type_of_their_setting() -> None:
-    pairs = ["training.group_size=4", "model=7", "wandb=x", "training.starpo_s=false", "demonstrations.moves=[1, 2]"]
+    pairs = ["training.group_size=4", "model=7", "training.starpo_s=false", "demonstrations.moves=[1, 2]"]
     settings = settings_of_pairs("--set", pairs)
     assert settings["training"] == {"group_size": 4, "starpo_s": False}
     assert (settings["model"], settings["demonstrations"]) == ("7", {"moves": [1, 2]})

@@ -128,8 +128,6 @@ def test_intervals_are_wilsons(successes: int, n: int, low: float, high: float) 
         ),
         ("gallery Chess", "not a game"),
         ("conquer", "invalid choice"),
-        ("levels", "ACTION"),
-        ("", "COMMAND"),
     ],
 )
 def test_bad_input_gets_one_clear_message(

@@ -1,0 +1,157 @@
+"""What the command lines share: help that fits the terminal, help where no command is given, and shell completion."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import textwrap
+from collections.abc import Iterator
+from typing import Any
+
+__all__ = ["Parser", "completion_script", "fill", "parsers", "wrap"]
+
+SHELLS = ("bash", "zsh")
+
+_ZSH = "autoload -Uz compinit bashcompinit && compinit -u && bashcompinit\n"
+_BASH = """\
+_{name}() {{
+  local current="${{COMP_WORDS[COMP_CWORD]}}" last="${{COMP_WORDS[COMP_CWORD-1]}}" at="" word words=""
+  for word in "${{COMP_WORDS[@]:1:COMP_CWORD-1}}"; do
+    case "$at $word" in {commands}) at="$at $word" ;; esac
+  done
+  case "$at:$last" in
+{values}
+  *) case "$at" in
+{words}
+    esac ;;
+  esac
+  COMPREPLY=($(compgen -W "$words" -- "$current"))
+}}
+complete -o default -F _{name} {program}"""
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose help fits the terminal; one with commands prints its help where none is given.
+
+    The commands' own parsers are of the same class. A command's function is the default ``run``.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{**options, "formatter_class": _HelpFormatter})
+
+    def add_subparsers(self, **options: Any) -> Any:
+        """As argparse has it, but a command need not be given."""
+        self.set_defaults(run=self._print_help)
+        return super().add_subparsers(**{**options, "required": False})
+
+    def add_completion(self) -> None:
+        """Adds ``--print-completion``."""
+        self.add_argument(
+            "--print-completion",
+            action=_PrintCompletion,
+            choices=SHELLS,
+            help=f'print a script that completes commands and flags: eval "$({self.prog} --print-completion bash)"',
+        )
+
+    def _print_help(self, _: argparse.Namespace) -> int:
+        self.print_help()
+        return 0
+
+
+class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return textwrap.indent(fill(text, width - len(indent)), indent)
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return wrap(" ".join(text.split()), width)
+
+
+class _PrintCompletion(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option_string: Any = None) -> None:
+        print(completion_script(parser, str(values)))
+        parser.exit()
+
+
+def wrap(text: str, width: int, first: str = "", later: str | None = None) -> list[str]:
+    """Lines of at most ``width`` columns that begin with ``first``, then ``later``; no word is broken."""
+    later = first if later is None else later
+    return textwrap.wrap(
+        text, width, initial_indent=first, subsequent_indent=later, break_long_words=False, break_on_hyphens=False
+    )
+
+
+def fill(text: str, width: int) -> str:
+    """Text made to fit ``width`` columns: paragraphs are wrapped, an indented line (an example) is kept where it fits.
+
+    Where it does not, a comment that several spaces set apart gets a line of its own, and a command goes on after a
+    backslash.
+    """
+    lines: list[str] = []
+    paragraph: list[str] = []
+    for line in [*text.strip("\n").split("\n"), ""]:
+        if line[:1].strip():
+            paragraph.append(line)
+            continue
+        lines += wrap(" ".join(paragraph), width)
+        paragraph.clear()
+        lines += _fit(line, width)
+    return "\n".join(lines).rstrip()
+
+
+def _fit(line: str, width: int) -> Iterator[str]:
+    indent = " " * (len(line) - len(line.lstrip()))
+    if len(line) <= width:
+        yield line
+    elif match := re.fullmatch(r"(\s*\S.*?)\s{3,}(\S.*)", line):
+        yield from _fit(match[1], width)
+        yield from wrap(match[2], width, f"{indent}      ")
+    elif " --" not in line:
+        yield from wrap(line.strip(), width, indent)
+    else:
+        shown, *pieces = line.split(" --")
+        for piece in pieces:
+            if len(shown) + len(f" --{piece} \\") <= width:
+                shown += f" --{piece}"
+            else:
+                yield f"{shown} \\"
+                shown = f"{indent}    --{piece}"
+        yield shown
+
+
+def completion_script(parser: argparse.ArgumentParser, shell: str) -> str:
+    """A script for ``eval`` in ``bash`` or ``zsh``: it completes commands, flags, choices and, elsewhere, files.
+
+    A flag that the help leaves out is completed if its action says more in an attribute ``text``; an attribute
+    ``completions`` stands for choices that argparse does not check.
+    """
+    words: dict[str, list[str]] = {}
+    values: dict[tuple[str, ...], list[str]] = {}
+    for at, each in parsers(parser):
+        words[at] = []
+        for action in each._actions:
+            choices = tuple(str(choice) for choice in getattr(action, "completions", None) or action.choices or ())
+            flags = [flag for flag in action.option_strings if flag.startswith("--")]
+            if not action.option_strings:
+                words[at] += choices
+            elif getattr(action, "text", action.help) != argparse.SUPPRESS:
+                words[at] += flags
+                if action.nargs != 0:
+                    values.setdefault(choices, []).extend(f'"{at}:{flag}"' for flag in flags)
+    program = parser.prog
+    script = _BASH.format(
+        program=program,
+        name=re.sub(r"\W", "_", program),
+        commands="|".join(f'"{at}"' for at in words if at) or '""',
+        values="\n".join(f'  {"|".join(flags)}) words="{" ".join(found)}" ;;' for found, flags in values.items()),
+        words="\n".join(f'    "{at}") words="{" ".join(known)}" ;;' for at, known in words.items()),
+    )
+    return _ZSH + script if shell == "zsh" else script
+
+
+def parsers(parser: argparse.ArgumentParser, at: str = "") -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    """The parser and those of its commands, with the words that lead to each."""
+    yield at, parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for name, each in action.choices.items():
+                yield from parsers(each, f"{at} {name}")

@@ -1,0 +1,154 @@
+"""Both command lines as a newcomer meets them: in a small terminal, and where only the base package is installed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ragen_agent import cli as agent_cli
+from ragen_gym import __version__
+from ragen_gym import cli as gym_cli
+from ragen_gym.core.command_line import parsers
+
+MAINS = {"ragen-gym": gym_cli.main, "ragen-agent": agent_cli.main}
+PARSERS: dict[str, Any] = {"ragen-gym": gym_cli.build_parser, "ragen-agent": agent_cli.build_parser}
+#: Every command of both programs; the words are also what a wheel's test calls.
+COMMANDS = [(name, *at.split()) for name, build in PARSERS.items() for at, _ in parsers(build())]
+
+#: In a process of its own: no module is found but the standard library, this project and what it requires.
+BASE_ONLY = """
+import contextlib, io, json, sys
+
+BASE = {"numpy", "gymnasium", "numba", "llvmlite", "cloudpickle", "farama_notifications", "typing_extensions"}
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        top = name.partition(".")[0]
+        if top not in BASE | {"ragen_gym", "ragen_agent"} | sys.stdlib_module_names and not top.startswith("_"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Finder())
+import ragen_agent.cli, ragen_gym.cli
+
+mains = {"ragen-gym": ragen_gym.cli.main, "ragen-agent": ragen_agent.cli.main}
+results = []
+for program, *words in json.load(sys.stdin):
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            code = mains[program](words)
+        except SystemExit as stop:
+            code = stop.code
+        except Exception as error:
+            code = repr(error)
+    results.append([code, out.getvalue(), err.getvalue()])
+json.dump(results, sys.__stdout__)
+"""
+
+
+def base_only(calls: list[tuple[str, ...]], folder: Path) -> list[list[Any]]:
+    """Exit code, output and errors of each call without any optional library."""
+    done = subprocess.run(
+        [sys.executable, "-c", BASE_ONLY],
+        input=json.dumps(calls),
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    results: list[list[Any]] = json.loads(done.stdout)
+    return results
+
+
+def test_every_command_has_help_without_the_extras(tmp_path: Path) -> None:
+    calls = [(*words, "--help") for words in COMMANDS]
+    for words, (code, out, err) in zip(calls, base_only(calls, tmp_path), strict=True):
+        assert code == 0, (words, code, err)
+        if words[1] != "bench-speed":  # which is the repository's and says so
+            assert out.startswith(f"usage: {' '.join(words[:-1])}"), words
+            assert not err, words
+
+
+@pytest.mark.parametrize("name", MAINS)
+def test_versions_and_groups_of_commands_need_nothing(name: str, tmp_path: Path) -> None:
+    groups = [words for words in COMMANDS if words[0] == name and [*other_of(words)]]
+    (version, *helps) = base_only([(name, "--version"), *groups], tmp_path)
+    assert version[:2] == [0, f"{name} {__version__}\n"]
+    for words, (code, out, err) in zip(groups, helps, strict=True):
+        assert (code, err) == (0, ""), words
+        assert out.startswith(f"usage: {' '.join(words)} "), words
+        assert all(other[-1] in out for other in other_of(words)), words
+
+
+def other_of(words: tuple[str, ...]) -> list[tuple[str, ...]]:
+    """The commands of a group."""
+    return [each for each in COMMANDS if each[:-1] == words]
+
+
+def test_a_command_names_the_extra_that_it_needs(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    needs = {
+        ("ragen-agent", "train"): "agent",
+        ("ragen-agent", "train", "--dry-run"): "agent",
+        ("ragen-agent", "eval", "model"): "agent",
+        ("ragen-agent", "data", "--out", "prompts.jsonl"): "agent",
+        ("ragen-agent", "doctor"): "agent",
+        ("ragen-agent", "report", "run"): "agent",
+        ("ragen-agent", "watch", "run"): "agent",
+        ("ragen-agent", "sft", "data", "--out", "demos.jsonl"): "agent",
+        ("ragen-agent", "sft", "train", "--data", "demos.jsonl", "--out", "sft"): "agent",
+        ("ragen-agent", "sft", "merge", "adapter", "--out", "merged"): "agent",
+        ("ragen-gym", "render", "Bandit", "--out", "bandit.png"): "render",
+        ("ragen-gym", "check", "Bandit"): "test",
+        ("ragen-gym", "bench", "run", "--suite", "smoke", "--agent", "random", "--out", "bench"): "bench",
+        ("ragen-gym", "bench", "report", "run"): "bench",
+        ("ragen-gym", "serve"): "serve",
+    }
+    for (words, extra), (code, out, err) in zip(needs.items(), base_only([*needs], tmp_path), strict=True):
+        assert code == 2, (words, code, err)
+        assert f"pip install 'ragen-gym[{extra}]'" in err, (words, err)
+        assert not out, words
+
+
+def test_what_needs_no_extra_works_without(tmp_path: Path) -> None:
+    calls = [
+        ("ragen-agent", "settings", "training.filter"),
+        ("ragen-agent", "settings", "--schema"),
+        ("ragen-agent", "train", "--list-recipes"),
+        ("ragen-agent", "train", "--set", "help"),
+        ("ragen-agent", "--print-completion", "zsh"),
+        ("ragen-gym", "--print-completion", "bash"),
+        ("ragen-gym", "list"),
+        ("ragen-gym", "bench", "suites"),
+    ]
+    for words, (code, out, err) in zip(calls, base_only(calls, tmp_path), strict=True):
+        assert (code, err) == (0, ""), words
+        assert out, words
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_help_fits_a_small_terminal(
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if words[1:] == ("bench-speed",):
+        pytest.skip("its help is that of python -m benchmarks.speed")
+    monkeypatch.setenv("COLUMNS", "80")
+    name, *rest = words
+    for flag in ("--help", "--help-all") if "--help-all" in flags(words) else ("--help",):
+        with pytest.raises(SystemExit) as stopped:
+            raise SystemExit(MAINS[name]([*rest, flag]))
+        assert stopped.value.code in (0, None)
+        long = [line for line in capsys.readouterr().out.splitlines() if len(line) > 80]
+        assert all(len(line.split()) == 1 for line in long), long  # what cannot be broken
+
+
+def flags(words: tuple[str, ...]) -> set[str]:
+    """The flags of a command."""
+    parser = dict(parsers(PARSERS[words[0]]()))["".join(f" {word}" for word in words[1:])]
+    return {flag for action in parser._actions for flag in action.option_strings}

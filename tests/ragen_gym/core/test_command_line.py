@@ -1,0 +1,101 @@
+"""Help that fits a terminal, commands that are not given, and completion in a real shell."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import subprocess
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ragen_gym.core.command_line import Parser, completion_script, fill, wrap
+
+WORDS = st.lists(st.text("abc-,.", min_size=1, max_size=12), max_size=40)
+
+ABOUT = """\
+A paragraph whose lines were broken at another width
+than that of the terminal.
+
+examples:
+  program train --model qwen2.5-0.5b-instruct --out a/long/folder --seed 3
+  program train               what follows after several spaces is a comment"""
+
+
+def example() -> Parser:
+    parser = Parser(prog="my-program", description=ABOUT)
+    commands = parser.add_subparsers(metavar="COMMAND")
+    train = commands.add_parser("train", help="train")
+    train.add_argument("--backend", choices=("local", "ray"))
+    train.add_argument("--out", help="a folder")
+    train.add_argument("--json", action="store_true")
+    train.add_argument("--secret", help=argparse.SUPPRESS)
+    train.set_defaults(run=lambda options: 7)
+    group = commands.add_parser("bench", help="measure").add_subparsers()
+    group.add_parser("run", help="once").add_argument("suite", choices=("smoke", "full"))
+    return parser
+
+
+@given(WORDS, st.integers(20, 100))
+def test_no_word_is_broken(words: list[str], width: int) -> None:
+    lines = wrap(" ".join(words), width)
+    assert " ".join(lines).split() == words
+    assert all(len(line) <= width for line in lines)
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_help_fits_the_terminal(width: int) -> None:
+    lines = fill(ABOUT, width).splitlines()
+    assert all(len(line) <= width for line in lines)
+    assert "\n".join(lines).replace(" \\\n   ", "").count("--out a/long/folder --seed 3") == 1
+    assert fill(ABOUT, 120).splitlines()[-2:] == ABOUT.splitlines()[-2:]
+    assert fill(ABOUT, 120).startswith(
+        "A paragraph whose lines were broken at another width than that of the terminal.\n"
+    )
+
+
+def test_where_no_command_is_given_the_help_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in ([], ["bench"]):
+        options = example().parse_args(words)
+        assert options.run(options) == 0
+        assert capsys.readouterr().out.startswith(" ".join(["usage: my-program", *words]))
+    options = example().parse_args(["train"])
+    assert options.run(options) == 7
+
+
+@pytest.mark.parametrize(
+    ("typed", "completed"),
+    [
+        ("", "train bench"),
+        ("tr", "train"),
+        ("train --b", "--backend"),
+        ("train --backend ", "local ray"),
+        ("train --backend lo", "local"),
+        ("train --", "--help --backend --out --json"),
+        ("train --out ", ""),
+        ("train --json ", "--help --backend --out --json"),
+        ("bench ", "run"),
+        ("bench run ", "smoke full"),
+        ("train --out bench ", "--help --backend --out --json"),
+    ],
+)
+def test_bash_completes(typed: str, completed: str) -> None:
+    if shutil.which("bash") is None:
+        pytest.skip("there is no bash")
+    words = ["my-program", *typed.split(" ")]
+    script = (
+        f"{completion_script(example(), 'bash')}\n"
+        f"COMP_WORDS=({' '.join(repr(word) for word in words)}); COMP_CWORD={len(words) - 1}\n"
+        '_my_program; echo "${COMPREPLY[@]}"'
+    )
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+    assert not done.stderr
+    found = done.stdout.split()
+    assert [word for word in found if word != "--help"] == [word for word in completed.split() if word != "--help"]
+
+
+def test_zsh_reads_the_same_script() -> None:
+    script = completion_script(example(), "zsh")
+    assert script.startswith("autoload")
+    assert script.endswith(completion_script(example(), "bash"))
