@@ -29,7 +29,7 @@ from ragen_gym.bench.episode_plan import RunOptions
 from ragen_gym.bench.report.benchmark_page import page as benchmark_html
 from ragen_gym.bench.results import load_several
 from ragen_gym.bench.runner import run_suite
-from ragen_gym.bench.score import compare, score
+from ragen_gym.bench.score import compare, score_results
 from ragen_gym.bench.suites import load_suite
 from ragen_gym.envs.policies import plan_moves
 
@@ -93,7 +93,7 @@ def benchmark_page(folder: Path) -> Path:
     for agent in agents:
         run_suite(suite, agent, folder / agent.name, RunOptions())
     runs = load_several([folder / agent.name for agent in agents])
-    summaries = [score(suite, run.records, run.agent) for run in runs]
+    summaries = [score_results(run) for run in runs]
     first, second = ((run.agent, run.records) for run in runs)
     path = folder / "report.html"
     path.write_text(benchmark_html(runs, summaries, [compare(suite, first, second)]), encoding="utf-8")

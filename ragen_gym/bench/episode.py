@@ -17,9 +17,10 @@ from typing import Any
 
 from ragen_gym.bench.agent import Answer, ReplyAgent, StepAgent, Task
 from ragen_gym.bench.episode_plan import PlannedEpisode, Prices, Timeouts
-from ragen_gym.bench.records import EpisodeRecord, TurnRecord
+from ragen_gym.bench.records import MOST, EpisodeRecord, TurnRecord
 from ragen_gym.bench.timeouts import AgentCaller, EpisodeFailed, describe_error
 from ragen_gym.core.failures import Failure
+from ragen_gym.core.text import replace_surrogates
 from ragen_gym.envs.turn import TurnEnv
 
 __all__ = ["play_episode"]
@@ -116,17 +117,20 @@ class _Episode:
                 answer = Answer(answer)
             elif not isinstance(answer, Answer) or not _is_plain(answer):
                 raise EpisodeFailed(Failure.AGENT_ERROR, f"a reply is a text or an Answer, not {answer!r}")
-            next_message, reward, self.terminated, self.truncated, info = self._env_call(self.env.step, answer.text)
+            if not all(0 <= count <= MOST for count in _counts(answer)):
+                raise EpisodeFailed(Failure.AGENT_ERROR, f"tokens and retries are from 0 to 2**53, not {answer!r}")
+            text, reasoning = replace_surrogates(answer.text), answer.reasoning and replace_surrogates(answer.reasoning)
+            next_message, reward, self.terminated, self.truncated, info = self._env_call(self.env.step, text)
             self.success = info["success"]
             problem = info["reply"].problem
             self.turns.append(
                 TurnRecord(
                     message=message,
-                    reply=answer.text,
+                    reply=text,
                     actions=info["actions"],
                     reward=reward,
                     problem=None if problem is None else problem.value,
-                    reasoning=answer.reasoning,
+                    reasoning=reasoning,
                     prompt_tokens=answer.prompt_tokens,
                     completion_tokens=answer.completion_tokens,
                     finish_reason=answer.finish_reason,
@@ -181,13 +185,15 @@ class _Episode:
 
 def _is_plain(answer: Answer) -> bool:
     """Whether a record can hold it: an answer must not end the run when it is written."""
-    counts = answer.prompt_tokens, answer.completion_tokens
     return (
         isinstance(answer.text, str)
         and all(text is None or isinstance(text, str) for text in (answer.reasoning, answer.finish_reason))
-        and all(count is None or type(count) is int for count in counts)
-        and type(answer.retries) is int
+        and all(type(count) is int for count in _counts(answer))
     )
+
+
+def _counts(answer: Answer) -> list[int]:
+    return [n for n in (answer.prompt_tokens, answer.completion_tokens, answer.retries) if n is not None]
 
 
 def _action(answer: Any, actions: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -12,7 +13,10 @@ import numpy.typing as npt
 from ragen_gym.bench.suites import Split, Suite
 from ragen_gym.core.failures import INFRASTRUCTURE, Failure
 
-__all__ = ["EpisodeRecord", "InstanceCounts", "TurnRecord", "count_by_instance", "group_by_split"]
+__all__ = ["MOST", "EpisodeRecord", "InstanceCounts", "TurnRecord", "count_by_instance", "group_by_split"]
+
+#: The largest number of a record: every integer up to it is a float without rounding.
+MOST = 2**53
 
 
 @dataclass(frozen=True)
@@ -83,34 +87,43 @@ class EpisodeRecord:
 
     @classmethod
     def from_dict(cls, record: dict[str, Any]) -> EpisodeRecord:
-        """The record that ``to_dict`` wrote.
+        """The record that ``to_dict`` wrote; the link of the hash chain, if there is one, is none of it.
 
         Raises:
-            ValueError: a field is missing, unknown, or of another type.
+            ValueError: a field is missing, unknown, of another type, or a number out of its range.
         """
         try:
+            record = {name: value for name, value in record.items() if name != "chain"}
             turns = tuple(_turn(turn) for turn in record["turns"])
             failure = None if record.get("failure") is None else Failure(record["failure"])
             _check_types(cls, record)
             return cls(**{**record, "turns": turns, "failure": failure})
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"not the record of an episode: {error!r}") from error
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"not the record of an episode: {_short(error)}") from error
 
 
 def _turn(turn: Any) -> TurnRecord:
     if not isinstance(turn, dict):
         raise TypeError(f"a turn is {turn!r}")
     _check_types(TurnRecord, turn)
-    if any(type(action) is not int for action in turn["actions"]):
-        raise TypeError(f"actions are {turn['actions']!r}")
+    if any(type(action) is not int or not 0 <= action <= MOST for action in turn["actions"]):
+        raise TypeError(f"actions are {reprlib.repr(turn['actions'])}")
     return TurnRecord(**{**turn, "actions": tuple(turn["actions"])})
 
 
 def _check_types(cls: type, record: Mapping[str, Any]) -> None:
-    """Raise a TypeError where a field holds what JSON knows by another type; a file may have been written by anyone."""
+    """Raise where a field holds another type of JSON, or an absurd number; a file may have been written by anyone."""
     for name, value in record.items():
         if type(value) not in _TYPES[cls].get(name, _ANY):
-            raise TypeError(f"{name} is {value!r}")
+            raise TypeError(f"{name} is {reprlib.repr(value)}")
+        low = 0 if type(value) is int and float not in _TYPES[cls].get(name, _ANY) else -MOST
+        if type(value) in (int, float) and not low <= value <= MOST:  # false for NaN, too
+            raise ValueError(f"{name} is {reprlib.repr(value)}: it must be from {low} to 2**53")
+
+
+def _short(error: Exception) -> str:
+    text = f"lacks {error}" if isinstance(error, KeyError) else str(error)
+    return text if len(text) <= 200 else f"{text[:200]} …"
 
 
 _JSON: dict[str, tuple[type, ...]] = {

@@ -25,7 +25,7 @@ from ragen_gym.bench.episode_plan import episode_key
 from ragen_gym.bench.records import EpisodeRecord, TurnRecord
 from ragen_gym.bench.replay import Parser, ReplayedEpisode, ReplayedTurn, Replayer, ReplyRules
 from ragen_gym.bench.results import BenchResults, EpisodeLog, ResultsFolder
-from ragen_gym.bench.score import score
+from ragen_gym.bench.score import score_results
 from ragen_gym.bench.suites import Split, Suite
 from ragen_gym.core.storage import write_atomic
 from ragen_gym.core.validation import check_number
@@ -276,11 +276,12 @@ def save(run: BenchResults, rescored: RescoredRun, path: Path) -> None:
         folder = ResultsFolder(Path(parent) / path.name)
         for session in run.info["sessions"]:
             folder.begin(rescored.identity, session)
-        with EpisodeLog(folder.episodes) as log:
+        with EpisodeLog(folder) as log:
             for record in rescored.records:
                 log.append(record)
         lines = (json.dumps(asdict(each), ensure_ascii=False) for each in rescored.unknown)
         write_atomic(folder.path / "unknown.jsonl", "".join(f"{line}\n" for line in lines))
         if rescored.records:
-            folder.write_summary(score(run.suite, rescored.records, rescored.identity["agent"]))
+            results = replace(run, info=folder.info, agent=rescored.identity["agent"], records=rescored.records)
+            folder.write_summary(score_results(replace(results, retried=())))
         folder.path.rename(path)

@@ -2,7 +2,8 @@
 
     run.json         the suite and its hash, the agent and its settings, hashes of the prompts, and one entry for each
                      session that played: when, with which versions, rollouts, timeouts and prices
-    episodes.jsonl   one ``EpisodeRecord`` a line, in the order in which they ended; only ever added to
+    episodes.jsonl   one ``EpisodeRecord`` a line, in the order in which they ended, each with its link of the
+                     ``HashChain``; only ever added to
     summary.json     the scores, from the end of a session to the begin of the next one that plays
 
 An episode's line is handed to the operating system in one write as soon as the episode ends, so that a killed process
@@ -11,39 +12,69 @@ power cut loses little more. A line that was torn all the same (a full disk, a p
 off before the next session writes.
 
 An episode that failed for reasons of infrastructure is played again by the next session; its new record stands further
-down under the same key, and readers take the last.
+down under the same key, and readers take the last. The attempt that failed stays in the file, and is counted.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import reprlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ragen_gym.bench.records import EpisodeRecord
+from ragen_gym.bench.hash_chain import HashChain
+from ragen_gym.bench.records import MOST, EpisodeRecord
 from ragen_gym.bench.suites import Suite, load_suite
-from ragen_gym.core.storage import json_line, read_json_lines, repair_json_lines, write_atomic
+from ragen_gym.core.storage import read_json_lines, repair_json_lines, write_atomic
+from ragen_gym.core.validation import check_number
 
-__all__ = ["BenchResults", "EpisodeLog", "ResultsFolder", "load_results", "load_several", "read_records"]
+__all__ = [
+    "RUN_ENTRIES",
+    "SESSION_ENTRIES",
+    "BenchResults",
+    "EpisodeLog",
+    "RecordError",
+    "ResultsFolder",
+    "load_results",
+    "load_several",
+    "read_attempts",
+    "read_records",
+]
 
 _SYNC_SECONDS = 2.0
 
 
-def read_records(path: Path) -> list[EpisodeRecord]:
-    """The records of an ``episodes.jsonl``, the last one of each key, in the order of the file.
+class RecordError(ValueError):
+    """A line of ``episodes.jsonl`` is not a record."""
+
+
+def read_attempts(path: Path) -> list[EpisodeRecord]:
+    """All records of an ``episodes.jsonl``, with those of failed attempts that were made again.
 
     A torn last line is left out; a missing file is empty.
 
     Raises:
-        ValueError: another line is not a record.
+        RecordError: another line is not a record; it names the line.
     """
+    try:
+        return read_json_lines(path, EpisodeRecord.from_dict)
+    except ValueError as error:
+        raise RecordError(str(error)) from error
+
+
+def read_records(path: Path) -> list[EpisodeRecord]:
+    """The last record of each key of an ``episodes.jsonl``, in the order of the file; see ``read_attempts``."""
+    return _last(read_attempts(path))
+
+
+def _last(attempts: Iterable[EpisodeRecord]) -> list[EpisodeRecord]:
     records: dict[str, EpisodeRecord] = {}
-    for record in read_json_lines(path, EpisodeRecord.from_dict):
+    for record in attempts:
         records.pop(record.key, None)  # so that the new one takes its own place in the order
         records[record.key] = record
     return list(records.values())
@@ -66,14 +97,19 @@ class ResultsFolder:
         """What ``run.json`` says.
 
         Raises:
-            ValueError: there is no run in this folder.
+            ValueError: there is no run in this folder, or a value is out of its range.
         """
         if not self._run.is_file():
-            raise ValueError(f"{self.path} holds no run (no run.json): give the folder that --out named.")
+            missing = f"{self.path} holds no run (no run.json)" if self.path.exists() else f"there is no {self.path}"
+            raise ValueError(f"{missing}: give the folder that --out of `ragen-gym bench run` named.")
         try:
             info: dict[str, Any] = json.loads(self._run.read_text(encoding="utf-8"))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"{self._run} is not JSON: {error}.") from error
+        try:
+            _check_info(info)
+        except ValueError as error:
+            raise ValueError(f"{self._run}: {error}") from None
         return info
 
     def records(self) -> list[EpisodeRecord]:
@@ -102,15 +138,26 @@ class ResultsFolder:
             session: what may differ from one session to the next, plain JSON.
         """
         info = self.info if self._run.is_file() else {**identity, "sessions": []}
-        info["sessions"].append(dict(session))
+        info["sessions"].append({name: value for name, value in session.items() if name != "ended"})
         self.path.mkdir(parents=True, exist_ok=True)
-        write_atomic(self._run, json.dumps(info, indent=2, ensure_ascii=False) + "\n")
+        _write_json(self._run, info)
         self.summary.unlink(missing_ok=True)  # should this session be cut short, it would be of other episodes
         return len(info["sessions"]) - 1
 
+    def end(self, chain: HashChain) -> None:
+        """Keep in the last session's entry how many lines there are, and the last hash."""
+        info = self.info
+        info["sessions"][-1]["ended"] = {"episodes": chain.lines, "chain": chain.head}
+        _write_json(self._run, info)
+
+    def lines(self, count: int) -> list[bytes]:
+        """The first so many lines of ``episodes.jsonl``, of those that are not blank."""
+        lines = self.episodes.read_bytes().split(b"\n") if self.episodes.is_file() else []
+        return [line for line in lines if line.strip()][:count]
+
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Replace the scores."""
-        write_atomic(self.summary, json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
+        _write_json(self.summary, summary)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -144,11 +191,16 @@ class EpisodeLog:
     """``episodes.jsonl``, open for adding to; a context manager.
 
     Args:
-        path: the file; a torn last line is cut off first.
+        folder: whose file it is, after ``begin``; a torn last line is cut off first.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, folder: ResultsFolder) -> None:
+        path = folder.episodes
         repair_json_lines(path, EpisodeRecord.from_dict)
+        self.folder, self.chain = folder, HashChain(folder.info)
+        attempts = read_attempts(path)
+        for line, record in zip(folder.lines(len(attempts)), attempts, strict=True):
+            self.chain.follow(line, record)
         self._handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0), 0o644)
         self._synced = time.monotonic()
 
@@ -158,7 +210,7 @@ class EpisodeLog:
         Raises:
             OSError: the disk refuses; what was written of the line is cut off by the next session.
         """
-        line = json_line(record.to_dict())
+        line = self.chain.add(record)
         while line:
             line = line[os.write(self._handle, line) :]
         if time.monotonic() - self._synced > _SYNC_SECONDS:
@@ -175,6 +227,7 @@ class EpisodeLog:
         try:
             with suppress(OSError) if kind else nullcontext():  # the earlier error is the one to raise
                 self._sync()
+                self.folder.end(self.chain)
         finally:
             os.close(self._handle)
 
@@ -188,6 +241,18 @@ class BenchResults:
     suite: Suite  # what was played
     agent: str  # who played it
     records: tuple[EpisodeRecord, ...]  # the episodes, the last of each key
+    retried: tuple[EpisodeRecord, ...] = ()  # earlier records of the same keys, in the order of the file
+
+    @property
+    def asked(self) -> dict[str, list[int]]:
+        """For each split how many rollouts of each instance the sessions asked for."""
+        asked = {split.name: [0] * len(split.levels) for split in self.suite.splits}
+        for session in self.info["sessions"]:
+            for name, rollouts in asked.items():
+                if not session.get("splits") or name in session["splits"]:
+                    for index in range(len(rollouts))[: session.get("limit")]:
+                        rollouts[index] = max(rollouts[index], session.get("rollouts", 1))
+        return asked
 
 
 def load_results(path: str | Path, suite: str | Path | None = None) -> BenchResults:
@@ -208,7 +273,11 @@ def load_results(path: str | Path, suite: str | Path | None = None) -> BenchResu
             f"{path} played suite {info['suite']} with hash {info['hash']}; {played.name} has hash {played.hash}, so "
             "its levels or budgets are others: give the suite that was played with --suite."
         )
-    return BenchResults(Path(path), info, played, str(info["agent"]), tuple(folder.records()))
+    attempts = read_attempts(folder.episodes)
+    records = _last(attempts)
+    last = set(map(id, records))
+    retried = tuple(record for record in attempts if id(record) not in last)
+    return BenchResults(Path(path), info, played, info["agent"], tuple(records), retried)
 
 
 def load_several(paths: Sequence[str | Path], suite: str | Path | None = None) -> list[BenchResults]:
@@ -256,3 +325,69 @@ def _flat(value: Any, name: str = "") -> dict[str, Any]:
     for key, inner in value.items():
         flat |= _flat(inner, f"{name}.{key}" if name else str(key))
     return flat
+
+
+def _check_info(info: Any) -> None:
+    """Raise a ValueError where an entry of ``run.json`` has another type, or a number is out of its range."""
+    _check_entries("the run", info, RUN_ENTRIES, ("suite", "hash", "agent", "sessions"))
+    for number, session in enumerate(info["sessions"]):
+        _check_entries(f"session {number}", session, SESSION_ENTRIES)
+        for name, low in (("rollouts", 1), ("limit", 1), ("concurrency", 1)):
+            if session.get(name) is not None:
+                check_number(f"session {number}", name, session[name], low, MOST, whole=True)
+        if not all(isinstance(split, str) for split in session.get("splits", ())):
+            raise ValueError(f"session {number}: splits={session['splits']!r} must be names.")
+        if ended := session.get("ended"):
+            _check_entries(f"session {number}: ended", ended, {"episodes": (int,), "chain": (str,)}, ended.keys())
+    if "temperature" in info:
+        check_number("the run", "temperature", info["temperature"], 0, MOST)
+
+
+#: The types of the entries of ``run.json`` and of a session; others are let pass here, and found by ``verify``.
+RUN_ENTRIES: dict[str, tuple[type, ...]] = {
+    "suite": (str,),
+    "hash": (str,),
+    "agent": (str,),
+    "settings": (dict,),
+    "temperature": (int, float),
+    "prompts": (dict,),
+    "sessions": (list,),
+}
+SESSION_ENTRIES: dict[str, tuple[type, ...]] = {
+    "started": (str,),
+    "splits": (list,),
+    "rollouts": (int,),
+    "limit": (int, type(None)),
+    "concurrency": (int,),
+    "limits": (dict,),
+    "prices": (dict, type(None)),
+    "circumstances": (dict,),
+    "versions": (dict,),
+    "ended": (dict,),
+}
+
+
+def _check_entries(what: str, table: Any, types: Mapping[str, tuple[type, ...]], needed: Iterable[str] = ()) -> None:
+    if not isinstance(table, dict):
+        raise ValueError(f"{what} must be an object, not {reprlib.repr(table)}.")
+    for name in needed:
+        if name not in table:
+            raise ValueError(f"{what} lacks its {name!r}.")
+    for name, value in table.items():
+        if name in types and type(value) not in types[name]:
+            kinds = " or ".join(_KINDS[kind] for kind in types[name])
+            raise ValueError(f"{what}: {name}={reprlib.repr(value)} must be {kinds}.")
+
+
+_KINDS = {
+    str: "text",
+    int: "an integer",
+    float: "a number",
+    dict: "an object",
+    list: "a list",
+    type(None): "null",
+}
+
+
+def _write_json(path: Path, value: Mapping[str, Any]) -> None:
+    write_atomic(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")

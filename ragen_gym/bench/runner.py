@@ -170,7 +170,7 @@ class _SuiteRunner:
             await self._start()
             self.extra = {"session": self.folder.begin(identity, _session(self.agent, self.options))}
             self._notice_new_code()
-            with EpisodeLog(self.folder.episodes) as self.log:
+            with EpisodeLog(self.folder) as self.log:
                 async with asyncio.TaskGroup() as group:
                     for _ in range(min(most, self.options.concurrency, len(planned))):
                         group.create_task(self._work(left))

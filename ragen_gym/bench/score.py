@@ -32,19 +32,27 @@
 - ``turns``, ``actions``: their mean number in an episode.
 - ``seconds``: {median, p95, total}, of an answer, and of all episodes, with those that failed.
 - ``tokens``: {prompt, completion}, and ``cost``: of all episodes, with those that failed; None where nothing is known.
-- ``failures``: {kind: number}, and ``excluded``: how many of these are out of the score.
+- ``failures``: {kind: number}, and ``excluded``: how many of these are out of the score; ``excluded_in_play``: how many
+  of them failed after the agent had played a turn. An agent that raises an error whenever it is about to lose leaves
+  the score in this way.
+- ``asked``, ``missing``: episodes that the run's sessions asked for, and how many of them there is no record of.
+- ``retried``, ``retried_in_play``: attempts that failed for reasons of infrastructure and were made again, and how many
+  of them after the agent had played a turn.
+- ``bounds``: {least, most}, the success rate of all episodes asked for if those missing or excluded had all failed, and
+  if they had all succeeded.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from ragen_gym.bench.baselines import RANDOM_ROLLOUTS, Baseline, baseline, oracle_episodes
 from ragen_gym.bench.records import EpisodeRecord, InstanceCounts, count_by_instance, group_by_split
+from ragen_gym.bench.results import BenchResults
 from ragen_gym.bench.suites import Split, Suite
 from ragen_gym.core.stats import (
     Difference,
@@ -61,17 +69,45 @@ from ragen_gym.core.stats import (
     wilson,
 )
 
-__all__ = ["compare", "score"]
+__all__ = ["ASKED_ENTRIES", "compare", "score", "score_results"]
+
+#: Entries of a summary that those of earlier versions lack.
+ASKED_ENTRIES = ("asked", "missing", "excluded_in_play", "retried", "retried_in_play", "bounds")
 
 
-def score(suite: Suite, records: Iterable[EpisodeRecord], agent: str) -> dict[str, Any]:
-    """The summary of a run; see the module. Splits of which there is no record are left out.
+def score_results(run: BenchResults) -> dict[str, Any]:
+    """The summary of a run, next to what its sessions asked for."""
+    return score(run.suite, run.records, run.agent, run.asked, run.retried)
+
+
+def score(
+    suite: Suite,
+    records: Iterable[EpisodeRecord],
+    agent: str,
+    asked: Mapping[str, Sequence[int]] | None = None,
+    retried: Iterable[EpisodeRecord] = (),
+) -> dict[str, Any]:
+    """The summary of a run; see the module. Splits of which there is no record, and none was asked for, are left out.
+
+    Args:
+        suite: what was played.
+        records: the episodes.
+        agent: who played.
+        asked: for each split how many rollouts of each instance were asked for; None takes the records for all.
+        retried: records of attempts that failed and were made again.
 
     Raises:
         ValueError: a record is not of this suite.
         ragen_gym.games.sokoban.solve.NotSolvedError: a board is too hard for the oracle.
     """
-    splits = {split.name: _score_split(suite, split, own) for split, own in group_by_split(suite, records)}
+    played = {split.name: own for split, own in group_by_split(suite, records)}
+    failed = list(retried)
+    splits = {}
+    for split in suite.splits:
+        wanted = (asked or {}).get(split.name, ())
+        if split.name in played or any(wanted):
+            own = played.get(split.name, [])
+            splits[split.name] = _score_split(suite, split, own) | _asked(own, wanted) | _retried(split.name, failed)
     return {
         "suite": suite.name,
         "hash": suite.hash,
@@ -79,6 +115,24 @@ def score(suite: Suite, records: Iterable[EpisodeRecord], agent: str) -> dict[st
         "overall": _overall(list(splits.values())),
         "splits": splits,
     }
+
+
+def _asked(records: Sequence[EpisodeRecord], wanted: Sequence[int]) -> dict[str, Any]:
+    """What was asked for of a split, and between which bounds its success lies."""
+    more = sum(not wanted or record.rollout >= wanted[record.index] for record in records)
+    asked, solved = sum(wanted) + more, sum(record.success for record in records if record.counted)
+    unknown = asked - sum(record.counted for record in records)
+    return {
+        "asked": asked,
+        "missing": asked - len(records),
+        "excluded_in_play": sum(not record.counted and bool(record.turns) for record in records),
+        "bounds": {"least": solved / asked, "most": (solved + unknown) / asked},
+    }
+
+
+def _retried(split: str, retried: Sequence[EpisodeRecord]) -> dict[str, int]:
+    own = [record for record in retried if record.split == split]
+    return {"retried": len(own), "retried_in_play": sum(bool(record.turns) for record in own)}
 
 
 def _score_split(suite: Suite, split: Split, records: Sequence[EpisodeRecord]) -> dict[str, Any]:
@@ -217,14 +271,19 @@ def _overall(splits: Sequence[dict[str, Any]]) -> dict[str, Any]:
     costs = [split["cost"] for split in splits if split["cost"] is not None]
     tokens = [split["tokens"] for split in splits if split["tokens"] is not None]
     return {
-        "success": float(np.mean(rates)) if rates else None,
-        "normalised": float(np.mean(normalised)) if normalised else None,
+        "success": _mean(rates),
+        "normalised": _mean(normalised),
         "episodes": sum(split["success"]["n"] for split in splits),
-        "excluded": sum(split["excluded"] for split in splits),
+        **{name: sum(split[name] for split in splits) for name in ("excluded", *ASKED_ENTRIES[:-1])},
+        "bounds": {end: _mean([split["bounds"][end] for split in splits]) for end in ("least", "most")},
         "seconds": sum(split["seconds"]["total"] for split in splits),
         "tokens": {kind: sum(t[kind] for t in tokens) for kind in ("prompt", "completion")} if tokens else None,
         "cost": sum(costs) if costs else None,
     }
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return float(np.mean(values)) if values else None
 
 
 def compare(

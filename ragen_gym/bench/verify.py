@@ -1,10 +1,18 @@
-"""Verification: every episode of a run is replayed, and its summary is computed again from the records.
+"""Verification: every episode of a run is replayed, its hash chain followed, and its summary computed again.
 
 A record holds what an episode needs: the level by its place in the suite, the noise seed, and the replies or moves. The
-game is played again by the package's own rules, and the outcome is compared with the record. This finds a changed
-reward or outcome, moves that the replies do not say, another level or noise seed than the suite's, an episode recorded
-as a failure of the infrastructure although it came to its end, and a summary that the records do not give. It cannot
-find out whether the replies are really a model's.
+game is played again by the package's own rules, and the outcome is compared with the record. There are three verdicts:
+
+- *false*: something differs. A reward, outcome or message that the replay does not give; another level or noise seed
+  than the suite's; an episode recorded as a failure although it came to its end; two records of one episode; a record
+  that no session asked for; an unknown field; a break in the ``HashChain``; a summary that the records do not give.
+- *incomplete*: nothing differs, but an episode that was asked for is missing or failed for reasons of infrastructure,
+  or there is no summary. The rate of such a run is of a part of its episodes, which the agent may have chosen: one that
+  raises an error whenever it is about to lose leaves the score.
+- *verified*: every episode that was asked for is there, and nothing differs.
+
+The replay cannot find out whether the replies are really a model's, and the chain not whether all of it was written
+anew; see ``ragen_gym.bench.hash_chain``. A run of an earlier version carries no chain: the verdict says so.
 """
 
 from __future__ import annotations
@@ -16,30 +24,35 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ragen_gym.bench.episode_plan import episode_key
-from ragen_gym.bench.records import EpisodeRecord
+from ragen_gym.bench.hash_chain import HashChain
+from ragen_gym.bench.records import MOST, EpisodeRecord
 from ragen_gym.bench.replay import ReplayedEpisode, Replayer
 from ragen_gym.bench.rescore import Rescoring
-from ragen_gym.bench.results import BenchResults, ResultsFolder
-from ragen_gym.bench.score import score
+from ragen_gym.bench.results import RUN_ENTRIES, SESSION_ENTRIES, BenchResults, ResultsFolder, read_attempts
+from ragen_gym.bench.score import ASKED_ENTRIES, score_results
 from ragen_gym.bench.suites import Suite, noise_seed
+from ragen_gym.core.failures import Failure
 
-__all__ = ["Mismatch", "Verdict", "check_episode", "differences", "verify"]
+__all__ = ["EXIT_CODES", "Mismatch", "Verdict", "check_episode", "differences", "verify"]
 
 _CLOSE = 1e-9
+
+#: Exit codes of ``ragen-gym bench verify`` by verdict; 2 is for bad input.
+EXIT_CODES = {"verified": 0, "false": 1, "incomplete": 3}
 
 
 @dataclass(frozen=True)
 class Mismatch:
-    """Something in which a file and the replay differ."""
+    """Something in which a file and what it should be differ."""
 
-    #: the episode as ``split/index/rollout``, with ``turn n`` where it is one turn's; or a part of the summary
+    #: the episode as ``split/index/rollout``, with ``turn n`` where it is one turn's; or a file, or a part of one
     where: str
     what: str  # the field
     claimed: Any  # what the file says
-    found: Any  # what the replay says
+    found: Any  # what the replay says, or the other records
 
     def __str__(self) -> str:
-        return f"{self.where}: {self.what} is {_short(self.claimed)} in the file and {_short(self.found)} in the replay"
+        return f"{self.where}: {self.what} is {_short(self.claimed)} in the file and should be {_short(self.found)}"
 
 
 @dataclass
@@ -51,41 +64,55 @@ class Verdict:
     asked: int = 0  # how many the sessions of the run asked for
     missing: int = 0  # how many of these there is no record of
     excluded: int = 0  # how many failed for reasons of infrastructure, and are out of the score
-    differences: list[Mismatch] = field(default_factory=list)  # of the episodes
+    retried: int = 0  # attempts that failed so and were made again
+    chained: int = 0  # lines of ``episodes.jsonl`` that carry a hash
+    head: str = ""  # the last hash of the chain
+    differences: list[Mismatch] = field(default_factory=list)  # of the episodes and of the files
     summary: list[Mismatch] | None = None  # of ``summary.json``; None where there is none
 
     @property
+    def verdict(self) -> str:
+        """``"verified"``, ``"incomplete"`` or ``"false"``; see the module."""
+        if self.differences or self.summary:
+            return "false"
+        complete = self.episodes and not self.missing and not self.excluded and self.summary is not None
+        return "verified" if complete else "incomplete"
+
+    @property
     def holds(self) -> bool:
-        """Whether nothing differs."""
-        return self.agreed == self.episodes and not self.summary
+        """Whether the run is verified."""
+        return self.verdict == "verified"
 
     def to_dict(self) -> dict[str, Any]:
         """As plain JSON values."""
-        return {"holds": self.holds, **asdict(self)}
+        return {"verdict": self.verdict, "holds": self.holds, **asdict(self)}
 
 
 def verify(run: BenchResults, progress: Callable[[int], None] = lambda done: None) -> Verdict:
-    """Replay every episode of a run, and make its summary again.
+    """Replay every episode of a run, follow its chain, and make its summary again.
 
     Args:
         run: see ``load_results``.
         progress: called with how many episodes are done.
     """
-    suite, verdict = run.suite, Verdict(excluded=sum(not record.counted for record in run.records))
+    suite, asked = run.suite, run.asked
+    verdict = Verdict(excluded=sum(not record.counted for record in run.records), retried=len(run.retried))
     rescoring = Rescoring.of(run.info)
     replayers = rescoring.replayers(suite)
     seen: set[tuple[str, int, int]] = set()
     for record in run.records:
         if record.split in replayers:
             found = check_episode(suite, replayers[record.split], record, messages=rescoring.changes_nothing)
-            found += _check_key(run.info, record, seen)
+            found += _check_key(run.info, record, seen, asked)
         else:
             found = [Mismatch(record.path, "split", record.split, f"one of {', '.join(replayers)}")]
         verdict.differences += found
         verdict.episodes, verdict.agreed = verdict.episodes + 1, verdict.agreed + (not found)
         progress(verdict.episodes)
-    asked = _asked(run)
-    verdict.asked, verdict.missing = len(asked), len(asked - seen)
+    verdict.asked = sum(map(sum, asked.values()))
+    verdict.missing = verdict.asked - sum(_is_asked(place, asked) for place in seen)
+    verdict.differences += _check_fields(run.info) + _check_retried(run)
+    _check_chain(run, verdict)
     verdict.summary = _check_summary(run)
     return verdict
 
@@ -135,6 +162,8 @@ def check_episode(suite: Suite, replayer: Replayer, record: EpisodeRecord, *, me
 def _compare_end(record: EpisodeRecord, replay: ReplayedEpisode, compare: Callable[[str, Any, Any], bool]) -> None:
     compare("number of turns", len(record.turns), len(record.turns) - replay.surplus)
     compare("total_reward", record.total_reward, replay.total_reward)
+    if record.failure is not Failure.ENVIRONMENT_ERROR:
+        compare("last_board", record.last_board, replay.last_board)
     if record.failure is not None:
         compare("success of an episode that failed", record.success, False)
         if replay.over:
@@ -143,34 +172,75 @@ def _compare_end(record: EpisodeRecord, replay: ReplayedEpisode, compare: Callab
     compare("success", record.success, replay.success)
     compare("terminated", record.terminated, replay.terminated)
     compare("truncated", record.truncated, replay.truncated)
-    compare("last_board", record.last_board, replay.last_board)
     if not replay.over:
         compare("end", "the episode came to its end", "it goes on")
 
 
-def _check_key(info: Mapping[str, Any], record: EpisodeRecord, seen: set[tuple[str, int, int]]) -> list[Mismatch]:
-    """Whether the record is named after what was asked, and is the only one of its place."""
+def _check_key(
+    info: Mapping[str, Any], record: EpisodeRecord, seen: set[tuple[str, int, int]], asked: dict[str, list[int]]
+) -> list[Mismatch]:
+    """Whether the record is named after what was asked, is the only one of its place, and was asked for."""
     found = []
     if record.place in seen:
         found.append(Mismatch(record.path, "number of records", "several", 1))
     seen.add(record.place)
+    if not _is_asked(record.place, asked):
+        found.append(Mismatch(record.path, "episode", "played", "none: no session asked for it"))
+    session, sessions = record.extra.get("session"), len(info["sessions"])
+    if session is not None and (type(session) is not int or not 0 <= session < sessions):
+        found.append(Mismatch(record.path, "session", session, f"one of the {sessions} of run.json"))
     try:
         key = episode_key(dict(info), *record.place)
     except KeyError as missing:
-        return [*found, Mismatch("run.json", str(missing.args[0]), "missing", "needed to name the episodes")]
+        return [*found, Mismatch("run.json", str(missing.args[0]), "missing", "there: it names the episodes")]
     return found if key == record.key else [*found, Mismatch(record.path, "key", record.key, key)]
 
 
-def _asked(run: BenchResults) -> set[tuple[str, int, int]]:
-    """The episodes that the sessions of the run asked for."""
-    return {
-        (split.name, index, rollout)
-        for session in run.info.get("sessions", [])
-        for split in run.suite.splits
-        if not session.get("splits") or split.name in session["splits"]
-        for index in range(len(split.levels[: session.get("limit")]))
-        for rollout in range(session.get("rollouts", 1))
-    }
+def _is_asked(place: tuple[str, int, int], asked: dict[str, list[int]]) -> bool:
+    split, index, rollout = place
+    return split in asked and index < len(asked[split]) and rollout < asked[split][index]
+
+
+def _check_fields(info: Mapping[str, Any]) -> list[Mismatch]:
+    """Entries of ``run.json`` that nothing writes."""
+    tables = [("run.json", info, RUN_ENTRIES)]
+    tables += [(f"run.json, session {i}", each, SESSION_ENTRIES) for i, each in enumerate(info["sessions"])]
+    return [
+        Mismatch(where, name, table[name], "no field of a run")
+        for where, table, known in tables
+        for name in table
+        if name not in known
+    ]
+
+
+def _check_retried(run: BenchResults) -> list[Mismatch]:
+    """Earlier records of an episode: only an attempt that failed is made again."""
+    counted = [Mismatch(record.path, "number of records", "several", 1) for record in run.retried if record.counted]
+    kept = {record.key: record for record in run.records}
+    copies = [record for record in run.retried if not record.counted and kept.get(record.key) == record]
+    return counted + [Mismatch(record.path, "record", "there twice", "there once") for record in copies]
+
+
+def _check_chain(run: BenchResults, verdict: Verdict) -> None:
+    """Follow the chain; lines without a hash before the first one that has one are of an earlier version."""
+    folder = ResultsFolder(run.path)
+    attempts = read_attempts(folder.episodes)
+    chain = HashChain(run.info)
+    heads = [chain.head]
+    for number, (line, record) in enumerate(zip(folder.lines(len(attempts)), attempts, strict=True), 1):
+        claimed, right = chain.follow(line, record)
+        heads.append(chain.head)
+        if claimed != right and (claimed or verdict.chained):
+            verdict.differences.append(Mismatch(f"episodes.jsonl, line {number}", "chain", claimed or "missing", right))
+        verdict.chained += claimed is not None
+    verdict.head = chain.head if verdict.chained else ""
+    for number, session in enumerate(run.info["sessions"]):
+        if ended := session.get("ended"):
+            where, count, lines = f"run.json, session {number}", ended["episodes"], len(attempts)
+            if not 0 <= count <= lines:
+                verdict.differences.append(Mismatch(where, "lines at its end", count, f"at most {lines}"))
+            elif ended["chain"] != heads[count] or (count and not verdict.chained):
+                verdict.differences.append(Mismatch(where, "chain at its end", ended["chain"], heads[count]))
 
 
 def _check_summary(run: BenchResults) -> list[Mismatch] | None:
@@ -179,20 +249,28 @@ def _check_summary(run: BenchResults) -> list[Mismatch] | None:
         return None
     try:
         claimed = json.loads(path.read_text(encoding="utf-8"))
-        again = score(run.suite, run.records, run.agent)
-    except ValueError as error:
+        if not isinstance(claimed, dict) or not isinstance(claimed.get("splits"), dict):
+            raise ValueError("it is no summary")
+        again = json.loads(json.dumps(score_results(run)))
+    except (ValueError, RecursionError) as error:
         return [Mismatch("summary", path.name, "a summary of the records", str(error))]
-    return differences(_comparable(claimed), _comparable(json.loads(json.dumps(again))))
+    if "asked" not in claimed.get("overall", {}):  # of an earlier version
+        for entry in (again["overall"], *again["splits"].values()):
+            for name in ASKED_ENTRIES:
+                entry.pop(name, None)
+    return differences(_comparable(claimed), _comparable(again))
 
 
 def _comparable(summary: dict[str, Any]) -> dict[str, Any]:
     """A summary without its sentences, whose words change with versions, and with former names of entries replaced."""
     names = {"told_from_random": "differs_from_random"}
-    splits = {
-        split: {names.get(name, name): value for name, value in entries.items() if name != "sentence"}
-        for split, entries in summary.get("splits", {}).items()
-    }
-    return {**summary, "splits": splits}
+
+    def comparable(entries: Any) -> Any:
+        if not isinstance(entries, dict):
+            return entries
+        return {names.get(name, name): value for name, value in entries.items() if name != "sentence"}
+
+    return {**summary, "splits": {split: comparable(entries) for split, entries in summary["splits"].items()}}
 
 
 def differences(claimed: Any, found: Any, where: str = "summary") -> list[Mismatch]:
@@ -205,7 +283,7 @@ def differences(claimed: Any, found: Any, where: str = "summary") -> list[Mismat
         pairs = [(f"{where}.{place}", *pair) for place, pair in enumerate(zip(claimed, found, strict=True))]
         return [difference for place, one, other in pairs for difference in differences(one, other, place)]
     if isinstance(claimed, int | float) and isinstance(found, int | float):
-        same = math.isclose(claimed, found, rel_tol=_CLOSE, abs_tol=_CLOSE)
+        same = abs(claimed) <= MOST and math.isclose(claimed, found, rel_tol=_CLOSE, abs_tol=_CLOSE)
     else:
         same = claimed == found
     place, _, name = where.rpartition(".")

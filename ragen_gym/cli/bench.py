@@ -140,8 +140,8 @@ def _report_outcome(
     suite: Suite, agent: ReplyAgent | StepAgent, arguments: argparse.Namespace, outcome: RunOutcome
 ) -> int:
     """Score what the folder holds now, and print the summary and the failures."""
-    from ragen_gym.bench.results import ResultsFolder
-    from ragen_gym.bench.score import score
+    from ragen_gym.bench.results import ResultsFolder, load_results
+    from ragen_gym.bench.score import score_results
 
     folder = ResultsFolder(arguments.out)
     if outcome.stopped:
@@ -150,7 +150,7 @@ def _report_outcome(
     if records:
         if sys.stderr.isatty():  # random play is compiled the first time
             print("ragen-gym: scoring, with random and optimal play of the same levels", file=sys.stderr)
-        summary = score(suite, records, agent.name)
+        summary = score_results(load_results(folder.path, arguments.suite))
         folder.write_summary(summary)
         if arguments.json:
             print_json(summary)

@@ -29,12 +29,23 @@ examples:
 """
 
 _VERIFY_EXAMPLES = """\
-Every episode is replayed from its level, its noise seed and its replies or moves, and the summary is computed again.
-The exit code is 1 where the files and the replay differ.
+Every episode is replayed from its level, its noise seed and its replies or moves, the hash chain over the records is
+followed, and the summary is computed again. The exit code says the verdict:
+
+  0  verified    every episode that was asked for is there with an outcome, and nothing differs
+  1  false       something differs: it was changed after the run was played, or was never played so
+  3  incomplete  nothing differs, but episodes that were asked for are missing or failed for reasons of
+                 infrastructure, or there is no summary.json: the rate is of a part, which could have been chosen
+  2              there is no run in the folder, or its suite is not found
+
+What this cannot show: whoever owns the folder can invent records and write a new chain over them. A replay finds
+outcomes that do not follow from the replies, not that the replies are a model's: only a judge who plays the agent
+again can show that. Note the chain's last hash when the run ends to tell it from a later one. A run of an earlier
+version has no chain, and is verified without one.
 
 examples:
   ragen-gym bench verify runs/qwen
-  ragen-gym bench verify runs/qwen --json | jq .holds
+  ragen-gym bench verify runs/qwen --json | jq .verdict
 """
 
 
@@ -95,20 +106,20 @@ def _report(arguments: argparse.Namespace) -> int:
     from ragen_gym.bench.report import tables
     from ragen_gym.bench.report.benchmark_page import page
     from ragen_gym.bench.results import load_several
-    from ragen_gym.bench.score import compare, score
+    from ragen_gym.bench.score import compare, score_results
 
     printing = arguments.markdown or arguments.csv or arguments.json
     out: Path = arguments.out or arguments.runs[0] / "report.html"
-    if not printing:
-        check_free(out, arguments.force or arguments.out is None)
     if not arguments.megabytes > 0:
         raise ValueError(f"--megabytes {arguments.megabytes:g} must be above 0.")
     runs = load_several(arguments.runs, arguments.suite)
+    if not printing:
+        check_free(out, arguments.force or arguments.out is None)
     for run in runs:
         if not run.records:
             raise ValueError(f"{run.path} holds no episode yet: run it first.")
     suite = runs[0].suite
-    summaries = [score(suite, run.records, run.agent) for run in runs]
+    summaries = [score_results(run) for run in runs]
     if arguments.markdown or arguments.csv:
         print(tables.markdown_tables(summaries) if arguments.markdown else tables.csv_table(summaries), end="")
         return 0
@@ -129,17 +140,31 @@ def _report(arguments: argparse.Namespace) -> int:
 
 
 def _verify(arguments: argparse.Namespace) -> int:
-    from ragen_gym.bench.results import load_results
-    from ragen_gym.bench.verify import verify
+    from ragen_gym.bench.results import RecordError, load_results
+    from ragen_gym.bench.verify import EXIT_CODES, Mismatch, Verdict, verify
 
-    run = load_results(arguments.run_folder, arguments.suite)
-    with progress_bar("episodes", len(run.records)) as bar:
-        verdict = verify(run, bar.update)
+    try:
+        run = load_results(arguments.run_folder, arguments.suite)
+    except RecordError as error:
+        verdict = Verdict(differences=[Mismatch("episodes.jsonl", "a line", str(error), "a record")])
+        lines = [f"  {error}"]
+    else:
+        with progress_bar("episodes", len(run.records)) as bar:
+            verdict = verify(run, bar.update)
+        lines = _verdict_lines(run, verdict)
     if arguments.json:
         print_json(verdict.to_dict())
     else:
-        print("\n".join(_verdict_lines(run, verdict)))
-    return 0 if verdict.holds else 1
+        unchained = verdict.holds and not verdict.chained
+        print("\n".join([*lines, "Verified, without a chain." if unchained else _SENTENCES[verdict.verdict]]))
+    return EXIT_CODES[verdict.verdict]
+
+
+_SENTENCES = {
+    "verified": "Verified.",
+    "incomplete": "Incomplete: nothing differs, but not every episode that was asked for has an outcome and a score.",
+    "false": "False: the files are not those of a run that was played like this.",
+}
 
 
 def _verdict_lines(run: BenchResults, verdict: Verdict) -> list[str]:
@@ -152,11 +177,21 @@ def _verdict_lines(run: BenchResults, verdict: Verdict) -> list[str]:
         lines.append(f"{verdict.missing:,} of {verdict.asked:,} episodes that were asked for are missing.")
     if verdict.excluded:
         lines.append(f"{verdict.excluded:,} failed for reasons of infrastructure, and are out of the score.")
+    if verdict.retried:
+        begun = sum(bool(record.turns) for record in run.retried)
+        lines.append(f"{verdict.retried:,} attempts failed so and were made again, {begun:,} of them after play began.")
+    if unasked := sum(not rollouts for split in run.asked.values() for rollouts in split):
+        instances = sum(len(split.levels) for split in run.suite.splits)
+        lines.append(f"{unasked:,} of the suite's {instances:,} instances were not asked for (--split, --limit).")
+    if verdict.chained:
+        lines.append(f"The chain's last hash is {verdict.head}.")
+    else:
+        lines.append("There is no hash chain: what a replay cannot show, such as tokens and seconds, is unchecked.")
     if verdict.summary is None:
-        lines.append("There is no summary.json to check.")
+        lines.append("There is no summary.json: ragen-gym bench score RUN --write writes it.")
     else:
         lines.append(f"summary.json is {'not ' * bool(verdict.summary)}what the records give.")
-    return [*lines, "Verified." if verdict.holds else "Not verified: the files and the replay differ."]
+    return lines
 
 
 def _rescore(arguments: argparse.Namespace) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
@@ -133,10 +134,9 @@ def _bounds(split: Split) -> dict[str, float]:
 
 def _score(arguments: argparse.Namespace) -> int:
     from ragen_gym.bench.results import ResultsFolder, load_results
-    from ragen_gym.bench.score import score
+    from ragen_gym.bench.score import score_results
 
-    run = load_results(arguments.run_folder, arguments.suite)
-    summary = score(run.suite, run.records, run.agent)
+    summary = score_results(load_results(arguments.run_folder, arguments.suite))
     if arguments.write:
         ResultsFolder(arguments.run_folder).write_summary(summary)
     if arguments.json:
@@ -169,11 +169,13 @@ def _compare(arguments: argparse.Namespace) -> int:
 
 def score_lines(summary: dict[str, Any]) -> list[str]:
     """A summary as a table for the terminal, with a note for each split that does not differ from random play."""
+    from ragen_gym.bench.report.tables import episodes_asked, left_out
+
     overall = summary["overall"]
-    title = f"{summary['suite']} {summary['hash']}: {summary['agent']}, {overall['episodes']} episodes"
-    excluded = f", {overall['excluded']} failed and out of the score" if overall["excluded"] else ""
-    heads = "split", "success", "95 %", "by level", "random", "optimal", "normalised", "detects", "malformed", "n"
-    rows = [heads, *(_score_row(name, split) for name, split in summary["splits"].items())]
+    title = f"{summary['suite']} {summary['hash']}: {summary['agent']}, {episodes_asked(overall)}"
+    heads = ["split", "success", "95 %", "by level", "random", "optimal", "normalised", "detects", "malformed"]
+    rows: list[Sequence[str]] = [[*heads, "n of asked", "excluded", "bounds"]]
+    rows += [_score_row(name, split) for name, split in summary["splits"].items()]
     notes = [
         f"{name}: {split['sentence']}"
         for name, split in summary["splits"].items()
@@ -186,13 +188,18 @@ def score_lines(summary: dict[str, Any]) -> list[str]:
         "by level: the interval clustered by level, where levels were played more than once",
         "detects: points by which another agent must differ for the difference to be significant",
     ]
-    return [f"{title}{excluded}", "", *table_lines(rows), "", *legend, *[", ".join(spent)] * bool(spent), *notes]
+    if overall["episodes"] < overall["asked"]:
+        legend.append("bounds: success of all episodes asked for if those missing or excluded had failed, or succeeded")
+    return [title, "", *table_lines(rows), "", *legend, *[", ".join(spent)] * bool(spent), *left_out(summary), *notes]
 
 
 def _score_row(name: str, split: dict[str, Any]) -> tuple[str, ...]:
+    from ragen_gym.bench.report.tables import bounds
+
     success = split["success"]
+    asked = f"{success['n']} of {split['asked']}", str(split["excluded"]), bounds(split)
     if success["rate"] is None:
-        return name, "none", *[""] * 7, "0"
+        return name, "none", *[""] * 7, *asked
     normalised, malformed = split["normalised"], split["malformed"]
     return (
         name,
@@ -204,7 +211,7 @@ def _score_row(name: str, split: dict[str, Any]) -> tuple[str, ...]:
         f"{normalised['value']:.2f}" if normalised else "",
         f"{100 * split['detectable']:.0f}",
         percent(malformed["rate"]) if malformed else "",
-        str(success["n"]),
+        *asked,
     )
 
 

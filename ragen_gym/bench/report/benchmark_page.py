@@ -12,7 +12,7 @@ from ragen_gym.bench.replay import Replayer
 from ragen_gym.bench.report import plots
 from ragen_gym.bench.report.html_page import Archive, Entry, EpisodeViewer, pack, plural, render_page
 from ragen_gym.bench.report.plots import COLOURS, bound_rate
-from ragen_gym.bench.report.tables import number, percent, thousands
+from ragen_gym.bench.report.tables import bounds, left_out, number, percent, thousands
 from ragen_gym.bench.report.viewer_data import board_style, details, heading
 from ragen_gym.bench.results import BenchResults
 from ragen_gym.bench.suites import Suite
@@ -162,8 +162,17 @@ _TERMS = (
     ("malformed", "Share of the replies that break the form or name an unknown action."),
     ("tokens, seconds", "Tokens read and written in all episodes; the median time of an answer."),
     (
-        "not counted",
-        "Episodes that failed for reasons of infrastructure, such as a server that broke: out of the score.",
+        "excluded",
+        "Episodes that failed for reasons of infrastructure, such as a server that broke or an agent that raised an "
+        "error: out of the score. An agent that raises an error whenever it is about to lose leaves the score like "
+        "this, so they are counted, and those that failed after play had begun as well.",
+    ),
+    ("bounds", "Success of all episodes asked for if those missing or excluded had all failed, or all succeeded."),
+    (
+        "verified",
+        "ragen-gym bench verify replays every episode and follows the hash chain over the records. Neither shows that "
+        "the replies are a model's, nor that the owner of the files did not write them anew: only playing the agent "
+        "again does.",
     ),
 )
 
@@ -215,8 +224,7 @@ def _findings(summaries: Sequence[Summary], comparisons: Sequence[Summary]) -> l
             )
         elif splits:
             said.append(f"{agent} differs significantly from random play on every split.")
-        if excluded := summary["overall"]["excluded"]:
-            said.append(f"{agent}: {excluded:,} episodes failed for reasons of infrastructure and are not counted.")
+        said += [f"{agent}: {sentence}" for sentence in left_out(summary)]
     for pair in comparisons:
         differing = [name for name, split in pair["splits"].items() if split["significant"]]
         of = len(pair["splits"])
@@ -270,7 +278,6 @@ def _numbers(name: str, summaries: Sequence[Summary]) -> dict[str, Any]:
 def _cells(split: Summary) -> list[tuple[str, str]]:
     """(value, what stands below it) for each of ``_COLUMNS`` but the first."""
     success, tokens, seconds = split["success"], split["tokens"], split["seconds"]["median"]
-    excluded = f", {split['excluded']} not counted" if split["excluded"] else ""
 
     def mean(key: str, digits: int = 2) -> tuple[str, str]:
         value = split.get(key)
@@ -278,7 +285,7 @@ def _cells(split: Summary) -> list[tuple[str, str]]:
 
     normalised, malformed = split.get("normalised"), split.get("malformed")
     return [
-        (percent(success["rate"]), f"{_interval(success)}, n {success['n']}{excluded}"),
+        (percent(success["rate"]), _asked(split)),
         (number(normalised["value"] if normalised else None), ""),
         mean("return"),
         mean("regret"),
@@ -289,6 +296,14 @@ def _cells(split: Summary) -> list[tuple[str, str]]:
         (number(split["cost"]), ""),
         (number(seconds, 2) if seconds is None or seconds >= 0.005 else "0", ""),
     ]
+
+
+def _asked(split: Summary) -> str:
+    """What stands below a rate: its interval, what it is a rate of, and where the rest would put it."""
+    success, between = split["success"], bounds(split)
+    missing = f", {split['missing']} missing" * bool(split["missing"])
+    of = f"{success['n']} of {split['asked']} asked, {split['excluded']} excluded{missing}"
+    return ", ".join(filter(None, (_interval(success), of, f"bounds {between}" * bool(between))))
 
 
 def _interval(estimate: Summary | None) -> str:

@@ -8,7 +8,18 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["csv_table", "json_tables", "markdown_tables", "number", "percent", "rows", "thousands"]
+__all__ = [
+    "bounds",
+    "csv_table",
+    "episodes_asked",
+    "json_tables",
+    "left_out",
+    "markdown_tables",
+    "number",
+    "percent",
+    "rows",
+    "thousands",
+]
 
 Summary = Mapping[str, Any]
 
@@ -40,6 +51,13 @@ COLUMNS = (
     "seconds_median",
     "seconds_p95",
     "excluded",
+    "asked",
+    "missing",
+    "least",
+    "most",
+    "excluded_in_play",
+    "retried",
+    "retried_in_play",
 )
 
 _NONE = "\N{EN DASH}"
@@ -63,6 +81,44 @@ def thousands(value: float | None) -> str:
         if value >= size:
             return f"{value / size:.{1 if value < 10 * size else 0}f} {unit}"
     return f"{value:.0f}"
+
+
+def episodes_asked(entry: Summary) -> str:
+    """How many episodes of a split, or of all, are scored, such as ``40 of 48 episodes asked for, 8 excluded``."""
+    missing = f", {entry['missing']:,} missing" * bool(entry["missing"])
+    return f"{_scored(entry):,} of {entry['asked']:,} episodes asked for, {entry['excluded']:,} excluded{missing}"
+
+
+def bounds(entry: Summary) -> str:
+    """The bounds of success such as ``35.4 to 52.1``, or nothing where every episode asked for is scored."""
+    if _scored(entry) == entry["asked"]:
+        return ""
+    return f"{100 * entry['bounds']['least']:.1f} to {100 * entry['bounds']['most']:.1f}"
+
+
+def left_out(summary: Summary) -> list[str]:
+    """Sentences on the episodes that were asked for and are not in the score, and on attempts that were made again."""
+    overall, said = summary["overall"], []
+    if overall["episodes"] < overall["asked"]:
+        between = f"success would be {bounds(overall)} % if all the rest had failed, or had succeeded"
+        said.append(f"{episodes_asked(overall)}: {between}.")
+    if begun := overall["excluded_in_play"]:
+        said.append(
+            f"{begun:,} of the excluded episodes failed after play had begun: an agent that raises an error whenever "
+            "it is about to lose leaves the score like this."
+        )
+    if retried := overall["retried"]:
+        begun = overall["retried_in_play"]
+        said.append(
+            f"{retried:,} attempts failed for reasons of infrastructure and were made again, {begun:,} of them after "
+            "play had begun: an agent that raises an error whenever it is about to lose gets another try like this."
+        )
+    return said
+
+
+def _scored(entry: Summary) -> int:
+    scored: int = entry["episodes"] if "episodes" in entry else entry["success"]["n"]
+    return scored
 
 
 def rows(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
@@ -93,7 +149,8 @@ def json_tables(summaries: Sequence[Summary], comparisons: Sequence[Summary]) ->
 def markdown_tables(summaries: Sequence[Summary]) -> str:
     """A table of all splits and agents, with random and optimal play, and which do not differ from random play."""
     first = summaries[0]
-    head = ["split", "agent", "success (95 %)", "random", "optimal", "normalised", "malformed", "turns", "n"]
+    head = ["split", "agent", "success (95 %)", "random", "optimal", "normalised", "malformed", "turns"]
+    head += ["n of asked", "excluded", "bounds"]
     lines = [f"# {first['suite']} ({first['hash']})", "", _markdown_row(head), _markdown_row(["---"] * len(head))]
     notes = []
     for name in dict.fromkeys(name for summary in summaries for name in summary["splits"]):
@@ -103,6 +160,7 @@ def markdown_tables(summaries: Sequence[Summary]) -> str:
                 lines.append(_markdown_row(_cells(name, summary["agent"], split)))
                 if split.get("differs_from_random") is False:
                     notes.append(f"- {_plain(summary['agent'])} on {name}: {split['sentence']}")
+    notes += [f"- {_plain(summary['agent'])}: {said}" for summary in summaries for said in left_out(summary)]
     return "\n".join([*lines, *([""] if notes else []), *notes, ""])
 
 
@@ -118,7 +176,9 @@ def _cells(name: str, agent: str, split: Summary) -> list[str]:
         number(normalised["value"] if normalised else None),
         percent(malformed["rate"] if malformed else None),
         number(split["turns"], 1),
-        str(success["n"]),
+        f"{success['n']} of {split['asked']}",
+        str(split["excluded"]),
+        bounds(split),
     ]
 
 
@@ -164,5 +224,7 @@ def _row(name: str, agent: str, split: Summary) -> dict[str, Any]:
         "cost": split["cost"],
         "seconds_median": of("seconds", "median"),
         "seconds_p95": of("seconds", "p95"),
-        "excluded": split["excluded"],
+        **{name: split[name] for name in ("excluded", "asked", "missing")},
+        **split["bounds"],
+        **{name: split[name] for name in ("excluded_in_play", "retried", "retried_in_play")},
     }

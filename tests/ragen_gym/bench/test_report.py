@@ -25,7 +25,7 @@ from ragen_gym.bench.report.benchmark_page import page
 from ragen_gym.bench.report.html_page import Entry, EpisodeViewer, pack, packed, render_page
 from ragen_gym.bench.results import BenchResults, load_several
 from ragen_gym.bench.runner import run_suite
-from ragen_gym.bench.score import score
+from ragen_gym.bench.score import score_results
 from ragen_gym.bench.suites import load_suite
 from ragen_gym.cli import main
 
@@ -62,7 +62,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
     folders = [folder / "0", folder / "1"]
     assert main(["bench", "report", *map(str, folders), "--out", str(out)]) == 0
     runs = load_several(folders)
-    return Report(out, runs, [score(SMOKE, run.records, run.agent) for run in runs])
+    return Report(out, runs, [score_results(run) for run in runs])
 
 
 @pytest.fixture(scope="module")
@@ -156,7 +156,7 @@ def test_it_opens_from_a_file_and_asks_for_nothing_else(sheet: Sheet, report: Re
         assert f"{100 * success['low']:.1f} to {100 * success['high']:.1f}" in text
     assert "does not differ significantly from random play" in text
     assert "Failed for reasons" not in text
-    assert "2 episodes failed for reasons of infrastructure and are not counted." in text
+    assert "94 of 96 episodes asked for, 2 excluded: success would be" in text
     assert sheet.page.locator(".lane svg .point").count() == 12
     labels = sheet.page.locator(".lane svg[role=img]").evaluate_all("nodes => nodes.map(n => n.ariaLabel)")
     assert all(re.search(r" on \w+: \d", label) for label in labels)
@@ -262,7 +262,7 @@ def test_nothing_that_a_reply_says_runs(sheet: Sheet, report: Report) -> None:
     expect(sheet.page.locator(".rv-head h3")).to_contain_text("nasty")
     sheet.page.locator(".rv-thinking summary").first.click()
     shown = sheet.page.locator(".rv-thinking > div").first.inner_text()
-    assert shown == "\n\n".join([EVIL] * 2)
+    assert shown == "\n\n".join([EVIL.replace("\ud800", "\ufffd")] * 2)
     assert "<img src=x" in sheet.page.locator(".rv-reply pre").first.inner_text()
     assert sheet.page.locator("main img, main b[onclick], main i").count() == 0
     assert sheet.page.evaluate("window.hacked") is None

@@ -378,14 +378,21 @@ def test_tokens_cost_what_they_cost(tmp_path: Path) -> None:
     assert second.cost is None
 
 
-def test_half_a_character_survives(tmp_path: Path) -> None:
+def test_half_a_character_is_replaced(tmp_path: Path) -> None:
     text = "<think>\ud83d \u2028 \x00 é</think><answer>Up</answer>"
     play(Scripted(lambda messages, task: text), tmp_path / "run", limit=1, splits=("bandit",))
     (record,) = records_in(tmp_path / "run")
-    assert record.turns[0].reply == text
+    assert record.turns[0].reply == text.replace("\ud83d", "\ufffd")
 
 
 # The folder
+
+
+def begun(path: Path) -> ResultsFolder:
+    """A folder with a run in which nothing has been played yet."""
+    folder = ResultsFolder(path)
+    folder.begin({"suite": "s", "hash": "0", "agent": "a"}, {})
+    return folder
 
 
 def record(key: str, text: str = "é", failure: Failure | None = None) -> EpisodeRecord:
@@ -398,9 +405,10 @@ def record(key: str, text: str = "é", failure: Failure | None = None) -> Episod
 def test_a_torn_last_line_is_left_out_and_cut_off(
     tmp_path_factory: pytest.TempPathFactory, texts: list[str], data: st.DataObject
 ) -> None:
-    path = tmp_path_factory.mktemp("run") / "episodes.jsonl"
+    folder = begun(tmp_path_factory.mktemp("run"))
+    path = folder.episodes
     records = [record(str(place), text) for place, text in enumerate(texts)]
-    with EpisodeLog(path) as log:
+    with EpisodeLog(folder) as log:
         for one in records:
             log.append(one)
     whole = path.read_bytes()
@@ -409,7 +417,7 @@ def test_a_torn_last_line_is_left_out_and_cut_off(
     path.write_bytes(whole[:-torn])
     kept = records if torn == 1 else records[:-1]  # only the newline was lost
     assert read_records(path) == kept
-    with EpisodeLog(path) as log:
+    with EpisodeLog(folder) as log:
         log.append(record("new"))
     assert read_records(path) == [*kept, record("new")]
     assert path.read_bytes().count(b"\n") == len(kept) + 1
@@ -446,27 +454,30 @@ def test_no_summary_outlives_the_episodes_it_is_of(tmp_path: Path, monkeypatch: 
     outcome = run_suite(SMOKE, make_agent("random"), "run", RunOptions(splits=("bandit",), rollouts=2))
     assert outcome.played == 8
     assert not Path("run/summary.json").exists()
-    assert main(["bench", "verify", "run"]) == 0
+    assert main(["bench", "verify", "run"]) == 3
     assert main(["bench", "score", "run", "--write"]) == 0
+    assert main(["bench", "verify", "run"]) == 0
     assert json.loads(Path("run/summary.json").read_text())["splits"]["bandit"]["success"]["n"] == 16
 
 
 def test_a_torn_line_longer_than_a_block_is_cut_off(tmp_path: Path) -> None:
-    path = tmp_path / "episodes.jsonl"
-    with EpisodeLog(path) as log:
+    folder = begun(tmp_path)
+    path = folder.episodes
+    with EpisodeLog(folder) as log:
         log.append(record("a"))
         log.append(record("b", "x" * 100_000))
     path.write_bytes(path.read_bytes()[:-5])
-    with EpisodeLog(path):
+    with EpisodeLog(folder):
         assert read_records(path) == [record("a")]
     path.write_bytes(b'{"key": ' + b"x" * 200_000)
-    with EpisodeLog(path):
+    with EpisodeLog(folder):
         assert path.read_bytes() == b""
 
 
 def test_the_last_record_of_a_key_counts(tmp_path: Path) -> None:
-    path = tmp_path / "episodes.jsonl"
-    with EpisodeLog(path) as log:
+    folder = begun(tmp_path)
+    path = folder.episodes
+    with EpisodeLog(folder) as log:
         for one in (record("a", failure=Failure.TIMEOUT), record("b"), record("a")):
             log.append(one)
     assert read_records(path) == [record("b"), record("a")]
@@ -474,8 +485,9 @@ def test_the_last_record_of_a_key_counts(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("line", ['{"key": ', "[]", '{"key": "a"}', "\xff"])
 def test_a_broken_line_in_the_middle_is_an_error(line: str, tmp_path: Path) -> None:
-    path = tmp_path / "episodes.jsonl"
-    with EpisodeLog(path) as log:
+    folder = begun(tmp_path)
+    path = folder.episodes
+    with EpisodeLog(folder) as log:
         log.append(record("a"))
     path.write_bytes(line.encode("latin-1") + b"\n" + path.read_bytes())
     with pytest.raises(ValueError, match=r"episodes.jsonl, line 1, .*; remove that line"):

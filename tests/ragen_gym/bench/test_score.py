@@ -196,7 +196,7 @@ def test_a_split_of_which_nothing_counts_says_so(oracle_run: list[EpisodeRecord]
     assert list(summary["splits"]) == ["bandit"]
     assert summary["splits"]["bandit"]["success"] == {"rate": None, "low": 0.0, "high": 1.0, "n": 0}
     assert summary["overall"]["success"] is None
-    assert "8 failed and out of the score" in "\n".join(bench_scores.score_lines(summary))
+    assert "0 of 8 episodes asked for, 8 excluded" in "\n".join(bench_scores.score_lines(summary))
 
 
 def test_an_episode_that_was_played_again_counts_once(oracle_run: list[EpisodeRecord]) -> None:
@@ -332,7 +332,7 @@ def run_command(*argv: object) -> int:
 def write_run(folder: Path, records: Iterable[EpisodeRecord], agent: str, suite: Suite = SMOKE) -> Path:
     run = ResultsFolder(folder)
     run.begin({"suite": suite.name, "hash": suite.hash, "agent": agent}, {})
-    with EpisodeLog(run.episodes) as log:
+    with EpisodeLog(run) as log:
         for record in records:
             log.append(record)
     return folder
@@ -348,7 +348,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def test_bench_score_prints_and_writes(folders: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command("score", folders[0]) == 0
     printed = capsys.readouterr().out
-    assert printed.startswith(f"smoke {SMOKE.hash}: chance, 48 episodes\n")
+    assert printed.startswith(f"smoke {SMOKE.hash}: chance, 48 of 48 episodes asked for, 0 excluded\n")
     assert "sokoban: " in printed
     assert "does not differ significantly from random play" in printed
     assert not (folders[0] / "summary.json").exists()

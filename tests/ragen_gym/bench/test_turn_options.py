@@ -76,7 +76,7 @@ def test_grounding_and_state_reward_reach_every_command(
     assert [turn.problem for turn in record.turns] == ["no_state", None]
     assert [turn.reward for turn in record.turns] == pytest.approx([-0.1, 10.9 + state_reward])
     assert "in at most 200 tokens" in record.turns[0].message
-    assert verify(run).holds
+    assert not verify(run).differences
 
     (rescored,) = rescore(run, Rescoring(format_penalty=-1)).records
     assert [turn.reward for turn in rescored.turns] == pytest.approx([-1, 10.9 + state_reward])
@@ -87,8 +87,8 @@ def test_grounding_and_state_reward_reach_every_command(
     shown = details(Replayer(run.suite.splits[0]), record, "")
     assert shown["turns"][0]["problem"] == explain_problem(Problem.NO_STATE)
     assert [len(turn["actions"]) for turn in shown["turns"]] == [0, 1]
-    for command in ("verify", "report", "score"):
-        assert main(["bench", command, str(run.path), "--suite", str(suite)]) == 0, capsys.readouterr().err
+    for command in (["score", "--write"], ["verify"], ["report"]):
+        assert main(["bench", *command, str(run.path), "--suite", str(suite)]) == 0, capsys.readouterr().err
 
 
 @pytest.mark.parametrize("problem", Problem)

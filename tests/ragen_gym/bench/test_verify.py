@@ -22,7 +22,7 @@ from ragen_gym.bench.records import EpisodeRecord, TurnRecord
 from ragen_gym.bench.replay import Replayer, ReplyRules
 from ragen_gym.bench.results import BenchResults, ResultsFolder, load_results, load_several, read_records
 from ragen_gym.bench.runner import run_suite
-from ragen_gym.bench.score import score
+from ragen_gym.bench.score import score_results
 from ragen_gym.bench.suites import load_suite
 from ragen_gym.bench.verify import check_episode, differences, verify
 from ragen_gym.cli import main
@@ -37,7 +37,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("runs") / "hasty"
     run_suite(SMOKE, ImperfectAgent("hasty", 0.7, 0.7), path, RunOptions(rollouts=2))
     run = load_results(path)
-    ResultsFolder(path).write_summary(score(run.suite, run.records, run.agent))
+    ResultsFolder(path).write_summary(score_results(run))
     return path
 
 
@@ -63,7 +63,7 @@ def test_a_run_holds(played: Path) -> None:
 def test_agents_that_move_hold_too(agent: str, tmp_path: Path) -> None:
     run_suite(SMOKE, make_agent(agent), tmp_path / agent, RunOptions(limit=3))
     verdict = verify(load_results(tmp_path / agent))
-    assert verdict.holds
+    assert (verdict.verdict, verdict.differences) == ("incomplete", [])
     assert verdict.episodes == 18
     assert verdict.summary is None
 
@@ -160,7 +160,9 @@ def test_missing_and_excluded_episodes_are_counted(tmp_path: Path) -> None:
     kept = [line for line in lines if json.loads(line)["split"] != "sokoban"]
     (tmp_path / "run" / "episodes.jsonl").write_text("".join(kept))
     verdict = verify(load_results(tmp_path / "run"))
-    assert verdict.holds
+    assert verdict.verdict == "false"  # lines that the chain has
+    cut = verdict.differences[-1]
+    assert (cut.what, cut.claimed, cut.found) == ("lines at its end", 12, "at most 10")
     assert (verdict.asked, verdict.missing, verdict.excluded) == (12, 2, 2)
 
 
@@ -228,9 +230,11 @@ def test_runs_of_one_agent_get_names_and_of_two_suites_are_refused(played: Path,
 
 def test_the_command_says_what_it_found(played: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "verify", str(played)]) == 0
+    last = json.loads((played / "episodes.jsonl").read_text().splitlines()[-1])["chain"]
     assert capsys.readouterr().out.splitlines() == [
         f"smoke {SMOKE.hash}: hasty",
         "96 of 96 episodes are as recorded.",
+        f"The chain's last hash is {last}.",
         "summary.json is what the records give.",
         "Verified.",
     ]

@@ -1,0 +1,409 @@
+"""Attacks on the files of a run: what was changed, left out or relabelled is never called verified."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.screenshots import ImperfectAgent
+from ragen_gym.bench.agent import Answer, Message, Task
+from ragen_gym.bench.episode_plan import RunOptions
+from ragen_gym.bench.records import EpisodeRecord
+from ragen_gym.bench.results import EpisodeLog, ResultsFolder
+from ragen_gym.bench.runner import run_suite
+from ragen_gym.bench.score import ASKED_ENTRIES
+from ragen_gym.bench.suites import load_suite
+from ragen_gym.cli import main
+
+SMOKE = load_suite("smoke")
+VERIFIED, FALSE, INCOMPLETE = 0, 1, 3
+
+Lines = list[dict[str, Any]]
+
+
+class Run:
+    """The files of a run, to be read and rewritten as an attacker would."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.episodes, self.summary = path, path / "episodes.jsonl", path / "summary.json"
+
+    @property
+    def lines(self) -> Lines:
+        return [json.loads(line) for line in self.episodes.read_text(encoding="utf-8").splitlines()]
+
+    @lines.setter
+    def lines(self, records: Lines) -> None:
+        self.episodes.write_text("".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records))
+
+    @property
+    def info(self) -> dict[str, Any]:
+        info: dict[str, Any] = json.loads((self.path / "run.json").read_text(encoding="utf-8"))
+        return info
+
+    @info.setter
+    def info(self, info: dict[str, Any]) -> None:
+        (self.path / "run.json").write_text(json.dumps(info, indent=2))
+
+    def rechain(self) -> None:
+        """Write a new chain over the records as they are, as whoever owns the folder can."""
+        records = [EpisodeRecord.from_dict(line) for line in self.lines]
+        self.episodes.unlink()
+        with EpisodeLog(ResultsFolder(self.path)) as log:
+            for record in records:
+                log.append(record)
+
+    def score_again(self) -> None:
+        assert main(["bench", "score", str(self.path), "--write"]) == 0
+
+    def verify(self, capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Any]]:
+        """The exit code, and what was found."""
+        capsys.readouterr()
+        code = main(["bench", "verify", str(self.path), "--json"])
+        return code, json.loads(capsys.readouterr().out)
+
+
+def play(path: Path) -> None:
+    """Play what is missing, and write the summary."""
+    run_suite(SMOKE, ImperfectAgent("weak", 0.6, 0.6), path, RunOptions(rollouts=2))
+    assert main(["bench", "score", str(path), "--write"]) == 0
+
+
+def as_by_an_earlier_version(run: Run, lines: Lines) -> None:
+    run.lines = [{name: value for name, value in line.items() if name != "chain"} for line in lines]
+    info = run.info
+    del info["sessions"][0]["ended"]
+    run.info = info
+    summary = json.loads(run.summary.read_text())
+    for entry in (summary["overall"], *summary["splits"].values()):
+        for name in ASKED_ENTRIES:
+            del entry[name]
+    run.summary.write_text(json.dumps(summary))
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of an agent that loses most of its episodes, with its summary."""
+    path = tmp_path_factory.mktemp("runs") / "weak"
+    play(path)
+    return path
+
+
+@pytest.fixture
+def run(played: Path, tmp_path: Path) -> Run:
+    shutil.copytree(played, tmp_path / "run")
+    return Run(tmp_path / "run")
+
+
+def test_as_it_was_played_it_is_verified(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run.verify(capsys)[0] == VERIFIED
+
+
+def test_a_run_of_an_earlier_version_is_verified_without_a_chain(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    as_by_an_earlier_version(run, run.lines)
+    code, found = run.verify(capsys)
+    assert (code, found["chained"], found["head"]) == (VERIFIED, 0, "")
+    assert main(["bench", "verify", str(run.path)]) == VERIFIED
+    assert capsys.readouterr().out.splitlines()[-1] == "Verified, without a chain."
+    assert main(["bench", "report", str(run.path)]) == 0
+    run.lines = run.lines[1:]
+    assert run.verify(capsys)[0] == FALSE  # the summary is of another record, too
+
+
+def test_a_run_of_an_earlier_version_goes_on_with_a_chain(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    as_by_an_earlier_version(run, run.lines[:50])
+    play(run.path)
+    code, found = run.verify(capsys)
+    assert (code, found["chained"]) == (VERIFIED, 46)
+    lines = run.lines
+    lines[3]["seconds"] += 1  # the first hash is of all lines before it
+    run.lines = lines
+    assert run.verify(capsys)[0] == FALSE
+
+
+def test_a_run_that_was_killed_goes_on_with_its_chain(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    info = run.info
+    del info["sessions"][0]["ended"]
+    run.info = info
+    run.summary.unlink()
+    run.episodes.write_bytes(run.episodes.read_bytes()[:-30])
+    assert run.verify(capsys)[0] == INCOMPLETE
+    play(run.path)
+    assert run.verify(capsys)[0] == VERIFIED
+
+
+def test_an_agent_that_raises_when_it_loses_is_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    class Flees(ImperfectAgent):
+        async def reply(self, messages: Sequence[Message], task: Task) -> Answer:
+            if len(messages) > 2:
+                raise RuntimeError("this one is lost")
+            return await super().reply(messages, task)
+
+    run = Run(tmp_path / "run")
+    for _ in range(2):
+        run_suite(SMOKE, Flees("flees", 0.6, 0.6), run.path)
+    run.score_again()
+    said = capsys.readouterr().out
+    overall = json.loads(run.summary.read_text())["overall"]
+    excluded = overall["excluded"]
+    assert overall["asked"] == 48
+    assert overall["excluded_in_play"] == overall["retried"] == overall["retried_in_play"] == excluded > 0
+    assert f"{48 - excluded} of 48 episodes asked for, {excluded} excluded" in said
+    assert f"{excluded} of the excluded episodes failed after play had begun" in said
+    for split in json.loads(run.summary.read_text())["splits"].values():
+        solved, asked = (split["success"]["rate"] or 0) * split["success"]["n"], split["asked"]
+        assert split["bounds"]["least"] == pytest.approx(solved / asked)
+        assert split["bounds"]["most"] == pytest.approx((solved + split["excluded"]) / asked)
+    assert run.verify(capsys)[0] == INCOMPLETE
+    assert main(["bench", "report", str(run.path)]) == 0
+    page = (run.path / "report.html").read_text(encoding="utf-8")
+    assert f"{excluded} of the excluded episodes failed after play had begun: an agent that raises" in page
+    assert main(["bench", "report", str(run.path), "--markdown"]) == 0
+    assert f"| {48 - excluded} of 48 |" not in (table := capsys.readouterr().out)  # each split has its own
+    assert f"{excluded} of the excluded episodes failed" in table
+
+
+# -- leaving out
+
+
+def test_deleted_failures_and_summary(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    run.lines = [line for line in run.lines if line["success"]]
+    run.summary.unlink()
+    assert run.verify(capsys)[0] == FALSE
+
+
+def test_deleted_failures_with_a_new_chain_and_summary(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    run.lines = [line for line in run.lines if line["success"]]
+    run.rechain()
+    run.score_again()
+    code, found = run.verify(capsys)
+    assert code == INCOMPLETE
+    assert found["missing"] == 96 - len(run.lines)
+
+
+def test_no_sessions(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    run.lines = [line for line in run.lines if line["success"]]
+    run.info = {**run.info, "sessions": []}
+    assert run.verify(capsys)[0] == FALSE
+
+
+def test_sessions_that_asked_for_less(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    info = run.info
+    info["sessions"][0]["rollouts"] = 1
+    run.info, run.lines = info, [line for line in run.lines if line["rollout"] == 0]
+    run.score_again()
+    assert run.verify(capsys)[0] == FALSE
+
+
+def test_a_session_more(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    info = run.info
+    info["sessions"].insert(0, {**info["sessions"][0], "limit": 1})
+    run.info = info
+    assert run.verify(capsys)[0] == FALSE
+
+
+def test_relabelled_failures(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    relabelled = {"failure": "model_error", "detail": "HTTP 500", "turns": [], "total_reward": 0.0}
+    flags = {"success": False, "terminated": False, "truncated": False}
+    lines = [line if line["success"] else {**line, **relabelled, **flags} for line in run.lines]
+    run.lines = lines
+    assert run.verify(capsys)[0] == FALSE
+    run.rechain()
+    run.score_again()
+    code, found = run.verify(capsys)
+    assert code in (INCOMPLETE, FALSE)  # the last boards of games that were not played are not the first ones
+    assert found["excluded"] == sum(not line["success"] for line in lines)
+
+
+def test_no_summary(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    run.summary.unlink()
+    assert run.verify(capsys)[0] == INCOMPLETE
+
+
+def test_nothing_is_left(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    run.lines = []
+    run.summary.unlink()
+    assert run.verify(capsys)[0] == FALSE
+
+
+# -- changing
+
+
+def first(lines: Lines, wanted: Callable[[dict[str, Any]], bool] = lambda line: True) -> int:
+    return next(place for place, line in enumerate(lines) if wanted(line))
+
+
+def copied(lines: Lines) -> None:
+    lines.append(lines[first(lines, lambda line: bool(line["success"]))])
+
+
+def reordered(lines: Lines) -> None:
+    lines[3], lines[4] = lines[4], lines[3]
+
+
+def dropped(lines: Lines) -> None:
+    del lines[40]
+
+
+def truncated(lines: Lines) -> None:
+    del lines[-5:]
+
+
+def swapped_seeds(lines: Lines) -> None:
+    lines[1]["noise_seed"], lines[2]["noise_seed"] = lines[2]["noise_seed"], lines[1]["noise_seed"]
+
+
+def swapped_places(lines: Lines) -> None:
+    for name in ("index", "level_id", "noise_seed", "key"):
+        lines[1][name], lines[2][name] = lines[2][name], lines[1][name]
+
+
+def reward(lines: Lines) -> None:
+    lines[0]["turns"][0]["reward"] += 1
+    lines[0]["total_reward"] += 1
+
+
+def outcome(lines: Lines) -> None:
+    lines[first(lines, lambda line: not line["success"])]["success"] = True
+
+
+def usage(lines: Lines) -> None:
+    lines[0]["turns"][0]["completion_tokens"] = 1
+
+
+def seconds(lines: Lines) -> None:
+    lines[0]["seconds"] = 0.0
+
+
+def detail(lines: Lines) -> None:
+    lines[0]["detail"] = "all is well"
+
+
+def reasoning(lines: Lines) -> None:
+    lines[0]["turns"][0]["reasoning"] = "I thought hard."
+
+
+def last_line(lines: Lines) -> None:
+    lines[-1]["seconds"] += 1
+
+
+def unchained(lines: Lines) -> None:
+    lines[-1]["seconds"] += 1
+    for line in lines:
+        line.pop("chain", None)
+
+
+def another_session(lines: Lines) -> None:
+    lines[0]["extra"]["session"] = 7
+
+
+ATTACKS = (
+    copied,
+    reordered,
+    dropped,
+    truncated,
+    swapped_seeds,
+    swapped_places,
+    reward,
+    outcome,
+    usage,
+    seconds,
+    detail,
+    reasoning,
+    last_line,
+    unchained,
+    another_session,
+)
+#: What a replay finds although the chain was written anew; of the rest, only the chain speaks.
+REPLAYED = (copied, swapped_seeds, swapped_places, reward, outcome, another_session)
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_whatever_is_changed_breaks_the_chain(
+    attack: Callable[[Lines], None], run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = run.lines
+    attack(lines)
+    run.lines = lines
+    assert run.verify(capsys)[0] == FALSE
+
+
+@pytest.mark.parametrize("attack", REPLAYED)
+def test_a_replay_finds_it_under_a_new_chain(
+    attack: Callable[[Lines], None], run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = run.lines
+    attack(lines)
+    run.lines = lines
+    run.rechain()
+    run.score_again()
+    assert run.verify(capsys)[0] == FALSE
+
+
+def settings(info: dict[str, Any]) -> None:
+    info["settings"] = {**info["settings"], "max_tokens": 9}
+
+
+def agent(info: dict[str, Any]) -> None:
+    info["agent"] = "a better one"
+
+
+def temperature(info: dict[str, Any]) -> None:
+    info["temperature"] = 0.0
+
+
+def prompts(info: dict[str, Any]) -> None:
+    info["prompts"]["bandit"] = "0" * 16
+
+
+def unknown_field(info: dict[str, Any]) -> None:
+    info["certified"] = True
+
+
+def unknown_field_of_a_session(info: dict[str, Any]) -> None:
+    info["sessions"][0]["certified"] = True
+
+
+def versions(info: dict[str, Any]) -> None:
+    info["sessions"][0]["versions"]["ragen_gym"] = "9.9"
+
+
+def ended(info: dict[str, Any]) -> None:
+    info["sessions"][0]["ended"]["episodes"] -= 1
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [settings, agent, temperature, prompts, unknown_field, unknown_field_of_a_session, versions, ended],
+)
+def test_changes_of_what_was_asked(
+    attack: Callable[[dict[str, Any]], None], run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    info = run.info
+    attack(info)
+    run.info = info
+    assert run.verify(capsys)[0] == FALSE
+
+
+def test_an_unknown_field_of_a_record(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = run.lines
+    lines[5]["judged"] = "fair"
+    run.lines = lines
+    code, found = run.verify(capsys)
+    assert code == FALSE
+    assert "line 6" in str(found["differences"])
+
+
+def test_an_unknown_field_of_the_summary(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    run.summary.write_text(json.dumps({**json.loads(run.summary.read_text()), "certified": True}))
+    assert run.verify(capsys)[0] == FALSE
+
+
+@pytest.mark.parametrize("text", ["[]", "3", "null", '{"splits": []}', '{"splits": {"bandit": 3}}', "{"])
+def test_a_summary_that_is_none(text: str, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    run.summary.write_text(text)
+    assert run.verify(capsys)[0] == FALSE
