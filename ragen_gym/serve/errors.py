@@ -29,6 +29,7 @@ STATUS = {
     "body_too_large": 413,
     "conversation_full": 413,
     "too_many_requests": 429,
+    "header_too_large": 431,
     "internal": 500,
     "not_installed": 501,
     "full": 503,
@@ -70,6 +71,8 @@ class RequestError(Exception):
     def headers(self) -> dict[str, str]:
         """The headers that go with it."""
         headers = {"WWW-Authenticate": "Bearer"} if self.status == 401 else {}
+        if self.status in (401, 403):  # who may not come in may not keep a connection either
+            headers["Connection"] = "close"
         if self.retry_after is not None:
             headers["Retry-After"] = str(max(1, round(self.retry_after)))
         return headers

@@ -54,6 +54,16 @@ class Limits:
     rate: float = setting(
         1_000.0, "requests a second of one client (up to two seconds' worth at once); 0 for no limit", low=0
     )
+    max_connections: int = setting(10_000, "open connections of all clients together", low=1)
+    max_connections_per_client: int | None = setting(
+        None, "open connections of one client, which is one address; default: half of max_connections", low=1
+    )
+    header_timeout: float = setting(
+        10.0,
+        "seconds in which the header of a request must arrive, from the opening of the connection or its first byte on",
+        above=0,
+        unit="seconds",
+    )
     max_body: int = setting(2**18, "bytes of a request's body", low=1, unit="bytes")
     max_reply: int = setting(2**18, "characters of all replies of an episode", low=1)
     max_seconds: float = setting(

@@ -1,16 +1,26 @@
-"""Running the server: in this process for a command, or in a thread of it for a test or a notebook."""
+"""Running the server: in this process for a command, or in a thread of it for a test or a notebook.
+
+uvicorn waits for ever for a request's header and takes any number of connections, so its protocol is given a deadline
+and limits here; what follows the header is limited by ``ragen_gym.serve.middleware``.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import json
 import socket
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from http import HTTPStatus
 from threading import Thread
 
 import uvicorn
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from ragen_gym.serve.app import create_app
+from ragen_gym.serve.errors import RequestError
 from ragen_gym.serve.limits import Limits
 from ragen_gym.serve.middleware import is_loopback
 
@@ -20,6 +30,8 @@ __all__ = ["LEAST_TOKEN", "allow_many_files", "bound_socket", "check_token", "ru
 LEAST_TOKEN = 16
 
 _BACKLOG = 4096
+#: Bytes of a request's header, and files that the server opens besides its connections.
+_LARGEST_HEADER, _OTHER_FILES = 2**16, 64
 
 
 def check_token(host: str, token: str | None, variable: str) -> str | None:
@@ -73,7 +85,6 @@ def run(bound: socket.socket, limits: Limits, token: str | None, started: Callab
         token: see ``ragen_gym.serve.create_app``.
         started: called with the URL once requests are answered.
     """
-    allow_many_files()
     server = _Server(_config(limits, token), lambda: started(url_of(bound)))
     server.run(sockets=[bound])
 
@@ -116,9 +127,89 @@ class _Server(uvicorn.Server):
             self._said()
 
 
+def _protocol(limits: Limits) -> type[asyncio.Protocol]:
+    """Uvicorn's protocol for one server: every header has a deadline, and connections beyond the limits are refused."""
+    most = min(limits.max_connections, max(1, allow_many_files() - _OTHER_FILES))
+    most_of_one = limits.max_connections_per_client or max(1, most // 2)
+    open_of: Counter[str] = Counter()
+
+    class Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]  # h11's or httptools', by what is installed
+        """One connection."""
+
+        address: str | None = None  # None: it was refused
+        unfinished = 0  # bytes of a header that has not ended
+        deadline: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: asyncio.Transport) -> None:
+            super().connection_made(transport)
+            address = str((transport.get_extra_info("peername") or ("",))[0])
+            for used, allowed, what in (
+                (open_of.total(), most, "connections"),
+                (open_of[address], most_of_one, "connections of one client"),
+            ):
+                if used >= allowed:
+                    self.refuse(RequestError("full", f"this server has {allowed} {what} at most: close some."))
+                    return
+            self.address = address
+            open_of[address] += 1
+            self.wait_for_header()
+
+        def data_received(self, data: bytes) -> None:
+            if self.address is None or self.transport.is_closing():
+                return
+            super().data_received(data)
+            if self.under_way():
+                self.stop_waiting()
+                return
+            if self.deadline is None:
+                self.wait_for_header()
+            self.unfinished += len(data)
+            if self.unfinished > _LARGEST_HEADER:
+                message = f"the header of a request may have {_LARGEST_HEADER} bytes."
+                self.refuse(RequestError("header_too_large", message))
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self.stop_waiting()
+            if self.address is not None:
+                open_of[self.address] -= 1
+                if not open_of[self.address]:
+                    del open_of[self.address]
+            super().connection_lost(exc)
+
+        def under_way(self) -> bool:
+            return self.cycle is not None and not self.cycle.response_complete
+
+        def wait_for_header(self) -> None:
+            self.deadline = self.loop.call_later(limits.header_timeout, self.give_up)
+
+        def stop_waiting(self) -> None:
+            self.unfinished = 0
+            if self.deadline is not None:
+                self.deadline.cancel()
+                self.deadline = None
+
+        def give_up(self) -> None:
+            if not self.under_way():
+                words = f"the request's header did not arrive in {limits.header_timeout:g} seconds."
+                self.refuse(RequestError("timeout", words))
+
+        def refuse(self, error: RequestError) -> None:
+            if self.transport.is_closing():
+                return
+            body = json.dumps(error.body()).encode()
+            headers = {**error.headers(), "Content-Type": "application/json", "Content-Length": str(len(body))}
+            lines = [f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}", "Connection: close"]
+            lines += [f"{name}: {value}" for name, value in headers.items()]
+            self.transport.write("\r\n".join([*lines, "", ""]).encode() + body)
+            self.transport.close()
+
+    return Connection
+
+
 def _config(limits: Limits, token: str | None) -> uvicorn.Config:
     return uvicorn.Config(
         create_app(limits, token),
+        http=_protocol(limits),
         log_level="warning",
         access_log=False,
         backlog=_BACKLOG,

@@ -1,0 +1,163 @@
+"""Connections that ask for nothing: a deadline for every request's header, and limits on how many may be open."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from ragen_gym.serve import Limits, serving
+
+GET = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+@pytest.fixture(scope="module")
+def hasty() -> Iterator[str]:
+    """A server that waits for half a second for a header."""
+    with serving(Limits(rate=0, header_timeout=0.5)) as url:
+        yield url
+
+
+def connected(url: str, source: str = "127.0.0.1") -> socket.socket:
+    """A connection of that address; whatever it waits for comes within a minute, or the test fails."""
+    parts = urlsplit(url)
+    return socket.create_connection((parts.hostname, parts.port), 60, (source, 0))
+
+
+def until_end(link: socket.socket) -> bytes:
+    """All that still comes before the server closes the connection."""
+    received = b""
+    with contextlib.suppress(ConnectionResetError):
+        while part := link.recv(65536):
+            received += part
+    return received
+
+
+def answer(link: socket.socket) -> bytes:
+    """One answer with its body."""
+    received = b""
+    while b"\r\n\r\n" not in received:
+        received += link.recv(65536)
+    head, _, body = received.partition(b"\r\n\r\n")
+    length = next(
+        int(line.split(b":")[1]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length")
+    )
+    while len(body) < length:
+        body += link.recv(65536)
+    return head + b"\r\n\r\n" + body
+
+
+def nothing(link: socket.socket) -> None:
+    """A client that connects and is silent."""
+
+
+def half_a_header(link: socket.socket) -> None:
+    link.sendall(GET[:-2])
+
+
+def drops(link: socket.socket) -> None:
+    """A header that grows by a byte now and then, without an end."""
+    with contextlib.suppress(ConnectionError):
+        link.sendall(GET[:-2])
+        for _ in range(1200):
+            link.sendall(b"X: y\r\n")
+            time.sleep(0.05)
+            link.setblocking(False)
+            try:
+                if link.recv(1, socket.MSG_PEEK) is not None:
+                    break
+            except BlockingIOError:
+                pass
+            finally:
+                link.settimeout(60)
+
+
+def half_a_second_request(link: socket.socket) -> None:
+    link.sendall(GET)
+    assert answer(link).startswith(b"HTTP/1.1 200")
+    link.sendall(GET[:20])
+
+
+@pytest.mark.parametrize("behave", [nothing, half_a_header, drops, half_a_second_request])
+def test_a_header_that_does_not_end_is_not_waited_for(hasty: str, behave: Callable[[socket.socket], None]) -> None:
+    with connected(hasty) as link:
+        behave(link)
+        said = until_end(link)
+    assert said.startswith(b"HTTP/1.1 408 "), said
+    assert b'"code": "timeout"' in said
+
+
+def test_a_request_that_is_under_way_has_its_time(hasty: str) -> None:
+    """A body may take longer than a header may, and so may the next request on a connection that is kept."""
+    body = b'{"env": "FrozenLake"}'
+    with connected(hasty) as link:
+        for _ in range(2):
+            head = f"POST /sessions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
+            link.sendall(head.encode() + body[:5])
+            time.sleep(0.8)
+            link.sendall(body[5:])
+            assert b" 422 " in answer(link)[:20]  # no Content-Type
+            time.sleep(0.8)
+        link.sendall(GET)
+        assert answer(link).startswith(b"HTTP/1.1 200")
+
+
+def test_a_header_has_a_greatest_size(server: str) -> None:
+    with connected(server) as link:
+        with contextlib.suppress(ConnectionError):
+            link.sendall(GET[:-2])
+            for _ in range(100):
+                link.sendall(b"X: " + b"y" * 10_000 + b"\r\n")
+        said = until_end(link)
+    assert not said.startswith(b"HTTP/1.1 2")
+    assert httpx.get(f"{server}/health").status_code == 200
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs several loopback addresses")
+def test_one_address_cannot_take_all_connections() -> None:
+    limits = Limits(rate=0, max_connections=5, max_connections_per_client=3)
+    with serving(limits) as url, contextlib.ExitStack() as links:
+        mine = [links.enter_context(connected(url, "127.0.0.2")) for _ in range(3)]
+        for link in mine:
+            link.sendall(GET[:-2])
+        refused(url, "127.0.0.2", b"3 connections of one client")
+        others = [links.enter_context(connected(url, "127.0.0.3")) for _ in range(2)]
+        for link in others:
+            link.sendall(GET)
+            assert answer(link).startswith(b"HTTP/1.1 200")
+        refused(url, "127.0.0.4", b"5 connections")
+        mine[0].sendall(b"\r\n")
+        assert answer(mine[0]).startswith(b"HTTP/1.1 200")
+        mine[0].close()
+        for _ in range(600):  # its place is free once the server has seen the end
+            with connected(url, "127.0.0.4") as link:
+                link.sendall(GET)
+                with contextlib.suppress(ConnectionResetError):
+                    if link.recv(65536).startswith(b"HTTP/1.1 200"):
+                        break
+            time.sleep(0.05)
+        else:
+            raise AssertionError("the place of a closed connection is not given to another")
+
+
+def refused(url: str, source: str, words: bytes) -> None:
+    """A connection beyond the limits is told so, and closed."""
+    with connected(url, source) as link:
+        said = until_end(link)
+    assert said.startswith(b"HTTP/1.1 503 "), said
+    assert words in said
+
+
+def test_a_wrong_token_ends_the_connection() -> None:
+    with serving(token="a-token-of-some-length") as url, connected(url) as link:
+        link.sendall(b"GET /envs HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        said = until_end(link)
+        assert said.startswith(b"HTTP/1.1 401 ")
+        assert b"unauthorized" in said
+        assert b"connection: close" in said.lower()
