@@ -66,12 +66,11 @@ class TrainingRun:
             check_tensorboard()
         self.summary = folder.read_summary()
         self.state = folder.load_state()
-        saved = self.state or {"iteration": 0}
         #: Measured at its end, and its state thrown away: there is nothing to go on with.
         self.over = self.state is None and "after" in self.summary
-        self.begun: float = time.monotonic() - max(self.summary.get("wall_s", 0.0), saved.get("wall_s", 0.0))
+        self.begun: float = time.monotonic() - self.summary.get("wall_s", 0.0)
         if not self.over:
-            self._drop_unfinished(saved["iteration"])
+            self._drop_unfinished(self.state["iteration"] if self.state else 0)
         self.env = make_env(config, config.evaluation.split)
         self.instances = fixed_instances(self.env, config.evaluation.levels)
         self.policy = Policy.build(config, folder.warm if folder.warm.is_dir() else None)
@@ -89,7 +88,7 @@ class TrainingRun:
             return
         trainer = Trainer(self.config, self.policy, self.folder, self.display, self.state)
         self.state = None  # as large as the optimiser: not needed again
-        trainer.run(self._wall_s)
+        trainer.run(self._write_summary)
         trainer.merge()
         if trainer.stop_reason:
             self.summary["stopped"] = trainer.stop_reason
@@ -159,14 +158,13 @@ class TrainingRun:
                 self.policy = Policy.build(self.config, self.folder.warm)
             load_policy(self.policy.model, self.config.lora, state["model"])
             save_checkpoint(self.policy.model, self.policy.tokenizer, self.folder.checkpoint)
-        self.summary["wall_s"] = self._wall_s()
-        self.folder.write_summary(self.summary)
+        self._write_summary()
 
     def finish(self) -> dict[str, Any]:
         """Draws the curve, prints the table."""
         metrics = read_json_lines(self.folder.metrics)
         plot_curve(metrics, self.summary, self.folder.path / "curve.png", self.config)
-        self._note("wall_s", self._wall_s())
+        self._write_summary()
         self.display.report(self.config, self.summary, self.folder)
         if line := cost_line(metrics):
             self.display.say(line)
@@ -184,9 +182,10 @@ class TrainingRun:
 
     def _note(self, name: str, value: Any) -> None:
         self.summary[name] = value
-        self.summary["wall_s"] = self._wall_s()
-        self.folder.write_summary(self.summary)
+        self._write_summary()
         self.display.rate(name, value)
 
-    def _wall_s(self) -> float:
-        return time.monotonic() - self.begun
+    def _write_summary(self) -> None:
+        """Writes the summary with the seconds that the run has taken."""
+        self.summary["wall_s"] = time.monotonic() - self.begun
+        self.folder.write_summary(self.summary)

@@ -60,8 +60,8 @@ class Trainer:
         if state is not None:
             self._restore(state)
 
-    def run(self, wall_s: Callable[[], float]) -> None:
-        """Iterates until the last iteration or a reason to stop, which is shown; ``wall_s`` says how long it took."""
+    def run(self, saved: Callable[[], None] = lambda: None) -> None:
+        """Iterates until the last iteration or a reason to stop, which is shown; ``saved`` is called after each save."""
         begun, last = self.iteration, self.settings.iterations
         events = TensorBoardWriter(self.folder) if self.diagnostics.tensorboard else None
         self.display.begin("reinforcement", last, begun)
@@ -75,7 +75,8 @@ class Trainer:
                     events.add(record)
                 self.display.advance(record)
                 if self.iteration == last or self.stop_reason or self.iteration % self.settings.save_every == 0:
-                    self._save(wall_s())
+                    self._save()
+                    saved()
         finally:
             self.display.end()
             if events:
@@ -148,13 +149,13 @@ class Trainer:
     def _seed(self, stream: SeedStream) -> int:
         return derive_seed(self.seed, stream, self.iteration)
 
-    def _save(self, wall_s: float) -> None:
+    def _save(self) -> None:
         modules, optimisers = _modules(self.learner), _optimisers(self.learner)
         state: dict[str, Any] = {name: trained(module) for name, module in modules.items()}
         state |= {name: optimiser.state_dict() for name, optimiser in optimisers.items()}
         counts = {"iteration": self.iteration, "spent": self.spent, "still": self.history.stagnant}
         replay = {"replay": self.replay.state()} if self.settings.replay else {}
-        self.folder.save_state({**state, **counts, **replay, "wall_s": wall_s})
+        self.folder.save_state({**state, **counts, **replay})
 
     def _restore(self, state: Mapping[str, Any]) -> None:
         self.iteration, self.spent, self.history.stagnant = state["iteration"], state["spent"], state["still"]

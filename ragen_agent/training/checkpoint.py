@@ -69,5 +69,7 @@ def load_checkpoint(
             f"--model {folder}: the tokenizer next to the model is not the one that it was trained with (its ids would "
             "mean other words); restore the folder's own tokenizer.json."
         )
+    for name in ("is_local", "local_files_only"):  # how it was loaded is nothing to save with it
+        tokenizer.init_kwargs.pop(name, None)
     model.eval()
     return move(model, device, dtype), tokenizer

@@ -69,6 +69,13 @@ def without_clock(path: Path) -> list[dict[str, Any]]:
     return [{k: v for k, v in record.items() if k not in clock} for record in read_json_lines(path / "metrics.jsonl")]
 
 
+def files(path: Path) -> dict[str, bytes]:
+    """Every file without a clock in it; episodes that were played again stand elsewhere in theirs."""
+    timed = ("metrics.jsonl", "summary.json", "versions.json", "episodes.jsonl", "curve.png")
+    found = (file for file in sorted(path.rglob("*")) if file.is_file() and file.name not in timed)
+    return {str(file.relative_to(path)): file.read_bytes() for file in found}
+
+
 @pytest.mark.parametrize("algo", ["grpo", "ppo"])
 def test_reinforcement_learns_what_no_demonstration_says(algo: str, tmp_path: Path) -> None:
     config = configure(
@@ -126,6 +133,9 @@ def test_a_resumed_run_equals_an_unbroken_one(
     assert {k: v for k, v in whole.items() if k != "wall_s"} == {k: v for k, v in resumed.items() if k != "wall_s"}
     episodes = [read_json_lines(path / "episodes.jsonl") for path in (tmp_path / "whole", tmp_path / "broken")]
     assert sorted(map(json.dumps, episodes[0])) == sorted(map(json.dumps, episodes[1]))
+    assert files(tmp_path / "whole") == files(tmp_path / "broken")
+    training.train(again, reopened, quiet())
+    assert files(tmp_path / "whole") == files(tmp_path / "broken"), "a finished run that is resumed stays as it is"
 
 
 def test_torn_and_unfinished_records_are_dropped_before_any_phase(
