@@ -61,7 +61,7 @@ class Trainer:
             self._restore(state)
 
     def run(self, saved: Callable[[], None] = lambda: None) -> None:
-        """Iterates until the last iteration or a reason to stop, which is shown; ``saved`` is called after each save."""
+        """Iterates until the last iteration or a reason to stop, which is shown; calls ``saved`` after each save."""
         begun, last = self.iteration, self.settings.iterations
         events = TensorBoardWriter(self.folder) if self.diagnostics.tensorboard else None
         self.display.begin("reinforcement", last, begun)

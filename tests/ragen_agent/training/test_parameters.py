@@ -116,7 +116,7 @@ def test_an_iteration_changes_nothing_but_the_adapter(tmp_path: Path) -> None:
     trainer = Trainer(config, agent, folder, quiet(), None)
     policy = trainer.learner
     assert policy.reference_model is agent.model
-    trainer.run(lambda: 0.0)
+    trainer.run()
     frozen = {name: value for name, value in agent.model.named_parameters() if not value.requires_grad}
     assert len(frozen) == len(before) - ("lm_head.weight" in before)
     for name, value in frozen.items():
@@ -233,7 +233,7 @@ def test_a_run_in_bfloat16_resumes(rank: int, tmp_path: Path) -> None:
     run.reinforce()
     short = replace(config, training=replace(config.training, iterations=2))
     folder = RunFolder(tmp_path / "broken")
-    Trainer(short, training.TrainingRun(short, folder, quiet()).policy, folder, quiet(), None).run(lambda: 0.0)
+    Trainer(short, training.TrainingRun(short, folder, quiet()).policy, folder, quiet(), None).run()
     training.TrainingRun(config, folder, quiet()).reinforce()
     one, two, start = (
         load_checkpoint(path, dtype=torch.bfloat16)[0].state_dict()
