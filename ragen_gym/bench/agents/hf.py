@@ -1,7 +1,12 @@
 """``hf:PATH``: a causal language model of Hugging Face transformers in this process, batched.
 
-Requests that are open at the same time go through one `generate` call, padded on the left, up to ``batch`` of them; the
-runner's concurrency is what fills it. The chat template is the tokenizer's own.
+Requests that are open at the same time go through one ``generate`` call, padded on the left, up to ``batch`` of them;
+the runner's concurrency is what fills it. The chat template is the tokenizer's own.
+
+**Time.** One thread generates; it lives until the agent is closed, which waits for it. The clock of a request starts
+with its own generation, not while it waits for the batch before. A reply is handed out when its own row has ended, and
+a row that has taken too long, or for which nobody waits any more, is ended. The first tokens of a run are timed: where
+replies of the greatest length would take longer than ``timeout``, a warning says so at once.
 
 **Repeatability.** Every request draws from a generator of its own, seeded by its episode and turn, by inversion of the
 next token's distribution (one uniform number a token). So what it draws depends neither on its neighbours in the batch
@@ -14,7 +19,10 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
+import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,10 +31,15 @@ from typing import Any
 from ragen_gym.bench.agent import AgentFailure, Answer, Message, Task
 from ragen_gym.core.failures import Failure
 from ragen_gym.core.seeding import mix
-from ragen_gym.core.threads import in_thread
 from ragen_gym.core.validation import check_number
 
 __all__ = ["HFAgent", "inversion", "own_the_sampling"]
+
+_LOG = logging.getLogger(__name__)
+
+_GATHER = 0.005  # seconds to wait for more requests before a batch goes off
+_TIMED = 8  # tokens after which a batch knows its speed
+_EDGE = 2**20
 
 
 def own_the_sampling(
@@ -84,10 +97,6 @@ def inversion(rows: Sequence[tuple[float, int]], sampling: Mapping[str, Any], de
     return Inversion()
 
 
-_GATHER = 0.005  # seconds to wait for more requests before a batch goes off
-_EDGE = 2**20
-
-
 @dataclass(eq=False)
 class _Request:
     ids: list[int]
@@ -95,6 +104,72 @@ class _Request:
     temperature: float
     seed: int
     answer: asyncio.Future[Answer]
+
+
+class _Rows:
+    """Stopping criterion of one batch: hands out each reply as soon as its row has ended, and ends what is not wanted.
+
+    Called by ``generate`` in its thread after every token; the futures belong to the event loop.
+    """
+
+    def __init__(self, agent: HFAgent, batch: Sequence[_Request], width: int, loop: asyncio.AbstractEventLoop) -> None:
+        self._agent, self._batch, self._width, self._loop = agent, batch, width, loop
+        self._open = set(range(len(batch)))
+        self._began = time.monotonic()
+        self._first = 0.0
+
+    def __call__(self, ids: Any, scores: Any, **_: Any) -> Any:
+        import torch
+
+        written = ids.shape[1] - self._width
+        now = time.monotonic()
+        if written == 1:
+            self._first = now
+        if written == min(_TIMED, self._batch[0].limit):
+            self._agent.check_speed(*self._speed(written, now), self._batch[0].limit, len(self._batch))
+        late = now - self._began > self._agent.timeout
+        last = ids[:, -1].tolist()
+        for row in sorted(self._open):
+            request = self._batch[row]
+            if last[row] in self._agent.ends or written >= request.limit:
+                self._settle(row, self._agent.answer(request, ids[row, self._width :].tolist()))
+            elif late:
+                self._settle(row, AgentFailure(Failure.TIMEOUT, self._too_late(written, now)))
+            elif self._agent.closed or request.answer.done():  # the episode has timed out, or the run is over
+                self._open.discard(row)
+        return torch.tensor([row not in self._open for row in range(len(ids))], device=ids.device)
+
+    def _speed(self, written: int, now: float) -> tuple[float, float]:
+        """Seconds to the first token, and for each one after it."""
+        return self._first - self._began, (now - self._first) / max(1, written - 1)
+
+    def _too_late(self, written: int, now: float) -> str:
+        """What a request that has timed out says."""
+        request, (first, each) = self._batch[0], self._speed(written, now)
+        return (
+            f"no whole reply within {self._agent.timeout:g} s: {written:,} of {request.limit:,} tokens, the first "
+            f"after {first:.3g} s, then {1 / max(each, 1e-9):.3g} tokens/s in each row of {len(self._batch)}; lower "
+            f"--max-tokens or --set batch, or raise --timeout"
+        )
+
+    def fail(self, error: Exception) -> None:
+        """Out of memory, say: it is the failure of the episodes whose replies are not there yet."""
+        for row in sorted(self._open):
+            self._settle(row, AgentFailure(Failure.MODEL_ERROR, f"{type(error).__name__}: {error}"))
+
+    def _settle(self, row: int, outcome: Answer | AgentFailure) -> None:
+        self._open.discard(row)
+        with suppress(RuntimeError):  # the loop has been closed: the run is over
+            self._loop.call_soon_threadsafe(_settle, self._batch[row].answer, outcome)
+
+
+def _settle(future: asyncio.Future[Answer], outcome: Answer | AgentFailure) -> None:
+    if future.done():  # whoever asked has stopped waiting
+        return
+    if isinstance(outcome, Answer):
+        future.set_result(outcome)
+    else:
+        future.set_exception(outcome)
 
 
 class HFAgent:
@@ -105,6 +180,7 @@ class HFAgent:
         max_tokens: the most tokens of a reply; where a suite limits the tokens of a turn, the lower limit holds.
         top_p: share of probability that is sampled from; None for what the model's generation config says.
         top_k: number of tokens that are sampled from; None likewise.
+        timeout: seconds for one reply, from the start of its own generation.
         batch: requests in one call.
         device: ``"cpu"``, ``"cuda"``, …; "" for CUDA where there is one.
         dtype: ``"float32"``, ``"bfloat16"``, …; "" for float32 on the CPU and the checkpoint's own elsewhere.
@@ -115,6 +191,8 @@ class HFAgent:
         ImportError: transformers and torch are not installed.
     """
 
+    keeps_time = True
+
     def __init__(
         self,
         path: str,
@@ -122,6 +200,7 @@ class HFAgent:
         max_tokens: int = 1024,
         top_p: float | None = None,
         top_k: int | None = None,
+        timeout: float = 120.0,
         batch: int = 32,
         device: str = "",
         dtype: str = "",
@@ -137,6 +216,7 @@ class HFAgent:
             raise ImportError("hf: agents need transformers and torch: pip install 'ragen-gym[agent]'") from error
         check_number(self.name, "max_tokens", max_tokens, 1, whole=True)
         check_number(self.name, "batch", batch, 1, whole=True)
+        check_number(self.name, "timeout", timeout, 0)
         self._device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         dtype = dtype or ("float32" if self._device == "cpu" else "auto")
         try:
@@ -149,10 +229,13 @@ class HFAgent:
         self._model = model.to(self._device).eval()
         self._context: int | None = getattr(model.config.get_text_config(), "max_position_embeddings", None)
         self._max_tokens, self._batch, self._template = max_tokens, batch, dict(template or {})
-        self._sampling, self._ends = own_the_sampling(model, self._tokenizer, top_p, top_k)
+        self._sampling, self.ends = own_the_sampling(model, self._tokenizer, top_p, top_k)
+        self.timeout, self.closed = float(timeout), False
+        self.concurrency = batch  # more would only wait, while the clocks of their episodes run
         self._waiting: list[_Request] = []
         self._serving: asyncio.Task[None] | None = None
-        self._stopped = False
+        self._complained = False
+        self._worker = _one_thread()
         self.settings = {
             "max_tokens": max_tokens,
             **self._sampling,
@@ -160,13 +243,13 @@ class HFAgent:
             "dtype": str(model.dtype).removeprefix("torch."),
             "weights": _fingerprint(Path(path)) or getattr(model.config, "_commit_hash", None),
         }
-        self.circumstances = {"device": self._device, "batch": batch}
+        self.circumstances = {"device": self._device, "batch": batch, "timeout": self.timeout}
 
     async def reply(self, messages: Sequence[Message], task: Task) -> Answer:
         """A reply out of the next batch.
 
         Raises:
-            AgentFailure: the conversation leaves no room for a reply in the model's context.
+            AgentFailure: the conversation leaves no room for a reply in the model's context, or it took too long.
         """
         prompt = self._tokenizer.apply_chat_template(
             list(messages), add_generation_prompt=True, tokenize=True, return_dict=True, **self._template
@@ -187,69 +270,77 @@ class HFAgent:
         return await answer
 
     async def close(self) -> None:
-        """Stop generating."""
-        self._stopped = True
+        """Stop generating, and wait for the thread; the next request would start it again."""
+        self.closed = True
         if self._serving is not None:
             self._serving.cancel()
             with suppress(asyncio.CancelledError):
                 await self._serving
+        self._worker.shutdown(cancel_futures=True)
+        self._worker, self.closed = _one_thread(), False
 
     async def _serve(self) -> None:
         """Answer batch after batch, until nobody waits."""
+        loop = asyncio.get_running_loop()
         while self._waiting:
             await asyncio.sleep(_GATHER)
             wanted = [request for request in self._waiting if not request.answer.done()]  # others have timed out
             # One limit a batch, so that a long conversation cuts nobody else's reply.
             batch = [request for request in wanted if request.limit == wanted[0].limit][: self._batch]
             self._waiting = [request for request in wanted if request not in batch]
-            if not batch:
-                continue
-            try:
-                answers = await in_thread(self._generate, batch)
-            except Exception as error:  # out of memory, say: it is these episodes' failure
-                for request in batch:
-                    if not request.answer.done():
-                        detail = f"{type(error).__name__}: {error}"
-                        request.answer.set_exception(AgentFailure(Failure.MODEL_ERROR, detail))
-                continue
-            for request, answer in zip(batch, answers, strict=True):
-                if not request.answer.done():
-                    request.answer.set_result(answer)
+            if batch:
+                await loop.run_in_executor(self._worker, self._generate, batch, loop)
 
-    def _generate(self, batch: list[_Request]) -> list[Answer]:
+    def _generate(self, batch: list[_Request], loop: asyncio.AbstractEventLoop) -> None:
         import torch
-        from transformers import LogitsProcessorList
+        from transformers import LogitsProcessorList, StoppingCriteriaList
 
         width = max(len(request.ids) for request in batch)
+        rows = _Rows(self, batch, width, loop)
         pad = self._model.generation_config.pad_token_id
-        ids = torch.tensor([[pad] * (width - len(request.ids)) + request.ids for request in batch])
-        mask = torch.tensor([[0] * (width - len(request.ids)) + [1] * len(request.ids) for request in batch])
-        sampler = inversion([(request.temperature, request.seed) for request in batch], self._sampling, self._device)
-        with torch.inference_mode():
-            rows = self._model.generate(
-                input_ids=ids.to(self._device),
-                attention_mask=mask.to(self._device),
-                max_new_tokens=batch[0].limit,
-                logits_processor=LogitsProcessorList([sampler]),
-                stopping_criteria=[self._stop],
-            )
-        return [self._answer(request, row) for request, row in zip(batch, rows[:, width:].tolist(), strict=True)]
+        try:
+            ids = torch.tensor([[pad] * (width - len(request.ids)) + request.ids for request in batch])
+            mask = torch.tensor([[0] * (width - len(request.ids)) + [1] * len(request.ids) for request in batch])
+            sampler = inversion([(each.temperature, each.seed) for each in batch], self._sampling, self._device)
+            with torch.inference_mode():
+                self._model.generate(
+                    input_ids=ids.to(self._device),
+                    attention_mask=mask.to(self._device),
+                    max_new_tokens=batch[0].limit,
+                    logits_processor=LogitsProcessorList([sampler]),
+                    stopping_criteria=StoppingCriteriaList([rows]),
+                )
+        except Exception as error:
+            rows.fail(error)
 
-    def _answer(self, request: _Request, row: list[int]) -> Answer:
-        end = next((place for place, token in enumerate(row) if token in self._ends), None)
-        written = row if end is None else row[:end]
+    def answer(self, request: _Request, row: list[int]) -> Answer:
+        """The reply of a row that has ended: the ids that were sampled, an end token last if there is one."""
+        ended = row[-1] in self.ends
+        written = row[:-1] if ended else row
         return Answer(
             text=self._tokenizer.decode(written, skip_special_tokens=False, clean_up_tokenization_spaces=False),
             prompt_tokens=len(request.ids),
-            completion_tokens=len(row) if end is None else end + 1,
-            finish_reason="length" if end is None else "stop",
+            completion_tokens=len(row),
+            finish_reason="stop" if ended else "length",
         )
 
-    def _stop(self, ids: Any, scores: Any, **_: Any) -> Any:
-        """Whether each row is to end here: all do once the agent is closed."""
-        import torch
+    def check_speed(self, first: float, each: float, limit: int, rows: int) -> None:
+        """Warn once where whole replies cannot be written in time, by the seconds of the first tokens."""
+        whole = first + each * (limit - 1)
+        if whole <= self.timeout or self._complained:
+            return
+        self._complained = True
+        fits = int((self.timeout - first) / each) if self.timeout > first else 0
+        _LOG.warning(
+            "%s writes %.3g tokens/s x %s tokens = %.0f s > time limit %g s: lower --max-tokens%s or raise --timeout, "
+            "or longer replies are lost (in each row of %d; the first token took %.3g s)",
+            self.name, 1 / each, f"{limit:,}", whole, self.timeout, f" to {fits:,}" * (fits > 0), rows, first,
+        )  # fmt: skip
 
-        return torch.full((len(ids),), self._stopped, device=ids.device)
+
+def _one_thread() -> ThreadPoolExecutor:
+    """A thread that is made when it is needed, and is no daemon: the interpreter cannot end while torch computes."""
+    return ThreadPoolExecutor(1, thread_name_prefix="hf agent")
 
 
 def _fingerprint(folder: Path) -> str | None:

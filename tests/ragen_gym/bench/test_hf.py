@@ -1,0 +1,253 @@
+"""``hf:`` on a slow machine: the clock of a request, what is said of settings that cannot work, and how it all ends.
+
+The models are real and tiny; a slow machine is a real model whose forward passes sleep before they compute.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ragen_gym.bench.agent import AgentFailure, Answer, Task
+from ragen_gym.bench.agents import make_agent
+from ragen_gym.bench.episode_plan import RunOptions, Timeouts, make_env
+from ragen_gym.bench.results import ResultsFolder
+from ragen_gym.bench.runner import run_suite
+from ragen_gym.bench.suites import load_suite
+from ragen_gym.core.failures import Failure
+
+SMOKE = load_suite("smoke")
+LAKE = next(split for split in SMOKE.splits if split.name == "frozen_lake")
+MESSAGES = [{"role": "user", "content": "Go."}]
+
+#: A program that plays with a model whose every forward pass multiplies large matrices, and says when one begins.
+SLOW = """
+import sys, torch, transformers
+work = torch.ones(1200, 1200)
+load = transformers.AutoModelForCausalLM.from_pretrained
+def slow(*arguments, **settings):
+    model = load(*arguments, **settings)
+    def wait(*_):
+        print("generating", flush=True)
+        torch.mm(work, work)
+    model.register_forward_pre_hook(wait)
+    return model
+transformers.AutoModelForCausalLM.from_pretrained = slow
+"""
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of random weights over bytes that never ends a reply by itself."""
+    import torch
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {symbol: place for place, symbol in enumerate([*alphabet, "<|end|>"])}
+    raw = Tokenizer(models.BPE(vocabulary, []))
+    raw.pre_tokenizer, raw.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, eos_token="<|end|>", pad_token="<|end|>")
+    tokenizer.chat_template = "{% for message in messages %}{{ message.content }}\n{% endfor %}"
+    config = LlamaConfig(
+        vocab_size=len(vocabulary), hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
+        max_position_embeddings=2**20, eos_token_id=256, bos_token_id=None, pad_token_id=256,
+    )  # fmt: skip
+    net = LlamaForCausalLM(config)
+    net.generation_config = GenerationConfig(suppress_tokens=[256], eos_token_id=256, pad_token_id=256)
+    folder = tmp_path_factory.mktemp("model")
+    net.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def agent_of(model: Path, seconds: float = 0.0, **settings: Any) -> Any:
+    """The agent, every forward pass of whose model takes so many seconds more."""
+    agent: Any = make_agent(f"hf:{model}", **settings)
+    agent._model.register_forward_pre_hook(lambda *_: time.sleep(seconds))
+    return agent
+
+
+async def ask(agent: Any, seed: int = 1, content: str = "Go.") -> Answer:
+    task = Task("smoke", "frozen_lake", 0, 0, seed, 0.5, make_env(LAKE))
+    answer: Answer = await agent.reply([{"role": "user", "content": content}], task)
+    return answer
+
+
+def test_the_clock_starts_with_the_requests_own_generation(model: Path) -> None:
+    """Each of ten requests takes half a second and the last begins after more than the limit of three."""
+    agent = agent_of(model, 0.05, max_tokens=10, batch=1, timeout=3)
+
+    async def play() -> list[Answer]:
+        try:
+            return await asyncio.gather(*(ask(agent, seed) for seed in range(10)))
+        finally:
+            await agent.close()
+
+    began = time.monotonic()
+    answers = asyncio.run(play())
+    assert time.monotonic() - began > 3  # by the model's sleep alone
+    assert [answer.completion_tokens for answer in answers] == [10] * 10
+
+
+def test_a_reply_is_there_when_its_own_row_has_ended(model: Path) -> None:
+    """A short conversation's reply does not wait for the longest of its batch."""
+    agent = agent_of(model, 0.02, max_tokens=2000, timeout=600)
+    agent._model.generation_config.suppress_tokens = None
+    ended = threading.Event()
+    generate = agent._model.generate
+
+    def watched(**arguments: Any) -> None:
+        generate(**arguments)
+        ended.set()
+
+    agent._model.generate = watched
+
+    async def play() -> list[tuple[Answer, bool]]:
+        async def one(seed: int) -> tuple[Answer, bool]:
+            return await ask(agent, seed), ended.is_set()
+
+        try:
+            return await asyncio.gather(*(one(seed) for seed in range(8)))
+        finally:
+            await agent.close()
+
+    rows = asyncio.run(play())
+    lengths = [answer.completion_tokens or 0 for answer, _ in rows]
+    assert min(lengths) + 20 < max(lengths) < 2000, "rows of different lengths"
+    assert not rows[lengths.index(min(lengths))][1]
+
+
+def test_a_batch_for_which_nobody_waits_is_stopped(model: Path) -> None:
+    agent = agent_of(model, 0.05, max_tokens=100_000, timeout=3600)
+
+    async def play() -> Answer:
+        waiting = [asyncio.create_task(ask(agent, seed)) for seed in range(3)]
+        await asyncio.sleep(0.5)
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        agent._max_tokens = 3
+        try:
+            return await ask(agent)
+        finally:
+            await agent.close()
+
+    assert asyncio.run(play()).completion_tokens == 3
+
+
+def test_what_takes_too_long_is_a_timeout_with_a_remedy(model: Path, caplog: pytest.LogCaptureFixture) -> None:
+    agent = agent_of(model, 0.05, max_tokens=1000, timeout=2)
+
+    async def play() -> list[Any]:
+        try:
+            return await asyncio.gather(*(ask(agent, seed) for seed in range(2)), return_exceptions=True)
+        finally:
+            await agent.close()
+
+    with caplog.at_level(logging.WARNING):
+        failures = asyncio.run(play())
+    assert all(isinstance(failure, AgentFailure) and failure.failure is Failure.TIMEOUT for failure in failures)
+    assert "no whole reply within 2 s: " in failures[0].detail
+    assert "of 1,000 tokens" in failures[0].detail
+    [said] = [record.getMessage() for record in caplog.records if record.name.startswith("ragen_gym")]
+    assert "tokens/s x 1,000 tokens = " in said
+    assert "time limit 2 s: lower --max-tokens to " in said
+    assert "or raise --timeout" in said
+
+
+def test_settings_that_work_are_not_complained_of(model: Path, caplog: pytest.LogCaptureFixture) -> None:
+    agent = agent_of(model, max_tokens=20, timeout=300)
+
+    async def play() -> Answer:
+        try:
+            return await ask(agent)
+        finally:
+            await agent.close()
+
+    with caplog.at_level(logging.WARNING):
+        assert asyncio.run(play()).completion_tokens == 20
+    assert not [record for record in caplog.records if record.name.startswith("ragen_gym")]
+
+
+def test_no_thread_is_left_after_close(model: Path, tmp_path: Path) -> None:
+    before = set(threading.enumerate())
+    agent = agent_of(model, max_tokens=4)
+    outcome = run_suite(SMOKE, agent, tmp_path / "run", RunOptions(("frozen_lake",), limit=2))
+    assert (outcome.played, outcome.failures) == (2, {})
+    assert set(threading.enumerate()) == before
+    again = run_suite(SMOKE, agent, tmp_path / "again", RunOptions(("frozen_lake",), limit=2))
+    assert (again.played, again.failures) == (2, {}), "a closed agent can be used again"
+    replies = [
+        {record.place: [turn.reply for turn in record.turns] for record in ResultsFolder(tmp_path / out).records()}
+        for out in ("run", "again")
+    ]
+    assert replies[0] == replies[1]
+
+
+def test_a_run_of_more_episodes_than_rows_loses_none(model: Path, tmp_path: Path) -> None:
+    agent = agent_of(model, 0.02, max_tokens=8, batch=2, timeout=5)
+    options = RunOptions(("frozen_lake",), concurrency=8, timeouts=Timeouts(request=5))
+    outcome = run_suite(SMOKE, agent, tmp_path / "run", options)
+    assert (outcome.played, outcome.failures) == (8, {})
+    assert len(ResultsFolder(tmp_path / "run").records()) == 8
+
+
+def program(source: str, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", SLOW + source, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"},
+    )
+
+
+def test_ctrl_c_ends_a_run_in_the_middle_of_a_reply(model: Path, tmp_path: Path) -> None:
+    source = "from ragen_gym.cli import main\nsys.exit(main(sys.argv[1:]))"
+    words = ["bench", "run", "--suite", "smoke", "--agent", f"hf:{model}", "--out", str(tmp_path / "run")]
+    process = program(source, *words, "--max-tokens", "100000", "--timeout", "36000")
+    assert process.stdout is not None
+    assert "generating" in process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 130, said
+    assert "the same command resumes the run" in said
+    assert "terminate called" not in said
+    assert "Traceback" not in said
+
+
+def test_a_program_that_forgets_to_close_its_agent_ends(model: Path) -> None:
+    source = """
+import asyncio
+from ragen_gym.bench.agent import Task
+from ragen_gym.bench.agents import make_agent
+from ragen_gym.bench.episode_plan import make_env
+from ragen_gym.bench.suites import load_suite
+agent = make_agent(sys.argv[1], max_tokens=100_000, timeout=36000)
+task = Task("smoke", "bandit", 0, 0, 1, 0.5, make_env(load_suite("smoke").splits[0]))
+async def ask():
+    try:
+        async with asyncio.timeout(0.5):
+            await agent.reply([{"role": "user", "content": "Go."}], task)
+    except TimeoutError:
+        print("timed out")
+asyncio.run(ask())
+"""
+    process = program(source, f"hf:{model}")
+    out, said = process.communicate(timeout=120)
+    assert process.returncode == 0, said
+    assert "timed out" in out
+    assert "Traceback" not in said
