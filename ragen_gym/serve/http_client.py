@@ -1,4 +1,7 @@
-"""The HTTP client of the remote environments: requests with a token, and the server's errors as Python's."""
+"""The HTTP client of the remote environments: requests with a token, and the server's errors as Python's.
+
+A server is not trusted: its answers are bounded in bytes and seconds, never unpacked, and its words are printable.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +9,21 @@ import json
 import os
 import time
 from contextlib import closing, suppress
+from typing import NamedTuple
 
 import gymnasium
 import httpx
 
+from ragen_gym.core.text import without_controls
+from ragen_gym.serve.errors import shorten
 from ragen_gym.serve.serialization import Json
 
 __all__ = ["RemoteSession", "ServerError", "ServerRefused", "ServerUnreachable", "SessionLost"]
 
-#: How often a request is repeated that exceeds the rate limit.
-_RETRIES = 5
+#: How often a request is repeated that exceeds the rate limit, and the seconds between, whatever the server asks for.
+_RETRIES, _SHORTEST_WAIT, _LONGEST_WAIT = 5, 0.05, 60.0
+#: Bytes of an answer: several times those of the largest batch.
+_LARGEST_ANSWER = 2**26
 
 
 class ServerUnreachable(ConnectionError):
@@ -45,6 +53,12 @@ class ServerError(RuntimeError):
 ServerRefused = ServerError
 
 
+class _Answer(NamedTuple):
+    status: int
+    headers: httpx.Headers
+    content: bytes
+
+
 class RemoteSession:
     """A session on a server, and the kept-alive connection to it.
 
@@ -64,16 +78,18 @@ class RemoteSession:
 
     def __init__(self, url: str, body: Json, token: str | None, timeout: float) -> None:
         token = token or os.environ.get("RAGEN_GYM_TOKEN")
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        headers = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {token}"} if token else {})
         self.url, self.timeout = url.rstrip("/"), timeout
         self._http = httpx.Client(base_url=self.url, headers=headers, timeout=timeout)
         self._closed = False
         try:
-            self.about: Json = self._send("POST", "/sessions", body).json()
+            self.about = self._json(self._send("POST", "/sessions", body))
+            self.id: str = self.about.get("session", "")
+            if not isinstance(self.id, str) or not self.id.isalnum():
+                raise self._no_ragen_gym(httpx.codes.CREATED)
         except BaseException:
             self._http.close()
             raise
-        self.id: str = self.about["session"]
         self._path = f"/sessions/{self.id}"
 
     def post(self, operation: str, body: Json) -> Json:
@@ -88,13 +104,11 @@ class RemoteSession:
             ServerError: any other error of the server.
             ServerUnreachable: no response came.
         """
-        answer: Json = self._send("POST", f"{self._path}/{operation}", body).json()
-        return answer
+        return self._json(self._send("POST", f"{self._path}/{operation}", body))
 
     def state(self) -> Json:
         """Boards, levels and conversation; raises as ``post`` does."""
-        answer: Json = self._send("GET", self._path).json()
-        return answer
+        return self._json(self._send("GET", self._path))
 
     def picture(self, index: int) -> bytes:
         """A PNG of an environment's board; raises as ``post`` does."""
@@ -108,38 +122,69 @@ class RemoteSession:
         with closing(self._http), suppress(ConnectionError, RuntimeError):
             self._send("DELETE", self._path)
 
-    def _send(self, method: str, path: str, body: Json | None = None) -> httpx.Response:
+    def _send(self, method: str, path: str, body: Json | None = None) -> _Answer:
         for _ in range(_RETRIES):
             answer = self._request(method, path, body)
-            if answer.status_code != httpx.codes.TOO_MANY_REQUESTS:
+            if answer.status != httpx.codes.TOO_MANY_REQUESTS:
                 break
-            time.sleep(float(answer.headers.get("Retry-After", 1)))
+            time.sleep(_seconds(answer.headers.get("Retry-After", "")))
         else:
             answer = self._request(method, path, body)
-        if answer.is_error:
-            raise _error(answer)
+        if answer.status >= httpx.codes.BAD_REQUEST:
+            raise self._error(answer)
         return answer
 
-    def _request(self, method: str, path: str, body: Json | None) -> httpx.Response:
+    def _request(self, method: str, path: str, body: Json | None) -> _Answer:
+        deadline, content = time.monotonic() + self.timeout, bytearray()
         try:
-            return self._http.request(method, path, json=body)
+            with self._http.stream(method, path, json=body) as answer:
+                if "Content-Encoding" in answer.headers:
+                    raise ServerError("compressed", f"{self.url} sent a compressed answer, which was not asked for.")
+                for part in answer.iter_raw():
+                    content += part
+                    if len(content) > _LARGEST_ANSWER:
+                        most = f"{_LARGEST_ANSWER >> 20} MiB"
+                        raise ServerError("answer_too_large", f"{self.url} answered with more than {most}.")
+                    if time.monotonic() > deadline:
+                        raise httpx.ReadTimeout(f"the answer took more than {self.timeout:g} seconds")
+                return _Answer(answer.status_code, answer.headers, bytes(content))
         except httpx.HTTPError as error:
             raise ServerUnreachable(
                 f"no answer from {self.url} ({type(error).__name__}: {error}): is the server running? Its sessions end "
                 "with it; make a new environment when it is back."
             ) from error
 
+    def _json(self, answer: _Answer) -> Json:
+        try:
+            found = json.loads(answer.content)
+        except (ValueError, RecursionError):  # no JSON, no UTF-8, thousands of digits or of brackets
+            found = None
+        if not isinstance(found, dict):
+            raise self._no_ragen_gym(answer.status)
+        return found
 
-def _error(answer: httpx.Response) -> Exception:
+    def _no_ragen_gym(self, status: int) -> ServerError:
+        return ServerError("no_ragen_gym", f"{self.url} answered {status} and is no ragen-gym server.")
+
+    def _error(self, answer: _Answer) -> Exception:
+        """What a server's refusal is in Python, in words that are safe to print."""
+        problem = self._json(answer).get("error")
+        if not isinstance(problem, dict) or not problem.keys() >= {"code", "message"}:
+            return self._no_ragen_gym(answer.status)
+        code, message = (shorten(without_controls(str(problem[key]))) for key in ("code", "message"))
+        if code == "unknown_session":
+            return SessionLost(message)
+        if code == "no_episode":
+            return gymnasium.error.ResetNeeded(message)
+        if code in ("bad_value", "bad_request", "too_large", "too_expensive", "not_rendering"):
+            return ValueError(message)
+        return ServerError(code, message)
+
+
+def _seconds(retry_after: str) -> float:
+    """How long to wait before a request is repeated."""
     try:
-        problem = answer.json()["error"]
-        code, message = str(problem["code"]), str(problem["message"])
-    except (json.JSONDecodeError, KeyError, TypeError):
-        return ServerError("no_ragen_gym", f"{answer.url} answered {answer.status_code} and is no ragen-gym server.")
-    if code == "unknown_session":
-        return SessionLost(message)
-    if code == "no_episode":
-        return gymnasium.error.ResetNeeded(message)
-    if code in ("bad_value", "bad_request", "too_large", "too_expensive", "not_rendering"):
-        return ValueError(message)
-    return ServerError(code, message)
+        wanted = float(retry_after)
+    except ValueError:  # none, or a date
+        wanted = 1.0
+    return min(_LONGEST_WAIT, max(_SHORTEST_WAIT, wanted))  # in this order NaN is the shortest

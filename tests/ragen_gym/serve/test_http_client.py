@@ -1,0 +1,128 @@
+"""What a server may do to its clients: no flood of bytes, no words for the terminal, no endless wait."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import threading
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from ragen_gym.serve import RemoteEnv, ServerError, ServerUnreachable
+
+Answer = Callable[[BaseHTTPRequestHandler], None]
+
+NO_ANSWERS = [b"<html>", b"[]", b"{}", b'{"session": 3}', b"\xff", b"9" * 5000, b"[" * 10**5]
+
+
+@contextmanager
+def hostile(answer: Answer) -> Iterator[str]:
+    """A server that answers every POST like that; its URL."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            try:
+                answer(self)
+            except ConnectionError:
+                self.close_connection = True
+
+        def log_message(self, *arguments: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def reply(body: bytes, status: int = 201, **headers: str) -> Answer:
+    """An answer of these bytes."""
+
+    def send(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(status)
+        for name, value in {"Content-Type": "application/json", "Content-Length": str(len(body)), **headers}.items():
+            handler.send_header(name.replace("_", "-"), value)
+        handler.end_headers()
+        handler.wfile.write(body)
+
+    return send
+
+
+def endless(handler: BaseHTTPRequestHandler) -> None:
+    """Bytes without an end."""
+    handler.send_response(201)
+    handler.end_headers()
+    while True:
+        handler.wfile.write(b" " * 2**20)
+
+
+def test_what_is_compressed_is_never_unpacked() -> None:
+    bomb = gzip.compress(b"[" + b" " * 2**28)
+    with hostile(reply(bomb, Content_Encoding="gzip")) as url:
+        tracemalloc.start()
+        try:
+            with pytest.raises(ServerError, match="compressed"):
+                RemoteEnv(url, "FrozenLake")
+            assert tracemalloc.get_traced_memory()[1] < 2**26
+        finally:
+            tracemalloc.stop()
+
+
+def test_an_answer_has_a_greatest_size() -> None:
+    with hostile(endless) as url, pytest.raises(ServerError, match="MiB"):
+        RemoteEnv(url, "FrozenLake")
+
+
+def test_an_answer_that_drips_is_not_waited_for() -> None:
+    stop = threading.Event()
+
+    def drip(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(201)
+        handler.end_headers()
+        while not stop.wait(0.05):
+            handler.wfile.write(b" ")
+
+    with hostile(drip) as url:
+        with pytest.raises(ServerUnreachable, match="no answer"):
+            RemoteEnv(url, "FrozenLake", timeout=0.5)
+        stop.set()
+
+
+@pytest.mark.parametrize("code", ["bad_value", "no_episode", "unknown_session", "full", "\x1b]0;mine\x07"])
+def test_an_error_says_nothing_to_the_terminal(code: str) -> None:
+    body = json.dumps({"error": {"code": code, "message": "\x1b[2J\x1b]0;mine\x07 all is well\r"}}).encode()
+    with hostile(reply(body, 422)) as url, pytest.raises(Exception, match="all is well") as error:
+        RemoteEnv(url, "FrozenLake")
+    assert str(error.value).isprintable()
+    assert getattr(error.value, "code", "").isprintable()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"<html>", b"[]", b"{}", b'{"session": 3}', b"\xff", b"9" * 5000, b"[" * 10**5],
+    ids=lambda body: str(body)[:20],
+)
+@pytest.mark.parametrize("status", [201, 500])
+def test_an_answer_that_is_none(body: bytes, status: int) -> None:
+    with hostile(reply(body, status)) as url, pytest.raises(ServerError, match="is no ragen-gym server"):
+        RemoteEnv(url, "FrozenLake")
+
+
+@pytest.mark.parametrize("wait", ["1e9", "nan", "-3", "soon", "inf", "0"])
+def test_how_long_a_client_waits_is_its_own_decision(wait: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr("time.sleep", slept.append)
+    body = b'{"error": {"code": "too_many_requests", "message": "slow down"}}'
+    with hostile(reply(body, 429, Retry_After=wait)) as url, pytest.raises(ServerError, match="slow down"):
+        RemoteEnv(url, "FrozenLake")
+    assert slept
+    assert all(0.05 <= seconds <= 60 for seconds in slept)
