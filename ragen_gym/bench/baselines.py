@@ -17,7 +17,8 @@ from ragen_gym.core.levels import Level
 from ragen_gym.core.seeding import Stream, episode_keys, stream_key
 from ragen_gym.envs.episode_stream import stacked
 from ragen_gym.envs.policies import PlayedEpisode, oracle_policy, play_episode
-from ragen_gym.games._jit import compiled_with, next_word
+from ragen_gym.games._jit import compiled_with
+from ragen_gym.games.kernels import next_word
 
 __all__ = ["RANDOM_ROLLOUTS", "Baseline", "baseline", "oracle_episodes", "random_kernel"]
 

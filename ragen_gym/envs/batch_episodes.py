@@ -13,8 +13,9 @@ import numpy.typing as npt
 
 from ragen_gym.core.seeding import GOLDEN, Stream, stream_key
 from ragen_gym.envs.episode_stream import level_boards, stacked
-from ragen_gym.games._jit import compiled, mix
+from ragen_gym.games._jit import compiled, compiling
 from ragen_gym.games.game import Boards, Game
+from ragen_gym.games.kernels import mix
 
 __all__ = ["RING", "RING_BYTES", "BatchBuffers", "LevelPrefetch", "buffers_of", "kept_of", "part_of", "size_of"]
 
@@ -101,6 +102,7 @@ class LevelPrefetch:
         part: what infos keep of the block.
     """
 
+    @compiling()
     def __init__(self, game: Game, num_envs: int, split: str | None, levels: list[bytes] | None) -> None:
         self._game, self._split, self._levels = game, split, None if levels is None else stacked(levels)
         cells = game.height * (game.width + 1) - 1
@@ -137,6 +139,7 @@ class LevelPrefetch:
         self._level_keys[which], self.buffers.noise_keys[which] = level_keys, noise_keys
         self.buffers.taken[which] = self.buffers.filled[which] = self._ahead = 0
 
+    @compiling()
     def refill(self) -> None:
         """Prepare episodes for every environment; to be called when one has none left.
 
@@ -151,6 +154,7 @@ class LevelPrefetch:
         _place(np.ascontiguousarray(boards), self._game.starts(boards), slots, self.boards, self.states)
         np.maximum(filled, taken + self._ahead, out=filled)
 
+    @compiling()
     def put(self, which: npt.NDArray[np.intp], boards: Boards) -> None:
         """Put these levels in the place of the next ones of the environments ``which``."""
         self.boards, self.states = self.boards.copy(), self.states.copy()

@@ -13,7 +13,7 @@ from gymnasium.vector.utils import batch_space
 from ragen_gym.core.text import EDGE, TextFormat, Vocabulary
 from ragen_gym.envs import kernel
 from ragen_gym.envs.batch_episodes import kept_of
-from ragen_gym.games._jit import compiled_params
+from ragen_gym.games._jit import compiled_params, compiling
 from ragen_gym.games.game import Boards, Game
 
 __all__ = ["Infos", "Snapshot", "batched", "grid_maker", "picture_maker", "text_writer"]
@@ -107,6 +107,7 @@ class Snapshot(NamedTuple):
             mask[self.which] = True
         return mask
 
+    @compiling()
     def level_id(self) -> npt.NDArray[np.object_]:
         """The ids of the levels in play, (num_envs,) of str, None elsewhere."""
         out, (which, taken, _, _) = np.full(self.sizes[0], None, dtype=object), self._parts()

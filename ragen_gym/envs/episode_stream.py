@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from functools import lru_cache
 
 import numpy as np
@@ -14,7 +15,8 @@ __all__ = ["DRAWS", "Episode", "Episodes", "draws", "level_boards", "stacked"]
 #: Random numbers prepared at a time for each episode: as many as the paper's episodes have actions.
 DRAWS = 10
 
-_LARGEST_BLOCK = 256
+#: Episodes prepared at a time, and the seconds that this takes beyond which there will not be more.
+_LARGEST_BLOCK, _BLOCK_SECONDS = 256, 0.02
 
 
 #: The start of an episode: (board, state, level id, key of its noise, its first ``DRAWS`` random numbers, the last one
@@ -42,9 +44,11 @@ class Episodes:
     def take(self) -> Episode:
         """The next episode."""
         if not self._block:
+            began = time.perf_counter()
             self._block = self._prepare(self._size)
             self._next += self._size
-            self._size = min(4 * self._size, _LARGEST_BLOCK)
+            if time.perf_counter() - began < _BLOCK_SECONDS:
+                self._size = min(4 * self._size, _LARGEST_BLOCK)
         return self._block.pop()
 
     def take_with(self, board: bytes | None, noise_seed: int | None) -> Episode:

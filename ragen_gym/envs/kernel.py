@@ -14,7 +14,8 @@ import numpy as np
 
 from ragen_gym.core.seeding import GOLDEN
 from ragen_gym.envs.batch_episodes import buffers_of, copy_bytes
-from ragen_gym.games._jit import compiled, compiled_with, mix
+from ragen_gym.games._jit import compiled, compiled_with
+from ragen_gym.games.kernels import mix
 
 __all__ = ["NEXT_STEP", "SAME_STEP", "STOP", "begin", "characters", "grids", "mask_kernel", "step_kernel"]
 

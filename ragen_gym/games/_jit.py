@@ -1,52 +1,363 @@
-"""The one place that knows numba: the compiler's settings, and the compiled forms of what every kernel needs.
+"""The one place that knows numba: what is compiled, and when.
 
-Importing this module imports numba (about a third of a second), so the packages import it inside the functions that
-use it. Compiled code is cached on disk next to the sources, or in the user's cache folder where those cannot be
-written.
+To compile a game's generator takes seconds and to import numba takes half of one. So a function under ``kernel`` runs
+as Python first, as often as that is quicker than to wait for the compiler:
+
+- Its calls run as Python until they have taken ``PLAIN_SECONDS`` in all. Then a thread compiles what they call, and
+  each function goes over to its compiled form as soon as that is ready.
+- Within ``compiling`` (a batch, many levels at once) a function is compiled before it runs.
+- A level that takes longer than ``LEVEL_SECONDS`` as Python is begun anew in compiled form; see ``level_by_level``.
+
+Both forms are the same function and give the same bits. Compiled code is cached on disk next to the sources, or in the
+user's cache folder where those cannot be written.
 """
 
 from __future__ import annotations
 
+import atexit
 import hashlib
+import os
+import sys
+import threading
+import time
 from array import array
+from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import EnumType
-from functools import cache
+from functools import cache, cached_property, update_wrapper, wraps
+from math import inf
 from types import CodeType, FunctionType, ModuleType
-from typing import Any, TypeVar, cast
+from typing import Any, Generic, ParamSpec, TypeVar, cast
 
-import numba
 import numpy as np
 
-from ragen_gym.core.levels import FNV_PRIME, SPLIT_SALT, SPLIT_TENTHS
-from ragen_gym.core.seeding import GOLDEN
-
 __all__ = [
-    "below",
-    "canonical_hash",
+    "Kernel",
+    "check_time",
     "compiled",
     "compiled_params",
     "compiled_with",
+    "compiling",
     "content_of",
-    "mix",
-    "next_word",
-    "row_hash",
-    "row_hashes",
-    "split_index",
+    "in_time",
+    "kernel",
+    "level_by_level",
 ]
 
 F = TypeVar("F", bound=Callable[..., object])
+P = ParamSpec("P")
+R = TypeVar("R")
 
-_GOLDEN = np.uint64(GOLDEN)
-_PRIME = np.uint64(FNV_PRIME)
-_SALT = np.uint64(SPLIT_SALT)
-_TRAIN, _VALIDATION = SPLIT_TENTHS[0], SPLIT_TENTHS[0] + SPLIT_TENTHS[1]
-_C1, _C2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
-_ONE, _TEN, _27, _30, _31, _32 = (np.uint64(i) for i in (1, 10, 27, 30, 31, 32))
+#: Seconds that all calls may take as Python before a thread compiles what they call.
+PLAIN_SECONDS = 1.0
+#: Seconds that one level may take as Python.
+LEVEL_SECONDS = 1.0
+#: Seconds of waiting for the compiler after which standard error says so.
+NOTICE_SECONDS = 2.0
+
+_LARGEST_BLOCK = 256
+
+
+class _Mode(threading.local):
+    """How a thread's kernels run: compiled at once, or as Python up to a moment (of ``time.monotonic``)."""
+
+    compiling = False
+    deadline = inf
+
+
+class _TooLongError(Exception):
+    """A call has met its deadline."""
+
+
+class _CancelledError(BaseException):
+    """The program ends, or forks, while the thread compiles. Numba catches every ``Exception``."""
+
+
+_mode = _Mode()
+
+
+class Kernel(Generic[P, R]):
+    """A function of numbers and arrays that runs as Python until its compiled form is ready; see the module.
+
+    Compiled functions can call it. It takes positional arguments only.
+
+    Args:
+        function: the function. The kernels that it calls are globals of its module.
+        plain: another function that does the same as Python, sooner.
+    """
+
+    def __init__(self, function: Callable[P, R], plain: Callable[P, R] | None = None) -> None:
+        update_wrapper(self, function)
+        self.py_func = function
+        self._plain = plain
+        self._ready: set[tuple[Any, ...]] = set()
+
+    def __call__(self, *args: P.args, **_: P.kwargs) -> R:
+        signature = _signature(args)
+        if signature in self._ready:
+            return cast(R, self.native(*args))
+        if _mode.compiling:
+            with _notice:
+                self.compile(signature, args)
+            return cast(R, self.native(*args))
+        began = time.perf_counter()
+        with np.errstate(over="ignore"):  # as compiled code does: words of 64 bits wrap around
+            result = cast(R, cast(Any, self.plain)(*args))
+        _compiler.count(time.perf_counter() - began, self, signature, args)
+        return result
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the compiled form is ready, for some types of arguments."""
+        return bool(self._ready)
+
+    @cached_property
+    def native(self) -> Any:
+        """The compiled form."""
+        return _cached(_named(self.py_func, self.py_func.__qualname__))
+
+    @cached_property
+    def plain(self) -> Callable[P, R]:
+        """The function as Python, in which each kernel that it calls is Python too."""
+        if self._plain is not None:
+            return self._plain
+        made = cast(FunctionType, self.py_func)
+        found = {name: made.__globals__.get(name) for code in _codes(made.__code__) for name in code.co_names}
+        others = {name: value.plain for name, value in found.items() if isinstance(value, Kernel)}
+        return cast(Callable[P, R], FunctionType(made.__code__, {**made.__globals__, **others}, made.__name__))
+
+    def compile(self, signature: tuple[Any, ...], args: tuple[Any, ...]) -> None:
+        """Compile the function for arguments like these, or load it from the cache."""
+        if hasattr(self.native, "compile"):  # which it has not where numba's compiler is switched off
+            self.native.compile(tuple(map(_numba().typeof, args)))
+        self._ready.add(signature)
+
+    @property
+    def _numba_type_(self) -> Any:
+        return self.native._numba_type_
+
+
+def kernel(function: Callable[P, R]) -> Kernel[P, R]:
+    """A ``Kernel``; the decorator of what single environments call."""
+    return Kernel(function)
+
+
+def _signature(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What the compiled form depends on of the arguments."""
+    return tuple(
+        (arg.dtype, arg.ndim, arg.flags.c_contiguous, arg.flags.writeable)
+        if arg.__class__ is np.ndarray
+        else _signature(arg)
+        if arg.__class__ is tuple
+        else arg.__class__
+        for arg in args
+    )
+
+
+@contextmanager
+def compiling() -> Iterator[None]:
+    """A block in which kernels are compiled before they run; for batches."""
+    before, _mode.compiling = _mode.compiling, True
+    try:
+        yield
+    finally:
+        _mode.compiling = before
+
+
+def in_time(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """What the function returns; where its kernels take longer than ``LEVEL_SECONDS`` as Python, it is called again.
+
+    So it must not have changed what it was given when it is stopped, but for arrays that it overwrites.
+    """
+    before, _mode.deadline = _mode.deadline, time.monotonic() + LEVEL_SECONDS
+    try:
+        return function(*args, **kwargs)
+    except _TooLongError:
+        with compiling():
+            return function(*args, **kwargs)
+    finally:
+        _mode.deadline = before
+
+
+def check_time() -> None:
+    """Stop a call that has met its deadline; kernels that run as Python call it now and then."""
+    if time.monotonic() > _mode.deadline:
+        raise _TooLongError
+
+
+def level_by_level(main: Callable[[Any], Kernel[Any, Any]]) -> Callable[[F], F]:
+    """Decorate a generator of levels, a function of a game, keys and a split.
+
+    A few levels are made one at a time while the kernel ``main(game)``, which takes most of the time, runs as Python,
+    each within ``LEVEL_SECONDS``.
+    """
+
+    def decorate(generate: F) -> F:
+        @wraps(generate)
+        def generate_all(game: Any, keys: Any, split: str | None) -> Any:
+            if len(keys) > _LARGEST_BLOCK:
+                with compiling():
+                    return generate(game, keys, split)
+            boards: list[Any] = []
+            while len(boards) < len(keys) - 1 and not (main(game).is_ready or _mode.compiling):
+                boards.append(in_time(generate, game, keys[len(boards) : len(boards) + 1], split))
+            rest = in_time(generate, game, keys[len(boards) :], split)
+            return np.concatenate([*boards, rest]) if boards else rest
+
+        return cast(F, generate_all)
+
+    return decorate
+
+
+class _Compiler:
+    """The thread that compiles kernels while they run as Python."""
+
+    def __init__(self) -> None:
+        self._seconds = 0.0
+        self._lock = threading.Lock()
+        self._asked: set[tuple[Any, ...]] = set()
+        self._queue: deque[tuple[Kernel[Any, Any], tuple[Any, ...], tuple[Any, ...]]] = deque()
+        self._thread: threading.Thread | None = None
+        self._stopped = False
+
+    def count(self, seconds: float, asks: Kernel[Any, Any], signature: tuple[Any, ...], args: tuple[Any, ...]) -> None:
+        """Note a call that ran as Python; one too many, and its kernel will be compiled."""
+        self._seconds += seconds
+        if self._seconds < PLAIN_SECONDS:
+            return
+        with self._lock:
+            if self._stopped or (asks, signature) in self._asked:
+                return
+            self._asked.add((asks, signature))
+            self._queue.append((asks, signature, args))
+            if self._thread is None:
+                self._start()
+
+    @property
+    def cancels(self) -> bool:
+        """Whether this is the thread, and is to stop."""
+        return self._stopped and threading.current_thread() is self._thread
+
+    def is_current(self) -> bool:
+        """Whether this is the thread."""
+        return threading.current_thread() is self._thread
+
+    def _start(self) -> None:
+        _stop_at_exit_and_fork()
+        thread = threading.Thread(target=self._work, daemon=True, name="ragen-gym compiler")
+        try:
+            thread.start()
+        except RuntimeError:  # no more threads can be had, or the program ends
+            self._stopped = True
+            return
+        self._thread = thread
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                if self._stopped or not self._queue:
+                    self._thread = None
+                    return
+                wanted, signature, args = self._queue.popleft()
+            try:
+                wanted.compile(signature, args)
+            except _CancelledError:
+                continue
+            except Exception:  # it goes on as Python; who needs the compiled form meets the error
+                continue
+
+    def stop(self) -> None:
+        """End the thread: no other one may hold numba's locks when the program forks, or run in LLVM when it ends."""
+        with self._lock:
+            self._stopped, thread = True, self._thread
+            self._queue.clear()
+            self._asked.clear()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+    def resume(self) -> None:
+        """Allow a new thread, after a fork."""
+        self._stopped = False
+
+
+_compiler = _Compiler()
+
+
+@cache
+def _stop_at_exit_and_fork() -> None:
+    import logging  # noqa: F401  # numba imports it, and its own handlers must not be added in the middle of a fork
+
+    atexit.register(_compiler.stop)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(before=_compiler.stop, after_in_parent=_compiler.resume, after_in_child=_compiler.resume)
+
+
+class _Notice:
+    """Says once on standard error what a call waits for, if it waits for long; a context around each wait."""
+
+    def __init__(self) -> None:
+        self._waited, self._depth, self._said = 0.0, 0, False
+        self._began = 0.0
+        self._timer: threading.Timer | None = None
+
+    def __enter__(self) -> None:
+        self._depth += 1
+        if self._depth == 1 and not self._said:
+            self._began = time.monotonic()
+            self._timer = threading.Timer(max(0.0, NOTICE_SECONDS - self._waited), self._say)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._depth -= 1
+        if self._depth == 0 and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+            self._waited += time.monotonic() - self._began
+
+    def _say(self) -> None:
+        if not self._said:
+            self._said = True
+            print(
+                "ragen-gym: numba compiles the game for this machine; that takes some seconds, and is kept on disk.",
+                file=sys.stderr,
+                flush=True,
+            )
+
+
+_notice = _Notice()
+
+
+@cache
+def _numba() -> Any:
+    """Numba, which is imported when something is compiled."""
+    import numba
+    from numba.core import event
+
+    class Watcher(event.Listener):
+        """Stops the thread between two passes of the compiler, and notes how long others wait for it."""
+
+        def __init__(self, waits: bool) -> None:
+            self._waits = waits
+
+        def on_start(self, event: Any) -> None:
+            if _compiler.cancels:
+                raise _CancelledError
+            if self._waits and not _compiler.is_current():
+                _notice.__enter__()
+
+        def on_end(self, event: Any) -> None:
+            if self._waits and not _compiler.is_current():
+                _notice.__exit__()
+
+    event.register("numba:compile", Watcher(waits=True))
+    event.register("numba:run_pass", Watcher(waits=False))
+    return numba
 
 
 def compiled(function: F) -> F:
-    """Compile a function of numbers and arrays on its first call; the result is cached on disk.
+    """Compile a function of numbers and arrays on its first call; the result is cached on disk. Imports numba.
 
     The cache is numba's own, which looks no further than the function's file: after an edit of a function in another
     file that it calls, it would go on with machine code that holds the old one. So the name under which the function is
@@ -61,7 +372,7 @@ def compiled_with(template: F, **rules: Callable[..., Any]) -> F:
     The copy is cached under a name of its own, so that the kernels of two games do not displace each other. (A closure
     over the rule would never be found in the cache, since numba names closures by objects of the process.)
     """
-    inner = {name: numba.njit(nogil=True, error_model="numpy")(rule) for name, rule in rules.items()}
+    inner = {name: _numba().njit(nogil=True, error_model="numpy")(rule) for name, rule in rules.items()}
     copy = FunctionType(template.__code__, {**template.__globals__, **inner}, template.__name__)
     copy.__module__, copy.__doc__ = template.__module__, template.__doc__
     names = [template.__name__, *(f"{rule.__module__}_{rule.__qualname__}" for rule in rules.values())]
@@ -71,9 +382,9 @@ def compiled_with(template: F, **rules: Callable[..., Any]) -> F:
 
 def _cached(function: FunctionType) -> Any:
     try:
-        return numba.njit(cache=True, nogil=True, error_model="numpy")(function)
+        return _numba().njit(cache=True, nogil=True, error_model="numpy")(function)
     except RuntimeError:  # there is nowhere to write, or the function was typed in and has no file
-        return numba.njit(nogil=True, error_model="numpy")(function)
+        return _numba().njit(nogil=True, error_model="numpy")(function)
 
 
 @cache
@@ -130,88 +441,3 @@ def compiled_params(params: Any) -> Any:
     if isinstance(params, array):
         return np.asarray(params)
     return tuple(np.asarray(each) if isinstance(each, array) else each for each in params)
-
-
-@compiled
-def mix(x: np.uint64) -> np.uint64:
-    """``ragen_gym.core.seeding.mix``, compiled."""
-    x = (x ^ (x >> _30)) * _C1
-    x = (x ^ (x >> _27)) * _C2
-    return x ^ (x >> _31)
-
-
-@compiled
-def next_word(key: np.uint64) -> tuple[np.uint64, np.uint64]:
-    """Advance a SplitMix64 generator: (its next state, 64 random bits)."""
-    key = key + _GOLDEN
-    return key, mix(key)
-
-
-@compiled
-def below(word: np.uint64, n: int) -> int:
-    """A number from 0 to n - 1 from the upper half of a random word."""
-    return int(np.int64(((word >> _32) * np.uint64(n)) >> _32))
-
-
-@compiled
-def row_hash(row: np.ndarray, codes: np.ndarray, basis: np.uint64) -> np.uint64:
-    """``ragen_gym.core.levels.text_hash`` of a board, uint8 (cells,).
-
-    ``codes`` are the tiles' code points, uint64 (256,).
-    """
-    h = basis
-    for j in range(row.shape[0]):
-        h = (h ^ codes[row[j]]) * _PRIME
-    return mix(h)
-
-
-@compiled
-def row_hashes(rows: np.ndarray, codes: np.ndarray, basis: np.uint64) -> np.ndarray:
-    """``row_hash`` of each board: uint8 (n, cells) -> uint64 (n,)."""
-    hashes = np.empty(rows.shape[0], np.uint64)
-    for i in range(rows.shape[0]):
-        hashes[i] = row_hash(rows[i], codes, basis)
-    return hashes
-
-
-@compiled
-def _least_of_four(
-    row: np.ndarray,
-    codes: np.ndarray,
-    basis: np.uint64,
-    lines: np.uint64,
-    columns: np.uint64,
-    down: np.uint64,
-    right: np.uint64,
-) -> np.uint64:
-    """The smallest hash among a board's four reflections, read in steps of ``down`` from line to line and ``right``.
-
-    A hash is one long chain of products; four chains side by side take little longer than one.
-    """
-    a = b = c = d = basis
-    top, bottom = np.uint64(0), (lines - _ONE) * down
-    while True:
-        p, q, r, s = top, top + (columns - _ONE) * right, bottom, bottom + (columns - _ONE) * right
-        for _ in range(columns):
-            a, b = (a ^ codes[row[p]]) * _PRIME, (b ^ codes[row[q]]) * _PRIME
-            c, d = (c ^ codes[row[r]]) * _PRIME, (d ^ codes[row[s]]) * _PRIME
-            p, q, r, s = p + right, q - right, r + right, s - right
-        if not bottom:
-            return min(mix(a), mix(b), mix(c), mix(d))
-        a, b, c, d = (a ^ _TEN) * _PRIME, (b ^ _TEN) * _PRIME, (c ^ _TEN) * _PRIME, (d ^ _TEN) * _PRIME
-        top, bottom = top + down, bottom - down
-
-
-@compiled
-def canonical_hash(row: np.ndarray, codes: np.ndarray, basis: np.uint64, height: int, width: int) -> np.uint64:
-    """The smallest hash among the eight rotations and reflections of a board: uint8 (height * (width + 1) - 1,)."""
-    lines, columns = np.uint64(height), np.uint64(width)
-    upright = _least_of_four(row, codes, basis, lines, columns, columns + _ONE, _ONE)
-    return min(upright, _least_of_four(row, codes, basis, columns, lines, _ONE, columns + _ONE))
-
-
-@compiled
-def split_index(canonical: np.uint64) -> int:
-    """``ragen_gym.core.levels.split_of_hash``, as the split's index in ``ragen_gym.core.levels.SPLITS``."""
-    tenth = mix(canonical ^ _SALT) % _TEN
-    return 0 if tenth < _TRAIN else (1 if tenth < _VALIDATION else 2)

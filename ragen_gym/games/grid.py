@@ -68,14 +68,14 @@ class GridGame(Game):
 
     def ids(self, boards: Boards) -> list[str]:
         """``Level.id`` of each board."""
-        from ragen_gym.games._jit import row_hashes
+        from ragen_gym.games.kernels import row_hashes
 
         digits = row_hashes(boards, *self.identity).astype(">u8").tobytes().hex()
         return [digits[i : i + 16] for i in range(0, len(digits), 16)]
 
     def split_of(self, board: Board) -> str | None:
         """The split that owns this board and its seven rotations and reflections."""
-        from ragen_gym.games._jit import canonical_hash
+        from ragen_gym.games.kernels import canonical_hash
 
         row = np.frombuffer(bytes(board), np.uint8)
         return split_of_hash(int(canonical_hash(row, *self.identity, self.height, self.width)))

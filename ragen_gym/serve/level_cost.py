@@ -19,6 +19,7 @@ from math import inf
 from typing import Any
 
 from ragen_gym.core.seeding import Stream, episode_keys, stream_key
+from ragen_gym.games._jit import compiling
 from ragen_gym.games.registry import TABLE, GameSpec, add, build_game
 from ragen_gym.serve.errors import RequestError
 
@@ -129,6 +130,7 @@ class LevelCosts:
         return self._process
 
 
+@compiling()
 def measure(
     spec: GameSpec, preset: str | None, options: dict[str, Any], split: str | None, limit: float
 ) -> float | str:
@@ -152,6 +154,7 @@ def measure(
         return f"no level can be made with {options} ({type(error).__name__}: {error})."
 
 
+@compiling()
 def _serve() -> None:
     """Answer requests until there are no more."""
     for spec in TABLE.values():  # compiling may take longer than a trial may

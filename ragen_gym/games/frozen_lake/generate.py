@@ -16,7 +16,8 @@ import numpy.typing as npt
 
 from ragen_gym.core.levels import SPLITS, check_split
 from ragen_gym.core.seeding import GOLDEN
-from ragen_gym.games._jit import canonical_hash, compiled, mix, split_index
+from ragen_gym.games._jit import Kernel, kernel, level_by_level
+from ragen_gym.games.kernels import canonical_hash, mix, split_index
 
 if TYPE_CHECKING:
     from ragen_gym.games.frozen_lake import FrozenLake
@@ -40,7 +41,7 @@ _0, _1, _32 = np.uint64(0), np.uint64(1), np.uint64(32)
 _ALL, _LOW = np.uint64(0xFFFFFFFFFFFFFFFF), np.uint64(0xFFFFFFFF)
 
 
-@compiled
+@kernel
 def _draw_ends(lakes: np.ndarray, held: int, n: np.uint64, random_start: bool) -> None:
     """Draw start and goal, two of ``n`` cells in row order, of the first ``held`` lakes."""
     key, start, goal = lakes[_KEY], lakes[_START], lakes[_GOAL]
@@ -55,7 +56,7 @@ def _draw_ends(lakes: np.ndarray, held: int, n: np.uint64, random_start: bool) -
             start[k], goal[k] = _0, n - _1
 
 
-@compiled
+@kernel
 def _draw_ice(lakes: np.ndarray, held: int, count: int, chance: np.uint64) -> None:
     """Draw ``count`` bits of ice, up to 64, of the first ``held`` lakes: each is 1 with probability ``chance`` / 2**32.
 
@@ -86,7 +87,7 @@ def _draw_ice(lakes: np.ndarray, held: int, count: int, chance: np.uint64) -> No
                 word[k] = word[k] >> last >> _1  # in two steps, as a shift by 64 has no defined result
 
 
-@compiled
+@kernel
 def _find_paths(lakes: np.ndarray, held: int, not_first: np.uint64, not_last: np.uint64, width: np.uint64) -> None:
     """Count the moves of a shortest path over the ice of the first ``held`` lakes, 0 where there is none.
 
@@ -120,7 +121,7 @@ def _find_paths(lakes: np.ndarray, held: int, not_first: np.uint64, not_last: np
         moves[k] = moves[k] if (reached[k] >> goal[k]) & _1 else _0
 
 
-@compiled
+@kernel
 def _layout(height: int, width: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.uint64]:
     """What places the cells, in row order, on a board.
 
@@ -142,7 +143,7 @@ def _layout(height: int, width: int) -> tuple[np.ndarray, np.ndarray, np.ndarray
     return cell_of, edge, byte_of, first
 
 
-@compiled
+@kernel
 def fill_bitboards(
     keys: np.ndarray,
     boards: np.ndarray,
@@ -184,7 +185,7 @@ def fill_bitboards(
     return -1
 
 
-@compiled
+@kernel
 def _path(board: np.ndarray, start: int, goal: int, stride: int, distance: np.ndarray, queue: np.ndarray) -> int:
     """Moves on a shortest path over cells that are not holes (1) or edges (255), or -1: breadth-first search."""
     cells = board.shape[0]
@@ -206,7 +207,7 @@ def _path(board: np.ndarray, start: int, goal: int, stride: int, distance: np.nd
     return -1
 
 
-@compiled
+@kernel
 def _draw(
     lake: np.ndarray, board: np.ndarray, stride: int, chance: np.uint64, random_start: bool, queues: tuple[Any, Any]
 ) -> int:
@@ -232,7 +233,7 @@ def _draw(
     return _path(board, start, goal, stride, queues[0], queues[1])
 
 
-@compiled
+@kernel
 def fill_arrays(
     keys: np.ndarray,
     boards: np.ndarray,
@@ -273,6 +274,11 @@ def fill_arrays(
     return -1
 
 
+def _fill_of(game: FrozenLake) -> Kernel[Any, int]:
+    return fill_bitboards if game.height * game.width <= 64 else fill_arrays
+
+
+@level_by_level(_fill_of)
 def generate(game: FrozenLake, keys: npt.NDArray[np.uint64], split: str | None) -> Boards:
     """One lake for each key, uint8 (len(keys), cells).
 
@@ -281,8 +287,7 @@ def generate(game: FrozenLake, keys: npt.NDArray[np.uint64], split: str | None) 
     """
     check_split(split)
     boards = np.empty((len(keys), game.cells), np.uint8)
-    fill = fill_bitboards if game.height * game.width <= 64 else fill_arrays
-    failed = fill(
+    failed = _fill_of(game)(
         keys,
         boards,
         (game.height, game.width),
@@ -303,7 +308,7 @@ def generate(game: FrozenLake, keys: npt.NDArray[np.uint64], split: str | None) 
     return boards
 
 
-@compiled
+@kernel
 def player_cells(boards: np.ndarray) -> np.ndarray:
     """Where the player (tiles 3 to 5) stands on each board: uint8 (n, cells) -> int32 (n, 1)."""
     cells = np.zeros((boards.shape[0], 1), np.int32)

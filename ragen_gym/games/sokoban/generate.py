@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ragen_gym.core.levels import SPLITS, check_split
-from ragen_gym.games._jit import below, canonical_hash, compiled, next_word, split_index
+from ragen_gym.games._jit import kernel, level_by_level
+from ragen_gym.games.kernels import below, canonical_hash, next_word, split_index
 from ragen_gym.games.sokoban.reverse_play import MAX_EXPLORED, SMALLEST_TABLE, explore, stroll, walk_back
 from ragen_gym.games.sokoban.search import PAID, SOLVED, Memory, make_memory, search
 
@@ -29,7 +30,7 @@ _THREE, _FIVE = np.uint64(3), np.uint64(5)
 _TURN = np.uint64(round(0.35 * 2**32))
 
 
-@compiled
+@kernel
 def _carve(ground: np.ndarray, key: np.uint64, height: int, width: int) -> np.uint64:
     """Lay floor along a random walk of 1.7 steps for each row and column, three or four cells a step."""
     stride = width + 1
@@ -64,7 +65,7 @@ def _carve(ground: np.ndarray, key: np.uint64, height: int, width: int) -> np.ui
     return key
 
 
-@compiled
+@kernel
 def _scatter(ground: np.ndarray, key: np.uint64, height: int, width: int, wall: np.uint64) -> np.uint64:
     """Make each inner cell a wall with probability ``wall`` * 2**-32, else floor."""
     for row in range(1, height - 1):
@@ -74,7 +75,7 @@ def _scatter(ground: np.ndarray, key: np.uint64, height: int, width: int, wall: 
     return key
 
 
-@compiled
+@kernel
 def _keep_reached(ground: np.ndarray, stride: int, start: int, scratch: np.ndarray) -> int:
     """Turn floor that cannot be walked to from ``start`` into wall; the number of cells left, listed in the scratch."""
     for cell in range(ground.shape[0]):
@@ -96,7 +97,7 @@ def _keep_reached(ground: np.ndarray, stride: int, start: int, scratch: np.ndarr
     return tail
 
 
-@compiled
+@kernel
 def _room(
     ground: np.ndarray, key: np.uint64, height: int, width: int, wall: int, boxes: np.ndarray, scratch: np.ndarray
 ) -> tuple[np.uint64, int]:
@@ -138,7 +139,7 @@ def _room(
     return key, player
 
 
-@compiled
+@kernel
 def _draw(
     keys: np.ndarray,
     rows: np.ndarray,
@@ -199,7 +200,7 @@ def _draw(
     return -1
 
 
-@compiled
+@kernel
 def _in_split(
     rows: np.ndarray, wanted: np.ndarray, codes: np.ndarray, basis: np.uint64, height: int, width: int, split: int
 ) -> np.ndarray:
@@ -210,7 +211,7 @@ def _in_split(
     return fits
 
 
-@compiled
+@kernel
 def _in_bounds(
     rows: np.ndarray,
     wanted: np.ndarray,
@@ -230,6 +231,7 @@ def _in_bounds(
     return fits
 
 
+@level_by_level(lambda game: _draw)
 def generate(game: Sokoban, keys: npt.NDArray[np.uint64], split: str | None) -> Boards:
     """One level for each key, uint8 (len(keys), cells).
 
@@ -267,7 +269,7 @@ def generate(game: Sokoban, keys: npt.NDArray[np.uint64], split: str | None) -> 
     raise ValueError(_complaint(game, split))
 
 
-@compiled
+@kernel
 def first_states(boards: np.ndarray) -> np.ndarray:
     """The player's cell (tiles 5 and 6) and the boxes off target (tile 4): uint8 (n, cells) -> int32 (n, 2)."""
     states = np.empty((boards.shape[0], 2), np.int32)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ragen_gym.games._jit import below, compiled, mix, next_word
+from ragen_gym.games._jit import kernel
+from ragen_gym.games.kernels import below, mix, next_word
 from ragen_gym.games.sokoban.search import offset_of
 
 __all__ = ["MAX_EXPLORED", "SMALLEST_TABLE", "explore", "stroll", "walk_back"]
@@ -29,7 +30,7 @@ _STROLL_NEAR, _STROLL, _STROLL_ON = (np.uint64(round(chance * 2**32)) for chance
 _LONGEST_STROLL = 3
 
 
-@compiled
+@kernel
 def _is_new(seen: np.ndarray, mask: int, word: np.uint64) -> bool:
     """Enter a nonzero hash into the first ``mask + 1`` slots of ``seen`` unless it is there."""
     slot = int(np.int64(word & np.uint64(mask)))
@@ -41,7 +42,7 @@ def _is_new(seen: np.ndarray, mask: int, word: np.uint64) -> bool:
     return True
 
 
-@compiled
+@kernel
 def _rebuild(seen: np.ndarray, mask: int, explored: np.ndarray, states: int) -> None:
     """Empty the first ``mask + 1`` slots of ``seen`` and enter the hashes of the states explored."""
     for slot in range(mask + 1):
@@ -50,13 +51,13 @@ def _rebuild(seen: np.ndarray, mask: int, explored: np.ndarray, states: int) -> 
         _is_new(seen, mask, explored[k])
 
 
-@compiled
+@kernel
 def _apart(a: int, b: int, stride: int) -> int:
     """Manhattan distance of two cells."""
     return abs(a // stride - b // stride) + abs(a % stride - b % stride)
 
 
-@compiled
+@kernel
 def _begin(player: int, boxes: np.ndarray, at: np.ndarray, stack: np.ndarray) -> np.uint64:
     """Stand the boxes on their targets and write level 0 of the stack; the state's hash."""
     word = mix(np.uint64(4 * player))
@@ -69,7 +70,7 @@ def _begin(player: int, boxes: np.ndarray, at: np.ndarray, stack: np.ndarray) ->
     return word
 
 
-@compiled
+@kernel
 def _pull(
     ground: np.ndarray,
     stride: int,
@@ -91,14 +92,14 @@ def _pull(
     at[cell], at[target], boxes[_NOW, j], boxes[_PULLED, j] = -1, j, target, 1
 
 
-@compiled
+@kernel
 def _keep(boxes: np.ndarray) -> None:
     """Make the boxes as they stand the best."""
     for j in range(boxes.shape[1]):
         boxes[_BEST, j] = boxes[_NOW, j]
 
 
-@compiled
+@kernel
 def explore(
     ground: np.ndarray,
     stride: int,
@@ -164,7 +165,7 @@ def explore(
         stack[level, _PLAYER], stack[level, _ACTION], stack[level, _BOX] = there, 0, j
         if j >= 0:
             _pull(ground, stride, level, behind, here, boxes, at, stack)
-        score = stack[level, _TURNS] * stack[level, _APART]
+        score = int(stack[level, _TURNS]) * int(stack[level, _APART])
         if score > top and stack[level, _ON] == 0 and ground[there] == 1:
             top, player, displaced = score, there, stack[level, _APART]
             _keep(boxes)
@@ -173,7 +174,7 @@ def explore(
     return player, displaced, states
 
 
-@compiled
+@kernel
 def stroll(
     ground: np.ndarray, stride: int, key: np.uint64, player: int, near: bool, boxes: np.ndarray, at: np.ndarray
 ) -> tuple[np.uint64, int]:
@@ -210,7 +211,7 @@ def stroll(
     return key, player
 
 
-@compiled
+@kernel
 def walk_back(
     ground: np.ndarray, stride: int, key: np.uint64, player: int, steps: int, boxes: np.ndarray, at: np.ndarray
 ) -> tuple[np.uint64, int]:

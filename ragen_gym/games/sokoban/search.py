@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ragen_gym.games._jit import compiled, mix
+from ragen_gym.games._jit import kernel
+from ragen_gym.games.kernels import mix
 
 __all__ = ["BEYOND", "IMPOSSIBLE", "PAID", "SOLVED", "TOO_MANY", "Memory", "make_memory", "offset_of", "path", "search"]
 
@@ -51,7 +52,7 @@ def make_memory(cells: int, boxes: int, nodes: int) -> Memory:
     )
 
 
-@compiled
+@kernel
 def _link(nodes: np.ndarray, cells: np.ndarray, i: int) -> None:
     """Put node i into the bucket of its price."""
     bucket = (nodes[i, PAID] + nodes[i, _TO_GO]) % cells.shape[1]
@@ -62,7 +63,7 @@ def _link(nodes: np.ndarray, cells: np.ndarray, i: int) -> None:
     cells[_BUCKETS, bucket] = i
 
 
-@compiled
+@kernel
 def _unlink(nodes: np.ndarray, cells: np.ndarray, i: int) -> None:
     """Take node i out of its bucket."""
     after, before = nodes[i, _AFTER], nodes[i, _BEFORE]
@@ -74,7 +75,7 @@ def _unlink(nodes: np.ndarray, cells: np.ndarray, i: int) -> None:
         cells[_BUCKETS, (nodes[i, PAID] + nodes[i, _TO_GO]) % cells.shape[1]] = after
 
 
-@compiled
+@kernel
 def _write_child(nodes: np.ndarray, hashes: np.ndarray, parent: int, child: int, j: int, target: int) -> None:
     """Write the boxes of ``parent`` with the j-th pushed to ``target``, in order, the player behind it, the hash."""
     box, first, last = nodes[parent, _PLACES + j], _PLACES, nodes.shape[1] - 1
@@ -98,7 +99,7 @@ def _write_child(nodes: np.ndarray, hashes: np.ndarray, parent: int, child: int,
     nodes[child, k] = target
 
 
-@compiled
+@kernel
 def _find_slot(table: np.ndarray, mask: int, hashes: np.ndarray, nodes: np.ndarray, node: int) -> int:
     """The slot of the hash table that holds an equal of ``node``, or the free one where it belongs."""
     slot = int(np.int64(hashes[node] & np.uint64(mask)))
@@ -115,7 +116,7 @@ def _find_slot(table: np.ndarray, mask: int, hashes: np.ndarray, nodes: np.ndarr
         slot = (slot + 1) & mask
 
 
-@compiled
+@kernel
 def _rebuild(table: np.ndarray, mask: int, hashes: np.ndarray, count: int) -> None:
     """Empty the first ``mask + 1`` slots and enter the first ``count`` nodes, which all differ."""
     for slot in range(mask + 1):
@@ -127,13 +128,13 @@ def _rebuild(table: np.ndarray, mask: int, hashes: np.ndarray, count: int) -> No
         table[slot] = node
 
 
-@compiled
+@kernel
 def offset_of(direction: int, stride: int) -> int:
     """From a cell to the next one in that direction, in the order of the actions."""
     return -stride if direction == 0 else stride if direction == 1 else -1 if direction == 2 else 1
 
 
-@compiled
+@kernel
 def _measure(cells: np.ndarray, count: int, stride: int) -> None:
     """Pushes that take a lone box from each cell to its nearest target, by search backwards from the targets.
 
@@ -158,7 +159,7 @@ def _measure(cells: np.ndarray, count: int, stride: int) -> None:
                 tail += 1
 
 
-@compiled
+@kernel
 def _walk(nodes: np.ndarray, cells: np.ndarray, i: int, stride: int) -> None:
     """Stand the boxes of node i on the cells, and measure the player's walks among them."""
     for cell in range(cells.shape[1]):
@@ -181,7 +182,7 @@ def _walk(nodes: np.ndarray, cells: np.ndarray, i: int, stride: int) -> None:
                 tail += 1
 
 
-@compiled
+@kernel
 def _frozen(cells: np.ndarray, stride: int, box: int, target: int) -> bool:
     """Whether the box, pushed to ``target``, is in a square of walls and boxes with one of the boxes off its target."""
     for corner in range(4):
@@ -199,7 +200,7 @@ def _frozen(cells: np.ndarray, stride: int, box: int, target: int) -> bool:
     return False
 
 
-@compiled
+@kernel
 def _start(
     board: np.ndarray, stride: int, pruned: bool, nodes: np.ndarray, hashes: np.ndarray, cells: np.ndarray
 ) -> bool:
@@ -233,7 +234,7 @@ def _start(
     return True
 
 
-@compiled
+@kernel
 def _expand(
     i: int,
     count: int,
@@ -284,7 +285,7 @@ def _expand(
     return count, mask, cut
 
 
-@compiled
+@kernel
 def search(
     board: np.ndarray, stride: int, walk_price: int, bound: int, goal: int, memory: Memory
 ) -> tuple[int, int, int]:
@@ -326,7 +327,7 @@ def search(
     return BEYOND if cut else IMPOSSIBLE, -1, count
 
 
-@compiled
+@kernel
 def path(stride: int, last: int, memory: Memory) -> tuple[np.ndarray, int]:
     """The plan that leads from node 0 to node ``last`` of the search just made: (actions int8 (moves,), pushes)."""
     nodes, _, _, cells = memory

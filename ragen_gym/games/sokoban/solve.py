@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
+from ragen_gym.games._jit import in_time
 from ragen_gym.games.game import Solution
 from ragen_gym.games.sokoban.rules import BOXES, Tile, legal, step
 from ragen_gym.games.sokoban.search import SOLVED, TOO_MANY, Memory, make_memory, path, search
@@ -92,9 +93,9 @@ def _search(
     nodes = min(_FIRST_NODES, max_nodes)
     while True:
         memory = make_memory(len(cells), boxes, nodes)
-        end, last, _ = search(cells, width + 1, int(by_moves), -1 if within is None else within, goal, memory)
+        end, last, _ = in_time(search, cells, width + 1, int(by_moves), -1 if within is None else within, goal, memory)
         if end != TOO_MANY:
-            return end, last, memory
+            return int(end), int(last), memory
         if nodes == max_nodes:
             raise NotSolvedError(max_nodes)
         nodes = min(_GROWTH * nodes, max_nodes)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from ragen_gym.core.levels import SPLITS, Level, fnv, read_levels, split_of_hash, text_hash, write_levels
 from ragen_gym.core.seeding import Stream, episode_keys, stream_key
-from ragen_gym.games import _jit
+from ragen_gym.games import kernels
 from ragen_gym.games.bandit import SPLIT_OF_PAIR, Bandit
 from ragen_gym.games.frozen_lake import FrozenLake
 from ragen_gym.games.game import Game
@@ -93,7 +93,7 @@ def test_compiled_hashes_are_the_ones_in_the_text(name: str) -> None:
 
 @given(st.integers(0, 2**64 - 1))
 def test_compiled_split_is_the_split(canonical: int) -> None:
-    assert SPLITS[_jit.split_index(np.uint64(canonical))] == split_of_hash(canonical)
+    assert SPLITS[kernels.split_index(np.uint64(canonical))] == split_of_hash(canonical)
 
 
 def test_splits_own_eight_one_and_one_tenths_of_all_problems() -> None:

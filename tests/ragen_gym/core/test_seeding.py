@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ragen_gym.core.seeding import GOLDEN, Stream, episode_keys, mix, stream_key, uniforms
-from ragen_gym.games import _jit
+from ragen_gym.games import kernels
 
 WORD = 2**64 - 1
 WORDS = st.integers(0, WORD) | st.sampled_from([0, 1, WORD, WORD - GOLDEN, 2**63])
@@ -42,14 +42,14 @@ def test_published_outputs(seed: int, outputs: list[int]) -> None:
     assert episode_keys(seed, 0, count).tolist() == outputs
     state, compiled = np.uint64(seed), []
     for _ in range(count):
-        state, word = _jit.next_word(np.uint64(state))
+        state, word = kernels.next_word(np.uint64(state))
         compiled.append(int(word))
     assert compiled == outputs
 
 
 @given(WORDS)
 def test_mix_is_one_function_in_three_forms(word: int) -> None:
-    assert int(_jit.mix(np.uint64(word))) == mix(word)
+    assert int(kernels.mix(np.uint64(word))) == mix(word)
     assert episode_keys((word - GOLDEN) & WORD, 0, 1).tolist() == [mix(word)]
 
 
