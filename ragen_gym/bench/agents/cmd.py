@@ -23,9 +23,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shlex
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
+from shutil import which
 from typing import Any
 
 from ragen_gym.bench.agent import AgentFailure, Answer, Message, Task
@@ -63,6 +66,15 @@ class _Command:
             raise ValueError(f"cmd:{command}: {error}.") from error
         if not self._words:
             raise ValueError("cmd: names no program: write for example 'cmd:./my_agent --fast'.")
+        program = self._words[0]
+        if which(program) is None and Path(program).is_file() and os.sep in program:
+            raise ValueError(
+                f"cmd: {program} is not executable: run chmod +x {program}, or name its interpreter first, such as "
+                f"'cmd:python {program}'."
+            )
+        if which(program) is None:
+            where = "" if os.sep in program else f" on the PATH; one of this folder is written ./{program}"
+            raise ValueError(f"cmd: there is no program {program!r}{where}.")
         self.name, self.settings = f"cmd:{command}", {"kind": kind}
         self.circumstances = {"workers": workers}
         self._restarts = restarts

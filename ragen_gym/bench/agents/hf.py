@@ -39,7 +39,8 @@ _LOG = logging.getLogger(__name__)
 
 _GATHER = 0.005  # seconds to wait for more requests before a batch goes off
 _TIMED = 8  # tokens after which a batch knows its speed
-_EDGE = 2**20
+_EDGE = 2**20  # bytes of each end of a file that are hashed
+_HUB_SECONDS = 10.0  # to wait for the Hub
 
 
 def own_the_sampling(
@@ -209,19 +210,20 @@ class HFAgent:
         self.name = f"hf:{path}"
         if path.startswith((".", "/", "~")) and not Path(path).is_dir():  # else it may be a name on the Hub
             raise ValueError(f"{self.name}: there is no such folder.")
+        check_number(self.name, "max_tokens", max_tokens, 1, whole=True)
+        check_number(self.name, "batch", batch, 1, whole=True)
+        check_number(self.name, "timeout", timeout, 0)
         try:
+            source = _source(self.name, path)  # some seconds, where the libraries would try for a minute
             import torch
             import transformers
         except ImportError as error:
             raise ImportError("hf: agents need transformers and torch: pip install 'ragen-gym[agent]'") from error
-        check_number(self.name, "max_tokens", max_tokens, 1, whole=True)
-        check_number(self.name, "batch", batch, 1, whole=True)
-        check_number(self.name, "timeout", timeout, 0)
         self._device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         dtype = dtype or ("float32" if self._device == "cpu" else "auto")
         try:
-            self._tokenizer: Any = transformers.AutoTokenizer.from_pretrained(path, padding_side="left")
-            model: Any = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
+            self._tokenizer: Any = transformers.AutoTokenizer.from_pretrained(source, padding_side="left")
+            model: Any = transformers.AutoModelForCausalLM.from_pretrained(source, dtype=dtype)
         except Exception as error:  # whatever a folder that is no model leads to
             raise ValueError(f"{self.name} cannot be loaded: {type(error).__name__}: {error}") from error
         if not self._tokenizer.chat_template:
@@ -241,7 +243,7 @@ class HFAgent:
             **self._sampling,
             "template": self._template,
             "dtype": str(model.dtype).removeprefix("torch."),
-            "weights": _fingerprint(Path(path)) or getattr(model.config, "_commit_hash", None),
+            "weights": _fingerprint(Path(path)) or getattr(model.config, "_commit_hash", None) or Path(source).name,
         }
         self.circumstances = {"device": self._device, "batch": batch, "timeout": self.timeout}
 
@@ -341,6 +343,39 @@ class HFAgent:
 def _one_thread() -> ThreadPoolExecutor:
     """A thread that is made when it is needed, and is no daemon: the interpreter cannot end while torch computes."""
     return ThreadPoolExecutor(1, thread_name_prefix="hf agent")
+
+
+def _source(name: str, path: str) -> str:
+    """What is to be loaded: the path, or where the Hub cannot be reached the snapshot of a name in its cache.
+
+    Raises:
+        ValueError: it is no folder, and not in the cache, and the Hub has no such model or cannot be reached.
+    """
+    if Path(path).is_dir():
+        return path
+    from huggingface_hub import HfApi, snapshot_download
+    from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
+
+    nowhere = f"{name}: there is no folder {path}, and"
+    try:
+        HfApi().model_info(path, timeout=_HUB_SECONDS)
+    except GatedRepoError:  # loading says how to ask for access
+        return path
+    except HFValidationError:
+        raise ValueError(f"{nowhere} it is not a name of the Hub, such as me/my-model.") from None
+    except RepositoryNotFoundError:
+        raise ValueError(
+            f"{nowhere} the Hugging Face Hub shows no model of that name: correct it, or log in by `hf auth login` if "
+            "the model is private."
+        ) from None
+    except Exception as error:  # no connection, a proxy's page, offline mode
+        with suppress(OSError):
+            return str(snapshot_download(path, local_files_only=True))
+        raise ValueError(
+            f"{nowhere} the Hugging Face Hub cannot be reached ({' '.join(str(error).split())}), nor has its cache "
+            "such a model: correct the name, or get the model while there is a connection."
+        ) from None
+    return path
 
 
 def _fingerprint(folder: Path) -> str | None:

@@ -372,9 +372,28 @@ def test_a_program_that_always_crashes_is_not_started_for_ever(here: Path) -> No
     assert all(detail.startswith("not started again after so many ends; the program ended") for detail in details[3:])
 
 
-def test_a_program_that_does_not_exist_says_so(here: Path) -> None:
-    _, records = play(make_agent("cmd:./absent"), here / "run", "sokoban", limit=1)
-    assert records[0].detail.startswith("cannot start ./absent")
+def test_a_program_that_cannot_be_started_ends_the_command_before_it_plays(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "plain.py").write_text("print()")
+    for command, said in (
+        ("cmd:./absent --fast", "there is no program './absent'"),
+        ("cmd:nonexistent", "there is no program 'nonexistent' on the PATH"),
+        ("cmd:./plain.py", "./plain.py is not executable: run chmod +x ./plain.py, or name its interpreter first"),
+    ):
+        assert main(["bench", "run", "--suite", "smoke", "--agent", command, "--out", "run"]) == 2
+        assert said in capsys.readouterr().err
+        assert not (here / "run").exists()
+
+
+def test_a_program_that_goes_away_says_so(here: Path) -> None:
+    script = here / "agent"
+    script.write_text("#!/bin/sh\n")
+    script.chmod(0o755)
+    agent = make_agent("cmd:./agent")
+    script.unlink()
+    _, records = play(agent, here / "run", "sokoban", limit=1)
+    assert records[0].detail.startswith("cannot start ./agent")
 
 
 # People

@@ -8,11 +8,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -251,3 +254,84 @@ asyncio.run(ask())
     assert process.returncode == 0, said
     assert "timed out" in out
     assert "Traceback" not in said
+
+
+class _Hub(BaseHTTPRequestHandler):
+    """A Hub without models."""
+
+    def do_GET(self) -> None:
+        self.send_response(404)
+        self.send_header("X-Error-Code", "RepoNotFound")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    do_HEAD = do_GET
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture(scope="module")
+def hub() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Hub) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("name", "endpoint", "said"),
+    [
+        ("nope/nope", "nowhere", "the Hugging Face Hub cannot be reached"),
+        ("nope/nope", "hub", "the Hugging Face Hub shows no model of that name"),
+        ("not/a/name", "hub", "it is not a name of the Hub, such as me/my-model"),
+    ],
+)
+def test_a_model_that_is_nowhere_ends_the_command_before_it_plays(
+    name: str, endpoint: str, said: str, hub: str, tmp_path: Path
+) -> None:
+    environment = {"HF_ENDPOINT": hub if endpoint == "hub" else "http://127.0.0.1:9", "HF_HOME": str(tmp_path / "home")}
+    out = tmp_path / "run"
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "ragen_gym.cli",
+            "bench",
+            "run",
+            "--suite",
+            "smoke",
+            "--agent",
+            f"hf:{name}",
+            "--out",
+            out,
+        ],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment},
+        capture_output=True,
+        check=False,
+        text=True,
+        timeout=120,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert len(done.stderr.splitlines()) == 1, "no retries, no traceback"
+    assert said in done.stderr
+    assert not out.exists()
+
+
+def test_a_model_in_the_cache_plays_without_the_hub(model: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "home" / "hub" / "models--me--tiny"
+    (cache / "refs").mkdir(parents=True)
+    (cache / "refs" / "main").write_text("0123")
+    shutil.copytree(model, cache / "snapshots" / "0123")
+    program = "from ragen_gym.bench.agents import make_agent; print(make_agent('hf:me/tiny').settings['weights'])"
+    environment = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(tmp_path / "home")}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment},
+        capture_output=True,
+        check=False,
+        text=True,
+        timeout=300,
+    )
+    assert done.stdout == "0123\n", done.stderr
+    assert "Retry" not in done.stderr
