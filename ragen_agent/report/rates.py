@@ -11,7 +11,7 @@ from ragen_agent.training.console import ROWS
 from ragen_gym.bench.report.plots import bound_marks, lane
 from ragen_gym.core.stats import Estimate, mean_interval, percent
 
-__all__ = ["lanes", "rates_table", "sentences"]
+__all__ = ["lanes", "points", "rates_table", "sentences"]
 
 #: Rows of a summary that are plotted between random and optimal play.
 SHOWN = ("before", "after", "more_imitation", "clean_warm_start", "demonstrator")
@@ -142,7 +142,7 @@ def _gain(over: Mapping[int, Mapping[str, Any]], under: Mapping[int, Mapping[str
     seeds = [seed for seed in over if seed in under]
     if len(seeds) > 1:
         found: Estimate = mean_interval([over[seed]["rate"] - under[seed]["rate"] for seed in seeds])
-        ends = f"{_points(found.value)} points ({_points(found.low)} to {_points(found.high)} over {found.n} seeds)"
+        ends = f"{points(found.value)} points ({points(found.low)} to {points(found.high)} over {found.n} seeds)"
         return f"{what[0].upper()}{what[1:]} is {ends}, {'significant' if found.significant else 'not significant'}."
     one, two = group_rate(over), group_rate(under)
     assert one is not None
@@ -150,7 +150,7 @@ def _gain(over: Mapping[int, Mapping[str, Any]], under: Mapping[int, Mapping[str
     apart = one.low > two.high or two.low > one.high
     verdict = "do not overlap" if apart else "overlap"
     return (
-        f"{what[0].upper()}{what[1:]} is {_points(one.value - two.value)} points, and the intervals over levels "
+        f"{what[0].upper()}{what[1:]} is {points(one.value - two.value)} points, and the intervals over levels "
         f"{verdict}; {'one seed says' if one.n == two.n == 1 else 'runs of different seeds say'} nothing of how seeds "
         "differ."
     )
@@ -191,5 +191,7 @@ def _s(things: Sequence[Any]) -> str:
     return "s" * (len(things) != 1)
 
 
-def _points(share: float) -> str:
-    return f"{100 * share:+.1f}".replace("-", "\N{MINUS SIGN}")
+def points(share: float) -> str:
+    """A difference of shares in percentage points, with its sign; 0 has none."""
+    text = f"{100 * share:+z.1f}".replace("-", "\N{MINUS SIGN}")
+    return "0.0" if text == "+0.0" else text

@@ -90,7 +90,7 @@ METRICS: dict[str, Metric] = {
     "tokens_per_s": Metric("sampled tokens per second", progress="{:.0f} tokens/s"),
     "seconds": Metric("seconds per iteration"),
     "train_tokens": Metric("tokens trained on"),
-    "loss": Metric("loss", progress="loss {:.3f}"),
+    "loss": Metric("loss", progress="loss {:z.3f}"),
 }
 
 
@@ -114,7 +114,7 @@ def format_metric(name: str, value: float) -> str:
     if size >= 10_000:
         return f"{value / 1000:.0f} k".replace("-", "\N{MINUS SIGN}")
     digits = 0 if size >= 100 or value == round(value) else 1 if size >= 10 else 2 if size >= 0.1 else 4
-    text = f"{value:.{digits}f}" if size >= 0.001 or value == 0 else f"{value:.0e}"
+    text = f"{value:z.{digits}f}" if size >= 0.001 or value == 0 else f"{value:.0e}"
     text = text.rstrip("0").rstrip(".") if "." in text and "e" not in text else text
     return text.replace("-", "\N{MINUS SIGN}")
 

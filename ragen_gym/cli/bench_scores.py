@@ -159,7 +159,7 @@ def _compare(arguments: argparse.Namespace) -> int:
     rows = [("split", "first", "second", "difference", "p", "")]
     for name, split in result["splits"].items():
         difference = split["difference"]
-        points = f"{100 * difference['value']:+.1f} {_interval(difference)}"
+        points = f"{100 * difference['value']:+z.1f} {_interval(difference)}"
         rates = (percent(split[which]) for which in ("first", "second"))
         p = "< 0.001" if difference["p"] < 0.001 else f"{difference['p']:.3f}"
         rows.append((name, *rates, points, p, "" if split["significant"] else "not significant"))

@@ -315,13 +315,13 @@ def _pair(comparison: Summary) -> dict[str, Any]:
     for name, split in comparison["splits"].items():
         difference = split["difference"]
         known = difference["low"] is not None
-        ends = f"{100 * difference['low']:+.1f} to {100 * difference['high']:+.1f}" if known else ""
+        ends = f"{100 * difference['low']:+z.1f} to {100 * difference['high']:+z.1f}" if known else ""
         rows.append(
             {
                 "split": name,
                 "first": percent(split["first"]),
                 "second": percent(split["second"]),
-                "value": f"{100 * difference['value']:+.1f}".replace("-", "\N{MINUS SIGN}"),
+                "value": f"{100 * difference['value']:+z.1f}".replace("-", "\N{MINUS SIGN}"),
                 "interval": ends.replace("-", "\N{MINUS SIGN}"),
                 "sentence": split["sentence"],
             }

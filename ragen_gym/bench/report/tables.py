@@ -70,7 +70,7 @@ def percent(share: float | None) -> str:
 
 def number(value: float | None, digits: int = 2) -> str:
     """A number with that many digits after the point and a true minus; a dash for None."""
-    return _NONE if value is None else f"{value:.{digits}f}".replace("-", "\N{MINUS SIGN}")
+    return _NONE if value is None else f"{value:z.{digits}f}".replace("-", "\N{MINUS SIGN}")
 
 
 def thousands(value: float | None) -> str:

@@ -122,6 +122,17 @@ def test_the_curves(sheet: Sheet, runs: dict[str, Path]) -> None:
     assert chart.locator(".readout").inner_text() == ""
 
 
+def test_every_chart_has_a_title_and_the_success_is_the_largest(sheet: Sheet) -> None:
+    charts = sheet.page.locator(".chart")
+    titles = charts.locator("> svg[role=img] > title").all_text_contents()
+    assert titles == [text.partition(" logarithmic")[0] for text in charts.locator("h3").all_text_contents()]
+    boxes = {
+        name: sheet.page.locator(f".chart[data-name={name}] > svg").bounding_box() for name in ("success", "entropy")
+    }
+    assert boxes["success"]["width"] > 2 * boxes["entropy"]["width"]
+    assert boxes["success"]["height"] > boxes["entropy"]["height"]
+
+
 def test_filters(sheet: Sheet, runs: dict[str, Path]) -> None:
     played = records(runs, "seed0", "seed1", "vanilla", "broken")
     assert sheet.filter("All") == len(played)
@@ -190,6 +201,8 @@ def test_on_a_phone_nothing_hangs_over(chromium: Any, report: Path, scheme: str)
     phone = open_page(chromium, report, viewport={"width": 390, "height": 844}, color_scheme=scheme)
     phone.page.locator("details.more summary").first.click()
     assert phone.page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+    tables = phone.page.locator("section:has(#settings) .sheet")
+    assert tables.evaluate_all("nodes => nodes.map(node => node.scrollWidth - node.clientWidth)") == [0, 0]
     assert phone.complaints == []
     phone.page.context.close()
 
