@@ -40,6 +40,7 @@ def play(
     temperature: float,
     seed: int,
     check: Callable[[Sequence[int]], None] | None = None,
+    over: Callable[[int], None] | None = None,
 ) -> list[Trajectory]:
     """One episode for each instance. Where an episode ends, the next one takes its place.
 
@@ -51,6 +52,7 @@ def play(
         temperature: of sampling, above 0.
         seed: of sampling; episode i draws from the stream of (seed, i), whichever others are played with it.
         check: called with ids that no model sampled (prompts and glue) before they are fed; it may raise.
+        over: called after each turn with the number of episodes that are over.
 
     Returns:
         Trajectories in the order of ``instances``; those of failed episodes have ``failure`` set.
@@ -67,7 +69,7 @@ def play(
             "episode, or more cached tokens."
         )
     rollout = _Rollout(engine, instances, temperature, seed, check or (lambda ids: None))
-    played = rollout.play(processes[:rows])
+    played = rollout.play(processes[:rows], over or (lambda number: None))
     reasons = [t.failure for t in played if t.failure is not None and t.failure.startswith(Failure.ENGINE_ERROR)]
     if instances and len(reasons) == len(instances):
         raise RuntimeError(f"all {len(reasons)} episodes failed in the engine; the first with {reasons[0]}")
@@ -91,7 +93,7 @@ class _Rollout:
         self.slots: list[tuple[int, TokenMDP]] = []
         self.moved: list[tuple[int, TokenMDP]] = []  # the last of the slots: they begin a new prefix in a new row
 
-    def play(self, processes: Sequence[TokenMDP]) -> list[Trajectory]:
+    def play(self, processes: Sequence[TokenMDP], report: Callable[[int], None]) -> list[Trajectory]:
         played: dict[int, Trajectory] = {}
         free, begun = list(processes), 0
         while len(played) < len(self.instances):
@@ -103,6 +105,7 @@ class _Rollout:
             self.slots = [slot for slot in self.slots if not slot[1].done]
             played.update((episode, process.trajectory()) for episode, process in over)
             free += [process for _, process in over]
+            report(len(played))
         return [played[episode] for episode in range(len(self.instances))]
 
     def _begin(self, new: list[tuple[int, TokenMDP]]) -> bool:

@@ -40,14 +40,13 @@ def add(commands: Any) -> None:
 
 def _evaluate(options: argparse.Namespace) -> int:
     from ragen_agent.training.console import Display, rates_table
-    from ragen_agent.training.evaluation import measure
-    from ragen_agent.training.parameters import load_policy
-    from ragen_agent.training.policy import Policy
     from ragen_agent.training.run_folder import RunFolder
     from ragen_gym.core.storage import write_atomic
 
     if options.json is not None:
         _check_writable(options.json)
+    display = Display()
+    display.say(f"measuring {options.model}")
     flags = {**given(options, "device", "threads"), "evaluation": given(options, "split", "levels", "temperature")}
     folder, weights, trained = options.model, None, Config()
     if (folder / "config.toml").is_file():
@@ -60,11 +59,16 @@ def _evaluate(options: argparse.Namespace) -> int:
     else:
         config = configure(options, {**flags, "model": str(folder)})
         folder = Path(config.model)
-    agent = Policy.build(config, folder)
-    if weights is not None:
-        load_policy(agent.model, trained.lora, weights)
-    rates = {row: rate.to_dict() for row, rate in measure(agent).items()}
-    Display().console.print(rates_table(config, rates))
+    with display.waiting("loading torch, transformers and the model"):  # imported only now, for it takes seconds
+        from ragen_agent.training.evaluation import measure
+        from ragen_agent.training.parameters import load_policy
+        from ragen_agent.training.policy import Policy
+
+        agent = Policy.build(config, folder)
+        if weights is not None:
+            load_policy(agent.model, trained.lora, weights)
+    rates = {row: rate.to_dict() for row, rate in measure(agent, display).items()}
+    display.console.print(rates_table(config, rates))
     if options.json is not None:
         write_atomic(options.json, json.dumps({"game": config.game, **rates}, indent=2) + "\n")
     return 0

@@ -74,10 +74,10 @@ def add(commands: Any) -> None:
 def _train(options: argparse.Namespace) -> int:
     if options.list_recipes:
         return _list_recipes()
-    from ragen_agent.local.run import train
     from ragen_agent.training.console import Display
     from ragen_agent.training.run_folder import RunFolder
 
+    display = Display()
     if options.resume is not None:
         own = ("run", "resume", "extra", "backend", "dry_run", "list_recipes")
         others = {k: v for k, v in vars(options).items() if k not in own and v not in (None, [])}
@@ -91,16 +91,24 @@ def _train(options: argparse.Namespace) -> int:
         config = configure(options, _flags(options))
         if options.dry_run:
             return _dry_run(options, config, RunFolder(options.out or fresh_folder(config)))
-        _check(config)
-        folder = RunFolder.create(options.out or fresh_folder(config), config)
+        folder = RunFolder(options.out or fresh_folder(config))
+        folder.check_new()
+    doing = "training on" if options.resume is None else "going on with"
+    display.say(f"{doing} {config.game} by {config.training.algo}, seed {config.seed}, in {folder.path}")
+    with display.waiting("loading torch, transformers and the model"):  # imported only now, for it takes seconds
+        if options.resume is None:
+            _check(config)
+        from ragen_agent.local.run import train
+    if options.resume is None:
+        folder = RunFolder.create(folder.path, config)
     settings = _distributed(options, folder)
     try:
         if settings is None:
-            train(config, folder, Display())
+            train(config, folder, display)
         else:
             from ragen_agent.openrlhf.launch import train_distributed
 
-            train_distributed(config, settings, folder, Display(), options.extra)
+            train_distributed(config, settings, folder, display, options.extra)
     except KeyboardInterrupt:
         print(
             f"\nragen-agent: stopped; everything so far is kept. Go on with: ragen-agent train --resume {folder.path}",

@@ -71,9 +71,10 @@ class TrainingRun:
         self.begun: float = time.monotonic() - self.summary.get("wall_s", 0.0)
         if not self.over:
             self._drop_unfinished(self.state["iteration"] if self.state else 0)
-        self.env = make_env(config, config.evaluation.split)
-        self.instances = fixed_instances(self.env, config.evaluation.levels)
-        self.policy = Policy.build(config, folder.warm if folder.warm.is_dir() else None)
+        with display.waiting("preparing the levels and the model"):
+            self.env = make_env(config, config.evaluation.split)
+            self.instances = fixed_instances(self.env, config.evaluation.levels)
+            self.policy = Policy.build(config, folder.warm if folder.warm.is_dir() else None)
         self.demonstrations: list[Trajectory] = []
 
     def warm_start(self) -> None:
@@ -99,7 +100,7 @@ class TrainingRun:
         """Plays the fixed levels and writes the rate down."""
         if row in self.summary:
             return
-        played = play_fixed(policy or self.policy, self.instances)
+        played = play_fixed(policy or self.policy, self.instances, self.display)
         self.folder.append(
             self.folder.episodes,
             [
@@ -120,7 +121,7 @@ class TrainingRun:
             if "optimal" not in rates:
                 rates.update({name: rate.to_dict() for name, rate in baselines(env, instances).items()})
             if row not in rates:
-                rate = rate_of_played(play_fixed(replace(self.policy, config=game.config), instances))
+                rate = rate_of_played(play_fixed(replace(self.policy, config=game.config), instances, self.display))
                 rates[row] = rate.to_dict()
                 self.display.say(f"{game.config.game}, {row}: {rate}")
             self.folder.write_summary(self.summary)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from ragen_agent.config import Config
@@ -34,7 +36,10 @@ COUNTED = {
     "reinforcement": "iterations of reinforcement",
     "demonstrations": "demonstrations",
     "conversations": "conversations",
+    "evaluation": "levels of the evaluation",
 }
+
+SECONDS = 2.0  # between two lines of an evaluation where there is no terminal; a short one has none
 
 
 class Display:
@@ -47,13 +52,17 @@ class Display:
 
     def begin(self, phase: str, total: int, done: int = 0) -> None:
         """Starts a phase of ``total`` steps."""
-        # Without a terminal: a line for each iteration of reinforcement, four for any other phase.
-        plain = not self.console.is_terminal
-        self._every = max(1, total // 4) if plain and phase != "reinforcement" else 1
-        self._bar = ProgressBar(
-            COUNTED.get(phase, f"steps of {phase}"), total, done=done, seconds=0, console=self.console
-        )
+        # Without a terminal: a line for each iteration of reinforcement, four for any other phase of training.
+        plain, brief = not self.console.is_terminal, phase == "evaluation"
+        self._every = max(1, total // 4) if plain and phase not in ("reinforcement", "evaluation") else 1
+        what, seconds = COUNTED.get(phase, f"steps of {phase}"), SECONDS if brief else 0
+        self._bar = ProgressBar(what, total, done=done, seconds=seconds, console=self.console, transient=brief)
         self._bar.__enter__()
+
+    def update(self, done: int) -> None:
+        """So many steps are done."""
+        assert self._bar is not None, "a phase has begun"
+        self._bar.update(done)
 
     def advance(self, record: Mapping[str, float], steps: int = 1) -> None:
         """Some steps were done; ``record`` holds their figures."""
@@ -70,6 +79,14 @@ class Display:
         if self._bar is not None:
             self._bar.__exit__(None, None, None)
             self._bar = None
+
+    @contextmanager
+    def waiting(self, text: str) -> Iterator[None]:
+        """Says what takes a moment and cannot be counted: next to a spinner on a terminal, else in a line."""
+        if not self.console.is_terminal:
+            self.say(f"{text} ...")
+        with self.console.status(escape(text)):  # which draws on terminals alone
+            yield
 
     def say(self, text: str) -> None:
         """One line."""

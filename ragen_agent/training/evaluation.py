@@ -11,6 +11,7 @@ import numpy as np
 
 from ragen_agent.rollout import Instance
 from ragen_agent.token_mdp import Trajectory
+from ragen_agent.training.console import Display
 from ragen_agent.training.policy import Policy
 from ragen_agent.training.tasks import SeedStream, derive_seed, make_env
 from ragen_gym.core.stats import Rate, wilson
@@ -95,16 +96,25 @@ def baselines(env: TurnEnv, instances: list[Instance]) -> dict[str, Rate]:
     }
 
 
-def play_fixed(policy: Policy, instances: list[Instance]) -> list[Trajectory]:
-    """The policy's episodes on the fixed levels, at the temperature of evaluation; sampled alike for every run."""
-    settings = policy.config.evaluation
+def play_fixed(policy: Policy, instances: list[Instance], display: Display | None = None) -> list[Trajectory]:
+    """The policy's episodes on the fixed levels, at the temperature of evaluation; sampled alike for every run.
+
+    A ``display`` shows the progress; within another phase there is none.
+    """
+    settings, seed = policy.config.evaluation, derive_seed(0, SeedStream.EVALUATION)
     processes = policy.processes(settings.split, min(settings.batch, len(instances)))
-    return policy.play(processes, instances, settings.temperature, derive_seed(0, SeedStream.EVALUATION))
+    if display is None:
+        return policy.play(processes, instances, settings.temperature, seed)
+    display.begin("evaluation", len(instances))
+    try:
+        return policy.play(processes, instances, settings.temperature, seed, display.update)
+    finally:
+        display.end()
 
 
-def measure(policy: Policy) -> dict[str, Rate]:
+def measure(policy: Policy, display: Display) -> dict[str, Rate]:
     """The rates of ``ragen-agent eval``: the model, random replies, optimal play."""
     env = make_env(policy.config, policy.config.evaluation.split)
     instances = fixed_instances(env, policy.config.evaluation.levels)
-    played = play_fixed(policy, instances)
+    played = play_fixed(policy, instances, display)
     return {"model": rate_of_played(played), **baselines(env, instances)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -101,11 +101,20 @@ class Policy:
         ]
 
     def play(
-        self, processes: Sequence[TokenMDP], instances: Sequence[Instance], temperature: float, seed: int
+        self,
+        processes: Sequence[TokenMDP],
+        instances: Sequence[Instance],
+        temperature: float,
+        seed: int,
+        over: Callable[[int], None] | None = None,
     ) -> list[Trajectory]:
-        """Episodes of this policy; raises a ValueError if a text holds words that its tokenizer does not know."""
+        """Episodes of this policy; ``over`` is called with how many are over.
+
+        Raises:
+            ValueError: a text holds words that the policy's tokenizer does not know.
+        """
         check = partial(check_known, self.tokenizer)
-        return play(self.engine, processes, instances, temperature=temperature, seed=seed, check=check)
+        return play(self.engine, processes, instances, temperature=temperature, seed=seed, check=check, over=over)
 
     def state(self) -> dict[str, Any]:
         """A copy of the weights."""

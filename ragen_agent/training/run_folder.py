@@ -74,14 +74,19 @@ class RunFolder:
     @classmethod
     def create(cls, path: Path, config: Config) -> RunFolder:
         """Starts a run in a new or empty folder; raises a ValueError if it holds anything."""
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            what = "holds another run" if (path / "config.toml").exists() else "is not an empty folder"
-            raise ValueError(f"--out {path} {what}; choose another folder, or go on with that run: --resume {path}")
-        path.mkdir(parents=True, exist_ok=True)
         folder = cls(path)
+        folder.check_new()
+        path.mkdir(parents=True, exist_ok=True)
         write_atomic(path / "config.toml", to_toml(config))
         folder.note_versions()
         return folder
+
+    def check_new(self) -> None:
+        """Raises a ValueError if there is anything in the folder."""
+        path = self.path
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            what = "holds another run" if (path / "config.toml").exists() else "is not an empty folder"
+            raise ValueError(f"--out {path} {what}; choose another folder, or go on with that run: --resume {path}")
 
     @classmethod
     def reopen(cls, path: Path) -> tuple[RunFolder, Config]:

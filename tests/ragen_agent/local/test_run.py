@@ -25,6 +25,7 @@ from ragen_agent.training.curves import measured_on
 from ragen_agent.training.evaluation import (
     fixed_instances,
     optimal_rate,
+    play_fixed,
     rate_of_played,
     scripted_rate,
 )
@@ -191,6 +192,22 @@ def test_time_before_an_interruption_counts(tmp_path: Path) -> None:
     folder.write_summary({"wall_s": 1000.0})
     run = training.TrainingRun(config, folder, quiet())
     assert time.monotonic() - run.begun >= 1000.0
+
+
+def test_an_evaluation_shows_how_far_it_is() -> None:
+    class Recording(Display):
+        def update(self, done: int) -> None:
+            seen.append(done)
+            super().update(done)
+
+    config, seen = configure(merged(TINY, {"evaluation": {"batch": 5}})), list[int]()
+    policy, instances = Policy.build(config), fixed_instances(make_env(config, "test"), 12)
+    out = io.StringIO()
+    shown = play_fixed(policy, instances, Recording(Console(file=out)))
+    assert seen == sorted(seen)
+    assert seen[-1] == len(instances)
+    assert len(set(seen)) > 2, "five at a time"
+    assert [t.to_dict() for t in shown] == [t.to_dict() for t in play_fixed(policy, instances)]
 
 
 def test_the_report_says_which_levels_were_played() -> None:
