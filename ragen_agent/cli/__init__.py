@@ -11,7 +11,7 @@ from typing import Any
 import gymnasium
 
 from ragen_gym import __version__
-from ragen_gym.core.command_line import Parser
+from ragen_gym.core.command_line import Parser, error_line
 
 __all__ = ["build_parser", "main"]
 
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if error.name.partition(".")[0] in ("ragen_agent", "ragen_gym", "benchmarks"):  # a defect
                 raise
             error = ImportError(f"the library {error.name} is missing: run pip install 'ragen-gym[agent]'.")
-        print(f"ragen-agent: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"ragen-agent: {error_line(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("\nragen-agent: stopped.", file=sys.stderr)

@@ -44,15 +44,15 @@ def add(commands: Any) -> None:
 def _run(options: argparse.Namespace) -> int:
     from ragen_agent.cli.settings import configure, given
     from ragen_agent.openrlhf.prompt_dataset import check_rows, train_rows, write_rows
+    from ragen_gym.core.storage import check_parent
 
     flags = {**given(options, "seed"), "training": given(options, "iterations", "groups")}
     if options.mix:
         flags["games"] = _games(options.mix)
     config = configure(options, flags)
+    check_parent(options.out)
     if options.out.exists():
         raise ValueError(f"--out {options.out} exists; choose another name, or remove it.")
-    if not options.out.parent.is_dir():
-        raise ValueError(f"--out {options.out}: there is no folder {options.out.parent}.")
     rows = list(train_rows(config))
     check_rows(rows, config)
     write_rows(options.out, rows)

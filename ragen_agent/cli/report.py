@@ -78,9 +78,9 @@ def _report(options: argparse.Namespace) -> int:
         raise ValueError(f"--megabytes is {options.megabytes:g}; it must be above 0.")
     if options.tensorboard:
         return _events(options.runs)
+    runs = load_runs(options.runs)
     if not options.json:
         check_free(out, options.force)
-    runs = load_runs(options.runs)
     if options.json:
         groups = group_by_settings(runs)
         content = {

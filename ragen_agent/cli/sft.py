@@ -124,7 +124,9 @@ def _add_train(parser: argparse.ArgumentParser) -> None:
 
 def _data(options: argparse.Namespace) -> int:
     from ragen_agent.sft.demonstrations import partial_file, write_conversations
+    from ragen_gym.core.storage import check_parent
 
+    check_parent(options.out)
     config = _demonstrators(options)
     try:
         written = write_conversations(config, options.out, _display())

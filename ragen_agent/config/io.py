@@ -93,7 +93,8 @@ def read_toml(path: Path) -> Settings:
     try:
         return _renamed(tomllib.loads(path.read_text(encoding="utf-8")))
     except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"cannot read {path}: {error}") from error
+        reason = (error.strerror or "").lower() if isinstance(error, OSError) else str(error)
+        raise ValueError(f"cannot read {path}: {reason}.") from error
     except tomllib.TOMLDecodeError as error:
         raise ValueError(f"{path} is not valid TOML: {error}") from error
 

@@ -12,7 +12,7 @@ from ragen_gym import __version__
 from ragen_gym.cli import bench, levels, play, serve
 from ragen_gym.cli import list as list_command
 from ragen_gym.cli import render as render_command
-from ragen_gym.core.command_line import Parser
+from ragen_gym.core.command_line import Parser, error_line
 
 __all__ = ["build_parser", "main"]
 
@@ -76,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.close()
         return 0
     except _user_errors() as error:
-        print(f"ragen-gym: error: {error}", file=sys.stderr)
+        print(f"ragen-gym: error: {error_line(error)}", file=sys.stderr)
         return 2
 
 

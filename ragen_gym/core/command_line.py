@@ -8,7 +8,9 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["Parser", "completion_script", "fill", "parsers", "wrap"]
+from ragen_gym.core.text import without_controls
+
+__all__ = ["Parser", "completion_script", "error_line", "fill", "parsers", "wrap"]
 
 SHELLS = ("bash", "zsh")
 
@@ -70,6 +72,17 @@ class _PrintCompletion(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option_string: Any = None) -> None:
         print(completion_script(parser, str(values)))
         parser.exit()
+
+
+def error_line(error: BaseException) -> str:
+    """What a person is told of an error, in one line and without control characters.
+
+    Of one that the system raised: the path (for a temporary file that of the file it stands for) and what is wrong.
+    """
+    text = str(error)
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        text = f"{str(error.filename).removesuffix('.tmp')}: {error.strerror[:1].lower()}{error.strerror[1:]}."
+    return without_controls(" ".join(text.split()))
 
 
 def wrap(text: str, width: int, first: str = "", later: str | None = None) -> list[str]:

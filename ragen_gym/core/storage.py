@@ -18,6 +18,7 @@ __all__ = [
     "atomic_folder",
     "atomic_path",
     "check_free",
+    "check_parent",
     "json_line",
     "name_full_disk",
     "read_json_lines",
@@ -117,6 +118,11 @@ def check_free(path: Path, force: bool) -> None:
         raise ValueError(f"{path} is a folder: give a file's path.")
     if path.exists() and not force:
         raise ValueError(f"{path} exists: choose another path, or add --force to replace it.")
+    check_parent(path)
+
+
+def check_parent(path: Path) -> None:
+    """Raise a ValueError if the folder of ``path`` does not exist."""
     if not path.parent.is_dir():
         raise ValueError(f"there is no folder {path.parent}: make it, or choose another path.")
 

@@ -64,14 +64,21 @@ def test_train_then_eval(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
         (["train", "--resume", ".", "--training.groups", "3"], "leave out --set"),
         (["settings", "trainnig"], "unknown setting 'trainnig'"),
         (["train", "--set", "demonstrations.thought=deep"], "choose one of"),
-        (["train", "--config", "no-such-file.toml"], "cannot read"),
+        (["train", "--config", "no-such-file.toml"], "cannot read no-such-file.toml: no such file or directory"),
+        (["train", "--config", "/proc"], "cannot read /proc: is a directory"),
         (["train", "--model", "no-such-folder"], "no such folder"),
         (["train", "--device", "quantum"], "cannot be used"),
         (["train", "--resume", "no-such-run"], "holds no run"),
         (["train", "--resume", ".", "--seed", "3"], "leave out --seed"),
         (["train", "--set", "small_model.layers=-1"], "small_model.layers is -1"),
         (["train", "--out", "/proc/nope/x"], "/proc/nope"),
-        (["train", "--out", f"{__file__}/x"], "Not a directory"),
+        (["report", "nope"], "nope holds no run"),
+        (["report", "/proc/self"], "/proc/self holds no run"),
+        (["sft", "data", "--out", "nope/demos.jsonl"], "there is no folder nope: make it, or choose another path."),
+        (["sft", "data", "--out", "/proc/demos.jsonl"], "/proc/demos.jsonl.part: no such file or directory"),
+        (["data", "--game", "Bandit", "--iterations", "1", "--out", "/proc/x"], "/proc/x: no such file or directory"),
+        (["data", "--out", "nope/x"], "there is no folder nope: make it, or choose another path."),
+        (["train", "--out", f"{__file__}/x"], "not a directory"),
         (["eval", "no-such-run"], "no such folder"),
         (["eval", "no-such-run", "--json", "/nonexistent/x.json"], "--json /nonexistent/x.json cannot be written"),
     ],
@@ -88,6 +95,8 @@ def test_a_mistake_is_one_line(
     captured = capsys.readouterr()
     assert message in captured.err
     assert captured.err.count("\n") == 1
+    assert "[Errno" not in captured.err
+    assert ".tmp" not in captured.err
     assert not list(tmp_path.iterdir()), "nothing is left behind"
 
 

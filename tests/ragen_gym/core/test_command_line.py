@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragen_gym.core.command_line import Parser, completion_script, fill, wrap
+from ragen_gym.core.command_line import Parser, completion_script, error_line, fill, wrap
 
 WORDS = st.lists(st.text("abc-,.", min_size=1, max_size=12), max_size=40)
 
@@ -93,6 +94,13 @@ def test_bash_completes(typed: str, completed: str) -> None:
     assert not done.stderr
     found = done.stdout.split()
     assert [word for word in found if word != "--help"] == [word for word in completed.split() if word != "--help"]
+
+
+def test_an_error_is_one_line_that_names_the_file(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="tmp") as caught:
+        (tmp_path / "nope" / "x.json.tmp").write_text("")
+    assert error_line(caught.value) == f"{tmp_path}/nope/x.json: no such file or directory."
+    assert error_line(ValueError("two\nlines \x1b[2J")) == "two lines \N{REPLACEMENT CHARACTER}[2J"
 
 
 def test_zsh_reads_the_same_script() -> None:
