@@ -11,6 +11,7 @@ little more than the game itself.
 from __future__ import annotations
 
 import operator
+import reprlib
 import time
 from dataclasses import replace
 from typing import Any
@@ -118,7 +119,8 @@ class _Episode:
             elif not isinstance(answer, Answer) or not _is_plain(answer):
                 raise EpisodeFailed(Failure.AGENT_ERROR, f"a reply is a text or an Answer, not {answer!r}")
             if not all(0 <= count <= MOST for count in _counts(answer)):
-                raise EpisodeFailed(Failure.AGENT_ERROR, f"tokens and retries are from 0 to 2**53, not {answer!r}")
+                counts = reprlib.repr(_counts(answer))
+                raise EpisodeFailed(Failure.AGENT_ERROR, f"tokens and retries are from 0 to 2**53, not {counts}")
             text, reasoning = replace_surrogates(answer.text), answer.reasoning and replace_surrogates(answer.reasoning)
             next_message, reward, self.terminated, self.truncated, info = self._env_call(self.env.step, text)
             self.success = info["success"]

@@ -337,8 +337,9 @@ def _check_info(info: Any) -> None:
                 check_number(f"session {number}", name, session[name], low, MOST, whole=True)
         if not all(isinstance(split, str) for split in session.get("splits", ())):
             raise ValueError(f"session {number}: splits={session['splits']!r} must be names.")
-        if ended := session.get("ended"):
-            _check_entries(f"session {number}: ended", ended, {"episodes": (int,), "chain": (str,)}, ended.keys())
+        if "ended" in session:
+            types = {"episodes": (int,), "chain": (str,)}
+            _check_entries(f"session {number}: ended", session["ended"], types, types)
     if "temperature" in info:
         check_number("the run", "temperature", info["temperature"], 0, MOST)
 

@@ -148,7 +148,7 @@ def read_json_lines(path: Path, read: Callable[[Any], Any] = lambda record: reco
             continue
         try:
             records.append(read(json.loads(line)))
-        except ValueError as error:  # not JSON, not UTF-8, or not a record
+        except (ValueError, RecursionError) as error:  # not JSON, not UTF-8, nested too deeply, or not a record
             if number < len(lines):  # a whole line ends with a newline, so a torn one is the last
                 what = "JSON" if isinstance(error, json.JSONDecodeError | UnicodeDecodeError) else "such a record"
                 raise ValueError(f"{path}, line {number}, is not {what}: {error}; remove that line.") from error
@@ -170,7 +170,7 @@ def repair_json_lines(path: Path, read: Callable[[Any], Any] = lambda record: re
         file.seek(end)
         try:
             read(json.loads(file.read()))
-        except ValueError:
+        except (ValueError, RecursionError):
             file.truncate(end)
         else:
             file.write(b"\n")

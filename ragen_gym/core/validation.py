@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Iterable
 from difflib import get_close_matches
 from math import inf
@@ -19,9 +20,8 @@ def check_number(
     kind: Any = int if whole else Real
     if isinstance(value, bool) or not isinstance(value, kind) or not low <= value <= high or abs(value) == inf:
         ends = f"from {low}" * (low > -inf) + (f" to {high}" if high < inf else " on" * (low > -inf))
-        raise ValueError(
-            f"{owner}: {name}={value!r} must be {'an integer' if whole else 'a number'} {ends}".rstrip() + "."
-        )
+        kind, given = "an integer" if whole else "a number", reprlib.repr(value)
+        raise ValueError(f"{owner}: {name}={given} must be {kind} {ends}".rstrip() + ".")
 
 
 def check_choice(what: str, value: Any, allowed: Iterable[Any]) -> None:
