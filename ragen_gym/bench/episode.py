@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Any
 
 from ragen_gym.bench.agent import Answer, ReplyAgent, StepAgent, Task
-from ragen_gym.bench.episode_plan import PlannedEpisode, Prices, Timeouts
+from ragen_gym.bench.episode_plan import MAX_REPLY, PlannedEpisode, Prices, Timeouts
 from ragen_gym.bench.records import MOST, EpisodeRecord, TurnRecord
 from ragen_gym.bench.timeouts import AgentCaller, EpisodeFailed, describe_error
 from ragen_gym.core.failures import Failure
@@ -34,6 +34,7 @@ async def play_episode(
     timeouts: Timeouts,
     prices: Prices | None = None,
     extra: dict[str, Any] | None = None,
+    max_reply: int = MAX_REPLY,
 ) -> EpisodeRecord:
     """Play one episode to its end or its failure.
 
@@ -44,12 +45,13 @@ async def play_episode(
         timeouts: how long the agent may take.
         prices: for the record's cost.
         extra: the record's ``extra``.
+        max_reply: characters to which a longer reply is cut, and its reasoning; see ``RunOptions``.
 
     Raises:
         StopRun: the agent ends the run.
         asyncio.CancelledError: the caller's task was cancelled.
     """
-    episode = _Episode(agent, env, planned, timeouts)
+    episode = _Episode(agent, env, planned, timeouts, max_reply)
     failure, detail = None, ""
     try:
         if episode.replies:
@@ -89,8 +91,8 @@ async def play_episode(
 class _Episode:
     """What has happened in an episode so far."""
 
-    def __init__(self, agent: Any, env: TurnEnv, planned: PlannedEpisode, timeouts: Timeouts) -> None:
-        self.agent, self.env, self.planned = agent, env, planned
+    def __init__(self, agent: Any, env: TurnEnv, planned: PlannedEpisode, timeouts: Timeouts, max_reply: int) -> None:
+        self.agent, self.env, self.planned, self.max_reply = agent, env, planned, max_reply
         self.replies = hasattr(agent, "reply")
         self.turns: list[TurnRecord] = []
         self.success = self.terminated = self.truncated = False
@@ -121,6 +123,9 @@ class _Episode:
             if not all(0 <= count <= MOST for count in _counts(answer)):
                 counts = reprlib.repr(_counts(answer))
                 raise EpisodeFailed(Failure.AGENT_ERROR, f"tokens and retries are from 0 to 2**53, not {counts}")
+            if max(len(answer.text), len(answer.reasoning or "")) > self.max_reply:
+                cut = answer.text[: self.max_reply], answer.reasoning and answer.reasoning[: self.max_reply]
+                answer = replace(answer, text=cut[0], reasoning=cut[1], finish_reason="max_reply")
             text, reasoning = replace_surrogates(answer.text), answer.reasoning and replace_surrogates(answer.reasoning)
             next_message, reward, self.terminated, self.truncated, info = self._env_call(self.env.step, text)
             self.success = info["success"]

@@ -14,6 +14,7 @@ from ragen_gym.core.validation import check_number
 from ragen_gym.envs.turn import TurnEnv
 
 __all__ = [
+    "MAX_REPLY",
     "PlannedEpisode",
     "Prices",
     "RunOptions",
@@ -24,6 +25,8 @@ __all__ = [
     "plan_episodes",
     "prompt_hash",
 ]
+
+MAX_REPLY = 2**18
 
 
 @dataclass(frozen=True)
@@ -92,10 +95,12 @@ class RunOptions:
     concurrency: int = 32  # the most episodes in play at a time
     timeouts: Timeouts = field(default_factory=Timeouts)  # how long an agent may take
     prices: Prices | None = None  # of tokens, or None
+    max_reply: int = MAX_REPLY  # characters to which a longer reply is cut; its finish reason is then "max_reply"
 
     def __post_init__(self) -> None:
         check_number("bench", "rollouts", self.rollouts, 1, whole=True)
         check_number("bench", "concurrency", self.concurrency, 1, whole=True)
+        check_number("bench", "max_reply", self.max_reply, 1, whole=True)
         if self.limit is not None:
             check_number("bench", "limit", self.limit, 1, whole=True)
         if self.temperature is not None:

@@ -361,6 +361,7 @@ SESSION_ENTRIES: dict[str, tuple[type, ...]] = {
     "limit": (int, type(None)),
     "concurrency": (int,),
     "limits": (dict,),
+    "max_reply": (int,),
     "prices": (dict, type(None)),
     "circumstances": (dict,),
     "versions": (dict,),

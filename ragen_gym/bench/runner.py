@@ -202,7 +202,9 @@ class _SuiteRunner:
         options = self.options
         for episode in planned:
             env = self._take(episode.split)
-            record = await play_episode(self.agent, env, episode, options.timeouts, options.prices, self.extra)
+            record = await play_episode(
+                self.agent, env, episode, options.timeouts, options.prices, self.extra, options.max_reply
+            )
             if record.failure is not Failure.ENVIRONMENT_ERROR:
                 self.free[episode.split.name].append(env)
             self._keep(record)

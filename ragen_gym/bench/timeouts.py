@@ -13,6 +13,7 @@ from typing import Any
 from ragen_gym.bench.agent import AgentFailure, StopRun
 from ragen_gym.bench.episode_plan import Timeouts
 from ragen_gym.core.failures import Failure
+from ragen_gym.core.text import without_controls
 
 __all__ = ["AgentCaller", "EpisodeFailed", "describe_error"]
 
@@ -24,12 +25,12 @@ class EpisodeFailed(Exception):
 
     Args:
         failure: what kind of failure.
-        detail: what exactly, cut to 2,000 characters.
+        detail: what exactly; cut to 2,000 characters, without those that a terminal would obey.
     """
 
     def __init__(self, failure: Failure, detail: str) -> None:
-        super().__init__(detail)
-        self.failure, self.detail = failure, detail[:_LONGEST_DETAIL]
+        self.failure, self.detail = failure, without_controls(detail[:_LONGEST_DETAIL])
+        super().__init__(self.detail)
 
 
 class AgentCaller:

@@ -71,6 +71,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def _add_run(group: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     from ragen_gym.bench.agents import KINDS
+    from ragen_gym.bench.episode_plan import MAX_REPLY
 
     forms = {f"{name}:{kind.target}" if kind.target else name: kind.about for name, kind in KINDS.items()}
     width = max(map(len, forms))
@@ -90,6 +91,13 @@ def _add_run(group: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     parser.add_argument("--timeout", type=float, default=120, metavar="S", help="seconds for an answer (default: 120)")
     parser.add_argument(
         "--episode-timeout", type=float, default=1800, metavar="S", help="seconds for an episode (default: 1800)"
+    )
+    parser.add_argument(
+        "--max-reply",
+        type=int,
+        default=MAX_REPLY,
+        metavar="N",
+        help=f"characters to which a longer reply is cut, marked in its record (default: {MAX_REPLY})",
     )
     parser.add_argument("--price-in", type=float, metavar="P", help="price of a million tokens read")
     parser.add_argument("--price-out", type=float, metavar="P", help="price of a million tokens written")
@@ -184,6 +192,7 @@ def _request(arguments: argparse.Namespace) -> RunOptions:
         concurrency=arguments.concurrency,
         timeouts=Timeouts(arguments.timeout, arguments.episode_timeout),
         prices=prices,
+        max_reply=arguments.max_reply,
     )
 
 

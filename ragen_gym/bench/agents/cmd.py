@@ -119,7 +119,7 @@ class CommandReplies(_Command):
         """The program's reply."""
         answer = await self.ask({"kind": "reply", "messages": list(messages)}, task)
         text = answer.get("reply")
-        aside = {name: answer[name] for name, kind in _ASIDE.items() if isinstance(answer.get(name), kind)}
+        aside = {name: answer[name] for name, kind in _ASIDE.items() if type(answer.get(name)) is kind}
         if not isinstance(text, str):
             raise AgentFailure(Failure.AGENT_ERROR, f"an answer needs a 'reply' that is a text: {str(answer)[:200]}")
         return Answer(text, **aside)

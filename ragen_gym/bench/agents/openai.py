@@ -30,8 +30,10 @@ from urllib.parse import urlsplit
 
 from ragen_gym.bench.agent import AgentFailure, Answer, Message, Task
 from ragen_gym.bench.agents.rate_limit import RequestPacer, backoff, retry_after
+from ragen_gym.bench.records import MOST
 from ragen_gym.core.failures import Failure
 from ragen_gym.core.seeding import mix
+from ragen_gym.core.text import without_controls
 from ragen_gym.core.validation import check_number
 
 __all__ = ["OpenAIAgent", "is_overflow", "read_completion", "with_reasoning"]
@@ -48,6 +50,7 @@ _KEY = "OPENAI_API_KEY"
 _RETRIED = frozenset({408, 409, 425, 429})
 _WAITS = 10  # waits that the server asked for which count as one retry
 _LONGEST_WAIT = 900.0
+_LONGEST_ANSWER = 2**25
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
@@ -149,7 +152,7 @@ class OpenAIAgent:
         except Exception:  # many servers list no models; the requests themselves will say what is wrong
             return None
         if known and self._model not in known:
-            return f"the server lists {', '.join(known[:5])}{' …' * (len(known) > 5)}, not {self._model}"
+            return self._clean(f"the server lists {', '.join(known[:5])}{' …' * (len(known) > 5)}, not {self._model}")
         return None
 
     async def reply(self, messages: Sequence[Message], task: Task) -> Answer:
@@ -175,14 +178,14 @@ class OpenAIAgent:
             except openai.APIStatusError as error:
                 detail = self._clean(f"HTTP {error.status_code}: {error.message}")
                 self._give_up(error, detail)
-                failure, wait = Failure.MODEL_ERROR, retry_after(error.response.headers) or None
+                failure, wait = Failure.MODEL_ERROR, retry_after(error.response.headers)
             except Exception as error:  # a cut connection, an answer that is no JSON or holds no choice
+                for each in (error, error.__cause__):  # some versions of the client wrap it
+                    if isinstance(each, _AnswerTooLong):
+                        raise AgentFailure(Failure.MODEL_ERROR, str(each)) from None
                 cause = f": {error.__cause__}" if error.__cause__ else ""
-                failure, detail, wait = (
-                    Failure.MODEL_ERROR,
-                    self._clean(f"{type(error).__name__}: {error}{cause}"),
-                    None,
-                )
+                detail = self._clean(f"{type(error).__name__}: {error}{cause}")
+                failure, wait = Failure.MODEL_ERROR, None
             waits, failures = (waits, failures + 1) if wait is None else (waits + 1, failures)
             if failures + waits // _WAITS > self._retries:
                 raise AgentFailure(failure, f"{detail} (asked {failures + waits} times)")
@@ -202,16 +205,15 @@ class OpenAIAgent:
     def _connected(self) -> Any:
         if self._client is None:
             try:
-                from openai import AsyncOpenAI, DefaultAsyncHttpxClient
+                from openai import AsyncOpenAI
             except ImportError as error:
                 raise ImportError("openai: agents need the extra `bench`: pip install 'ragen-gym[bench]'") from error
-            http = DefaultAsyncHttpxClient(trust_env=False) if self._local else None  # no proxy to this machine
             self._client = AsyncOpenAI(
                 api_key=self._key or "none",
                 base_url=self._base_url,
                 timeout=self._timeout,
                 max_retries=0,
-                http_client=http,
+                http_client=_bounded_client(trust_env=not self._local),  # no proxy to this machine
             )
         return self._client
 
@@ -249,8 +251,42 @@ class OpenAIAgent:
         return text
 
     def _clean(self, text: str) -> str:
-        """An error in a line, without the key."""
-        return self._redact(" ".join(text.split()))[:500]
+        """An error in a line, without the key and what a terminal would obey."""
+        return without_controls(self._redact(" ".join(text.split()))[:500])
+
+
+class _AnswerTooLong(Exception):
+    """A server's answer is longer than any reply."""
+
+    def __init__(self) -> None:
+        super().__init__(f"the server's answer has more than {_LONGEST_ANSWER:,} bytes")
+
+
+def _bounded_client(*, trust_env: bool) -> Any:
+    """A client that reads no more of an answer than `_LONGEST_ANSWER` bytes, whatever they unpack to."""
+    from openai import DefaultAsyncHttpxClient
+
+    class Client(DefaultAsyncHttpxClient):
+        async def send(self, request: Any, *, stream: bool = False, **options: Any) -> Any:
+            response = await super().send(request, stream=True, **options)
+            content = bytearray()
+            try:
+                async for piece in response.aiter_bytes():
+                    content += piece
+                    if len(content) > _LONGEST_ANSWER:
+                        raise _AnswerTooLong
+            finally:
+                await response.aclose()
+            unpacked = ("content-encoding", "content-length", "transfer-encoding")
+            return type(response)(
+                response.status_code,
+                headers=[(name, value) for name, value in response.headers.multi_items() if name not in unpacked],
+                content=bytes(content),
+                request=request,
+                extensions=response.extensions,
+            )
+
+    return Client(trust_env=trust_env, headers={"Accept-Encoding": "identity"})
 
 
 def _secrets(key: str, user: str | None, password: str | None) -> list[str]:
@@ -320,4 +356,4 @@ def with_reasoning(content: str, reasoning: str) -> str:
 
 
 def _count(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    return value if type(value) is int and 0 <= value <= MOST else None

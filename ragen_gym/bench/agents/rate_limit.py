@@ -51,7 +51,7 @@ def backoff(failures: int, seed: int) -> float:
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds that a server asks to wait (RFC 9110, section 10.2.3), or None where it does not say so.
+    """Seconds that a server asks to wait (RFC 9110, section 10.2.3), at least 0.5; None where it names no time to come.
 
     ``Retry-After-Ms``, which some servers send, is the more exact of the two.
     """
@@ -63,8 +63,8 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
             seconds = float(value) * unit
         except ValueError:
             seconds = _until(value)
-        if 0 <= seconds < float("inf"):
-            return seconds
+        if 0 < seconds < float("inf"):
+            return max(_FIRST, seconds)
     return None
 
 

@@ -4,6 +4,7 @@ library would let it."""
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import threading
 import time
@@ -53,6 +54,12 @@ _REFUSALS: dict[str, tuple[str, dict[str, str], Any]] = {
     "no message": ("200 OK", {}, {"choices": [{"finish_reason": "stop"}]}),
     "list": ("200 OK", {}, [1, 2]),
     "an error inside": ("200 OK", {}, {"error": {"message": "upstream gone", "code": 502}}),
+    "escapes": ("400 Bad Request", {}, {"error": {"message": "\x1b[2J\x1b]0;owned\x07gone\x9b31m"}}),
+    "no wait": ("429 Too Many Requests", {"Retry-After": "0"}, {"error": {"message": "now"}}),
+    "short wait": ("429 Too Many Requests", {"Retry-After-Ms": "0.001"}, {"error": {"message": "soon"}}),
+    "gzip": ("200 OK", {"Content-Encoding": "gzip"}, gzip.compress(b"{}")),
+    "bomb": ("200 OK", {"Content-Encoding": "gzip"}, gzip.compress(b'{"choices": "' + bytes(2**28) + b'"}', 1)),
+    "endless": ("200 OK", {}, bytes(2**26)),
 }
 
 
@@ -193,7 +200,8 @@ class BadServer:
 
 
 def _response(status: str, headers: Mapping[str, str], content: Any) -> bytes:
-    body = (content if isinstance(content, str) else json.dumps(content)).encode()
+    body = content if isinstance(content, bytes) else content.encode() if isinstance(content, str) else None
+    body = json.dumps(content).encode() if body is None else body
     lines = {"Content-Type": "application/json", "Content-Length": str(len(body)), **headers}
     head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
     return f"HTTP/1.1 {status}\r\n{head}\r\n".encode() + body

@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,10 @@ def test_everything_goes_wrong_and_nothing_is_lost(tmp_path: Path) -> None:
         ("no message", Failure.MODEL_ERROR, 3, "no choice"),
         ("list", Failure.MODEL_ERROR, 3, "no JSON object"),
         ("an error inside", Failure.MODEL_ERROR, 3, "upstream gone"),
+        ("escapes", Failure.MODEL_ERROR, 1, "400 - \ufffd[2J\ufffd]0;owned\ufffdgone\ufffd31m"),
+        ("bomb", Failure.MODEL_ERROR, 1, "more than 33,554,432 bytes"),
+        ("endless", Failure.MODEL_ERROR, 1, "more than 33,554,432 bytes"),
+        ("no wait", Failure.MODEL_ERROR, 3, "now"),
         ("hang", Failure.TIMEOUT, 3, "no answer within 0.1 s"),
         ("drip", Failure.TIMEOUT, 3, "no answer within 0.1 s"),
         ("overflow code", Failure.CONTEXT_OVERFLOW, 1, "too much"),
@@ -148,6 +153,52 @@ def test_waits_that_the_server_asks_for_do_not_use_up_the_retries(tmp_path: Path
         assert not play(server, tmp_path / "run", one_split(1), retries=1)
     (record,) = records_in(tmp_path / "run")
     assert {turn.retries for turn in record.turns} == {8}
+
+
+def test_a_wait_of_nothing_does_not_spin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten such waits count as one retry: without a least wait the server would be asked as fast as it answers."""
+    monkeypatch.setattr(pace, "_FIRST", 0.1)
+    with BadServer("short wait") as server:
+        assert play(server, tmp_path / "run", one_split(1), retries=0) == {Failure.MODEL_ERROR: 1}
+    assert len(server.arrivals) == 10
+    assert all(after - before > 0.09 for before, after in pairwise(server.arrivals))
+
+
+@pytest.mark.parametrize("field", ["content", "reasoning_content"])
+def test_a_reply_is_cut_where_it_is_too_long(field: str, tmp_path: Path) -> None:
+    long = "<think>" + "x" * 5_000_000
+    with BadServer() as server:
+        server.answer = completion(**{"content": GOOD, field: long})
+        request = RunOptions((SMOKE.splits[0].name,), limit=1, max_reply=1000)
+        run_suite(SMOKE, agent_of(server), tmp_path / "run", request)
+        assert max(len(str(body)) for body in server.bodies) < 20_000, "what is sent back is cut"
+    (record,) = records_in(tmp_path / "run")
+    assert (record.failure, len(record.turns)) == (None, 5)
+    for turn in record.turns:
+        assert turn.reply is not None
+        assert len(turn.reply) + len(turn.reasoning or "") <= 2000
+        assert turn.finish_reason == "max_reply"
+    assert verify(load_results(tmp_path / "run")).differences == []
+
+
+def test_counts_that_no_server_has_counted_are_left_out(tmp_path: Path) -> None:
+    with BadServer() as server:
+        server.answer["usage"] = {"prompt_tokens": 10**4000, "completion_tokens": -1}
+        assert not play(server, tmp_path / "run", one_split(1))
+    (record,) = records_in(tmp_path / "run")
+    assert {(turn.prompt_tokens, turn.completion_tokens) for turn in record.turns} == {(None, None)}
+
+
+def test_no_control_character_of_a_server_reaches_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with BadServer("escapes", model="\x1b[31mm") as server:
+        words = ["--suite", "smoke", "--agent", "openai:m", "--base-url", server.url, "--limit", "1"]
+        assert main(["bench", "run", *words, "--out", str(tmp_path / "run")]) == 1
+    said = capsys.readouterr()
+    assert "[2J" in said.err
+    assert "[31mm" in said.err, "the notice on the models that it lists"
+    assert not set(said.out + said.err) & {"\x1b", "\x07", "\x9b"}
 
 
 def test_a_rate_is_kept_to() -> None:
@@ -312,12 +363,14 @@ def test_retry_after_in_all_its_forms() -> None:
         ({"retry-after-ms": "1500", "retry-after": "9"}, lambda wait: wait == 1.5),
         ({"retry-after-ms": "soon", "retry-after": "9"}, lambda wait: wait == 9),
         ({"retry-after": soon}, lambda wait: wait is not None and 25 < wait <= 30),
-        ({"retry-after": "Wed, 21 Oct 2015 07:28:00 GMT"}, lambda wait: wait == 0),
+        ({"retry-after-ms": "0.001"}, lambda wait: wait == pace._FIRST),
     ]
     for headers, right in forms:
         assert right(retry_after(headers)), headers
-    for headers in ({}, {"retry-after": "tomorrow"}, {"retry-after": "-1"}, {"retry-after": "inf"}):
-        assert retry_after(headers) is None
+    past = "Wed, 21 Oct 2015 07:28:00 GMT"
+    for value in ("tomorrow", "-1", "0", "inf", "nan", past):
+        assert retry_after({"retry-after": value}) is None
+    assert retry_after({}) is None
 
 
 @pytest.mark.parametrize(
