@@ -47,6 +47,7 @@ def _run(options: argparse.Namespace) -> int:
     from rich.console import Console
 
     from ragen_agent.openrlhf.doctor import examine
+    from ragen_gym.core.command_line import terminal_width
 
     backend = options.backend or ("openrlhf" if find_spec("openrlhf") else "local")
     with Console(stderr=True).status("looking; imports take a while ..."):
@@ -59,24 +60,22 @@ def _run(options: argparse.Namespace) -> int:
             )
         )
     else:
-        _print(Console(highlight=False), checks, backend)
+        _print(Console(highlight=False, width=terminal_width(10_000)), checks, backend)
     return 1 if broken else 0
 
 
 def _print(console: Any, checks: list[Check], backend: str) -> None:
+    from rich.table import Table
     from rich.text import Text
 
-    width = max(len(check.name) for check in checks)
+    table = Table.grid(padding=(0, 2, 0, 0))
     for check in checks:
-        line = Text(f"{check.state:4}", style=STYLES[check.state])
-        line.append(f"  {check.name:{width}}  {check.found}", style="default")
-        console.print(line, soft_wrap=True)
-        if check.advice:
-            console.print(f"{'':6}{'':{width}}  do: {check.advice}", markup=False, soft_wrap=True)
+        found = Text(f"{check.found}\ndo: {check.advice}" if check.advice else check.found)
+        table.add_row(Text(check.state, STYLES[check.state]), Text(check.name), found)
+    console.print(table)
     count = {state: sum(check.state == state for check in checks) for state in STYLES}
     ready = "not ready" if count["fail"] else "ready"
     console.print(
         f"\nThis machine is {ready} for the {'distributed' if backend == 'openrlhf' else 'local'} trainer: "
-        f"{count['ok']} fine, {count['warn']} to know, {count['fail']} to fix.",
-        soft_wrap=True,
+        f"{count['ok']} fine, {count['warn']} to know, {count['fail']} to fix."
     )

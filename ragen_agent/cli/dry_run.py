@@ -60,10 +60,14 @@ def dry_run(
     """
     command = command_line(config, settings, folder, extra) if settings else []
     _title(console, "Configuration")
-    _say(console, to_toml(config) + ("\n" + tomli_w.dumps({"openrlhf": asdict(settings)}) if settings else ""))
+    _say(
+        console,
+        to_toml(config) + ("\n" + tomli_w.dumps({"openrlhf": asdict(settings)}) if settings else ""),
+        whole=True,
+    )
     if settings:
         _title(console, "Command")
-        _say(console, _wrapped(command, extra))
+        _say(console, _wrapped(command, extra), whole=True)
     _title(console, "Arithmetic")
     for sentence in describe(config, settings):
         _say(console, f"- {sentence}")
@@ -156,8 +160,9 @@ def _title(console: Console, text: str) -> None:
     console.print(f"\n[bold]{text}[/bold]")
 
 
-def _say(console: Console, text: str) -> None:
-    console.print(text, markup=False, soft_wrap=True)
+def _say(console: Console, text: str, *, whole: bool = False) -> None:
+    """Prints sentences, wrapped in a terminal; ``whole`` lines are to be copied."""
+    console.print(text, markup=False, soft_wrap=whole or not console.is_terminal)
 
 
 @dataclass(frozen=True)

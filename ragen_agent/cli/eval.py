@@ -57,7 +57,7 @@ def _evaluate(options: argparse.Namespace) -> int:
         else:
             config = configure(options, flags)
     else:
-        config = configure(options, {**flags, "model": str(folder)})
+        config = configure(options, {**flags, "model": str(folder)}, fetch=True)
         folder = Path(config.model)
     with display.waiting("loading torch, transformers and the model"):  # imported only now, for it takes seconds
         from ragen_agent.training.evaluation import measure

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 
 from ragen_agent.config import Config, Settings, merged, with_settings
 from ragen_agent.config.io import ALIASES, OPENRLHF, Group, check_name, file_schema, groups, settings_of_pairs
-from ragen_gym.core.command_line import wrap
+from ragen_gym.core.command_line import terminal_width, wrap
 from ragen_gym.core.settings import Setting
 
 __all__ = ["add", "add_set", "add_settings", "configure", "distributed", "given", "settings_of"]
@@ -51,17 +50,13 @@ def _run(options: argparse.Namespace) -> int:
     shown = [(group, [n for n in group.settings if n.startswith(options.prefix)]) for group in groups()]
     if not any(names for _, names in shown):
         check_name(options.prefix)
-    width = _width()
+    width = min(118, terminal_width())
     for group, names in shown:
         if names and len(names) == len(group.settings):
-            print(f"[{group.name}] {group.about}\n" if group.name else f"{group.about}\n")
+            print("\n".join(wrap(group.about, width, f"[{group.name}] " if group.name else "", "")), end="\n\n")
         for name in names:
             print("\n".join(_lines(name, group.settings[name], width)))
     return 0
-
-
-def _width() -> int:
-    return min(118, shutil.get_terminal_size((100, 24)).columns)
 
 
 def _lines(name: str, each: Setting, width: int, *, short: bool = False) -> list[str]:
@@ -126,10 +121,10 @@ def add_settings(parser: argparse.ArgumentParser, *, both_trainers: bool = True)
                 _add_flag(section, name, each)
 
 
-def configure(options: argparse.Namespace, flags: Settings) -> Config:
+def configure(options: argparse.Namespace, flags: Settings, *, fetch: bool = False) -> Config:
     """Defaults, the game's settings, the recipe, the file, the flags: each laid over the one before.
 
-    A model that is named, not given as a folder, is fetched if need be; not for a dry run.
+    With ``fetch`` a model that is named, not given as a folder, is fetched if need be.
     """
     from ragen_agent.config.presets import default_settings
     from ragen_gym.games.registry import find
@@ -140,7 +135,7 @@ def configure(options: argparse.Namespace, flags: Settings) -> Config:
     settings = merged(merged(settings, flags), settings_of(options))
     settings.pop(OPENRLHF, None)  # one file serves both trainers
     config = with_settings(Config(), {**settings, "game": game})
-    if not config.model or getattr(options, "dry_run", False):
+    if not config.model or not fetch:
         return config
     from ragen_agent.training.named_models import model_folder
 
@@ -201,11 +196,12 @@ class _Set(argparse.Action):
         if values not in (None, ALONE):
             namespace.set = [*namespace.set, values]
             return
+        width = min(118, terminal_width())
         for group in self.groups:
             for name, each in group.settings.items():
-                print("\n".join(_lines(name, each, _width(), short=True)))
+                print("\n".join(_lines(name, each, width, short=True)))
         end = "Give one as --set NAME=VALUE, or as --NAME VALUE. ragen-agent settings NAME says what its choices mean."
-        print("\n".join(["", *wrap(end, _width())]))
+        print("\n".join(["", *wrap(end, width)]))
         parser.exit()
 
 

@@ -88,7 +88,7 @@ def _train(options: argparse.Namespace) -> int:
         if options.dry_run:
             return _dry_run(options, config, folder)
     else:
-        config = configure(options, _flags(options))
+        config = configure(options, _flags(options), fetch=not options.dry_run)
         if options.dry_run:
             return _dry_run(options, config, RunFolder(options.out or fresh_folder(config)))
         folder = RunFolder(options.out or fresh_folder(config))
@@ -145,9 +145,11 @@ def _dry_run(options: argparse.Namespace, config: Config, folder: RunFolder) -> 
 
 def _list_recipes() -> int:
     from ragen_agent.config.presets import read_recipe, recipe_names
+    from ragen_gym.core.command_line import terminal_width, wrap
 
     for recipe in map(read_recipe, recipe_names()):
-        print(f"{recipe.name}\n    {recipe.title}; about {recipe.memory_gib:g} GiB of it; {recipe.seen}")
+        about = f"{' '.join(recipe.title.split())}; about {recipe.memory_gib:g} GiB of it; {recipe.seen}"
+        print("\n".join([recipe.name, *wrap(about, terminal_width(), "    ")]))
     return 0
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import re
+import shutil
 import textwrap
 from collections.abc import Iterator
 from typing import Any
 
 from ragen_gym.core.text import without_controls
 
-__all__ = ["Parser", "completion_script", "error_line", "fill", "parsers", "wrap"]
+__all__ = ["Parser", "completion_script", "error_line", "fill", "parsers", "terminal_width", "wrap"]
 
 SHELLS = ("bash", "zsh")
 
@@ -83,6 +84,11 @@ def error_line(error: BaseException) -> str:
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         text = f"{str(error.filename).removesuffix('.tmp')}: {error.strerror[:1].lower()}{error.strerror[1:]}."
     return without_controls(" ".join(text.split()))
+
+
+def terminal_width(otherwise: int = 100) -> int:
+    """The columns of the terminal; ``otherwise`` where the output goes to a file or a pipe."""
+    return shutil.get_terminal_size((otherwise, 24)).columns
 
 
 def wrap(text: str, width: int, first: str = "", later: str | None = None) -> list[str]:

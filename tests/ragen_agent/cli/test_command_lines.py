@@ -148,6 +148,19 @@ def test_help_fits_a_small_terminal(
         assert all(len(line.split()) == 1 for line in long), long  # what cannot be broken
 
 
+@pytest.mark.parametrize(
+    "words", [["settings"], ["train", "--set"], ["train", "--list-recipes"], ["doctor"]], ids=" ".join
+)
+def test_what_is_listed_fits_a_small_terminal(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        raise SystemExit(agent_cli.main(words))
+    long = [line for line in capsys.readouterr().out.splitlines() if len(line) > 80]
+    assert all(len(line.split()) == 1 for line in long), long
+
+
 def flags(words: tuple[str, ...]) -> set[str]:
     """The flags of a command."""
     parser = dict(parsers(PARSERS[words[0]]()))["".join(f" {word}" for word in words[1:])]
