@@ -117,8 +117,8 @@ def _report(options: argparse.Namespace) -> int:
 
 
 def _events(paths: list[Path]) -> int:
-    from ragen_agent.training.curves import write_events
     from ragen_agent.training.run_folder import RunFolder
+    from ragen_agent.training.tracking import write_events
 
     for path in paths:
         print(write_events(RunFolder.reopen(path)[0]))

@@ -165,7 +165,9 @@ def _check(config: Config) -> None:
     """Raises before a run's folder is made if there is no such game or option, or if the model cannot be used."""
     from ragen_agent.training.policy import Policy
     from ragen_agent.training.tasks import make_env
+    from ragen_agent.training.tracking import check_installed
 
+    check_installed(config.diagnostics)
     make_env(config, config.evaluation.split).reset(seed=0)
     Policy.build(config)
 

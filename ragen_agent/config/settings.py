@@ -278,6 +278,9 @@ class Diagnostics:
     tensorboard: bool = setting(
         False, "write each iteration's metrics for TensorBoard too, into the run's tensorboard/"
     )
+    wandb: str = setting(
+        "", "project of Weights & Biases for each iteration's metrics; WANDB_MODE=offline keeps them here", empty="none"
+    )
     alarm: bool = setting(True, "watch for the Echo Trap (RAGEN, arXiv 2504.20073, section 4)")
     entropy_every: int = setting(0, "iterations between entropies of all rollouts", low=0, unit="iterations")
     gradients_every: int = setting(

@@ -24,14 +24,14 @@ from ragen_agent.sft.demonstrations import demonstrator_rate, faultless, generat
 from ragen_agent.sft.trainer import imitate, warm_start
 from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.checkpoint import save_checkpoint
-from ragen_agent.training.console import Display
-from ragen_agent.training.curves import check_tensorboard, plot_curve
+from ragen_agent.training.console import Display, plot_curve
 from ragen_agent.training.evaluation import baselines, fixed_instances, play_fixed, rate_of_played
 from ragen_agent.training.metrics import cost_line
 from ragen_agent.training.parameters import load_policy
 from ragen_agent.training.policy import Policy
 from ragen_agent.training.run_folder import RunFolder, resumable
 from ragen_agent.training.tasks import games_at, make_env
+from ragen_agent.training.tracking import check_installed
 from ragen_gym.core.storage import read_json_lines
 
 __all__ = ["TrainingRun", "train"]
@@ -62,8 +62,7 @@ class TrainingRun:
 
     def __init__(self, config: Config, folder: RunFolder, display: Display) -> None:
         self.config, self.folder, self.display = config, folder, display
-        if config.diagnostics.tensorboard:
-            check_tensorboard()
+        check_installed(config.diagnostics)
         self.summary = folder.read_summary()
         self.state = folder.load_state()
         #: Measured at its end, and its state thrown away: there is nothing to go on with.

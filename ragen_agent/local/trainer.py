@@ -22,7 +22,6 @@ from ragen_agent.local.policy_update import Critic, KeptEpisodes, Learner, Repla
 from ragen_agent.rollout import Instance, group
 from ragen_agent.token_mdp import TokenMDP, Trajectory
 from ragen_agent.training.console import Display
-from ragen_agent.training.curves import TensorBoardWriter
 from ragen_agent.training.evaluation import fixed_instances, play_fixed, rate_of_played, without_failed
 from ragen_agent.training.iteration import History, Iteration
 from ragen_agent.training.metrics import piece_decoder
@@ -30,6 +29,7 @@ from ragen_agent.training.parameters import adamw, adapt, load_trained, merge, s
 from ragen_agent.training.policy import Policy
 from ragen_agent.training.run_folder import RunFolder
 from ragen_agent.training.tasks import SeedStream, derive_seed, draw_games, games_at, level_seeds, make_env
+from ragen_agent.training.tracking import track
 from ragen_gym.core.stats import Rate
 from ragen_gym.core.storage import read_json_lines
 
@@ -47,8 +47,8 @@ class Trainer:
     def __init__(
         self, config: Config, policy: Policy, folder: RunFolder, display: Display, state: Mapping[str, Any] | None
     ) -> None:
-        self.settings, self.seed, self.folder, self.display = config.training, config.seed, folder, display
-        self.diagnostics = config.diagnostics
+        self.config, self.folder, self.display = config, folder, display
+        self.settings, self.seed = config.training, config.seed
         self.rollouts = RolloutWorker(config, policy)
         self.learner = _learner(config, policy)
         self.replay = ReplayBuffer(config.training.replay)
@@ -63,24 +63,22 @@ class Trainer:
     def run(self, saved: Callable[[], None] = lambda: None) -> None:
         """Iterates until the last iteration or a reason to stop, which is shown; calls ``saved`` after each save."""
         begun, last = self.iteration, self.settings.iterations
-        events = TensorBoardWriter(self.folder) if self.diagnostics.tensorboard else None
-        self.display.begin("reinforcement", last, begun)
-        try:
-            while self.iteration < last and not self.stop_reason:
-                record, episodes = self._iterate()
-                self.folder.append(self.folder.metrics, [record])
-                self.folder.append(self.folder.episodes, episodes)
-                self.iteration += 1
-                if events:
-                    events.add(record)
-                self.display.advance(record)
-                if self.iteration == last or self.stop_reason or self.iteration % self.settings.save_every == 0:
-                    self._save()
-                    saved()
-        finally:
-            self.display.end()
-            if events:
-                events.close()
+        with track(self.config, self.folder) as trackers:
+            self.display.begin("reinforcement", last, begun)
+            try:
+                while self.iteration < last and not self.stop_reason:
+                    record, episodes = self._iterate()
+                    self.folder.append(self.folder.metrics, [record])
+                    self.folder.append(self.folder.episodes, episodes)
+                    self.iteration += 1
+                    for tracker in trackers:
+                        tracker.add(record)
+                    self.display.advance(record)
+                    if self.iteration == last or self.stop_reason or self.iteration % self.settings.save_every == 0:
+                        self._save()
+                        saved()
+            finally:
+                self.display.end()
         if self.stop_reason and self.iteration > begun:
             self.display.say(self.stop_reason)
 
@@ -112,7 +110,7 @@ class Trainer:
             "seconds_rollout": decoded - started,
         }
         record |= self.monitor.validate(number)
-        if self.diagnostics.alarm:
+        if self.monitor.diagnostics.alarm:
             signs = self.monitor.timed("alarm", lambda: self.history.new_signs(record))
             for sign in signs:
                 self.display.say(str(sign))

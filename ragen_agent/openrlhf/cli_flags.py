@@ -52,6 +52,11 @@ class _Start:
         """Whether models that share a GPU leave its memory to the one that works."""
         return self.openrlhf.colocate and not self.cpu
 
+    @property
+    def wandb(self) -> str:
+        """The project on Weights & Biases; the local trainer's name of the setting is understood too."""
+        return self.openrlhf.wandb or self.config.diagnostics.wandb
+
     def value(self, setting: str) -> Any:
         """A setting by its dotted name."""
         return attrgetter(setting)(self if setting.startswith("openrlhf.") else self.config)
@@ -137,11 +142,11 @@ _FLAGS: dict[str, str | tuple[str, Callable[[_Start], Any]]] = {
     "ckpt.best_metric_key": ("(none: the summary measures the last model)", lambda start: "none"),
     "ckpt.load_enable": ("(ragen-agent train --resume RUN)", lambda start: start.resume),
     "logger.wandb.run_name": ("(the run's folder)", lambda start: start.folder.name),
-    "logger.wandb.project": ("openrlhf.wandb", lambda start: start.openrlhf.wandb or None),
+    "logger.wandb.project": ("openrlhf.wandb", lambda start: start.wandb or None),
     # wandb reads WANDB_API_KEY or its own login; on a command line a key would be seen.
     "logger.wandb.key": (
         "(the environment variable WANDB_API_KEY)",
-        lambda start: "environment" if start.openrlhf.wandb else None,
+        lambda start: "environment" if start.wandb else None,
     ),
     "logger.tensorboard_dir": (
         "openrlhf.tensorboard",

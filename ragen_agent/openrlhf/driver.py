@@ -32,14 +32,14 @@ def main(path: Path) -> None:
     datasets = path.with_name("datasets")  # a copy of the prompt dataset, of no use later
     start["environment"]["HF_DATASETS_CACHE"] = str(datasets)
     os.environ.update(start["environment"])
-    settings = RunContext.from_environment().settings
+    context = RunContext.from_environment()
     stop_without_parent()
     try:
-        _check_wandb(settings.wandb)
+        _check_wandb(context.settings.wandb or context.config.diagnostics.wandb)
         if start["cpu"]:
             cpu_patches.check_flags(start["flags"])
             cpu_patches.prepare()
-        _start_ray(settings.ray_address, start)
+        _start_ray(context.settings.ray_address, start)
         _install_classes(start["cpu"])
         sys.argv = [MODULE, *start["flags"]]
         runpy.run_module(MODULE, run_name="__main__")
@@ -63,7 +63,9 @@ def explanation(error: BaseException) -> str:
 def _check_wandb(project: str) -> None:
     """Raises a ValueError if wandb is asked for and not installed: OpenRLHF would only notice late."""
     if project and find_spec("wandb") is None:
-        raise ValueError(f"openrlhf.wandb is {project!r}, but wandb is not installed here; run: pip install wandb")
+        raise ValueError(
+            f"openrlhf.wandb is {project!r}, but wandb is not installed: pip install 'ragen-gym[tracking]'"
+        )
 
 
 def _start_ray(address: str, start: dict[str, Any]) -> None:

@@ -39,8 +39,7 @@ from ragen_agent.openrlhf.processes import VARIABLE, RunContext, repair, stop_pr
 from ragen_agent.openrlhf.prompt_dataset import adopt_rows, train_rows, write_rows
 from ragen_agent.sft.demonstrations import demonstrator_rate
 from ragen_agent.sft.trainer import warm_start
-from ragen_agent.training.console import Display
-from ragen_agent.training.curves import plot_curve
+from ragen_agent.training.console import Display, plot_curve
 from ragen_agent.training.evaluation import baselines, fixed_instances
 from ragen_agent.training.policy import Policy
 from ragen_agent.training.run_folder import RunFolder, resumable

@@ -1,11 +1,13 @@
-"""What a run shows: its progress; at its end a table and two transcripts. Plain lines where there is no terminal."""
+"""What a run shows: its progress, then a table, two transcripts and a curve. Plain lines where there is no terminal."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -15,9 +17,9 @@ from ragen_agent.training.metrics import METRICS
 from ragen_agent.training.run_folder import RunFolder
 from ragen_gym.core.progress import ProgressBar
 from ragen_gym.core.stats import Rate
-from ragen_gym.core.storage import read_json_lines
+from ragen_gym.core.storage import atomic_path, read_json_lines
 
-__all__ = ["ROWS", "Display", "rates_table"]
+__all__ = ["ROWS", "Display", "measured_on", "plot_curve", "rates_table"]
 
 #: The rows of the final table by their key in ``summary.json``, and what each is.
 ROWS = {
@@ -38,6 +40,9 @@ COUNTED = {
     "conversations": "conversations",
     "evaluation": "levels of the evaluation",
 }
+
+#: The rates that a curve shows as lines, and their colours.
+LINES = {"optimal": "tab:green", "demonstrator": "tab:purple", "random": "tab:gray"}
 
 SECONDS = 2.0  # between two lines of an evaluation where there is no terminal; a short one has none
 
@@ -163,3 +168,52 @@ def _demonstrator_faults(config: Config) -> str:
         f"The demonstrator's faults: {'; '.join(faults) or 'none'}. "
         "Where the policy does better than its demonstrator, it learned that from reward alone."
     )
+
+
+def measured_on(config: Config) -> str:
+    """What the rates at the ends were measured on."""
+    split = config.evaluation.split
+    return "fixed levels of the training split" if split == "train" else f"held-out {split} levels"
+
+
+def plot_curve(metrics: Sequence[Mapping[str, Any]], rates: Mapping[str, Any], path: Path, config: Config) -> None:
+    """Success in training by iteration, the measured rates at its ends, and the baselines as lines."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4.2), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    successes = [record["success"] for record in metrics]
+    iterations = np.arange(1, len(successes) + 1)
+    axes.plot(iterations, successes, color="tab:blue", alpha=0.3, linewidth=1, label="training levels, each iteration")
+    width = min(9, len(successes))
+    if width > 1:
+        smooth = np.convolve(successes, np.full(width, 1 / width), mode="valid")
+        axes.plot(iterations[width - 1 :], smooth, color="tab:blue", label=f"mean of {width} iterations")
+    for row, place in (("before", 0), ("after", len(successes))):
+        if row in rates:
+            rate = rates[row]
+            error = [[rate["rate"] - rate["low"]], [rate["high"] - rate["rate"]]]
+            label = (
+                f"{measured_on(config)}, 95 % interval (temperature {config.evaluation.temperature:g})"
+                if row == "after"
+                else None
+            )
+            axes.errorbar([place], [rate["rate"]], error, fmt="o", color="tab:red", capsize=4, label=label)
+    for row, color in LINES.items():
+        if row in rates:
+            axes.axhline(
+                rates[row]["rate"], color=color, linestyle="--", label=f"{row} {100 * rates[row]['rate']:.0f} %"
+            )
+    name = config.training.algo.upper().replace("_", " ")
+    axes.set(
+        xlabel="iteration",
+        ylabel="success",
+        ylim=(-0.02, 1.04),
+        title=f"{config.game}, {'StarPO-S' if config.training.starpo_s else 'StarPO'} ({name}), seed {config.seed}",
+    )
+    axes.grid(alpha=0.25)
+    figure.legend(loc="outside lower center", ncols=2, fontsize="small", frameon=False)
+    with atomic_path(path) as temporary:
+        figure.savefig(temporary, format="png", dpi=130)

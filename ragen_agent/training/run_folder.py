@@ -9,6 +9,7 @@ summary.json     the final rates; while the run goes on, those measured so far
 curve.png        success by iteration, between random and optimal
 checkpoint/      the model in Hugging Face format; warm/ the model before reinforcement
 adapter/         with LoRA, the adapter that is merged into the checkpoint, made for the model in warm/
+tensorboard/     event files, and wandb/ with wandb.json what Weights & Biases needs, where the settings ask for them
 state.pt         what ``--resume`` needs next to them
 """
 

@@ -20,8 +20,7 @@ from ragen_agent.config.presets import GAME_DEFAULTS
 from ragen_agent.local import run as training
 from ragen_agent.rollout import group
 from ragen_agent.sft.demonstrations import demonstrate
-from ragen_agent.training.console import Display, rates_table
-from ragen_agent.training.curves import measured_on
+from ragen_agent.training.console import Display, measured_on, rates_table
 from ragen_agent.training.evaluation import (
     fixed_instances,
     optimal_rate,

@@ -43,6 +43,7 @@ def test_settings_become_flags() -> None:
     assert vanilla["algo.kl.init_coef"] == ["0.01"]
     assert vanilla["algo.kl.estimator"] == ["k3"]
     assert "ckpt.load_enable" in vanilla
+    assert values({"diagnostics": {"wandb": "p"}})["logger.wandb.project"] == ["p"]
     gpu = values({}, cpu=False)
     assert gpu["vllm.sync_backend"] == ["nccl"]
     assert gpu["ds.attn_implementation"] == ["flash_attention_2"]

@@ -15,7 +15,7 @@ from rich.console import Console
 from ragen_agent.cli import main
 from ragen_agent.config import Config
 from ragen_agent.local import run as training
-from ragen_agent.training import curves as events
+from ragen_agent.training import tracking
 from ragen_agent.training.console import Display
 from ragen_agent.training.run_folder import RunFolder
 from ragen_gym.core.storage import read_json_lines
@@ -52,12 +52,12 @@ def check_events(run: Path, iterations: int) -> None:
 def test_without_tensorboard_it_says_so(
     runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(events, "find_spec", lambda name: None)
+    monkeypatch.setattr(tracking, "find_spec", lambda name: None)
     assert main(["report", str(runs["seed0"]), "--tensorboard"]) == 2
-    assert "pip install tensorboard" in capsys.readouterr().err
+    assert "pip install 'ragen-gym[tracking]'" in capsys.readouterr().err
     assert not (runs["seed0"] / "tensorboard").exists()
     config = watched(runs["seed0"])
-    with pytest.raises(ValueError, match="pip install tensorboard"):
+    with pytest.raises(ValueError, match=r"tensorboard needs tensorboard: run pip install 'ragen-gym\[tracking\]'"):
         training.TrainingRun(config, RunFolder.create(tmp_path / "run", config), Display(Console(file=io.StringIO())))
 
 

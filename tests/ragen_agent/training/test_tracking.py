@@ -1,0 +1,111 @@
+"""Weights & Biases: a run is there with every iteration once, a resumed one goes on, a missing library is named.
+
+TensorBoard's event files are held to the same in ``tests/ragen_agent/report/test_tensorboard.py``.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from ragen_agent.cli import main
+from ragen_agent.config import merged
+from ragen_agent.local import run as training
+from ragen_agent.training import tracking
+from ragen_agent.training.console import Display
+from ragen_agent.training.run_folder import RunFolder
+from ragen_gym.core.storage import read_json_lines
+from tests.ragen_agent.local.test_run import TINY, configure, quiet
+
+needs_wandb = pytest.mark.skipif(find_spec("wandb") is None, reason="needs the extra tracking")
+BLOCK = 32768
+
+
+class Impatient(Display):
+    """Interrupts the run after its second iteration."""
+
+    def advance(self, record: Mapping[str, float], steps: int = 1) -> None:
+        if record.get("iteration") == 1:
+            raise KeyboardInterrupt
+
+
+def chunks(data: bytes) -> Iterator[bytes]:
+    """The records of an offline file: LevelDB's log format, blocks of 32 KiB, behind a header of 7 bytes."""
+    place, whole = 7, b""
+    while place < len(data):
+        if BLOCK - place % BLOCK < 7:
+            place += BLOCK - place % BLOCK
+            continue
+        size, kind = int.from_bytes(data[place + 4 : place + 6], "little"), data[place + 6]
+        whole += data[place + 7 : place + 7 + size]
+        place += 7 + size
+        if kind in (1, 4):  # a whole record, or the last part of one
+            yield whole
+            whole = b""
+
+
+def sent(file: Path) -> tuple[str, list[dict[str, Any]]]:
+    """The run's id and the rows of its history, as an offline run keeps them for ``wandb sync``."""
+    record_type, name, rows = import_module("wandb.proto.wandb_internal_pb2").Record, "", []
+    for chunk in chunks(file.read_bytes()):
+        record = record_type.FromString(chunk)
+        if record.WhichOneof("record_type") == "run":
+            name = record.run.run_id
+        elif record.WhichOneof("record_type") == "history":
+            items = {item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in record.history.item}
+            rows.append(items)
+    return name, rows
+
+
+@needs_wandb
+def test_a_resumed_run_goes_on_in_the_same_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    config = configure(merged(TINY, {"diagnostics": {"wandb": "games"}}))
+    folder = RunFolder.create(tmp_path / "run", config)
+    with pytest.raises(KeyboardInterrupt):
+        training.train(config, folder, Impatient(Console(file=io.StringIO())))
+    (first,) = (folder.path / "wandb").glob("offline-run-*/*.wandb")
+    name, rows = sent(first)
+    assert [row["_step"] for row in rows] == [1, 2]
+    training.train(config, folder, quiet())
+    second = max((folder.path / "wandb").glob("offline-run-*/*.wandb"), key=lambda path: path.stat().st_mtime_ns)
+    again, rows = sent(second)
+    assert first != second
+    assert again == name == json.loads((folder.path / "wandb.json").read_text())["id"]
+    metrics = read_json_lines(folder.metrics)
+    assert [row["_step"] for row in rows] == [record["iteration"] + 1 for record in metrics], "every iteration, once"
+    for key in ("success", "return", "spread", "train_tokens"):
+        assert [row[key] for row in rows] == [pytest.approx(record[key]) for record in metrics]
+
+
+@needs_wandb
+def test_without_a_login_it_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import_module("wandb").teardown()  # the mode of an earlier test
+    for name in ("WANDB_API_KEY", "WANDB_MODE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    config = configure(merged(TINY, {"diagnostics": {"wandb": "games"}}))
+    with pytest.raises(ValueError, match=r"diagnostics.wandb: .*wandb login, or set WANDB_MODE=offline"):
+        training.train(config, RunFolder.create(tmp_path / "run", config), quiet())
+
+
+@pytest.mark.parametrize(("name", "value"), [("wandb", "games"), ("tensorboard", "true")])
+def test_a_missing_library_is_named_before_the_run_begins(
+    name: str, value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(tracking, "find_spec", lambda library: None)
+    out = tmp_path / "run"
+    assert main(["train", "--game", "Bandit", "--set", f"diagnostics.{name}={value}", "--out", str(out)]) == 2
+    said = capsys.readouterr().err
+    assert said == f"ragen-agent: diagnostics.{name} needs {name}: run pip install 'ragen-gym[tracking]'.\n"
+    assert not out.exists()
