@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ragen_gym.core.command_line import wrap
 from ragen_gym.core.progress import ProgressBar
 
-__all__ = ["add_command", "first_lines", "print_json", "progress_bar", "table_lines"]
+__all__ = ["add_command", "first_lines", "print_json", "progress_bar", "table_lines", "wrapped"]
 
 _LISTED = 20
 
@@ -59,6 +61,11 @@ def progress_bar(what: str, total: int) -> ProgressBar:
 def print_json(value: Any) -> None:
     """Print a value as indented JSON."""
     print(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def wrapped(text: str, label: str = "") -> str:
+    """Text that fits the terminal without a broken word; what follows a label stands below its beginning."""
+    return "\n".join(wrap(text, shutil.get_terminal_size().columns, label, " " * len(label)))
 
 
 def table_lines(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import gymnasium
 
-from ragen_gym.cli.command import add_command, print_json
+from ragen_gym.cli.command import add_command, print_json, progress_bar
 from ragen_gym.cli.env_options import add_environment_options, chosen_environment
 from ragen_gym.core.levels import Level
 from ragen_gym.core.progress import track
@@ -127,12 +127,14 @@ def distinct_levels(env: StepEnv, n: int, seed: int) -> list[Level]:
         raise ValueError(f"-n {n}: ask for one level or more.")
     found: dict[str, Level] = {}
     tries = _TRIES_PER_LEVEL * n + _MORE_TRIES
-    for i in range(tries):
-        env.reset(seed=seed if i == 0 else None)
-        level = env.level
-        found.setdefault(level.id, level)
-        if len(found) == n:
-            return list(found.values())
+    with progress_bar("levels drawn", n) as bar:
+        for i in range(tries):
+            env.reset(seed=seed if i == 0 else None)
+            level = env.level
+            found.setdefault(level.id, level)
+            bar.update(len(found))
+            if len(found) == n:
+                return list(found.values())
     raise ValueError(
         f"{env.game_spec.id} gave only {len(found)} different levels of split {env.split or 'any'} in {tries} draws; "
         f"ask for -n {len(found)} or fewer, or for a larger board."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from ragen_gym.cli.command import add_command, print_json
+from ragen_gym.cli.command import add_command, print_json, wrapped
 from ragen_gym.cli.env_options import add_environment_options, chosen_environment, describe, options_of, sections
 from ragen_gym.cli.episodes import success_rates
 from ragen_gym.envs.policies import action_budget
@@ -82,11 +82,12 @@ def _info(arguments: argparse.Namespace) -> int:
         "episode_end": " ".join(sections(type(game)).get("Episode End", "").split()),
         "symbols": dict(game.legend(env.vocabulary)),
         "vocabularies": {name: "".join(v.symbols) for name, v in game.vocabularies.items()},
-        "knobs": {
+        "options": {
             each.name: {"type": each.type, "default": each.default, "doc": each.doc} for each in options_of(spec)
         },
         "presets": {name: dict(options) for name, options in spec.game_class.presets.items()},
     }
+    facts["knobs"] = facts["options"]  # their name in earlier versions
     rates = success_rates(spec, chosen, arguments.measure, arguments.seed) if arguments.measure else {}
     if rates:
         facts |= {player: rate.to_dict() for player, rate in rates.items()}
@@ -108,22 +109,26 @@ def _count(number: int, noun: str) -> str:
 
 
 def _print(facts: dict[str, Any]) -> None:
-    print(f"{facts['id']}: {facts['summary']}\n\n{facts['description']}")
+    print(wrapped(f"{facts['id']}: {facts['summary']}") + "\n\n" + wrapped(facts["description"]) + "\n")
     horizon = f"truncated after {facts['horizon']} steps" if facts["horizon"] else "ended by its rules alone"
-    print(f"\nBoard         {facts['height']} x {facts['width']}, {horizon}")
-    print(f"Actions       {', '.join(f'{value} {name}' for name, value in facts['actions'].items())}")
-    print("Observation   " + facts["observation_space"].replace("\n", "\\n"))
-    if facts["symbols"]:
-        print(f"Symbols       {', '.join(f'{symbol} {meaning}' for symbol, meaning in facts['symbols'].items())}")
-    print(f"Rewards       {'; '.join(f'{value:g} {what}' for what, value in facts['rewards'].items())}")
-    if any(facts["vocabularies"].values()):
-        print(f"Vocabularies  {', '.join(f'{name} {symbols}' for name, symbols in facts['vocabularies'].items())}")
+    rows = {
+        "Board": f"{facts['height']} x {facts['width']}, {horizon}",
+        "Actions": ", ".join(f"{value} {name}" for name, value in facts["actions"].items()),
+        "Observation": facts["observation_space"].replace("\n", "\\n"),
+        "Symbols": ", ".join(f"{symbol} {meaning}" for symbol, meaning in facts["symbols"].items()),
+        "Rewards": "; ".join(f"{value:g} {what}" for what, value in facts["rewards"].items()),
+        "Vocabularies": ", ".join(f"{name} {symbols}" for name, symbols in facts["vocabularies"].items() if symbols),
+    }
+    for name, text in rows.items():
+        if text:
+            print(wrapped(text, f"{name:14}"))
     print("\nOptions")
-    rows = [(name, describe(each["default"]), each["doc"].replace("``", "")) for name, each in facts["knobs"].items()]
-    names, defaults = (max(len(row[i]) for row in rows) for i in (0, 1))
-    for name, default, doc in rows:
-        print(f"  {name:{names}}  {default:{defaults}}  {doc}")
+    names = max(map(len, facts["options"]))
+    for name, option in facts["options"].items():
+        meaning = option["doc"].replace("``", "").rstrip(".")
+        print(wrapped(f"{meaning} (default: {describe(option['default'])})", f"  {name:{names}}  "))
     if facts["presets"]:
         print("\nPresets")
         for name, options in facts["presets"].items():
-            print(f"  {name:{names}}  {', '.join(f'{key}={describe(value)}' for key, value in options.items())}")
+            shown = ", ".join(f"{key}={describe(value)}" for key, value in options.items())
+            print(wrapped(shown, f"  {name:{names}}  "))

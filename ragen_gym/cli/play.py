@@ -6,20 +6,23 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any, TextIO
 
-from ragen_gym.cli.command import add_command
+import numpy as np
+
+from ragen_gym.cli.command import add_command, wrapped
 from ragen_gym.cli.env_options import add_environment_options, chosen_environment
 from ragen_gym.core.text import EDGE, Vocabulary
-from ragen_gym.envs.policies import action_budget
+from ragen_gym.envs.policies import action_budget, reply_for
 from ragen_gym.envs.reply import SEPARATOR
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.envs.turn import TurnEnv, make_turn
 from ragen_gym.games.game import Board, Game
 from ragen_gym.games.registry import GameSpec
+from ragen_gym.render.canvas import Canvas, Pixels
 from ragen_gym.render.recorder import key_names, what_happened
 
 __all__ = ["add", "can_read_keys", "colourful", "painted", "play_moves", "play_turns", "read_lines", "single_keys"]
@@ -53,6 +56,7 @@ _ARROWS = {"\x1b[A": "up", "\x1b[B": "down", "\x1b[C": "right", "\x1b[D": "left"
 _ARROWS |= {key.replace("[", "O"): word for key, word in _ARROWS.items()}
 
 _END = "\x04"  # Ctrl-D
+_LINE = 22  # pixels of a line of text below the board
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -191,15 +195,14 @@ class HumanPlay:
         return None
 
     @property
-    def menu(self) -> str:
-        """The actions and their keys."""
-        actions = ", ".join(f"{key} {name}" for key, name in zip(self.keys, self.env.action_names, strict=True))
-        return f"Play: {actions}. Also: ? hint, n next level, q quit."
+    def actions(self) -> list[str]:
+        """The actions, each after its key."""
+        return [f"{key} {name}" for key, name in zip(self.keys, self.env.action_names, strict=True)]
 
     @property
-    def summary(self) -> str:
-        """How the levels ended."""
-        return f"{sum(self.ended)} of {len(self.ended)} levels solved."
+    def menu(self) -> str:
+        """The actions and the other words, with their keys."""
+        return wrapped(f"Play: {', '.join(self.actions)}. Also: ? hint, n next level, q quit.")
 
 
 def _play(arguments: argparse.Namespace) -> int:
@@ -216,6 +219,11 @@ def _play(arguments: argparse.Namespace) -> int:
         return play_moves(HumanPlay(spec, chosen, arguments.seed), read_lines(sys.stdin, "> "))
     with single_keys(sys.stdin) as keys:
         return play_moves(HumanPlay(spec, chosen, arguments.seed), keys)
+
+
+def _summary(ended: Sequence[bool]) -> str:
+    """How the levels ended."""
+    return f"{sum(ended)} of {len(ended)} levels solved." if ended else "No level was played to its end."
 
 
 def has_display() -> bool:
@@ -237,32 +245,51 @@ def play_in_window(spec: GameSpec, chosen: dict[str, Any], seed: int, tile_size:
 
     tile_size = tile_size or fitting_tile_size(StepEnv(spec.name, **chosen), 512)
     played = HumanPlay(spec, {**chosen, "render_mode": "rgb_array", "tile_size": tile_size}, seed)
-    picture = played.env.render()
-    print(f"{played.env.game.description}\n{played.menu}", flush=True)
-    window = Window(picture.shape[1], picture.shape[0], f"{spec.name}: ? hint, n next level, q quit", fps=60)
+    said = ""
+
+    def shown() -> Pixels:
+        board = played.env.render()
+        return np.concatenate([board, _keys_picture(played, board.shape[1], said)])
+
+    picture = shown()
+    print(f"{wrapped(played.env.game.description)}\n{played.menu}", flush=True)
+    window = Window(picture.shape[1], picture.shape[0], spec.name, fps=60)
     window.show(picture)
     while (word := window.key()) is not None and word not in _QUIT:
         action = played.action_of(word)
         if word in _NEXT:
             played.next_level()
+            said = ""
         elif word in _HINT and not played.over:
-            print(played.advice(), flush=True)
+            said = played.advice()
+            print(said, flush=True)
         elif action is not None and not played.over:
-            print(played.play(action), flush=True)
-        window.show(played.env.render())
+            said = played.play(action)
+            print(said, flush=True)
+        window.show(shown())
     window.close()
-    print(played.summary)
+    print(_summary(played.ended))
     return 0
+
+
+def _keys_picture(played: HumanPlay, width: int, said: str) -> Pixels:
+    """What stands below the board: the keys, and what was said last; uint8 (height, width, 3)."""
+    lines = ["   ".join(played.actions), "? hint   n next level   q quit", said.splitlines()[-1] if said else ""]
+    canvas = Canvas(width / _LINE, len(lines), _LINE, fineness=2)
+    canvas.fill((32, 34, 40))
+    for row, line in enumerate(lines):
+        canvas.text(0.4, row + 0.5, 0.5, line, (232, 232, 232), width / _LINE - 0.8, left=True)
+    return canvas.pixels()
 
 
 def play_moves(played: HumanPlay, words: Iterator[str]) -> int:
     """Play level after level with the words or keys of a player, until there are no more or one says to quit."""
-    print(f"{played.env.game.description}\n{played.menu}")
+    print(f"{wrapped(played.env.game.description)}\n{played.menu}")
     _show(played)
     for line in words:
         for word in (part.strip().lower() for part in line.split(SEPARATOR)):
             if word in _QUIT:
-                print(played.summary)
+                print(_summary(played.ended))
                 return 0
             if word in _NEXT:
                 played.next_level()
@@ -273,7 +300,7 @@ def play_moves(played: HumanPlay, words: Iterator[str]) -> int:
                 print(played.advice())
             elif word:
                 _move(played, word)
-    print(played.summary)
+    print(_summary(played.ended))
     return 0
 
 
@@ -308,7 +335,7 @@ def play_turns(env: TurnEnv, seed: int, lines: Iterator[str]) -> int:
     """Play level after level with whole replies, each one line, until there are no more or one says to quit."""
     ended: list[bool] = []
     message, _ = env.reset(seed=seed)
-    print(f"{env.instructions}\n\n{message}", flush=True)
+    print(f"{env.instructions}\n\n{message}\n(? shows the oracle's move, n plays the next level, q quits.)", flush=True)
     for line in lines:
         word = line.strip().lower()
         if word in _QUIT:
@@ -322,7 +349,7 @@ def play_turns(env: TurnEnv, seed: int, lines: Iterator[str]) -> int:
             print(f"The oracle plays {env.action_names[env.oracle_action()]}.")
         elif word:
             ended += _take(env, line)
-    print(f"{sum(ended)} of {len(ended)} levels solved.")
+    print(_summary(ended))
     return 0
 
 
@@ -332,6 +359,8 @@ def _take(env: TurnEnv, line: str) -> list[bool]:
     reply = info["reply"]
     played = ", ".join(env.action_names[action] for action in info["actions"]) or "nothing"
     print(f"\nPlayed: {played}." + (f" Problem: {reply.problem.value}." if reply.problem else ""))
+    if reply.problem and not (terminated or truncated):
+        print(f"For example: {reply_for(env, [0], 'I try this one.')}")
     print(message, flush=True)
     if not (terminated or truncated):
         return []

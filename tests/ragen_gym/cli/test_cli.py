@@ -7,18 +7,21 @@ import json
 import os
 import pty
 import re
+import subprocess
 import sys
 import termios
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from ragen_gym.cli import main
-from ragen_gym.cli.episodes import conversation, picture_episode, showcase_seed, turn_options
+from ragen_gym.cli.episodes import conversation, fitting_tile_size, picture_episode, showcase_seed, turn_options
 from ragen_gym.cli.play import colourful, painted, single_keys
 from ragen_gym.core.levels import read_levels
+from ragen_gym.core.progress import ProgressBar
 from ragen_gym.core.stats import wilson
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.games.registry import TABLE, GameSpec
@@ -184,6 +187,31 @@ def test_playing_bears_mistakes(run: Run) -> None:
     assert out.endswith("0 of 1 levels solved.\n")
 
 
+def test_a_malformed_reply_is_answered_with_an_example_that_can_be_typed(run: Run) -> None:
+    out = run("play", "FrozenLake", "--turn", typed="Up\n")[1]
+    [example] = re.findall(r"For example: (.*)", out)
+    assert re.fullmatch(r"<think>.+</think><answer>(Left|Down|Right|Up)</answer>", example)
+    out = run("play", "FrozenLake", "--turn", typed=f"{example}\n")[1]
+    assert "Problem" not in out
+    assert "For example" not in out
+    assert "? shows" in out, "the words that are no replies"
+
+
+@pytest.mark.parametrize("words", [["FrozenLake"], ["FrozenLake", "--turn"]])
+def test_who_plays_no_level_is_not_told_a_score(run: Run, words: list[str]) -> None:
+    out = run("play", *words, typed="q\n")[1]
+    assert "0 of 0" not in out
+    assert out.endswith("No level was played to its end.\n")
+
+
+@every_id
+def test_no_word_is_broken_on_a_narrow_terminal(run: Run, spec: GameSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    out = run("info", spec.name, "-n", 20)[1] + run("list")[1] + run("play", spec.name, typed="q\n")[1]
+    assert max(map(len, out.splitlines())) <= 80
+    assert spec.summary in " ".join(out.split())
+
+
 @pytest.mark.parametrize("words", ["play FrozenLake", "play FrozenLake --turn", "solve FrozenLake -"])
 def test_ctrl_c_ends_quietly(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: str) -> None:
     class Interrupted(io.StringIO):
@@ -237,8 +265,18 @@ def test_a_window_plays_too(run: Run, monkeypatch: pytest.MonkeyPatch, spec: Gam
     code, out, _ = run("play", spec.name, "--window")
     assert code == 0
     assert "The oracle plays" in out
-    assert "levels solved." in out
+    assert "levels solved." in out or "No level was played to its end." in out
     assert len({picture.tobytes() for picture in shown}) >= 3
+    assert len({picture.shape for picture in shown}) == 1
+    board = StepEnv(spec.name, render_mode="rgb_array", tile_size=fitting_tile_size(StepEnv(spec.name), 512))
+    board.reset(seed=0)
+    height = board.render().shape[0]
+    rows = [picture[height:] for picture in shown]  # the level's actions, the other keys, and what was said last
+    assert rows[0].shape[0] > 30
+    third = rows[0].shape[0] // 3
+    assert len(np.unique(rows[0][:third])) > 5, "text, with smooth edges"
+    assert len({row[third : 2 * third].tobytes() for row in rows}) == 1
+    assert len({row[2 * third :].tobytes() for row in rows}) > 1
 
 
 @every_id
@@ -285,6 +323,36 @@ def test_exported_levels_are_distinct_and_of_their_split_in_every_form(
     code, out, _ = run("info", spec.name, "--levels", tmp_path / "levels.txt", "-n", 10)
     assert code == 0
     assert "Success on 10 levels" in out
+
+
+def test_an_export_that_finds_no_room_or_is_interrupted_leaves_nothing(tmp_path: Path) -> None:
+    program = """
+import resource, signal, sys
+from pathlib import Path
+from ragen_gym.cli import main
+if sys.argv[2] == "full":
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+else:
+    write = Path.write_bytes
+    Path.write_bytes = lambda path, data: write(path, data[:50]) and signal.raise_signal(signal.SIGINT)
+sys.exit(main(["levels", "export", "FrozenLake", "-n", "20", "--out", sys.argv[1]]))
+"""
+    for way, code, said in (("full", 2, "levels.txt cannot be written: file too large; "), ("interrupted", 130, "")):
+        done = subprocess.run(
+            [sys.executable, "-c", program, str(tmp_path / "levels.txt"), way],
+            capture_output=True, text=True, check=False, env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+        )  # fmt: skip
+        assert done.returncode == code, done.stderr
+        assert said in done.stderr
+        assert "Traceback" not in done.stderr
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_drawing_many_levels_is_not_silent(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(ProgressBar.__init__.__kwdefaults__ or {}, "seconds", 0.0)
+    _, _, errors = run("levels", "export", "FrozenLake", "-n", 5, "--out", tmp_path / "levels.txt")
+    assert "ragen-gym: 3 of 5 levels drawn" in errors
+    assert "ragen-gym: 3 of 5 levels solved" in errors
 
 
 def test_solve_takes_any_size_from_the_standard_input(run: Run) -> None:
