@@ -13,6 +13,7 @@ made them.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,6 +21,7 @@ from pathlib import Path
 
 from ragen_gym.core.seeding import mix
 from ragen_gym.core.storage import write_atomic
+from ragen_gym.core.validation import shown
 
 __all__ = ["SPLITS", "SPLIT_VERSION", "Level", "read_levels", "split_of_hash", "text_hash", "write_levels"]
 
@@ -54,8 +56,10 @@ def split_of_hash(canonical: int) -> str:
 
 def check_split(split: str | None) -> str | None:
     """Return ``split`` unchanged, or raise a ValueError that names the splits."""
-    if split is not None and split not in SPLITS:
-        raise ValueError(f"split={split!r} is not a split: choose one of {', '.join(SPLITS)}, or None for all levels.")
+    if split is not None and (not isinstance(split, str) or split not in SPLITS):
+        raise ValueError(
+            f"split={shown(split)} is not a split: choose one of {', '.join(SPLITS)}, or None for all levels."
+        )
     return split
 
 
@@ -106,11 +110,16 @@ def read_levels(source: str | Path) -> list[str]:
     return boards
 
 
-def _text_of(path: Path) -> str:
-    if not path.is_file():
+def check_file(path: str | Path) -> None:
+    """Raise a ValueError unless there is a file of that name."""
+    if not os.path.isfile(path):  # which takes names that no file can have, too
         raise ValueError(
-            f"levels={str(path)!r} is not a file: give a path to a text file of boards, or a list of boards."
+            f"levels={shown(str(path))} is not a file: give a path to a text file of boards, or a list of boards."
         )
+
+
+def _text_of(path: Path) -> str:
+    check_file(path)
     try:
         return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:

@@ -13,6 +13,8 @@ from math import isfinite
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
+from ragen_gym.core.validation import shown
+
 __all__ = ["Setting", "check_settings", "declared", "json_schema", "parts", "setting"]
 
 _KEY = "setting"
@@ -95,7 +97,7 @@ class Setting:
         if isinstance(value, bool) or not isinstance(value, int | float):
             return True
         return (
-            (isfinite(value) or value in (self.low, self.high))
+            (isinstance(value, int) or isfinite(value) or value in (self.low, self.high))
             and (self.low is None or value >= self.low)
             and (self.high is None or value <= self.high)
             and (self.above is None or value > self.above)
@@ -178,15 +180,20 @@ def check_settings(settings: Any, where: str = "") -> None:
     for name, each in declared(type(settings)).items():
         value, types = getattr(settings, name), _alternatives(each.type)
         if float in types and isinstance(value, int) and not isinstance(value, bool):
-            value = float(value)
+            try:
+                value = float(value)
+            except OverflowError:
+                raise ValueError(
+                    f"{where}{name} is {shown(value)}; it must be a number that fits into a float."
+                ) from None
             object.__setattr__(settings, name, value)
         if type(value) not in types:
             kind = " or ".join("none" if t is NoneType else _NAMES.get(t, t.__name__) for t in types)
-            raise ValueError(f"{where}{name} is {value!r}; it must be {kind}, such as {each.default!r}.")
+            raise ValueError(f"{where}{name} is {shown(value)}; it must be {kind}, such as {each.default!r}.")
         if not each.allows(value):
             if each.choices:
-                raise ValueError(f"{where}{name} is {value!r}; choose {each.range}.")
-            raise ValueError(f"{where}{name} is {value}; it must be {each.range or 'finite'}.")
+                raise ValueError(f"{where}{name} is {shown(value)}; choose {each.range}.")
+            raise ValueError(f"{where}{name} is {shown(value)}; it must be {each.range or 'finite'}.")
 
 
 def _alternatives(hint: Any) -> tuple[type, ...]:

@@ -2,33 +2,64 @@
 
 from __future__ import annotations
 
-import reprlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Set
 from difflib import get_close_matches
-from math import inf
+from math import inf, isfinite
 from numbers import Real
 from pkgutil import resolve_name
+from types import NoneType
 from typing import Any
 
-__all__ = ["check_choice", "check_number", "did_you_mean", "load_object"]
+__all__ = ["check_choice", "check_number", "did_you_mean", "items_of", "load_object", "shown"]
 
 
 def check_number(
-    owner: str, name: str, value: Any, low: float = -inf, high: float = inf, *, whole: bool = False
+    owner: str, name: str, value: Any, low: float = -inf, high: float = inf, *, whole: bool = False, none: bool = False
 ) -> None:
-    """Raise a ValueError unless a value is a finite number, or a whole one, from ``low`` to ``high``."""
-    kind: Any = int if whole else Real
-    if isinstance(value, bool) or not isinstance(value, kind) or not low <= value <= high or abs(value) == inf:
+    """Raise a ValueError unless a value is a finite number, or a whole one, from ``low`` to ``high``.
+
+    A number must fit into a float unless it is a ``whole`` one. With ``none``, None is allowed, too.
+    """
+    if not (none and value is None) and not _is_number(value, low, high, whole):
         ends = f"from {low}" * (low > -inf) + (f" to {high}" if high < inf else " on" * (low > -inf))
-        kind, given = "an integer" if whole else "a number", reprlib.repr(value)
-        raise ValueError(f"{owner}: {name}={given} must be {kind} {ends}".rstrip() + ".")
+        kind = "None or " * none + ("an integer" if whole else "a number")
+        raise ValueError(f"{owner}: {name}={shown(value)} must be {kind} {ends}".rstrip() + ".")
+
+
+def _is_number(value: Any, low: float, high: float, whole: bool) -> bool:
+    kind: Any = int if whole else Real
+    if isinstance(value, bool) or not isinstance(value, kind):
+        return False
+    try:
+        return bool(low <= value <= high and (whole or isfinite(value)))
+    except OverflowError:  # an integer beyond all floats
+        return False
+
+
+def items_of(value: Any) -> list[Any]:
+    """The items of what gives them in an order of its own; empty for texts, bytes, tables and sets, and all else."""
+    if isinstance(value, str | bytes | bytearray | Set | Mapping):
+        return []
+    try:
+        return list(value)
+    except TypeError:
+        return []
+
+
+def shown(value: Any) -> str:
+    """A value in a message: its ``repr``, cut to 100 characters."""
+    try:
+        text = repr(value)
+    except ValueError:  # it holds an integer of more digits than Python writes
+        text = f"{type(value).__name__} of very many digits"
+    return text if len(text) <= 100 else f"{text[:97]}..."
 
 
 def check_choice(what: str, value: Any, allowed: Iterable[Any]) -> None:
     """Raise a ValueError unless the value is one of those allowed."""
     allowed = list(allowed)
-    if value not in allowed:
-        raise ValueError(f"{what}={value!r} is not known: choose one of {', '.join(map(repr, allowed))}.")
+    if not isinstance(value, str | int | NoneType) or value not in allowed:
+        raise ValueError(f"{what}={shown(value)} is not known: choose one of {', '.join(map(repr, allowed))}.")
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

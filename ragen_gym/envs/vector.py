@@ -13,7 +13,7 @@ from gymnasium.vector.utils import batch_space
 
 from ragen_gym.core.levels import Level
 from ragen_gym.core.seeding import Keys, Stream, episode_keys, stream_key
-from ragen_gym.core.validation import check_choice
+from ragen_gym.core.validation import check_choice, shown
 from ragen_gym.envs import kernel
 from ragen_gym.envs.batch_episodes import LevelPrefetch
 from ragen_gym.envs.batch_outputs import Infos, Snapshot, batched, grid_maker, picture_maker, text_writer
@@ -84,8 +84,10 @@ class BatchEnv(VectorEnv[Any, Any, Any]):
         render_mode: str | None = None,
         **arguments: Any,
     ) -> None:
-        n = self.num_envs = _check_positive("num_envs", num_envs)
-        limit = _NEVER if max_episode_steps in (None, -1) else _check_positive("max_episode_steps", max_episode_steps)
+        n = self.num_envs = _check_positive("num_envs", num_envs, 2**31 - 1)
+        limit = _NEVER
+        if max_episode_steps is not None and not (isinstance(max_episode_steps, int) and max_episode_steps == -1):
+            limit = _check_positive("max_episode_steps", max_episode_steps, _NEVER)
         self.autoreset_mode = _check_mode(autoreset_mode)
         if render_mode not in (*RENDER_MODES, None):
             raise ValueError(f"render_mode={render_mode!r} is not a batch's: choose 'ansi', 'rgb_array' or None.")
@@ -260,10 +262,10 @@ def _infos(snapshot: Snapshot, success: npt.NDArray[np.bool_]) -> Infos:
     )
 
 
-def _check_positive(what: str, value: Any) -> int:
-    """``value`` if it is an integer from 1 on, else a ValueError."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-        raise ValueError(f"{what}={value!r} must be an integer from 1 on.")
+def _check_positive(what: str, value: Any, most: int) -> int:
+    """``value`` if it is an integer from 1 to ``most``, else a ValueError."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not 1 <= value <= most:
+        raise ValueError(f"{what}={shown(value)} must be an integer from 1 to {most}.")
     return int(value)
 
 

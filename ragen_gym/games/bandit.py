@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
@@ -14,7 +14,7 @@ import numpy.typing as npt
 from ragen_gym.core.levels import check_split, text_hash
 from ragen_gym.core.seeding import Stream, uniforms
 from ragen_gym.core.text import TextFormat, Vocabulary
-from ragen_gym.core.validation import check_number
+from ragen_gym.core.validation import check_number, items_of, shown
 from ragen_gym.games.game import Board, Boards, Game, Solution
 
 __all__ = ["SPLIT_OF_PAIR", "Action", "Arm", "Bandit", "BanditRev", "BanditSolution", "legal", "step"]
@@ -35,6 +35,9 @@ SPLIT_OF_PAIR: dict[tuple[str, str], str] = {
     for split, names in _LISTS.items()
     for low, _, high in (pair.partition("/") for pair in names.split())
 }
+
+#: Pulls are counted in 32 bits.
+_MOST_PULLS = 2**31 - 1
 
 
 class Action(IntEnum):
@@ -120,7 +123,7 @@ class Bandit(Game):
     ## Arguments
     low: what the low arm pays.
     high, high_prob: what the high arm pays when it pays, and the probability that it does.
-    pulls: pulls in an episode, from 1 on.
+    pulls: pulls in an episode, from 1 to 2,147,483,647.
     names: pairs (low arm's name, high arm's name) to use instead of the paper's; ``split`` must then be None.
     """
 
@@ -153,21 +156,21 @@ class Bandit(Game):
         check_number(self.name, "low", self.low)
         check_number(self.name, "high", self.high)
         check_number(self.name, "high_prob", self.high_prob, 0, 1)
-        check_number(self.name, "pulls", self.pulls, 1, whole=True)
+        check_number(self.name, "pulls", self.pulls, 1, _MOST_PULLS, whole=True)
         if self.names is not None:
-            pairs = list(self.names) if isinstance(self.names, Iterable) else []
+            pairs = items_of(self.names)
             whole = all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in pairs)
             every = [arm for pair in pairs if whole for arm in pair]
-            if not 1 <= len(pairs) <= 100 or len({str(arm).casefold() for arm in every}) < 2 * len(pairs):
-                raise ValueError(
-                    f"{self.name}: names must be 1 to 100 pairs (low, high) of distinct names; got {self.names!r}."
-                )
-            object.__setattr__(self, "names", tuple(map(tuple, pairs)))
             for arm in every:
                 if not isinstance(arm, str) or not arm.isprintable() or arm.strip() != arm or not arm:
-                    raise ValueError(f"{self.name}: {arm!r} cannot name an arm: use printable characters.")
+                    raise ValueError(f"{self.name}: names: {shown(arm)} cannot name an arm: use printable characters.")
                 if set(arm) & set("<>|;"):
-                    raise ValueError(f"{self.name}: {arm!r} cannot name an arm: leave out <, >, | and ;.")
+                    raise ValueError(f"{self.name}: names: {shown(arm)} cannot name an arm: leave out <, >, | and ;.")
+            if not 1 <= len(pairs) <= 100 or len({arm.casefold() for arm in every}) < 2 * len(pairs):
+                raise ValueError(
+                    f"{self.name}: names must be 1 to 100 pairs (low, high) of distinct names; got {shown(self.names)}."
+                )
+            object.__setattr__(self, "names", tuple(map(tuple, pairs)))
 
     @property
     def height(self) -> int:
@@ -278,8 +281,8 @@ class Bandit(Game):
     def rewards(self) -> tuple[tuple[str, float], ...]:
         """What is rewarded."""
         return (
-            ("the arm with a small sure pay", self.low),
-            ("the arm with a large rare pay, when it pays", self.high),
+            ("the arm with a small sure pay", float(self.low)),
+            ("the arm with a large rare pay, when it pays", float(self.high)),
         )
 
     def legend(self, vocabulary: Vocabulary) -> tuple[tuple[str, str], ...]:

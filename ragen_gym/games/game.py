@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Callable, Iterable, MutableSequence, Sequence
+from collections.abc import Callable, MutableSequence, Sequence
 from dataclasses import fields
 from enum import IntEnum
 from functools import cached_property
@@ -24,6 +24,7 @@ import numpy.typing as npt
 from ragen_gym.core.levels import Level, check_split, read_levels
 from ragen_gym.core.seeding import Stream
 from ragen_gym.core.text import TextFormat, Vocabulary
+from ragen_gym.core.validation import items_of, shown
 
 __all__ = [
     "OVER",
@@ -272,9 +273,9 @@ class Game(ABC):
             return self.own_vocabulary
         if isinstance(choice, Vocabulary):
             return choice.check(self.name, [tile.name for tile in self.Tile])
-        if choice not in self.vocabularies:
+        if not isinstance(choice, str) or choice not in self.vocabularies:
             raise ValueError(
-                f"vocabulary={choice!r} is not known to {self.name}: choose one of "
+                f"vocabulary={shown(choice)} is not known to {self.name}: choose one of "
                 f"{', '.join(self.vocabularies)}, or give a ragen_gym.core.text.Vocabulary."
             )
         return self.vocabularies[choice]
@@ -299,7 +300,7 @@ class Game(ABC):
                 raise ValueError(f"level {level.id} belongs to {level.game}, not to {self.name}.")
             level = level.text
         if not isinstance(level, str):
-            raise ValueError(f"level={level!r} is not a level: give a ragen_gym.Level or the text of a board.")
+            raise ValueError(f"level={shown(level)} is not a level: give a ragen_gym.Level or the text of a board.")
         board = self.parse(level)
         if self.over(board):
             raise ValueError(f"{self.name}: the game on this board is over already; a level starts before that.")
@@ -323,10 +324,17 @@ class Game(ABC):
         if isinstance(levels, str) or hasattr(levels, "__fspath__"):
             chosen: list[Any] = self.level_texts(levels)
         else:
-            chosen = list(levels) if isinstance(levels, Iterable) else []
+            chosen = items_of(levels)
         if not chosen:
-            raise ValueError(f"levels={levels!r} holds no level: give a path to a level file, or a list of boards.")
-        boards = [self.board(level) for level in chosen]
+            raise ValueError(
+                f"levels={shown(levels)} holds no level: give a path to a level file, or a list of boards."
+            )
+        boards = []
+        for number, level in enumerate(chosen):
+            try:
+                boards.append(self.board(level))
+            except ValueError as error:
+                raise ValueError(f"levels[{number}]: {error}") from None
         kept = [board for board in boards if check_split(split) in (None, self.split_of(board))]
         if not kept:
             raise ValueError(

@@ -18,6 +18,7 @@ from ragen_gym.core.text import (
     parse_coord,
     parse_grid,
 )
+from ragen_gym.core.validation import check_number
 from ragen_gym.games.game import Board, Boards, Game
 
 __all__ = ["GridGame"]
@@ -36,14 +37,16 @@ class GridGame(Game):
 
     layout = "grid"
 
-    def square(self, size: int | None) -> None:
-        """Set both sides of the board to ``size``, unless it is None; for ``__post_init__`` of games with that option.
+    def square(self, size: int | None, low: int, high: int) -> None:
+        """Set both sides of the board to ``size`` unless it is None, and check them; for ``__post_init__``.
 
         Raises:
-            ValueError: a side was given too, and differs.
+            ValueError: a side is not an integer from ``low`` to ``high``, or one was given that differs from ``size``.
         """
+        check_number(self.name, "size", size, low, high, whole=True, none=True)
         for side in ("height", "width"):
             given = getattr(self, side)
+            check_number(self.name, side, given, low, high, whole=True)
             if size is not None and given not in (size, type(self).options()[side]):
                 raise ValueError(f"{self.name}: size={size!r} and {side}={given!r} disagree; leave one out.")
             object.__setattr__(self, side, given if size is None else size)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ragen_gym.core.validation import did_you_mean, load_object
+from ragen_gym.core.validation import did_you_mean, load_object, shown
 
 if TYPE_CHECKING:
     from ragen_gym.games.game import Game
@@ -96,7 +96,7 @@ def build_game(spec: GameSpec, options: dict[str, Any], preset: str | None = Non
     """
     known, presets = spec.game_class.options(), spec.game_class.presets
     if preset is not None and (not isinstance(preset, str) or preset not in presets):
-        raise ValueError(f"{spec.name} has no preset {preset!r}: it has {', '.join(presets) or 'none'}.")
+        raise ValueError(f"{spec.name} has no preset {shown(preset)}: it has {', '.join(presets) or 'none'}.")
     for option in options:
         if option not in known:
             hint = did_you_mean(option, known)

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from ragen_gym.core.seeding import Stream
 from ragen_gym.core.text import Vocabulary
-from ragen_gym.core.validation import check_number
+from ragen_gym.core.validation import check_number, shown
 from ragen_gym.games.frozen_lake import rules
 from ragen_gym.games.game import Board, Boards, Masker, Solution
 from ragen_gym.games.grid import GridGame
@@ -83,20 +83,18 @@ class FrozenLake(GridGame):
     )
 
     def __post_init__(self, size: int | None) -> None:
-        self.square(size)
-        for side in ("height", "width"):
-            check_number("FrozenLake", side, getattr(self, side), 2, 64, whole=True)
+        self.square(size, 2, 64)
         for chance in ("frozen_prob", "success_rate"):
             check_number("FrozenLake", chance, getattr(self, chance), 0, 1)
         check_number("FrozenLake", "min_path", self.min_path, 1, self.height * self.width - 1, whole=True)
         if not isinstance(self.random_start, bool):
-            raise ValueError(f"FrozenLake: random_start={self.random_start!r} must be True or False.")
+            raise ValueError(f"FrozenLake: random_start={shown(self.random_start)} must be True or False.")
 
     @cached_property
     def params(self) -> tuple[array[int], float, float]:
         """(``rules.destinations``, P(intended), P(intended or first side))."""
         moves = array("I", rules.destinations(self.height, self.width))  # unsigned: compiled, an index needs no check
-        return moves, float(self.success_rate), (1 + self.success_rate) / 2
+        return moves, float(self.success_rate), (1 + float(self.success_rate)) / 2
 
     @property
     def stochastic(self) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from array import array
 from dataclasses import InitVar, dataclass
 from functools import cached_property
-from math import inf
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
 
@@ -15,7 +14,7 @@ import numpy.typing as npt
 from ragen_gym.core.levels import read_levels
 from ragen_gym.core.seeding import Stream
 from ragen_gym.core.text import TextFormat, Vocabulary
-from ragen_gym.core.validation import check_number
+from ragen_gym.core.validation import check_number, shown
 from ragen_gym.games.game import Board, Boards, Solution
 from ragen_gym.games.grid import GridGame
 from ragen_gym.games.sokoban import rules
@@ -26,6 +25,9 @@ __all__ = ["GENERATORS", "Generator", "Sokoban"]
 
 Generator = Literal["reverse_play", "reverse_walk"]
 GENERATORS: tuple[str, ...] = get_args(Generator)
+
+#: Steps of a walk, and moves or pushes of a solution, at most.
+_LONGEST = 100_000
 
 
 @dataclass(frozen=True)
@@ -74,8 +76,8 @@ class Sokoban(GridGame):
     search_depth: depth of the search of ``"reverse_play"``, from 2 to 10,000; the paper's code has 300 for 6x6 boards
         and 10 for 8x8 boards. A deep search of a large board looks at 300,000 states, which takes some 40 ms a level.
     walk_steps: steps of ``"reverse_walk"``, from 1 to 100,000.
-    min_moves, max_moves: bounds on the moves of a move-optimal solution; None is no bound.
-    min_pushes, max_pushes: bounds on the pushes of a push-optimal solution; None is no bound.
+    min_moves, max_moves: bounds on the moves of a move-optimal solution, from 1 to 100,000; None is no bound.
+    min_pushes, max_pushes: bounds on the pushes of a push-optimal solution, from 1 to 100,000; None is no bound.
 
     ## Version History
     v0: first release.
@@ -123,14 +125,8 @@ class Sokoban(GridGame):
     )
 
     def __post_init__(self, size: int | None) -> None:
-        self.square(size)
-        bounds = {
-            "height": (3, 64),
-            "width": (3, 64),
-            "boxes": (1, inf),
-            "search_depth": (2, 10_000),
-            "walk_steps": (1, 100_000),
-        }
+        self.square(size, 3, 64)
+        bounds = {"boxes": (1, 64 * 64), "search_depth": (2, 10_000), "walk_steps": (1, _LONGEST)}
         for option, (low, high) in bounds.items():
             check_number("Sokoban", option, getattr(self, option), low, high, whole=True)
         most = most_boxes(self.height, self.width)
@@ -140,15 +136,15 @@ class Sokoban(GridGame):
                 f"Sokoban: boxes={self.boxes} do not fit on height={self.height}, width={self.width}: no level with so "
                 f"many boxes within the walls has a solution; {fix}."
             )
-        if self.generator not in GENERATORS:
-            raise ValueError(f"Sokoban: generator={self.generator!r} must be one of {', '.join(GENERATORS)}.")
-        if self.wall_prob is not None and not 0 <= self.wall_prob < 1:
-            raise ValueError(f"Sokoban: wall_prob={self.wall_prob!r} must be None or from 0 to below 1.")
+        if not isinstance(self.generator, str) or self.generator not in GENERATORS:
+            raise ValueError(f"Sokoban: generator={shown(self.generator)} must be one of {', '.join(GENERATORS)}.")
+        check_number("Sokoban", "wall_prob", self.wall_prob, 0, 1, none=True)
+        if self.wall_prob == 1:
+            raise ValueError("Sokoban: wall_prob=1 leaves no floor: set it below 1.")
         for kind in ("moves", "pushes"):
             low_high = getattr(self, f"min_{kind}"), getattr(self, f"max_{kind}")
             for end, value in zip(("min", "max"), low_high, strict=True):
-                if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                    raise ValueError(f"Sokoban: {end}_{kind}={value!r} must be None or an integer from 1 on.")
+                check_number("Sokoban", f"{end}_{kind}", value, 1, _LONGEST, whole=True, none=True)
             if None not in low_high and low_high[0] > low_high[1]:
                 raise ValueError(f"Sokoban: min_{kind}={low_high[0]} is above max_{kind}={low_high[1]}.")
             if low_high[1] is not None and low_high[1] < self.boxes:

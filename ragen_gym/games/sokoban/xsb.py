@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from ragen_gym.core.levels import check_file
 from ragen_gym.core.text import Vocabulary
 
 __all__ = ["XSB", "is_xsb", "read_file", "split_text", "to_rectangle"]
@@ -99,10 +100,7 @@ def read_file(source: str | Path, vocabularies: Sequence[Vocabulary]) -> list[tu
         ValueError: there is no such file, no level in it, or a line that cannot be read.
     """
     path = Path(source)
-    if not path.is_file():
-        raise ValueError(
-            f"levels={str(source)!r} is not a file: give a path to a text file of boards, or a list of boards."
-        )
+    check_file(path)
     # Collections come with titles in every encoding; a board has none of the characters that differ.
     levels = split_text(path.read_text(encoding="utf-8-sig", errors="replace"), vocabularies)
     if not levels:

@@ -31,6 +31,11 @@ def test_good_values(check: Callable[[], None]) -> None:
     (partial(check_number, "Lake", "slip", float("nan"), 0, 1), "Lake: slip=nan must be a number from 0 to 1."),
     (partial(check_number, "Lake", "penalty", float("inf")), "Lake: penalty=inf must be a number."),
     (partial(check_number, "Lake", "penalty", "none"), "Lake: penalty='none' must be a number."),
+    (partial(check_number, "Lake", "cap", -1, 1, 9, whole=True, none=True),
+     "Lake: cap=-1 must be None or an integer from 1 to 9."),
+    (partial(check_number, "Lake", "penalty", 10**400), f"Lake: penalty=1{'0' * 96}... must be a number."),
+    (partial(check_number, "Lake", "penalty", 10**5000), "Lake: penalty=int of very many digits must be a number."),
+    (partial(check_choice, "split", ["dev"], ("a", None)), "split=['dev'] is not known: choose one of 'a', None."),
     (partial(check_choice, "split", "dev", ("a", None)), "split='dev' is not known: choose one of 'a', None."),
 ])  # fmt: skip
 def test_bad_values(check: Callable[[], None], message: str) -> None:

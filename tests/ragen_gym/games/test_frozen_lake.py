@@ -171,10 +171,10 @@ def test_a_group_shares_the_lake_and_not_the_ice() -> None:
 @pytest.mark.parametrize(
     ("knobs", "message"),
     [
-        ({"size": 1}, r"FrozenLake: height=1 must be an integer from 2 to 64\."),
+        ({"size": 1}, r"FrozenLake: size=1 must be None or an integer from 2 to 64\."),
         ({"height": 65}, r"height=65 must be an integer from 2 to 64\."),
         ({"width": 4.0}, r"width=4.0 must be an integer from 2 to 64\."),
-        ({"size": "4"}, r"height='4' must be an integer"),
+        ({"size": "4"}, r"size='4' must be None or an integer"),
         ({"size": 4, "height": 5}, r"size=4 and height=5 disagree; leave one out\."),
         ({"frozen_prob": 1.5}, r"frozen_prob=1.5 must be a number from 0 to 1\."),
         ({"frozen_prob": "much"}, r"frozen_prob='much' must be a number from 0 to 1\."),
