@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
-from ragen_gym.cli.command import add_command, print_json, table_lines
+from ragen_gym.cli.command import add_command, print_json, table_lines, wrapped
 from ragen_gym.core.stats import percent
 
 if TYPE_CHECKING:
@@ -68,14 +67,14 @@ def _suites(arguments: argparse.Namespace) -> int:
             print_json([_about_suite(suite) for suite in suites])
         else:
             for suite in suites:
-                print(f"{_headline(suite)}\n{_paragraph(suite.about)}\n")
+                print(f"{_headline(suite)}\n{wrapped(suite.about, '  ')}\n")
         return 0
     suite = load_suite(arguments.suite)
     splits = [{**_about_split(split), **_bounds(split)} for split in suite.splits]
     if arguments.json:
         print_json({**_about_suite(suite), "splits": splits})
         return 0
-    print(f"{_headline(suite)}\n{_paragraph(suite.about)}\n")
+    print(f"{_headline(suite)}\n{wrapped(suite.about, '  ')}\n")
     rows = [("split", "env", "instances", "levels", "random", "optimal", "")]
     for split in splits:
         bounds = (percent(split[player]) for player in ("random", "optimal"))
@@ -91,10 +90,6 @@ def _suites(arguments: argparse.Namespace) -> int:
         cells = [(name, *("" if rate is None else percent(rate) for rate in rates[name])) for name in published]
         print("\n".join(table_lines([("", *names), *cells])))
     return 0
-
-
-def _paragraph(text: str) -> str:
-    return fill(text, 100, initial_indent="  ", subsequent_indent="  ")
 
 
 def _headline(suite: Suite) -> str:

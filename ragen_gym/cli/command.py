@@ -69,9 +69,15 @@ def wrapped(text: str, label: str = "") -> str:
 
 
 def table_lines(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows as lines with columns of even width."""
+    """Rows as lines with columns of even width; a long last column goes on below where the terminal is too narrow."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    lines = []
+    for row in rows:
+        *cells, last = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        start = "".join(f"{cell}  " for cell in cells)
+        narrow = shutil.get_terminal_size().columns - len(start) < len(last.rstrip())
+        lines.append(wrapped(last, start) if narrow and " " in last.rstrip() else (start + last).rstrip())
+    return lines
 
 
 def first_lines(lines: Sequence[str]) -> list[str]:

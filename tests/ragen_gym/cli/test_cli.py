@@ -212,6 +212,13 @@ def test_no_word_is_broken_on_a_narrow_terminal(run: Run, spec: GameSpec, monkey
     assert spec.summary in " ".join(out.split())
 
 
+def test_a_table_fits_a_narrow_terminal(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    out = run("bench", "suites")[1] + run("bench", "suites", "smoke")[1]
+    assert max(map(len, out.splitlines())) <= 80
+    assert re.search(r"the same boards\n +in other\n +symbols\n", out)
+
+
 @pytest.mark.parametrize("words", ["play FrozenLake", "play FrozenLake --turn", "solve FrozenLake -"])
 def test_ctrl_c_ends_quietly(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: str) -> None:
     class Interrupted(io.StringIO):
