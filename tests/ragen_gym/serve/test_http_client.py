@@ -17,8 +17,6 @@ from ragen_gym.serve import RemoteEnv, ServerError, ServerUnreachable
 
 Answer = Callable[[BaseHTTPRequestHandler], None]
 
-NO_ANSWERS = [b"<html>", b"[]", b"{}", b'{"session": 3}', b"\xff", b"9" * 5000, b"[" * 10**5]
-
 
 @contextmanager
 def hostile(answer: Answer) -> Iterator[str]:
