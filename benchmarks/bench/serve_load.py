@@ -1,4 +1,4 @@
-"""How many requests one server takes: `python -m benchmarks.bench.serve_load` prints JSON.
+"""How many requests one server takes: ``python -m benchmarks.bench.serve_load`` prints JSON.
 
 It starts ``ragen-gym serve`` in a process of its own and plays it over the loopback address from this one, each session
 on a connection of its own that asks again as soon as it is answered. Requests go over bare asyncio streams, since a
@@ -28,13 +28,13 @@ from rich.console import Console
 from ragen_gym.core.storage import write_atomic
 from ragen_gym.serve.server import allow_many_files
 
-__all__ = ["Played", "Player", "Server", "hundreds", "main", "measure", "played", "started"]
+__all__ = ["Played", "Player", "Server", "hundreds", "main", "measure", "played", "soak", "started"]
 
 Play = Callable[["Player", float], Awaitable[None]]
 Background = tuple[int, dict[str, Any], Play]
 
 _LAKE: dict[str, Any] = {"env": "FrozenLake"}
-_SERVER = ("--port", "0", "--rate", "0", "--max-sessions", "20000")
+_SERVER = ("--port", "0", "--rate", "0", "--max-sessions", "20000", "--max-connections", "40000")
 
 
 class Server(NamedTuple):
@@ -152,7 +152,7 @@ class Player:
             if pause:
                 await asyncio.sleep(2 * pause * rng.random())
 
-    async def turns(self, until: float) -> None:
+    async def turns(self, until: float, pause: float = 0.0) -> None:
         """Give replies of two moves, and play a new episode whenever one is over."""
         await self.ask("POST", f"{self.path}/reset", {})
         reply = f"<think>{'The goal is below. ' * 20}</think><answer>Down || Right</answer>"
@@ -160,14 +160,16 @@ class Player:
             answer = await self.ask("POST", f"{self.path}/turn", {"reply": reply})
             if answer["terminated"] or answer["truncated"]:
                 await self.ask("POST", f"{self.path}/reset", {})
+            await asyncio.sleep(pause)
 
-    async def batch_steps(self, until: float, num_envs: int) -> None:
+    async def batch_steps(self, until: float, num_envs: int, pause: float = 0.0) -> None:
         """Move every environment of a batch."""
         await self.ask("POST", f"{self.path}/batch/reset", {"seed": 0})
         actions = [i % 4 for i in range(num_envs)]
         while time.perf_counter() < until:
             await self.ask("POST", f"{self.path}/batch/step", {"actions": actions})
             actions.append(actions.pop(0))
+            await asyncio.sleep(pause)
 
     async def resets(self, until: float) -> None:
         """Start episode after episode."""
@@ -232,6 +234,7 @@ def started(*options: str) -> Iterator[Server]:
         line = process.stderr.readline()
         found = re.search(r"http://\S+:(\d+)", line)
         if found is None:
+            process.kill()
             raise RuntimeError(f"the server did not start: {line}{process.stderr.read()}")
         yield Server(int(found[1]), process.pid)
     finally:
@@ -247,9 +250,10 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--seconds", type=float, default=5.0, help="length of each measurement (default: 5)")
     parser.add_argument("--most", type=int, default=4000, help="sessions of the largest crowd (default: 4000)")
+    parser.add_argument("--soak", type=float, help="instead: so many seconds of 200 clients, and the memory")
     parser.add_argument("--out", type=Path, help="write the JSON there and not to the output")
     arguments = parser.parse_args(argv)
-    results = measure(arguments.seconds, arguments.most)
+    results = soak(arguments.soak) if arguments.soak else measure(arguments.seconds, arguments.most)
     text = json.dumps(results, indent=1) + "\n"
     if arguments.out is None:
         print(text, end="")
@@ -273,6 +277,55 @@ def measure(seconds: float = 5.0, most: int = 4000) -> dict[str, Any]:
         memory = asyncio.run(_memory(server, min(2000, most)))  # before the server holds memory that it has no use for
         tasks = _measured(server, seconds, most)
     return {"machine": _machine(), "seconds": seconds, "tasks": tasks, "kb_per_session": memory}
+
+
+def soak(seconds: float, clients: int = 200, samples: int = 10) -> dict[str, Any]:
+    """What clients that come, play and go leave behind in a server's memory.
+
+    Each makes a session of moves, of replies or of a batch, plays it for 5 to 10 seconds with pauses, gives it up one
+    time in four without closing it, and makes the next.
+
+    Args:
+        seconds: how long.
+        clients: how many at once.
+        samples: how often the memory is read.
+
+    Returns:
+        {"clients", "seconds", "sessions", "requests", "mb": memory before the first session and after each part}.
+    """
+    kinds: list[tuple[dict[str, Any], Play]] = [
+        (_LAKE, _paced(0.5)),
+        ({"env": "Sokoban"}, _paced(0.5)),
+        ({**_LAKE, "grain": "turn"}, lambda player, until: player.turns(until, 0.5)),
+        ({**_LAKE, "num_envs": 16}, lambda player, until: player.batch_steps(until, 16, 0.5)),
+    ]
+    played: list[int] = []
+
+    async def client(server: Server, number: int, until: float) -> None:
+        rng = np.random.default_rng(number)
+        while time.perf_counter() < until:
+            player, (body, play) = Player(server.port, number), kinds[rng.integers(len(kinds))]
+            await player.open(body)
+            await play(player, min(until, time.perf_counter() + rng.uniform(5, 10)))
+            if rng.random() < 0.25:
+                player.drop()
+            else:
+                await player.close()
+            played.append(len(player.seconds))
+
+    async def crowd(server: Server) -> list[float | None]:
+        began, memory = time.perf_counter(), [server.memory()]
+        playing = [asyncio.create_task(client(server, i, began + seconds)) for i in range(clients)]
+        for part in range(1, samples + 1):
+            await asyncio.sleep(began + part * seconds / samples - time.perf_counter())
+            memory.append(server.memory())
+        await asyncio.gather(*playing)
+        return memory
+
+    with started(*_SERVER, "--session-ttl", "20") as server:
+        memory = [None if found is None else round(found / 1e6, 1) for found in asyncio.run(crowd(server))]
+    found = {"clients": clients, "seconds": seconds, "sessions": len(played), "requests": sum(played), "mb": memory}
+    return {"machine": _machine(), **found}
 
 
 def _measured(server: Server, seconds: float, most: int) -> dict[str, Any]:
