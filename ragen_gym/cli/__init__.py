@@ -18,16 +18,16 @@ __all__ = ["build_parser", "main"]
 
 _EXAMPLES = """\
 examples:
-  ragen-gym list                                            every game
-  ragen-gym info FrozenLake                                 its rules, options, random and optimal success
-  ragen-gym play FrozenLake --option success_rate=1         play in the terminal
-  ragen-gym play Bandit --turn                              play as a language model does, a reply at a time
-  ragen-gym render Sokoban --gif --out pushing.gif          the oracle's episode as a GIF
-  ragen-gym levels export Sokoban --split test -n 100 --out levels.jsonl
-  ragen-gym solve Sokoban board.txt                         optimal play of the boards of a file
-  ragen-gym check FrozenLake                                test that a game keeps the suite's contract
-  ragen-gym bench-speed                                     how many steps a second this machine plays
-  ragen-gym bench run --suite smoke --agent random --out runs/random      measure an agent on held-out levels
+  ragen-gym list                                   every game
+  ragen-gym info FrozenLake                        rules, options, random play
+  ragen-gym play FrozenLake --option size=6        play it
+  ragen-gym play Bandit --turn                     play as a model does
+  ragen-gym render Sokoban --gif --out box.gif     the oracle's episode
+  ragen-gym levels export Sokoban -n 100 --out levels.jsonl
+  ragen-gym solve Sokoban board.txt                optimal play of your boards
+  ragen-gym check FrozenLake                       test a game's contract
+  ragen-gym bench-speed                            steps a second
+  ragen-gym bench run --suite smoke --agent random --out runs/random
 
 A game goes by its name (FrozenLake) or by its id (ragen/FrozenLake-v0); one of your own by its module and name
 (my_game:MyGame).

@@ -24,10 +24,10 @@ __all__ = ["add", "run_speed"]
 
 _EXAMPLES = """\
 examples:
-  ragen-gym bench suites                                               the suites
-  ragen-gym bench run --suite smoke --agent random --out runs/random   play and score
-  ragen-gym bench score runs/random                                    the scores again
-  ragen-gym bench report runs/random                                   an HTML page
+  ragen-gym bench suites                     the suites
+  ragen-gym bench run --suite smoke --agent random --out runs/random
+  ragen-gym bench score runs/random          the scores again
+  ragen-gym bench report runs/random         an HTML page
 """
 
 _RUN_EXAMPLES = """\

@@ -105,13 +105,14 @@ def add_environment_options(parser: argparse.ArgumentParser, *, rules_only: bool
     )
     parser.add_argument(
         "--option",
-        "--knob",
         dest="options",
         action="append",
         default=[],
         metavar="NAME=VALUE",
         help="set an option of the game, such as size=6; `info` lists them; may be repeated",
     )
+    old = "--knob"  # its name in earlier versions
+    parser.add_argument(old, dest="options", action="append", help=argparse.SUPPRESS)
     parser.add_argument("--preset", help="a difficulty of the game, such as easy")
     if rules_only:
         parser.set_defaults(split=None, levels=None, vocabulary=None, text_format="grid")

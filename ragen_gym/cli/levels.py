@@ -54,7 +54,7 @@ _TRIES_PER_LEVEL, _MORE_TRIES = 100, 1000
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the three commands."""
-    levels = commands.add_parser("levels", help="write levels to a file", description="Files of levels.")
+    levels = commands.add_parser("levels", help="write levels to a file", description="Write levels to a file.")
     actions = levels.add_subparsers(metavar="ACTION")
     what = "write distinct levels with their ids, splits and optimal play"
     export = add_command(actions, "export", what, _export, _EXPORT_EXAMPLES)

@@ -52,8 +52,8 @@ __all__ = [
 
 _EXAMPLES = """\
 examples:
-  ragen-gym render FrozenLake                               FrozenLake.png, the start of a level
-  ragen-gym render Sokoban --gif --out pushing.gif          the oracle's episode
+  ragen-gym render FrozenLake                       FrozenLake.png, a start
+  ragen-gym render Sokoban --gif --out box.gif      the oracle's episode
   ragen-gym render FrozenLake --gif --player random --seed 4 --tile-size 32
 """
 

@@ -14,8 +14,8 @@ __all__ = ["add"]
 
 _EXAMPLES = """\
 examples:
-  ragen-gym serve                                           http://127.0.0.1:8000, this machine only
-  ragen-gym serve --port 9000 --session-ttl 3600            sessions live for an hour without a request
+  ragen-gym serve                        for programs of this machine
+  ragen-gym serve --port 9000 --session-ttl 3600
   RAGEN_GYM_TOKEN=$(openssl rand -hex 32) ragen-gym serve --host 0.0.0.0
 
 The page http://127.0.0.1:8000/docs lists all requests; http://127.0.0.1:8000/openapi.json is the same for programs.
