@@ -7,6 +7,7 @@ import json
 import sys
 from dataclasses import asdict, dataclass
 from io import BytesIO
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -18,10 +19,10 @@ from ragen_gym.cli.env_options import add_environment_options, chosen_environmen
 from ragen_gym.core.levels import Level
 from ragen_gym.core.progress import track
 from ragen_gym.core.storage import check_free, write_atomic
+from ragen_gym.envs.episode_stream import distinct_boards
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.games.game import Solution
 from ragen_gym.games.registry import GameSpec
-from ragen_gym.games.sokoban import Sokoban
 
 __all__ = ["LevelRecord", "add", "distinct_levels", "file_bytes", "record_of"]
 
@@ -49,7 +50,6 @@ examples:
 """
 
 _UNBOUNDED = 1000  # actions, where a game has no horizon
-_TRIES_PER_LEVEL, _MORE_TRIES = 100, 1000
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -125,20 +125,20 @@ def distinct_levels(env: StepEnv, n: int, seed: int) -> list[Level]:
     """
     if n < 1:
         raise ValueError(f"-n {n}: ask for one level or more.")
-    found: dict[str, Level] = {}
-    tries = _TRIES_PER_LEVEL * n + _MORE_TRIES
-    with progress_bar("levels drawn", n) as bar:
-        for i in range(tries):
-            env.reset(seed=seed if i == 0 else None)
-            level = env.level
-            found.setdefault(level.id, level)
-            bar.update(len(found))
-            if len(found) == n:
-                return list(found.values())
-    raise ValueError(
-        f"{env.game_spec.id} gave only {len(found)} different levels of split {env.split or 'any'} in {tries} draws; "
-        f"ask for -n {len(found)} or fewer, or for a larger board."
-    )
+    count = env.game.level_count(env.split) if env._levels is None else len(set(env._levels))
+    boards: list[bytes] = []
+    if count is None or n <= count:
+        with progress_bar("levels drawn", n) as bar:
+            for board in islice(distinct_boards(env.game, seed, env.split, env._levels), n):
+                boards.append(board)
+                bar.advance()
+        count = len(boards)
+    if count < n:
+        raise ValueError(
+            f"{env.game_spec.id} has only {count} different levels of split {env.split or 'any'}; "
+            f"ask for -n {count} or fewer, or for a larger board."
+        )
+    return [env.game.level(board) for board in boards]
 
 
 def record_of(env: StepEnv, level: Level, actions: int | None, solution: Solution | None = None) -> LevelRecord:
@@ -239,7 +239,7 @@ def _solve(arguments: argparse.Namespace) -> int:
     for option, value in (("--actions", arguments.actions), ("--max-nodes", arguments.max_nodes)):
         if value is not None and value < 1:
             raise ValueError(f"{option} {value}: give 1 or more.")
-    if (arguments.pushes or arguments.max_nodes) and not issubclass(spec.game_class, Sokoban):
+    if (arguments.pushes or arguments.max_nodes) and not spec.game_class.solved_by_search:
         option = "--pushes" if arguments.pushes else "--max-nodes"
         raise ValueError(f"{option} is for Sokoban's games, which are solved by search; leave it out for {spec.name}.")
     solved = []
@@ -263,15 +263,13 @@ def _solved(
     env = StepEnv(spec.name, **chosen)
     board, actions = env.game.board(text), arguments.actions or spec.horizon
     level = env.game.level(board)
-    if not isinstance(env.game, Sokoban):
-        return record_of(env, level, actions), None
-    from ragen_gym.games.sokoban.solve import MAX_NODES, SokobanSolution, find_plan
-
-    nodes = arguments.max_nodes or MAX_NODES
-    record = record_of(env, level, actions, SokobanSolution(env.game, board, max_nodes=nodes))
+    solution: Any = env.game.solve(board)
+    if arguments.max_nodes:
+        solution.max_nodes = arguments.max_nodes
+    record = record_of(env, level, actions, solution)
     if not arguments.pushes or record.problem:
         return record, None
-    plan = find_plan(board, env.game.width, metric="pushes", max_nodes=nodes)
+    plan = solution.push_plan(board)
     names = [env.action_names[action] for action in plan.actions] if plan else None
     return record, {"fewest_pushes": plan.pushes if plan else None, "push_plan": names}
 

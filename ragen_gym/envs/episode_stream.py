@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from functools import lru_cache
 
 import numpy as np
@@ -10,13 +11,15 @@ import numpy as np
 from ragen_gym.core.seeding import Keys, Stream, episode_key, episode_keys, stream_key, uniforms
 from ragen_gym.games.game import Boards, Game
 
-__all__ = ["DRAWS", "Episode", "Episodes", "draws", "level_boards", "stacked"]
+__all__ = ["DRAWS", "Episode", "Episodes", "distinct_boards", "draws", "level_boards", "stacked"]
 
 #: Random numbers prepared at a time for each episode: as many as the paper's episodes have actions.
 DRAWS = 10
 
 #: Episodes prepared at a time, and the seconds that this takes beyond which there will not be more.
 _LARGEST_BLOCK, _BLOCK_SECONDS = 256, 0.02
+#: Draws without a new level after which there are taken to be no more: for each level found, and besides.
+_DRAWS_PER_LEVEL, _MORE_DRAWS = 100, 10_000
 
 
 #: The start of an episode: (board, state, level id, key of its noise, its first ``DRAWS`` random numbers, the last one
@@ -91,6 +94,18 @@ def level_boards(game: Game, keys: Keys, split: str | None, levels: list[bytes] 
         return game.generate(keys, split)
     picks = (uniforms(keys, 0, 1)[:, 0] * len(levels)).astype(np.intp)
     return levels[picks] if isinstance(levels, np.ndarray) else stacked([levels[pick] for pick in picks.tolist()])
+
+
+def distinct_boards(game: Game, seed: int, split: str | None, levels: list[bytes] | None = None) -> Iterator[bytes]:
+    """The different first boards of a seed's episodes, in their order, until thousands of episodes bring no new one."""
+    key, found, drawn, last = stream_key(seed, Stream.LEVEL), set[bytes](), 0, 0
+    while drawn - last <= _DRAWS_PER_LEVEL * len(found) + _MORE_DRAWS:
+        for board in map(bytes, level_boards(game, episode_keys(key, drawn, _LARGEST_BLOCK), split, levels)):
+            drawn += 1
+            if board not in found:
+                found.add(board)
+                last = drawn
+                yield board
 
 
 def stacked(boards: list[bytes]) -> Boards:

@@ -212,12 +212,20 @@ class Bandit(Game):
         """(low, high, P(high pays), pulls, whether names are reversed)."""
         return float(self.low), float(self.high), float(self.high_prob), self.pulls, int(self.reversed)
 
-    def generate(self, keys: npt.NDArray[np.uint64], split: str | None) -> Boards:
-        """A pair and an order for each key: uint8 (len(keys), 2) of arm codes."""
+    def _pairs_of(self, split: str | None) -> list[int]:
+        """The indices of a split's pairs."""
         if split is not None and self.names is not None:
             raise ValueError(f"{self.name}: names= chooses the arms itself; give split=None, or leave names out.")
         check_split(split)
-        chosen = [i for i, pair in enumerate(self.pairs) if split in (None, SPLIT_OF_PAIR.get(pair))]
+        return [i for i, pair in enumerate(self.pairs) if split in (None, SPLIT_OF_PAIR.get(pair))]
+
+    def level_count(self, split: str | None) -> int:
+        """Two orders of each pair."""
+        return 2 * len(self._pairs_of(split))
+
+    def generate(self, keys: npt.NDArray[np.uint64], split: str | None) -> Boards:
+        """A pair and an order for each key: uint8 (len(keys), 2) of arm codes."""
+        chosen = self._pairs_of(split)
         draws = uniforms(keys, 0, 2)
         low = 2 * np.array(chosen)[(draws[:, 0] * len(chosen)).astype(np.intp)]
         swap = draws[:, 1] < 0.5

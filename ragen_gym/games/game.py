@@ -147,6 +147,9 @@ class Game(ABC):
     presets: ClassVar[dict[str, dict[str, Any]]] = {}
     #: One paragraph for the player.
     description: ClassVar[str]
+    #: Whether the oracle searches. A solution then has the limit ``max_nodes`` of each search, which may be set, and
+    #: ``push_plan(board)``, a plan with the fewest pushes.
+    solved_by_search: ClassVar[bool] = False
 
     def __getstate__(self) -> dict[str, Any]:
         """The options: all else follows from them."""
@@ -193,6 +196,10 @@ class Game(ABC):
     @property
     def longest(self) -> int | None:
         """The most actions that an episode can have, or None where the rules set no limit."""
+        return None
+
+    def level_count(self, split: str | None) -> int | None:
+        """How many different levels of a split there are, or None where nobody has counted them."""
         return None
 
     @abstractmethod

@@ -17,13 +17,10 @@ from typing import Any
 
 from ragen_gym.bench.suites import SUITE_FILE, SUITES, env_options, read_table
 from ragen_gym.core.levels import Level, write_levels
-from ragen_gym.core.seeding import Stream, episode_keys, stream_key
+from ragen_gym.envs.episode_stream import distinct_boards
 from ragen_gym.envs.step import StepEnv
 
 __all__ = ["frozen_levels", "main", "recipes"]
-
-_BLOCK = 256
-_DRAWS_PER_LEVEL, _MORE_DRAWS = 100, 10_000
 
 
 def recipes(folder: Path) -> dict[Path, dict[str, Any]]:
@@ -54,17 +51,12 @@ def frozen_levels(row: dict[str, Any]) -> list[Level]:
     if recipe or not all(isinstance(n, int) and n > 0 for n in (count, distinct)):
         raise ValueError(f"{row['name']}: freeze takes count and distinct from 1 on, seed and split; got {recipe}.")
     env = StepEnv(row["env"], split=split, **env_options(row.get("knobs", {})))
-    key = stream_key(seed, Stream.LEVEL)
-    found: dict[bytes, None] = {}
-    for first in range(0, _DRAWS_PER_LEVEL * distinct + _MORE_DRAWS, _BLOCK):
-        boards = env.game.generate(episode_keys(key, first, _BLOCK), split)
-        found.update(dict.fromkeys(map(bytes, boards)))
-        if len(found) >= distinct:
-            levels = [env.game.level(board) for board in islice(found, distinct)]
-            return list(islice(cycle(levels), count))
-    raise ValueError(
-        f"{row['name']}: {env.game_spec.id} has only {len(found)} of {distinct} different levels; ask for fewer."
-    )
+    boards = [*islice(distinct_boards(env.game, seed, split), distinct)]
+    if len(boards) < distinct:
+        raise ValueError(
+            f"{row['name']}: {env.game_spec.id} has only {len(boards)} of {distinct} different levels; ask for fewer."
+        )
+    return list(islice(cycle(map(env.game.level, boards)), count))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

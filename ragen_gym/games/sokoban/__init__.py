@@ -105,6 +105,7 @@ class Sokoban(GridGame):
     noise = Stream.DYNAMICS
     rule = staticmethod(rules.step)
     legal = staticmethod(rules.legal)
+    solved_by_search = True
     vocabularies: ClassVar[dict[str, Vocabulary]] = {
         "ragen": Vocabulary("ragen", "#_O√XPS"),
         "new_vocab": Vocabulary("new_vocab", "W.GCBA@"),

@@ -116,7 +116,8 @@ class SokobanSolution(Solution):
     """
 
     def __init__(self, game: Sokoban, board: Board, *, max_nodes: int = MAX_NODES) -> None:
-        self._params, self._width, self._max_nodes = game.params, game.width, max_nodes
+        self._params, self._width = game.params, game.width
+        self.max_nodes = max_nodes
         #: Per state: the fewest moves (infinite where there is no solution), and the first of them.
         self._moves: dict[bytes, float] = {}
         self._first: dict[bytes, int] = {}
@@ -129,7 +130,7 @@ class SokobanSolution(Solution):
         if not state[1]:
             return 0
         if key not in self._moves and (within is None or self._beyond.get(key, -1) < within):
-            plan = find_plan(key, self._width, within=within, max_nodes=self._max_nodes)
+            plan = find_plan(key, self._width, within=within, max_nodes=self.max_nodes)
             if plan is not None:
                 self._remember(key, state, plan.actions)
             elif within is None:
@@ -138,6 +139,10 @@ class SokobanSolution(Solution):
                 self._beyond[key] = within
         fewest = self._moves.get(key, inf)
         return fewest if within is None or fewest <= within else inf
+
+    def push_plan(self, board: Board) -> Plan | None:
+        """The plan with the fewest pushes, or None where there is none."""
+        return find_plan(board, self._width, metric="pushes", max_nodes=self.max_nodes)
 
     def success(self, board: Board, state: Sequence[int], actions_left: int) -> float:
         """1 where every box can be on a target within the actions left, else 0."""
@@ -185,7 +190,7 @@ class SokobanSolution(Solution):
     def _fewest_off(self, board: Board, state: Sequence[int], actions_left: int) -> int:
         """The fewest boxes off target after that many actions, none of which ends the game."""
         for goal in range(1, state[1]):
-            if _search(board, self._width, True, actions_left, goal, self._max_nodes)[0] == SOLVED:
+            if _search(board, self._width, True, actions_left, goal, self.max_nodes)[0] == SOLVED:
                 return goal
         return state[1]
 

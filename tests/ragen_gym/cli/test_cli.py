@@ -115,6 +115,7 @@ def test_intervals_are_wilsons(successes: int, n: int, low: float, high: float) 
         ("levels export Bandit --out x.csv", ".txt, .jsonl or .parquet"),
         ("levels export Bandit --out x.txt -n 0", "one level or more"),
         ("levels export Bandit --split test --out x.txt -n 17", "only 16 different levels"),
+        ("levels export Bandit --out x.txt -n 1000000000", "only 40 different levels"),
         ("solve FrozenLake -", "holds no board"),
         ("solve FrozenLake nowhere.txt", "not a file"),
         ("solve FrozenLake - --pushes", "--pushes is for Sokoban's games"),
