@@ -67,7 +67,7 @@ METAVARS = {"data": "FILE", "model": "DIR"}
 def add(commands: Any) -> None:
     """Adds the commands to the parser."""
     parser = commands.add_parser("sft", help="demonstrations, and fine-tuning on them", description=ABOUT)
-    kinds = parser.add_subparsers(metavar="data|train|merge")
+    kinds = parser.add_subparsers(metavar="COMMAND")
     _add_data(kinds.add_parser("data", help="write demonstrations", description=DATA))
     _add_train(kinds.add_parser("train", help="fine-tune on them", description=TRAIN))
     merge = kinds.add_parser("merge", help="merge an adapter", description=MERGE)
@@ -183,7 +183,7 @@ def _train(options: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         print(f"\nragen-agent: stopped. Go on with: ragen-agent sft train --resume {out}", file=sys.stderr)
         return 130
-    text = f"{done['steps']} steps on {done['rows']} conversations; loss {done['loss']:.4f} nats a token"
+    text = f"{done['steps']} step{'s' * (done['steps'] != 1)} on {done['rows']} conversations; loss {done['loss']:.4f} nats a token"
     text += f"; left out: {done['too_long']} too long, {done['failures']} failed\n{done['model']}"
     if settings.lora.rank:
         text += f"\nMerge it into its model: ragen-agent sft merge {done['model']} --out {out / 'model'}"

@@ -332,7 +332,7 @@ def _episode(status: RunStatus) -> RenderableType | None:
         else ("not solved", "red")
     )
     text.append(outcome, style)
-    text.append(f", return {sum(episode['turn_rewards']):g}, turn {len(episode['turn_ends'])}")
+    text.append(f", return {sum(episode['turn_rewards']):zg}, turn {len(episode['turn_ends'])}")
     where = (
         f"iteration {episode['iteration'] + 1}" if "iteration" in episode else str(episode["phase"]).replace("_", " ")
     )
