@@ -97,12 +97,8 @@ def _report(options: argparse.Namespace) -> int:
         }
         print(json.dumps(content, indent=2, ensure_ascii=False))
         return 0
-    try:
-        from ragen_agent.report.run_page import page
-    except ImportError as error:
-        if "ragen-gym[" not in str(error):
-            raise
-        raise ValueError(str(error)) from error
+    from ragen_agent.report.run_page import page
+
     with ProgressBar("episodes", 0, transient=True) as bar:
         text = page(
             runs,

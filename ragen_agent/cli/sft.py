@@ -183,7 +183,8 @@ def _train(options: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         print(f"\nragen-agent: stopped. Go on with: ragen-agent sft train --resume {out}", file=sys.stderr)
         return 130
-    text = f"{done['steps']} step{'s' * (done['steps'] != 1)} on {done['rows']} conversations; loss {done['loss']:.4f} nats a token"
+    text = f"{done['steps']} step{'s' * (done['steps'] != 1)} on {done['rows']} conversations"
+    text += f"; loss {done['loss']:.4f} nats a token"
     text += f"; left out: {done['too_long']} too long, {done['failures']} failed\n{done['model']}"
     if settings.lora.rank:
         text += f"\nMerge it into its model: ragen-agent sft merge {done['model']} --out {out / 'model'}"

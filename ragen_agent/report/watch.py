@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,12 +23,12 @@ from ragen_agent.report.runs import first_signs
 from ragen_agent.training.alarm import FOLLOWS, Sign, sign_label
 from ragen_agent.training.metrics import format_metric, is_share, metric_label, smooth
 from ragen_agent.training.run_folder import RunFolder, runs_below
+from ragen_gym.core.storage import read_json_lines
 from ragen_gym.core.text import without_controls
 
 __all__ = [
     "FINISHED",
     "WAITING",
-    "GrowingLines",
     "RunStatus",
     "RunTail",
     "bar",
@@ -81,39 +80,6 @@ class RunStatus:
         return self.seconds * max(0, self.config.training.iterations - len(self.metrics))
 
 
-class GrowingLines:
-    """A file of JSON lines that only grows, or is replaced as a whole; ``read`` reads what is new."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.records: list[dict[str, Any]] = []
-        self._file, self._at = 0, 0
-
-    def read(self) -> list[dict[str, Any]]:
-        """All whole lines so far; what stands after the last line end is still being written, or was torn.
-
-        Raises:
-            ValueError: a whole line is not JSON.
-        """
-        try:
-            file = self.path.open("rb")
-        except FileNotFoundError:
-            self.records, self._file, self._at = [], 0, 0
-            return self.records
-        with file:
-            status = os.fstat(file.fileno())
-            if status.st_ino != self._file or status.st_size < self._at:  # a run that goes on writes the file anew
-                self.records, self._file, self._at = [], status.st_ino, 0
-            file.seek(self._at)
-            whole, end, _ = file.read().rpartition(b"\n")
-        self._at += len(whole) + len(end)
-        try:
-            self.records += [json.loads(line) for line in whole.split(b"\n") if line.strip()]
-        except ValueError as error:
-            raise ValueError(f"{self.path} holds a line that is not JSON: {error}; remove that line.") from error
-        return self.records
-
-
 class RunTail:
     """Follows one run; ``read`` may be called at any moment of its life."""
 
@@ -121,7 +87,6 @@ class RunTail:
         if path.exists() and not path.is_dir():
             raise ValueError(f"{path} is a file; give the folder of a run.")
         self.folder = RunFolder(path)
-        self._metrics = GrowingLines(self.folder.metrics)
         self._config: Config | None = None
         self._signs: tuple[int, list[Sign]] = (0, [])
 
@@ -130,7 +95,7 @@ class RunTail:
         path = self.folder.path
         if self._config is None and (path / "config.toml").is_file():
             self._config = RunFolder.reopen(path)[1]
-        metrics = [*self._metrics.read()]
+        metrics = read_json_lines(self.folder.metrics)
         done, known = self._signs if self._signs[0] <= len(metrics) else (0, [])
         self._signs = len(metrics), first_signs(metrics, known=known, done=done)
         summary = self.folder.read_summary()

@@ -27,7 +27,6 @@ from ragen_agent.report.watch import (
     BLOCKS,
     FINISHED,
     WAITING,
-    GrowingLines,
     RunTail,
     bar,
     dashboard,
@@ -49,13 +48,11 @@ def picture(path: Path, width: int = 120) -> str:
 
 @settings(max_examples=15)  # each writes to the disk several times
 @given(RECORDS, st.data())
-def test_a_growing_file_is_read_as_it_grows(
+def test_the_last_record_of_a_growing_file(
     tmp_path_factory: pytest.TempPathFactory, records: list[dict[str, Any]], data: st.DataObject
 ) -> None:
-    path = tmp_path_factory.mktemp("lines") / "metrics.jsonl"
+    path = tmp_path_factory.mktemp("lines") / "episodes.jsonl"
     whole = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records).encode()
-    lines = GrowingLines(path)
-    assert lines.read() == []
     assert last_record(path) is None
     at = 0
     while at < len(whole):
@@ -64,22 +61,21 @@ def test_a_growing_file_is_read_as_it_grows(
             file.write(whole[at:end])
         at = end
         seen = records[: whole[:end].count(b"\n")]
-        assert lines.read() == seen == records[: len(seen)]
         assert last_record(path) == (seen[-1] if seen else None)
 
 
-def test_a_file_that_is_written_anew_is_read_anew(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path)
-    folder.append(folder.metrics, [{"iteration": k} for k in range(5)])
-    lines = GrowingLines(folder.metrics)
-    assert len(lines.read()) == 5
+def test_a_file_that_is_written_anew_is_read_anew(runs: dict[str, Path], tmp_path: Path) -> None:
+    shutil.copytree(runs["seed0"], tmp_path / "run")
+    tail, folder = RunTail(tmp_path / "run"), RunFolder(tmp_path / "run")
+    records = read_json_lines(folder.metrics)
+    assert tail.read().metrics == records
     folder.keep(folder.metrics, lambda record: record["iteration"] < 2)  # as a run that goes on does
-    assert lines.read() == [{"iteration": 0}, {"iteration": 1}]
+    assert tail.read().metrics == records[:2]
     folder.append(folder.metrics, [{"iteration": 2}])
-    assert [record["iteration"] for record in lines.read()] == [0, 1, 2]
+    assert tail.read().metrics == [*records[:2], {"iteration": 2}]
     folder.metrics.write_text('{"iteration"\n')
     with pytest.raises(ValueError, match="not JSON"):
-        lines.read()
+        tail.read()
 
 
 def test_the_last_record_is_found_however_long_it_is(tmp_path: Path) -> None:
