@@ -69,7 +69,7 @@ LEVELS = 256
 _SIDE = 288  # pixels of the longer side of a picture
 
 _SHARED = (
-    "Every id also takes `observation` (`text`, `grid` or `rgb`), `text_format` (`grid`, `coord` or `grid_coord`), "
+    "Every id also takes `observation` (`text`, `grid` or `rgb`), `text_format` (`grid`, `spaced`, `coord` or `grid_coord`), "
     "`vocabulary`, `preset`, `split` (`train`, `validation`, `test`, or None for all levels), `levels` (a file, or a "
     "list of levels), `render_mode` (`ansi`, `rgb_array`, `human`) and `tile_size`."
 )
@@ -243,14 +243,14 @@ def _observations(env: StepEnv) -> list[str]:
     return [
         spaces,
         _table(("code", "tile", *marked), tiles),
-        "One board as a grid and as coordinates (`grid_coord` is one after the other):",
+        "One board as a grid, with spaces, and as coordinates (`grid_coord` is the first and the last, one after the other):",
         _formats(env.game_spec),
     ]
 
 
 def _formats(spec: GameSpec) -> str:
     blocks = []
-    formats: tuple[TextFormat, ...] = ("grid", "coord")
+    formats: tuple[TextFormat, ...] = ("grid", "spaced", "coord")
     for text_format in formats:
         env = StepEnv(spec.name, text_format=text_format)
         blocks.append(f'`text_format="{text_format}"`\n```text\n{env.reset(seed=0)[0]}\n```')

@@ -1,4 +1,4 @@
-"""Boards as text: vocabularies, and three exact formats (grid, coordinates, both), each with its inverse.
+"""Boards as text: vocabularies, and four exact formats (grid, spaced grid, coordinates, both), each with its inverse.
 
 ``replace_surrogates`` and ``without_controls`` make the text of others fit to be kept and to be printed.
 """
@@ -26,7 +26,7 @@ __all__ = [
 #: The byte between two rows of a board.
 EDGE = 255
 
-TextFormat = Literal["grid", "coord", "grid_coord"]
+TextFormat = Literal["grid", "spaced", "coord", "grid_coord"]
 TEXT_FORMATS: tuple[str, ...] = get_args(TextFormat)
 
 
@@ -69,7 +69,9 @@ class Vocabulary:
 
 
 class BoardWriter:
-    """Boards as text. Its methods ``grid``, ``coord`` and ``grid_coord`` are the formats; they can be pickled.
+    """Boards as text. Its methods ``grid``, ``spaced``, ``coord`` and ``grid_coord`` are the formats.
+
+    They can be pickled.
 
     Args:
         vocabulary: the symbols of the grid.
@@ -84,6 +86,14 @@ class BoardWriter:
     def grid(self, board: bytes | bytearray) -> str:
         """Rows of symbols, separated by newlines."""
         return charmap_decode(board, "strict", self._table)[0]
+
+    def spaced(self, board: bytes | bytearray) -> str:
+        """The grid with a space between two symbols of a row.
+
+        A tokenizer that joins letters and signs into longer tokens, as in ``____`` or ``GO``, reads each cell by itself
+        here.
+        """
+        return " ".join(self.grid(board)).replace(" \n ", "\n")
 
     def coord(self, board: bytes | bytearray) -> str:
         """The board's size, then every kind of tile but the first with its (row, column) places."""
@@ -100,13 +110,17 @@ class BoardWriter:
         return f"{self.grid(board)}\n{self.coord(board)}"
 
 
-def parse_grid(text: str, vocabulary: Vocabulary, game: str) -> bytes:
-    """The board of a grid text.
+def parse_grid(text: str, vocabulary: Vocabulary, game: str, *, spaced: bool = False) -> bytes:
+    """The board of a grid text; ``spaced`` says whether a space stands between two symbols of a row.
 
     Raises:
         ValueError: an unknown symbol, an empty text, or rows of different lengths.
     """
     rows = text.strip("\n").split("\n")
+    if spaced:
+        if any(set(row[1::2]) - {" "} for row in rows):
+            raise ValueError(f"{game}: a space must stand between two symbols of a row, as in '{' '.join(rows[0][:3])}'.")
+        rows = [row[::2] for row in rows]
     codes = {symbol: code for code, symbol in enumerate(vocabulary.symbols)}
     if len({len(row) for row in rows}) > 1 or not rows[0]:
         raise ValueError(

@@ -107,7 +107,7 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
     ## Arguments
     name: name or id of an environment of ``ragen_gym.games.registry.TABLE``.
     observation: ``"text"``, ``"grid"`` or ``"rgb"``.
-    text_format: ``"grid"``, ``"coord"`` or ``"grid_coord"``.
+    text_format: ``"grid"``, ``"spaced"``, ``"coord"`` or ``"grid_coord"``.
     vocabulary: name of one of the game's vocabularies, or a ``ragen_gym.core.text.Vocabulary``.
     preset: a difficulty of the game, such as ``"easy"``; options given next to it override those of the preset.
     split: ``"train"``, ``"validation"``, ``"test"``, or None for all levels.

@@ -86,15 +86,16 @@ class GridGame(Game):
     def formatter(self, vocabulary: Vocabulary, text_format: TextFormat) -> Callable[[Board], str]:
         """A function from a board to its text."""
         writer = BoardWriter(vocabulary, self.tile_names, self.width)
-        return {"grid": writer.grid, "coord": writer.coord, "grid_coord": writer.grid_coord}[text_format]
+        write: Callable[[Board], str] = getattr(writer, text_format)
+        return write
 
     def parse(self, text: str, vocabulary: Vocabulary | None = None, text_format: TextFormat = "grid") -> bytes:
         """The board of a text in any format; a ValueError where it does not say which board is meant."""
         vocabulary = vocabulary or self.own_vocabulary
         if text_format == "coord":
             board = parse_coord(text, self.tile_names, self.name)
-        elif text_format == "grid":
-            board = parse_grid(text, vocabulary, self.name)
+        elif text_format in ("grid", "spaced"):
+            board = parse_grid(text, vocabulary, self.name, spaced=text_format == "spaced")
         else:
             grid, _, coordinates = text.partition("\nboard ")
             board = parse_grid(grid, vocabulary, self.name)
@@ -118,6 +119,9 @@ class GridGame(Game):
         grid = frozenset(vocabulary.symbols) | {"\n"}
         if text_format == "grid":
             return grid if self.height > 1 else grid - {"\n"}, self.cells, self.cells
+        if text_format == "spaced":
+            length = self.cells + self.height * (self.width - 1)
+            return grid | {" "}, length, length
         size, kinds = f"board {self.height}x{self.width}", self.tile_names[1:]
         places = "".join(f" ({row},{column})" for row in range(self.height) for column in range(self.width))
         words = frozenset(size + places + ":\n" + "".join(kinds))

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from ragen_gym.core.settings import Setting, declared
+from ragen_gym.core.text import TextFormat
 from ragen_gym.core.turn_config import TurnConfig
 from ragen_gym.envs.reply import Problem
 from ragen_gym.serve.limits import LARGEST_NUMBER, TURN_LIMITS
@@ -145,7 +146,7 @@ class CreateRequest(_Request):
         None, description="Boards as texts, to draw from instead of generating."
     )
     observation: Literal["text", "grid"] = "text"
-    text_format: Literal["grid", "coord", "grid_coord"] = "grid"
+    text_format: TextFormat = "grid"
     vocabulary: Annotated[str, Field(max_length=50)] | Symbols | None = None
     max_episode_steps: Annotated[int, Field(ge=1, le=1000)] | None = Field(
         None, description="Moves after which an episode is truncated; the id's own where it is left out."

@@ -24,7 +24,7 @@ from ragen_gym.wrappers import (
 from tests.ragen_gym.envs.test_vector import assert_same
 
 TEXTS = [(spec.id, "grid") for spec in TABLE.values()]
-TEXTS += [(f"ragen/{game}-v0", way) for game in ("FrozenLake", "NewVocab") for way in ("coord", "grid_coord")]
+TEXTS += [(f"ragen/{game}-v0", way) for game in ("FrozenLake", "NewVocab") for way in ("spaced", "coord", "grid_coord")]
 
 
 @pytest.mark.parametrize(("name", "text_format"), TEXTS)

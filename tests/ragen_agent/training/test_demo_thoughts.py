@@ -119,7 +119,7 @@ def test_on_ice_the_foreseen_board_is_often_another() -> None:
 
 def test_the_way_to_the_goal_is_the_same_in_every_text_format() -> None:
     said = set()
-    for text_format in ("grid", "coord", "grid_coord"):
+    for text_format in ("grid", "spaced", "coord", "grid_coord"):
         env = make_env(with_settings(Config(), {"env_options": {"text_format": text_format}}), "train")
         env.reset(seed=3)
         said.add(thinking(env, "direction"))
