@@ -119,7 +119,9 @@ def parse_grid(text: str, vocabulary: Vocabulary, game: str, *, spaced: bool = F
     rows = text.strip("\n").split("\n")
     if spaced:
         if any(set(row[1::2]) - {" "} for row in rows):
-            raise ValueError(f"{game}: a space must stand between two symbols of a row, as in '{' '.join(rows[0][:3])}'.")
+            raise ValueError(
+                f"{game}: a space must stand between two symbols of a row, as in '{' '.join(rows[0][:3])}'."
+            )
         rows = [row[::2] for row in rows]
     codes = {symbol: code for code, symbol in enumerate(vocabulary.symbols)}
     if len({len(row) for row in rows}) > 1 or not rows[0]:

@@ -41,7 +41,10 @@ every_name = pytest.mark.parametrize("name", TABLE)
         ({"split": "dev"}, "split='dev' is not a split: choose one of train, validation, test, or None"),
         ({"preset": "brutal"}, "has no preset 'brutal': it has easy, "),
         ({"preset": 3}, "has no preset 3: it has easy, "),
-        ({"text_format": "prose"}, "text_format='prose' is not known: choose one of 'grid', 'spaced', 'coord', 'grid_coord'"),
+        (
+            {"text_format": "prose"},
+            "text_format='prose' is not known: choose one of 'grid', 'spaced', 'coord', 'grid_coord'",
+        ),
         ({"vocabulary": "runes"}, "vocabulary='runes' is not known to .*choose one of"),
         ({"vocabulary": Vocabulary("two", "ab")}, "vocabulary 'two'"),
         ({"levels": "nowhere.txt"}, "'nowhere.txt' is not a file"),

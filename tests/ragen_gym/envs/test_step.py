@@ -198,7 +198,10 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"boxes": 4}, "FrozenLake has no option 'boxes': it has height, width"),
     ({"observation": "pixels"}, f"observation='pixels' is not known: choose one of .*{OBSERVATIONS[0]!r}"),
     ({"observation": ["text"]}, r"observation=\['text'\] is not known"),
-    ({"text_format": "table"}, "text_format='table' is not known: choose one of 'grid', 'spaced', 'coord', 'grid_coord'"),
+    (
+        {"text_format": "table"},
+        "text_format='table' is not known: choose one of 'grid', 'spaced', 'coord', 'grid_coord'",
+    ),
     ({"render_mode": "opengl"}, "render_mode='opengl' is not known: choose one of 'ansi'"),
     ({"split": "dev"}, "split='dev' is not a split: choose one of train, validation, test, or None for all levels"),
     ({"levels": "nowhere.txt"}, "levels='nowhere.txt' is not a file: give a path to a text file of boards, or a list"),
