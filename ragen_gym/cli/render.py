@@ -69,8 +69,8 @@ LEVELS = 256
 _SIDE = 288  # pixels of the longer side of a picture
 
 _SHARED = (
-    "Every id also takes `observation` (`text`, `grid` or `rgb`), `text_format` (`grid`, `spaced`, `coord` or `grid_coord`), "
-    "`vocabulary`, `preset`, `split` (`train`, `validation`, `test`, or None for all levels), `levels` (a file, or a "
+    "Every id also takes `observation` (`text`, `grid` or `rgb`), `text_format` (`grid`, `spaced`, `coord` or "
+    "`grid_coord`), `vocabulary`, `preset`, `split` (`train`, `validation`, `test`, or None for all levels), `levels` (a file, or a "
     "list of levels), `render_mode` (`ansi`, `rgb_array`, `human`) and `tile_size`."
 )
 
@@ -243,7 +243,8 @@ def _observations(env: StepEnv) -> list[str]:
     return [
         spaces,
         _table(("code", "tile", *marked), tiles),
-        "One board as a grid, with spaces, and as coordinates (`grid_coord` is the first and the last, one after the other):",
+        "One board as a grid, with spaces, and as coordinates (`grid_coord` is the first and the last, one after the "
+        "other):",
         _formats(env.game_spec),
     ]
 
