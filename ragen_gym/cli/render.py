@@ -70,8 +70,8 @@ _SIDE = 288  # pixels of the longer side of a picture
 
 _SHARED = (
     "Every id also takes `observation` (`text`, `grid` or `rgb`), `text_format` (`grid`, `spaced`, `coord` or "
-    "`grid_coord`), `vocabulary`, `preset`, `split` (`train`, `validation`, `test`, or None for all levels), `levels` (a file, or a "
-    "list of levels), `render_mode` (`ansi`, `rgb_array`, `human`) and `tile_size`."
+    "`grid_coord`), `vocabulary`, `preset`, `split` (`train`, `validation`, `test`, or None for all levels), "
+    "`levels` (a file, or a list of levels), `render_mode` (`ansi`, `rgb_array`, `human`) and `tile_size`."
 )
 
 #: Of the index: file under ``guides``, title, and what it is about.
