@@ -295,8 +295,8 @@ def compare(
 
     ``{"suite", "hash", "first", "second", "splits": {name: {"first", "second", "difference": {value, low, high, p,
     levels}, "significant", "sentence"}}}``: the success rates of both on the instances that both played, the first's
-    less the second's with its bootstrap interval, whether it is significant, and the same in words. Splits that one
-    of them did not play are left out.
+    less the second's with the interval of ``paired_difference``, whether it is significant, and the same in words.
+    Splits that one of them did not play are left out.
 
     Args:
         suite: what both played.
@@ -344,9 +344,11 @@ def _sentence(one: str, other: str, difference: Difference) -> str:
         return f"One level is too few to compare {one} with {other}."
     above = difference.value >= 0
     low, high = (difference.low, difference.high) if above else (-difference.high, -difference.low)
-    points = (
-        f"{percent(abs(difference.value), '')} points ({percent(low, '')} to {percent(high, '')}, "
-        f"{difference.levels} levels)"
-    )
-    verdict = f"{one} is {'above' if above else 'below'} {other} by {points}"
+    ends = f"({percent(low, '')} to {percent(high, '')} points, {difference.levels} levels)"
+    if difference.value == 0:
+        return f"{one} and {other} do not differ {ends}."
+    if (points := percent(abs(difference.value), "")) == "0.0":
+        verdict = f"{one} and {other} differ by less than 0.1 points {ends}"
+    else:
+        verdict = f"{one} is {'above' if above else 'below'} {other} by {points} points {ends}"
     return f"{verdict}." if difference.significant else f"{verdict}, which is not significant."

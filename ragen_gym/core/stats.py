@@ -1,4 +1,4 @@
-"""Rates and means with intervals, pass@k and comparisons. Only ``wilson`` works without scipy (extra ``bench``).
+"""Rates and means with intervals, pass@k and comparisons; most of them need scipy (extra ``bench``).
 
 A level that is played several times, in several rollouts or because a suite repeats it, gives episodes that resemble
 each other. So everything but ``wilson`` and ``mean_interval`` is clustered by level: what varies is taken to be the
@@ -7,7 +7,7 @@ levels, and the episodes of one level count together.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, sqrt
 from statistics import NormalDist, fmean, stdev
@@ -37,8 +37,6 @@ __all__ = [
 
 #: Of every interval.
 CONFIDENCE = 0.95
-
-_RESAMPLES, _SEED = 9999, 0
 
 Values = Sequence[float] | npt.NDArray[np.floating[Any]]
 Counts = npt.NDArray[np.integer[Any]]
@@ -110,9 +108,9 @@ class Difference:
 
     Attributes:
         value: the mean of the first less the mean of the second.
-        low: lower end of its bootstrap interval.
-        high: upper end of its bootstrap interval.
-        p: of a permutation test: how often a difference is as large when each level's signs are drawn by lot.
+        low: lower end of its interval: the differences that the test does not reject.
+        high: upper end of its interval.
+        p: of the score test of no difference.
         levels: how many levels both played.
     """
 
@@ -124,7 +122,7 @@ class Difference:
 
     @property
     def significant(self) -> bool:
-        """Whether zero is outside the interval and the permutation test agrees."""
+        """Whether zero is outside the interval, which is where the test rejects it."""
         return (self.low > 0 or self.high < 0) and self.p < 1 - CONFIDENCE
 
 
@@ -232,50 +230,59 @@ def pass_hat(successes: Counts, rollouts: Counts, k: int) -> npt.NDArray[np.floa
 
 
 def paired_difference(first: Values, second: Values, clusters: Sequence[Any]) -> Difference:
-    """The mean difference of two agents on the same instances, its bootstrap interval and a permutation test.
+    """The mean difference of two agents' shares on the same instances, clustered by level: one score test, inverted.
 
-    Both resample whole levels, 9,999 times from a fixed seed; the interval is the bias-corrected and accelerated one
-    (Efron, JASA 82, 1987).
+    The variance of the difference is that of the likeliest distribution of the levels' differences, on those observed
+    and on -1 and 1, whose mean is the difference tested (empirical likelihood: Owen, Biometrika 75, 1988), times
+    levels / (levels - 1). The interval holds the differences that the test does not reject, so the two cannot
+    contradict each other. For one episode on each level these are Tango's interval (Statistics in Medicine 17, 1998)
+    and McNemar's test, which hold for few pairs, and where no pair differs (Fagerland et al., ibid. 33, 2014).
 
     Args:
-        first: floats (n,), n from 1 on.
-        second: floats (n,), of the same instances.
+        first: shares from 0 to 1, (n,), n from 1 on.
+        second: the same of the other agent, (n,), of the same instances.
         clusters: the level of each instance, (n,).
     """
     d = _checked(first, clusters) - _checked(second, clusters)
+    if not np.all(np.abs(d) <= 1):
+        raise ValueError("two agents are compared by their shares, from 0 to 1.")
     sums, counts = _by_cluster(d, clusters)
     value, levels = float(d.mean()), len(sums)
     if levels < 2:
-        return Difference(value, -np.inf, np.inf, 1.0, levels)
-    p = (
-        _scipy_stats()
-        .permutation_test(
-            (sums,),
-            lambda x, axis=-1: x.sum(axis),
-            permutation_type="samples",
-            vectorized=True,
-            n_resamples=_RESAMPLES,
-            random_state=np.random.default_rng(_SEED),
-        )
-        .pvalue
-    )
-    if np.allclose(sums, value * counts):  # the same on every level: there is nothing to resample
-        return Difference(value, value, value, float(p), levels)
-    interval = (
-        _scipy_stats()
-        .bootstrap(
-            (sums, counts),
-            lambda total, n, axis=-1: total.sum(axis) / n.sum(axis),
-            paired=True,
-            vectorized=True,
-            confidence_level=CONFIDENCE,
-            n_resamples=_RESAMPLES,
-            method="BCa",
-            random_state=np.random.default_rng(_SEED),
-        )
-        .confidence_interval
-    )
-    return Difference(value, float(interval.low), float(interval.high), float(p), levels)
+        return Difference(value, -inf, inf, 1.0, levels)
+    shares, weights = sums / counts, counts / counts.sum()
+    n, z = 1 / float((weights**2).sum()), NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
+
+    def distance(difference: float) -> float:
+        """How many standard errors the difference is from what was observed."""
+        side = 1.0 if difference <= value else -1.0
+        variance = _likeliest_variance(side * shares, weights, side * difference)
+        gap = abs(value - difference)
+        return gap / sqrt(variance / (n - 1)) if variance > 0 else inf if gap > 0 else 0.0
+
+    low, high = (_bisect(lambda at: distance(at) <= z, end, value) for end in (-1.0, 1.0))
+    return Difference(value, low, high, 2 * NormalDist().cdf(-distance(0.0)), levels)
+
+
+def _likeliest_variance(values: npt.NDArray[np.float64], weights: npt.NDArray[np.float64], mean: float) -> float:
+    """Variance of the likeliest distribution on the values and -1 with this mean, which is at most the values'."""
+    if mean <= -1:
+        return 0.0
+    gaps = values - mean
+    # By Lagrange a value's share is weight / (1 + tilt * gap); -1 has one only at the largest tilt, 1 / (1 + mean).
+    tilt = _bisect(lambda tilt: bool(weights @ (gaps / (1 + tilt * gaps)) <= 0), 0.0, 1 / (1 + mean))
+    shares = weights / np.maximum(1 + tilt * gaps, 1e-12)
+    return float(shares @ gaps**2 + max(1 - shares.sum(), 0.0) * (1 + mean) ** 2)
+
+
+def _bisect(holds: Callable[[float], bool], outside: float, inside: float) -> float:
+    """Where a condition begins to hold, on the way from ``outside`` to ``inside``, where it holds or ends."""
+    if holds(outside):
+        return outside
+    for _ in range(60):
+        middle = (outside + inside) / 2
+        outside, inside = (outside, middle) if holds(middle) else (middle, inside)
+    return inside
 
 
 def detectable_difference(rate: float, n: float, power: float = 0.8) -> float:
@@ -314,7 +321,7 @@ def against_random(rate: Estimate, random: float) -> tuple[bool, str]:
 
 def percent(share: float, unit: str = " %") -> str:
     """A share as a percentage, such as ``18.9 %``."""
-    return f"{100 * share:.1f}{unit}"
+    return f"{round(100 * share, 1) + 0.0:.1f}{unit}"  # without a minus sign before zero
 
 
 def _checked(values: Values, clusters: Sequence[Any]) -> npt.NDArray[np.float64]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ragen_gym.bench import score as score_module
 from ragen_gym.bench.baselines import baseline
 from ragen_gym.bench.records import EpisodeRecord, TurnRecord
 from ragen_gym.bench.results import EpisodeLog, ResultsFolder
@@ -20,7 +22,7 @@ from ragen_gym.bench.score import compare, score
 from ragen_gym.bench.suites import Split, Suite, load_suite, noise_seed
 from ragen_gym.cli import bench_scores
 from ragen_gym.core.failures import INFRASTRUCTURE, Failure
-from ragen_gym.core.stats import wilson
+from ragen_gym.core.stats import Difference, wilson
 from ragen_gym.envs.turn import TurnEnv
 
 SMOKE = load_suite("smoke")
@@ -312,10 +314,25 @@ def test_an_agent_does_not_differ_from_itself(random_run: list[EpisodeRecord]) -
     for split in result["splits"].values():
         assert not split["significant"]
         assert split["difference"]["value"] == 0
-        assert split["sentence"].endswith("which is not significant.")
+        assert re.fullmatch(
+            r"one and other do not differ \(-\d+\.\d to \d+\.\d points, \d+ levels\)\.", split["sentence"]
+        )
+        assert split["difference"]["low"] < 0 < split["difference"]["high"]
     alone = compare(CALM, ("one", random_run[:1]), ("other", random_run))["splits"]["sokoban"]
     assert alone["difference"]["low"] is None
     assert "too few" in alone["sentence"]
+
+
+def test_a_difference_that_rounds_to_nothing_is_not_above() -> None:
+    def sentence(difference: Difference) -> str:
+        return score_module._sentence("a", "b", difference)
+
+    assert sentence(Difference(0.0004, -0.01, 0.011, 0.9, 900)) == (
+        "a and b differ by less than 0.1 points (-1.0 to 1.1 points, 900 levels), which is not significant."
+    )
+    assert sentence(Difference(-0.375, -0.7, 0.0001, 0.08, 8)) == (
+        "a is below b by 37.5 points (0.0 to 70.0 points, 8 levels), which is not significant."
+    )
 
 
 # The commands

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from itertools import combinations
 
@@ -117,7 +118,8 @@ def test_pass_at_k_of_thousands_of_rollouts() -> None:
 def test_an_agent_does_not_differ_from_itself() -> None:
     values = [0.0, 1.0, 0.5, 1.0]
     same = paired_difference(values, values, "abcd")
-    assert (same.value, same.low, same.high, same.p, same.significant) == (0, 0, 0, 1, False)
+    assert (same.value, same.p, same.significant) == (0, 1, False)
+    assert same.low == -same.high < -0.5  # of four levels
 
 
 def test_few_levels_never_tell_two_agents_apart() -> None:
@@ -135,6 +137,52 @@ def test_a_clear_difference_is_told_in_both_directions() -> None:
     assert up.value == -down.value == pytest.approx(good.mean() - bad.mean())
     assert (up.low, up.high) == pytest.approx((-down.high, -down.low), abs=0.01)
     assert up == paired_difference(good, bad, levels)
+
+
+def pairs(wins: int, losses: int, ties: int) -> tuple[np.ndarray, np.ndarray]:
+    """One episode of two agents on each level, of which the first alone solves so many, and the second alone."""
+    first, second = [1.0] * wins + [0.0] * losses, [0.0] * wins + [1.0] * losses
+    return np.array(first + [1.0] * ties), np.array(second + [1.0] * ties)
+
+
+def tango(wins: int, losses: int, n: int, difference: float) -> float:
+    """Tango's score statistic (Statistics in Medicine 17, 1998, equation 7), its variance times n / (n - 1)."""
+    half = (losses + wins - (2 * n - wins + losses) * difference) / (4 * n)
+    lost = half + math.sqrt(half**2 + losses * difference * (1 - difference) / (2 * n))
+    variance = n * (2 * lost + difference * (1 - difference)) * n / (n - 1)
+    return (wins - losses - n * difference) / math.sqrt(variance)
+
+
+@pytest.mark.parametrize(("wins", "losses", "ties"), [(1, 7, 13), (3, 0, 5), (8, 0, 0), (12, 5, 83), (2, 2, 4)])
+def test_the_interval_of_pairs_is_that_of_tango(wins: int, losses: int, ties: int) -> None:
+    n = wins + losses + ties
+    found = paired_difference(*pairs(wins, losses, ties), list(range(n)))
+    z = stats.norm.ppf(0.975)
+    for end, sign in ((found.low, 1), (found.high, -1)):
+        if abs(end) < 1:
+            assert tango(wins, losses, n, end) == pytest.approx(sign * z, abs=1e-6)
+        else:
+            assert abs(found.value) == 1
+    assert found.p == pytest.approx(2 * stats.norm.sf(abs(tango(wins, losses, n, 0))), abs=1e-9)
+
+
+@given(st.lists(st.tuples(*[st.sampled_from([0.0, 0.25, 0.5, 1.0])] * 2, st.integers(0, 9)), min_size=2, max_size=30))
+def test_an_interval_never_contradicts_its_test(rows: list[tuple[float, float, int]]) -> None:
+    first, second, levels = (list(column) for column in zip(*rows, strict=True))
+    found = paired_difference(first, second, levels)
+    if found.levels < 2:
+        assert (found.low, found.high) == (-np.inf, np.inf)
+        return
+    assert -1 <= found.low <= found.value <= found.high <= 1
+    assert found.high - found.low > 1 / len(rows)
+    assert found.significant == (found.p < 0.05) == (not found.low <= 0 <= found.high)
+    back = paired_difference(second, first, levels)
+    assert (back.value, back.low, back.high) == pytest.approx((-found.value, -found.high, -found.low), abs=1e-9)
+
+
+def test_a_comparison_is_of_shares() -> None:
+    with pytest.raises(ValueError, match="from 0 to 1"):
+        paired_difference([2.0, 0.0], [0.0, 0.0], "ab")
 
 
 def share_told(draw: Callable[[np.random.Generator], tuple[np.ndarray, np.ndarray]], clusters: list[int]) -> float:
