@@ -143,26 +143,30 @@ def completion_script(parser: argparse.ArgumentParser, shell: str) -> str:
     A flag that the help leaves out is completed if its action says more in an attribute ``text``; an attribute
     ``completions`` stands for choices that argparse does not check.
     """
-    words: dict[str, list[str]] = {}
+    words: dict[str, list[str]] = {}  # commands and choices, by what stands before them
+    flags: dict[str, list[str]] = {}
     values: dict[tuple[str, ...], list[str]] = {}
     for at, each in parsers(parser):
-        words[at] = []
+        words[at], flags[at] = [], []
         for action in each._actions:
             choices = tuple(str(choice) for choice in getattr(action, "completions", None) or action.choices or ())
-            flags = [flag for flag in action.option_strings if flag.startswith("--")]
+            names = [name for name in action.option_strings if name.startswith("--")]
             if not action.option_strings:
                 words[at] += choices
             elif getattr(action, "text", action.help) != argparse.SUPPRESS:
-                words[at] += flags
+                flags[at] += names
                 if action.nargs != 0:
-                    values.setdefault(choices, []).extend(f'"{at}:{flag}"' for flag in flags)
+                    values.setdefault(choices, []).extend(f'"{at}:{name}"' for name in names)
     program = parser.prog
     script = _BASH.format(
         program=program,
         name=re.sub(r"\W", "_", program),
         commands="|".join(f'"{at}"' for at in words if at) or '""',
-        values="\n".join(f'  {"|".join(flags)}) words="{" ".join(found)}" ;;' for found, flags in values.items()),
-        words="\n".join(f'    "{at}") words="{" ".join(known)}" ;;' for at, known in words.items()),
+        values="\n".join(f'  {"|".join(names)}) words="{" ".join(found)}" ;;' for found, names in values.items()),
+        words="\n".join(
+            f'    "{at}") words="{" ".join(words[at])}"; [[ $current == -* ]] && words="{" ".join(flags[at])}" ;;'
+            for at in words
+        ),
     )
     return _ZSH + script if shell == "zsh" else script
 

@@ -75,10 +75,12 @@ def test_where_no_command_is_given_the_help_is_printed(capsys: pytest.CaptureFix
         ("train --backend lo", "local"),
         ("train --", "--help --backend --out --json"),
         ("train --out ", ""),
-        ("train --json ", "--help --backend --out --json"),
+        ("train --json ", ""),
+        ("train --json -", "--help --backend --out --json"),
+        ("-", "--help"),
         ("bench ", "run"),
         ("bench run ", "smoke full"),
-        ("train --out bench ", "--help --backend --out --json"),
+        ("train --out bench -", "--help --backend --out --json"),
     ],
 )
 def test_bash_completes(typed: str, completed: str) -> None:
