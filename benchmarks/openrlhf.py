@@ -1,8 +1,8 @@
-"""Both trainers from the same start: `python -m benchmarks.openrlhf`, in the environment of `make test-openrlhf`.
+"""Both trainers from the same start: ``python -m benchmarks.openrlhf``, in the environment of ``make test-openrlhf``.
 
 The local trainer warm-starts the small model on the default game and trains it; OpenRLHF trains the same warm-started
-model with the same settings, levels and seed. Written are `openrlhf.json`, `openrlhf.svg` and `openrlhf.md`. A run that
-exists already is not repeated.
+model with the same settings, levels and seed. Written are ``openrlhf.json``, ``openrlhf.svg`` and ``openrlhf.md``.
+A run that exists already is not repeated.
 """
 
 from __future__ import annotations

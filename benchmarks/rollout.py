@@ -1,10 +1,10 @@
-"""The local engine beside `transformers.generate`, the same work in one run: `python -m benchmarks.rollout`.
+"""The local engine beside ``transformers.generate``, the same work in one run: ``python -m benchmarks.rollout``.
 
 Both play the same levels through the same loop, with the same model, batch, temperature and budgets. At each turn
-`generate` is given the whole history of every episode, padded on the left, and reads it anew; the engine keeps its
+``generate`` is given the whole history of every episode, padded on the left, and reads it anew; the engine keeps its
 cache over the turns. Both give the tokens and their log-probs, which training needs. Rates are sampled tokens in a
 second of CPU time, on one thread, everything included: prompts, chat templates, parsing, the games. The two take
-turns, and the median of the runs counts. Written are `rollout.json` and `rollout.md`.
+turns, and the median of the runs counts. Written are ``rollout.json`` and ``rollout.md``.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ DEMONSTRATIONS = 4000
 
 
 class GenerateEngine:
-    """`transformers.generate`, once a turn, on the whole history: what a loop without a cache of its own does."""
+    """``transformers.generate``, once a turn, on the whole history: what a loop without a cache of its own does."""
 
     def __init__(self, engine: TorchEngine) -> None:
         self.model, self.stop_ids, self.pad_id = engine.model, engine.stop_ids, engine.pad_id
@@ -58,24 +58,24 @@ class GenerateEngine:
     def start(
         self, prompts: Sequence[Sequence[int]], *, temperature: float, seed: int, episodes: Sequence[int] | None = None
     ) -> GenerateEngine:
-        """See `Engine.start`; it draws from the global generator, as `generate` does."""
+        """See ``Engine.start``; it draws from the global generator, as ``generate`` does."""
         torch.manual_seed(seed)
         self.rows_of, self.temperature = [list(prompt) for prompt in prompts], temperature
         return self
 
     def max_rows(self, tokens: int) -> int:
-        """See `Engine.rows`: no bound."""
+        """See ``Engine.rows``: no bound."""
         return 1 << 30
 
     def join(self, prompts: Sequence[Sequence[int]], episodes: Sequence[int]) -> None:
-        """See `GenerationSession.join`."""
+        """See ``GenerationSession.join``."""
         self.rows_of += [list(prompt) for prompt in prompts]
 
     def close(self) -> None:
-        """See `GenerationSession.close`."""
+        """See ``GenerationSession.close``."""
 
     def reply(self, limits: Sequence[int]) -> list[Sampled | None]:
-        """See `GenerationSession.reply`."""
+        """See ``GenerationSession.reply``."""
         width = max(map(len, self.rows_of))
         padding = [width - len(row) for row in self.rows_of]
         ids = torch.tensor([[self.pad_id] * pad + row for pad, row in zip(padding, self.rows_of, strict=True)])
@@ -105,7 +105,7 @@ class GenerateEngine:
         return replies
 
     def feed(self, rows: Sequence[int], ids: Sequence[Sequence[int]]) -> None:
-        """See `GenerationSession.feed`."""
+        """See ``GenerationSession.feed``."""
         self.rows_of = [self.rows_of[row] + list(new) for row, new in zip(rows, ids, strict=True)]
 
 

@@ -248,18 +248,15 @@ def _check(experiment: Experiment) -> None:
     twice = {name for name in arms if arms.count(name) > 1}
     if twice:
         raise ValueError(f"{experiment.name} has several arms of the name {', '.join(sorted(twice))}.")
-    for comparison in experiment.comparisons:
-        for arm in filter(None, (comparison.first, comparison.second)):
-            if arm not in arms:
-                raise ValueError(f"{experiment.name} compares {arm!r}; its arms are {', '.join(arms)}.")
-        if comparison.claim not in CLAIMS:
-            raise ValueError(f"{experiment.name} claims {comparison.claim!r}; a claim is {', '.join(CLAIMS[1:])}.")
-        if comparison.by not in ("source", "ours"):
-            raise ValueError(f"{experiment.name} has a claim by {comparison.by!r}; it is by source, or ours.")
-    wanted = [*experiment.columns, *(comparison.measure for comparison in experiment.comparisons)]
-    for measure in wanted:
-        if measure not in MEASURES:
-            raise ValueError(f"{experiment.name} asks for {measure!r}; measures are {', '.join(MEASURES)}.")
-    for curve in experiment.curves:
-        if curve not in METRICS:
-            raise ValueError(f"{experiment.name} draws {curve!r}; curves are {', '.join(METRICS)}.")
+    compared = [arm for each in experiment.comparisons for arm in (each.first, each.second) if arm]
+    measured = [*experiment.columns, *(comparison.measure for comparison in experiment.comparisons)]
+    for what, given, known in (
+        ("compares {!r}; its arms are", compared, arms),
+        ("claims {!r}; a claim is", [c.claim for c in experiment.comparisons if c.claim], CLAIMS[1:]),
+        ("has a claim by {!r}; it is by", [comparison.by for comparison in experiment.comparisons], ("source", "ours")),
+        ("asks for {!r}; measures are", measured, MEASURES),
+        ("draws {!r}; curves are", experiment.curves, METRICS),
+    ):
+        for name in given:
+            if name not in known:
+                raise ValueError(f"{experiment.name} {what.format(name)} {', '.join(known)}.")

@@ -92,7 +92,7 @@ def _steps_of(envs: Any, n: int, read: tuple[str, ...] = ()) -> Play:
 
 
 def _single(name: str, **arguments: Any) -> Play:
-    """Random steps of a single environment, as `gymnasium.make` wraps it; a new level for each episode."""
+    """Random steps of a single environment, as ``gymnasium.make`` wraps it; a new level for each episode."""
     env = gymnasium.make(name, **arguments)
     actions = np.random.default_rng(0).integers(0, int(env.action_space.n), 4096).tolist()  # type: ignore[attr-defined]
     env.reset(seed=0)
@@ -214,7 +214,7 @@ def measured(tasks: Iterable[Task], runs: int, seconds: float) -> Iterator[dict[
     """What each task measured, as soon as it has: a dictionary with key, title, unit, rate, lowest and highest.
 
     Args:
-        tasks: rows of `benchmarks.speed.measurements.TASKS`.
+        tasks: rows of ``benchmarks.speed.measurements.TASKS``.
         runs: runs of each, of which the median counts.
         seconds: the least CPU time of a run.
     """
@@ -225,7 +225,7 @@ def measured(tasks: Iterable[Task], runs: int, seconds: float) -> Iterator[dict[
 
 
 def row_of(found: tuple[float, float, float]) -> dict[str, float]:
-    """The three numbers of `rate` by their names."""
+    """The three numbers of ``rate`` by their names."""
     median, lowest, highest = found
     return {"rate": median, "lowest": lowest, "highest": highest}
 
@@ -270,7 +270,7 @@ def import_times(runs: int = 7) -> dict[str, float]:
 
 
 def first_resets() -> dict[str, dict[str, float]]:
-    """Seconds of CPU time from `make` to the first step: with nothing compiled yet, and with what that compiled."""
+    """Seconds of CPU time from ``make`` to the first step: with nothing compiled yet, and with what that compiled."""
     found: dict[str, dict[str, float]] = {}
     for title, make, action in (
         ("FrozenLake, single", 'make("ragen/FrozenLake-v0")', "0"),

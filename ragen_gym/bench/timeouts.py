@@ -47,7 +47,7 @@ class AgentCaller:
         self._keeps_time = bool(getattr(agent, "keeps_time", False))
 
     async def call(self, method: Any, *arguments: Any) -> Any:
-        """What the method returns; raises `EpisodeFailed` for anything else that happens."""
+        """What the method returns; raises ``EpisodeFailed`` for anything else that happens."""
         try:
             answer = method(*arguments)
             if iscoroutine(answer):

@@ -33,19 +33,12 @@ __all__ = [
 
 @dataclass(frozen=True)
 class EnvOption:
-    """One option of a game: an argument of its class.
-
-    Attributes:
-        name: its name.
-        type: its type as the game's class declares it.
-        default: its value in this environment.
-        doc: what it means.
-    """
+    """One option of a game: an argument of its class."""
 
     name: str
-    type: str
-    default: Any
-    doc: str
+    type: str  # as the game's class declares it
+    default: Any  # in this environment
+    doc: str  # what it means
 
 
 def sections(game_class: type[Game]) -> dict[str, str]:
@@ -124,7 +117,7 @@ def add_environment_options(parser: argparse.ArgumentParser, *, rules_only: bool
 
 
 def chosen_environment(arguments: argparse.Namespace) -> tuple[GameSpec, dict[str, Any]]:
-    """The entry of the table, and the arguments of `ragen_gym.StepEnv`, that the flags choose."""
+    """The entry of the table, and the arguments of ``ragen_gym.StepEnv``, that the flags choose."""
     spec = spec_named(arguments.id)
     chosen: dict[str, Any] = {
         name: getattr(arguments, name)

@@ -46,11 +46,11 @@ _SEEDS_TRIED = 50
 def success_rates(spec: GameSpec, chosen: dict[str, Any], levels: int, seed: int = 0) -> dict[str, Rate]:
     """Success of random play (moves drawn uniformly) and of optimal play, on the first ``levels`` episodes of ``seed``.
 
-    Both meet the same levels and the same transition noise, within the `action_budget` of the id.
+    Both meet the same levels and the same transition noise, within the ``action_budget`` of the id.
 
     Args:
         spec: the environment.
-        chosen: arguments of `StepEnv`.
+        chosen: arguments of ``StepEnv``.
         levels: number of episodes, from 1 on.
         seed: seed of the levels, the noise and the random moves.
     """
@@ -70,17 +70,11 @@ def success_rates(spec: GameSpec, chosen: dict[str, Any], levels: int, seed: int
 
 @dataclass(frozen=True)
 class PicturedEpisode:
-    """An episode with its pictures.
-
-    Attributes:
-        episode: the episode.
-        boards: number of different boards that it went through.
-        pictures: the start and the picture after each action, uint8 (height, width, 3) each; empty if not drawn.
-    """
+    """An episode with its pictures."""
 
     episode: PlayedEpisode
-    boards: int
-    pictures: tuple[Pixels, ...]
+    boards: int  # number of different boards that it went through
+    pictures: tuple[Pixels, ...]  # of the start and after each action, uint8 (height, width, 3); empty if not drawn
 
 
 def picture_episode(
@@ -90,7 +84,7 @@ def picture_episode(
 
     Args:
         spec: the environment.
-        chosen: arguments of `StepEnv`.
+        chosen: arguments of ``StepEnv``.
         seed: seed of the level, the noise, and the random moves.
         player: ``"oracle"`` or ``"random"``.
         tile_size: side of a tile in pixels; None draws nothing.
@@ -142,7 +136,7 @@ def conversation(spec: GameSpec, chosen: dict[str, Any], seed: int) -> list[dict
     """The messages of the first episode of a seed in which the oracle is the assistant.
 
     In a deterministic game a reply plans as many moves as a turn allows; in a stochastic one it makes one move. The
-    budgets are those of `turn_options`.
+    budgets are those of ``turn_options``.
     """
     env = make_turn(spec.name, **turn_options(spec, chosen), **chosen)
     env.reset(seed=seed)
@@ -151,6 +145,6 @@ def conversation(spec: GameSpec, chosen: dict[str, Any], seed: int) -> list[dict
 
 
 def turn_options(spec: GameSpec, chosen: dict[str, Any]) -> dict[str, Any]:
-    """The options of the turns of a `conversation`: a stochastic game gets a turn for each move of the horizon."""
+    """The options of the turns of a ``conversation``: a stochastic game gets a turn for each move of the horizon."""
     one_by_one = StepEnv(spec.name, **chosen).game.stochastic and spec.horizon
     return {"think": False, **({"max_turns": spec.horizon, "max_actions_per_turn": 1} if one_by_one else {})}

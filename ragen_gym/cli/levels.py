@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from io import BytesIO
 from itertools import islice
 from pathlib import Path
@@ -86,31 +86,18 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 @dataclass(frozen=True)
 class LevelRecord:
-    """A level and optimal play of it.
+    """A level and optimal play of it."""
 
-    Attributes:
-        id: `Level.id`.
-        game: name of its game.
-        split: the split that owns it, or None.
-        text: its first board in the game's own symbols.
-        actions: the number of actions that the next two allow.
-        optimal_success: the highest probability of success, in [0, 1].
-        optimal_return: the highest expected sum of rewards.
-        first_action: name of a best first action.
-        plan: names of the actions of a best episode where nothing is random and it succeeds, else None.
-        problem: why the oracle gave no answer, or None; the four before it are then empty.
-    """
-
-    id: str
-    game: str
-    split: str | None
-    text: str
-    actions: int
-    optimal_success: float = 0.0
-    optimal_return: float = 0.0
-    first_action: str = ""
-    plan: tuple[str, ...] | None = None
-    problem: str | None = None
+    id: str  # ``Level.id``
+    game: str  # name of its game
+    split: str | None  # the split that owns it, if one does
+    text: str  # its first board in the game's own symbols
+    actions: int  # the number of actions that the next two allow
+    optimal_success: float = 0.0  # the highest probability of success, in [0, 1]
+    optimal_return: float = 0.0  # the highest expected sum of rewards
+    first_action: str = ""  # name of a best first action
+    plan: tuple[str, ...] | None = None  # actions of a best episode where nothing is random and it succeeds
+    problem: str | None = None  # why the oracle gave no answer; the four before it are then empty
 
     def to_dict(self) -> dict[str, Any]:
         """The record as JSON."""
@@ -195,19 +182,8 @@ def file_bytes(suffix: str, levels: list[LevelRecord]) -> bytes:
 
 def _schema(pa: Any) -> Any:
     """Column types, so that a column without any value has its type too."""
-    kinds = {
-        "id": pa.string(),
-        "game": pa.string(),
-        "split": pa.string(),
-        "text": pa.string(),
-        "actions": pa.int64(),
-        "optimal_success": pa.float64(),
-        "optimal_return": pa.float64(),
-        "first_action": pa.string(),
-        "plan": pa.list_(pa.string()),
-        "problem": pa.string(),
-    }
-    return pa.schema(list(kinds.items()))
+    types = {"str": pa.string(), "int": pa.int64(), "float": pa.float64(), "tuple[str, ...]": pa.list_(pa.string())}
+    return pa.schema([(each.name, types[str(each.type).removesuffix(" | None")]) for each in fields(LevelRecord)])
 
 
 def _plan(env: StepEnv, solution: Solution, left: int) -> tuple[str, ...]:

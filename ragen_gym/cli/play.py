@@ -150,7 +150,7 @@ class HumanPlay:
 
     Args:
         spec: the environment.
-        chosen: arguments of `StepEnv`.
+        chosen: arguments of ``StepEnv``.
         seed: seed of the levels and their noise.
     """
 

@@ -1,6 +1,6 @@
 """Agents by name, such as ``openai:MODEL``, and how to write your own.
 
-`make_agent` makes one of ``random``, ``oracle``, ``greedy``, ``human``, ``openai:MODEL``, ``hf:PATH``,
+``make_agent`` makes one of ``random``, ``oracle``, ``greedy``, ``human``, ``openai:MODEL``, ``hf:PATH``,
 ``python:module:callable``, ``cmd:PROGRAM`` and ``sb3:PATH``; the module of each says what it can do.
 
 An agent is an object with a ``name`` and one of two methods. One that answers messages has ``reply``, one that chooses
@@ -20,7 +20,7 @@ moves has ``act``; either may be a plain method or a coroutine. This is a whole 
             text = f"<think>On we go.</think><answer>{self.settings['first']}</answer>"
             return Answer(text, prompt_tokens=0, completion_tokens=0)
 
-        # An agent that moves has this instead, and no `reply`:
+        # An agent that moves has this instead, and no ``reply``:
         # def act(self, observation, info, task):
         #     return int(info["action_mask"].argmax())
 
@@ -35,13 +35,13 @@ What else the runner looks for, none of it needed:
 ``keeps_time``       True where it sees to the limit of a single request by itself.
 ``start()``          called before the first episode; a ValueError ends the run, a str that it returns is shown.
 ``begin(task)``      called before each episode.
-``end(task, rec)``   called after each episode with its `EpisodeRecord`.
+``end(task, rec)``   called after each episode with its ``EpisodeRecord``.
 ``close()``          called after the last episode, however the run ended.
 ===================  ================================================================================================
 
-All methods may be coroutines. Whatever a method raises ends its episode and never the run: an `AgentFailure` says how,
-a TimeoutError is a `Failure.TIMEOUT`, anything else a `Failure.AGENT_ERROR`; `StopRun` alone ends the run. Many
-episodes are in play at once, so what an agent remembers it keeps by ``(task.split, task.index, task.rollout)``.
+All methods may be coroutines. Whatever a method raises ends its episode and never the run: an ``AgentFailure`` says
+how, a TimeoutError is a ``Failure.TIMEOUT``, anything else a ``Failure.AGENT_ERROR``; ``StopRun`` alone ends the run.
+Many episodes are in play at once, so what an agent remembers it keeps by ``(task.split, task.index, task.rollout)``.
 """
 
 from __future__ import annotations
@@ -58,17 +58,11 @@ __all__ = ["KINDS", "Kind", "make_agent", "settings_of"]
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of agent.
+    """One kind of agent."""
 
-    Attributes:
-        maker: what makes it, ``"module:callable"``, imported when it is needed.
-        target: what stands behind the colon, or "" if nothing does.
-        about: one line for a list.
-    """
-
-    maker: str
-    target: str
-    about: str
+    maker: str  # what makes it, ``"module:callable"``, imported when it is needed
+    target: str  # what stands behind the colon, or "" if nothing does
+    about: str  # one line for a list
 
 
 _HERE = "ragen_gym.bench.agents."
@@ -90,8 +84,8 @@ def make_agent(spec: str, **settings: Any) -> ReplyAgent | StepAgent:
     """The agent that a name such as ``"openai:Qwen/Qwen3-4B"`` stands for.
 
     Args:
-        spec: a kind of `KINDS`, with its target behind a colon if it has one.
-        settings: arguments of what makes it; `settings_of` lists them.
+        spec: a kind of ``KINDS``, with its target behind a colon if it has one.
+        settings: arguments of what makes it; ``settings_of`` lists them.
 
     Raises:
         ValueError: an unknown kind or setting, or one that is not allowed; the message says what is.

@@ -15,8 +15,8 @@ With ``kind=step`` the program is asked for single moves, and names an action or
 episode as an agent error. Standard output is for answers alone: a line that is none ends the program.
 
 Several questions may be open at once, so a program may answer them together. One that ends has failed the episodes
-that wait for it, and is started again for the next question, `restarts` times in all. One that answers nothing until a
-question has timed out is ended. When the run is over its standard input is closed.
+that wait for it, and is started again for the next question, ``restarts`` times in all. One that answers nothing until
+a question has timed out is ended. When the run is over its standard input is closed.
 """
 
 from __future__ import annotations

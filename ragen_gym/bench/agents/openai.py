@@ -13,8 +13,8 @@ reasoning as the server gave it.
 **Failures.** After a timeout, a cut connection, an answer that is no JSON or holds no choice, and HTTP 408, 409, 425,
 429 and 5xx, a request is sent again, up to ``retries`` times and later each time. Where the server says
 ``Retry-After``, all requests of the agent wait as long, and ten such waits count as one retry. What still fails is a
-`Failure.TIMEOUT` or a `Failure.MODEL_ERROR`. A refusal because the conversation is too long for the model is a
-`Failure.CONTEXT_OVERFLOW`; after any other refusal (400, 401, 403, 404, 422, a spent quota) nothing is sent again.
+``Failure.TIMEOUT`` or a ``Failure.MODEL_ERROR``. A refusal because the conversation is too long for the model is a
+``Failure.CONTEXT_OVERFLOW``; after any other refusal (400, 401, 403, 404, 422, a spent quota) nothing is sent again.
 """
 
 from __future__ import annotations
@@ -95,7 +95,12 @@ class OpenAIAgent:
         if not model:
             raise ValueError("openai: names no model: write openai:MODEL, with the name that the server knows it by.")
         self.name, self._model = f"openai:{model}", model
-        _check(self.name, max_tokens, timeout, retries, requests_per_minute)
+        check_number(self.name, "timeout", timeout, 0)
+        check_number(self.name, "retries", retries, 0, whole=True)
+        check_number(self.name, "max_tokens", max_tokens, 1, whole=True, none=True)
+        check_number(self.name, "requests_per_minute", requests_per_minute, 0, none=True)
+        if requests_per_minute == 0:
+            raise ValueError(f"{self.name}: requests_per_minute=0 would never ask: give a positive number.")
         if reasoning not in ("think", "drop"):
             raise ValueError(f"{self.name}: reasoning={reasoning!r} must be 'think' or 'drop'.")
         self._key = os.environ.get(key_env, "").strip()
@@ -263,7 +268,7 @@ class _AnswerTooLong(Exception):
 
 
 def _bounded_client(*, trust_env: bool) -> Any:
-    """A client that reads no more of an answer than `_LONGEST_ANSWER` bytes, whatever they unpack to."""
+    """A client that reads no more of an answer than ``_LONGEST_ANSWER`` bytes, whatever they unpack to."""
     from openai import DefaultAsyncHttpxClient
 
     class Client(DefaultAsyncHttpxClient):
@@ -295,17 +300,6 @@ def _secrets(key: str, user: str | None, password: str | None) -> list[str]:
     if user is not None:
         found.append(base64.b64encode(f"{user}:{password or ''}".encode()).decode())
     return [secret for secret in found if len(secret) >= 6]  # shorter ones occur in any text
-
-
-def _check(name: str, max_tokens: Any, timeout: Any, retries: Any, rate: Any) -> None:
-    check_number(name, "timeout", timeout, 0)
-    check_number(name, "retries", retries, 0, whole=True)
-    if max_tokens is not None:
-        check_number(name, "max_tokens", max_tokens, 1, whole=True)
-    if rate is not None:
-        check_number(name, "requests_per_minute", rate, 0)
-        if rate == 0:
-            raise ValueError(f"{name}: requests_per_minute=0 would never ask: give a positive number.")
 
 
 def is_overflow(text: str) -> bool:

@@ -2,11 +2,11 @@
 
 What the callable may be:
 
-- a reply function, ``reply(messages)`` or ``reply(messages, task)``, to a str or an `Answer`;
+- a reply function, ``reply(messages)`` or ``reply(messages, task)``, to a str or an ``Answer``;
 - a step policy, ``policy(observation, info)`` or ``policy(observation, info, task)``, to an action's id; its kind is
   known from its first parameter's name (``observation``, ``obs`` or ``board``), from an attribute ``kind = "step"`` of
   the function, or from the setting ``kind=step``, the last of these that says something;
-- a class with the methods of `ReplyAgent` or `StepAgent`, which is made with the settings that were given;
+- a class with the methods of ``ReplyAgent`` or ``StepAgent``, which is made with the settings that were given;
 - an object of such a class;
 - with ``kind=factory``, a function that returns such an object, called with the settings that were given.
 
@@ -65,8 +65,8 @@ class PythonAgent:
     """An agent under the name it was asked for by; everything else is its own.
 
     Args:
-        agent: a `ReplyAgent` or a `StepAgent`.
-        name: see `ReplyAgent`.
+        agent: a ``ReplyAgent`` or a ``StepAgent``.
+        name: see ``ReplyAgent``.
         settings: as they were given.
         code: hash of the source, or None.
     """

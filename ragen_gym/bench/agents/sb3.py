@@ -1,6 +1,6 @@
 """``sb3:PATH``: a policy of Stable-Baselines3, move by move.
 
-The saved file does not say which algorithm wrote it, so ``algorithm`` does: a name in `stable_baselines3`, or
+The saved file does not say which algorithm wrote it, so ``algorithm`` does: a name in ``stable_baselines3``, or
 ``module:Class`` for others (``sb3_contrib:MaskablePPO``). What the policy is shown follows from the observation space
 that it was trained with:
 
@@ -34,7 +34,7 @@ class SB3Agent:
     """Plays a saved policy.
 
     Args:
-        path: the file that `model.save` wrote, with or without ``.zip``.
+        path: the file that ``model.save`` wrote, with or without ``.zip``.
         algorithm: see the module.
         observation: ``"grid"``, ``"rgb"`` or ``"text"``.
         encode: see the module; "" goes by the shape.
