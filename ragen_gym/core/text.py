@@ -88,12 +88,12 @@ class BoardWriter:
         return charmap_decode(board, "strict", self._table)[0]
 
     def spaced(self, board: bytes | bytearray) -> str:
-        """The grid with a space between two symbols of a row.
+        """The grid with a space before each symbol.
 
-        A tokenizer that joins letters and signs into longer tokens, as in ``____`` or ``GO``, reads each cell by itself
-        here.
+        Tokenizers that join signs and letters into longer tokens, as in ``____`` or ``GO``, read each cell by itself
+        here, and most of them a symbol as the same token wherever it stands.
         """
-        return " ".join(self.grid(board)).replace(" \n ", "\n")
+        return " " + " ".join(self.grid(board)).replace(" \n", "\n")
 
     def coord(self, board: bytes | bytearray) -> str:
         """The board's size, then every kind of tile but the first with its (row, column) places."""
@@ -111,18 +111,12 @@ class BoardWriter:
 
 
 def parse_grid(text: str, vocabulary: Vocabulary, game: str, *, spaced: bool = False) -> bytes:
-    """The board of a grid text; ``spaced`` says whether a space stands between two symbols of a row.
+    """The board of a grid text; spaces in it mean nothing if it is ``spaced``.
 
     Raises:
         ValueError: an unknown symbol, an empty text, or rows of different lengths.
     """
-    rows = text.strip("\n").split("\n")
-    if spaced:
-        if any(set(row[1::2]) - {" "} for row in rows):
-            raise ValueError(
-                f"{game}: a space must stand between two symbols of a row, as in '{' '.join(rows[0][:3])}'."
-            )
-        rows = [row[::2] for row in rows]
+    rows = (text.replace(" ", "") if spaced else text).strip("\n").split("\n")
     codes = {symbol: code for code, symbol in enumerate(vocabulary.symbols)}
     if len({len(row) for row in rows}) > 1 or not rows[0]:
         raise ValueError(

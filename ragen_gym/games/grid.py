@@ -120,7 +120,7 @@ class GridGame(Game):
         if text_format == "grid":
             return grid if self.height > 1 else grid - {"\n"}, self.cells, self.cells
         if text_format == "spaced":
-            length = self.cells + self.height * (self.width - 1)
+            length = self.cells + self.height * self.width
             return grid | {" "}, length, length
         size, kinds = f"board {self.height}x{self.width}", self.tile_names[1:]
         places = "".join(f" ({row},{column})" for row in range(self.height) for column in range(self.width))

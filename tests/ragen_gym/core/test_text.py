@@ -38,7 +38,7 @@ def test_the_formats_by_hand() -> None:
     board = game.parse(LAKE)
     assert list(board) == [3, 0, 0, 1, 255, 0, 0, 0, 0, 255, 0, 1, 0, 0, 255, 0, 0, 0, 2]
     assert game.formatter(game.own_vocabulary, "grid")(board) == LAKE
-    assert game.formatter(game.own_vocabulary, "spaced")(board) == "P _ _ O\n_ _ _ _\n_ O _ _\n_ _ _ G"
+    assert game.formatter(game.own_vocabulary, "spaced")(board) == " P _ _ O\n _ _ _ _\n _ O _ _\n _ _ _ G"
     assert game.formatter(game.own_vocabulary, "coord")(board) == LAKE_IN_COORDINATES
     assert game.formatter(game.own_vocabulary, "grid_coord")(board) == f"{LAKE}\n{LAKE_IN_COORDINATES}"
     letters = game.vocabularies["letters"]
@@ -112,7 +112,7 @@ def test_what_is_read_is_a_board_or_a_value_error(text: str) -> None:
         ("board 4x4\nhole: (0,4)", "coord", r"hole at \(0,4\) is off the 4x4 board, or the place is taken"),
         ("board 4x4\nhole: (0,1)\ngoal: (0,1)", "coord", "or the place is taken"),
         ("board 2x2\nplayer: (0,0)\ngoal: (0,1)", "coord", "the board is 2x2, this environment plays 4x4"),
-        (LAKE, "spaced", "a space must stand between two symbols of a row, as in 'P _ _'"),
+        (f"{LAKE} ? _", "spaced", r"the rows of a board must be equally long and not empty; got lengths \[4, 4, 4, 6\]"),
         (LAKE, "grid_coord", "starts with a line like 'board 4x4'"),
         (f"{LAKE}\n{LAKE_IN_COORDINATES.replace('(2,1)', '(2,2)')}", "grid_coord", "are two different boards"),
     ],
