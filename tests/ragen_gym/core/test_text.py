@@ -112,7 +112,11 @@ def test_what_is_read_is_a_board_or_a_value_error(text: str) -> None:
         ("board 4x4\nhole: (0,4)", "coord", r"hole at \(0,4\) is off the 4x4 board, or the place is taken"),
         ("board 4x4\nhole: (0,1)\ngoal: (0,1)", "coord", "or the place is taken"),
         ("board 2x2\nplayer: (0,0)\ngoal: (0,1)", "coord", "the board is 2x2, this environment plays 4x4"),
-        (f"{LAKE} ? _", "spaced", r"the rows of a board must be equally long and not empty; got lengths \[4, 4, 4, 6\]"),
+        (
+            f"{LAKE} ? _",
+            "spaced",
+            r"the rows of a board must be equally long and not empty; got lengths \[4, 4, 4, 6\]",
+        ),
         (LAKE, "grid_coord", "starts with a line like 'board 4x4'"),
         (f"{LAKE}\n{LAKE_IN_COORDINATES.replace('(2,1)', '(2,2)')}", "grid_coord", "are two different boards"),
     ],
