@@ -76,23 +76,14 @@ def batched(space: spaces.Space[Any], n: int) -> spaces.Space[Any]:
 
 
 class Snapshot(NamedTuple):
-    """What the infos of a batch at one step are computed from; nothing in it changes any more.
-
-    Attributes:
-        game: the game.
-        observe: what makes observations of boards.
-        which: the environments that the infos speak of, integers (m,); None for all.
-        sizes: environments of the batch, integers and cells of each.
-        kept: their boards and states, a copy of ``ragen_gym.envs.batch_episodes.part_of`` the block.
-        ring: the prepared levels, uint8 (num_envs, ring, cells).
-    """
+    """What the infos of a batch at one step are computed from; nothing in it changes any more."""
 
     game: Game
-    observe: Callable[[Boards], Any]
-    which: npt.NDArray[np.int64] | None
-    sizes: tuple[int, int, int]
-    kept: npt.NDArray[np.uint8]
-    ring: Boards
+    observe: Callable[[Boards], Any]  # makes observations of boards
+    which: npt.NDArray[np.int64] | None  # (m,), the environments that the infos speak of; None for all
+    sizes: tuple[int, int, int]  # environments of the batch, integers and cells of each
+    kept: npt.NDArray[np.uint8]  # their boards and states, a copy of ``batch_episodes.part_of`` the block
+    ring: Boards  # (num_envs, ring, cells), the prepared levels
 
     def _parts(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int32], Boards]:
         """(the environments, how many episodes each has begun, the integers of their states, their boards)."""

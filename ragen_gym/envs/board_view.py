@@ -35,17 +35,7 @@ def _refuse(space: TextSpace, n: int = 1, ctx: Any = None) -> NoReturn:
 
 
 class BoardView:
-    """Turns boards of a game into observations.
-
-    Args:
-        game: the game.
-        observation: ``"text"``, ``"grid"`` or ``"rgb"``.
-        vocabulary, text_format: of the texts.
-        tile_size: side of a tile of the pictures in pixels.
-
-    Raises:
-        ValueError: an unknown observation or text format.
-    """
+    """Turns boards of a game into observations; arguments and errors as of ``ragen_gym.StepEnv``."""
 
     def __init__(
         self, game: Game, observation: str, vocabulary: Vocabulary, text_format: TextFormat, tile_size: int

@@ -28,14 +28,7 @@ Episode = tuple[bytes, list[int], str, int, list[float]]
 
 
 class Episodes:
-    """Episode 0, 1, 2, … of one seed: their levels, and the keys of their noise.
-
-    Args:
-        game: the game.
-        seed: any integer from 0 on.
-        split: the split that the levels come from, or None.
-        levels: boards to draw from instead of generating.
-    """
+    """Episode 0, 1, 2, … of one seed: their levels, drawn from ``levels`` or generated, and the keys of their noise."""
 
     def __init__(self, game: Game, seed: int, split: str | None, levels: list[bytes] | None) -> None:
         self._game, self._split, self._levels = game, split, levels

@@ -101,18 +101,11 @@ def expected_rewards(env: StepEnv) -> list[float]:
 
 @dataclass(frozen=True)
 class PlayedEpisode:
-    """An episode of a policy.
-
-    Attributes:
-        level_id: of its level.
-        actions: the moves played.
-        total: sum of the rewards.
-        success: whether it ended in success.
-    """
+    """An episode of a policy."""
 
     level_id: str
     actions: tuple[int, ...]
-    total: float
+    total: float  # sum of the rewards
     success: bool
 
 
@@ -122,14 +115,7 @@ def action_budget(env: StepEnv) -> int:
 
 
 def play_episode(env: StepEnv, policy: Policy, budget: int, watch: Callable[[], None] = lambda: None) -> PlayedEpisode:
-    """Play from a fresh reset to the end of the game or of the budget.
-
-    Args:
-        env: an environment that has just been reset.
-        policy: chooses the moves.
-        budget: the most actions.
-        watch: called after every move, to look at the environment.
-    """
+    """Play from a fresh reset to the end of the game, or for ``budget`` actions; ``watch`` is called after each."""
     actions: list[int] = []
     total, success = 0.0, False
     for actions_left in range(budget, 0, -1):
@@ -143,12 +129,7 @@ def play_episode(env: StepEnv, policy: Policy, budget: int, watch: Callable[[], 
 
 
 def play_turns(env: TurnEnv, write: Callable[[TurnEnv], str]) -> dict[str, Any]:
-    """Play turns from a fresh reset to the end of the episode; the last ``info``.
-
-    Args:
-        env: an environment that has just been reset.
-        write: writes the reply of a turn.
-    """
+    """Play turns from a fresh reset to the end of the episode; the last ``info``. ``write`` gives each reply."""
     info: dict[str, Any] = {}
     while not env.over:
         info = env.step(write(env))[4]
@@ -160,11 +141,7 @@ def plan_moves(env: TurnEnv, moves: int, mistakes: float = 0.0, rng: np.random.G
 
     The list ends where the game would be over, or the actions left are used up.
 
-    Args:
-        env: an environment whose episode goes on.
-        moves: how many to plan.
-        mistakes: chance that a move is drawn uniformly instead.
-        rng: draws the mistakes; needed if there are any.
+    Each is, with a chance of ``mistakes``, drawn uniformly by ``rng`` instead.
     """
     game, solution = env.game, env.solution()
     board, state = env.env.state
@@ -185,11 +162,6 @@ def reply_for(env: TurnEnv, actions: Sequence[int], thought: str = "") -> str:
 
     Where the environment asks for the board in the thinking, the true one stands before the thought, and after it the
     one that the actions lead to if every move goes where it is meant to.
-
-    Args:
-        env: an environment whose episode goes on.
-        actions: ids of the actions.
-        thought: what is written as thinking, in an environment with thinking.
     """
     names = [env.action_names[action] for action in actions]
     if not env.config.think:

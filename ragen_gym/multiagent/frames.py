@@ -42,21 +42,13 @@ _LINE = 20  # height of a line of the caption in pixels
 
 @dataclass(frozen=True)
 class Scene:
-    """An episode as it stands.
+    """An episode as it stands."""
 
-    Attributes:
-        board: the board with every player on it.
-        cells: for each player its index on the board, None where it has no place yet.
-        totals: for each player the sum of its rewards.
-        states: for each player ``""``, or how its episode ended.
-        cycle: cycles played.
-    """
-
-    board: Board
-    cells: Sequence[int | None]
-    totals: Sequence[float]
-    states: Sequence[str]
-    cycle: int
+    board: Board  # with every player on it
+    cells: Sequence[int | None]  # for each player its index on the board, None where it has no place yet
+    totals: Sequence[float]  # for each player the sum of its rewards
+    states: Sequence[str]  # for each player ``""``, or how its episode ended
+    cycle: int  # cycles played
 
 
 def frame(game: Game, board: Board, tile_size: int) -> Pixels:

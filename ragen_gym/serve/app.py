@@ -81,14 +81,9 @@ def create_app(limits: Limits | None = None, token: str | None = None) -> FastAP
 def _responses(
     model: Any, status: int = 200, *, body: bool = False, also: tuple[int, ...] = (), then: tuple[str, ...] = ()
 ) -> dict[int | str, Any]:
-    """What a route answers.
+    """What a route answers: a model, a media type or None (no body), and the statuses of errors that it ``also`` gives.
 
-    Args:
-        model: of a good answer; a media type where that is no JSON, None where it has no body.
-        status: of a good answer.
-        body: whether a request has a body, whose errors are documented too.
-        also: statuses of errors other than those that every route may give.
-        then: operations on the session that the answer names.
+    ``body``: whether a request has one; ``then``: operations on the session that the answer names.
     """
     errors = sorted({*_EVERYWHERE, *(_WITH_BODY if body else ()), *also})
     good: dict[str, Any] = {"content": {model: {}}, "description": "The picture."} if isinstance(model, str) else {}

@@ -47,13 +47,7 @@ def shorten(message: str) -> str:
 
 
 class RequestError(Exception):
-    """A request that is not carried out.
-
-    Attributes:
-        code: a key of ``STATUS``.
-        message: what is wrong, what is allowed, and what to do.
-        retry_after: seconds after which the same request may succeed, or None.
-    """
+    """A request that is not carried out: a key of ``STATUS``, words for people, seconds before another try."""
 
     def __init__(self, code: str, message: str, retry_after: float | None = None) -> None:
         super().__init__(message)

@@ -29,12 +29,7 @@ _CLIENTS = 10_000
 
 
 class RateLimiter:
-    """How many requests each client may make, as a token bucket.
-
-    Args:
-        rate: requests a second; 0 is no limit.
-        clock: seconds from any origin.
-    """
+    """How many requests a second each client may make, as a token bucket; 0 is no limit."""
 
     def __init__(self, rate: float, clock: Callable[[], float]) -> None:
         self._rate, self._clock = rate, clock
@@ -73,12 +68,8 @@ class RateLimiter:
 class AccessMiddleware:
     """An ASGI application around the server's own.
 
-    Args:
-        app: the application.
-        limits: rate and size.
-        token: the bearer token that requests must carry, or None. Without one only requests are served that were
-            addressed to a loopback name, so that no web page can reach the server through a name of its own.
-        clock: seconds from any origin.
+    Requests must carry the bearer token. Without a token only requests are served that were addressed to a loopback
+    name, so that no web page can reach the server through a name of its own.
     """
 
     def __init__(self, app: ASGIApp, *, limits: Limits, token: str | None, clock: Callable[[], float]) -> None:

@@ -21,18 +21,14 @@ AnyReset = BatchResetRequest | ResetRequest
 
 
 class ServedEnv:
-    """One environment, or one batch, with its state.
+    """One environment, or one batch, with its state."""
 
-    Attributes:
-        env: the environment, as Gymnasium or ``ragen_gym.make_turn`` makes it.
-        num_envs: environments of a batch, 1 for a single one.
-        playing: whether a move or a reply will be taken.
-    """
-
-    num_envs = 1
+    num_envs = 1  # of a batch
 
     def __init__(self, env: Any) -> None:
-        self.env, self.playing, self._reset_once = env, False, False
+        self.env = env  # as Gymnasium or ``ragen_gym.make_turn`` makes it
+        self.playing = False  # whether a move or a reply will be taken
+        self._reset_once = False
 
     def describe(self) -> Json:
         """What a client must know of it: actions, spaces, horizon."""

@@ -79,11 +79,7 @@ def url_of(bound: socket.socket) -> str:
 def run(bound: socket.socket, limits: Limits, token: str | None, started: Callable[[str], None]) -> None:
     """Serve until Ctrl-C or a SIGTERM, then finish the requests that are under way.
 
-    Args:
-        bound: where to.
-        limits: what clients may ask for.
-        token: see ``ragen_gym.serve.create_app``.
-        started: called with the URL once requests are answered.
+    ``started`` is called with the URL once requests are answered; for ``token`` see ``ragen_gym.serve.create_app``.
     """
     server = _Server(_config(limits, token), lambda: started(url_of(bound)))
     server.run(sockets=[bound])

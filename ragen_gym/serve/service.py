@@ -55,11 +55,7 @@ def encode(answer: Any) -> bytes:
 
 
 class Service:
-    """The open sessions, the costs of levels, and the executor.
-
-    Args:
-        limits: what clients may ask for.
-    """
+    """The open sessions, the costs of levels, and the executor."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
@@ -107,13 +103,9 @@ class Service:
         return answer
 
     async def ask(self, session_id: str, kind: type[S], call: Callable[[S], Any], *, light: bool = False) -> bytes:
-        """Carry out an operation on a session's environment; the answer as JSON.
+        """Carry out an operation on a session's environment, which must be of this ``kind``; the answer as JSON.
 
-        Args:
-            session_id: the session.
-            kind: the class that its environment must be of.
-            call: the operation on the environment.
-            light: whether it always takes so little time that it needs no thread.
+        A ``light`` one always takes so little time that it needs no thread.
 
         Raises:
             RequestError: there is no such session, it is of another grain, or a value is not allowed.

@@ -31,10 +31,6 @@ class SessionStore:
     """All open sessions, the longest unused first.
 
     Places are taken before an environment is made, so that requests that arrive together cannot exceed the limits.
-
-    Args:
-        limits: how many there may be, and how long they stay unused.
-        clock: seconds from any origin.
     """
 
     def __init__(self, limits: Limits, clock: Callable[[], float]) -> None:

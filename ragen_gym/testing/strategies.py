@@ -25,15 +25,10 @@ _DEBRIS = ("<think>", "</think>", "<answer>", "</answer>", "<Answer>", "||", "|"
 
 @dataclass(frozen=True)
 class Play:
-    """An episode from its first board on: actions, each with the random number of its step, up to the end of the game.
+    """An episode from its first board on: actions, each with the random number of its step, up to the end of the game."""
 
-    Attributes:
-        board: the first board.
-        moves: (action, draw in [0, 1)) of each step.
-    """
-
-    board: bytes
-    moves: tuple[tuple[int, float], ...]
+    board: bytes  # the first
+    moves: tuple[tuple[int, float], ...]  # (action, draw in [0, 1)) of each step
 
 
 def options(game_class: type[Game], **overrides: SearchStrategy[Any]) -> SearchStrategy[dict[str, Any]]:
