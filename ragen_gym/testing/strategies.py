@@ -25,7 +25,7 @@ _DEBRIS = ("<think>", "</think>", "<answer>", "</answer>", "<Answer>", "||", "|"
 
 @dataclass(frozen=True)
 class Play:
-    """An episode from its first board on: actions, each with the random number of its step, up to the end of the game."""
+    """An episode from its first board on: actions with their random numbers, up to the end of the game."""
 
     board: bytes  # the first
     moves: tuple[tuple[int, float], ...]  # (action, draw in [0, 1)) of each step
