@@ -57,6 +57,8 @@ LEVEL_SECONDS = 1.0
 NOTICE_SECONDS = 2.0
 
 _LARGEST_BLOCK = 256
+#: Of an array's flags those that its type in compiled code follows from: C-contiguous, aligned, writeable.
+_FLAGS = 0x0001 | 0x0100 | 0x0400
 
 
 class _Mode(threading.local):
@@ -146,12 +148,14 @@ def kernel(function: Callable[P, R]) -> Kernel[P, R]:
 def _signature(args: tuple[Any, ...]) -> tuple[Any, ...]:
     """What the compiled form depends on of the arguments."""
     return tuple(
-        (arg.dtype, arg.ndim, arg.flags.c_contiguous, arg.flags.writeable)
-        if arg.__class__ is np.ndarray
-        else _signature(arg)
-        if arg.__class__ is tuple
-        else arg.__class__
-        for arg in args
+        [
+            (arg.dtype.num, arg.ndim, arg.flags.num & _FLAGS)
+            if arg.__class__ is np.ndarray
+            else _signature(arg)
+            if arg.__class__ is tuple
+            else arg.__class__
+            for arg in args
+        ]
     )
 
 
