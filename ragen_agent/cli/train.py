@@ -13,6 +13,7 @@ from ragen_agent.config.algorithms import ADVANTAGE_RULES
 
 if TYPE_CHECKING:
     from ragen_agent.config.trainers import OpenRLHF
+    from ragen_agent.training.policy import Policy
     from ragen_agent.training.run_folder import RunFolder
 
 __all__ = ["add", "fresh_folder"]
@@ -96,18 +97,18 @@ def _train(options: argparse.Namespace) -> int:
     doing = "training on" if options.resume is None else "going on with"
     display.say(f"{doing} {config.game} by {config.training.algo}, seed {config.seed}, in {folder.path}")
     with display.waiting("loading torch, transformers and the model"):  # imported only now, for it takes seconds
-        if options.resume is None:
-            _check(config)
+        policy = _usable(config) if options.resume is None else None
         from ragen_agent.local.run import train
     if options.resume is None:
         folder = RunFolder.create(folder.path, config)
     settings = _distributed(options, folder)
     try:
         if settings is None:
-            train(config, folder, display)
+            train(config, folder, display, policy)
         else:
             from ragen_agent.openrlhf.launch import train_distributed
 
+            policy = None  # its processes load their own
             train_distributed(config, settings, folder, display, options.extra)
     except KeyboardInterrupt:
         print(
@@ -161,15 +162,15 @@ def _flags(options: argparse.Namespace) -> Settings:
     return settings
 
 
-def _check(config: Config) -> None:
-    """Raises before a run's folder is made if there is no such game or option, or if the model cannot be used."""
+def _usable(config: Config) -> Policy:
+    """The policy; raises before a run's folder is made if there is no such game or option, or no such model."""
     from ragen_agent.training.policy import Policy
     from ragen_agent.training.tasks import make_env
     from ragen_agent.training.tracking import check_installed
 
     check_installed(config.diagnostics)
     make_env(config, config.evaluation.split).reset(seed=0)
-    Policy.build(config)
+    return Policy.build(config)
 
 
 def fresh_folder(config: Config) -> Path:

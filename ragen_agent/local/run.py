@@ -37,10 +37,16 @@ from ragen_gym.core.storage import read_json_lines
 __all__ = ["TrainingRun", "train"]
 
 
-def train(config: Config, folder: RunFolder, display: Display) -> dict[str, Any]:
-    """Runs or resumes the run of ``folder``; returns its summary. Raises ValueError for settings that do not fit."""
+def train(config: Config, folder: RunFolder, display: Display, policy: Policy | None = None) -> dict[str, Any]:
+    """Runs or resumes the run of ``folder``; returns its summary.
+
+    ``policy`` is that of a new run, where it is built already.
+
+    Raises:
+        ValueError: settings that do not fit.
+    """
     with resumable(f"ragen-agent train --resume {folder.path}"):
-        run = TrainingRun(config, folder, display)
+        run = TrainingRun(config, folder, display, policy)
         folder.note_versions()
         try:
             run.warm_start()
@@ -60,7 +66,7 @@ def train(config: Config, folder: RunFolder, display: Display) -> dict[str, Any]
 class TrainingRun:
     """The state of a run between its phases."""
 
-    def __init__(self, config: Config, folder: RunFolder, display: Display) -> None:
+    def __init__(self, config: Config, folder: RunFolder, display: Display, policy: Policy | None = None) -> None:
         self.config, self.folder, self.display = config, folder, display
         check_installed(config.diagnostics)
         self.summary = folder.read_summary()
@@ -73,7 +79,7 @@ class TrainingRun:
         with display.waiting("preparing the levels and the model"):
             self.env = make_env(config, config.evaluation.split)
             self.instances = fixed_instances(self.env, config.evaluation.levels)
-            self.policy = Policy.build(config, folder.warm if folder.warm.is_dir() else None)
+            self.policy = policy or Policy.build(config, folder.warm if folder.warm.is_dir() else None)
         self.demonstrations: list[Trajectory] = []
 
     def warm_start(self) -> None:

@@ -217,7 +217,7 @@ def _stop_reason(folder: RunFolder, log: Path, code: int) -> str:
         reason = f"its process ended with code {code}; its last line was: {lines[-1] if lines else ''}"
     free = shutil.disk_usage(folder.path).free / 2**20
     if free < FULL:
-        reason += f" The disk is full, {free:.1f} MiB are free in {folder.path}: make room there."
+        reason = f"the disk is full, {free:.1f} MiB are free in {folder.path}: make room there. ({reason})"
     return f"the run stopped: {reason} Go on with: ragen-agent train --resume {folder.path}"
 
 

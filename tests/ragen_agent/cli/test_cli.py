@@ -54,7 +54,7 @@ def test_train_then_eval(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
         (["train", "--game", "FrozenLaek"], "Did you mean FrozenLake"),
         (["train", "--knob", "sise=4"], "Did you mean size"),
         (["train", "--knob", "size"], "needs a value"),
-        (["train", "--knob", "size=1"], "must be an integer from 2"),
+        (["train", "--knob", "size=1"], "an integer from 2 to 64"),
         (["train", "--set", "training.lr=1"], "unknown setting 'training.lr'"),
         (["train", "--set", "training.gruops=3"], "unknown setting 'training.gruops'. Did you mean training.groups?"),
         (["train", "--set", "gruops=3"], "unknown setting 'gruops'. Did you mean training.groups?"),
