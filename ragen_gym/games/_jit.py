@@ -239,13 +239,14 @@ class _Compiler:
                 self._start()
 
     @property
-    def cancels(self) -> bool:
-        """Whether this is the thread, and is to stop."""
-        return self._stopped and threading.current_thread() is self._thread
-
     def is_current(self) -> bool:
         """Whether this is the thread."""
         return threading.current_thread() is self._thread
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether this is the thread, and is to stop."""
+        return self._stopped and self.is_current
 
     def _start(self) -> None:
         _stop_at_exit_and_fork()
@@ -342,21 +343,23 @@ def _numba() -> Any:
     class Watcher(event.Listener):
         """Stops the thread between two passes of the compiler, and notes how long others wait for it."""
 
-        def __init__(self, waits: bool) -> None:
-            self._waits = waits
-
         def on_start(self, event: Any) -> None:
-            if _compiler.cancels:
+            if _compiler.is_cancelled:
                 raise _CancelledError
-            if self._waits and not _compiler.is_current():
+            if self._is_waited_for(event):
                 _notice.__enter__()
 
         def on_end(self, event: Any) -> None:
-            if self._waits and not _compiler.is_current():
+            if self._is_waited_for(event):
                 _notice.__exit__()
 
-    event.register("numba:compile", Watcher(waits=True))
-    event.register("numba:run_pass", Watcher(waits=False))
+        def _is_waited_for(self, event: Any) -> bool:
+            if event.kind != "numba:compile" or _compiler.is_current:
+                return False
+            return str(event.data["dispatcher"].py_func.__module__).startswith("ragen_gym.")
+
+    for kind in ("numba:compile", "numba:run_pass"):
+        event.register(kind, Watcher())
     return numba
 
 

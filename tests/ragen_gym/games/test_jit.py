@@ -165,12 +165,20 @@ if not pid:
 @pytest.mark.slow
 def test_a_batch_says_what_it_waits_for(tmp_path: Path) -> None:
     program = """
-import gymnasium, ragen_gym
+import sys, gymnasium, ragen_gym
 from ragen_gym.games import _jit
 _jit.NOTICE_SECONDS = 0.0
+
+@_jit._numba().njit
+def not_ours(x):
+    return x + 1
+
+not_ours(1)
+print("now the batch", file=sys.stderr, flush=True)
 env = gymnasium.make_vec("ragen/Bandit-v0", 2)
 env.reset(seed=0)
 """
     done = run_python(program, tmp_path)
     assert done.returncode == 0
+    assert done.stderr.startswith("now the batch")
     assert done.stderr.count("numba compiles the game") == 1
