@@ -25,10 +25,11 @@ from ragen_agent.algo.advantages import (
     whiten,
 )
 from ragen_agent.algo.filters import (
-    NO_SPREAD,
+    MIN_UNCERTAINTY,
+    group_std,
+    group_variance,
     keep_groups,
-    spread,
-    spread_weights,
+    uncertainty_weights,
 )
 from ragen_agent.algo.gae import (
     bi_level_gae,
@@ -54,7 +55,7 @@ from ragen_agent.algo.losses import (
 
 __all__ = [
     "METHODS",
-    "NO_SPREAD",
+    "MIN_UNCERTAINTY",
     "PolicyStats",
     "aggregate",
     "bi_level_gae",
@@ -64,6 +65,8 @@ __all__ = [
     "format_reward",
     "gae",
     "group_normalised",
+    "group_std",
+    "group_variance",
     "keep_groups",
     "kl_loss",
     "kl_penalty",
@@ -74,10 +77,9 @@ __all__ = [
     "part_mask",
     "policy_loss",
     "rewards_at",
-    "spread",
-    "spread_weights",
     "turn_end_mask",
     "turn_wise_gae",
+    "uncertainty_weights",
     "value_loss",
     "whiten",
 ]

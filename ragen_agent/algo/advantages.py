@@ -14,7 +14,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ragen_agent.algo.filters import spread
+from ragen_agent.algo.filters import group_std
 from ragen_agent.config.algorithms import ADVANTAGE_RULES, FORMAT_REWARDS
 
 __all__ = ["METHODS", "broadcast_to_tokens", "format_reward", "group_normalised", "normalised", "whiten"]
@@ -76,7 +76,7 @@ def group_normalised(
     """
     if method not in METHODS:
         raise ValueError(f"method is {method!r}; it must be one of {', '.join(METHODS)}")
-    deviation = spread(returns, counted)[:, None]
+    deviation = group_std(returns, counted)[:, None]
     keep = torch.ones_like(returns, dtype=torch.bool) if counted is None else counted
     zero = torch.zeros_like(returns)
     safe = torch.where(keep, returns, zero)

@@ -16,7 +16,9 @@ from ragen_agent.config.algorithms import FILTER_RULES
 from ragen_gym.core.validation import load_object
 
 __all__ = [
-    "NO_SPREAD",
+    "MIN_UNCERTAINTY",
+    "group_std",
+    "group_variance",
     "keep_all",
     "keep_bottom",
     "keep_groups",
@@ -25,37 +27,37 @@ __all__ = [
     "keep_random_spread",
     "keep_top",
     "keep_top_p",
-    "spread",
-    "spread_weights",
+    "uncertainty_weights",
 ]
 
-NO_SPREAD = 1e-6
-"""Spreads up to this are rounding, not disagreement: equal returns summed in another order differ by less."""
+MIN_UNCERTAINTY = 1e-6
+"""Uncertainties up to this are rounding, not disagreement: equal returns summed in another order differ by less."""
 
 
-def spread(values: Tensor, counted: Tensor | None = None, statistic: str = "std") -> Tensor:
-    """How much the episodes of each group differ: by default the uncertainty U(s0) (RAGEN, StarPO-S).
+def group_std(values: Tensor, counted: Tensor | None = None) -> Tensor:
+    """The sample standard deviation of each group: of returns, the uncertainty U(s0) (RAGEN, StarPO-S).
 
-    The divisor is G - 1 (the sample standard deviation), as in the reward variance of RAGEN-2 (arXiv
-    2604.06268) and in the normalisation of ``normalised``; with groups of one size the order does not
-    depend on it.
+    The divisor is G - 1, as in the reward variance of RAGEN-2 (arXiv 2604.06268) and in the normalisation of
+    ``normalised``; with groups of one size the order does not depend on it.
 
     Args:
         values: float (groups, group size), a number of each episode: its return, its mean entropy, its length.
         counted: bool (groups, group size) or None; episodes that failed are False and are left out. None
             counts all.
-        statistic: "std", or "variance" (RAGEN-2).
 
     Returns:
         float (groups,), at least 0; exactly 0 where all counted values are equal or fewer than two count.
 
     Raises:
-        ValueError: values of another shape, an unknown statistic.
+        ValueError: values of another shape.
     """
+    return group_variance(values, counted).sqrt()
+
+
+def group_variance(values: Tensor, counted: Tensor | None = None) -> Tensor:
+    """The square of ``group_std``, by which RAGEN-2 filters."""
     if values.ndim != 2:
-        raise ValueError(f"returns has shape {tuple(values.shape)}; give it as (groups, group size)")
-    if statistic not in ("std", "variance"):
-        raise ValueError(f"statistic is {statistic!r}; it must be std or variance")
+        raise ValueError(f"values has shape {tuple(values.shape)}; give it as (groups, group size)")
     keep = torch.ones_like(values, dtype=torch.bool) if counted is None else counted
     number = keep.sum(dim=1)
     safe = torch.where(keep, values, torch.zeros_like(values))
@@ -66,20 +68,20 @@ def spread(values: Tensor, counted: Tensor | None = None, statistic: str = "std"
     high = torch.where(keep, values, -infinity).amax(dim=1)
     variance = squares / (number - 1).clamp(min=1)
     # The mean of equal numbers need not be that number in floating point, so equality is decided directly.
-    return torch.where(high > low, variance.sqrt() if statistic == "std" else variance, torch.zeros_like(mean))
+    return torch.where(high > low, variance, torch.zeros_like(mean))
 
 
-def keep_groups(spread: Tensor, rule: str, amount: float, generator: torch.Generator | None = None) -> Tensor:
+def keep_groups(uncertainty: Tensor, rule: str, amount: float, generator: torch.Generator | None = None) -> Tensor:
     """The groups to learn from by one of ``ragen_agent.config.algorithms.FILTER_RULES``.
 
     Args:
-        spread: float (groups,), as ``spread`` returns it.
+        uncertainty: float (groups,), as ``group_std`` returns it.
         rule: a key of ``FILTER_RULES``.
         amount: what the rule keeps, in (0, 1]; "none" does not read it.
         generator: the source of randomness of the random rules; the others need none.
 
     Returns:
-        bool (groups,), on the device of ``spread``. None may be kept: the caller then skips the update.
+        bool (groups,), on the device of ``uncertainty``. None may be kept: the caller then skips the update.
 
     Raises:
         ValueError: an unknown rule, an amount outside (0, 1], a random rule without a generator.
@@ -89,139 +91,139 @@ def keep_groups(spread: Tensor, rule: str, amount: float, generator: torch.Gener
     row = FILTER_RULES[rule]
     if row.random and generator is None:
         raise ValueError(f"the rule {rule!r} needs a generator")
-    kept: Tensor = load_object(row.function)(spread, amount, *([generator] if row.random else []))
+    kept: Tensor = load_object(row.function)(uncertainty, amount, *([generator] if row.random else []))
     return kept
 
 
-def keep_all(spread: Tensor, amount: float = 1.0) -> Tensor:
+def keep_all(uncertainty: Tensor, amount: float = 1.0) -> Tensor:
     """Every group; the amount is not read."""
-    return torch.ones_like(spread, dtype=torch.bool)
+    return torch.ones_like(uncertainty, dtype=torch.bool)
 
 
-def keep_top(spread: Tensor, share: float = 0.25) -> Tensor:
-    """The groups with the largest spread (RAGEN, StarPO-S: "keep the top p % of the instances").
+def keep_top(uncertainty: Tensor, share: float = 0.25) -> Tensor:
+    """The groups with the largest uncertainty (RAGEN, StarPO-S: "keep the top p % of the instances").
 
-    The number kept is ``share * groups`` rounded down, at least one. Of groups with the same spread the one
-    with the smaller index goes first. Groups without spread (up to ``NO_SPREAD``) are never kept, so fewer
-    may be kept and, when no group has any spread, none: the caller then has nothing to learn from and skips
+    The number kept is ``share * groups`` rounded down, at least one. Of groups with the same uncertainty the one
+    with the smaller index goes first. Groups without uncertainty (up to ``MIN_UNCERTAINTY``) are never kept, so fewer
+    may be kept and, when no group is uncertain, none: the caller then has nothing to learn from and skips
     the update.
 
     Args:
-        spread: float (groups,), as ``spread`` returns it.
+        uncertainty: float (groups,), as ``group_std`` returns it.
         share: the share p of the groups to keep, in (0, 1].
 
     Returns:
         bool (groups,), True where the group is kept.
 
     Raises:
-        ValueError: the share is outside (0, 1], or a spread is negative or not finite.
+        ValueError: the share is outside (0, 1], or an uncertainty is negative or not finite.
     """
-    number = _number_kept(len(spread), share)
-    return _mask(spread, _ranked(spread)[:number]) & (spread > NO_SPREAD)
+    number = _number_kept(len(uncertainty), share)
+    return _mask(uncertainty, _ranked(uncertainty)[:number]) & (uncertainty > MIN_UNCERTAINTY)
 
 
-def keep_bottom(spread: Tensor, share: float = 0.25) -> Tensor:
-    """The groups with the smallest spread that have any: the reverse filter, a control (RAGEN-2).
+def keep_bottom(uncertainty: Tensor, share: float = 0.25) -> Tensor:
+    """The groups with the smallest uncertainty that have any: the reverse filter, a control (RAGEN-2).
 
-    As many as ``keep_top`` would keep, and of equal spreads the group with the smaller index; groups without spread
-    are dropped here too, so that the two differ in nothing but the order.
+    As many as ``keep_top`` would keep, and of equal uncertainties the group with the smaller index; groups without
+    uncertainty are dropped here too, so that the two differ in nothing but the order.
     """
-    number = _number_kept(len(spread), share)
-    order = _ranked(spread, descending=False)
-    return _mask(spread, order[spread[order] > NO_SPREAD][:number])
+    number = _number_kept(len(uncertainty), share)
+    order = _ranked(uncertainty, descending=False)
+    return _mask(uncertainty, order[uncertainty[order] > MIN_UNCERTAINTY][:number])
 
 
-def keep_top_p(spread: Tensor, mass: float = 0.9) -> Tensor:
-    """The fewest groups whose spreads, from the largest, sum to at least ``mass`` of the total (RAGEN-2, top-p).
+def keep_top_p(uncertainty: Tensor, mass: float = 0.9) -> Tensor:
+    """The fewest groups whose uncertainties, from the largest, sum to ``mass`` of the total or more (RAGEN-2, top-p).
 
-    RAGEN-2 sums variances: give ``spread(..., statistic="variance")``. How many are kept follows the batch: few when a
+    RAGEN-2 sums variances: give those of ``group_variance``. How many are kept follows the batch: few when a
     few groups hold all the disagreement, most when all disagree alike.
 
-    ``mass`` is the paper's rho, in (0, 1]. Groups without spread are never kept; errors as of ``keep_top``.
+    ``mass`` is the paper's rho, in (0, 1]. Groups without uncertainty are never kept; errors as of ``keep_top``.
     """
     _check_share("mass", mass)
-    order = _ranked(spread)
-    ranked = torch.where(spread[order] > NO_SPREAD, spread[order], torch.zeros_like(spread)).double()
+    order = _ranked(uncertainty)
+    ranked = torch.where(uncertainty > MIN_UNCERTAINTY, uncertainty, 0.0)[order].double()
     before = ranked.cumsum(0) - ranked
     # A group is needed while those before it have not reached the goal; the small share keeps a sum that reaches it
     # but for rounding from taking one group more.
-    return _mask(spread, order[(before < mass * ranked.sum() * (1 - 1e-9)) & (ranked > 0)])
+    return _mask(uncertainty, order[(before < mass * ranked.sum() * (1 - 1e-9)) & (ranked > 0)])
 
 
-def keep_min_p(spread: Tensor, part: float = 0.5) -> Tensor:
-    """The groups whose spread is at least ``part`` of the largest (RAGEN-2, min-p).
+def keep_min_p(uncertainty: Tensor, part: float = 0.5) -> Tensor:
+    """The groups whose uncertainty is at least ``part`` of the largest (RAGEN-2, min-p).
 
-    ``part`` is in (0, 1]. Groups without spread are never kept; errors as of ``keep_top``.
+    ``part`` is in (0, 1]. Groups without uncertainty are never kept; errors as of ``keep_top``.
     """
     _check_share("part", part)
-    _check_spread(spread)
-    if not len(spread):
-        return torch.zeros_like(spread, dtype=torch.bool)
-    return (spread >= part * spread.max()) & (spread > NO_SPREAD)
+    _check_uncertainty(uncertainty)
+    if not len(uncertainty):
+        return torch.zeros_like(uncertainty, dtype=torch.bool)
+    return (uncertainty >= part * uncertainty.max()) & (uncertainty > MIN_UNCERTAINTY)
 
 
-def keep_random(spread: Tensor, share: float, generator: torch.Generator) -> Tensor:
+def keep_random(uncertainty: Tensor, share: float, generator: torch.Generator) -> Tensor:
     """Choose as many groups as ``keep_top`` allows at random: the control of equal samples and equal steps.
 
-    It keeps groups without spread too, which teach nothing; see ``keep_random_spread``. The choice is made on the
+    It keeps groups without uncertainty too, which teach nothing; see ``keep_random_spread``. The choice is made on the
     device of ``generator``.
     """
-    order = torch.randperm(len(spread), generator=generator, device=generator.device).to(spread.device)
-    return _mask(spread, order[: _number_kept(len(spread), share)])
+    order = torch.randperm(len(uncertainty), generator=generator, device=generator.device).to(uncertainty.device)
+    return _mask(uncertainty, order[: _number_kept(len(uncertainty), share)])
 
 
-def keep_random_spread(spread: Tensor, share: float, generator: torch.Generator) -> Tensor:
-    """Choose at random from the groups that have any spread, as many as ``keep_top`` keeps.
+def keep_random_spread(uncertainty: Tensor, share: float, generator: torch.Generator) -> Tensor:
+    """Choose at random from the uncertain groups, as many as ``keep_top`` keeps.
 
-    A filter by spread does two things: it leaves out groups that teach nothing, and of the others it prefers those
-    with the largest spread. Compared with this control, only the second is left. Errors as of ``keep_top``.
+    A filter by uncertainty does two things: it leaves out groups that teach nothing, and of the others it prefers those
+    with the largest uncertainty. Compared with this control, only the second is left. Errors as of ``keep_top``.
     """
-    _check_spread(spread)
-    order = torch.randperm(len(spread), generator=generator, device=generator.device).to(spread.device)
-    return _mask(spread, order[spread[order] > NO_SPREAD][: _number_kept(len(spread), share)])
+    _check_uncertainty(uncertainty)
+    order = torch.randperm(len(uncertainty), generator=generator, device=generator.device).to(uncertainty.device)
+    return _mask(uncertainty, order[uncertainty[order] > MIN_UNCERTAINTY][: _number_kept(len(uncertainty), share)])
 
 
-def spread_weights(spread: Tensor, power: float = 1.0) -> Tensor:
-    """Soft reweighting: every group stays, with a weight that grows with its spread (RAGEN-2's soft variant).
+def uncertainty_weights(uncertainty: Tensor, power: float = 1.0) -> Tensor:
+    """Soft reweighting: every group stays, with a weight that grows with its uncertainty (RAGEN-2's soft variant).
 
-    weight = spread^power / mean(spread^power), so that the weights have mean 1 and the step keeps its scale. Power 0
-    weighs all groups that have any spread alike; a large one comes close to keeping only the largest. With GRPO, whose
+    weight = u^power / mean(u^power) of the uncertainty u, so that the weights have mean 1 and the step keeps its scale.
+    Power 0 weighs all uncertain groups alike; a large one comes close to keeping only the largest. With GRPO, whose
     advantages are divided by the std, power 1 on the std gives the advantages of Dr. GRPO up to one factor for the
     whole batch.
 
     Args:
-        spread: float (groups,), at least 0.
+        uncertainty: float (groups,), at least 0.
         power: at least 0.
 
     Returns:
-        float (groups,), to multiply the advantages with; 0 everywhere where no group has any spread.
+        float (groups,), to multiply the advantages with; 0 everywhere where no group is uncertain.
 
     Raises:
-        ValueError: the power is negative, or a spread is negative or not finite.
+        ValueError: the power is negative, or an uncertainty is negative or not finite.
     """
     if not power >= 0:
         raise ValueError(f"power is {power}; it must be at least 0, for example 1")
-    _check_spread(spread)
-    weights = torch.where(spread > NO_SPREAD, spread**power, torch.zeros_like(spread))
-    return weights / weights.mean().clamp(min=torch.finfo(spread.dtype).tiny) if len(spread) else weights
+    _check_uncertainty(uncertainty)
+    weights = torch.where(uncertainty > MIN_UNCERTAINTY, uncertainty**power, torch.zeros_like(uncertainty))
+    return weights / weights.mean().clamp(min=torch.finfo(uncertainty.dtype).tiny) if len(uncertainty) else weights
 
 
-def _mask(spread: Tensor, chosen: Tensor) -> Tensor:
-    kept = torch.zeros_like(spread, dtype=torch.bool)
+def _mask(uncertainty: Tensor, chosen: Tensor) -> Tensor:
+    kept = torch.zeros_like(uncertainty, dtype=torch.bool)
     kept[chosen] = True
     return kept
 
 
-def _ranked(spread: Tensor, descending: bool = True) -> Tensor:
-    _check_spread(spread)
-    return torch.sort(spread, descending=descending, stable=True).indices
+def _ranked(uncertainty: Tensor, descending: bool = True) -> Tensor:
+    _check_uncertainty(uncertainty)
+    return torch.sort(uncertainty, descending=descending, stable=True).indices
 
 
-def _check_spread(spread: Tensor) -> None:
-    if not bool(torch.isfinite(spread).all()) or bool((spread < 0).any()):
+def _check_uncertainty(uncertainty: Tensor) -> None:
+    if not bool(torch.isfinite(uncertainty).all()) or bool((uncertainty < 0).any()):
         raise ValueError(
-            f"spreads must be finite and at least 0, got {spread.tolist()}; "
-            "leave failed episodes out with spread(returns, counted)"
+            f"uncertainties must be finite and at least 0, got {uncertainty.tolist()}; "
+            "leave failed episodes out with group_std(returns, counted)"
         )
 
 

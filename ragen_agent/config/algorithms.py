@@ -28,7 +28,9 @@ class FilterRule:
     """Which groups of episodes are trained on."""
 
     doc: str  # what is kept
-    function: str  # module:name of f(spread, amount) -> Tensor: float (groups,) and training.keep to bool (groups,)
+    function: (
+        str  # module:name of f(uncertainty, amount) -> Tensor: float (groups,) and training.keep to bool (groups,)
+    )
     #: whether it keeps the share training.keep of all groups; else how many depends on the returns
     fixed_share: bool = False
     ranks_groups: bool = True  # whether it reads how much the episodes of a group differ, so that a group needs two

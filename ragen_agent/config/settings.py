@@ -137,7 +137,9 @@ class Training:
     filter_by: str = setting(
         "reward", "the number of an episode that the filter compares", choices=("reward", "entropy", "length")
     )
-    filter_statistic: str = setting("std", "how the filter measures a group's spread", choices=("std", "variance"))
+    filter_statistic: str = setting(
+        "std", "how the filter measures how much a group's episodes differ", choices=("std", "variance")
+    )
     keep: float = setting(0.25, "the filter's amount: the share, mass or part of the groups", above=0, high=1)
     reweight: float = setting(0.0, "weigh groups by this power of their return std; 0 weighs them alike", low=0)
     minibatch: int = setting(64, "episodes in an optimiser step", low=1, unit="episodes")

@@ -57,13 +57,14 @@ def score(trajectories: Sequence[Trajectory], settings: Training, seed: int = 0)
     shape = (-1, settings.group_size)
     returns = torch.tensor([t.total_reward for t in trajectories]).view(shape)
     counted = torch.tensor([t.failure is None for t in trajectories]).view(shape)
-    return_std = algo.spread(returns, counted)
-    filtered_by = algo.spread(_filter_values(trajectories, settings, returns), counted, settings.filter_statistic)
+    return_std = algo.group_std(returns, counted)
+    statistic = algo.group_std if settings.filter_statistic == "std" else algo.group_variance
+    filtered_by = statistic(_filter_values(trajectories, settings, returns), counted)
     generator = torch.Generator().manual_seed(seed)
     groups = algo.keep_groups(filtered_by, settings.filter_rule, settings.keep, generator)
     weights = torch.ones_like(return_std)
     if settings.reweight:
-        weights = algo.spread_weights(return_std, settings.reweight)
+        weights = algo.uncertainty_weights(return_std, settings.reweight)
     advantages = algo.normalised(returns, "arpo" if settings.critic else settings.algo, counted=counted)
     return ScoredGroups(advantages * weights[:, None], groups[:, None] & counted, return_std, weights)
 
@@ -126,7 +127,7 @@ def teaches_nothing(groups: ScoredGroups, settings: Training) -> bool:
     if settings.critic:
         return False
     if ADVANTAGE_RULES[settings.algo].compares_groups:
-        return not bool((groups.return_std[groups.kept.any(1)] > algo.NO_SPREAD).any())
+        return not bool((groups.return_std[groups.kept.any(1)] > algo.MIN_UNCERTAINTY).any())
     return not bool(groups.advantages[groups.kept].any())
 
 

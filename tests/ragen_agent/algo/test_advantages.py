@@ -54,7 +54,7 @@ def test_group_normalised_reference(data: st.DataObject, shape: tuple[int, int],
 def test_equal_returns_give_no_advantage_whatever_the_rounding() -> None:
     returns = torch.full((1, 7), 0.1, dtype=torch.float32)
     assert not algo.group_normalised(returns).any()
-    assert not algo.spread(returns).any()
+    assert not algo.group_std(returns).any()
 
 
 def test_every_rule_by_hand() -> None:

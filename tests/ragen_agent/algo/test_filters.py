@@ -26,7 +26,7 @@ def places(kept: torch.Tensor) -> list[int]:
 @given(data=st.data(), shape=GROUPS)
 def test_spread_reference(data: st.DataObject, shape: tuple[int, int]) -> None:
     returns, counted = data.draw(tensors(shape, RETURNS)), data.draw(masks(shape))
-    for group, value in enumerate(algo.spread(returns, counted).tolist()):
+    for group, value in enumerate(algo.group_std(returns, counted).tolist()):
         values = returns[group, counted[group]].tolist()
         assert value == pytest.approx(statistics.stdev(values) if len(values) > 1 else 0.0, abs=1e-9)
 
@@ -83,9 +83,9 @@ def test_keep_random_spread_prefers_none_of_those_with_spread() -> None:
 def test_variance_is_the_square_of_the_std() -> None:
     """Deviations -1/2 and 1/2 over G - 1 = 1: the variance is 1/2."""
     returns = torch.tensor([[0.0, 1.0], [0.7, 0.7]], dtype=torch.float64)
-    assert algo.spread(returns, statistic="variance").tolist() == [0.5, 0.0]
+    assert algo.group_variance(returns).tolist() == [0.5, 0.0]
     # A vectorised square root may differ in the last bit from that of the standard library.
-    assert algo.spread(returns).tolist() == pytest.approx([math.sqrt(0.5), 0.0], rel=1e-12, abs=0)
+    assert algo.group_std(returns).tolist() == pytest.approx([math.sqrt(0.5), 0.0], rel=1e-12, abs=0)
 
 
 def test_top_p_by_hand() -> None:
@@ -145,20 +145,20 @@ def test_random_goes_through_the_table_too() -> None:
 
 
 @given(spread=SPREADS, power=st.floats(0, 4))
-def test_spread_weights_reference(spread: list[float], power: float) -> None:
+def test_uncertainty_weights_reference(spread: list[float], power: float) -> None:
     raw = [s**power if s > 1e-6 else 0.0 for s in spread]
     mean = statistics.fmean(raw)
-    weights = algo.spread_weights(torch.tensor(spread, dtype=torch.float64), power).tolist()
+    weights = algo.uncertainty_weights(torch.tensor(spread, dtype=torch.float64), power).tolist()
     assert weights == pytest.approx([r / mean if mean else 0.0 for r in raw])
 
 
 @given(data=st.data(), shape=GROUPS)
 def test_weights_by_spread_turn_grpo_into_dr_grpo(data: st.DataObject, shape: tuple[int, int]) -> None:
     returns = data.draw(tensors(shape, RETURNS))
-    weights = algo.spread_weights(algo.spread(returns))
+    weights = algo.uncertainty_weights(algo.group_std(returns))
     weighted = algo.normalised(returns, "grpo", eps=0.0) * weights[:, None]
     plain = algo.normalised(returns, "dr_grpo")
-    factor = algo.spread(returns).mean()
+    factor = algo.group_std(returns).mean()
     torch.testing.assert_close(weighted * factor, plain, rtol=1e-9, atol=1e-9)
 
 
@@ -172,9 +172,7 @@ def test_format_rewards_of_both_papers() -> None:
 
 def test_bad_input_is_told() -> None:
     with pytest.raises(ValueError, match="as \\(groups, group size\\)"):
-        algo.spread(torch.ones(3))
-    with pytest.raises(ValueError, match="statistic is 'mean'; it must be std or variance"):
-        algo.spread(torch.ones(1, 2), statistic="mean")
+        algo.group_std(torch.ones(3))
     for keep in (filters.keep_top, filters.keep_bottom, filters.keep_top_p, filters.keep_min_p):
         for share in (0.0, 1.5, math.nan):
             with pytest.raises(ValueError, match="must be above 0 and at most 1"):
@@ -188,6 +186,6 @@ def test_bad_input_is_told() -> None:
         with pytest.raises(ValueError, match=f"'{rule}' needs a generator"):
             algo.keep_groups(torch.ones(3), rule, 0.5)
     with pytest.raises(ValueError, match="power is -1"):
-        algo.spread_weights(torch.ones(3), -1)
+        algo.uncertainty_weights(torch.ones(3), -1)
     with pytest.raises(ValueError, match="rule is 'both'; it must be one of none, ragen, vagen"):
         algo.format_reward(torch.ones(1, dtype=torch.bool), "both")

@@ -102,7 +102,7 @@ def test_a_group_is_kept_by_what_it_is_filtered_by(warm: tuple[Config, Policy]) 
         ("length", [float(t.sampled.sum()) for t in rows]),
         ("entropy", [-float(t.log_probs.sum()) / float(t.sampled.sum()) for t in rows]),
     ):
-        spreads = algo.spread(torch.tensor(numbers).view(-1, 4))
+        spreads = algo.group_std(torch.tensor(numbers).view(-1, 4))
         scored = score(rows, replace(settings, filter_by=by))
         kept = scored.kept.any(1)
         assert kept.sum() == 1
