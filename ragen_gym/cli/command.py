@@ -14,6 +14,7 @@ from ragen_gym.core.progress import ProgressBar
 __all__ = ["add_command", "first_lines", "print_json", "progress_bar", "table_lines", "wrapped"]
 
 _LISTED = 20
+_LEAST_ROOM = 12  # columns of a terminal for the last column of a table, below which nothing helps
 
 
 def add_command(
@@ -69,14 +70,15 @@ def wrapped(text: str, label: str = "") -> str:
 
 
 def table_lines(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows as lines with columns of even width; a long last column goes on below where the terminal is too narrow."""
+    """Rows as lines with columns of even width; on a narrow terminal a long last column goes on below."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    room = shutil.get_terminal_size((sum(widths) * 2, 24)).columns - sum(width + 2 for width in widths[:-1])
     lines = []
     for row in rows:
         *cells, last = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         start = "".join(f"{cell}  " for cell in cells)
-        narrow = shutil.get_terminal_size().columns - len(start) < len(last.rstrip())
-        lines.append(wrapped(last, start) if narrow and " " in last.rstrip() else (start + last).rstrip())
+        long = _LEAST_ROOM <= room < len(last.rstrip())
+        lines.append(wrapped(last, start) if long else (start + last).rstrip())
     return lines
 
 
