@@ -46,12 +46,13 @@ Many episodes are in play at once, so what an agent remembers it keeps by ``(tas
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from inspect import Parameter, signature
 from typing import Any
 
 from ragen_gym.bench.agent import ReplyAgent, StepAgent
-from ragen_gym.core.validation import load_object
+from ragen_gym.core.validation import load_object, shown
 
 __all__ = ["KINDS", "Kind", "make_agent", "settings_of"]
 
@@ -80,6 +81,17 @@ KINDS: dict[str, Kind] = {
 }
 
 
+#: By the annotation of a setting: what it is called, and whether a value is such a one.
+_TYPES: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "str": ("a text", lambda value: isinstance(value, str)),
+    "int": ("a whole number", lambda value: type(value) is int),
+    "float": ("a number", lambda value: type(value) in (int, float)),
+    "bool": ("true or false", lambda value: isinstance(value, bool)),
+    "Mapping[str, Any]": ("an object", lambda value: isinstance(value, Mapping)),
+    "None": ("null", lambda value: value is None),
+}
+
+
 def make_agent(spec: str, **settings: Any) -> ReplyAgent | StepAgent:
     """The agent that a name such as ``"openai:Qwen/Qwen3-4B"`` stands for.
 
@@ -92,12 +104,17 @@ def make_agent(spec: str, **settings: Any) -> ReplyAgent | StepAgent:
         ImportError: an optional library is missing; the message names the extra that brings it.
     """
     kind, target = _kind(spec)
-    known = settings_of(spec)
+    known = _parameters(kind)
     if not kind.target.startswith("module"):  # Python code has settings of its own, which it checks by itself
-        for name in settings:
+        for name, value in settings.items():
             if name not in known:
                 has = ", ".join(known) or "none"
                 raise ValueError(f"{spec} has no setting {name!r}; it has: {has}.")
+            types = str(known[name].annotation).split(" | ")
+            if not any(_TYPES[each][1](value) for each in types):
+                raise ValueError(
+                    f"{spec}: {name}={shown(value)} must be {' or '.join(_TYPES[each][0] for each in types)}."
+                )
     agent: ReplyAgent | StepAgent = load_object(kind.maker)(*([target] if kind.target else []), **settings)
     return agent
 
@@ -108,10 +125,13 @@ def settings_of(spec: str) -> dict[str, Any]:
     Raises:
         ValueError: an unknown kind.
     """
-    kind, _ = _kind(spec)
+    return {name: parameter.default for name, parameter in _parameters(_kind(spec)[0]).items()}
+
+
+def _parameters(kind: Kind) -> dict[str, Parameter]:
     parameters = list(signature(load_object(kind.maker)).parameters.values())[bool(kind.target) :]
-    shown = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
-    return {parameter.name: parameter.default for parameter in parameters if parameter.kind in shown}
+    named = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+    return {parameter.name: parameter for parameter in parameters if parameter.kind in named}
 
 
 def _kind(spec: str) -> tuple[Kind, str]:

@@ -213,6 +213,10 @@ class HFAgent:
         check_number(self.name, "max_tokens", max_tokens, 1, whole=True)
         check_number(self.name, "batch", batch, 1, whole=True)
         check_number(self.name, "timeout", timeout, 0)
+        check_number(self.name, "top_p", top_p, 0, 1, none=True)
+        check_number(self.name, "top_k", top_k, 0, whole=True, none=True)
+        if top_p == 0:
+            raise ValueError(f"{self.name}: top_p=0 leaves nothing to draw from: give a number above 0.")
         try:
             source = _source(self.name, path)  # some seconds, where the libraries would try for a minute
             import torch
@@ -224,11 +228,12 @@ class HFAgent:
         try:
             self._tokenizer: Any = transformers.AutoTokenizer.from_pretrained(source, padding_side="left")
             model: Any = transformers.AutoModelForCausalLM.from_pretrained(source, dtype=dtype)
+            model.to(self._device).eval()
         except Exception as error:  # whatever a folder that is no model leads to
             raise ValueError(f"{self.name} cannot be loaded: {type(error).__name__}: {error}") from error
         if not self._tokenizer.chat_template:
             raise ValueError(f"{self.name}: its tokenizer has no chat template; use an instruction-tuned model.")
-        self._model = model.to(self._device).eval()
+        self._model = model
         self._context: int | None = getattr(model.config.get_text_config(), "max_position_embeddings", None)
         self._max_tokens, self._batch, self._template = max_tokens, batch, dict(template or {})
         self._sampling, self.ends = own_the_sampling(model, self._tokenizer, top_p, top_k)

@@ -24,9 +24,10 @@ import base64
 import os
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from ragen_gym.bench.agent import AgentFailure, Answer, Message, Task
 from ragen_gym.bench.agents.rate_limit import RequestPacer, backoff, retry_after
@@ -105,9 +106,7 @@ class OpenAIAgent:
             raise ValueError(f"{self.name}: reasoning={reasoning!r} must be 'think' or 'drop'.")
         self._key = os.environ.get(key_env, "").strip()
         self._base_url = base_url or os.environ.get("OPENAI_BASE_URL") or None
-        place = urlsplit(self._base_url or "https://api.openai.com/v1")
-        if not place.hostname:
-            raise ValueError(f"base_url={base_url!r} is no address: write it as http://127.0.0.1:8000/v1.")
+        place = _address(self._base_url or "https://api.openai.com/v1")
         if not self._key and (self._base_url is None or key_env != _KEY):
             raise ValueError(
                 f"{self.name}: the environment variable {key_env} holds no key: set it, or give --key-env."
@@ -292,6 +291,15 @@ def _bounded_client(*, trust_env: bool) -> Any:
             )
 
     return Client(trust_env=trust_env, headers={"Accept-Encoding": "identity"})
+
+
+def _address(url: str) -> SplitResult:
+    """The parts of an address; raises a ValueError if it is none."""
+    with suppress(ValueError):  # no port, no IPv6 address
+        place = urlsplit(url)
+        if place.scheme in ("http", "https") and place.hostname and (place.port is None or place.port > 0):
+            return place
+    raise ValueError(f"base_url={url!r} is no address: write it as http://127.0.0.1:8000/v1.")
 
 
 def _secrets(key: str, user: str | None, password: str | None) -> list[str]:

@@ -185,6 +185,12 @@ def test_settings_that_work_are_not_complained_of(model: Path, caplog: pytest.Lo
     assert not [record for record in caplog.records if record.name.startswith("ragen_gym")]
 
 
+@pytest.mark.parametrize("settings", [{"device": "foo"}, {"device": "cuda:99"}, {"dtype": "foo"}])
+def test_what_cannot_be_loaded_is_refused(model: Path, settings: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="cannot be loaded"):
+        make_agent(f"hf:{model}", **settings)
+
+
 def test_no_thread_is_left_after_close(model: Path, tmp_path: Path) -> None:
     before = set(threading.enumerate())
     agent = agent_of(model, max_tokens=4)
