@@ -7,9 +7,10 @@ import re
 import shutil
 import textwrap
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 from ragen_gym.core.text import without_controls
+from ragen_gym.core.validation import did_you_mean
 
 __all__ = ["Parser", "completion_script", "error_line", "fill", "parsers", "terminal_width", "wrap"]
 
@@ -46,6 +47,16 @@ class Parser(argparse.ArgumentParser):
         """As argparse has it, but a command need not be given."""
         self.set_defaults(run=self._print_help)
         return super().add_subparsers(**{**options, "required": False})
+
+    def error(self, message: str) -> NoReturn:
+        """Ends the program as argparse does, with the nearest choice or flag where something was mistyped."""
+        hint = ""
+        if match := re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message):
+            hint = did_you_mean(match[1], re.findall(r"[\w.-]+", match[2]))
+        elif match := re.match(r"unrecognized arguments: (--[\w.-]+)", message):
+            actions = [action for _, parser in parsers(self) for action in parser._actions]
+            hint = did_you_mean(match[1], {flag for action in actions for flag in action.option_strings})
+        super().error(f"{message}.{hint}" if hint else message)
 
     def add_completion(self) -> None:
         """Adds ``--print-completion``."""

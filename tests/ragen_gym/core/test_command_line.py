@@ -66,6 +66,24 @@ def test_where_no_command_is_given_the_help_is_printed(capsys: pytest.CaptureFix
 
 
 @pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("trian", "Did you mean train?"),
+        ("train --backend lcoal", "Did you mean local?"),
+        ("train --jsno", "unrecognized arguments: --jsno. Did you mean --json?"),
+        ("train --zzz", "unrecognized arguments: --zzz\n"),
+    ],
+)
+def test_what_is_mistyped_is_answered_with_the_nearest(
+    words: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        example().parse_args(words.split())
+    assert stopped.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     ("typed", "completed"),
     [
         ("", "train bench"),
