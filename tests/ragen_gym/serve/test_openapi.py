@@ -14,6 +14,7 @@ from schemathesis.specs.openapi.checks import negative_data_rejection, positive_
 from ragen_gym.games.registry import TABLE
 from ragen_gym.serve.errors import STATUS
 
+TIMEOUT = 120  # seconds for an answer, where other work holds the cores
 QUICK = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 
 # What fits the schema may still be no game, level or action; what does not may be too long to be looked at at all.
@@ -69,7 +70,7 @@ def test_every_answer_is_documented(api: Any, http: httpx.Client, label: str, mo
     def check(case: Any) -> None:
         if "session" in case.path_parameters and next(turn) % 3:
             case.path_parameters["session"] = real
-        case.call_and_validate(excluded_checks=BEYOND_A_SCHEMA)
+        case.call_and_validate(excluded_checks=BEYOND_A_SCHEMA, timeout=TIMEOUT)
 
     check()
 
@@ -79,6 +80,9 @@ def test_sessions_that_are_used(api: Any) -> None:
     machine = api.as_state_machine()
 
     class Machine(machine):  # type: ignore[misc, valid-type]
+        def get_call_kwargs(self, case: Any) -> dict[str, Any]:
+            return {"timeout": TIMEOUT}
+
         def validate_response(self, response: Any, case: Any, **kwargs: Any) -> None:
             case.validate_response(response, excluded_checks=BEYOND_A_SCHEMA)
 
