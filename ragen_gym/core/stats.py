@@ -321,7 +321,7 @@ def against_random(rate: Estimate, random: float) -> tuple[bool, str]:
 
 def percent(share: float, unit: str = " %") -> str:
     """A share as a percentage, such as ``18.9 %``."""
-    return f"{round(100 * share, 1) + 0.0:.1f}{unit}"  # without a minus sign before zero
+    return f"{100 * share:z.1f}{unit}"
 
 
 def _checked(values: Values, clusters: Sequence[Any]) -> npt.NDArray[np.float64]:

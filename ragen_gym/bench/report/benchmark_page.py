@@ -142,6 +142,8 @@ Summary = Mapping[str, Any]
 _COLUMNS = (
     "agent",
     "success",
+    "of asked",
+    "bounds",
     "normalised",
     "return",
     "regret",
@@ -201,7 +203,7 @@ def _counts(names: Sequence[str], summaries: Sequence[Summary]) -> list[tuple[st
     counts = [plural(len(summaries), "agent"), plural(len(names), "split")]
     counts.append(plural(sum(each["episodes"] for each in overall), "episode"))
     if excluded := sum(each["excluded"] for each in overall):
-        counts.append((f"{excluded:,}", "not counted"))
+        counts.append((f"{excluded:,}", "excluded"))
     if any(each["cost"] for each in overall):
         counts.append((number(sum(each["cost"] or 0.0 for each in overall)), "cost"))
     return counts
@@ -244,9 +246,12 @@ def _standing(names: Sequence[str], summaries: Sequence[Summary]) -> list[dict[s
         summary = summaries[place]
         cells = []
         for name in names:
-            success = summary["splits"].get(name, {}).get("success")
-            known = success is not None and success["rate"] is not None
-            cells.append((percent(success["rate"]), _interval(success)) if known and success else (percent(None), ""))
+            split = summary["splits"].get(name)
+            if split is None:
+                cells.append((percent(None), ""))
+            else:
+                of = [f"{split['success']['n']} of {split['asked']}"] * bool(bounds(split))
+                cells.append((percent(split["success"]["rate"]), ", ".join([_interval(split["success"]), *of])))
         score = number(summary["overall"]["normalised"])
         rows.append({"name": summary["agent"], "colour": place % COLOURS, "score": score, "cells": cells})
     return [*rows, _bound_row("random", "0.00", names, summaries)]
@@ -270,7 +275,7 @@ def _numbers(name: str, summaries: Sequence[Summary]) -> dict[str, Any]:
         rate = bound_rate(kind, name, summaries)
         if rate is not None:
             totals = [s["splits"][name].get(f"{kind}_return") for s in summaries if name in s["splits"]]
-            cells = [(percent(rate), ""), (normalised, ""), (number(totals[0]), ""), *[blank] * 7]
+            cells = [(percent(rate), ""), blank, blank, (normalised, ""), (number(totals[0]), ""), *[blank] * 7]
             rows.append({"name": f"{kind} play", "colour": None, "cells": cells, "said": ""})
     return {"name": name, "about": about, "rows": rows}
 
@@ -284,8 +289,11 @@ def _cells(split: Summary) -> list[tuple[str, str]]:
         return (number(value["mean"], digits), "") if value else (number(None), "")
 
     normalised, malformed = split.get("normalised"), split.get("malformed")
+    left = [f"{split['excluded']:,} excluded", *[f"{split['missing']:,} missing"] * bool(split["missing"])]
     return [
-        (percent(success["rate"]), _asked(split)),
+        (percent(success["rate"]), _interval(success)),
+        (f"{success['n']} of {split['asked']}", ", ".join(left)),
+        (bounds(split), ""),
         (number(normalised["value"] if normalised else None), ""),
         mean("return"),
         mean("regret"),
@@ -296,14 +304,6 @@ def _cells(split: Summary) -> list[tuple[str, str]]:
         (number(split["cost"]), ""),
         (number(seconds, 2) if seconds is None or seconds >= 0.005 else "0", ""),
     ]
-
-
-def _asked(split: Summary) -> str:
-    """What stands below a rate: its interval, what it is a rate of, and where the rest would put it."""
-    success, between = split["success"], bounds(split)
-    missing = f", {split['missing']} missing" * bool(split["missing"])
-    of = f"{success['n']} of {split['asked']} asked, {split['excluded']} excluded{missing}"
-    return ", ".join(filter(None, (_interval(success), of, f"bounds {between}" * bool(between))))
 
 
 def _interval(estimate: Summary | None) -> str:

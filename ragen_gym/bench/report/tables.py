@@ -65,7 +65,7 @@ _NONE = "\N{EN DASH}"
 
 def percent(share: float | None) -> str:
     """A share such as ``62.5 %``; a dash for None."""
-    return _NONE if share is None else f"{100 * share:.1f} %"
+    return _NONE if share is None else f"{100 * share:z.1f} %"
 
 
 def number(value: float | None, digits: int = 2) -> str:

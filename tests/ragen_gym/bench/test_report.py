@@ -288,6 +288,55 @@ def test_on_a_phone_nothing_hangs_over(chromium: Any, report: Report, scheme: st
     phone.page.context.close()
 
 
+def test_on_a_phone_the_comparison_is_read_without_scrolling(chromium: Any, report: Report) -> None:
+    phone = open_page(chromium, report.path.as_uri(), viewport={"width": 390, "height": 844})
+    for cell in phone.page.locator(".pairs td, .pairs th[scope=row]").all():
+        box = cell.bounding_box()
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= 390
+    assert phone.page.locator(".pairs td.text").first.bounding_box()["height"] < 120
+    phone.page.context.close()
+
+
+def test_terms_come_before_the_tables_and_success_first(sheet: Sheet) -> None:
+    headings = sheet.page.locator("h2").all_inner_texts()
+    assert headings == [
+        "Findings",
+        "Success by split",
+        "Terms",
+        "Scores",
+        "Numbers",
+        "Agent against agent",
+        "Episodes",
+    ]
+    terms = sheet.page.locator("dt").all_inner_texts()
+    assert {"success", "random, optimal", "excluded", "bounds", "verified"} < set(terms)
+
+
+def test_every_picture_has_a_role_and_a_title(sheet: Sheet) -> None:
+    has_title = "n.role === 'img' && !!n.querySelector('title')?.textContent"
+    told = f"nodes => nodes.map(n => n.ariaHidden === 'true' || ({has_title}))"
+    assert all(sheet.page.locator("main svg").evaluate_all(told))
+
+
+def test_every_rate_says_of_how_many_episodes_it_is(sheet: Sheet, report: Report) -> None:
+    head = [name.lower() for name in sheet.page.locator("section[aria-labelledby=numbers] thead th").all_inner_texts()]
+    assert head[:4] == ["agent", "success", "of asked", "bounds"]
+    bandit = report.summaries[1]["splits"]["bandit"]
+    text = sheet.page.inner_text("section[aria-labelledby=numbers]")
+    assert "14 of 16\n2 excluded" in text
+    assert f"{100 * bandit['bounds']['least']:.1f} to {100 * bandit['bounds']['most']:.1f}" in text
+    assert "14 of 16" in sheet.page.inner_text("section[aria-labelledby=standing]")
+
+
+def test_the_board_leaves_no_wide_empty_column(chromium: Any, report: Report) -> None:
+    wide = open_page(chromium, report.path.as_uri(), viewport={"width": 1280, "height": 1000})
+    column, board = (wide.page.locator(name).first.bounding_box() for name in (".rv-seen", ".rv-board svg"))
+    assert column["height"] - board["height"] < 180
+    assert column["width"] - board["width"] < 60
+    wide.page.context.close()
+
+
 def test_every_control_has_a_name(sheet: Sheet) -> None:
     unnamed = sheet.page.evaluate(
         """[...document.querySelectorAll('button, select, input, a, svg[role=img], [role=region]')]
@@ -423,6 +472,23 @@ def test_numbers_as_people_read_them() -> None:
     assert [tables.thousands(n) for n in (7, 812, 1300, 41_200, 1.26e6, None)] == [
         "7", "812", "1.3 k", "41 k", "1.3 M", "\N{EN DASH}",
     ]  # fmt: skip
+
+
+def test_no_zero_has_a_minus_sign() -> None:
+    assert [tables.number(value, digits) for value, digits in ((-0.004, 2), (-0.04, 1), (-0.5, 0))] == [
+        "0.00",
+        "0.0",
+        "0",
+    ]
+    assert tables.number(-0.006) == "\N{MINUS SIGN}0.01"
+    assert tables.percent(-0.0004) == "0.0 %"
+
+
+def test_a_run_that_is_not_there_is_said_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "report", str(tmp_path / "nope")]) == 2
+    said = capsys.readouterr().err
+    assert f"there is no {tmp_path / 'nope'}" in said
+    assert "make it" not in said
 
 
 def test_groups_are_packed_whole() -> None:

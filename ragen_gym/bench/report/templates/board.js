@@ -35,6 +35,7 @@ class Board {
       this.svg.classList.toggle("glide", glide);
       this.place(style, rows);
       this.svg.setAttribute("aria-label", label);
+      this.title.textContent = label;
       return;
     }
     this.drawn = null;
@@ -55,7 +56,7 @@ class Board {
     this.ground = svg("g");
     this.pieces = svg("g");
     this.svg = svg("svg", {viewBox: `0 0 ${width * 100} ${rows.length * 100}`, role: "img", class: "rv-grid"},
-      this.ground, this.pieces);
+      this.title = svg("title"), this.ground, this.pieces);
     this.svg.style.setProperty("--ratio", width / rows.length);
     this.on = new Map();
     this.movers = [];
@@ -117,7 +118,7 @@ function sprite(name, x, y) {
 function arms(frames, at, label) {
   const names = frames[at].board.split("\n");
   const pulls = frames.slice(1, at + 1);
-  const picture = svg("svg", {viewBox: `0 0 ${names.length * 180} 190`, role: "img", "aria-label": label, class: "rv-arms"});
+  const picture = svg("svg", {viewBox: `0 0 ${names.length * 180} 190`, role: "img", "aria-label": label, class: "rv-arms"}, svg("title", {}, label));
   names.forEach((name, arm) => {
     const pays = pulls.filter((frame) => frame.action === arm).map((frame) => frame.reward);
     const last = pulls.length > 0 && pulls.at(-1).action === arm;
