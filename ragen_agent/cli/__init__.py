@@ -16,7 +16,7 @@ from ragen_gym.core.command_line import Parser, error_line
 __all__ = ["build_parser", "main"]
 
 #: Modules of this package that add commands to the parser; each imports what it needs when it runs.
-COMMANDS = ("train", "eval", "model", "settings", "data", "doctor", "sft", "report")
+COMMANDS = ("train", "eval", "model", "tokens", "settings", "data", "doctor", "sft", "report")
 
 EXPERIMENTS = "benchmarks.experiments.__main__"
 

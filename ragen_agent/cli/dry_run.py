@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ragen_agent.board_tokens import board_tokens
 from ragen_agent.chat import ChatFormat
 from ragen_agent.config import Config, to_toml
 from ragen_agent.config.presets import Recipe
@@ -34,8 +35,9 @@ from ragen_agent.training.tasks import all_settings, games_at, make_env
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["LEGEND", "TokenView", "command_line", "dry_run", "scripted_episode"]
+__all__ = ["LEGEND", "TokenView", "command_line", "dry_run", "scripted_episode", "tokenizer_of"]
 
+BOARDS = 32  # that are cut into tokens, to say how a tokenizer reads them
 GPU_GIB = 80.0  # of a GPU where no recipe says it
 SAMPLED, GIVEN = "bold green", "dim"
 OPEN, CLOSE = "⟦", "⟧"
@@ -82,12 +84,15 @@ def dry_run(
         if recipe.cluster:
             _say(console, f"Cluster: {recipe.cluster}")
     _title(console, "One scripted episode")
-    tokenizer, note = _tokenizer(config)
+    tokenizer, note = tokenizer_of(config)
     how = config.turns
     chat = ChatFormat.from_tokenizer(tokenizer, keep_thinking=how.keep_thinking, template_options=how.template_options)
     view = scripted_episode(config, chat)
     console.print(view.text, soft_wrap=True)
     _say(console, f"{LEGEND} {view.counts}{note}")
+    if tokenizer.is_fast:
+        found = board_tokens(tokenizer, make_env(games_at(config, 0)[0].config, "train"), range(BOARDS))
+        _say(console, f"Its boards: {found}. ragen-agent tokens compares the text formats.")
     _say(console, f"Nothing was run. The run would be in {folder}.")
 
 
@@ -145,7 +150,7 @@ def _memory(console: Console, config: Config, settings: OpenRLHF, recipe: Recipe
     _say(console, f"The fullest GPU needs about {most:.1f} of {gpu_gib:g} GiB, while {when}: {verdict}.")
 
 
-def _tokenizer(config: Config) -> tuple[PreTrainedTokenizerBase, str]:
+def tokenizer_of(config: Config) -> tuple[PreTrainedTokenizerBase, str]:
     """The model's, or the small one that is made of the games' texts, and a sentence where it stands in."""
     if config.model and Path(config.model).is_dir():
         from transformers import AutoTokenizer

@@ -1,0 +1,99 @@
+"""How a tokenizer cuts a game's boards: whether each cell is a token, and a symbol the same token on every board."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from transformers import PreTrainedTokenizerBase
+
+from ragen_gym.envs.turn import TurnEnv
+
+__all__ = ["BoardTokens", "board_tokens", "formats_of"]
+
+#: What of a board is looked at, by text format: each symbol, or each name of a kind and each place.
+_CELLS = {"grid": r"\S", "spaced": r"\S", "coord": r"\([0-9]+,[0-9]+\)|[a-z ]+(?=:)"}
+_LINES = r".+"  # where a board is a list of names: each name
+
+
+@dataclass(frozen=True)
+class BoardTokens:
+    """What was found. A cell is a symbol of a grid, a kind's name or a place in coordinates, the name of an arm."""
+
+    text_format: str
+    tokens_per_board: float  # mean
+    cells_per_token: float  # mean over the tokens that hold a part of a cell; 1 where each cell has tokens of its own
+    spellings: dict[str, int]  # of each cell's text the different sequences of tokens that spell it
+    example: tuple[str, ...]  # the tokens of the first board
+
+    @property
+    def most_spellings(self) -> str:
+        """The number of spellings of the cell that has most of them."""
+        most = max(self.spellings.values())
+        return f"{most}" if most == 1 else f"up to {most}"
+
+    def __str__(self) -> str:
+        return f"cells per token {self.cells_per_token:.1f}, spellings per symbol {self.most_spellings}: {self.verdict}"
+
+    @property
+    def verdict(self) -> str:
+        """What a model must learn before it can read the board; ``good`` if nothing."""
+        if self.cells_per_token > 1:
+            return "several cells share a token"
+        if max(self.spellings.values()) > 1:
+            return "a cell is spelled in several ways"
+        return "good"
+
+
+def formats_of(env: TurnEnv) -> tuple[str, ...]:
+    """The text formats to look at in this environment's game."""
+    return tuple(_CELLS) if env.game.layout == "grid" else ("grid",)
+
+
+def board_tokens(tokenizer: PreTrainedTokenizerBase, env: TurnEnv, seeds: Sequence[int]) -> BoardTokens:
+    """Encodes the first message of an episode of each seed as a model gets it, and looks at its board.
+
+    Args:
+        tokenizer: a fast one, which says where in the text each token lies.
+        env: of the game; its text format is the one that is looked at.
+        seeds: of the episodes; at least one.
+
+    Raises:
+        ValueError: the tokenizer is a slow one.
+    """
+    if not tokenizer.is_fast:
+        raise ValueError(f"{tokenizer.name_or_path}: its tokenizer does not say where tokens lie; use a fast one.")
+    text_format = env.env.text_format
+    pattern = re.compile(_CELLS[text_format] if env.game.layout == "grid" else _LINES, re.MULTILINE)
+    spelled: dict[str, set[tuple[int, ...]]] = defaultdict(set)
+    tokens = holders = parts = 0
+    example: tuple[str, ...] = ()
+    for seed in seeds:
+        message, _ = env.reset(seed=seed)
+        start = message.index(env.board)
+        coded = tokenizer(message, add_special_tokens=False, return_offsets_mapping=True)
+        ids, spans = coded["input_ids"], coded["offset_mapping"]
+        board = _covering(spans, start, start + len(env.board))
+        tokens += len(board)
+        example = example or tuple(tokenizer.decode([ids[place]]) for place in board)
+        held = set[int]()
+        for found in pattern.finditer(env.board):
+            mine = _covering(spans, start + found.start(), start + found.end())
+            spelled[found[0]].add(tuple(ids[place] for place in mine))
+            parts += len(mine)
+            held.update(mine)
+        holders += len(held)
+    return BoardTokens(
+        text_format,
+        tokens / len(seeds),
+        parts / holders,
+        {cell: len(ways) for cell, ways in sorted(spelled.items())},
+        example,
+    )
+
+
+def _covering(spans: Sequence[tuple[int, int]], first: int, last: int) -> list[int]:
+    """The places of the tokens that hold a part of the text from ``first`` to ``last``."""
+    return [place for place, (begin, end) in enumerate(spans) if begin < last and end > first]
