@@ -77,7 +77,7 @@ def board_tokens(tokenizer: PreTrainedTokenizerBase, env: TurnEnv, seeds: Sequen
         ids, spans = coded["input_ids"], coded["offset_mapping"]
         board = _covering(spans, start, start + len(env.board))
         tokens += len(board)
-        example = example or tuple(tokenizer.decode([ids[place]]) for place in board)
+        example = example or tuple(str(tokenizer.decode([ids[place]])) for place in board)
         held = set[int]()
         for found in pattern.finditer(env.board):
             mine = _covering(spans, start + found.start(), start + found.end())
