@@ -31,7 +31,7 @@ GYM: dict[str, str] = {
     "cli": "core games render envs testing bench serve .",
 }
 #: The same of ``ragen_agent``.
-_TOKENS = "chat chat_template engines rollout token_mdp token_view trajectory turn_info"
+_TOKENS = "board_tokens chat chat_template engines rollout token_mdp token_view trajectory turn_info"
 AGENT: dict[str, str] = {
     "config": "",
     "algo": "config",
