@@ -81,10 +81,8 @@ class TokenMDP(InnerGenerator, gymnasium.Env[NDArray[np.int64], np.int64]):
         max_tokens_per_episode: int = 2048,
         history: int = -1,
     ) -> None:
-        for name, value in (
-            ("max_tokens_per_turn", max_tokens_per_turn),
-            ("max_tokens_per_episode", max_tokens_per_episode),
-        ):
+        limits = {"max_tokens_per_turn": max_tokens_per_turn, "max_tokens_per_episode": max_tokens_per_episode}
+        for name, value in limits.items():
             if value < 1:
                 raise ValueError(f"{name} is {value}; it must be at least 1")
         if history < -1:
@@ -190,16 +188,8 @@ class TokenMDP(InnerGenerator, gymnasium.Env[NDArray[np.int64], np.int64]):
         self._log_probs.append(log_prob)
         length = len(self.ids) - self._start
         self._info = {"sampled": length}
-        stopped = token in self.chat.stop_ids
-        cut = None
-        if not stopped:
-            if len(self.ids) >= self.max_tokens_per_episode:
-                cut = "episode"
-            elif length >= self.max_tokens_per_turn:
-                cut = "turn"
-            else:
-                return []
-        return self._end_turn(cut)
+        room = length < self.max_tokens_per_turn and len(self.ids) < self.max_tokens_per_episode
+        return [] if room and token not in self.chat.stop_ids else self._end_turn()
 
     def append_reply(self, ids: Sequence[int], log_probs: Sequence[float]) -> list[int]:
         """Append a whole reply at once, as ``append`` does token by token, but for what is checked first.
@@ -230,15 +220,10 @@ class TokenMDP(InnerGenerator, gymnasium.Env[NDArray[np.int64], np.int64]):
                 self._check(token, log_prob)
         self.ids += ids
         self._log_probs += log_probs
-        cut = None if ids[-1] in stops else "episode" if len(self.ids) >= self.max_tokens_per_episode else "turn"
-        return self._end_turn(cut)
+        return self._end_turn()
 
     def fail(self, reason: str) -> None:
-        """End a running episode as a failure from outside, such as "engine_error: out of memory".
-
-        Args:
-            reason: "kind: details".
-        """
+        """End a running episode as a failure from outside; ``reason`` is "kind: details"."""
         assert reason, "a failure says what broke"
         if self.done:
             return
@@ -291,8 +276,10 @@ class TokenMDP(InnerGenerator, gymnasium.Env[NDArray[np.int64], np.int64]):
         if not math.isfinite(log_prob):
             raise ValueError(f"the log-probability of a sampled token is {log_prob}; the model's logits are broken")
 
-    def _end_turn(self, cut: str | None) -> list[int]:
+    def _end_turn(self) -> list[int]:
         """Give the reply to the environment; append and return what follows it."""
+        full = len(self.ids) >= self.max_tokens_per_episode
+        cut = None if self.ids[-1] in self.chat.stop_ids else "episode" if full else "turn"
         reply = self.chat.decode_reply(self.ids[self._start :])
         self._spans.append(self._span())
         self._info = {"reply_text": reply, "cut": cut}
