@@ -11,7 +11,7 @@ from typing import Any
 from ragen_gym.core.command_line import wrap
 from ragen_gym.core.progress import ProgressBar
 
-__all__ = ["add_command", "first_lines", "print_json", "progress_bar", "table_lines", "wrapped"]
+__all__ = ["add_command", "add_seed", "first_lines", "print_json", "progress_bar", "table_lines", "wrapped"]
 
 _LISTED = 20
 _LEAST_ROOM = 12  # columns of a terminal for the last column of a table, below which nothing helps
@@ -52,6 +52,17 @@ def add_command(
     )
     parser.set_defaults(run=checked)
     return parser
+
+
+def add_seed(parser: argparse.ArgumentParser, what: str) -> None:
+    """The flag ``--seed``, of ``what``."""
+    parser.add_argument("--seed", type=_seed, default=0, metavar="N", help=f"seed of {what} (default: 0)")
+
+
+def _seed(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"seed={text} is not a seed: give a whole number from 0 on")
+    return int(text)
 
 
 def progress_bar(what: str, total: int) -> ProgressBar:

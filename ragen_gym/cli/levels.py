@@ -14,7 +14,7 @@ from typing import Any
 
 import gymnasium
 
-from ragen_gym.cli.command import add_command, print_json, progress_bar
+from ragen_gym.cli.command import add_command, add_seed, print_json, progress_bar
 from ragen_gym.cli.env_options import add_environment_options, chosen_environment
 from ragen_gym.core.levels import Level
 from ragen_gym.core.progress import track
@@ -60,7 +60,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     export = add_command(actions, "export", what, _export, _EXPORT_EXAMPLES)
     add_environment_options(export)
     export.add_argument("-n", type=int, default=100, metavar="N", help="how many (default: 100)")
-    export.add_argument("--seed", type=int, default=0, help="seed of the levels (default: 0)")
+    add_seed(export, "the levels")
     export.add_argument("--out", required=True, metavar="FILE", help="a file that ends in .txt, .jsonl or .parquet")
     export.add_argument("--force", action="store_true", help="replace the file if there is one")
     about = "Optimal success, return and plan of the boards of a file."

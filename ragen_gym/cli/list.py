@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from ragen_gym.cli.command import add_command, print_json, wrapped
+from ragen_gym.cli.command import add_command, add_seed, print_json, wrapped
 from ragen_gym.cli.env_options import add_environment_options, chosen_environment, describe, options_of, sections
 from ragen_gym.cli.episodes import success_rates
 from ragen_gym.envs.policies import action_budget
@@ -43,7 +43,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         metavar="N",
         help="levels on which success is measured (default: 256; 0: none)",
     )
-    parser.add_argument("--seed", type=int, default=0, help="seed of those levels (default: 0)")
+    add_seed(parser, "those levels")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 

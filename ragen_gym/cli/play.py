@@ -13,7 +13,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from ragen_gym.cli.command import add_command, wrapped
+from ragen_gym.cli.command import add_command, add_seed, wrapped
 from ragen_gym.cli.env_options import add_environment_options, chosen_environment
 from ragen_gym.core.text import EDGE, Vocabulary
 from ragen_gym.envs.policies import action_budget, reply_for
@@ -70,7 +70,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "Play a game in a window, or in the terminal where there is no display.",
     )
     add_environment_options(parser)
-    parser.add_argument("--seed", type=int, default=0, help="seed of the levels and their noise (default: 0)")
+    add_seed(parser, "the levels and their noise")
     shown = parser.add_mutually_exclusive_group()
     shown.add_argument("--window", action="store_true", help="play in a window, or fail")
     shown.add_argument("--terminal", action="store_true", help="play in the terminal even where there is a display")
@@ -207,6 +207,8 @@ class HumanPlay:
 
 def _play(arguments: argparse.Namespace) -> int:
     spec, chosen = chosen_environment(arguments)
+    if arguments.no_think and not arguments.turn:
+        raise ValueError("--no-think is for replies: add --turn, or leave it out.")
     if arguments.turn:
         env = make_turn(spec.name, think=not arguments.no_think, **chosen)
         return play_turns(env, arguments.seed, read_lines(sys.stdin, "\nreply> "))
@@ -243,7 +245,8 @@ def play_in_window(spec: GameSpec, chosen: dict[str, Any], seed: int, tile_size:
     from ragen_gym.cli.episodes import fitting_tile_size
     from ragen_gym.render.renderer import Window
 
-    tile_size = tile_size or fitting_tile_size(StepEnv(spec.name, **chosen), 512)
+    if tile_size is None:
+        tile_size = fitting_tile_size(StepEnv(spec.name, **chosen), 512)
     played = HumanPlay(spec, {**chosen, "render_mode": "rgb_array", "tile_size": tile_size}, seed)
     said = ""
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ragen_gym.cli.command import add_command
+from ragen_gym.cli.command import add_command, add_seed
 from ragen_gym.cli.env_options import (
     add_environment_options,
     chosen_environment,
@@ -98,7 +98,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument("--gif", action="store_true", help="a GIF of a whole episode")
     parser.add_argument("--player", default="oracle", help="who plays it: oracle (the default) or random")
     parser.add_argument("--moves", type=int, default=0, metavar="N", help="a picture after N moves (default: 0)")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the level and its noise (default: 0)")
+    add_seed(parser, "the level and its noise")
     parser.add_argument("--tile-size", type=int, metavar="PIXELS", help="side of a tile, 8 to 128")
     parser.add_argument("--out", metavar="FILE", help="where to (default: the game's name with .png or .gif)")
     parser.add_argument("--force", action="store_true", help="replace the file if there is one")
@@ -116,7 +116,9 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def _render(arguments: argparse.Namespace) -> int:
     spec, chosen = chosen_environment(arguments)
-    tile_size = arguments.tile_size or fitting_tile_size(StepEnv(spec.name, **chosen), 384)
+    tile_size = arguments.tile_size
+    if tile_size is None:
+        tile_size = fitting_tile_size(StepEnv(spec.name, **chosen), 384)
     played = picture_episode(spec, chosen, arguments.seed, player=arguments.player, tile_size=tile_size)
     if not 0 <= arguments.moves < len(played.pictures):
         raise ValueError(f"--moves {arguments.moves}: this episode has {len(played.episode.actions)} moves.")

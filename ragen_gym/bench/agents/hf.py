@@ -147,10 +147,10 @@ class _Rows:
     def _too_late(self, written: int, now: float) -> str:
         """What a request that has timed out says."""
         request, (first, each) = self._batch[0], self._speed(written, now)
+        later = f", then {1 / each:.3g} tokens/s in each row of {len(self._batch)}" if each else ""
         return (
             f"no whole reply within {self._agent.timeout:g} s: {written:,} of {request.limit:,} tokens, the first "
-            f"after {first:.3g} s, then {1 / max(each, 1e-9):.3g} tokens/s in each row of {len(self._batch)}; lower "
-            f"--max-tokens or --set batch, or raise --timeout"
+            f"after {first:.3g} s{later}; lower --max-tokens or --set batch, or raise --timeout"
         )
 
     def fail(self, error: Exception) -> None:

@@ -132,6 +132,10 @@ def test_intervals_are_wilsons(successes: int, n: int, low: float, high: float) 
         ),
         ("gallery Chess", "not a game"),
         ("conquer", "invalid choice"),
+        ("info FrozenLake --seed -1", "seed=-1 is not a seed: give a whole number"),
+        ("play FrozenLake --seed x", "seed=x is not a seed"),
+        ("play FrozenLake --no-think", "--no-think is for replies: add --turn"),
+        ("render FrozenLake --tile-size 0", "tile_size=0 must be a whole number of pixels from 8 to 128"),
     ],
 )
 def test_bad_input_gets_one_clear_message(
