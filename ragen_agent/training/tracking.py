@@ -8,9 +8,10 @@ folder in ``wandb/`` with all iterations so far, which ``wandb sync`` sends late
 from __future__ import annotations
 
 import json
+import time
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from importlib.util import find_spec
 from math import isfinite
@@ -19,7 +20,7 @@ from typing import Any, Protocol
 
 from ragen_agent.config import Config, Diagnostics
 from ragen_agent.training.run_folder import RunFolder
-from ragen_gym.core.storage import atomic_folder, read_json_lines, write_atomic
+from ragen_gym.core.storage import atomic_folder, name_full_disk, read_json_lines, write_atomic
 
 __all__ = ["Tracker", "check_installed", "track", "write_events"]
 
@@ -87,23 +88,35 @@ def _write_events(folder: RunFolder) -> Path:
 
 
 class TensorBoard:
-    """Event files in a folder."""
+    """An event file in a folder, written at once: the writer of torch has a thread of its own for its errors."""
 
     def __init__(self, path: Path) -> None:
         _check_library("tensorboard")
-        from torch.utils.tensorboard import SummaryWriter
+        from tensorboard.summary.writer.record_writer import RecordWriter
 
-        self._writer = SummaryWriter(str(path))
+        path.mkdir(exist_ok=True)
+        self._path, self._file = path, (path / f"events.out.tfevents.{time.time_ns()}").open("wb")
+        self._records = RecordWriter(self._file)
+        self._write(file_version="brain.Event:2")
 
     def add(self, record: Mapping[str, Any]) -> None:
-        """See ``Tracker``."""
-        for name, value in _scalars(record).items():
-            self._writer.add_scalar(name, value, record["iteration"] + 1)
-        self._writer.flush()
+        """See ``Tracker``; the first iteration is step 1."""
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        values = [Summary.Value(tag=name, simple_value=value) for name, value in _scalars(record).items()]
+        self._write(step=record["iteration"] + 1, summary=Summary(value=values))
+
+    def _write(self, **event: Any) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event
+
+        with name_full_disk(self._path):
+            self._records.write(Event(wall_time=time.time(), **event).SerializeToString())
+            self._file.flush()
 
     def close(self) -> None:
         """See ``Tracker``."""
-        self._writer.close()
+        with suppress(OSError):  # of a full disk, which was said
+            self._file.close()
 
 
 class WeightsAndBiases:

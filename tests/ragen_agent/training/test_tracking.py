@@ -22,8 +22,9 @@ from ragen_agent.local import run as training
 from ragen_agent.training import tracking
 from ragen_agent.training.console import Display
 from ragen_agent.training.run_folder import RunFolder
-from ragen_gym.core.storage import read_json_lines
+from ragen_gym.core.storage import DiskFullError, read_json_lines
 from tests.ragen_agent.local.test_run import TINY, configure, quiet
+from tests.ragen_gym.core.test_storage import limited_files
 
 needs_wandb = pytest.mark.skipif(find_spec("wandb") is None, reason="needs the extra tracking")
 BLOCK = 32768
@@ -97,6 +98,14 @@ def test_without_a_login_it_says_what_to_do(tmp_path: Path, monkeypatch: pytest.
     config = configure(merged(TINY, {"diagnostics": {"wandb": "games"}}))
     with pytest.raises(ValueError, match=r"diagnostics.wandb: .*wandb login, or set WANDB_MODE=offline"):
         training.train(config, RunFolder.create(tmp_path / "run", config), quiet())
+
+
+def test_event_files_on_a_full_disk_are_named(tmp_path: Path) -> None:
+    events = tracking.TensorBoard(tmp_path / "tensorboard")
+    figures = {"iteration": 0, **{f"figure{number}": float(number) for number in range(100)}}
+    with limited_files(400), pytest.raises(DiskFullError, match="tensorboard cannot be written: file too large"):
+        events.add(figures)
+    events.close()
 
 
 @pytest.mark.parametrize(("name", "value"), [("wandb", "games"), ("tensorboard", "true")])
