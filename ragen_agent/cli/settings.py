@@ -14,7 +14,7 @@ from ragen_agent.config.io import ALIASES, OPENRLHF, Group, check_name, file_sch
 from ragen_gym.core.command_line import terminal_width, wrap
 from ragen_gym.core.settings import Setting
 
-__all__ = ["add", "add_set", "add_settings", "configure", "distributed", "given", "settings_of"]
+__all__ = ["add", "add_set", "add_settings", "configure", "distributed", "given", "help_text", "settings_of"]
 
 ABOUT = """\
 Lists every setting of a run: type, default, range, unit and meaning. A setting is given in a TOML file (--config), as
@@ -167,10 +167,16 @@ def _files(options: argparse.Namespace) -> Settings:
     return merged(recipe, read_settings_file(options.config)) if options.config is not None else recipe
 
 
+def help_text(each: Setting) -> str:
+    """A setting's meaning, default, unit and range, for ``--help``."""
+    default = f"default {each.default!r} {each.unit}".rstrip() if each.default != "" else ""
+    empty = f"empty: {each.empty}" if each.empty else ""
+    limits = "; ".join(part for part in (default, each.range, empty) if part)
+    return (f"{each.doc} ({limits})" if limits else each.doc).replace("%", "%%")
+
+
 def _add_flag(section: Any, name: str, each: Setting) -> None:
     kind = "TEXT" if each.type is str else getattr(each.type, "__name__", "json").upper()
-    limits = [part for part in (each.unit, each.range, f"empty: {each.empty}" if each.empty else "") if part]
-    text = f"{each.doc} (default {each.default!r}{''.join(f'; {part}' for part in limits)})"
     action = section.add_argument(
         f"--{name}",
         action=_Assign,
@@ -181,7 +187,7 @@ def _add_flag(section: Any, name: str, each: Setting) -> None:
         metavar=kind,
         help=argparse.SUPPRESS,
     )
-    action.name, action.text, action.completions = name, text.replace("%", "%%"), [*each.choices]
+    action.name, action.text, action.completions = name, help_text(each), [*each.choices]
     for old in (old for old, new in ALIASES.items() if new == name):
         alias = section.add_argument(f"--{old}", action=_Assign, dest="set", help=argparse.SUPPRESS)
         alias.name, alias.default = name, argparse.SUPPRESS

@@ -101,6 +101,7 @@ def _add_data(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_train(parser: argparse.ArgumentParser) -> None:
+    from ragen_agent.cli.settings import help_text
     from ragen_agent.config.trainers import FineTuning
     from ragen_gym.core.settings import declared
 
@@ -112,9 +113,8 @@ def _add_train(parser: argparse.ArgumentParser) -> None:
         if each.type is bool:
             parser.add_argument(flag, action="store_true", default=None, help=each.doc)
         else:
-            default = f" (default {each.default})" if each.default else ""
             metavar = {int: "N", float: "R", str: METAVARS.get(name, "NAME")}[each.type]
-            parser.add_argument(flag, type=each.type, metavar=metavar, help=each.doc + default)
+            parser.add_argument(flag, type=each.type, metavar=metavar, help=help_text(each))
     parser.add_argument("--lora-rank", type=int, metavar="N", help="train an adapter of this rank, not all weights")
     parser.add_argument("--lora-alpha", type=float, metavar="A", help="the adapter is scaled by this over the rank")
     parser.add_argument(

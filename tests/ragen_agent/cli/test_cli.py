@@ -199,6 +199,14 @@ def test_set_alone_lists_the_settings(words: list[str], alone: list[str], capsys
     assert any(line.startswith("openrlhf.zero_stage") for line in lines) == (words[0] in ("train", "data"))
 
 
+def test_every_flag_of_fine_tuning_says_its_default_and_range(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["sft", "train", "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert "steps between checkpoints (default 100; at least 1)" in text
+    assert "longer conversations are left out (default 4096 tokens; at least 1)" in text
+
+
 def test_an_entry_of_a_setting_that_is_a_table_can_be_set() -> None:
     pairs = [
         "env_options.size=5",
