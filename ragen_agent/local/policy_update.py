@@ -43,6 +43,61 @@ __all__ = [
 ]
 
 
+@dataclass(frozen=True)
+class KeptEpisodes:
+    """Episodes to learn from, with the advantages and group weights that they had when played, float (rows,) each."""
+
+    trajectories: list[Trajectory]
+    advantages: Tensor
+    weights: Tensor
+
+    @classmethod
+    def none(cls) -> KeptEpisodes:
+        """No episode."""
+        return cls([], torch.zeros(0), torch.zeros(0))
+
+    @classmethod
+    def of(cls, iteration: Iteration) -> KeptEpisodes:
+        """Those of an iteration that the filter keeps."""
+        groups, rows = iteration.groups, iteration.kept
+        weights = groups.weights[:, None].expand(groups.kept.shape).flatten()
+        return cls([iteration.learned[row] for row in rows], groups.advantages.flatten()[rows], weights[rows])
+
+
+class ReplayBuffer:
+    """The kept episodes of the last ``iterations`` iterations, those without any included."""
+
+    def __init__(self, iterations: int) -> None:
+        self._past: deque[KeptEpisodes] = deque(maxlen=iterations)
+
+    def joined(self, now: KeptEpisodes) -> KeptEpisodes:
+        """This iteration's episodes, first, and those remembered; afterwards this iteration's are remembered too."""
+        parts = [now, *self._past]
+        self._past.append(now)
+        return KeptEpisodes(
+            [trajectory for part in parts for trajectory in part.trajectories],
+            torch.cat([part.advantages for part in parts]),
+            torch.cat([part.weights for part in parts]),
+        )
+
+    def state(self) -> list[dict[str, Any]]:
+        """What ``restore`` needs, as lists and tensors."""
+        return [
+            {
+                "trajectories": [replace(t, messages=()).to_dict() for t in part.trajectories],
+                "advantages": part.advantages,
+                "weights": part.weights,
+            }
+            for part in self._past
+        ]
+
+    def restore(self, state: Sequence[Mapping[str, Any]]) -> None:
+        """Puts back what ``state`` gave."""
+        for part in state:
+            trajectories = [Trajectory.from_dict(record) for record in part["trajectories"]]
+            self._past.append(KeptEpisodes(trajectories, part["advantages"], part["weights"]))
+
+
 class Critic(nn.Module):
     """Estimates the return still to come before each token is sampled. It starts at 0 everywhere."""
 
@@ -266,58 +321,3 @@ def _descend(optimiser: torch.optim.Optimizer, loss: Tensor, module: torch.nn.Mo
     if bool(norm.isfinite()):
         optimiser.step()
     return norm
-
-
-@dataclass(frozen=True)
-class KeptEpisodes:
-    """Episodes to learn from, with the advantages and group weights that they had when played, float (rows,) each."""
-
-    trajectories: list[Trajectory]
-    advantages: Tensor
-    weights: Tensor
-
-    @classmethod
-    def none(cls) -> KeptEpisodes:
-        """No episode."""
-        return cls([], torch.zeros(0), torch.zeros(0))
-
-    @classmethod
-    def of(cls, iteration: Iteration) -> KeptEpisodes:
-        """Those of an iteration that the filter keeps."""
-        groups, rows = iteration.groups, iteration.kept
-        weights = groups.weights[:, None].expand(groups.kept.shape).flatten()
-        return cls([iteration.learned[row] for row in rows], groups.advantages.flatten()[rows], weights[rows])
-
-
-class ReplayBuffer:
-    """The kept episodes of the last ``iterations`` iterations, those without any included."""
-
-    def __init__(self, iterations: int) -> None:
-        self._past: deque[KeptEpisodes] = deque(maxlen=iterations)
-
-    def joined(self, now: KeptEpisodes) -> KeptEpisodes:
-        """This iteration's episodes, first, and those remembered; afterwards this iteration's are remembered too."""
-        parts = [now, *self._past]
-        self._past.append(now)
-        return KeptEpisodes(
-            [trajectory for part in parts for trajectory in part.trajectories],
-            torch.cat([part.advantages for part in parts]),
-            torch.cat([part.weights for part in parts]),
-        )
-
-    def state(self) -> list[dict[str, Any]]:
-        """What ``restore`` needs, as lists and tensors."""
-        return [
-            {
-                "trajectories": [replace(t, messages=()).to_dict() for t in part.trajectories],
-                "advantages": part.advantages,
-                "weights": part.weights,
-            }
-            for part in self._past
-        ]
-
-    def restore(self, state: Sequence[Mapping[str, Any]]) -> None:
-        """Puts back what ``state`` gave."""
-        for part in state:
-            trajectories = [Trajectory.from_dict(record) for record in part["trajectories"]]
-            self._past.append(KeptEpisodes(trajectories, part["advantages"], part["weights"]))

@@ -47,6 +47,56 @@ __all__ = [
 ]
 
 
+@dataclass(frozen=True)
+class EpisodeSample:
+    """One sample of a prompt."""
+
+    row: PromptRow  # the prompt
+    member: int  # its number in the group
+    trajectory: Trajectory  # the episode, which our code reads
+    experiences: tuple[Any, ...]  # the rows that OpenRLHF trains on, one for each of ``trajectory.split_contexts()``
+
+
+class EpisodeGenerator(SamplesGenerator):  # type: ignore[misc]
+    """Plays rows of the prompt dataset on the vLLM engines."""
+
+    def play(
+        self, rows: Sequence[PromptRow], group_size: int, temperature: float, **generate: Any
+    ) -> list[EpisodeSample]:
+        """``group_size`` episodes of each row, in the order of ``rows``.
+
+        Raises:
+            ContractError: wrapped by Ray; see ``AgentExecutor.execute``.
+        """
+        settings = {**generate, "temperature": temperature, "n_samples_per_prompt": group_size}
+        names = [f"{row.game}, level seed {row.seed}" for row in rows]
+        self._engines("wake_up")
+        refs = self._dispatch_prompts_to_vllm(names, [row.label for row in rows], **settings)
+        answers = ray.get(refs)
+        self._engines("sleep")
+        return [
+            self._played(row, response, settings)
+            for row, responses in zip(rows, answers, strict=True)
+            for response in responses
+        ]
+
+    def _engines(self, method: str) -> None:
+        """Wakes engines that share their GPUs with the models, or sends them back to sleep."""
+        if self.args.vllm.enable_sleep:
+            batch_vllm_engine_call(self.vllm_engines, method)
+
+    def _played(self, row: PromptRow, response: dict[str, Any], settings: dict[str, Any]) -> EpisodeSample:
+        label = json.loads(response["label"])
+        trajectory = Trajectory.from_dict(label["trajectory"])
+        experiences = []
+        for part in trajectory.split_contexts():
+            experience = self._process_response_into_experience({**response, **tokens_of(part)}, **settings)
+            # Without the tokens of the environment.
+            experience.response_length = torch.tensor([int(part.sampled.sum())])
+            experiences.append(experience)
+        return EpisodeSample(row, label["member"], trajectory, tuple(experiences))
+
+
 class WeightsLostError(RuntimeError):
     """vLLM does not sample from the weights that are trained."""
 
@@ -205,53 +255,3 @@ def _narrow(experience: Any, notes: Sequence[AdvantageInputs], settings: Trainin
     if settings.loss_tokens != "all":
         spans = [list(note.loss or ()) for note in notes]
         experience.action_mask = algo.part_mask(spans, experience.action_mask.bool()).to(experience.action_mask.dtype)
-
-
-@dataclass(frozen=True)
-class EpisodeSample:
-    """One sample of a prompt."""
-
-    row: PromptRow  # the prompt
-    member: int  # its number in the group
-    trajectory: Trajectory  # the episode, which our code reads
-    experiences: tuple[Any, ...]  # the rows that OpenRLHF trains on, one for each of ``trajectory.split_contexts()``
-
-
-class EpisodeGenerator(SamplesGenerator):  # type: ignore[misc]
-    """Plays rows of the prompt dataset on the vLLM engines."""
-
-    def play(
-        self, rows: Sequence[PromptRow], group_size: int, temperature: float, **generate: Any
-    ) -> list[EpisodeSample]:
-        """``group_size`` episodes of each row, in the order of ``rows``.
-
-        Raises:
-            ContractError: wrapped by Ray; see ``AgentExecutor.execute``.
-        """
-        settings = {**generate, "temperature": temperature, "n_samples_per_prompt": group_size}
-        names = [f"{row.game}, level seed {row.seed}" for row in rows]
-        self._engines("wake_up")
-        refs = self._dispatch_prompts_to_vllm(names, [row.label for row in rows], **settings)
-        answers = ray.get(refs)
-        self._engines("sleep")
-        return [
-            self._played(row, response, settings)
-            for row, responses in zip(rows, answers, strict=True)
-            for response in responses
-        ]
-
-    def _engines(self, method: str) -> None:
-        """Wakes engines that share their GPUs with the models, or sends them back to sleep."""
-        if self.args.vllm.enable_sleep:
-            batch_vllm_engine_call(self.vllm_engines, method)
-
-    def _played(self, row: PromptRow, response: dict[str, Any], settings: dict[str, Any]) -> EpisodeSample:
-        label = json.loads(response["label"])
-        trajectory = Trajectory.from_dict(label["trajectory"])
-        experiences = []
-        for part in trajectory.split_contexts():
-            experience = self._process_response_into_experience({**response, **tokens_of(part)}, **settings)
-            # Without the tokens of the environment.
-            experience.response_length = torch.tensor([int(part.sampled.sum())])
-            experiences.append(experience)
-        return EpisodeSample(row, label["member"], trajectory, tuple(experiences))

@@ -38,6 +38,11 @@ __all__ = [
 ]
 
 
+GIB = 2**30
+LOGITS = 2 + 4 + 4 + 4  # bytes for each token and id
+CONTEXT = 0.5  # GiB that a process on a GPU takes for itself
+
+
 @dataclass(frozen=True)
 class BatchPlan:
     """Counts of one iteration."""
@@ -194,11 +199,6 @@ def check_supported(config: Config, settings: OpenRLHF) -> None:
                 f"openrlhf.colocate puts every model on the same GPUs, so the actor's {gpus['actor']} and {whose} "
                 f"{count} must be equal: actor_nodes * actor_gpus = {product}."
             )
-
-
-GIB = 2**30
-LOGITS = 2 + 4 + 4 + 4  # bytes for each token and id
-CONTEXT = 0.5  # GiB that a process on a GPU takes for itself
 
 
 @dataclass(frozen=True)

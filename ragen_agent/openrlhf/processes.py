@@ -27,6 +27,10 @@ __all__ = ["VARIABLE", "RunContext", "RunState", "kill_after_exit", "repair", "s
 VARIABLE = "RAGEN_AGENT_RUN"
 """The environment variable in which every process of a run finds its ``RunContext``."""
 
+POLL_INTERVAL = 1.0  # seconds
+STOP_TIMEOUT = 30.0  # seconds in which a process may stop in order
+GRACE_PERIOD = 5  # seconds in which a process may end by itself before it is killed
+
 
 @dataclass(frozen=True)
 class RunContext:
@@ -110,11 +114,6 @@ def repair(folder: RunFolder) -> RunState:
                 shutil.rmtree(saved)
         write_atomic(part / "latest", state.tag)
     return state
-
-
-POLL_INTERVAL = 1.0  # seconds
-STOP_TIMEOUT = 30.0  # seconds in which a process may stop in order
-GRACE_PERIOD = 5  # seconds in which a process may end by itself before it is killed
 
 
 def stop_process(process: subprocess.Popen[bytes]) -> None:

@@ -55,6 +55,7 @@ __all__ = [
     "write_conversations",
 ]
 
+SPLIT = "train"
 CHUNK = 500  # demonstrations from one generator, and between two reports of progress
 
 
@@ -150,9 +151,6 @@ def demonstrator_rate(config: Config, env: TurnEnv, instances: list[Instance]) -
     """The success rate of the demonstrator on fixed levels."""
     how, seed = config.demonstrations, derive_seed(0, SeedStream.DEMONSTRATOR_RATE)
     return scripted_rate(env, instances, lambda env, rng: scripted_reply(env, how, rng), seed)
-
-
-SPLIT = "train"
 
 
 def partial_file(path: Path) -> Path:

@@ -40,6 +40,11 @@ __all__ = [
     "turn_spans",
 ]
 
+THINK, END_THINK = "<think>", "</think>"
+PARTS = ("reasoning", "answer")
+
+Span = tuple[int, int]
+
 
 @dataclass(frozen=True)
 class Metric:
@@ -47,9 +52,7 @@ class Metric:
 
     label: str  # for axes, tables and the dashboard; a unit stands in brackets
     share: bool = False  # whether it lies between 0 and 1 and is printed in percent
-    progress: str = (
-        ""  # the format of its value in the line that a run prints for each iteration; empty to leave it out
-    )
+    progress: str = ""  # the format of its value in the line of an iteration; empty to leave it out
 
 
 #: By the key in ``metrics.jsonl``; a key that is not here is labelled by its name.
@@ -139,12 +142,6 @@ def cost_line(records: Sequence[Mapping[str, Any]]) -> str:
     shares = {name: 100 * seconds / rest for name, seconds in sorted(costs.items(), key=lambda cost: -cost[1])}
     parts = ", ".join(f"{name} {share:.1f} %" for name, share in shares.items())
     return f"Measuring added {sum(shares.values()):.1f} % to an iteration: {parts}."
-
-
-THINK, END_THINK = "<think>", "</think>"
-PARTS = ("reasoning", "answer")
-
-Span = tuple[int, int]
 
 
 def piece_decoder(tokenizer: PreTrainedTokenizerBase) -> Callable[[int], str]:
