@@ -130,14 +130,16 @@ def _play_and_write(
     if not options.write:
         left = len(missing(planned))
         log = Console(stderr=True, highlight=False)
-        log.print(f"{experiment.name}: {len(planned)} runs, {len(planned) - left} whole, {left} to play.", markup=False)
+        log.print(
+            f"{experiment.name}: {len(planned)} runs, {len(planned) - left} complete, {left} to play.", markup=False
+        )
         try:
             failures = run_all(planned, options.jobs, log)
         except KeyboardInterrupt:
-            left = len(missing(planned))
+            done = len(planned) - len(missing(planned))
             log.print(
-                f"\nStopped: {len(planned) - left} of {len(planned)} runs are whole, and what the others have is kept. "
-                "The same command goes on.",
+                f"\nStopped: {done} of {len(planned)} runs are complete, and what the others have is kept. The same "
+                "command goes on.",
                 markup=False,
             )
             raise

@@ -16,7 +16,7 @@ from ragen_gym.core.stats import CONFIDENCE, Estimate, mean_interval
 __all__ = ["TESTED", "VERDICTS", "Finding", "Runs", "compare", "conclusion", "format_measure", "summarise", "verdict"]
 
 Runs = Mapping[str, Mapping[int, RecordedRun]]
-"""Whole runs by arm and seed."""
+"""Complete runs by arm and seed."""
 
 SUPPORTS, AGAINST, OPEN = "supported", "contradicted", "open"
 SHOWN, FIXED, MISSING = "seen", "fixed", "missing"

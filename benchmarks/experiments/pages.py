@@ -31,10 +31,10 @@ from ragen_gym.core.storage import write_atomic
 __all__ = [
     "alarm_table",
     "comparisons_table",
+    "complete_runs",
     "markdown_overview",
     "markdown_page",
     "markdown_table",
-    "whole_runs",
     "without_copies",
     "without_misleading",
     "write_overview",
@@ -59,8 +59,8 @@ FACTORS: dict[str, tuple[str, tuple[float, ...]]] = {
 TRACE = ("success", "return", "spread", "grad_norm", "entropy", "reply_tokens", "repeated_rate", "response_tokens")
 
 
-def whole_runs(planned: Sequence[PlannedRun]) -> Runs:
-    """The planned runs that are whole."""
+def complete_runs(planned: Sequence[PlannedRun]) -> Runs:
+    """The planned runs that are complete."""
     absent = {run.name for run in missing(planned)}
     runs: dict[str, dict[int, RecordedRun]] = {}
     for run in planned:
@@ -74,7 +74,7 @@ def write_page(
 ) -> dict[str, Any]:
     """Writes ``<experiment>.md``, ``results.json`` and the figures; returns the content of ``results.json``."""
     out.mkdir(parents=True, exist_ok=True)
-    runs = whole_runs(planned)
+    runs = complete_runs(planned)
     findings = [compare(runs, comparison) for comparison in experiment.comparisons]
     pictures = []
     if runs:
@@ -115,11 +115,11 @@ def markdown_page(
     pictures: Sequence[str],
     note: str = "",
 ) -> str:
-    """The page in Markdown, of the whole runs out of the ``wanted``; ``pictures`` are files next to the page."""
+    """The page in Markdown, of the complete runs out of the ``wanted``; ``pictures`` are files next to the page."""
     there = sum(len(seeds) for seeds in runs.values())
-    whole = f"{there} of {wanted} runs are whole: the conclusions may change."
+    whole = f"{there} of {wanted} runs are complete: the conclusions may change."
     if there == wanted:
-        whole = f"All {wanted} runs are whole."
+        whole = f"All {wanted} runs are complete."
     lines = [f"# {experiment.title}", ""]
     if note:
         lines += [f"> {note}", ""]
@@ -230,7 +230,7 @@ def _collapses(runs: Runs) -> list[str]:
 def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """A table's lines."""
     if not rows:
-        return ["(no whole run yet)"]
+        return ["(no complete run yet)"]
     lines = [head, ["---"] * len(head), *rows]
     return ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines]
 
@@ -252,7 +252,7 @@ def _finding_json(finding: Finding) -> dict[str, Any]:
 
 def write_overview(experiments: Sequence[Experiment], planned: Mapping[str, Sequence[PlannedRun]], out: Path) -> None:
     """Writes ``README.md``, the page over the experiments whose pages are in the same folder."""
-    runs = {each.name: whole_runs(planned[each.name]) for each in experiments}
+    runs = {each.name: complete_runs(planned[each.name]) for each in experiments}
     findings = {each.name: [compare(runs[each.name], c) for c in each.comparisons] for each in experiments}
     judged = {each.name: without_misleading(each, runs[each.name]) for each in experiments}
     write_atomic(out / "README.md", markdown_overview(experiments, findings, judged))
@@ -263,7 +263,7 @@ def markdown_overview(
     findings: Mapping[str, Sequence[Finding]],
     runs: Mapping[str, Sequence[RecordedRun]],
 ) -> str:
-    """The page in Markdown, of each experiment's findings and its whole runs whose fall would be a collapse."""
+    """The page in Markdown, of each experiment's findings and its complete runs whose fall would be a collapse."""
     there = [experiment for experiment in experiments if runs[experiment.name]]
     absent = [experiment.name for experiment in experiments if not runs[experiment.name]]
     every = without_copies([run for name in runs for run in runs[name]])

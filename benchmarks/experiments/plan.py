@@ -95,7 +95,7 @@ def plan(
     overrides: Mapping[str, Any] | None = None,
     quick: bool = False,
 ) -> list[PlannedRun]:
-    """All runs, seed by seed, so that an interrupted experiment has whole seeds.
+    """All runs, seed by seed, so that an interrupted experiment has all arms of its first seeds.
 
     Args:
         experiment: the table.

@@ -39,12 +39,12 @@ def check_settings(planned: Sequence[PlannedRun]) -> None:
 
 
 def missing(planned: Sequence[PlannedRun]) -> list[PlannedRun]:
-    """The runs that are not whole yet."""
+    """The runs that are not complete yet."""
     return [run for run in planned if not is_complete(run.folder, run.arm.imitation)]
 
 
 def run_all(planned: Sequence[PlannedRun], jobs: int, console: Console) -> dict[str, str]:
-    """Plays every run that is not whole, so many at a time; what went wrong, by the name of the run.
+    """Plays every run that is not complete, so many at a time; what went wrong, by the name of the run.
 
     Raises:
         KeyboardInterrupt: after the processes have ended; all that they wrote is kept.

@@ -20,7 +20,7 @@ from ragen_agent.config import Config, read_toml, to_toml, with_settings
 from ragen_agent.local.run import TrainingRun
 from ragen_agent.training.console import Display
 from ragen_agent.training.run_folder import RunFolder
-from ragen_gym.core.storage import write_atomic
+from ragen_gym.core.storage import atomic_folder
 
 __all__ = ["is_complete", "is_warm", "play_run", "play_warm"]
 
@@ -92,18 +92,15 @@ def _begun(config: Config, folder: RunFolder, log: TextIO) -> TrainingRun:
 
 
 def _prepare(config: Config, path: Path, warm: Path) -> None:
-    """The run's folder with its warm start in it, made aside and renamed, so that it is never seen half made."""
-    aside = path.with_name(path.name + ".new")
-    for left in (aside, path):  # what an earlier process did not bring to its first file
-        if left.is_dir():
-            shutil.rmtree(left)
-    aside.mkdir(parents=True)
-    shutil.copytree(warm / "warm", aside / "warm")
+    """The run's folder with its warm start in it, in place of what an earlier process did not bring to its settings."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     summary = json.loads((warm / "summary.json").read_text(encoding="utf-8"))
-    write_atomic(aside / "summary.json", json.dumps({k: v for k, v in summary.items() if k in SHARED}, indent=2) + "\n")
-    shutil.copyfile(warm / "episodes.jsonl", aside / "episodes.jsonl")
-    write_atomic(aside / "config.toml", to_toml(config))
-    os.replace(aside, path)
+    with atomic_folder(path) as folder:
+        shutil.copytree(warm / "warm", folder / "warm")
+        shared = {name: value for name, value in summary.items() if name in SHARED}
+        (folder / "summary.json").write_text(json.dumps(shared, indent=2) + "\n", encoding="utf-8")
+        shutil.copyfile(warm / "episodes.jsonl", folder / "episodes.jsonl")
+        (folder / "config.toml").write_text(to_toml(config), encoding="utf-8")
 
 
 def _opened(config: Config, path: Path) -> RunFolder:
@@ -118,7 +115,7 @@ def _opened(config: Config, path: Path) -> RunFolder:
         return RunFolder.create(path, config)
     if with_settings(Config(), read_toml(path / "config.toml")) != config:
         raise ValueError(
-            f"{path} was begun with other settings than the experiment has now; choose another --out, or remove it."
+            f"{path} was started with other settings than the experiment has now; choose another --out, or remove it."
         )
     return RunFolder(path)
 

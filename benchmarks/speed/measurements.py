@@ -108,9 +108,9 @@ def _single(name: str, **arguments: Any) -> Play:
     return play, len(actions)
 
 
-def _levels(name: str, block: int = 512, split: str | None = None, **knobs: Any) -> Play:
+def _levels(name: str, block: int = 512, split: str | None = None, **options: Any) -> Play:
     """Levels from generator keys, a block at a time."""
-    game = build_game(find(name), knobs)
+    game = build_game(find(name), options)
 
     def play(count: int) -> None:
         for k in range(count):
@@ -121,8 +121,8 @@ def _levels(name: str, block: int = 512, split: str | None = None, **knobs: Any)
 
 def _sokoban_pool(**arguments: Any) -> Play:
     """A batch that draws from 4,096 levels made beforehand."""
-    knobs = {knob: value for knob, value in _BIG.items() if knob != "max_episode_steps"}
-    game = build_game(find("Sokoban"), knobs)
+    options = {name: value for name, value in _BIG.items() if name != "max_episode_steps"}
+    game = build_game(find("Sokoban"), options)
     levels = [game.own_text(board.tobytes()) for board in game.generate(episode_keys(1, 0, 4096), None)]
     return batch("ragen/Sokoban-v0", levels=levels, **_BIG, **arguments)
 

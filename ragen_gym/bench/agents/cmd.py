@@ -39,7 +39,7 @@ __all__ = ["CommandMoves", "CommandReplies", "load"]
 
 _LONGEST_LINE = 2**24
 _GRACE = 5.0
-_ASIDE = {"reasoning": str, "prompt_tokens": int, "completion_tokens": int, "finish_reason": str}
+_OPTIONAL = {"reasoning": str, "prompt_tokens": int, "completion_tokens": int, "finish_reason": str}
 
 
 def load(command: str, *, kind: str = "reply", workers: int = 1, restarts: int = 10) -> CommandReplies | CommandMoves:
@@ -119,10 +119,10 @@ class CommandReplies(_Command):
         """The program's reply."""
         answer = await self.ask({"kind": "reply", "messages": list(messages)}, task)
         text = answer.get("reply")
-        aside = {name: answer[name] for name, kind in _ASIDE.items() if type(answer.get(name)) is kind}
+        optional = {name: answer[name] for name, kind in _OPTIONAL.items() if type(answer.get(name)) is kind}
         if not isinstance(text, str):
             raise AgentFailure(Failure.AGENT_ERROR, f"an answer needs a 'reply' that is a text: {str(answer)[:200]}")
-        return Answer(text, **aside)
+        return Answer(text, **optional)
 
 
 class CommandMoves(_Command):
