@@ -68,7 +68,7 @@ def _evaluate(options: argparse.Namespace) -> int:
         if weights is not None:
             load_policy(agent.model, trained.lora, weights)
     rates = {row: rate.to_dict() for row, rate in measure(agent, display).items()}
-    display.console.print(rates_table(config, rates))
+    display.console.print(rates_table(config.game, config.evaluation, rates))
     if options.json is not None:
         write_atomic(options.json, json.dumps({"game": config.game, **rates}, indent=2) + "\n")
     return 0

@@ -137,7 +137,9 @@ class TrainingRun:
             for row, rate in baselines(self.env, self.instances).items():
                 self._note(row, rate.to_dict())
         if "demonstrator" not in self.summary and self.config.warm_start.epochs:
-            self._note("demonstrator", demonstrator_rate(self.config, self.env, self.instances).to_dict())
+            self._note(
+                "demonstrator", demonstrator_rate(self.config.demonstrations, self.env, self.instances).to_dict()
+            )
 
     def compare_imitation(self) -> None:
         """The two models that never saw a reward: more imitation, and a clean warm start."""

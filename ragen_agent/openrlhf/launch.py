@@ -152,7 +152,7 @@ def _measure_baselines(config: Config, folder: RunFolder, display: Display) -> N
     instances = fixed_instances(env, config.evaluation.levels)
     rates = baselines(env, instances) if "optimal" not in summary else {}
     if config.warm_start.epochs and not pretrained(config.model) and "demonstrator" not in summary:
-        rates["demonstrator"] = demonstrator_rate(config, env, instances)
+        rates["demonstrator"] = demonstrator_rate(config.demonstrations, env, instances)
     for name, rate in rates.items():
         summary[name] = rate.to_dict()
         display.rate(name, rate.to_dict())

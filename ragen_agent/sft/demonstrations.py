@@ -147,9 +147,9 @@ def generate_demonstrations(config: Config, policy: Policy, how: Demonstrations,
     return [episodes[index] for index in range(how.episodes)]
 
 
-def demonstrator_rate(config: Config, env: TurnEnv, instances: list[Instance]) -> Rate:
+def demonstrator_rate(how: Demonstrations, env: TurnEnv, instances: list[Instance]) -> Rate:
     """The success rate of the demonstrator on fixed levels."""
-    how, seed = config.demonstrations, derive_seed(0, SeedStream.DEMONSTRATOR_RATE)
+    seed = derive_seed(0, SeedStream.DEMONSTRATOR_RATE)
     return scripted_rate(env, instances, lambda env, rng: scripted_reply(env, how, rng), seed)
 
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ragen_agent.config import Config
+from ragen_agent.config import Config, Demonstrations, Evaluation
 from ragen_agent.training.metrics import METRICS
 from ragen_agent.training.run_folder import RunFolder
 from ragen_gym.core.progress import ProgressBar
@@ -105,9 +105,9 @@ class Display:
     def report(self, config: Config, summary: Mapping[str, Any], folder: RunFolder) -> None:
         """The table, a success and a failure, and where the files are."""
         evaluation = config.evaluation
-        self.console.print(rates_table(config, summary))
+        self.console.print(rates_table(config.game, evaluation, summary))
         if config.warm_start.epochs:
-            self.say(_demonstrator_faults(config))
+            self.say(_demonstrator_faults(config.demonstrations, config.turns.max_actions_per_turn))
         episodes = [episode for episode in read_json_lines(folder.episodes) if episode["phase"] == "after"]
         for success, title in ((True, "A success"), (False, "A failure")):
             found = [episode for episode in episodes if episode["success"] is success and episode["failure"] is None]
@@ -129,11 +129,10 @@ class Display:
                 self.say("\n".join(mark + line for line in message["content"].split("\n")))
 
 
-def rates_table(config: Config, rates: Mapping[str, Any]) -> Table:
+def rates_table(game: str, evaluation: Evaluation, rates: Mapping[str, Any]) -> Table:
     """The measured rates with their intervals."""
-    evaluation = config.evaluation
     levels = f"{evaluation.levels} fixed {evaluation.split} levels, temperature {evaluation.temperature:g}"
-    table = Table(title=f"{config.game}: success on {levels}", title_justify="left", caption_justify="left")
+    table = Table(title=f"{game}: success on {levels}", title_justify="left", caption_justify="left")
     if evaluation.split == "train":
         table.caption = "Measured on the training split: training draws from the same levels."
     for name in ("policy", "success", "95 % interval", "what it is"):
@@ -141,11 +140,10 @@ def rates_table(config: Config, rates: Mapping[str, Any]) -> Table:
     for row, meaning in ROWS.items():
         if row in rates:
             rate = Rate.from_dict(rates[row])
-            interval = f"{100 * rate.low:.1f} to {100 * rate.high:.1f}"
             table.add_row(
                 _row_name(row),
                 f"{100 * rate.rate:.1f} %",
-                interval,
+                f"{100 * rate.low:.1f} to {100 * rate.high:.1f}",
                 meaning + (f" ({rate.failed} failed episodes left out)" if rate.failed else ""),
                 style="bold" if row == "after" else "",
             )
@@ -156,23 +154,21 @@ def _row_name(row: str) -> str:
     return "random replies" if row == "random" else row.replace("_", " ")
 
 
-def _demonstrator_faults(config: Config) -> str:
-    """A sentence on what the warm start's demonstrator does badly on purpose."""
-    how = config.demonstrations
+def _demonstrator_faults(how: Demonstrations, most: int) -> str:
+    """A sentence on what a demonstrator does badly on purpose, where a reply may hold ``most`` moves."""
     total = sum(how.moves)
     shares = [f"{100 * chance / total:.0f} % hold {moves}" for moves, chance in enumerate(how.moves, 1) if chance]
     faults = [f"{100 * how.mistakes:.0f} % of its moves are drawn at random"] if how.mistakes else []
-    if config.turns.max_actions_per_turn > 1:
-        faults.append(f"of its answers {', '.join(shares)} moves, of {config.turns.max_actions_per_turn} allowed")
+    if most > 1:
+        faults.append(f"of its answers {', '.join(shares)} moves, of {most} allowed")
     return (
         f"The demonstrator's faults: {'; '.join(faults) or 'none'}. "
         "Where the policy does better than its demonstrator, it learned that from reward alone."
     )
 
 
-def measured_on(config: Config) -> str:
+def measured_on(split: str) -> str:
     """What the rates at the ends were measured on."""
-    split = config.evaluation.split
     return "fixed levels of the training split" if split == "train" else f"held-out {split} levels"
 
 
@@ -196,7 +192,7 @@ def plot_curve(metrics: Sequence[Mapping[str, Any]], rates: Mapping[str, Any], p
             rate = rates[row]
             error = [[rate["rate"] - rate["low"]], [rate["high"] - rate["rate"]]]
             label = (
-                f"{measured_on(config)}, 95 % interval (temperature {config.evaluation.temperature:g})"
+                f"{measured_on(config.evaluation.split)}, 95 % interval (temperature {config.evaluation.temperature:g})"
                 if row == "after"
                 else None
             )

@@ -179,7 +179,7 @@ def test_failed_episodes_are_not_losses() -> None:
     rate = rate_of_played(played).to_dict()
     assert (rate["rate"], rate["n"], rate["failed"]) == (1.0, 3, 1)
     console = Console(file=io.StringIO(), width=200)
-    console.print(rates_table(config, {"after": rate}))
+    console.print(rates_table(config.game, config.evaluation, {"after": rate}))
     assert "1 failed episodes left out" in console.file.getvalue()  # type: ignore[attr-defined]
     with pytest.raises(ValueError, match=r"all 1 episodes failed.*environment_error: x"):
         rate_of_played(played[:1])
@@ -210,10 +210,10 @@ def test_an_evaluation_shows_how_far_it_is() -> None:
 
 
 def test_the_report_says_which_levels_were_played() -> None:
-    assert measured_on(configure(TINY)) == "fixed levels of the training split"
-    assert measured_on(Config()) == "held-out test levels"
+    assert measured_on(configure(TINY).evaluation.split) == "fixed levels of the training split"
+    assert measured_on(Config().evaluation.split) == "held-out test levels"
     console = Console(file=io.StringIO(), width=200)
-    console.print(rates_table(configure(TINY), {}))
+    console.print(rates_table("Bandit", configure(TINY).evaluation, {}))
     assert "Measured on the training split" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
