@@ -206,7 +206,7 @@ class _Set(argparse.Action):
         for group in self.groups:
             for name, each in group.settings.items():
                 print("\n".join(_lines(name, each, width, short=True)))
-        end = "Give one as --set NAME=VALUE, or as --NAME VALUE. ragen-agent settings NAME says what its choices mean."
+        end = "Give one as --set NAME=VALUE. ragen-agent settings NAME says what its choices mean."
         print("\n".join(["", *wrap(end, width)]))
         parser.exit()
 
