@@ -118,6 +118,8 @@ def identity(suite: Suite, agent: ReplyAgent | StepAgent, options: RunOptions) -
     """
     if not getattr(agent, "name", None):
         raise ValueError(f"{agent!r} has no `name`: an agent needs one, which every result carries.")
+    if not agent.name.isprintable():
+        raise ValueError(f"the agent is named {agent.name!r}, which no terminal should print: choose another name.")
     if not hasattr(agent, "reply") and not hasattr(agent, "act"):
         raise ValueError(f"{agent!r} has neither a method `reply` nor `act`.")
     temperature = suite.temperature if options.temperature is None else options.temperature

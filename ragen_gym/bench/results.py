@@ -31,7 +31,7 @@ from ragen_gym.bench.hash_chain import HashChain
 from ragen_gym.bench.records import MOST, EpisodeRecord
 from ragen_gym.bench.suites import Suite, load_suite
 from ragen_gym.core.storage import read_json_lines, repair_json_lines, write_atomic
-from ragen_gym.core.validation import check_number
+from ragen_gym.core.validation import check_number, shown
 
 __all__ = [
     "RUN_ENTRIES",
@@ -330,6 +330,8 @@ def _flat(value: Any, name: str = "") -> dict[str, Any]:
 def _check_info(info: Any) -> None:
     """Raise a ValueError where an entry of ``run.json`` has another type, or a number is out of its range."""
     _check_entries("the run", info, RUN_ENTRIES, ("suite", "hash", "agent", "sessions"))
+    if not info["agent"] or not info["agent"].isprintable():
+        raise ValueError(f"the run's agent is {shown(info['agent'])}: a name is made of printable characters.")
     for number, session in enumerate(info["sessions"]):
         _check_entries(f"session {number}", session, SESSION_ENTRIES)
         for name, low in (("rollouts", 1), ("limit", 1), ("concurrency", 1)):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ragen_gym.cli import bench_replays, bench_scores
 from ragen_gym.cli.command import add_command, print_json
+from ragen_gym.core.text import without_controls
 
 if TYPE_CHECKING:
     from ragen_gym.bench.agent import ReplyAgent, StepAgent
@@ -174,7 +175,7 @@ def _report_outcome(
         )
         for kind, number in sorted(again.items()):
             details = Counter(record.detail for record in records if record.failure == kind)
-            print(f"  {number} {kind}: {details.most_common(1)[0][0]}", file=sys.stderr)
+            print(f"  {number} {kind}: {without_controls(details.most_common(1)[0][0])}", file=sys.stderr)
     return 1 if again else 0
 
 

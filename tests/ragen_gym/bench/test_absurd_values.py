@@ -64,6 +64,7 @@ def test_of_a_record(command: str, field: str, value: Any, run: Path, capsys: py
     ("field", "value"),
     [
         ("sessions", "none"), ("sessions", {}), ("sessions", ["one"]), ("settings", []), ("agent", None), ("agent", 3),
+        ("agent", "\x1b[2Jrandom"), ("agent", ""),
         ("temperature", float("nan")), ("temperature", HUGE), ("prompts", []), ("hash", 7), ("suite", ["smoke"]),
     ],
 )  # fmt: skip

@@ -205,6 +205,9 @@ def test_what_is_no_agent_is_refused(tmp_path: Path) -> None:
     agent.name = ""
     with pytest.raises(ValueError, match="has no `name`"):
         play(agent, tmp_path / "run")
+    agent.name = "\x1b[2J"
+    with pytest.raises(ValueError, match="which no terminal should print"):
+        play(agent, tmp_path / "run")
     with pytest.raises(ValueError, match="has neither a method `reply` nor `act`"):
         play(Nobody(), tmp_path / "run")
 
