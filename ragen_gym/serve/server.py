@@ -1,7 +1,7 @@
 """Running the server: in this process for a command, or in a thread of it for a test or a notebook.
 
-uvicorn waits for ever for a request's header and takes any number of connections, so its protocol is given a deadline
-and limits here; what follows the header is limited by ``ragen_gym.serve.middleware``.
+uvicorn waits for ever for a request's header and takes any number of connections, so its protocol is given
+deadlines and limits here; what follows the header is limited by ``ragen_gym.serve.middleware``.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ LEAST_TOKEN = 16
 _BACKLOG = 4096
 #: Bytes of a request's header, and files that the server opens besides its connections.
 _LARGEST_HEADER, _OTHER_FILES = 2**16, 64
+#: Seconds in which a client must read what it is sent.
+_READ_SECONDS = 30.0
 
 
 def check_token(host: str, token: str | None, variable: str) -> str | None:
@@ -135,6 +137,7 @@ def _protocol(limits: Limits) -> type[asyncio.Protocol]:
         address: str | None = None  # None: it was refused
         unfinished = 0  # bytes of a header that has not ended
         deadline: asyncio.TimerHandle | None = None
+        unread: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: asyncio.Transport) -> None:
             super().connection_made(transport)
@@ -164,8 +167,23 @@ def _protocol(limits: Limits) -> type[asyncio.Protocol]:
                 message = f"the header of a request may have {_LARGEST_HEADER} bytes."
                 self.refuse(RequestError("header_too_large", message))
 
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            self.unread = self.loop.call_later(_READ_SECONDS, self.transport.abort)
+
+        def resume_writing(self) -> None:
+            super().resume_writing()
+            if self.unread is not None:
+                self.unread.cancel()
+
+        def timeout_keep_alive_handler(self) -> None:
+            super().timeout_keep_alive_handler()  # which closes, but not before all is read
+            self.loop.call_later(_READ_SECONDS, self.transport.abort)
+
         def connection_lost(self, exc: Exception | None) -> None:
             self.stop_waiting()
+            if self.unread is not None:
+                self.unread.cancel()
             if self.address is not None:
                 open_of[self.address] -= 1
                 if not open_of[self.address]:

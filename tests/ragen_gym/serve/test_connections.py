@@ -119,6 +119,15 @@ def test_a_header_has_a_greatest_size(server: str) -> None:
     assert httpx.get(f"{server}/health").status_code == 200
 
 
+def test_a_client_that_never_reads_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ragen_gym.serve.server._READ_SECONDS", 0.5)
+    with serving(Limits(rate=0, max_connections=1)) as url, socket.socket() as link:
+        link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)  # more than the kernel holds for it comes soon
+        link.connect(("127.0.0.1", urlsplit(url).port))
+        link.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 1000)
+        until_served(url, "127.0.0.1")
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="needs several loopback addresses")
 def test_one_address_cannot_take_all_connections() -> None:
     limits = Limits(rate=0, max_connections=5, max_connections_per_client=3)
@@ -135,15 +144,18 @@ def test_one_address_cannot_take_all_connections() -> None:
         mine[0].sendall(b"\r\n")
         assert answer(mine[0]).startswith(b"HTTP/1.1 200")
         mine[0].close()
-        for _ in range(600):  # its place is free once the server has seen the end
-            with connected(url, "127.0.0.4") as link:
-                link.sendall(GET)
-                with contextlib.suppress(ConnectionResetError):
-                    if link.recv(65536).startswith(b"HTTP/1.1 200"):
-                        break
-            time.sleep(0.05)
-        else:
-            raise AssertionError("the place of a closed connection is not given to another")
+        until_served(url, "127.0.0.4")
+
+
+def until_served(url: str, source: str) -> None:
+    """Ask until an answer comes: a place is free once the server has seen the end of the connection that had it."""
+    for _ in range(300):
+        with connected(url, source) as link, contextlib.suppress(ConnectionError):
+            link.sendall(GET)
+            if link.recv(65536).startswith(b"HTTP/1.1 200"):
+                return
+        time.sleep(0.1)
+    raise AssertionError("the place of a connection that is over is not given to another")
 
 
 def refused(url: str, source: str, words: bytes) -> None:
