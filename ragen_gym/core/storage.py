@@ -28,8 +28,12 @@ __all__ = [
 
 T = TypeVar("T")
 
-#: What a system answers to a write for which there is no room: a full disk, a quota, a limit of file sizes.
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+#: What a system answers to a write for which there is no room, and what to do.
+_NO_ROOM = {
+    errno.ENOSPC: "Make room there.",
+    errno.EDQUOT: "Make room there, or have the quota raised.",
+    errno.EFBIG: "Raise the limit of file sizes (ulimit -f).",
+}
 
 
 class DiskFullError(OSError):
@@ -50,7 +54,7 @@ def name_full_disk(path: Path) -> Iterator[None]:
         free = shutil.disk_usage(path.parent).free / 2**20
         raise DiskFullError(
             f"{path} cannot be written: {os.strerror(code).lower()}; {free:.1f} MiB are free in {path.parent}. "
-            "Make room there."
+            f"{_NO_ROOM[code]}"
         ) from error
 
 
