@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import re
+import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -82,9 +83,28 @@ class Rescoring:
                 _load(str(name))
 
     @classmethod
-    def of(cls, info: Mapping[str, Any]) -> Rescoring:
-        """What a run's ``run.json`` says that it was rescored by; nothing for a run as it was played."""
-        return cls(**info.get("settings", {}).get("rescored", {}).get("by", {}))
+    def of(cls, info: Mapping[str, Any], *, run_code: bool = False) -> Rescoring:
+        """What a run's ``run.json`` says that it was rescored by; nothing for a run as it was played.
+
+        Args:
+            info: what ``run.json`` says, which anyone may have written.
+            run_code: whether the functions that it names may be imported.
+
+        Raises:
+            ValueError: it names a function and ``run_code`` is False, or it says something else than a rescoring.
+        """
+        rescored = info.get("settings", {}).get("rescored", {"by": {}})
+        by = rescored.get("by") if isinstance(rescored, dict) else None
+        types: dict[str, Any] = {"parser": str, "think": bool, "format_penalty": (int, float), "reward": str}
+        if not isinstance(by, dict) or any(not isinstance(by[name], types.get(name, ())) for name in by):
+            raise ValueError(f"run.json says that it was rescored by {reprlib.repr(by)}: that is no rescoring.")
+        named = [by[name] for name in ("parser", "reward") if by.get(name) not in (None, "lenient")]
+        if named and not run_code:
+            raise ValueError(
+                f"run.json names {' and '.join(named)}, by which the run was rescored: give --run-code to import "
+                "it, if you trust who wrote it."
+            )
+        return cls(**by)
 
     @property
     def changes_nothing(self) -> bool:

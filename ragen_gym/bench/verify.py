@@ -30,10 +30,10 @@ from ragen_gym.bench.replay import ReplayedEpisode, Replayer
 from ragen_gym.bench.rescore import Rescoring
 from ragen_gym.bench.results import RUN_ENTRIES, SESSION_ENTRIES, BenchResults, ResultsFolder, read_attempts
 from ragen_gym.bench.score import ASKED_ENTRIES, score_results
-from ragen_gym.bench.suites import Suite, noise_seed
+from ragen_gym.bench.suites import SUITES, Suite, load_suite, noise_seed
 from ragen_gym.core.failures import Failure
 
-__all__ = ["EXIT_CODES", "Mismatch", "Verdict", "check_episode", "differences", "verify"]
+__all__ = ["EXIT_CODES", "Mismatch", "Verdict", "check_chain", "check_episode", "differences", "verify"]
 
 _CLOSE = 1e-9
 
@@ -88,16 +88,22 @@ class Verdict:
         return {"verdict": self.verdict, "holds": self.holds, **asdict(self)}
 
 
-def verify(run: BenchResults, progress: Callable[[int], None] = lambda done: None) -> Verdict:
+def verify(
+    run: BenchResults, progress: Callable[[int], None] = lambda done: None, *, run_code: bool = False
+) -> Verdict:
     """Replay every episode of a run, follow its chain, and make its summary again.
 
     Args:
         run: see ``load_results``.
         progress: called with how many episodes are done.
+        run_code: whether the functions may be imported by which ``run.json`` says that the run was rescored.
+
+    Raises:
+        ValueError: the run was rescored by such functions, and ``run_code`` is False.
     """
     suite, asked = run.suite, run.asked
     verdict = Verdict(excluded=sum(not record.counted for record in run.records), retried=len(run.retried))
-    rescoring = Rescoring.of(run.info)
+    rescoring = Rescoring.of(run.info, run_code=run_code)
     replayers = rescoring.replayers(suite)
     seen: set[tuple[str, int, int]] = set()
     for record in run.records:
@@ -111,8 +117,8 @@ def verify(run: BenchResults, progress: Callable[[int], None] = lambda done: Non
         progress(verdict.episodes)
     verdict.asked = sum(map(sum, asked.values()))
     verdict.missing = verdict.asked - sum(_is_asked(place, asked) for place in seen)
-    verdict.differences += _check_fields(run.info) + _check_retried(run)
-    _check_chain(run, verdict)
+    verdict.chained, verdict.head, broken = check_chain(run)
+    verdict.differences += _check_suite(suite) + _check_fields(run.info) + _check_retried(run) + broken
     verdict.summary = _check_summary(run)
     return verdict
 
@@ -201,6 +207,12 @@ def _is_asked(place: tuple[str, int, int], asked: dict[str, list[int]]) -> bool:
     return split in asked and index < len(asked[split]) and rollout < asked[split][index]
 
 
+def _check_suite(suite: Suite) -> list[Mismatch]:
+    """Whether a suite that has the name of one of the package's is that one."""
+    own = load_suite(suite.name).hash if suite.name in SUITES else suite.hash
+    return [] if own == suite.hash else [Mismatch(suite.name, "hash", suite.hash, own)]
+
+
 def _check_fields(info: Mapping[str, Any]) -> list[Mismatch]:
     """Entries of ``run.json`` that nothing writes."""
     tables = [("run.json", info, RUN_ENTRIES)]
@@ -221,26 +233,29 @@ def _check_retried(run: BenchResults) -> list[Mismatch]:
     return counted + [Mismatch(record.path, "record", "there twice", "there once") for record in copies]
 
 
-def _check_chain(run: BenchResults, verdict: Verdict) -> None:
-    """Follow the chain; lines without a hash before the first one that has one are of an earlier version."""
+def check_chain(run: BenchResults) -> tuple[int, str, list[Mismatch]]:
+    """Follow a run's chain: how many lines carry a hash, the last one or "", and where the chain is broken.
+
+    Lines without a hash before the first one that has one are of an earlier version.
+    """
     folder = ResultsFolder(run.path)
     attempts = read_attempts(folder.episodes)
     chain = HashChain(run.info)
-    heads = [chain.head]
+    heads, chained, broken = [chain.head], 0, []
     for number, (line, record) in enumerate(zip(folder.lines(len(attempts)), attempts, strict=True), 1):
         claimed, right = chain.follow(line, record)
         heads.append(chain.head)
-        if claimed != right and (claimed or verdict.chained):
-            verdict.differences.append(Mismatch(f"episodes.jsonl, line {number}", "chain", claimed or "missing", right))
-        verdict.chained += claimed is not None
-    verdict.head = chain.head if verdict.chained else ""
+        if claimed != right and (claimed or chained):
+            broken.append(Mismatch(f"episodes.jsonl, line {number}", "chain", claimed or "missing", right))
+        chained += claimed is not None
     for number, session in enumerate(run.info["sessions"]):
         if ended := session.get("ended"):
             where, count, lines = f"run.json, session {number}", ended["episodes"], len(attempts)
             if not 0 <= count <= lines:
-                verdict.differences.append(Mismatch(where, "lines at its end", count, f"at most {lines}"))
-            elif ended["chain"] != heads[count] or (count and not verdict.chained):
-                verdict.differences.append(Mismatch(where, "chain at its end", ended["chain"], heads[count]))
+                broken.append(Mismatch(where, "lines at its end", count, f"at most {lines}"))
+            elif ended["chain"] != heads[count] or (count and not chained):
+                broken.append(Mismatch(where, "chain at its end", ended["chain"], heads[count]))
+    return chained, chain.head if chained else "", broken
 
 
 def _check_summary(run: BenchResults) -> list[Mismatch] | None:

@@ -79,6 +79,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         commands, "verify", "replay a run, and check that its files are right", _verify, _VERIFY_EXAMPLES
     )
     verify.add_argument("run_folder", type=Path, metavar="RUN", help="the folder of a run")
+    verify.add_argument("--run-code", action="store_true", help="import the functions that a rescored run names")
     verify.add_argument("--json", action="store_true", help="print JSON")
     rescore = add_command(
         commands, "rescore", "parse or reward recorded replies differently", _rescore, _RESCORE_EXAMPLES
@@ -150,7 +151,7 @@ def _verify(arguments: argparse.Namespace) -> int:
         lines = [f"  {error}"]
     else:
         with progress_bar("episodes", len(run.records)) as bar:
-            verdict = verify(run, bar.update)
+            verdict = verify(run, bar.update, run_code=arguments.run_code)
         lines = _verdict_lines(run, verdict)
     if arguments.json:
         print_json(verdict.to_dict())

@@ -16,6 +16,7 @@ from ragen_gym.bench.report.tables import bounds, left_out, number, percent, tho
 from ragen_gym.bench.report.viewer_data import board_style, details, heading
 from ragen_gym.bench.results import BenchResults
 from ragen_gym.bench.suites import Suite
+from ragen_gym.bench.verify import check_chain
 from ragen_gym.envs.policies import PlayedEpisode
 
 __all__ = ["page"]
@@ -62,10 +63,18 @@ def page(
         ladders=plots.ladders(summaries),
         colophon=[
             f"ragen-gym {__version__}. Suite {suite.name}, content hash {suite.hash}.",
-            *(f"{run.agent}: {run.path.name}, {len(run.records):,} episodes." for run in runs),
+            *(f"{run.agent}: {run.path.name}, {len(run.records):,} episodes, {_chain(run)}." for run in runs),
         ],
         **context(suite, summaries, comparisons),
     )
+
+
+def _chain(run: BenchResults) -> str:
+    """How the run's hash chain is, in words."""
+    chained, head, broken = check_chain(run)
+    if broken:
+        return "whose hash chain is broken: see ragen-gym bench verify"
+    return f"hash chain unbroken, last hash {head}" if chained else "with no hash chain"
 
 
 def _archive(runs: Sequence[BenchResults], megabytes: float, progress: Callable[[int], None]) -> Archive:

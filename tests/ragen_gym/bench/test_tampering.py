@@ -17,7 +17,7 @@ from ragen_gym.bench.records import EpisodeRecord
 from ragen_gym.bench.results import EpisodeLog, ResultsFolder
 from ragen_gym.bench.runner import run_suite
 from ragen_gym.bench.score import ASKED_ENTRIES
-from ragen_gym.bench.suites import load_suite
+from ragen_gym.bench.suites import SUITES, load_suite
 from ragen_gym.cli import main
 
 SMOKE = load_suite("smoke")
@@ -407,3 +407,59 @@ def test_an_unknown_field_of_the_summary(run: Run, capsys: pytest.CaptureFixture
 def test_a_summary_that_is_none(text: str, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     run.summary.write_text(text)
     assert run.verify(capsys)[0] == FALSE
+
+
+def test_code_that_a_folder_names_is_not_run_unasked(
+    run: Run, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A parser of a rescored run is a name in its run.json: whoever verifies must say that it may be imported."""
+    monkeypatch.syspath_prepend(tmp_path)
+    module = f"parser_{tmp_path.name}"
+    (tmp_path / f"{module}.py").write_text(
+        f"from pathlib import Path\nPath({str(tmp_path / 'ran')!r}).touch()\n"
+        "from ragen_gym.bench.rescore import lenient_reply as read\n"
+    )
+    info = run.info
+    info["settings"] = {**info["settings"], "rescored": {"agent": "weak", "by": {"parser": f"{module}:read"}}}
+    run.info = info
+    assert main(["bench", "verify", str(run.path)]) == 2
+    assert f"{module}:read" in (said := capsys.readouterr().err)
+    assert "--run-code" in said
+    assert not (tmp_path / "ran").exists()
+    assert main(["bench", "verify", str(run.path), "--run-code"]) == FALSE
+    assert (tmp_path / "ran").exists()
+    others: list[Any] = [{"parser": 3}, {"speed": 1}, {"parser": "os:system", "think": True}, []]
+    for by in others:
+        info["settings"]["rescored"]["by"] = by
+        run.info = info
+        assert main(["bench", "verify", str(run.path)]) == 2
+        assert "run.json" in capsys.readouterr().err
+
+
+def test_another_suite_under_the_name_of_the_packages_own(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    """Easier levels called smoke are not smoke, whatever hash the folder gives."""
+    easier = run.path / "smoke"
+    shutil.copytree(SUITES["smoke"], easier)
+    level = (easier / "bandit.txt").read_text().split("\n\n")
+    (easier / "bandit.txt").write_text("\n\n".join([level[0]] * len(level)))
+    fake = run.path / "fake"
+    run_suite(load_suite(easier), ImperfectAgent("weak", 0.6, 0.6), fake)
+    info = json.loads((fake / "run.json").read_text())
+    (fake / "run.json").write_text(json.dumps({**info, "suite": str(easier)}))
+    code, found = Run(fake).verify(capsys)
+    assert code == FALSE
+    assert ("smoke", "hash") in {(each["where"], each["what"]) for each in found["differences"]}
+
+
+@pytest.mark.parametrize(("attack", "said"), [(None, "last hash"), (usage, "is broken"), (unchained, "no hash chain")])
+def test_the_report_says_how_its_chain_is(
+    attack: Callable[[Lines], None] | None, said: str, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = run.lines
+    if attack is unchained:
+        as_by_an_earlier_version(run, lines)
+    elif attack:
+        attack(lines)
+        run.lines = lines
+    assert main(["bench", "report", str(run.path)]) == 0
+    assert said in (run.path / "report.html").read_text(encoding="utf-8").rpartition("<footer>")[2]
