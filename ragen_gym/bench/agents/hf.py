@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import os
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -207,7 +208,7 @@ class HFAgent:
         dtype: str = "",
         template: Mapping[str, Any] | None = None,
     ) -> None:
-        self.name = f"hf:{path}"
+        self.name, path = f"hf:{path}", os.path.expanduser(path)
         if path.startswith((".", "/", "~")) and not Path(path).is_dir():  # else it may be a name on the Hub
             raise ValueError(f"{self.name}: there is no such folder.")
         check_number(self.name, "max_tokens", max_tokens, 1, whole=True)
@@ -337,11 +338,11 @@ class HFAgent:
         if whole <= self.timeout or self._complained:
             return
         self._complained = True
-        fits = int((self.timeout - first) / each) if self.timeout > first else 0
+        fits = int((self.timeout - first) / each) if each and self.timeout > first else 0
         _LOG.warning(
-            "%s writes %.3g tokens/s x %s tokens = %.0f s > time limit %g s: lower --max-tokens%s or raise --timeout, "
-            "or longer replies are lost (in each row of %d; the first token took %.3g s)",
-            self.name, 1 / each, f"{limit:,}", whole, self.timeout, f" to {fits:,}" * (fits > 0), rows, first,
+            "%s: %s tokens at %.3g tokens/s take %.0f s > time limit %g s: lower --max-tokens%s or raise --timeout, or "
+            "longer replies are lost (in each row of %d; the first token took %.3g s)",
+            self.name, f"{limit:,}", limit / whole, whole, self.timeout, f" to {fits:,}" * (fits > 0), rows, first,
         )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -166,9 +167,23 @@ def test_what_takes_too_long_is_a_timeout_with_a_remedy(model: Path, caplog: pyt
     assert "no whole reply within 2 s: " in failures[0].detail
     assert "of 1,000 tokens" in failures[0].detail
     [said] = [record.getMessage() for record in caplog.records if record.name.startswith("ragen_gym")]
-    assert "tokens/s x 1,000 tokens = " in said
+    assert re.search(r": 1,000 tokens at [\d.]+ tokens/s take \d+ s > ", said)
     assert "time limit 2 s: lower --max-tokens to " in said
     assert "or raise --timeout" in said
+
+
+def test_a_first_token_that_takes_too_long_says_so(model: Path, caplog: pytest.LogCaptureFixture) -> None:
+    agent = agent_of(model, 0.3, max_tokens=1, timeout=0.1)
+
+    async def play() -> Answer:
+        try:
+            return await ask(agent)
+        finally:
+            await agent.close()
+
+    with caplog.at_level(logging.WARNING):
+        assert asyncio.run(play()).completion_tokens == 1, "it is there, if late"
+    assert "time limit 0.1 s: lower --max-tokens or raise --timeout" in caplog.text
 
 
 def test_settings_that_work_are_not_complained_of(model: Path, caplog: pytest.LogCaptureFixture) -> None:
