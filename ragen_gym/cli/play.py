@@ -256,7 +256,7 @@ def play_in_window(spec: GameSpec, chosen: dict[str, Any], seed: int, tile_size:
 
     picture = shown()
     print(f"{wrapped(played.env.game.description)}\n{played.menu}", flush=True)
-    window = Window(picture.shape[1], picture.shape[0], spec.name, fps=60)
+    window = Window(spec.name, fps=60)
     window.show(picture)
     while (word := window.key()) is not None and word not in _QUIT:
         action = played.action_of(word)

@@ -293,10 +293,10 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
         """What draws the episodes."""
         if self.render_mode not in ("rgb_array", "human"):
             return None
-        from ragen_gym.render.renderer import Display, Renderer
+        from ragen_gym.render.renderer import Renderer, Window
 
-        display = Display(self.game_spec.id, self.metadata["render_fps"])
-        return Renderer(self.game, self.game.rule, self.tile_size, display)
+        window = Window(self.game_spec.id, self.metadata["render_fps"])
+        return Renderer(self.game, self.game.rule, self.tile_size, window)
 
     def _checked(self, action: Any) -> int:
         """An action that is not an ``int`` in range as one that is; errors as of ``step``."""

@@ -28,7 +28,7 @@ from ragen_gym.games.game import OVER, PLAYING, SUCCESS, Board, Game
 from ragen_gym.games.registry import GameSpec, build_game, find
 
 if TYPE_CHECKING:
-    from ragen_gym.render.renderer import Display
+    from ragen_gym.render.renderer import Window
 
 __all__ = ["ParallelGame", "moves_of", "player_keys", "with_others"]
 
@@ -139,7 +139,7 @@ class ParallelGame(ParallelEnv):  # type: ignore[misc]  # PettingZoo ships no ty
         self.state_space = spaces.Box(0, grid.high.max(), (players, *grid.shape), np.uint8)
         self._episodes: Episodes | None = None
         self._tile_size = tile_size
-        self._display = self._open_display()
+        self._window = self._open_window()
 
     def observation_space(self, agent: str) -> spaces.Space[Any]:
         """The space of this agent's observations, always the same object."""
@@ -220,8 +220,8 @@ class ParallelGame(ParallelEnv):  # type: ignore[misc]  # PettingZoo ships no ty
 
     def close(self) -> None:
         """Close the window, if there is one."""
-        if self._display:
-            self._display.close()
+        if self._window:
+            self._window.close()
 
     def state(self) -> npt.NDArray[np.uint8]:
         """What each player sees (one that is out: would see), uint8 (players, height, width) of tile codes."""
@@ -264,14 +264,14 @@ class ParallelGame(ParallelEnv):  # type: ignore[misc]  # PettingZoo ships no ty
         success = self._outcomes[player] == SUCCESS
         return {"level_id": self._level_id, "action_mask": self._mask(player), "success": success}
 
-    def _open_display(self) -> Display | None:
+    def _open_window(self) -> Window | None:
         if self.render_mode not in ("rgb_array", "human"):
             return None
         from ragen_gym.render.frames import check_tile_size
-        from ragen_gym.render.renderer import Display
+        from ragen_gym.render.renderer import Window
 
         check_tile_size(self._tile_size)
-        return Display(self.game_spec.id, self.metadata["render_fps"])
+        return Window(self.game_spec.id, self.metadata["render_fps"])
 
     def _draw(self) -> npt.NDArray[np.uint8]:
         """The picture of the episode as it stands."""
@@ -283,8 +283,8 @@ class ParallelGame(ParallelEnv):  # type: ignore[misc]  # PettingZoo ships no ty
         return picture(self.game, Scene(board, cells, self._totals, states, self._cycle), self._tile_size)
 
     def _show(self) -> None:
-        if self._display and self.render_mode == "human":
-            self._display.show(self._draw())
+        if self._window and self.render_mode == "human":
+            self._window.show(self._draw())
 
     def _check_started(self) -> None:
         if self._episodes is None:

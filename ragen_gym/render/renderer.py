@@ -10,39 +10,7 @@ from ragen_gym.render.canvas import Pixels, load_pygame
 from ragen_gym.render.frames import check_tile_size, picture
 from ragen_gym.render.recorder import KEYS, Recorder, key_names
 
-__all__ = ["Display", "Renderer", "Window", "keys_to_action"]
-
-
-class Display:
-    """Shows pictures in a window that opens at the first one.
-
-    Args:
-        title: title of the window.
-        fps: pictures a second at most.
-
-    Raises:
-        gymnasium.error.DependencyNotInstalled: pygame is missing.
-    """
-
-    def __init__(self, title: str, fps: int) -> None:
-        load_pygame()
-        self._title, self._fps = title, fps
-        self._window: Window | None = None
-
-    def __reduce__(self) -> tuple[type[Display], tuple[str, int]]:
-        return Display, (self._title, self._fps)  # a copy opens a window of its own
-
-    def show(self, picture: Pixels) -> None:
-        """Show a picture, uint8 (height, width, 3)."""
-        if self._window is None:
-            self._window = Window(picture.shape[1], picture.shape[0], self._title, self._fps)
-        self._window.show(picture)
-
-    def close(self) -> None:
-        """Close the window, if one is open."""
-        if self._window is not None:
-            self._window.close()
-            self._window = None
+__all__ = ["Renderer", "Window", "keys_to_action"]
 
 
 class Renderer(Recorder):
@@ -52,16 +20,16 @@ class Renderer(Recorder):
         game: the game.
         rule: its rule.
         tile_size: side of a tile in pixels.
-        display: where a window shows it.
+        window: where it is shown.
 
     Raises:
         ValueError: a tile size out of range.
     """
 
-    def __init__(self, game: Game, rule: Rule, tile_size: int, display: Display) -> None:
+    def __init__(self, game: Game, rule: Rule, tile_size: int, window: Window) -> None:
         super().__init__(rule)
         self.game, self.tile_size = game, check_tile_size(tile_size)
-        self._display = display
+        self._window = window
 
     def picture(self, board: Board) -> Pixels:
         """The episode on this board as it stands, uint8 (height, width, 3); fresh memory."""
@@ -71,14 +39,14 @@ class Renderer(Recorder):
         """The same observation of a board, shown in the window whenever it is made: at each reset and step."""
 
         def observe_and_show(board: Board) -> Any:
-            self._display.show(self.picture(board))
+            self._window.show(self.picture(board))
             return observe(board)
 
         return observe_and_show
 
     def close(self) -> None:
         """Close the window, if one is open."""
-        self._display.close()
+        self._window.close()
 
 
 def keys_to_action(game: Game) -> dict[tuple[int, ...], int]:
@@ -98,28 +66,34 @@ _WORDS = {"left": "left", "right": "right", "up": "up", "down": "down", "return"
 
 
 class Window:
-    """One window. Once the person has closed it, it stays closed and shows nothing more.
+    """A window that opens at the first picture. Once the person has closed it, it shows nothing more until ``close``.
 
     Args:
-        width: width of the pictures in pixels.
-        height: their height.
         title: what its title bar says.
         fps: pictures a second at most.
+
+    Raises:
+        gymnasium.error.DependencyNotInstalled: pygame is missing.
     """
 
-    def __init__(self, width: int, height: int, title: str, fps: int) -> None:
+    def __init__(self, title: str, fps: int) -> None:
         self._pygame = load_pygame()
-        self._pygame.display.init()
-        self._screen = self._pygame.display.set_mode((width, height))
-        self._pygame.display.set_caption(title)
-        self._clock = self._pygame.time.Clock()
-        self._fps = fps
+        self._title, self._fps = title, fps
+        self._screen: Any = None
         self.closed = False
+
+    def __reduce__(self) -> tuple[type[Window], tuple[str, int]]:
+        return Window, (self._title, self._fps)  # a copy opens a window of its own
 
     def show(self, picture: Pixels) -> None:
         """Show a picture, uint8 (height, width, 3), no sooner than 1 / fps seconds after the last one."""
+        if self._screen is None and not self.closed:
+            self._pygame.display.init()
+            self._screen = self._pygame.display.set_mode((picture.shape[1], picture.shape[0]))
+            self._pygame.display.set_caption(self._title)
+            self._clock = self._pygame.time.Clock()
         if not self.closed and self._pygame.event.peek(self._pygame.QUIT):
-            self.close()
+            self._quit()
         if self.closed:
             return
         self._pygame.surfarray.blit_array(self._screen, picture.swapaxes(0, 1))
@@ -133,7 +107,7 @@ class Window:
         while not self.closed:
             event = pygame.event.wait()
             if event.type == pygame.QUIT:
-                self.close()
+                self._quit()
             elif event.type == pygame.WINDOWEXPOSED:
                 pygame.display.flip()
             elif event.type == pygame.KEYDOWN:
@@ -143,7 +117,11 @@ class Window:
         return None
 
     def close(self) -> None:
-        """Close the window."""
-        if not self.closed:
-            self.closed = True
-            self._pygame.display.quit()
+        """Close the window, if it is open; the next picture opens another one."""
+        if self._screen is not None:
+            self._quit()
+        self.closed = False
+
+    def _quit(self) -> None:
+        self.closed, self._screen = True, None
+        self._pygame.display.quit()

@@ -233,7 +233,7 @@ def test_a_turn_environment_renders_its_board() -> None:
 def test_a_window_hears_keys_and_stays_closed_once_closed() -> None:
     import pygame
 
-    window = Window(32, 16, "test", fps=1000)
+    window = Window("test", fps=1000)
     picture = np.full((16, 32, 3), 9, np.uint8)
     window.show(picture)
     screen = pygame.display.get_surface()
@@ -245,6 +245,13 @@ def test_a_window_hears_keys_and_stays_closed_once_closed() -> None:
     assert [window.key() for _ in range(5)] == ["left", "w", "?", "n", None]
     assert window.closed
     window.show(picture)
+    assert not pygame.display.get_init()
+    window.close()
+    window.show(picture)
+    again = pygame.display.get_surface()
+    assert again is not None
+    assert again.get_size() == (32, 16)
+    window.close()
     assert not pygame.display.get_init()
 
 
