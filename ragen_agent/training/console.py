@@ -18,6 +18,7 @@ from ragen_agent.training.run_folder import RunFolder
 from ragen_gym.core.progress import ProgressBar
 from ragen_gym.core.stats import Rate
 from ragen_gym.core.storage import atomic_path, read_json_lines
+from ragen_gym.games.registry import find
 
 __all__ = ["ROWS", "Display", "measured_on", "plot_curve", "rates_table"]
 
@@ -109,7 +110,9 @@ class Display:
         if config.warm_start.epochs:
             self.say(_demonstrator_faults(config.demonstrations, config.turns.max_actions_per_turn))
         episodes = [episode for episode in read_json_lines(folder.episodes) if episode["phase"] == "after"]
-        for success, title in ((True, "A success"), (False, "A failure")):
+        means = find(config.game).game_class.success_means
+        solved = f"A success: {means}" if means else "A success"
+        for success, title in ((True, solved), (False, "A failure")):
             found = [episode for episode in episodes if episode["success"] is success and episode["failure"] is None]
             if found:
                 self._transcript(title, max(found, key=lambda episode: len(episode["turn_ends"])))

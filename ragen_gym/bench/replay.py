@@ -108,6 +108,11 @@ class Replayer:
             return self.rules.parser(text, names)
         return TurnEnv.parse(self._env(False), text)
 
+    @property
+    def success_means(self) -> str:
+        """See ``Game.success_means``."""
+        return self._env(False).game.success_means
+
     def replay(self, record: EpisodeRecord) -> ReplayedEpisode:
         """Play a record again.
 

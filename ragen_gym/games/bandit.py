@@ -147,6 +147,7 @@ class Bandit(Game):
         "medium": {"high_prob": 0.25},
         "hard": {"high_prob": 0.18},
     }
+    success_means = "the last pull was of an arm with the highest mean, whatever it paid"
     description = (
         "You play a bandit with two arms. One pays a small sum every time, the other pays a large sum now and then. "
         "Their names hint at which is which. Choose the arm that pays more on average."

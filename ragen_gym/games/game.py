@@ -147,6 +147,8 @@ class Game(ABC):
     presets: ClassVar[dict[str, dict[str, Any]]] = {}
     #: One paragraph for the player.
     description: ClassVar[str]
+    #: What a success is, where the return does not show it; "" where a success is what the description asks for.
+    success_means: ClassVar[str] = ""
     #: Whether the oracle searches. A solution then has the limit ``max_nodes`` of each search, which may be set, and
     #: ``push_plan(board)``, a plan with the fewest pushes.
     solved_by_search: ClassVar[bool] = False

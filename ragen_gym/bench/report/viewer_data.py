@@ -103,7 +103,7 @@ def details(replayer: Replayer, record: EpisodeRecord, optimal: str) -> dict[str
         "board_style": replayer.split.name,
         "frames": frames,
         "turns": turns,
-        "facts": _facts(record, replay, optimal),
+        "facts": _facts(record, replay, optimal, replayer.success_means),
     }
     if record.system:
         shown["system"] = replayer.split.name if record.system == replay.system else record.system
@@ -153,9 +153,11 @@ def _named(reply: Reply, recorded: TurnRecord, names: tuple[str, ...]) -> list[l
     return named
 
 
-def _facts(record: EpisodeRecord, replay: ReplayedEpisode, optimal: str) -> list[str]:
+def _facts(record: EpisodeRecord, replay: ReplayedEpisode, optimal: str, success_means: str) -> list[str]:
     ending = "terminated" if record.terminated else "out of turns or actions" if record.truncated else "cut off"
     outcome = "not counted" if not record.counted else "solved" if record.success else f"not solved, {ending}"
+    if record.counted and record.success and success_means:
+        outcome += f" ({success_means})"
     facts = [outcome, f"return {number(record.total_reward)}", optimal, f"level {record.level_id}"]
     if replay.diverged_at is not None:
         facts.append(f"turn {replay.diverged_at + 1} plays more than the rules allow: see `ragen-gym bench verify`")

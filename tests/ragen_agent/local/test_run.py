@@ -33,7 +33,7 @@ from ragen_agent.training.policy import Policy
 from ragen_agent.training.run_folder import RunFolder
 from ragen_agent.training.tasks import make_env
 from ragen_gym.core.stats import wilson
-from ragen_gym.core.storage import read_json_lines
+from ragen_gym.core.storage import append_json_lines, read_json_lines
 from ragen_gym.envs.policies import random_reply
 
 TINY = {
@@ -215,6 +215,28 @@ def test_the_report_says_which_levels_were_played() -> None:
     console = Console(file=io.StringIO(), width=200)
     console.print(rates_table("Bandit", configure(TINY).evaluation, {}))
     assert "Measured on the training split" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_a_bandits_success_without_a_return_is_explained(tmp_path: Path) -> None:
+    config = configure(TINY)
+    folder = RunFolder.create(tmp_path / "run", config)
+    lines = {"role": "assistant", "content": "<answer>Phoenix</answer>"}
+    episode = {
+        "phase": "after",
+        "failure": None,
+        "level_id": "0",
+        "turn_rewards": [0.0],
+        "turn_ends": [1],
+        "messages": [lines],
+    }
+    for success in (True, False):
+        append_json_lines(folder.episodes, [{**episode, "success": success}])
+    out = io.StringIO()
+    Display(Console(file=out, width=200)).report(config, {"wall_s": 1}, folder)
+    assert (
+        "A success: the last pull was of an arm with the highest mean, whatever it paid (level 0, return 0)"
+        in out.getvalue()
+    )
 
 
 def test_a_dead_run_stops_and_says_so(tmp_path: Path) -> None:

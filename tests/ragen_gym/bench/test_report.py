@@ -23,6 +23,7 @@ from ragen_gym.bench.replay import Replayer
 from ragen_gym.bench.report import html_page, tables
 from ragen_gym.bench.report.benchmark_page import page
 from ragen_gym.bench.report.html_page import Entry, EpisodeViewer, pack, packed, render_page
+from ragen_gym.bench.report.viewer_data import details
 from ragen_gym.bench.results import BenchResults, load_several
 from ragen_gym.bench.runner import run_suite
 from ragen_gym.bench.score import score_results
@@ -489,6 +490,14 @@ def test_a_run_that_is_not_there_is_said_so(tmp_path: Path, capsys: pytest.Captu
     said = capsys.readouterr().err
     assert f"there is no {tmp_path / 'nope'}" in said
     assert "make it" not in said
+
+
+def test_a_bandits_success_without_a_return_is_explained(report: Report) -> None:
+    run = report.runs[0]
+    split = next(split for split in SMOKE.splits if split.name == "bandit")
+    record = next(each for each in run.records if each.split == "bandit" and each.success and not each.total_reward)
+    facts = details(Replayer(split), record, "")["facts"]
+    assert facts[:2] == ["solved (the last pull was of an arm with the highest mean, whatever it paid)", "return 0.00"]
 
 
 def test_groups_are_packed_whole() -> None:
