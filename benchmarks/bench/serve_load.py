@@ -231,12 +231,14 @@ def started(*options: str) -> Iterator[Server]:
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     try:
-        line = process.stderr.readline()
-        found = re.search(r"http://\S+:(\d+)", line)
-        if found is None:
-            process.kill()
-            raise RuntimeError(f"the server did not start: {line}{process.stderr.read()}")
-        yield Server(int(found[1]), process.pid)
+        lines: list[str] = []
+        for line in process.stderr:  # where nothing is compiled yet, it says first what it waits for
+            lines.append(line)
+            if found := re.search(r"http://\S+:(\d+)", line):
+                yield Server(int(found[1]), process.pid)
+                break
+        else:
+            raise RuntimeError(f"the server did not start: {''.join(lines)}")
     finally:
         process.kill()
         process.wait()

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import gymnasium
 import numpy as np
 
+from ragen_gym.games._jit import compiling
 from ragen_gym.games.registry import TABLE, find
 from ragen_gym.serve.errors import RequestError, library_errors
 from ragen_gym.serve.level_cost import LevelCosts
@@ -193,6 +194,7 @@ class Executor:
             threads.shutdown(wait=False, cancel_futures=True)
 
 
+@compiling()
 def _play_every_game() -> None:
     """Compile what the games need, or load it from the cache, before the first request has to wait for it."""
     for spec in TABLE.values():

@@ -34,10 +34,14 @@ def started(*options: str, **environment: str) -> Iterator[tuple[str, subprocess
     process = command(*options, **environment)
     assert process.stderr is not None
     try:
-        line = process.stderr.readline()
-        found = re.match(r"ragen-gym: serving on (http://\S+) \(", line)
-        assert found, line + process.stderr.read()
-        yield found[1], process
+        lines: list[str] = []
+        for line in process.stderr:  # where nothing is compiled yet, it says first what it waits for
+            lines.append(line)
+            if found := re.match(r"ragen-gym: serving on (http://\S+) \(", line):
+                yield found[1], process
+                break
+        else:
+            raise AssertionError("".join(lines))
     finally:
         process.kill()
         process.wait()
