@@ -29,11 +29,11 @@ class Batch:
     contexts: tuple[tuple[int, ...], ...] = ()
 
     @classmethod
-    def of(cls, trajectories: Sequence[Trajectory], device: torch.device | str = "cpu", pad_id: int = 0) -> Batch:
-        """Pads on the right to the longest trajectory."""
+    def of(cls, trajectories: Sequence[Trajectory], device: torch.device | str = "cpu") -> Batch:
+        """Pads on the right, with id 0, to the longest trajectory."""
         width = max(len(t.ids) for t in trajectories)
         shape = (len(trajectories), width)
-        ids, log_probs = torch.full(shape, pad_id), torch.zeros(shape)
+        ids, log_probs = torch.zeros(shape, dtype=torch.long), torch.zeros(shape)
         sampled, attention = torch.zeros(shape, dtype=torch.bool), torch.zeros(shape, dtype=torch.long)
         for row, t in enumerate(trajectories):
             ids[row, : len(t.ids)] = torch.as_tensor(t.ids)
@@ -47,8 +47,8 @@ class Batch:
         """These rows, without the columns that are padding in all of them."""
         width = int(self.attention[rows].sum(1).max())
         contexts = tuple(self.contexts[row] for row in rows.tolist()) if self.contexts else ()
-        parts = [part[rows, :width] for part in (self.ids, self.sampled, self.attention, self.log_probs)]
-        return Batch(parts[0], parts[1], parts[2], parts[3], contexts)
+        parts = (part[rows, :width] for part in (self.ids, self.sampled, self.attention, self.log_probs))
+        return Batch(*parts, contexts=contexts)
 
     def split_contexts(self) -> Batch:
         """The rows as the model read them: one for each context that holds a sampled token.
@@ -64,11 +64,9 @@ class Batch:
             for first, end in zip(starts, [*starts[1:], lengths[row]], strict=True)
             if bool(self.sampled[row, first:end].any())
         ]
-        ids, sampled, attention, log_probs = (
-            pad_sequence([part[row, first:end] for row, first, end in spans], batch_first=True)
-            for part in (self.ids, self.sampled, self.attention, self.log_probs)
-        )
-        return Batch(ids, sampled, attention, log_probs)
+        parts = (self.ids, self.sampled, self.attention, self.log_probs)
+        padded = (pad_sequence([part[row, a:b] for row, a, b in spans], batch_first=True) for part in parts)
+        return Batch(*padded, contexts=())
 
     @property
     def tokens(self) -> int:

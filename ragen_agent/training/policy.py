@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -115,7 +114,3 @@ class Policy:
         """
         check = partial(check_known, self.tokenizer)
         return play(self.engine, processes, instances, temperature=temperature, seed=seed, check=check, over=over)
-
-    def state(self) -> dict[str, Any]:
-        """A copy of the weights."""
-        return {name: value.detach().clone() for name, value in self.model.state_dict().items()}

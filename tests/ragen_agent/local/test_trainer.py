@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 from collections.abc import Mapping
 from dataclasses import replace
@@ -249,15 +250,15 @@ def test_gradient_norms_add_up_to_the_step(warm: tuple[Config, Policy]) -> None:
     rows = played(warm[1])
     settings = Training(group_size=4, minibatch=16, keep=1.0, entropy_bonus=0.0, filter="none")
     policy = policy_of(warm[1])
-    before = warm[1].state()
+    before = copy.deepcopy(warm[1].model.state_dict())
     figures = gradient_figures(policy, rows, score(rows, settings), settings)
     assert set(figures) == {"grad_policy", "grad_entropy", *(f"grad_spread_{q}" for q in range(1, 5))}
     assert figures["grad_entropy"] == 0.0
-    assert all(torch.equal(before[name], value) for name, value in warm[1].state().items())
+    assert all(torch.equal(before[name], value) for name, value in warm[1].model.state_dict().items())
     scored = score(rows, settings)
-    copy = Policy.build(warm[0])
-    copy.model.load_state_dict(before)
-    measured = update(policy_of(copy), rows, scored.advantages.flatten(), settings, seed=0)
+    another = Policy.build(warm[0])
+    another.model.load_state_dict(before)
+    measured = update(policy_of(another), rows, scored.advantages.flatten(), settings, seed=0)
     assert figures["grad_policy"] == pytest.approx(measured["grad_norm"], rel=1e-4)
 
 
@@ -296,12 +297,14 @@ OPTIONS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("settings", OPTIONS)
 def test_a_run_with_every_option(settings: dict[str, Any], warm: tuple[Config, Policy], tmp_path: Path) -> None:
-    before = warm[1].state()
+    before = copy.deepcopy(warm[1].model.state_dict())
     records, _ = reinforced(configure(merged(settings, {"training": {"iterations": 2}})), warm[1], tmp_path / "run")
     assert len(records) == 2
     assert all(record["train_tokens"] > 0 for record in records)
     assert all(0 <= record["invalid_rate"] <= 1 for record in records)
-    assert all(torch.equal(before[name], value) for name, value in warm[1].state().items()), "the copy was trained"
+    assert all(torch.equal(before[name], value) for name, value in warm[1].model.state_dict().items()), (
+        "the copy was trained"
+    )
 
 
 def test_a_run_that_measures_everything(warm: tuple[Config, Policy], tmp_path: Path) -> None:
