@@ -47,8 +47,8 @@ class Batch:
         """These rows, without the columns that are padding in all of them."""
         width = int(self.attention[rows].sum(1).max())
         contexts = tuple(self.contexts[row] for row in rows.tolist()) if self.contexts else ()
-        parts = (part[rows, :width] for part in (self.ids, self.sampled, self.attention, self.log_probs))
-        return Batch(*parts, contexts=contexts)
+        parts = [part[rows, :width] for part in (self.ids, self.sampled, self.attention, self.log_probs)]
+        return Batch(parts[0], parts[1], parts[2], parts[3], contexts)
 
     def split_contexts(self) -> Batch:
         """The rows as the model read them: one for each context that holds a sampled token.
@@ -64,9 +64,11 @@ class Batch:
             for first, end in zip(starts, [*starts[1:], lengths[row]], strict=True)
             if bool(self.sampled[row, first:end].any())
         ]
-        parts = (self.ids, self.sampled, self.attention, self.log_probs)
-        padded = (pad_sequence([part[row, a:b] for row, a, b in spans], batch_first=True) for part in parts)
-        return Batch(*padded, contexts=())
+        ids, sampled, attention, log_probs = (
+            pad_sequence([part[row, first:end] for row, first, end in spans], batch_first=True)
+            for part in (self.ids, self.sampled, self.attention, self.log_probs)
+        )
+        return Batch(ids, sampled, attention, log_probs)
 
     @property
     def tokens(self) -> int:
