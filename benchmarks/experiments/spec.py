@@ -132,10 +132,7 @@ MEASURES = {
     "final": Measure("the last training success", _window("success", lambda m: m[-1]), rate=True),
     "drop": Measure("peak \N{MINUS SIGN} final", _window("success", lambda m: max(m) - m[-1]), rate=True, signed=True),
     "lost": Measure(
-        "share of the best training success that is lost at the end",
-        _window("success", _lost),
-        rate=True,
-        signed=True,
+        "share of the best training success that is lost at the end", _window("success", _lost), rate=True, signed=True
     ),
     "entropy_start": Measure("entropy at the start", _window("entropy", lambda m: m[0])),
     "entropy_end": Measure("entropy at the end", _window("entropy", lambda m: m[-1])),

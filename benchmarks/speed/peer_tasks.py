@@ -150,43 +150,27 @@ def minigrid_steps() -> Rate:
 #: By package: key, title, unit and measurement of each task.
 PEER_TASKS: dict[str, tuple[tuple[str, str, str, Callable[[], Rate]], ...]] = {
     "envpool": (
-        (
-            "envpool lake",
-            "EnvPool's FrozenLake 4x4, batch, integers, one lake",
-            "steps",
-            lambda: envpool_steps("FrozenLake-v1", 4, 1024),
-        ),
-        (
-            "envpool sokoban",
-            "EnvPool's Sokoban 10x10, 4 boxes, batch of 64, pixels of its tiles",
-            "steps",
-            lambda: envpool_steps("Sokoban-v0", 9, 64),
-        ),
+        ("envpool lake", "EnvPool's FrozenLake 4x4, batch, integers, one lake", "steps",
+         lambda: envpool_steps("FrozenLake-v1", 4, 1024)),
+        ("envpool sokoban", "EnvPool's Sokoban 10x10, 4 boxes, batch of 64, pixels of its tiles", "steps",
+         lambda: envpool_steps("Sokoban-v0", 9, 64)),
     ),
     "jumanji": (
-        (
-            "jumanji sokoban",
-            "Jumanji's Sokoban 10x10, batch, grid, scans of 64 steps, no resets",
-            "steps",
-            jumanji_steps,
-        ),
+        ("jumanji sokoban", "Jumanji's Sokoban 10x10, batch, grid, scans of 64 steps, no resets", "steps",
+         jumanji_steps),
     ),
     "gem-llm": (
         ("gem sokoban", "GEM's Sokoban 6x6, 1 box, single, text, fresh levels", "steps", gem_steps),
         ("gem levels", "GEM's Sokoban 6x6, 1 box, resets with a new level", "levels", gem_levels),
     ),
     "textarena": (
-        (
-            "textarena lake",
-            "TextArena's FrozenLake, single, text",
-            "steps",
-            lambda: textarena_steps("FrozenLake-v0-raw"),
-        ),
+        ("textarena lake", "TextArena's FrozenLake, single, text", "steps",
+         lambda: textarena_steps("FrozenLake-v0-raw")),
         ("textarena sokoban", "TextArena's Sokoban, single, text", "steps", lambda: textarena_steps("Sokoban-v0-raw")),
     ),
     "gym-sokoban": (("gym-sokoban levels", "gym-sokoban's rooms 8x8, 2 boxes", "levels", gym_sokoban_levels),),
     "minigrid": (("minigrid empty", "Minigrid's Empty-5x5, single, its symbolic picture", "steps", minigrid_steps),),
-}
+}  # fmt: skip
 
 
 if __name__ == "__main__":
