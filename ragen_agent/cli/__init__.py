@@ -18,6 +18,9 @@ __all__ = ["build_parser", "main"]
 #: Modules of this package that add commands to the parser; each imports what it needs when it runs.
 COMMANDS = ("train", "eval", "model", "tokens", "settings", "data", "doctor", "sft", "report")
 
+#: The extras of libraries that are not in ``agent``.
+EXTRAS = {"peft": "sft", "tensorboard": "tracking", "wandb": "tracking", "deepspeed": "openrlhf", "ray": "openrlhf"}
+
 EXPERIMENTS = "benchmarks.experiments.__main__"
 
 DESCRIPTION = "Train a language-model agent on a game by StarPO-S, or measure one."
@@ -42,9 +45,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     except _refusals() as error:
         if isinstance(error, ImportError) and error.name:  # a library that is not installed; ours say what to install
-            if error.name.partition(".")[0] in ("ragen_agent", "ragen_gym", "benchmarks"):  # a defect
+            library = error.name.partition(".")[0]
+            if library in ("ragen_agent", "ragen_gym", "benchmarks"):  # a defect
                 raise
-            error = ImportError(f"the library {error.name} is missing: run pip install 'ragen-gym[agent]'.")
+            extra = EXTRAS.get(library, "agent")
+            error = ImportError(f"the library {library} is missing: run pip install 'ragen-gym[{extra}]'.")
         print(f"ragen-agent: {error_line(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import gymnasium
@@ -17,6 +18,7 @@ from ragen_agent.config import Config
 from ragen_agent.config.io import catalog, settings_of_pairs
 from ragen_agent.local import run as training
 
+ROOT = Path(__file__).parents[3]
 TINY = [
     *("--game", "Bandit", "--iterations", "2"),
     *("--set", "demonstrations.episodes=64", "--set", "training.groups=2", "--set", "training.group_size=2"),
@@ -255,12 +257,19 @@ def test_ctrl_c_says_how_to_go_on(
     assert f"--resume {tmp_path / 'run'}" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("library", "extra"),
+    [("rich", "agent"), ("torch", "agent"), ("peft.utils", "sft"), ("wandb", "tracking"), ("ray", "openrlhf")],
+)
 def test_a_library_that_is_missing_is_named_with_its_extra(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    library: str, extra: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def missing() -> None:
-        raise ModuleNotFoundError("No module named 'rich'", name="rich")
+        raise ModuleNotFoundError(f"No module named {library!r}", name=library)
 
+    name = library.partition(".")[0]
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert any(requirement.startswith(name) for requirement in listed[extra])
     monkeypatch.setattr("ragen_agent.cli.build_parser", missing)
     assert main(["settings"]) == 2
-    assert "the library rich is missing: run pip install 'ragen-gym[agent]'" in capsys.readouterr().err
+    assert f"the library {name} is missing: run pip install 'ragen-gym[{extra}]'" in capsys.readouterr().err
