@@ -223,7 +223,7 @@ class _Compiler:
         self._asked: set[tuple[Any, ...]] = set()
         self._queue: deque[tuple[Kernel[Any, Any], tuple[Any, ...], tuple[Any, ...]]] = deque()
         self._thread: threading.Thread | None = None
-        self._stopped = False
+        self._stopped = self._is_registered = False
 
     def count(self, seconds: float, asks: Kernel[Any, Any], signature: tuple[Any, ...], args: tuple[Any, ...]) -> None:
         """Note a call that ran as Python; one too many, and its kernel will be compiled."""
@@ -249,7 +249,8 @@ class _Compiler:
         return self._stopped and self.is_current
 
     def _start(self) -> None:
-        _stop_at_exit_and_fork()
+        if not self._is_registered:
+            self._stop_at_exit_and_fork()
         thread = threading.Thread(target=self._work, daemon=True, name="ragen-gym compiler")
         try:
             thread.start()
@@ -257,6 +258,14 @@ class _Compiler:
             self._stopped = True
             return
         self._thread = thread
+
+    def _stop_at_exit_and_fork(self) -> None:
+        import logging  # noqa: F401  # numba imports it, and its own handlers must not be added in the middle of a fork
+
+        self._is_registered = True
+        atexit.register(self.stop)
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(before=self.stop, after_in_parent=self.resume, after_in_child=self.resume)
 
     def _work(self) -> None:
         while True:
@@ -287,15 +296,6 @@ class _Compiler:
 
 
 _compiler = _Compiler()
-
-
-@cache
-def _stop_at_exit_and_fork() -> None:
-    import logging  # noqa: F401  # numba imports it, and its own handlers must not be added in the middle of a fork
-
-    atexit.register(_compiler.stop)
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(before=_compiler.stop, after_in_parent=_compiler.resume, after_in_child=_compiler.resume)
 
 
 class _Notice:
