@@ -19,11 +19,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from ragen_gym.bench.episode_plan import episode_key
+from ragen_gym.bench.episode_plan import RunOptions, episode_key
 from ragen_gym.bench.hash_chain import HashChain
 from ragen_gym.bench.records import MOST, EpisodeRecord
 from ragen_gym.bench.replay import ReplayedEpisode, Replayer
@@ -215,8 +215,9 @@ def _check_suite(suite: Suite) -> list[Mismatch]:
 
 def _check_fields(info: Mapping[str, Any]) -> list[Mismatch]:
     """Entries of ``run.json`` that nothing writes."""
-    tables = [("run.json", info, RUN_ENTRIES)]
-    tables += [(f"run.json, session {i}", each, SESSION_ENTRIES) for i, each in enumerate(info["sessions"])]
+    of_session = {*SESSION_ENTRIES, *(option.name for option in fields(RunOptions))}
+    tables: list[tuple[str, Mapping[str, Any], Iterable[str]]] = [("run.json", info, RUN_ENTRIES)]
+    tables += [(f"run.json, session {i}", each, of_session) for i, each in enumerate(info["sessions"])]
     return [
         Mismatch(where, name, table[name], "no field of a run")
         for where, table, known in tables

@@ -17,48 +17,45 @@ __all__ = [
     "markdown_tables",
     "number",
     "percent",
-    "rows",
     "thousands",
 ]
 
 Summary = Mapping[str, Any]
 
-#: Columns of the CSV, in order.
-COLUMNS = (
-    "split",
-    "agent",
-    "success",
-    "low",
-    "high",
-    "n",
-    "instances",
-    "levels",
-    "clustered_low",
-    "clustered_high",
-    "random",
-    "optimal",
-    "normalised",
-    "differs_from_random",
-    "return",
-    "regret",
-    "steps_over_optimal",
-    "malformed",
-    "turns",
-    "actions",
-    "prompt_tokens",
-    "completion_tokens",
-    "cost",
-    "seconds_median",
-    "seconds_p95",
-    "excluded",
-    "asked",
-    "missing",
-    "least",
-    "most",
-    "excluded_in_play",
-    "retried",
-    "retried_in_play",
-)
+#: Columns of the CSV after the split and the agent, and where a split's summary holds each.
+_PLACES = {
+    "success": "success.rate",
+    "low": "success.low",
+    "high": "success.high",
+    "n": "success.n",
+    "instances": "instances",
+    "levels": "levels",
+    "clustered_low": "clustered.low",
+    "clustered_high": "clustered.high",
+    "random": "random.rate",
+    "optimal": "optimal.rate",
+    "normalised": "normalised.value",
+    "differs_from_random": "differs_from_random",
+    "return": "return.mean",
+    "regret": "regret.mean",
+    "steps_over_optimal": "steps_over_optimal.mean",
+    "malformed": "malformed.rate",
+    "turns": "turns",
+    "actions": "actions",
+    "prompt_tokens": "tokens.prompt",
+    "completion_tokens": "tokens.completion",
+    "cost": "cost",
+    "seconds_median": "seconds.median",
+    "seconds_p95": "seconds.p95",
+    "excluded": "excluded",
+    "asked": "asked",
+    "missing": "missing",
+    "least": "bounds.least",
+    "most": "bounds.most",
+    "excluded_in_play": "excluded_in_play",
+    "retried": "retried",
+    "retried_in_play": "retried_in_play",
+}
 
 _NONE = "\N{EN DASH}"
 
@@ -121,23 +118,18 @@ def _scored(entry: Summary) -> int:
     return scored
 
 
-def rows(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
-    """One row for each split and agent, with the keys ``COLUMNS``, split by split; None where a value is not known."""
-    names = dict.fromkeys(name for summary in summaries for name in summary["splits"])
-    return [
-        _row(name, summary["agent"], summary["splits"][name])
-        for name in names
-        for summary in summaries
-        if name in summary["splits"]
-    ]
-
-
 def csv_table(summaries: Sequence[Summary]) -> str:
-    """``rows`` as CSV with a header; rates are shares from 0 to 1."""
+    """One row for each split and agent, split by split, as CSV with a header; rates are shares from 0 to 1.
+
+    A value that is not known is empty.
+    """
     out = io.StringIO()
-    writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows(summaries))
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(("split", "agent", *_PLACES))
+    for name in dict.fromkeys(name for summary in summaries for name in summary["splits"]):
+        for summary in summaries:
+            if split := summary["splits"].get(name):
+                writer.writerow((name, summary["agent"], *(_entry(split, place) for place in _PLACES.values())))
     return out.getvalue()
 
 
@@ -193,38 +185,8 @@ def _plain(text: str) -> str:
     return " ".join(text.split())
 
 
-def _row(name: str, agent: str, split: Summary) -> dict[str, Any]:
-    def of(key: str, inner: str) -> Any:
-        value = split.get(key)
-        return None if value is None else value.get(inner)
-
-    return {
-        "split": name,
-        "agent": agent,
-        "success": of("success", "rate"),
-        "low": of("success", "low"),
-        "high": of("success", "high"),
-        "n": of("success", "n"),
-        "instances": split["instances"],
-        "levels": split["levels"],
-        "clustered_low": of("clustered", "low"),
-        "clustered_high": of("clustered", "high"),
-        "random": of("random", "rate"),
-        "optimal": of("optimal", "rate"),
-        "normalised": of("normalised", "value"),
-        "differs_from_random": split.get("differs_from_random"),
-        "return": of("return", "mean"),
-        "regret": of("regret", "mean"),
-        "steps_over_optimal": of("steps_over_optimal", "mean"),
-        "malformed": of("malformed", "rate"),
-        "turns": split["turns"],
-        "actions": split["actions"],
-        "prompt_tokens": of("tokens", "prompt"),
-        "completion_tokens": of("tokens", "completion"),
-        "cost": split["cost"],
-        "seconds_median": of("seconds", "median"),
-        "seconds_p95": of("seconds", "p95"),
-        **{name: split[name] for name in ("excluded", "asked", "missing")},
-        **split["bounds"],
-        **{name: split[name] for name in ("excluded_in_play", "retried", "retried_in_play")},
-    }
+def _entry(split: Summary, place: str) -> Any:
+    """What a split's summary holds at such a place as ``"success.rate"``, or None."""
+    name, _, inner = place.partition(".")
+    value = split.get(name)
+    return value.get(inner) if inner and value is not None else value
