@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ragen_gym.cli import bench_replays, bench_scores
 from ragen_gym.cli.command import add_command, print_json
+from ragen_gym.core.command_line import terminal_width, wrap
 from ragen_gym.core.text import without_controls
 
 if TYPE_CHECKING:
@@ -114,10 +115,11 @@ def _add_run(group: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     agent.add_argument("--requests-per-minute", type=float, metavar="N", help="openai: maximum requests per minute")
     agent.add_argument(
         "--set",
-        action="append",
+        action=_Set,
+        nargs="?",
         default=[],
         metavar="KEY=VALUE",
-        help="any setting of the agent, its value as JSON or as text; repeatable",
+        help="any setting of the agent, its value as JSON or as text; repeatable; --set alone lists all",
     )
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
 
@@ -210,6 +212,22 @@ def _agent(arguments: argparse.Namespace) -> ReplyAgent | StepAgent:
             raise ValueError(f"--set {pair}: write it as name=value.")
         settings[name.strip().replace("-", "_")] = _value(text)
     return make_agent(arguments.agent, **settings)
+
+
+class _Set(argparse.Action):
+    """``--set KEY=VALUE``; without one it lists the settings of all agents with their defaults, and stops."""
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option_string: Any = None) -> None:
+        if values not in (None, "help"):
+            namespace.set = [*namespace.set, values]
+            return
+        from ragen_gym.bench.agents import KINDS, settings_of
+
+        for name, kind in KINDS.items():
+            settings = settings_of(f"{name}:{kind.target}" if kind.target else name)
+            shown = ", ".join(f"{key}={json.dumps(value)}" for key, value in settings.items())
+            print("\n".join(wrap(shown or "none", terminal_width(), f"{name + ':':8}", " " * 8)))
+        parser.exit()
 
 
 def _value(text: str) -> Any:

@@ -126,6 +126,7 @@ def test_what_needs_no_extra_works_without(tmp_path: Path) -> None:
         ("ragen-gym", "--print-completion", "bash"),
         ("ragen-gym", "list"),
         ("ragen-gym", "bench", "suites"),
+        ("ragen-gym", "bench", "run", "--set"),
     ]
     for words, (code, out, err) in zip(calls, base_only(calls, tmp_path), strict=True):
         assert (code, err) == (0, ""), words
@@ -149,7 +150,9 @@ def test_help_fits_a_small_terminal(
 
 
 @pytest.mark.parametrize(
-    "words", [["settings"], ["train", "--set"], ["train", "--list-recipes"], ["doctor"]], ids=" ".join
+    "words",
+    [["settings"], ["train", "--set"], ["train", "--set", "help"], ["train", "--list-recipes"], ["doctor"]],
+    ids=" ".join,
 )
 def test_what_is_listed_fits_a_small_terminal(
     words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
