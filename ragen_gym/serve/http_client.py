@@ -24,6 +24,8 @@ __all__ = ["RemoteSession", "ServerError", "ServerRefused", "ServerUnreachable",
 _RETRIES, _SHORTEST_WAIT, _LONGEST_WAIT = 5, 0.05, 60.0
 #: Bytes of an answer: several times those of the largest batch.
 _LARGEST_ANSWER = 2**26
+#: What a server says of every environment that it makes.
+_DESCRIBED = {"env", "grain", "action_names", "action_space", "observation_space", "max_episode_steps", "instructions"}
 
 
 class ServerUnreachable(ConnectionError):
@@ -85,7 +87,7 @@ class RemoteSession:
         try:
             self.about = self._json(self._send("POST", "/sessions", body))
             self.id: str = self.about.get("session", "")
-            if not isinstance(self.id, str) or not self.id.isalnum():
+            if not isinstance(self.id, str) or not self.id.isalnum() or not self.about.keys() >= _DESCRIBED:
                 raise self._no_ragen_gym(httpx.codes.CREATED)
         except BaseException:
             self._http.close()

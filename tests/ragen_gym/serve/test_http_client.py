@@ -106,7 +106,7 @@ def test_an_error_says_nothing_to_the_terminal(code: str) -> None:
 
 @pytest.mark.parametrize(
     "body",
-    [b"<html>", b"[]", b"{}", b'{"session": 3}', b"\xff", b"9" * 5000, b"[" * 10**5],
+    [b"<html>", b"[]", b"{}", b'{"session": 3}', b'{"session": "a"}', b"\xff", b"9" * 5000, b"[" * 10**5],
     ids=lambda body: str(body)[:20],
 )
 @pytest.mark.parametrize("status", [201, 500])
