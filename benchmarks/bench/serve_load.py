@@ -11,20 +11,19 @@ import argparse
 import asyncio
 import json
 import os
-import platform
 import re
 import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from rich.console import Console
 
+from benchmarks import machine
 from ragen_gym.core.storage import write_atomic
 from ragen_gym.serve.server import allow_many_files
 
@@ -278,7 +277,7 @@ def measure(seconds: float = 5.0, most: int = 4000) -> dict[str, Any]:
     with started(*_SERVER) as server:
         memory = asyncio.run(_memory(server, min(2000, most)))  # before the server holds memory that it has no use for
         tasks = _measured(server, seconds, most)
-    return {"machine": _machine(), "seconds": seconds, "tasks": tasks, "kb_per_session": memory}
+    return {"machine": machine("fastapi", "uvicorn"), "seconds": seconds, "tasks": tasks, "kb_per_session": memory}
 
 
 def soak(seconds: float, clients: int = 200, samples: int = 10) -> dict[str, Any]:
@@ -327,7 +326,7 @@ def soak(seconds: float, clients: int = 200, samples: int = 10) -> dict[str, Any
     with started(*_SERVER, "--session-ttl", "20") as server:
         memory = [None if found is None else round(found / 1e6, 1) for found in asyncio.run(crowd(server))]
     found = {"clients": clients, "seconds": seconds, "sessions": len(played), "requests": sum(played), "mb": memory}
-    return {"machine": _machine(), **found}
+    return {"machine": machine("fastapi", "uvicorn"), **found}
 
 
 def _measured(server: Server, seconds: float, most: int) -> dict[str, Any]:
@@ -370,16 +369,6 @@ async def _memory(server: Server, count: int) -> float | None:
     for some in hundreds(players):
         await asyncio.gather(*(player.close() for player in some))
     return None if before is None or after is None else round((after - before) / count / 1000, 1)
-
-
-def _machine() -> dict[str, str]:
-    found = {"python": platform.python_version(), "cores": str(os.cpu_count())}
-    for package in ("fastapi", "uvicorn", "httptools"):
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = "not installed"
-    return found
 
 
 if __name__ == "__main__":
