@@ -29,19 +29,23 @@ examples:
 """
 
 _VERIFY_EXAMPLES = """\
-Every episode is replayed from its level, its noise seed and its replies or moves, the hash chain over the records is
-followed, and the summary is computed again. The exit code says the verdict:
+Every episode is replayed from its level, its noise seed and its replies or
+moves, the hash chain over the records is followed, and the summary is computed
+again. The exit code is the verdict:
 
-  0  verified    every episode that was asked for is there with an outcome, and nothing differs
-  1  false       something differs: it was changed after the run was played, or was never played so
-  3  incomplete  nothing differs, but episodes that were asked for are missing or failed for reasons of
-                 infrastructure, or there is no summary.json: the rate is of a part, which could have been chosen
-  2              there is no run in the folder, or its suite is not found
+  0  verified: every episode asked for has an outcome, and nothing differs
+  1  false: something was changed, copied, reordered or removed
+  3  incomplete: nothing differs, but episodes are missing or failed for
+     reasons of infrastructure, or there is no summary.json; the rate is of
+     a part of the episodes, which could have been chosen
+  2  bad input: no run is in the folder, or its suite is not found
 
-What this cannot show: whoever owns the folder can invent records and write a new chain over them. A replay finds
-outcomes that do not follow from the replies, not that the replies are a model's: only a judge who plays the agent
-again can show that. Note the chain's last hash when the run ends to tell it from a later one. A run of an earlier
-version has no chain, and is verified without one.
+What this cannot show: whoever owns the folder can invent records and write a
+new chain over them. A replay finds outcomes that do not follow from the
+replies, not that the replies are a model's: only a judge who plays the agent
+again can show that. Note the chain's last hash when the run ends to tell it
+from a later one. A run of an earlier version has no chain, and is verified
+without one.
 
 examples:
   ragen-gym bench verify runs/qwen

@@ -203,7 +203,7 @@ def _score_row(name: str, split: dict[str, Any]) -> tuple[str, ...]:
         _interval(split["clustered"]) if success["n"] > split["levels"] else "",
         percent(split["random"]["rate"]),
         percent(split["optimal"]["rate"]),
-        f"{normalised['value']:.2f}" if normalised else "",
+        f"{normalised['value']:z.2f}" if normalised else "",
         f"{100 * split['detectable']:.0f}",
         percent(malformed["rate"]) if malformed else "",
         *asked,

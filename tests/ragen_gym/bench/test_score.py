@@ -20,7 +20,8 @@ from ragen_gym.bench.records import EpisodeRecord, TurnRecord
 from ragen_gym.bench.results import EpisodeLog, ResultsFolder
 from ragen_gym.bench.score import compare, score
 from ragen_gym.bench.suites import Split, Suite, load_suite, noise_seed
-from ragen_gym.cli import bench_scores
+from ragen_gym.bench.verify import EXIT_CODES
+from ragen_gym.cli import bench_scores, main
 from ragen_gym.core.failures import INFRASTRUCTURE, Failure
 from ragen_gym.core.stats import Difference, wilson
 from ragen_gym.envs.turn import TurnEnv
@@ -385,6 +386,22 @@ def test_bench_compare_prints(folders: tuple[Path, Path], tmp_path: Path, capsys
     same = shutil.copytree(folders[0], tmp_path / "same")
     assert run_command("compare", folders[0], same) == 0
     assert "not significant" in capsys.readouterr().out
+
+
+def test_no_zero_is_printed_with_a_minus_sign(folders: tuple[Path, Path]) -> None:
+    summary = json.loads(json.dumps(score(SMOKE, ResultsFolder(folders[0]).records(), "chance")))
+    summary["splits"]["sokoban"]["normalised"]["value"] = -0.001
+    printed = "\n".join(bench_scores.score_lines(summary))
+    assert " 0.00 " in printed
+    assert "-0.00" not in printed
+
+
+def test_verify_documents_its_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "verify", "--help"]) == 0
+    said = capsys.readouterr().out
+    for verdict, code in EXIT_CODES.items():
+        assert f"  {code}  {verdict}: " in said
+    assert max(map(len, said.splitlines())) <= 80
 
 
 def test_runs_of_two_suites_are_not_compared(folders: tuple[Path, Path], tmp_path: Path) -> None:
