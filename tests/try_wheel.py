@@ -55,9 +55,9 @@ def commands(command: str, folder: str) -> Iterator[tuple[str, int, str]]:
     """A command and all its subcommands, each with what its ``--help`` gives."""
     code, text = call(f"{command} --help", folder)
     yield command, code, text
-    _, _, listed = text.partition("\n  COMMAND\n")
-    for name in re.findall(r"^ {4}([a-z][\w-]*)", listed.partition("\n\n")[0], re.MULTILINE):
-        yield from commands(f"{command} {name}", folder)
+    if found := re.search(r"^  (?:COMMAND|ACTION)\n(.*?)(?:\n\n|\Z)", text, re.MULTILINE | re.DOTALL):
+        for name in re.findall(r"^ {4}([a-z][\w-]*)", found[1], re.MULTILINE):
+            yield from commands(f"{command} {name}", folder)
 
 
 def faults(folder: str) -> Iterator[str]:
