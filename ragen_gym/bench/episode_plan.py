@@ -107,7 +107,7 @@ class RunOptions:
             check_number("bench", "temperature", self.temperature, 0)
         for name, seconds in asdict(self.timeouts).items():
             if seconds is not None:
-                check_number("bench", f"{name}_timeout", seconds, 0)
+                check_number("bench", f"{name}_timeout", seconds, 0.001)
 
 
 def identity(suite: Suite, agent: ReplyAgent | StepAgent, options: RunOptions) -> dict[str, Any]:

@@ -63,12 +63,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         if rest and arguments.run is not bench.run_speed:  # which has the options of another program
             parser.error(f"unrecognized arguments: {' '.join(rest)}")
         arguments.rest = rest
-    except SystemExit as stop:  # --help, --version, or a usage error, which argparse has explained
-        return stop.code if isinstance(stop.code, int) else 2
-    try:
         code: int = arguments.run(arguments)
         sys.stdout.flush()
         return code
+    except SystemExit as stop:  # --help, --version, or a usage error, which argparse has explained
+        return stop.code if isinstance(stop.code, int) else 2
     except KeyboardInterrupt:
         print(file=sys.stderr)
         return 130

@@ -192,7 +192,7 @@ def test_what_names_an_episode() -> None:
 
 
 def test_requests_that_make_no_sense_are_refused(tmp_path: Path) -> None:
-    for wrong in ({"rollouts": 0}, {"limit": 0}, {"concurrency": 0}, {"temperature": -1}, {"timeouts": Timeouts(-1)}):
+    for wrong in ({"rollouts": 0}, {"limit": 0}, {"concurrency": 0}, {"temperature": -1}, {"timeouts": Timeouts(0)}):
         with pytest.raises(ValueError, match=r"must be"):
             RunOptions(**wrong)
     with pytest.raises(ValueError, match=r"smoke has no split 'chess': choose one of sokoban, new_vocab"):
