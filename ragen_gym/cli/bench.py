@@ -168,6 +168,8 @@ def _report_outcome(
         else:
             print("\n".join(bench_scores.score_lines(summary)))
             print(f"\n{outcome.played} episodes played now, {outcome.kept} kept: {folder.path}")
+            if ended := folder.info["sessions"][-1].get("ended"):
+                print(f"The chain's last hash is {ended['chain']}.")
     again = outcome.infrastructure
     if again:
         print(

@@ -99,6 +99,14 @@ def run(played: Path, tmp_path: Path) -> Run:
     return Run(tmp_path / "run")
 
 
+def test_the_last_hash_is_printed_when_a_run_ends(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(tmp_path / "run")
+    assert main(["bench", "run", "--suite", "smoke", "--agent", "random", "--limit", "1", "--out", path]) == 0
+    (said,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("The chain's last hash is ")]
+    assert main(["bench", "verify", path]) == VERIFIED
+    assert said in capsys.readouterr().out.splitlines()
+
+
 def test_as_it_was_played_it_is_verified(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     assert run.verify(capsys)[0] == VERIFIED
 
