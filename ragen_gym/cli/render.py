@@ -95,7 +95,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         commands, "render", what, _render, _EXAMPLES, "Write a PNG of a level, or a GIF of an episode."
     )
     add_environment_options(parser)
-    parser.add_argument("--gif", action="store_true", help="a GIF of a whole episode")
+    parser.add_argument("--gif", action="store_true", help="a GIF of a whole episode; so is an --out that ends in .gif")
     parser.add_argument("--player", default="oracle", help="who plays it: oracle (the default) or random")
     parser.add_argument("--moves", type=int, default=0, metavar="N", help="a picture after N moves (default: 0)")
     add_seed(parser, "the level and its noise")
@@ -123,7 +123,7 @@ def _render(arguments: argparse.Namespace) -> int:
     if not 0 <= arguments.moves < len(played.pictures):
         raise ValueError(f"--moves {arguments.moves}: this episode has {len(played.episode.actions)} moves.")
     out = Path(arguments.out or f"{spec.name}.{'gif' if arguments.gif else 'png'}")
-    data = gif(played.pictures) if arguments.gif else png(played.pictures[arguments.moves])
+    data = gif(played.pictures) if arguments.gif or out.suffix == ".gif" else png(played.pictures[arguments.moves])
     check_free(out, arguments.force)
     write_atomic(out, data)
     print(f"{out}: level {played.episode.level_id}, {len(data) / 1000:.0f} kB")

@@ -37,11 +37,12 @@ complete -o default -F _{name} {program}"""
 class Parser(argparse.ArgumentParser):
     """A parser whose help fits the terminal; one with commands prints its help where none is given.
 
-    The commands' own parsers are of the same class. A command's function is the default ``run``.
+    The commands' own parsers are of the same class, flags are written in full, and a command's function is the default
+    ``run``.
     """
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(**{**options, "formatter_class": _HelpFormatter})
+        super().__init__(**{**options, "formatter_class": _HelpFormatter, "allow_abbrev": False})
 
     def add_subparsers(self, **options: Any) -> Any:
         """As argparse has it, but a command need not be given."""

@@ -296,7 +296,11 @@ def _seeds_of(seed: Any, n: int, rng: np.random.Generator | None) -> list[int | 
     if seed is None or isinstance(seed, int | np.integer):
         seeds: list[int | None] = [None if seed is None else int(seed) + i for i in range(n)]
     else:
-        seeds = list(seed)
+        seeds = list(seed) if np.iterable(seed) else [seed]
+    if not all(each is None or isinstance(each, int | np.integer) for each in seeds):
+        raise ValueError(
+            f"seed={seed!r} must be an integer from 0 on, a list of them, one for each environment, or None."
+        )
     if len(seeds) != n:
         raise ValueError(f"seed holds {len(seeds)} seeds for {n} environments: give one for each, or a single one.")
     if rng is None or None not in seeds:

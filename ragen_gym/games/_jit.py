@@ -325,7 +325,7 @@ class _Notice:
         if not self._said:
             self._said = True
             print(
-                "ragen-gym: numba compiles the game for this machine; that takes some seconds, and is kept on disk.",
+                "ragen-gym: numba compiles the game for this machine, once; up to a minute, kept on disk.",
                 file=sys.stderr,
                 flush=True,
             )

@@ -16,8 +16,9 @@ SOURCES = sorted(ROOT.rglob("*.py"))
 
 #: numpy.random's names that are not the global generator.
 PRIVATE = {"Generator", "default_rng", "SeedSequence", "PCG64"}
-#: Where a clock may be read: what times, shows or serves, and never decides what happens in a game.
-CLOCKED = {"bench", "cli", "progress.py", "render", "serve"}
+#: Where a clock may be read: what times, shows or serves, and never decides what happens in a game; when a kernel is
+#: compiled (``_jit.py``), and how many levels are made at once (``episode_stream.py``).
+CLOCKED = {"bench", "cli", "progress.py", "render", "serve", "_jit.py", "episode_stream.py"}
 
 IMPURE_MODULES = {"random", "secrets", "uuid"}
 CLOCKS = {"time", "datetime"}

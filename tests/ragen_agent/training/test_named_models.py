@@ -94,7 +94,7 @@ def test_a_folder_with_something_else_is_left_alone(tmp_path: Path) -> None:
     assert (tmp_path / "mine.txt").read_text() == "mine"
 
 
-@pytest.mark.parametrize("model", ["smollm2_135M", "no/such/folder", "nowhere"])
+@pytest.mark.parametrize("model", ["smollm2_135M", "no/such/folder", "nowhere", "runs/nope", "./nope", "/nope"])
 def test_no_such_model(model: str) -> None:
     with pytest.raises(ValueError, match=r"there is no such folder.*smollm2-135m"):
         model_folder(model)
