@@ -13,13 +13,14 @@ from __future__ import annotations
 import operator
 import reprlib
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from ragen_gym.bench.agent import Answer, ReplyAgent, StepAgent, Task
 from ragen_gym.bench.episode_plan import MAX_REPLY, PlannedEpisode, Prices, Timeouts
 from ragen_gym.bench.records import MOST, EpisodeRecord, TurnRecord
-from ragen_gym.bench.timeouts import AgentCaller, EpisodeFailed, describe_error
+from ragen_gym.bench.timeouts import AgentCaller, EpisodeFailed, describe_error, shown_safely
 from ragen_gym.core.failures import Failure
 from ragen_gym.core.text import replace_surrogates
 from ragen_gym.envs.turn import TurnEnv
@@ -35,6 +36,7 @@ async def play_episode(
     prices: Prices | None = None,
     extra: dict[str, Any] | None = None,
     max_reply: int = MAX_REPLY,
+    ending: Callable[[], bool] = lambda: True,
 ) -> EpisodeRecord:
     """Play one episode to its end or its failure.
 
@@ -46,12 +48,13 @@ async def play_episode(
         prices: for the record's cost.
         extra: the record's ``extra``.
         max_reply: characters to which a longer reply is cut, and its reasoning; see ``RunOptions``.
+        ending: whether a cancellation of the task is the caller's; one that is not is the agent's error.
 
     Raises:
         StopRun: the agent ends the run.
         asyncio.CancelledError: the caller's task was cancelled.
     """
-    episode = _Episode(agent, env, planned, timeouts, max_reply)
+    episode = _Episode(agent, env, planned, AgentCaller(agent, timeouts, ending), max_reply)
     failure, detail = None, ""
     try:
         if episode.replies:
@@ -78,7 +81,7 @@ async def play_episode(
         detail=detail,
         seconds=time.perf_counter() - episode.agent_calls.began,
         cost=prices.of(episode.turns) if prices else None,
-        extra=extra or {},
+        extra=dict(extra or {}),
     )
     if end := getattr(agent, "end", None):
         try:
@@ -91,12 +94,12 @@ async def play_episode(
 class _Episode:
     """What has happened in an episode so far."""
 
-    def __init__(self, agent: Any, env: TurnEnv, planned: PlannedEpisode, timeouts: Timeouts, max_reply: int) -> None:
+    def __init__(self, agent: Any, env: TurnEnv, planned: PlannedEpisode, calls: AgentCaller, max_reply: int) -> None:
         self.agent, self.env, self.planned, self.max_reply = agent, env, planned, max_reply
         self.replies = hasattr(agent, "reply")
         self.turns: list[TurnRecord] = []
         self.success = self.terminated = self.truncated = False
-        self.agent_calls = AgentCaller(agent, timeouts)
+        self.agent_calls = calls
         self.task = Task(
             suite=planned.suite,
             split=planned.split.name,
@@ -117,9 +120,9 @@ class _Episode:
             answer = await self.agent_calls.call(reply, info["messages"], self.task)
             seconds = time.perf_counter() - called
             if isinstance(answer, str):
-                answer = Answer(answer)
+                answer = Answer(str.__str__(answer))
             elif not isinstance(answer, Answer) or not _is_plain(answer):
-                raise EpisodeFailed(Failure.AGENT_ERROR, f"a reply is a text or an Answer, not {answer!r}")
+                raise EpisodeFailed(Failure.AGENT_ERROR, f"a reply is a text or an Answer, not {shown_safely(answer)}")
             if not all(0 <= count <= MOST for count in _counts(answer)):
                 counts = reprlib.repr(_counts(answer))
                 raise EpisodeFailed(Failure.AGENT_ERROR, f"tokens and retries are from 0 to 2**53, not {counts}")
@@ -193,8 +196,8 @@ class _Episode:
 def _is_plain(answer: Answer) -> bool:
     """Whether a record can hold it: an answer must not end the run when it is written."""
     return (
-        isinstance(answer.text, str)
-        and all(text is None or isinstance(text, str) for text in (answer.reasoning, answer.finish_reason))
+        type(answer.text) is str
+        and all(text is None or type(text) is str for text in (answer.reasoning, answer.finish_reason))
         and all(type(count) is int for count in _counts(answer))
     )
 
@@ -207,8 +210,8 @@ def _action(answer: Any, actions: int) -> int:
     """The id of an action; raises ``EpisodeFailed`` for anything else."""
     try:
         action = int(operator.index(answer))
-    except TypeError:
-        raise EpisodeFailed(Failure.AGENT_ERROR, f"an action is an integer, not {answer!r}") from None
+    except Exception:  # a TypeError, or whatever its ``__index__`` raises
+        raise EpisodeFailed(Failure.AGENT_ERROR, f"an action is an integer, not {shown_safely(answer)}") from None
     if not 0 <= action < actions:
-        raise EpisodeFailed(Failure.AGENT_ERROR, f"action {action} is not one of 0 to {actions - 1}")
+        raise EpisodeFailed(Failure.AGENT_ERROR, f"action {reprlib.repr(action)} is not one of 0 to {actions - 1}")
     return action

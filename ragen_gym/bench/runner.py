@@ -27,8 +27,10 @@ from ragen_gym.bench.episode_plan import PlannedEpisode, RunOptions, identity, m
 from ragen_gym.bench.records import EpisodeRecord
 from ragen_gym.bench.results import EpisodeLog, ResultsFolder
 from ragen_gym.bench.suites import Split, Suite
+from ragen_gym.bench.timeouts import absorb_cancellation, shown_safely
 from ragen_gym.core.failures import INFRASTRUCTURE, Failure
 from ragen_gym.core.progress import ProgressBar
+from ragen_gym.core.text import without_controls
 from ragen_gym.envs.turn import TurnEnv
 
 __all__ = ["RunOutcome", "RunProgress", "run_suite", "run_suite_async"]
@@ -93,6 +95,11 @@ class RunOutcome:
     played: int = 0  # those that were played now, with those that failed
     failures: Counter[Failure] = field(default_factory=Counter)  # how many of these failed, by kind
     stopped: str = ""  # why the agent ended the run, or ""
+
+    @property
+    def missing(self) -> int:
+        """How many of the episodes that were asked for have no record."""
+        return self.wanted - self.kept - self.played
 
     @property
     def infrastructure(self) -> dict[str, int]:
@@ -161,33 +168,47 @@ class _SuiteRunner:
         self.outcome, self.progress = outcome, progress
         self.free: dict[str, list[TurnEnv]] = {}  # environments that wait for their next episode, by split
         self.yielded = time.perf_counter()
+        self.ended = False
 
     async def play(self, identity: dict[str, Any], planned: Sequence[PlannedEpisode]) -> None:
         """Play all of them, some at a time."""
         most = getattr(self.agent, "concurrency", None) or self.options.concurrency
-        left = iter(planned)
+        left, self.task = iter(planned), asyncio.current_task()
         try:
             await self._start()
             self.extra = {"session": self.folder.begin(identity, _session(self.agent, self.options))}
             self._notice_new_code()
             with EpisodeLog(self.folder) as self.log:
-                async with asyncio.TaskGroup() as group:
-                    for _ in range(min(most, self.options.concurrency, len(planned))):
-                        group.create_task(self._work(left))
-        except BaseExceptionGroup as group:
-            first = _first(group)
-            if not isinstance(first, StopRun):
-                raise first from None
-            self.outcome.stopped = str(first) or "the agent ended the run"
+                await self._play_at_once(min(most, self.options.concurrency, len(planned)), left)
+        except StopRun as stop:
+            self.outcome.stopped = without_controls(shown_safely(stop, str)) or "the agent ended the run"
         finally:
             if close := getattr(self.agent, "close", None):
                 await _awaited(close())
+
+    async def _play_at_once(self, count: int, left: Iterator[PlannedEpisode]) -> None:
+        """Play with so many workers; not a ``TaskGroup``, as an agent that cancels its task must not end a worker."""
+        workers = [asyncio.create_task(self._work(left)) for _ in range(count)]
+        try:
+            await asyncio.wait(workers, return_when=asyncio.FIRST_EXCEPTION)
+        finally:
+            self.ended = True
+            for worker in workers:
+                worker.cancel()
+            ends = await asyncio.gather(*workers, return_exceptions=True)
+        errors = [end for end in ends if end is not None and not isinstance(end, asyncio.CancelledError)]
+        if errors:
+            raise min(errors, key=lambda error: isinstance(error, StopRun))
+
+    def _ending(self) -> bool:
+        """Whether the run ends before all is played: a cancellation is not of an agent's making."""
+        return self.ended or (self.task is not None and self.task.cancelling() > 0)
 
     async def _start(self) -> None:
         if start := getattr(self.agent, "start", None):
             notice = await _awaited(start())
             if notice:
-                self._say(str(notice))
+                self._say(without_controls(str(notice)))
 
     def _notice_new_code(self) -> None:
         codes = {session["circumstances"].get("code") for session in self.folder.info["sessions"]}
@@ -201,15 +222,17 @@ class _SuiteRunner:
     async def _work(self, planned: Iterator[PlannedEpisode]) -> None:
         options = self.options
         for episode in planned:
+            if self._ending():
+                return
             env = self._take(episode.split)
             record = await play_episode(
-                self.agent, env, episode, options.timeouts, options.prices, self.extra, options.max_reply
+                self.agent, env, episode, options.timeouts, options.prices, self.extra, options.max_reply, self._ending
             )
             if record.failure is not Failure.ENVIRONMENT_ERROR:
                 self.free[episode.split.name].append(env)
             self._keep(record)
             if time.perf_counter() - self.yielded > _YIELD_SECONDS:
-                await asyncio.sleep(0)
+                await absorb_cancellation(self._ending)
                 self.yielded = time.perf_counter()
 
     def _take(self, split: Split) -> TurnEnv:
@@ -227,11 +250,6 @@ class _SuiteRunner:
 
 async def _awaited(result: Any) -> Any:
     return await result if isawaitable(result) else result
-
-
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    first = group.exceptions[0]
-    return _first(first) if isinstance(first, BaseExceptionGroup) else first
 
 
 def _session(agent: Any, options: RunOptions) -> dict[str, Any]:

@@ -5,19 +5,20 @@ from __future__ import annotations
 import asyncio
 import time
 import traceback
-from collections.abc import Awaitable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from inspect import isawaitable, iscoroutine
 from pathlib import Path
 from typing import Any
 
 from ragen_gym.bench.agent import AgentFailure, StopRun
 from ragen_gym.bench.episode_plan import Timeouts
-from ragen_gym.core.failures import Failure
+from ragen_gym.core.failures import Failure, failure_from
 from ragen_gym.core.text import without_controls
 
-__all__ = ["AgentCaller", "EpisodeFailed", "describe_error"]
+__all__ = ["AgentCaller", "EpisodeFailed", "absorb_cancellation", "describe_error", "shown_safely"]
 
 _LONGEST_DETAIL = 2000
+_CANCELLED = "the agent's own task was cancelled"
 
 
 class EpisodeFailed(Exception):
@@ -39,15 +40,25 @@ class AgentCaller:
     Args:
         agent: whose methods are called.
         timeouts: how long it may take.
+        ending: whether the run is being ended; any other cancellation of the task is the agent's doing.
     """
 
-    def __init__(self, agent: Any, timeouts: Timeouts) -> None:
-        self.timeouts = timeouts
+    def __init__(self, agent: Any, timeouts: Timeouts, ending: Callable[[], bool] = lambda: True) -> None:
+        self.timeouts, self.ending, self.called = timeouts, ending, False
         self.began = time.perf_counter()
         self._keeps_time = bool(getattr(agent, "keeps_time", False))
 
     async def call(self, method: Any, *arguments: Any) -> Any:
         """What the method returns; raises ``EpisodeFailed`` for anything else that happens."""
+        self.called = True
+        answer = await self._call(method, arguments)
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():  # and went on all the same
+            await absorb_cancellation(self.ending)
+            raise EpisodeFailed(Failure.AGENT_ERROR, _CANCELLED)
+        return answer
+
+    async def _call(self, method: Any, arguments: tuple[Any, ...]) -> Any:
         try:
             answer = method(*arguments)
             if iscoroutine(answer):
@@ -66,15 +77,20 @@ class AgentCaller:
         except StopRun:
             raise
         except TimeoutError as error:
-            raise EpisodeFailed(Failure.TIMEOUT, str(error) or self._timeout_detail()) from error
+            raise EpisodeFailed(Failure.TIMEOUT, shown_safely(error, str) or self._timeout_detail()) from error
         except AgentFailure as failure:
-            raise EpisodeFailed(failure.failure, failure.detail) from failure
+            kind, detail = (getattr(failure, name, "") for name in ("failure", "detail"))
+            known = failure_from(kind)
+            said = shown_safely(detail, str) if known == kind else f"{shown_safely(kind)}: {shown_safely(detail, str)}"
+            raise EpisodeFailed(known, said) from failure
         except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
+            await absorb_cancellation(self.ending)
+            raise EpisodeFailed(Failure.AGENT_ERROR, _CANCELLED) from error
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # whatever an agent does, it ends its episode and not the run
+            if isinstance(error, GeneratorExit) and self.ending():  # the event loop is closed
                 raise
-            raise EpisodeFailed(Failure.AGENT_ERROR, "the agent's own task was cancelled") from error
-        except (Exception, SystemExit) as error:  # whatever an agent does, it ends its episode and not the run
             raise EpisodeFailed(Failure.AGENT_ERROR, describe_error(error)) from error
 
     async def _wait(self, answer: Awaitable[Any]) -> Any:
@@ -93,6 +109,25 @@ class AgentCaller:
         if episode is not None and time.perf_counter() - self.began >= episode:
             return f"the episode took longer than {episode:g} s"
         return f"no answer within {self.timeouts.request:g} s" if self.timeouts.request else "the agent timed out"
+
+
+async def absorb_cancellation(ending: Callable[[], bool]) -> None:
+    """Let other tasks run, and take back what an agent did who cancelled the task that plays its episode.
+
+    Raises:
+        asyncio.CancelledError: the run is being ended.
+    """
+    task = asyncio.current_task()
+    try:
+        if task is not None and not ending():
+            while task.cancelling():
+                task.uncancel()
+        await asyncio.sleep(0)  # Python 3.12 still delivers here what was taken back
+    except asyncio.CancelledError:
+        if ending():
+            raise
+    if task is not None and task.cancelling() and ending():
+        raise asyncio.CancelledError
 
 
 class _StartedCoroutine:
@@ -124,5 +159,13 @@ def describe_error(error: BaseException) -> str:
     """An exception in a line, with the place where it was raised."""
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
-    text = " ".join(str(error).split())
+    text = " ".join(shown_safely(error, str).split())
     return f"{type(error).__name__}: {text}{place}" if text else f"{type(error).__name__}{place}"
+
+
+def shown_safely(value: Any, how: Callable[[Any], str] = repr) -> str:
+    """``str`` or ``repr`` of what an agent made, which may raise."""
+    try:
+        return str.__str__(how(value))
+    except Exception as error:
+        return f"<{type(value).__name__} whose text raises {type(error).__name__}>"

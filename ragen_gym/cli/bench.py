@@ -125,6 +125,8 @@ def _add_run(group: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    from asyncio import CancelledError
+
     try:
         from ragen_gym.bench.episode_plan import Timeouts
         from ragen_gym.bench.runner import RunProgress, run_suite
@@ -141,7 +143,7 @@ def _run(arguments: argparse.Namespace) -> int:
         raise ValueError(str(error)) from error
     try:
         outcome = run_suite(suite, agent, arguments.out, request, progress)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, CancelledError):
         print("\nragen-gym: stopped; episodes so far are kept, and the same command resumes the run.", file=sys.stderr)
         return 130
     return _report_outcome(suite, agent, arguments, outcome)
@@ -180,7 +182,12 @@ def _report_outcome(
         for kind, number in sorted(again.items()):
             details = Counter(record.detail for record in records if record.failure == kind)
             print(f"  {number} {kind}: {without_controls(details.most_common(1)[0][0])}", file=sys.stderr)
-    return 1 if again else 0
+    if outcome.missing:
+        print(
+            f"ragen-gym: {outcome.missing} of {outcome.wanted} episodes have no record; the same command plays them.",
+            file=sys.stderr,
+        )
+    return 1 if again or outcome.missing else 0
 
 
 def _request(arguments: argparse.Namespace) -> RunOptions:

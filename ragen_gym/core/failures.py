@@ -6,8 +6,9 @@ A malformed reply is no failure: it is the reply's problem (``ragen_gym.envs.rep
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Any
 
-__all__ = ["INFRASTRUCTURE", "Failure", "failure_kind"]
+__all__ = ["INFRASTRUCTURE", "Failure", "failure_from", "failure_kind"]
 
 
 class Failure(StrEnum):
@@ -35,6 +36,11 @@ class Failure(StrEnum):
 
 INFRASTRUCTURE = frozenset(Failure) - {Failure.CONTEXT_OVERFLOW}
 """Failures that say nothing of the agent: out of score and loss, shown next to the score, played again on resume."""
+
+
+def failure_from(kind: Any) -> Failure:
+    """The failure of this name, or ``Failure.AGENT_ERROR`` for anything that is none: for what an agent says."""
+    return Failure(kind) if isinstance(kind, str) and kind in set(Failure) else Failure.AGENT_ERROR
 
 
 def failure_kind(failure: str) -> Failure:

@@ -1,0 +1,186 @@
+"""Agents that would leave the score by ending what plays them: nothing that they do is without a trace."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ragen_gym.bench.agent import AgentFailure, Task
+from ragen_gym.bench.episode_plan import RunOptions, Timeouts
+from ragen_gym.bench.records import EpisodeRecord
+from ragen_gym.bench.results import load_results
+from ragen_gym.bench.runner import RunOutcome, run_suite, run_suite_async
+from ragen_gym.bench.suites import load_suite
+from ragen_gym.cli import main
+from ragen_gym.core.failures import Failure
+
+SMOKE = load_suite("smoke")
+
+
+class Bandit:
+    """Pulls the first arm, and does what it is made with in every odd instance."""
+
+    name = "bandit"
+
+    def __init__(self, instead: Callable[[], Any]) -> None:
+        self.instead = instead
+
+    async def act(self, observation: Any, info: dict[str, Any], task: Task) -> Any:
+        if task.index % 2:
+            done = self.instead()
+            return await done if asyncio.iscoroutine(done) else done
+        return 0
+
+
+def play(agent: Any, out: Path, **options: Any) -> RunOutcome:
+    return run_suite(SMOKE, agent, out, RunOptions(splits=("bandit",), **options))
+
+
+def check(outcome: RunOutcome, out: Path, failure: Failure = Failure.AGENT_ERROR) -> list[EpisodeRecord]:
+    """That all 8 episodes have a record, those of odd instances one of the failure; these."""
+    records = load_results(out).records
+    assert (outcome.played, outcome.missing, len(records)) == (8, 0, 8)
+    failed = [record for record in records if record.failure]
+    assert {record.index % 2 for record in failed} == {1}
+    assert [record.failure for record in failed] == [failure] * 4
+    return failed
+
+
+def cancel() -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+
+
+async def cancel_and_wait() -> int:
+    cancel()
+    await asyncio.sleep(0)
+    return 0
+
+
+async def cancel_and_go_on() -> int:
+    cancel()
+    with suppress(asyncio.CancelledError):
+        await asyncio.sleep(0)
+    return 0
+
+
+async def cancel_later() -> int:
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().call_soon(task.cancel)
+    await asyncio.sleep(60)
+    return 0
+
+
+def cancel_and_answer() -> int:
+    cancel()
+    return 0
+
+
+@pytest.mark.parametrize("concurrency", [1, 3])
+@pytest.mark.parametrize("timeout", [None, 50.0])
+@pytest.mark.parametrize("instead", [cancel_and_wait, cancel_and_go_on, cancel_later, cancel_and_answer])
+def test_an_agent_that_cancels_its_own_task_fails_and_the_run_goes_on(
+    instead: Callable[[], Any], timeout: float | None, concurrency: int, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    outcome = play(Bandit(instead), out, concurrency=concurrency, timeouts=Timeouts(timeout, timeout))
+    assert {record.detail for record in check(outcome, out)} == {"the agent's own task was cancelled"}
+
+
+def test_a_run_that_is_cancelled_ends_without_records_of_what_was_in_play(tmp_path: Path) -> None:
+    async def run() -> None:
+        waiting = asyncio.Event()
+
+        async def wait() -> int:
+            waiting.set()
+            await asyncio.sleep(60)
+            return 0
+
+        playing = asyncio.create_task(
+            run_suite_async(SMOKE, Bandit(wait), tmp_path / "run", RunOptions(splits=("bandit",), concurrency=2))
+        )
+        await waiting.wait()
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:  # as the end of an event loop does
+            task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await playing
+
+    asyncio.run(run())
+    assert [record.failure for record in load_results(tmp_path / "run").records if record.failure] == []
+
+
+def test_a_run_of_which_episodes_are_missing_says_so_and_exits_with_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "quitter.py").write_text(
+        "from ragen_gym.bench.agent import StopRun\n\n\n"
+        "async def policy(observation, info, task):\n"
+        "    if task.index == 3:\n"
+        "        raise StopRun('enough\\x1b[2J')\n"
+        "    return 0\n"
+    )
+    arguments = ["--agent", "python:quitter:policy", "--split", "bandit", "--concurrency", "1", "--out", "run"]
+    assert main(["bench", "run", "--suite", "smoke", *arguments]) == 1
+    said = capsys.readouterr().err
+    assert "5 of 8 episodes have no record" in said
+    assert "\x1b[2J" not in said
+
+
+class MuteError(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+    __repr__ = __str__
+
+
+class Rude(BaseException):
+    pass
+
+
+class Nothing:
+    def __repr__(self) -> str:
+        raise ValueError("no text")
+
+    def __index__(self) -> int:
+        raise ZeroDivisionError
+
+
+def raising(error: BaseException) -> Callable[[], Any]:
+    def instead() -> None:
+        raise error
+
+    return instead
+
+
+class Unfinished(AgentFailure):
+    def __init__(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("instead", "failure", "detail"),
+    [
+        (raising(AgentFailure("my_error", "x")), Failure.AGENT_ERROR, "'my_error': x"),  # type: ignore[arg-type]
+        (raising(AgentFailure("timeout", "x")), Failure.TIMEOUT, "x"),  # type: ignore[arg-type]
+        (raising(AgentFailure(["timeout"], MuteError())), Failure.AGENT_ERROR, "['timeout']: <MuteError whose"),  # type: ignore[arg-type]
+        (raising(Unfinished()), Failure.AGENT_ERROR, "''"),
+        (raising(MuteError()), Failure.AGENT_ERROR, "MuteError: <MuteError whose text raises ValueError>"),
+        (raising(GeneratorExit()), Failure.AGENT_ERROR, "GeneratorExit"),
+        (raising(Rude("\x1b[2J")), Failure.AGENT_ERROR, "Rude: \N{REPLACEMENT CHARACTER}[2J"),
+        (Nothing, Failure.AGENT_ERROR, "an action is an integer, not <Nothing whose text raises ValueError>"),
+    ],
+)
+def test_whatever_an_agent_raises_is_a_record(
+    instead: Callable[[], Any], failure: Failure, detail: str, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    for record in check(play(Bandit(instead), out), out, failure):
+        assert record.detail.startswith(detail)
