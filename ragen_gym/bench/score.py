@@ -4,8 +4,9 @@
 
     {"suite", "hash", "agent", "overall": {…}, "splits": {name: {…}}}
 
-``overall`` holds means over the splits and sums of what they took. A split's entry holds, of the episodes that count
-(one that failed for reasons of infrastructure does not):
+``overall`` holds means over the splits and sums of what they took; and ``suite_instances`` and ``unasked``, how many
+instances the suite has and how many of them no session asked for; and ``cut_short``, how many starts of an episode left
+no record. A split's entry holds, of the episodes that count (one that failed for reasons of infrastructure does not):
 
 - ``env``, ``about``, ``ladder``, ``published``: as in ``Split``.
 - ``instances``, ``played``, ``levels``, ``rollouts``: instances of the split; those of which an episode counts; how
@@ -69,15 +70,19 @@ from ragen_gym.core.stats import (
     wilson,
 )
 
-__all__ = ["ASKED_ENTRIES", "compare", "score", "score_results"]
+__all__ = ["ASKED_ENTRIES", "SUITE_ENTRIES", "compare", "compare_results", "coverage", "score", "score_results"]
 
 #: Entries of a summary that those of earlier versions lack.
 ASKED_ENTRIES = ("asked", "missing", "excluded_in_play", "retried", "retried_in_play", "bounds")
+#: Such entries of ``overall``.
+SUITE_ENTRIES = ("suite_instances", "unasked", "cut_short")
 
 
 def score_results(run: BenchResults) -> dict[str, Any]:
     """The summary of a run, next to what its sessions asked for."""
-    return score(run.suite, run.records, run.agent, run.asked, run.retried)
+    summary = score(run.suite, run.records, run.agent, run.asked, run.retried)
+    summary["overall"]["cut_short"] = getattr(run, "cut_short", 0)
+    return summary
 
 
 def score(
@@ -112,7 +117,40 @@ def score(
         "suite": suite.name,
         "hash": suite.hash,
         "agent": agent,
-        "overall": _overall(list(splits.values())),
+        "overall": _overall(list(splits.values())) | _of_suite(suite, played, asked or {}),
+        "splits": splits,
+    }
+
+
+def _of_suite(
+    suite: Suite, played: Mapping[str, Sequence[EpisodeRecord]], asked: Mapping[str, Sequence[int]]
+) -> dict[str, int]:
+    """How large the suite is, and how much of it was not asked for."""
+    wanted = {(name, index) for name, rollouts in asked.items() for index, number in enumerate(rollouts) if number}
+    wanted |= {(name, record.index) for name, records in played.items() for record in records}
+    instances = sum(len(split.levels) for split in suite.splits)
+    return {"suite_instances": instances, "unasked": instances - len(wanted), "cut_short": 0}
+
+
+def coverage(run: BenchResults) -> dict[str, Any]:
+    """How many of the episodes asked for are in a run's score, as plain JSON; the entries are those of its summary.
+
+    ``{"agent", "episodes", "excluded", "asked", …, "bounds", "splits": {name: {"episodes", …}}}``.
+    """
+    played = {split.name: own for split, own in group_by_split(run.suite, run.records)}
+    splits = {}
+    for name, wanted in run.asked.items():
+        if name in played or any(wanted):
+            own = played.get(name, [])
+            counted = sum(record.counted for record in own)
+            splits[name] = {"episodes": counted, "excluded": len(own) - counted} | _asked(own, wanted)
+            splits[name] |= _retried(name, run.retried)
+    return {
+        "agent": run.agent,
+        "episodes": sum(split["episodes"] for split in splits.values()),
+        **_sums(list(splits.values())),
+        **_of_suite(run.suite, played, run.asked),
+        "cut_short": getattr(run, "cut_short", 0),
         "splits": splits,
     }
 
@@ -274,16 +312,27 @@ def _overall(splits: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "success": _mean(rates),
         "normalised": _mean(normalised),
         "episodes": sum(split["success"]["n"] for split in splits),
-        **{name: sum(split[name] for split in splits) for name in ("excluded", *ASKED_ENTRIES[:-1])},
-        "bounds": {end: _mean([split["bounds"][end] for split in splits]) for end in ("least", "most")},
+        **_sums(splits),
         "seconds": sum(split["seconds"]["total"] for split in splits),
         "tokens": {kind: sum(t[kind] for t in tokens) for kind in ("prompt", "completion")} if tokens else None,
         "cost": sum(costs) if costs else None,
     }
 
 
+def _sums(splits: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Of the splits' entries on what was asked for, and the means of their bounds."""
+    sums = {name: sum(split[name] for split in splits) for name in ("excluded", *ASKED_ENTRIES[:-1])}
+    return {**sums, "bounds": {end: _mean([split["bounds"][end] for split in splits]) for end in ("least", "most")}}
+
+
 def _mean(values: Sequence[float]) -> float | None:
     return float(np.mean(values)) if values else None
+
+
+def compare_results(first: BenchResults, second: BenchResults) -> dict[str, Any]:
+    """``compare`` of two runs of one suite, with the ``coverage`` of each as ``"runs": {"first", "second"}``."""
+    compared = compare(first.suite, (first.agent, first.records), (second.agent, second.records))
+    return {**compared, "runs": {"first": coverage(first), "second": coverage(second)}}
 
 
 def compare(

@@ -5,31 +5,36 @@ game is played again by the package's own rules, and the outcome is compared wit
 
 - *false*: something differs. A reward, outcome or message that the replay does not give; another level or noise seed
   than the suite's; an episode recorded as a failure although it came to its end; two records of one episode; a record
-  that no session asked for; an unknown field; a break in the ``HashChain``; a summary that the records do not give.
+  that no session asked for; a cost that prices and tokens do not give; an unknown field, or one that is there twice; a
+  break in the ``HashChain``, or another last hash than was noted; a summary that the records do not give.
 - *incomplete*: nothing differs, but an episode that was asked for is missing or failed for reasons of infrastructure,
-  or there is no summary. The rate of such a run is of a part of its episodes, which the agent may have chosen: one that
-  raises an error whenever it is about to lose leaves the score.
+  or there is no summary; the last session of a chained run has no end, because it was killed, is still played or was
+  edited; or a chain was required and some line carries no hash. The rate of a run that lacks episodes is of a part of
+  them, which the agent may have chosen: one that raises an error whenever it is about to lose leaves the score.
 - *verified*: every episode that was asked for is there, and nothing differs.
 
 The replay cannot find out whether the replies are really a model's, and the chain not whether all of it was written
-anew; see ``ragen_gym.bench.hash_chain``. A run of an earlier version carries no chain: the verdict says so.
+anew; see ``ragen_gym.bench.hash_chain``. A run of an earlier version carries no chain, and its summary lacks some
+entries: the verdict says so. The sentences of a summary are compared where this version of the package played the run.
 """
 
 from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from ragen_gym.bench.episode_plan import RunOptions, episode_key
+from ragen_gym import __version__
+from ragen_gym.bench.episode_plan import Prices, RunOptions, episode_key
 from ragen_gym.bench.hash_chain import HashChain
 from ragen_gym.bench.records import MOST, EpisodeRecord
 from ragen_gym.bench.replay import ReplayedEpisode, Replayer
 from ragen_gym.bench.rescore import Rescoring
 from ragen_gym.bench.results import RUN_ENTRIES, SESSION_ENTRIES, BenchResults, ResultsFolder, read_attempts
-from ragen_gym.bench.score import ASKED_ENTRIES, score_results
+from ragen_gym.bench.score import ASKED_ENTRIES, SUITE_ENTRIES, score_results
 from ragen_gym.bench.suites import SUITES, Suite, load_suite, noise_seed
 from ragen_gym.core.failures import Failure
 
@@ -65,6 +70,10 @@ class Verdict:
     missing: int = 0  # how many of these there is no record of
     excluded: int = 0  # how many failed for reasons of infrastructure, and are out of the score
     retried: int = 0  # attempts that failed so and were made again
+    retried_in_play: int = 0  # those of them that failed after the agent had played a turn
+    cut_short: int = 0  # starts of episodes that left no record
+    open_end: bool = False  # the last session of a chained run has no end
+    lacks_chain: bool = False  # a chain was required, and not every line carries a hash
     chained: int = 0  # lines of ``episodes.jsonl`` that carry a hash
     head: str = ""  # the last hash of the chain
     differences: list[Mismatch] = field(default_factory=list)  # of the episodes and of the files
@@ -75,8 +84,8 @@ class Verdict:
         """``"verified"``, ``"incomplete"`` or ``"false"``; see the module."""
         if self.differences or self.summary:
             return "false"
-        complete = self.episodes and not self.missing and not self.excluded and self.summary is not None
-        return "verified" if complete else "incomplete"
+        lacks = self.missing or self.excluded or self.summary is None or self.open_end or self.lacks_chain
+        return "verified" if self.episodes and not lacks else "incomplete"
 
     @property
     def holds(self) -> bool:
@@ -89,7 +98,12 @@ class Verdict:
 
 
 def verify(
-    run: BenchResults, progress: Callable[[int], None] = lambda done: None, *, run_code: bool = False
+    run: BenchResults,
+    progress: Callable[[int], None] = lambda done: None,
+    *,
+    run_code: bool = False,
+    require_chain: bool = False,
+    head: str | None = None,
 ) -> Verdict:
     """Replay every episode of a run, follow its chain, and make its summary again.
 
@@ -97,19 +111,26 @@ def verify(
         run: see ``load_results``.
         progress: called with how many episodes are done.
         run_code: whether the functions may be imported by which ``run.json`` says that the run was rescored.
+        require_chain: whether a run with lines that carry no hash is incomplete.
+        head: the last hash of the chain as it was noted when the run ended; another one is false.
 
     Raises:
         ValueError: the run was rescored by such functions, and ``run_code`` is False.
     """
     suite, asked = run.suite, run.asked
-    verdict = Verdict(excluded=sum(not record.counted for record in run.records), retried=len(run.retried))
+    verdict = Verdict(
+        excluded=sum(not record.counted for record in run.records),
+        retried=len(run.retried),
+        retried_in_play=sum(bool(record.turns) for record in run.retried),
+        cut_short=getattr(run, "cut_short", 0),
+    )
     rescoring = Rescoring.of(run.info, run_code=run_code)
     replayers = rescoring.replayers(suite)
     seen: set[tuple[str, int, int]] = set()
     for record in run.records:
         if record.split in replayers:
             found = check_episode(suite, replayers[record.split], record, messages=rescoring.changes_nothing)
-            found += _check_key(run.info, record, seen, asked)
+            found += _check_key(run.info, record, seen, asked) + _check_cost(run.info, record)
         else:
             found = [Mismatch(record.path, "split", record.split, f"one of {', '.join(replayers)}")]
         verdict.differences += found
@@ -118,8 +139,12 @@ def verify(
     verdict.asked = sum(map(sum, asked.values()))
     verdict.missing = verdict.asked - sum(_is_asked(place, asked) for place in seen)
     verdict.chained, verdict.head, broken = check_chain(run)
-    verdict.differences += _check_suite(suite) + _check_fields(run.info) + _check_retried(run) + broken
-    verdict.summary = _check_summary(run)
+    verdict.differences += _check_suite(suite) + _check_fields(run) + _check_retried(run) + broken
+    if head is not None and head != verdict.head:
+        verdict.differences.append(Mismatch("episodes.jsonl", "last hash", verdict.head or "missing", head))
+    verdict.lacks_chain = require_chain and verdict.chained < len(run.records) + len(run.retried)
+    verdict.open_end = bool(verdict.chained and run.info["sessions"] and "ended" not in run.info["sessions"][-1])
+    verdict.summary = _check_summary(run, chained=bool(verdict.chained))
     return verdict
 
 
@@ -202,6 +227,26 @@ def _check_key(
     return found if key == record.key else [*found, Mismatch(record.path, "key", record.key, key)]
 
 
+def _check_cost(info: Mapping[str, Any], record: EpisodeRecord) -> list[Mismatch]:
+    """Whether the cost is that of the tokens by the prices of the record's session."""
+    number, sessions = record.extra.get("session"), info["sessions"]
+    if type(number) is not int or not 0 <= number < len(sessions):  # of an earlier version, or found elsewhere
+        return []
+    prices, cost = sessions[number].get("prices"), None
+    if prices:
+        each = [prices.get(name) for name in ("prompt", "completion")]
+        if len(prices) != 2 or any(type(price) not in (int, float) or not 0 <= price <= MOST for price in each):
+            return [Mismatch(f"run.json, session {number}", "prices", prices, "a price of each kind of token")]
+        cost = Prices(*each).of(list(record.turns))
+    if cost is None or record.cost is None:
+        return [] if cost is record.cost else [Mismatch(record.path, "cost", record.cost, cost)]
+    return (
+        []
+        if math.isclose(record.cost, cost, rel_tol=_CLOSE, abs_tol=_CLOSE)
+        else [Mismatch(record.path, "cost", record.cost, cost)]
+    )
+
+
 def _is_asked(place: tuple[str, int, int], asked: dict[str, list[int]]) -> bool:
     split, index, rollout = place
     return split in asked and index < len(asked[split]) and rollout < asked[split][index]
@@ -213,17 +258,33 @@ def _check_suite(suite: Suite) -> list[Mismatch]:
     return [] if own == suite.hash else [Mismatch(suite.name, "hash", suite.hash, own)]
 
 
-def _check_fields(info: Mapping[str, Any]) -> list[Mismatch]:
-    """Entries of ``run.json`` that nothing writes."""
+def _check_fields(run: BenchResults) -> list[Mismatch]:
+    """Entries of ``run.json`` that nothing writes, and those that are there twice."""
+    info = run.info
     of_session = {*SESSION_ENTRIES, *(option.name for option in fields(RunOptions))}
     tables: list[tuple[str, Mapping[str, Any], Iterable[str]]] = [("run.json", info, RUN_ENTRIES)]
     tables += [(f"run.json, session {i}", each, of_session) for i, each in enumerate(info["sessions"])]
-    return [
+    twice = _twice((run.path / "run.json").read_text(encoding="utf-8"))
+    return [Mismatch("run.json", name, "there twice", "there once") for name in twice] + [
         Mismatch(where, name, table[name], "no field of a run")
         for where, table, known in tables
         for name in table
         if name not in known
     ]
+
+
+def _twice(text: str) -> list[str]:
+    """The names that an object in a JSON text has more than once: readers differ in which of the values they take."""
+    found: list[str] = []
+
+    def note(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        table = dict(pairs)
+        if len(table) < len(pairs):
+            found.extend(name for name, number in Counter(name for name, _ in pairs).items() if number > 1)
+        return table
+
+    json.loads(text, object_pairs_hook=note)
+    return found
 
 
 def _check_retried(run: BenchResults) -> list[Mismatch]:
@@ -259,32 +320,40 @@ def check_chain(run: BenchResults) -> tuple[int, str, list[Mismatch]]:
     return chained, chain.head if chained else "", broken
 
 
-def _check_summary(run: BenchResults) -> list[Mismatch] | None:
+def _check_summary(run: BenchResults, *, chained: bool) -> list[Mismatch] | None:
     path = ResultsFolder(run.path).summary
     if not path.is_file():
         return None
     try:
-        claimed = json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        claimed = json.loads(text)
         if not isinstance(claimed, dict) or not isinstance(claimed.get("splits"), dict):
             raise ValueError("it is no summary")
+        if twice := _twice(text):
+            return [Mismatch(path.name, name, "there twice", "there once") for name in twice]
         again = json.loads(json.dumps(score_results(run)))
     except (ValueError, RecursionError) as error:
         return [Mismatch("summary", path.name, "a summary of the records", str(error))]
-    if "asked" not in claimed.get("overall", {}):  # of an earlier version
+    overall = claimed.get("overall")
+    if not chained and isinstance(overall, dict):  # of an earlier version
         for entry in (again["overall"], *again["splits"].values()):
-            for name in ASKED_ENTRIES:
-                entry.pop(name, None)
-    return differences(_comparable(claimed), _comparable(again))
+            for name in (*ASKED_ENTRIES, *SUITE_ENTRIES):
+                if name not in overall:
+                    entry.pop(name, None)
+    sessions = run.info["sessions"]
+    versions = sessions[-1].get("versions", {}) if sessions else {}
+    words = chained and versions.get("ragen_gym") == __version__
+    return differences(_comparable(claimed, words), _comparable(again, words))
 
 
-def _comparable(summary: dict[str, Any]) -> dict[str, Any]:
-    """A summary without its sentences, whose words change with versions, and with former names of entries replaced."""
+def _comparable(summary: dict[str, Any], words: bool) -> dict[str, Any]:
+    """A summary with former names of entries replaced; without its sentences where another version worded them."""
     names = {"told_from_random": "differs_from_random"}
 
     def comparable(entries: Any) -> Any:
         if not isinstance(entries, dict):
             return entries
-        return {names.get(name, name): value for name, value in entries.items() if name != "sentence"}
+        return {names.get(name, name): value for name, value in entries.items() if words or name != "sentence"}
 
     return {**summary, "splits": {split: comparable(entries) for split, entries in summary["splits"].items()}}
 

@@ -153,8 +153,9 @@ def _report_outcome(
     suite: Suite, agent: ReplyAgent | StepAgent, arguments: argparse.Namespace, outcome: RunOutcome
 ) -> int:
     """Score what the folder holds now, and print the summary and the failures."""
-    from ragen_gym.bench.results import ResultsFolder, load_results
+    from ragen_gym.bench.results import EpisodeLog, ResultsFolder, load_results
     from ragen_gym.bench.score import score_results
+    from ragen_gym.bench.verify import check_chain
 
     folder = ResultsFolder(arguments.out)
     if outcome.stopped:
@@ -163,7 +164,11 @@ def _report_outcome(
     if records:
         if sys.stderr.isatty():  # random play is compiled the first time
             print("ragen-gym: scoring, with random and optimal play of the same levels", file=sys.stderr)
-        summary = score_results(load_results(folder.path, arguments.suite))
+        run = load_results(folder.path, arguments.suite)
+        if "ended" not in run.info["sessions"][-1] and check_chain(run)[0]:  # killed after its last episode
+            with folder.locked(), EpisodeLog(folder):
+                pass
+        summary = score_results(run)
         folder.write_summary(summary)
         if arguments.json:
             print_json(summary)

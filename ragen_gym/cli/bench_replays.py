@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -84,6 +85,12 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     )
     verify.add_argument("run_folder", type=Path, metavar="RUN", help="the folder of a run")
     verify.add_argument("--run-code", action="store_true", help="import the functions that a rescored run names")
+    verify.add_argument(
+        "--require-chain", action="store_true", help="a run with records that carry no hash is incomplete"
+    )
+    verify.add_argument(
+        "--head", metavar="HASH", help="the chain's last hash as noted when the run ended: another is false"
+    )
     verify.add_argument("--json", action="store_true", help="print JSON")
     rescore = add_command(
         commands, "rescore", "parse or reward recorded replies differently", _rescore, _RESCORE_EXAMPLES
@@ -111,7 +118,7 @@ def _report(arguments: argparse.Namespace) -> int:
     from ragen_gym.bench.report import tables
     from ragen_gym.bench.report.benchmark_page import page
     from ragen_gym.bench.results import load_several
-    from ragen_gym.bench.score import compare, score_results
+    from ragen_gym.bench.score import compare_results, score_results
 
     printing = arguments.markdown or arguments.csv or arguments.json
     out: Path = arguments.out or arguments.runs[0] / "report.html"
@@ -123,7 +130,6 @@ def _report(arguments: argparse.Namespace) -> int:
     for run in runs:
         if not run.records:
             raise ValueError(f"{run.path} holds no episode yet: run it first.")
-    suite = runs[0].suite
     summaries = [score_results(run) for run in runs]
     if arguments.markdown or arguments.csv:
         print(tables.markdown_tables(summaries) if arguments.markdown else tables.csv_table(summaries), end="")
@@ -131,7 +137,7 @@ def _report(arguments: argparse.Namespace) -> int:
     with progress_bar("comparisons", len(runs) - 1) as bar:
         comparisons = []
         for run in runs[1:]:
-            comparisons.append(compare(suite, (runs[0].agent, runs[0].records), (run.agent, run.records)))
+            comparisons.append(compare_results(runs[0], run))
             bar.update(len(comparisons))
     if arguments.json:
         print(tables.json_tables(summaries, comparisons), end="")
@@ -148,6 +154,11 @@ def _verify(arguments: argparse.Namespace) -> int:
     from ragen_gym.bench.results import RecordError, load_results
     from ragen_gym.bench.verify import EXIT_CODES, Mismatch, Verdict, verify
 
+    head = None if arguments.head is None else arguments.head.strip().lower()
+    if head is not None and not re.fullmatch("[0-9a-f]{64}", head):
+        raise ValueError(
+            f"--head {arguments.head!r} must be the 64 hexadecimal digits that bench run printed at its end."
+        )
     try:
         run = load_results(arguments.run_folder, arguments.suite)
     except RecordError as error:
@@ -155,21 +166,31 @@ def _verify(arguments: argparse.Namespace) -> int:
         lines = [f"  {error}"]
     else:
         with progress_bar("episodes", len(run.records)) as bar:
-            verdict = verify(run, bar.update, run_code=arguments.run_code)
+            verdict = verify(
+                run, bar.update, run_code=arguments.run_code, require_chain=arguments.require_chain, head=head
+            )
         lines = _verdict_lines(run, verdict)
     if arguments.json:
         print_json(verdict.to_dict())
     else:
-        unchained = verdict.holds and not verdict.chained
-        print("\n".join([*lines, "Verified, without a chain." if unchained else _SENTENCES[verdict.verdict]]))
+        print("\n".join([*lines, _last_line(verdict)]))
     return EXIT_CODES[verdict.verdict]
 
 
 _SENTENCES = {
     "verified": "Verified.",
-    "incomplete": "Incomplete: nothing differs, but not every episode that was asked for has an outcome and a score.",
+    "incomplete": "Incomplete: nothing differs, but something is missing that is needed to verify the run.",
     "false": "False: the files are not those of a run that was played like this.",
 }
+
+
+def _last_line(verdict: Verdict) -> str:
+    if not verdict.holds:
+        return _SENTENCES[verdict.verdict]
+    said = "Verified" if verdict.chained else "Verified, without a chain"
+    again = [f"{verdict.retried_in_play:,} attempts were made again after play began"] * bool(verdict.retried_in_play)
+    again += [f"{verdict.cut_short:,} starts of an episode left no record"] * bool(verdict.cut_short)
+    return f"{said}, but {' and '.join(again)}: ask why." if again else f"{said}."
 
 
 def _verdict_lines(run: BenchResults, verdict: Verdict) -> list[str]:
@@ -183,8 +204,10 @@ def _verdict_lines(run: BenchResults, verdict: Verdict) -> list[str]:
     if verdict.excluded:
         lines.append(f"{verdict.excluded:,} failed for reasons of infrastructure, and are out of the score.")
     if verdict.retried:
-        begun = sum(bool(record.turns) for record in run.retried)
+        begun = verdict.retried_in_play
         lines.append(f"{verdict.retried:,} attempts failed so and were made again, {begun:,} of them after play began.")
+    if verdict.cut_short:
+        lines.append(f"{verdict.cut_short:,} starts of an episode left no record: the run was stopped meanwhile.")
     if unasked := sum(not rollouts for split in run.asked.values() for rollouts in split):
         instances = sum(len(split.levels) for split in run.suite.splits)
         lines.append(f"{unasked:,} of the suite's {instances:,} instances were not asked for (--split, --limit).")
@@ -192,6 +215,15 @@ def _verdict_lines(run: BenchResults, verdict: Verdict) -> list[str]:
         lines.append(f"The chain's last hash is {verdict.head}.")
     else:
         lines.append("There is no hash chain: what a replay cannot show, such as tokens and seconds, is unchecked.")
+    if verdict.lacks_chain:
+        lines.append(
+            f"{len(run.records) + len(run.retried) - verdict.chained:,} records carry no hash (--require-chain)."
+        )
+    if verdict.open_end:
+        lines.append(
+            "The last session has no end: it was killed, is still played, or run.json was edited. The same bench run "
+            "ends it."
+        )
     if verdict.summary is None:
         lines.append("There is no summary.json: ragen-gym bench score RUN --write writes it.")
     else:

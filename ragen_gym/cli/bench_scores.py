@@ -31,7 +31,8 @@ examples:
 """
 
 _COMPARE_EXAMPLES = """\
-The two runs must be of the same suite. They are compared on the instances that both played.
+The two runs must be of the same suite. They are compared on the instances that both played: how many of the episodes
+asked for that leaves out, and between which bounds each run's success lies with them, stands with the rates.
 
 example:
   ragen-gym bench compare runs/new runs/old
@@ -142,24 +143,44 @@ def _score(arguments: argparse.Namespace) -> int:
 
 
 def _compare(arguments: argparse.Namespace) -> int:
+    from ragen_gym.bench.report.tables import bounds, left_out
     from ragen_gym.bench.results import load_several
-    from ragen_gym.bench.score import compare
+    from ragen_gym.bench.score import compare_results
 
     first, second = load_several([arguments.first, arguments.second], arguments.suite)
-    result = compare(first.suite, (first.agent, first.records), (second.agent, second.records))
+    result = compare_results(first, second)
     if arguments.json:
         print_json(result)
         return 0
+    runs = result["runs"]
     print(f"{result['suite']} {result['hash']}: {first.agent} (first) and {second.agent} (second)\n")
-    rows = [("split", "first", "second", "difference", "p", "")]
+    for which, run in runs.items():
+        print(f"{which}: {_of_asked(run)}")
+    rows = [("split", "first", "of asked", "bounds", "second", "of asked", "bounds", "difference", "p", "")]
     for name, split in result["splits"].items():
         difference = split["difference"]
         points = f"{100 * difference['value']:+z.1f} {_interval(difference)}"
-        rates = (percent(split[which]) for which in ("first", "second"))
+        own = [(split[which], runs[which]["splits"][name]) for which in ("first", "second")]
+        cells = [
+            cell for rate, run in own for cell in (percent(rate), f"{run['episodes']} of {run['asked']}", bounds(run))
+        ]
         p = "< 0.001" if difference["p"] < 0.001 else f"{difference['p']:.3f}"
-        rows.append((name, *rates, points, p, "" if split["significant"] else "not significant"))
-    print("\n".join(table_lines(rows)))
+        rows.append((name, *cells, points, p, "" if split["significant"] else "not significant"))
+    print("\n" + "\n".join(table_lines(rows)))
+    notes = [f"{which}: {said}" for which, run in runs.items() for said in left_out({"overall": run})]
+    asked = dict.fromkeys(name for run in runs.values() for name in run["splits"])
+    if alone := [name for name in asked if name not in result["splits"]]:
+        notes.append(f"Not compared, since no instance has a scored episode of both: {', '.join(alone)}.")
+    if notes:
+        print("\n" + "\n".join(notes))
     return 0
+
+
+def _of_asked(run: dict[str, Any]) -> str:
+    from ragen_gym.bench.report.tables import bounds, episodes_asked
+
+    between = f"; success of all lies between {bounds(run)} %" if bounds(run) else ""
+    return episodes_asked(run) + between
 
 
 def score_lines(summary: dict[str, Any]) -> list[str]:

@@ -81,9 +81,15 @@ def thousands(value: float | None) -> str:
 
 
 def episodes_asked(entry: Summary) -> str:
-    """How many episodes of a split, or of all, are scored, such as ``40 of 48 episodes asked for, 8 excluded``."""
+    """How many episodes of a split, or of all, are scored, such as ``40 of 48 episodes asked for, 8 excluded``.
+
+    Where less than the suite was asked for, the suite's size stands behind it.
+    """
     missing = f", {entry['missing']:,} missing" * bool(entry["missing"])
-    return f"{_scored(entry):,} of {entry['asked']:,} episodes asked for, {entry['excluded']:,} excluded{missing}"
+    suite = f"; the suite has {entry['suite_instances']:,} instances" if entry.get("unasked") else ""
+    return (
+        f"{_scored(entry):,} of {entry['asked']:,} episodes asked for, {entry['excluded']:,} excluded{missing}{suite}"
+    )
 
 
 def bounds(entry: Summary) -> str:
@@ -96,6 +102,11 @@ def bounds(entry: Summary) -> str:
 def left_out(summary: Summary) -> list[str]:
     """Sentences on the episodes that were asked for and are not in the score, and on attempts that were made again."""
     overall, said = summary["overall"], []
+    if unasked := overall.get("unasked"):
+        said.append(
+            f"{unasked:,} of the suite's {overall['suite_instances']:,} instances were not asked for (--split, "
+            "--limit): the score is of a part of the suite."
+        )
     if overall["episodes"] < overall["asked"]:
         between = f"success would be {bounds(overall)} % if all the rest had failed, or had succeeded"
         said.append(f"{episodes_asked(overall)}: {between}.")
@@ -109,6 +120,11 @@ def left_out(summary: Summary) -> list[str]:
         said.append(
             f"{retried:,} attempts failed for reasons of infrastructure and were made again, {begun:,} of them after "
             "play had begun: an agent that raises an error whenever it is about to lose gets another try like this."
+        )
+    if cut_short := overall.get("cut_short"):
+        said.append(
+            f"{cut_short:,} starts of an episode left no record, since the run was stopped while they were played: who "
+            "stops a run whenever it is about to lose gets another try like this."
         )
     return said
 

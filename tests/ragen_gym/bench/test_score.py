@@ -17,8 +17,8 @@ import pytest
 from ragen_gym.bench import score as score_module
 from ragen_gym.bench.baselines import baseline
 from ragen_gym.bench.records import EpisodeRecord, TurnRecord
-from ragen_gym.bench.results import EpisodeLog, ResultsFolder
-from ragen_gym.bench.score import compare, score
+from ragen_gym.bench.results import EpisodeLog, ResultsFolder, load_results
+from ragen_gym.bench.score import ASKED_ENTRIES, compare, score, score_results
 from ragen_gym.bench.suites import Split, Suite, load_suite, noise_seed
 from ragen_gym.bench.verify import EXIT_CODES
 from ragen_gym.cli import bench_scores, main
@@ -386,6 +386,45 @@ def test_bench_compare_prints(folders: tuple[Path, Path], tmp_path: Path, capsys
     same = shutil.copytree(folders[0], tmp_path / "same")
     assert run_command("compare", folders[0], same) == 0
     assert "not significant" in capsys.readouterr().out
+
+
+def test_a_comparison_says_what_is_missing(
+    folders: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wins = shutil.copytree(folders[0], tmp_path / "wins")
+    lines = (wins / "episodes.jsonl").read_text().splitlines(keepends=True)
+    kept = [line for line in lines if json.loads(line)["success"]]
+    (wins / "episodes.jsonl").write_text("".join(kept))
+    assert run_command("compare", wins, folders[1]) == 0
+    printed = capsys.readouterr().out
+    assert f"first: {len(kept)} of 48 episodes asked for, 0 excluded, {48 - len(kept)} missing; " in printed
+    assert "second: 48 of 48 episodes asked for, 0 excluded\n" in printed
+    assert run_command("compare", wins, folders[1], "--json") == 0
+    runs = json.loads(capsys.readouterr().out)["runs"]
+    assert [runs[which]["missing"] for which in ("first", "second")] == [48 - len(kept), 0]
+    overall = score_results(load_results(wins))["overall"]
+    assert runs["first"]["bounds"] == overall["bounds"]
+    assert runs["first"]["bounds"]["least"] < runs["first"]["bounds"]["most"]
+    for name in ("episodes", "asked", "excluded", *ASKED_ENTRIES, "suite_instances", "unasked"):
+        assert runs["first"][name] == overall[name]
+    assert runs["second"]["splits"]["bandit"]["asked"] == 8
+
+
+def test_a_run_that_is_narrower_than_its_suite_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "run"
+    assert main(["bench", "run", "--suite", "smoke", "--agent", "random", "--limit", "2", "--out", str(run)]) == 0
+    size = "12 of 12 episodes asked for, 0 excluded; the suite has 48 instances"
+    assert size in capsys.readouterr().out
+    sentence = "36 of the suite's 48 instances were not asked for"
+    for command in (["score", run], ["compare", run, shutil.copytree(run, tmp_path / "same")]):
+        assert run_command(*command) == 0
+        printed = capsys.readouterr().out
+        assert size in printed
+        assert sentence in printed
+    assert main(["bench", "report", str(run), "--markdown"]) == 0
+    assert sentence in capsys.readouterr().out
+    assert main(["bench", "report", str(run)]) == 0
+    assert "36 of the suite" in (run / "report.html").read_text(encoding="utf-8")
 
 
 def test_no_zero_is_printed_with_a_minus_sign(folders: tuple[Path, Path]) -> None:

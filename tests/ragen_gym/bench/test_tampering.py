@@ -16,7 +16,7 @@ from ragen_gym.bench.episode_plan import RunOptions
 from ragen_gym.bench.records import EpisodeRecord
 from ragen_gym.bench.results import EpisodeLog, ResultsFolder
 from ragen_gym.bench.runner import run_suite
-from ragen_gym.bench.score import ASKED_ENTRIES
+from ragen_gym.bench.score import ASKED_ENTRIES, SUITE_ENTRIES
 from ragen_gym.bench.suites import SUITES, load_suite
 from ragen_gym.cli import main
 
@@ -82,6 +82,8 @@ def as_by_an_earlier_version(run: Run, lines: Lines) -> None:
     for entry in (summary["overall"], *summary["splits"].values()):
         for name in ASKED_ENTRIES:
             del entry[name]
+    for name in SUITE_ENTRIES:
+        del summary["overall"][name]
     run.summary.write_text(json.dumps(summary))
 
 
@@ -142,6 +144,46 @@ def test_a_run_that_was_killed_goes_on_with_its_chain(run: Run, capsys: pytest.C
     assert run.verify(capsys)[0] == INCOMPLETE
     play(run.path)
     assert run.verify(capsys)[0] == VERIFIED
+
+
+def test_a_run_that_was_killed_after_its_last_episode_is_ended_by_the_same_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, command = Run(tmp_path / "run"), ["bench", "run", "--suite", "smoke", "--agent", "random", "--limit", "1"]
+    assert main([*command, "--out", str(run.path)]) == 0
+    assert run.verify(capsys)[0] == VERIFIED
+    run.info = without_end(run.info)
+    assert run.verify(capsys)[0] == INCOMPLETE
+    assert main([*command, "--out", str(run.path)]) == 0
+    assert run.verify(capsys)[0] == VERIFIED
+
+
+def test_attempts_made_again_are_in_the_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    class FleesOnce(ImperfectAgent):
+        flees = True
+
+        async def reply(self, messages: Sequence[Message], task: Task) -> Answer:
+            if self.flees and len(messages) > 2:
+                raise RuntimeError("this one is lost")
+            return await super().reply(messages, task)
+
+    run = Run(tmp_path / "run")
+    for flees in (True, False):
+        agent = FleesOnce("flees", 0.6, 0.6)
+        agent.flees = flees
+        run_suite(SMOKE, agent, run.path)
+    run.score_again()
+    code, found = run.verify(capsys)
+    assert code == VERIFIED
+    assert found["retried_in_play"] == found["retried"] > 0
+    assert main(["bench", "verify", str(run.path)]) == VERIFIED
+    last = f"Verified, but {found['retried']} attempts were made again after play began: ask why."
+    assert capsys.readouterr().out.splitlines()[-1] == last
+
+
+def without_end(info: dict[str, Any]) -> dict[str, Any]:
+    del info["sessions"][-1]["ended"]
+    return info
 
 
 def test_an_agent_that_raises_when_it_loses_is_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -409,6 +451,109 @@ def test_an_unknown_field_of_a_record(run: Run, capsys: pytest.CaptureFixture[st
 def test_an_unknown_field_of_the_summary(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     run.summary.write_text(json.dumps({**json.loads(run.summary.read_text()), "certified": True}))
     assert run.verify(capsys)[0] == FALSE
+
+
+def forged_sentence(summary: dict[str, Any]) -> None:
+    summary["splits"]["bandit"]["sentence"] = "This agent is above all others."
+
+
+def no_entries_on_what_was_asked(summary: dict[str, Any]) -> None:
+    for entry in (summary["overall"], *summary["splits"].values()):
+        for name in ASKED_ENTRIES:
+            del entry[name]
+
+
+@pytest.mark.parametrize("attack", [forged_sentence, no_entries_on_what_was_asked])
+def test_changes_of_the_summary_of_a_chained_run(
+    attack: Callable[[dict[str, Any]], None], run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    summary = json.loads(run.summary.read_text())
+    attack(summary)
+    run.summary.write_text(json.dumps(summary))
+    code, found = run.verify(capsys)
+    assert (code, bool(found["summary"])) == (FALSE, True)
+
+
+@pytest.mark.parametrize(("name", "entry"), [("summary.json", '"overall": {}'), ("run.json", '"agent": "x"')])
+def test_an_entry_that_is_there_twice(name: str, entry: str, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    path = run.path / name
+    path.write_text(path.read_text().replace("{", f"{{{entry},", 1))
+    code, found = run.verify(capsys)
+    assert code == FALSE
+    assert "there twice" in {each["claimed"] for each in [*found["differences"], *found["summary"]]}
+
+
+def one_more_session(info: dict[str, Any]) -> dict[str, Any]:
+    info["sessions"].append({**info["sessions"][0], "circumstances": {"note": "at the first attempt"}})
+    return without_end(info)
+
+
+@pytest.mark.parametrize("attack", [without_end, one_more_session])
+def test_a_last_session_without_an_end(
+    attack: Callable[[dict[str, Any]], dict[str, Any]], run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run.info = attack(run.info)
+    code, found = run.verify(capsys)
+    assert (code, found["open_end"]) == (INCOMPLETE, True)
+    assert main(["bench", "verify", str(run.path)]) == INCOMPLETE
+    assert "The last session has no end" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("prices", "cost", "verdict"),
+    [
+        ({"prompt": 1.0, "completion": 2.0}, 8.0, VERIFIED),
+        ({"prompt": 1.0, "completion": 2.0}, 0.0, FALSE),
+        ({"prompt": 1.0, "completion": 2.0}, None, FALSE),
+        ({"prompt": 1.0}, 0.0, FALSE),
+        (None, 1.0, FALSE),
+        (None, None, VERIFIED),
+    ],
+)
+def test_a_cost_is_that_of_the_tokens(
+    prices: dict[str, float] | None, cost: float | None, verdict: int, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    info, lines = run.info, run.lines
+    info["sessions"][0]["prices"] = prices
+    for line in lines:
+        for turn in line["turns"]:
+            turn["prompt_tokens"], turn["completion_tokens"] = 2_000_000, 3_000_000
+        line["cost"] = cost and cost * len(line["turns"])
+    run.info, run.lines = info, lines
+    run.rechain()
+    run.score_again()
+    assert run.verify(capsys)[0] == verdict
+
+
+def test_a_chain_can_be_required(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["bench", "verify", str(run.path), "--require-chain"]
+    assert main(command) == VERIFIED
+    as_by_an_earlier_version(run, run.lines)
+    assert main(["bench", "verify", str(run.path)]) == VERIFIED
+    capsys.readouterr()
+    assert main(command) == INCOMPLETE
+    assert "96 records carry no hash" in capsys.readouterr().out
+
+
+def test_the_last_hash_that_was_noted_tells_a_run_that_was_cut_back(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = Run(tmp_path / "run")
+    for options in (RunOptions(limit=1), RunOptions()):
+        run_suite(SMOKE, ImperfectAgent("weak", 0.6, 0.6), run.path, options)
+    run.score_again()
+    noted = run.info["sessions"][-1]["ended"]["chain"]
+    assert main(["bench", "verify", str(run.path), "--head", noted.upper()]) == VERIFIED
+    info = run.info
+    count = info["sessions"][0]["ended"]["episodes"]
+    del info["sessions"][1]
+    run.info = info
+    run.episodes.write_bytes(b"".join(run.episodes.read_bytes().splitlines(keepends=True)[:count]))
+    run.score_again()
+    assert run.verify(capsys)[0] == VERIFIED
+    assert main(["bench", "verify", str(run.path), "--head", noted]) == FALSE
+    assert main(["bench", "verify", str(run.path), "--head", "abc"]) == 2
+    assert "64 hexadecimal digits" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", ["[]", "3", "null", '{"splits": []}', '{"splits": {"bandit": 3}}', "{"])
