@@ -6,8 +6,9 @@ the agent and its settings, the temperature, the prompts), and takes up each ses
 that session. When a session ends, its entry in ``run.json`` keeps how many lines there are and the last hash.
 
 What a chain cannot show: whoever owns the folder can change the records and write a new chain over them, or remove it.
-A hash that was noted elsewhere when the run ended tells such a chain from the first one. Nor does it show that the
-replies are a model's; only who plays the run again can.
+Cutting the run back to the end of an earlier session leaves a right chain, too. A hash that was noted elsewhere when
+the run ended tells such a chain from the first one (``bench verify --head``). Nor does it show that the replies are a
+model's, or that tokens and times are true; only who plays the run again can.
 """
 
 from __future__ import annotations

@@ -13,9 +13,10 @@ game is played again by the package's own rules, and the outcome is compared wit
   them, which the agent may have chosen: one that raises an error whenever it is about to lose leaves the score.
 - *verified*: every episode that was asked for is there, and nothing differs.
 
-The replay cannot find out whether the replies are really a model's, and the chain not whether all of it was written
-anew; see ``ragen_gym.bench.hash_chain``. A run of an earlier version carries no chain, and its summary lacks some
-entries: the verdict says so. The sentences of a summary are compared where this version of the package played the run.
+The replay cannot find out whether the replies are really a model's, whether the agent looked at the game in its own
+process, or whether the run is the best of many; nor the chain whether all of it was written anew; see
+``ragen_gym.bench.hash_chain``. A run of an earlier version carries no chain, and its summary lacks some entries: the
+verdict says so. The sentences of a summary are compared where this version of the package played the run.
 """
 
 from __future__ import annotations

@@ -37,20 +37,31 @@ again. The exit code is the verdict:
   0  verified: every episode asked for has an outcome, and nothing differs
   1  false: something was changed, copied, reordered or removed
   3  incomplete: nothing differs, but episodes are missing or failed for
-     reasons of infrastructure, or there is no summary.json; the rate is of
-     a part of the episodes, which could have been chosen
+     reasons of infrastructure, or there is no summary.json, or the last
+     session has no end (it was killed), or --require-chain finds records
+     without a hash; the rate may be of a part that was chosen
   2  bad input: no run is in the folder, or its suite is not found
 
-What this cannot show: whoever owns the folder can invent records and write a
-new chain over them. A replay finds outcomes that do not follow from the
-replies, not that the replies are a model's: only a judge who plays the agent
-again can show that. Note the chain's last hash when the run ends to tell it
-from a later one. A run of an earlier version has no chain, and is verified
-without one.
+What this cannot show:
+
+  - that the records are the first ones: whoever owns the folder can invent
+    them and write a new chain, cut the run back to the end of an earlier
+    session, or remove the chain. Note the last hash when the run ends and
+    give it to --head; --require-chain does not accept a run without one
+  - that the run was the only one: it may be the best of many runs, seeds or
+    folders
+  - that the replies are a model's, or that the agent did not look at the
+    game: a python: agent runs in the same process and can reach it (task.env)
+  - that tokens, seconds, reasoning and finish reasons are true: they are
+    what the agent said, with a chain too; a cost is only checked against them
+
+Only a judge who plays the agent again can show these. A run of an earlier
+version has no chain, and is "verified, without a chain".
 
 examples:
   ragen-gym bench verify runs/qwen
   ragen-gym bench verify runs/qwen --json | jq .verdict
+  ragen-gym bench verify runs/qwen --head "$(cat noted-hash)"
 """
 
 

@@ -179,7 +179,7 @@ def _compare(arguments: argparse.Namespace) -> int:
 def _of_asked(run: dict[str, Any]) -> str:
     from ragen_gym.bench.report.tables import bounds, episodes_asked
 
-    between = f"; success of all lies between {bounds(run)} %" if bounds(run) else ""
+    between = f"; bounds {bounds(run)} %" if bounds(run) else ""
     return episodes_asked(run) + between
 
 

@@ -397,7 +397,7 @@ def test_a_comparison_says_what_is_missing(
     (wins / "episodes.jsonl").write_text("".join(kept))
     assert run_command("compare", wins, folders[1]) == 0
     printed = capsys.readouterr().out
-    assert f"first: {len(kept)} of 48 episodes asked for, 0 excluded, {48 - len(kept)} missing; " in printed
+    assert f"first: {len(kept)} of 48 episodes asked for, 0 excluded, {48 - len(kept)} missing; bounds " in printed
     assert "second: 48 of 48 episodes asked for, 0 excluded\n" in printed
     assert run_command("compare", wins, folders[1], "--json") == 0
     runs = json.loads(capsys.readouterr().out)["runs"]
@@ -441,6 +441,8 @@ def test_verify_documents_its_exit_codes(capsys: pytest.CaptureFixture[str]) -> 
     for verdict, code in EXIT_CODES.items():
         assert f"  {code}  {verdict}: " in said
     assert max(map(len, said.splitlines())) <= 80
+    for limit in ("best of many runs", "task.env", "what the agent said", "--require-chain", "--head"):
+        assert limit in said
 
 
 def test_runs_of_two_suites_are_not_compared(folders: tuple[Path, Path], tmp_path: Path) -> None:
