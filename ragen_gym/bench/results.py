@@ -4,6 +4,7 @@
                      session that played: when, with which versions, rollouts, timeouts and prices
     episodes.jsonl   one ``EpisodeRecord`` a line, in the order in which they ended, each with its link of the
                      ``HashChain``; only ever added to
+    started.jsonl    key and session of each episode, written before the agent is first asked; only ever added to
     summary.json     the scores, from the end of a session to the begin of the next one that plays
 
 An episode's line is handed to the operating system in one write as soon as the episode ends, so that a killed process
@@ -12,7 +13,8 @@ power cut loses little more. A line that was torn all the same (a full disk, a p
 off before the next session writes.
 
 An episode that failed for reasons of infrastructure is played again by the next session; its new record stands further
-down under the same key, and readers take the last. The attempt that failed stays in the file, and is counted.
+down under the same key, and readers take the last. The attempt that failed stays in the file, and is counted. So is one
+that was started and left no record, as the process ended: ``BenchResults.cut_short``.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from typing import Any
 from ragen_gym.bench.hash_chain import HashChain
 from ragen_gym.bench.records import MOST, EpisodeRecord
 from ragen_gym.bench.suites import Suite, load_suite
-from ragen_gym.core.storage import read_json_lines, repair_json_lines, write_atomic
+from ragen_gym.core.storage import json_line, name_full_disk, read_json_lines, repair_json_lines, write_atomic
 from ragen_gym.core.validation import check_number, shown
 
 __all__ = [
@@ -90,6 +92,7 @@ class ResultsFolder:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.episodes, self.summary = self.path / "episodes.jsonl", self.path / "summary.json"
+        self.started = self.path / "started.jsonl"
         self._run = self.path / "run.json"
 
     @property
@@ -115,6 +118,15 @@ class ResultsFolder:
     def records(self) -> list[EpisodeRecord]:
         """The episodes; see ``read_records``."""
         return read_records(self.episodes)
+
+    def cut_short(self, attempts: Iterable[EpisodeRecord]) -> int:
+        """How many episodes were started of which no record came, given all records; 0 for runs of earlier versions.
+
+        Raises:
+            ValueError: a line of ``started.jsonl`` but the last is damaged.
+        """
+        recorded = {(record.key, record.extra.get("session")) for record in attempts}
+        return len(set(read_json_lines(self.started, _read_start)) - recorded)
 
     def check(self, identity: Mapping[str, Any]) -> None:
         """Check that a run of this identity may be here.
@@ -197,27 +209,39 @@ class EpisodeLog:
     def __init__(self, folder: ResultsFolder) -> None:
         path = folder.episodes
         repair_json_lines(path, EpisodeRecord.from_dict)
+        repair_json_lines(folder.started, _read_start)
         self.folder, self.chain = folder, HashChain(folder.info)
         attempts = read_attempts(path)
         for line, record in zip(folder.lines(len(attempts)), attempts, strict=True):
             self.chain.follow(line, record)
-        self._handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0), 0o644)
+        self._handle, self._started = _open_to_add(path), -1
         self._synced = time.monotonic()
+
+    def start(self, key: str, session: int) -> None:
+        """Note that an episode is about to be played, so that it is known of even if this process ends at once.
+
+        Raises:
+            DiskFullError: there is no room.
+        """
+        with name_full_disk(self.folder.started):
+            if self._started < 0:
+                self._started = _open_to_add(self.folder.started)
+            _write_all(self._started, json_line({"key": key, "session": session}))
 
     def append(self, record: EpisodeRecord) -> None:
         """Add one record.
 
         Raises:
-            OSError: the disk refuses; what was written of the line is cut off by the next session.
+            DiskFullError: there is no room; what was written of the line is cut off by the next session.
         """
-        line = self.chain.add(record)
-        while line:
-            line = line[os.write(self._handle, line) :]
+        with name_full_disk(self.folder.episodes):
+            _write_all(self._handle, self.chain.add(record))
         if time.monotonic() - self._synced > _SYNC_SECONDS:
             self._sync()
 
     def _sync(self) -> None:
-        os.fsync(self._handle)
+        with name_full_disk(self.folder.episodes):
+            os.fsync(self._handle)
         self._synced = time.monotonic()
 
     def __enter__(self) -> EpisodeLog:
@@ -230,6 +254,22 @@ class EpisodeLog:
                 self.folder.end(self.chain)
         finally:
             os.close(self._handle)
+            if self._started >= 0:
+                os.close(self._started)
+
+
+def _open_to_add(path: Path) -> int:
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0), 0o644)
+
+
+def _write_all(handle: int, line: bytes) -> None:
+    while line:
+        line = line[os.write(handle, line) :]
+
+
+def _read_start(line: Any) -> tuple[str, int]:
+    _check_entries("the start of an episode", line, {"key": str, "session": int}, ("key", "session"))
+    return line["key"], line["session"]
 
 
 @dataclass(frozen=True)
@@ -242,6 +282,7 @@ class BenchResults:
     agent: str  # who played it
     records: tuple[EpisodeRecord, ...]  # the episodes, the last of each key
     retried: tuple[EpisodeRecord, ...] = ()  # earlier records of the same keys, in the order of the file
+    cut_short: int = 0  # episodes that were started and left no record, as the process or the run ended
 
     @property
     def asked(self) -> dict[str, list[int]]:
@@ -277,7 +318,7 @@ def load_results(path: str | Path, suite: str | Path | None = None) -> BenchResu
     records = _last(attempts)
     last = set(map(id, records))
     retried = tuple(record for record in attempts if id(record) not in last)
-    return BenchResults(Path(path), info, played, info["agent"], tuple(records), retried)
+    return BenchResults(Path(path), info, played, info["agent"], tuple(records), retried, folder.cut_short(attempts))
 
 
 def load_several(paths: Sequence[str | Path], suite: str | Path | None = None) -> list[BenchResults]:

@@ -225,6 +225,7 @@ class _SuiteRunner:
             if self._ending():
                 return
             env = self._take(episode.split)
+            self.log.start(episode.key, self.extra["session"])
             record = await play_episode(
                 self.agent, env, episode, options.timeouts, options.prices, self.extra, options.max_reply, self._ending
             )

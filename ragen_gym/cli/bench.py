@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ragen_gym.cli import bench_replays, bench_scores
 from ragen_gym.cli.command import add_command, print_json
 from ragen_gym.core.command_line import terminal_width, wrap
+from ragen_gym.core.storage import DiskFullError
 from ragen_gym.core.text import without_controls
 
 if TYPE_CHECKING:
@@ -143,10 +144,12 @@ def _run(arguments: argparse.Namespace) -> int:
         raise ValueError(str(error)) from error
     try:
         outcome = run_suite(suite, agent, arguments.out, request, progress)
+        return _report_outcome(suite, agent, arguments, outcome)
+    except DiskFullError as error:
+        raise DiskFullError(f"{error} Then the same command resumes the run.") from error
     except (KeyboardInterrupt, CancelledError):
         print("\nragen-gym: stopped; episodes so far are kept, and the same command resumes the run.", file=sys.stderr)
         return 130
-    return _report_outcome(suite, agent, arguments, outcome)
 
 
 def _report_outcome(

@@ -504,7 +504,9 @@ def test_a_full_disk_ends_the_run_and_says_so(tmp_path: Path, capsys: pytest.Cap
     (tmp_path / "run" / "episodes.jsonl").symlink_to("/dev/full")
     arguments = ["bench", "run", "--suite", "smoke", "--agent", "random", "--out", str(tmp_path / "run")]
     assert main(arguments) == 2
-    assert "No space left on device" in capsys.readouterr().err
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert f"{tmp_path / 'run' / 'episodes.jsonl'} cannot be written: no space left on device" in said
+    assert re.search(r"[0-9.]+ MiB are free in .*\. Make room there\. Then the same command resumes the run\.$", said)
 
 
 # The process
