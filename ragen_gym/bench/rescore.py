@@ -303,5 +303,5 @@ def save(run: BenchResults, rescored: RescoredRun, path: Path) -> None:
         write_atomic(folder.path / "unknown.jsonl", "".join(f"{line}\n" for line in lines))
         if rescored.records:
             results = replace(run, info=folder.info, agent=rescored.identity["agent"], records=rescored.records)
-            folder.write_summary(score_results(replace(results, retried=())))
+            folder.write_summary(score_results(replace(results, retried=(), cut_short=0)))
         folder.path.rename(path)

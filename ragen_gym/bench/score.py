@@ -81,7 +81,7 @@ SUITE_ENTRIES = ("suite_instances", "unasked", "cut_short")
 def score_results(run: BenchResults) -> dict[str, Any]:
     """The summary of a run, next to what its sessions asked for."""
     summary = score(run.suite, run.records, run.agent, run.asked, run.retried)
-    summary["overall"]["cut_short"] = getattr(run, "cut_short", 0)
+    summary["overall"]["cut_short"] = run.cut_short
     return summary
 
 
@@ -150,7 +150,7 @@ def coverage(run: BenchResults) -> dict[str, Any]:
         "episodes": sum(split["episodes"] for split in splits.values()),
         **_sums(list(splits.values())),
         **_of_suite(run.suite, played, run.asked),
-        "cut_short": getattr(run, "cut_short", 0),
+        "cut_short": run.cut_short,
         "splits": splits,
     }
 

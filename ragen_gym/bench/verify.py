@@ -123,7 +123,7 @@ def verify(
         excluded=sum(not record.counted for record in run.records),
         retried=len(run.retried),
         retried_in_play=sum(bool(record.turns) for record in run.retried),
-        cut_short=getattr(run, "cut_short", 0),
+        cut_short=run.cut_short,
     )
     rescoring = Rescoring.of(run.info, run_code=run_code)
     replayers = rescoring.replayers(suite)

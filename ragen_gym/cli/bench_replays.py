@@ -200,7 +200,7 @@ def _last_line(verdict: Verdict) -> str:
         return _SENTENCES[verdict.verdict]
     said = "Verified" if verdict.chained else "Verified, without a chain"
     again = [f"{verdict.retried_in_play:,} attempts were made again after play began"] * bool(verdict.retried_in_play)
-    again += [f"{verdict.cut_short:,} starts of an episode left no record"] * bool(verdict.cut_short)
+    again += [f"{verdict.cut_short:,} episodes were started and left no record"] * bool(verdict.cut_short)
     return f"{said}, but {' and '.join(again)}: ask why." if again else f"{said}."
 
 
@@ -218,7 +218,7 @@ def _verdict_lines(run: BenchResults, verdict: Verdict) -> list[str]:
         begun = verdict.retried_in_play
         lines.append(f"{verdict.retried:,} attempts failed so and were made again, {begun:,} of them after play began.")
     if verdict.cut_short:
-        lines.append(f"{verdict.cut_short:,} starts of an episode left no record: the run was stopped meanwhile.")
+        lines.append(f"{verdict.cut_short:,} episodes were started and left no record: the run was stopped meanwhile.")
     if unasked := sum(not rollouts for split in run.asked.values() for rollouts in split):
         instances = sum(len(split.levels) for split in run.suite.splits)
         lines.append(f"{unasked:,} of the suite's {instances:,} instances were not asked for (--split, --limit).")

@@ -123,7 +123,7 @@ def left_out(summary: Summary) -> list[str]:
         )
     if cut_short := overall.get("cut_short"):
         said.append(
-            f"{cut_short:,} starts of an episode left no record, since the run was stopped while they were played: who "
+            f"{cut_short:,} episodes were started and left no record, since the run was stopped meanwhile: who "
             "stops a run whenever it is about to lose gets another try like this."
         )
     return said

@@ -181,6 +181,30 @@ def test_attempts_made_again_are_in_the_verdict(tmp_path: Path, capsys: pytest.C
     assert capsys.readouterr().out.splitlines()[-1] == last
 
 
+def test_starts_that_left_no_record_are_in_the_verdict_the_score_and_the_report(
+    run: Run, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    started = run.path / "started.jsonl"
+    with started.open("a") as file:
+        file.write('{"key": "0123456789abcdef", "session": 0}\n')
+    assert run.verify(capsys)[0] == FALSE  # the summary counts none
+    run.score_again()
+    said = "1 episodes were started and left no record"
+    assert said in capsys.readouterr().out
+    code, found = run.verify(capsys)
+    assert (code, found["cut_short"]) == (VERIFIED, 1)
+    assert main(["bench", "verify", str(run.path)]) == VERIFIED
+    assert capsys.readouterr().out.splitlines()[-1] == f"Verified, but {said}: ask why."
+    copy = str(shutil.copytree(run.path, tmp_path / "copy"))
+    for command in (["report", copy, "--markdown"], ["compare", str(run.path), copy]):
+        assert main(["bench", *command]) == 0
+        assert said in capsys.readouterr().out
+    assert main(["bench", "rescore", copy, "--format-penalty", "0", "--out", str(tmp_path / "new")]) == 0
+    assert Run(tmp_path / "new").verify(capsys)[0] == VERIFIED
+    started.unlink()
+    assert run.verify(capsys)[0] == FALSE
+
+
 def without_end(info: dict[str, Any]) -> dict[str, Any]:
     del info["sessions"][-1]["ended"]
     return info
