@@ -82,6 +82,7 @@ async def play_episode(
         seconds=time.perf_counter() - episode.agent_calls.began,
         cost=prices.of(episode.turns) if prices else None,
         extra=dict(extra or {}),
+        asked_of_agent=episode.agent_calls.called,
     )
     if end := getattr(agent, "end", None):
         try:

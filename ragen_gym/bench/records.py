@@ -59,6 +59,7 @@ class EpisodeRecord:
     seconds: float = 0.0  # of the whole episode
     cost: float | None = None  # in the currency of the prices that were given, or None
     extra: dict[str, Any] = field(default_factory=dict)  # what else the agent or the runner wants to keep, plain JSON
+    asked_of_agent: bool = False  # whether the agent was asked anything; False in records of earlier versions
 
     @property
     def place(self) -> tuple[str, int, int]:
@@ -74,6 +75,11 @@ class EpisodeRecord:
     def moves(self) -> int:
         """How many moves were played."""
         return sum(len(turn.actions) for turn in self.turns)
+
+    @property
+    def in_play(self) -> bool:
+        """Whether play had begun when the episode ended: the agent had been asked, whether it answered or not."""
+        return self.asked_of_agent or bool(self.turns)
 
     @property
     def counted(self) -> bool:

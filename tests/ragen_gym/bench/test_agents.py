@@ -418,7 +418,7 @@ def test_a_person_plays_in_the_terminal(
     typed = "Up || left\nsideways\n" + "1\n" * 8 + "q\n"
     monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
     arguments = ["bench", "run", "--suite", "smoke", "--agent", "human", "--set", "player=Ada", "--out", "run"]
-    assert main([*arguments, "--split", "sokoban", "--limit", "2"]) == 0
+    assert main([*arguments, "--split", "sokoban", "--limit", "2"]) == 1  # one is left to play
     said = capsys.readouterr()
     assert SPLITS["sokoban"].levels[0].text in said.out
     assert "10 moves left: 1 Up, 2 Down, 3 Left, 4 Right; q quits" in said.out

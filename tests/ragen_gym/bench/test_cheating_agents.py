@@ -20,6 +20,7 @@ from ragen_gym.bench.runner import RunOutcome, run_suite, run_suite_async
 from ragen_gym.bench.suites import load_suite
 from ragen_gym.cli import main
 from ragen_gym.core.failures import Failure
+from ragen_gym.envs.step import StepEnv
 
 SMOKE = load_suite("smoke")
 
@@ -226,3 +227,25 @@ def test_a_run_that_is_whole_or_of_an_earlier_version_was_not_cut_short(tmp_path
     assert load_results(out).cut_short == 0
     assert play(Bandit(lambda: 0), out, rollouts=2).played == 8
     assert load_results(out).cut_short == 0
+
+
+def test_play_begins_with_the_first_question_and_not_with_the_first_answer(tmp_path: Path) -> None:
+    """An episode of a bandit is one move long."""
+    out = tmp_path / "run"
+    failed = check(play(Bandit(raising(ValueError())), out), out)
+    assert [(record.turns, record.in_play) for record in failed] == [((), True)] * 4
+    old = {name: value for name, value in failed[0].to_dict().items() if name != "asked_of_agent"}
+    assert not EpisodeRecord.from_dict(old).in_play  # of an earlier version, which did not keep it
+
+
+def test_an_episode_whose_game_cannot_begin_was_not_in_play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(self: StepEnv, **options: Any) -> Any:
+        if (options.get("options") or {}).get("noise_seed"):  # not for the hash of the prompts
+            raise ValueError("no board")
+        return reset(self, **options)
+
+    reset = StepEnv.reset
+    monkeypatch.setattr(StepEnv, "reset", broken)
+    play(Bandit(lambda: 0), tmp_path / "run")
+    records = load_results(tmp_path / "run").records
+    assert {(record.failure, record.in_play) for record in records} == {(Failure.ENVIRONMENT_ERROR, False)}
