@@ -199,7 +199,11 @@ def _last_line(verdict: Verdict) -> str:
     if not verdict.holds:
         return _SENTENCES[verdict.verdict]
     said = "Verified" if verdict.chained else "Verified, without a chain"
-    again = [f"{verdict.retried_in_play:,} attempts were made again after play began"] * bool(verdict.retried_in_play)
+    begun = (
+        "" if verdict.retried_in_play == verdict.retried else f" ({verdict.retried_in_play:,} of them after play began)"
+    )
+    begun = begun or " after play began"
+    again = [f"{verdict.retried:,} attempts were made again{begun}"] * bool(verdict.retried)
     again += [f"{verdict.cut_short:,} episodes were started and left no record"] * bool(verdict.cut_short)
     return f"{said}, but {' and '.join(again)}: ask why." if again else f"{said}."
 
