@@ -33,12 +33,12 @@ no record. A split's entry holds, of the episodes that count (one that failed fo
 - ``turns``, ``actions``: their mean number in an episode.
 - ``seconds``: {median, p95, total}, of an answer, and of all episodes, with those that failed.
 - ``tokens``: {prompt, completion}, and ``cost``: of all episodes, with those that failed; None where nothing is known.
-- ``failures``: {kind: number}, and ``excluded``: how many of these are out of the score; ``excluded_in_play``: how many
-  of them failed after the agent had played a turn. An agent that raises an error whenever it is about to lose leaves
-  the score in this way.
+- ``failures``: {kind: number}, and ``excluded``: how many of these are out of the score; ``excluded_in_play``: how
+  many of them failed after the agent was asked for its first reply or move. An agent that raises an error whenever it
+  is about to lose leaves the score in this way.
 - ``asked``, ``missing``: episodes that the run's sessions asked for, and how many of them there is no record of.
-- ``retried``, ``retried_in_play``: attempts that failed for reasons of infrastructure and were made again, and how many
-  of them after the agent had played a turn.
+- ``retried``, ``retried_in_play``: attempts that failed for reasons of infrastructure and were made again, and how
+  many of them after the agent was asked for its first reply or move.
 - ``bounds``: {least, most}, the success rate of all episodes asked for if those missing or excluded had all failed, and
   if they had all succeeded.
 """
@@ -163,14 +163,14 @@ def _asked(records: Sequence[EpisodeRecord], wanted: Sequence[int]) -> dict[str,
     return {
         "asked": asked,
         "missing": asked - len(records),
-        "excluded_in_play": sum(not record.counted and bool(record.turns) for record in records),
+        "excluded_in_play": sum(not record.counted and record.in_play for record in records),
         "bounds": {"least": solved / asked, "most": (solved + unknown) / asked},
     }
 
 
 def _retried(split: str, retried: Sequence[EpisodeRecord]) -> dict[str, int]:
     own = [record for record in retried if record.split == split]
-    return {"retried": len(own), "retried_in_play": sum(bool(record.turns) for record in own)}
+    return {"retried": len(own), "retried_in_play": sum(record.in_play for record in own)}
 
 
 def _score_split(suite: Suite, split: Split, records: Sequence[EpisodeRecord]) -> dict[str, Any]:

@@ -71,7 +71,7 @@ class Verdict:
     missing: int = 0  # how many of these there is no record of
     excluded: int = 0  # how many failed for reasons of infrastructure, and are out of the score
     retried: int = 0  # attempts that failed so and were made again
-    retried_in_play: int = 0  # those of them that failed after the agent had played a turn
+    retried_in_play: int = 0  # those of them that failed after the agent was first asked
     cut_short: int = 0  # starts of episodes that left no record
     open_end: bool = False  # the last session of a chained run has no end
     lacks_chain: bool = False  # a chain was required, and not every line carries a hash
@@ -122,7 +122,7 @@ def verify(
     verdict = Verdict(
         excluded=sum(not record.counted for record in run.records),
         retried=len(run.retried),
-        retried_in_play=sum(bool(record.turns) for record in run.retried),
+        retried_in_play=sum(record.in_play for record in run.retried),
         cut_short=run.cut_short,
     )
     rescoring = Rescoring.of(run.info, run_code=run_code)
