@@ -199,13 +199,12 @@ def _last_line(verdict: Verdict) -> str:
     if not verdict.holds:
         return _SENTENCES[verdict.verdict]
     said = "Verified" if verdict.chained else "Verified, without a chain"
-    begun = (
-        "" if verdict.retried_in_play == verdict.retried else f" ({verdict.retried_in_play:,} of them after play began)"
-    )
-    begun = begun or " after play began"
-    again = [f"{verdict.retried:,} attempts were made again{begun}"] * bool(verdict.retried)
-    again += [f"{verdict.cut_short:,} episodes were started and left no record"] * bool(verdict.cut_short)
-    return f"{said}, but {' and '.join(again)}: ask why." if again else f"{said}."
+    doubts = []
+    if verdict.retried:
+        doubts.append(f"attempts made again: {verdict.retried:,} ({verdict.retried_in_play:,} after play began)")
+    if verdict.cut_short:
+        doubts.append(f"episodes started that left no record: {verdict.cut_short:,}")
+    return f"{said}, but ask why. {'; '.join(doubts).capitalize()}." if doubts else f"{said}."
 
 
 def _verdict_lines(run: BenchResults, verdict: Verdict) -> list[str]:
@@ -222,7 +221,7 @@ def _verdict_lines(run: BenchResults, verdict: Verdict) -> list[str]:
         begun = verdict.retried_in_play
         lines.append(f"{verdict.retried:,} attempts failed so and were made again, {begun:,} of them after play began.")
     if verdict.cut_short:
-        lines.append(f"{verdict.cut_short:,} episodes were started and left no record: the run was stopped meanwhile.")
+        lines.append(f"Episodes started that left no record (the run was stopped): {verdict.cut_short:,}.")
     if unasked := sum(not rollouts for split in run.asked.values() for rollouts in split):
         instances = sum(len(split.levels) for split in run.suite.splits)
         lines.append(f"{unasked:,} of the suite's {instances:,} instances were not asked for (--split, --limit).")

@@ -123,8 +123,8 @@ def left_out(summary: Summary) -> list[str]:
         )
     if cut_short := overall.get("cut_short"):
         said.append(
-            f"{cut_short:,} episodes were started and left no record, since the run was stopped meanwhile: who "
-            "stops a run whenever it is about to lose gets another try like this."
+            f"Episodes started that left no record (the run was stopped): {cut_short:,}. Who stops a run "
+            "whenever it is about to lose gets another try like this."
         )
     return said
 

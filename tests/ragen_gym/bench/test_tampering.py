@@ -177,7 +177,8 @@ def test_attempts_made_again_are_in_the_verdict(tmp_path: Path, capsys: pytest.C
     assert code == VERIFIED
     assert found["retried_in_play"] == found["retried"] > 0
     assert main(["bench", "verify", str(run.path)]) == VERIFIED
-    last = f"Verified, but {found['retried']} attempts were made again after play began: ask why."
+    count = found["retried"]
+    last = f"Verified, but ask why. Attempts made again: {count} ({count} after play began)."
     assert capsys.readouterr().out.splitlines()[-1] == last
 
 
@@ -189,12 +190,12 @@ def test_starts_that_left_no_record_are_in_the_verdict_the_score_and_the_report(
         file.write('{"key": "0123456789abcdef", "session": 0}\n')
     assert run.verify(capsys)[0] == FALSE  # the summary counts none
     run.score_again()
-    said = "1 episodes were started and left no record"
+    said = "pisodes started that left no record"
     assert said in capsys.readouterr().out
     code, found = run.verify(capsys)
     assert (code, found["cut_short"]) == (VERIFIED, 1)
     assert main(["bench", "verify", str(run.path)]) == VERIFIED
-    assert capsys.readouterr().out.splitlines()[-1] == f"Verified, but {said}: ask why."
+    assert capsys.readouterr().out.splitlines()[-1] == "Verified, but ask why. Episodes started that left no record: 1."
     copy = str(shutil.copytree(run.path, tmp_path / "copy"))
     for command in (["report", copy, "--markdown"], ["compare", str(run.path), copy]):
         assert main(["bench", *command]) == 0
