@@ -53,6 +53,9 @@ R = TypeVar("R")
 PLAIN_SECONDS = 1.0
 #: Seconds that one level may take as Python.
 LEVEL_SECONDS = 1.0
+#: Seconds after which a busy thread lets the compiling one go on. Importing numba reads thousands of files, and waits
+#: for its turn after each: with the interpreter's own 5 ms, for some eight seconds in all.
+SWITCH_SECONDS = 1e-4
 #: Seconds of waiting for the compiler after which standard error says so.
 NOTICE_SECONDS = 2.0
 
@@ -268,6 +271,14 @@ class _Compiler:
             os.register_at_fork(before=self.stop, after_in_parent=self.resume, after_in_child=self.resume)
 
     def _work(self) -> None:
+        before = sys.getswitchinterval()
+        sys.setswitchinterval(min(before, SWITCH_SECONDS))
+        try:
+            self._compile_queue()
+        finally:
+            sys.setswitchinterval(before)
+
+    def _compile_queue(self) -> None:
         while True:
             with self._lock:
                 if self._stopped or not self._queue:
