@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from transformers import PreTrainedTokenizerBase
@@ -13,9 +13,9 @@ from ragen_gym.envs.turn import TurnEnv
 
 __all__ = ["BoardTokens", "board_tokens", "formats_of"]
 
-#: What of a board is looked at, by text format: each symbol, or each name of a kind and each place.
-_CELLS = {"grid": r"\S", "spaced": r"\S", "coord": r"\([0-9]+,[0-9]+\)|[a-z ]+(?=:)"}
-_LINES = r".+"  # where a board is a list of names: each name
+_SYMBOL = re.compile(r"\S")  # of a grid
+_PLACE = re.compile(r"\([0-9]+,[0-9]+\)|[a-z ]+(?=:)")  # in coordinates: a place, or the name of a kind
+_NAME = re.compile(r".+")  # of an arm
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class BoardTokens:
 
 def formats_of(env: TurnEnv) -> tuple[str, ...]:
     """The text formats to look at in this environment's game."""
-    return tuple(_CELLS) if env.game.layout == "grid" else ("grid",)
+    return ("grid", "spaced", "coord") if env.game.layout == "grid" else ("grid",)
 
 
 def board_tokens(tokenizer: PreTrainedTokenizerBase, env: TurnEnv, seeds: Sequence[int]) -> BoardTokens:
@@ -66,7 +66,6 @@ def board_tokens(tokenizer: PreTrainedTokenizerBase, env: TurnEnv, seeds: Sequen
     if not tokenizer.is_fast:
         raise ValueError(f"{tokenizer.name_or_path}: its tokenizer does not say where tokens lie; use a fast one.")
     text_format = env.env.text_format
-    pattern = re.compile(_CELLS[text_format] if env.game.layout == "grid" else _LINES, re.MULTILINE)
     spelled: dict[str, set[tuple[int, ...]]] = defaultdict(set)
     tokens = holders = parts = 0
     example: tuple[str, ...] = ()
@@ -79,7 +78,7 @@ def board_tokens(tokenizer: PreTrainedTokenizerBase, env: TurnEnv, seeds: Sequen
         tokens += len(board)
         example = example or tuple(str(tokenizer.decode([ids[place]])) for place in board)
         held = set[int]()
-        for found in pattern.finditer(env.board):
+        for found in _cells(env):
             mine = _covering(spans, start + found.start(), start + found.end())
             spelled[found[0]].add(tuple(ids[place] for place in mine))
             parts += len(mine)
@@ -92,6 +91,17 @@ def board_tokens(tokenizer: PreTrainedTokenizerBase, env: TurnEnv, seeds: Sequen
         {cell: len(ways) for cell, ways in sorted(spelled.items())},
         example,
     )
+
+
+def _cells(env: TurnEnv) -> Iterator[re.Match[str]]:
+    """The cells of the environment's board in its text."""
+    board, text_format = env.board, env.env.text_format
+    if env.game.layout != "grid":
+        yield from _NAME.finditer(board)
+        return
+    grid = {"coord": "", "grid_coord": board.partition("\nboard ")[0]}.get(text_format, board)
+    yield from _SYMBOL.finditer(board, 0, len(grid))
+    yield from _PLACE.finditer(board, len(grid))
 
 
 def _covering(spans: Sequence[tuple[int, int]], first: int, last: int) -> list[int]:

@@ -2,11 +2,11 @@
 
 Every line of ``episodes.jsonl`` ends with ``chain``, the SHA-256 of the hash before it and of this line without
 ``chain``. The chain begins with the hash of what the run asks (all of ``run.json`` but its sessions: the suite's hash,
-the agent and its settings, the temperature, the prompts), and takes up each session's entry before the first record of
+the agent and its settings, the temperature, the prompts), and includes each session's entry before the first record of
 that session. When a session ends, its entry in ``run.json`` keeps how many lines there are and the last hash.
 
 What a chain cannot show: whoever owns the folder can change the records and write a new chain over them, or remove it.
-Cutting the run back to the end of an earlier session leaves a right chain, too. A hash that was noted elsewhere when
+Cutting the run back to the end of an earlier session leaves a valid chain, too. A hash that was noted elsewhere when
 the run ended tells such a chain from the first one (``bench verify --head``). Nor does it show that the replies are a
 model's, or that tokens and times are true; only who plays the run again can.
 """
@@ -28,7 +28,7 @@ _LINK = re.compile(rb'(.*), "chain": "([0-9a-f]{64})"\}', re.DOTALL)
 
 
 class HashChain:
-    """The chain from its begin to the line that was added or followed last.
+    """The chain from its start to the line that was added or followed last.
 
     Args:
         info: what ``run.json`` says.

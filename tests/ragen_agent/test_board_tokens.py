@@ -58,6 +58,12 @@ def test_the_small_tokenizer_reads_every_format(game: str) -> None:
         assert of(tokenizer, game, text_format).verdict == "good"
 
 
+def test_both_at_once_are_looked_at_together(bpe: PreTrainedTokenizerFast) -> None:
+    found, grid, places = (of(bpe, "FrozenLake", way) for way in ("grid_coord", "grid", "coord"))
+    assert set(found.spellings) == {*grid.spellings, *places.spellings}
+    assert found.verdict == "several cells share a token"
+
+
 def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tokens", "--game", "FrozenLake", "--levels", "8"]) == 0
     assert "spaced, each token between two bars:" in capsys.readouterr().out

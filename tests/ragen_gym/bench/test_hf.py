@@ -90,6 +90,14 @@ async def ask(agent: Any, seed: int = 1, content: str = "Go.") -> Answer:
     return answer
 
 
+async def ask_once(agent: Any) -> Answer:
+    """One answer of an agent that is closed after it."""
+    try:
+        return await ask(agent)
+    finally:
+        await agent.close()
+
+
 def test_the_clock_starts_with_the_requests_own_generation(model: Path) -> None:
     """Each of ten requests takes half a second and the last begins after more than the limit of three."""
     agent = agent_of(model, 0.05, max_tokens=10, batch=1, timeout=3)
@@ -175,28 +183,16 @@ def test_what_takes_too_long_is_a_timeout_with_a_remedy(model: Path, caplog: pyt
 def test_a_first_token_that_takes_too_long_says_so(model: Path, caplog: pytest.LogCaptureFixture) -> None:
     agent = agent_of(model, 0.3, max_tokens=1, timeout=0.1)
 
-    async def play() -> Answer:
-        try:
-            return await ask(agent)
-        finally:
-            await agent.close()
-
     with caplog.at_level(logging.WARNING):
-        assert asyncio.run(play()).completion_tokens == 1, "it is there, if late"
+        assert asyncio.run(ask_once(agent)).completion_tokens == 1, "it is there, if late"
     assert "time limit 0.1 s: lower --max-tokens or raise --timeout" in caplog.text
 
 
 def test_settings_that_work_are_not_complained_of(model: Path, caplog: pytest.LogCaptureFixture) -> None:
     agent = agent_of(model, max_tokens=20, timeout=300)
 
-    async def play() -> Answer:
-        try:
-            return await ask(agent)
-        finally:
-            await agent.close()
-
     with caplog.at_level(logging.WARNING):
-        assert asyncio.run(play()).completion_tokens == 20
+        assert asyncio.run(ask_once(agent)).completion_tokens == 20
     assert not [record for record in caplog.records if record.name.startswith("ragen_gym")]
 
 
