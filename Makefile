@@ -45,7 +45,7 @@ test: $(VENV)/.test.installed ## Run the tests
 # Another CPU rounds floats differently and another thread count sums them in another order. These variables make the
 # libraries choose the code that they would run there: no AVX512 in torch and numpy, the baseline instruction set in numba.
 PORTABLE := ATEN_CPU_CAPABILITY=avx2 OPENBLAS_CORETYPE=Haswell NUMBA_CPU_NAME=generic OMP_NUM_THREADS=4
-NUMERIC  := $(addprefix tests/ragen_agent/,algo engines local sft training test_rollout.py) \
+NUMERIC  := $(addprefix tests/ragen_agent/,algo local sft training test_rollout.py) tests/ragen_gym/inference \
     $(addprefix tests/ragen_gym/,core envs games render bench/test_score.py)
 
 test-portable: $(VENV)/.test.installed ## Run the tests of numerics as on another CPU, with four threads

@@ -27,8 +27,6 @@ from transformers import GenerationConfig
 from benchmarks import machine
 from ragen_agent.config import Config, with_settings
 from ragen_agent.config.presets import default_settings
-from ragen_agent.engines import Engine, Sampled
-from ragen_agent.engines.torch_engine import TorchEngine
 from ragen_agent.local.run import TrainingRun
 from ragen_agent.rollout import Instance, group, play
 from ragen_agent.sft.demonstrations import demonstrate
@@ -37,6 +35,8 @@ from ragen_agent.training.console import Display
 from ragen_agent.training.policy import Policy
 from ragen_agent.training.run_folder import RunFolder
 from ragen_gym.core.storage import read_json_lines, write_atomic
+from ragen_gym.inference import Engine, Sampled
+from ragen_gym.inference.torch_engine import TorchEngine
 
 __all__ = ["GenerateEngine", "main"]
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ragen_agent.engines import Engine, GenerationSession, Sampled
 from ragen_agent.token_mdp import TokenMDP, Trajectory
 from ragen_gym.core.failures import Failure
+from ragen_gym.inference import Engine, GenerationSession, Sampled
 
 __all__ = ["Instance", "group", "play"]
 

@@ -19,6 +19,7 @@ TREES = ("ragen_gym", "ragen_agent", "benchmarks")
 #: What each room of ``ragen_gym`` may import of it, from the bottom up; a room is a package or a module.
 GYM: dict[str, str] = {
     "core": "",
+    "inference": "core",
     "games": "core",
     "render": "core games",
     "envs": "core games render",
@@ -26,12 +27,12 @@ GYM: dict[str, str] = {
     "wrappers": "core games",
     "testing": "core games envs .",
     "multiagent": "core games render envs .",
-    "bench": "core games render envs .",
+    "bench": "core inference games render envs .",
     "serve": "core games render envs .",
     "cli": "core games render envs testing bench serve .",
 }
 #: The same of ``ragen_agent``.
-_TOKENS = "board_tokens chat chat_template engines rollout token_mdp token_view trajectory turn_info"
+_TOKENS = "board_tokens chat chat_template rollout token_mdp token_view trajectory turn_info"
 AGENT: dict[str, str] = {
     "config": "",
     "algo": "config",
@@ -45,7 +46,7 @@ AGENT: dict[str, str] = {
     "cli": f"config algo training sft local openrlhf report {_TOKENS} .",
 }
 #: What ``ragen_agent`` may import of ``ragen_gym``: its public rooms. ``ragen_gym`` imports nothing of ``ragen_agent``.
-PUBLIC = "core games render envs bench serve ."
+PUBLIC = "core inference games render envs bench serve ."
 
 
 def rooms(tree: str, arrows: dict[str, str]) -> dict[str, set[str]]:

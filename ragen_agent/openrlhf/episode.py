@@ -16,10 +16,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ragen_agent.engines import Sampled
 from ragen_agent.token_mdp import TokenMDP, Trajectory
 from ragen_gym.core.failures import Failure
 from ragen_gym.core.threads import in_thread
+from ragen_gym.inference import Sampled
 
 __all__ = [
     "ContractError",

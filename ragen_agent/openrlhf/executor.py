@@ -16,7 +16,6 @@ from typing import Any
 from openrlhf.utils.agent import AgentExecutorBase
 
 from ragen_agent.chat import ChatFormat
-from ragen_agent.engines import Sampled
 from ragen_agent.openrlhf.episode import ContractError, play_episode, tokens_of
 from ragen_agent.openrlhf.processes import RunContext
 from ragen_agent.openrlhf.prompt_dataset import PromptRow, env_of, turns_of
@@ -24,6 +23,7 @@ from ragen_agent.token_mdp import TokenMDP, Trajectory
 from ragen_agent.training.small_model import check_known
 from ragen_gym.core.threads import in_thread
 from ragen_gym.envs.turn import TurnEnv
+from ragen_gym.inference import Sampled
 
 __all__ = ["AgentExecutor"]
 

@@ -19,9 +19,9 @@ from openrlhf.trainer.ray.ppo_critic import CriticModelActor
 from openrlhf.trainer.ray.vllm_engine import RolloutRayActor
 from torch import Tensor, nn
 
-from ragen_agent.engines.torch_engine import SUPPRESSED
 from ragen_agent.openrlhf.processes import RunContext, kill_after_exit
 from ragen_agent.openrlhf.weight_broadcast import save_merged, send_merged
+from ragen_gym.inference.torch_engine import SUPPRESSED
 
 __all__ = ["CpuVllmActor", "CriticActor", "PolicyActor", "ReferenceActor", "VllmActor"]
 

@@ -84,7 +84,7 @@ def sampled_logits(
     Args:
         model: any causal LM.
         batch: rows to score.
-        bias: (vocabulary,), 0 or ``SUPPRESSED``: ``ragen_agent.engines.torch_engine.suppression``.
+        bias: (vocabulary,), 0 or ``SUPPRESSED``: ``ragen_gym.inference.torch_engine.suppression``.
         temperature: with which the tokens were sampled, above 0; the engine records log-probs under it too.
 
     Returns:

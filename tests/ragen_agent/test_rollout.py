@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import pytest
 
 from ragen_agent.config import Config, with_settings
-from ragen_agent.engines import Sampled
-from ragen_agent.engines.torch_engine import TorchEngine, TorchSession
 from ragen_agent.rollout import Instance, play
 from ragen_agent.training.policy import Policy
+from ragen_gym.inference import Sampled
+from ragen_gym.inference.torch_engine import TorchEngine, TorchSession
 
 CONFIG = with_settings(
     Config(),

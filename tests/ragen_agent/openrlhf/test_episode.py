@@ -15,7 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ragen_agent.config import Config, with_settings
-from ragen_agent.engines import Sampled
 from ragen_agent.openrlhf.episode import (
     ContractError,
     TooManyFailuresError,
@@ -27,6 +26,7 @@ from ragen_agent.rollout import Instance, play
 from ragen_agent.token_mdp import TokenMDP, Trajectory
 from ragen_agent.training.policy import Policy
 from ragen_agent.training.tasks import make_env
+from ragen_gym.inference import Sampled
 
 CONFIG = with_settings(
     Config(),

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragen_agent.engines.kv_cache import Copies, SharedPrefixes
+from ragen_gym.inference.kv_cache import Copies, SharedPrefixes
 
 
 class Histories:

@@ -12,14 +12,14 @@ import pytest
 import torch
 
 from ragen_agent.config import Config, with_settings
-from ragen_agent.engines import Sampled
-from ragen_agent.engines.kv_cache import SlotCache
-from ragen_agent.engines.torch_engine import TorchEngine, TorchSession
 from ragen_agent.rollout import Instance, group, play
 from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.batches import Batch, by_length, sampled_logits
 from ragen_agent.training.policy import Policy
 from ragen_agent.training.small_model import reading_only
+from ragen_gym.inference import Sampled
+from ragen_gym.inference.kv_cache import SlotCache
+from ragen_gym.inference.torch_engine import TorchEngine, TorchSession
 
 CONFIG = with_settings(
     Config(),
@@ -147,7 +147,7 @@ def test_tokens_do_not_depend_on_who_plays_beside_or_when_an_episode_begins(
     instances = group([3, 4, 5, 6], 3)
     together = agent.play(agent.processes("train", 12), instances, 1.0, seed=9)
     monkeypatch.setattr(agent.engine, "straggler_share", share)
-    monkeypatch.setattr("ragen_agent.engines.torch_engine.STRAGGLER_TOKENS", grace)
+    monkeypatch.setattr("ragen_gym.inference.torch_engine.STRAGGLER_TOKENS", grace)
     unfinished = 0
     reply = TorchSession.reply
 

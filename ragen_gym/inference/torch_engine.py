@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ragen_agent.engines import Sampled
-from ragen_agent.engines.kv_cache import SharedPrefixes, SlotCache, decode_attention, padded_columns
 from ragen_gym.core.seeding import GOLDEN, Stream, episode_key, mix, stream_key, uniforms
+from ragen_gym.inference import Sampled
+from ragen_gym.inference.kv_cache import SharedPrefixes, SlotCache, decode_attention, padded_columns
 
 __all__ = ["CACHED_TOKENS", "SUPPRESSED", "EngineStats", "TorchEngine", "TorchSession", "suppression"]
 
@@ -132,7 +132,7 @@ class TorchEngine:
 
 
 class TorchSession:
-    """Rows that share one cache; see ``ragen_agent.engines.GenerationSession``.
+    """Rows that share one cache; see ``ragen_gym.inference.GenerationSession``.
 
     Attributes:
         keys: uint64 (rows,), the key of each row's uniform numbers.

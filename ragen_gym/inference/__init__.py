@@ -1,4 +1,7 @@
-"""Generation engines: an ``Engine`` continues rows of token ids; the rollout loop needs nothing else of a model."""
+"""Generation engines: an ``Engine`` continues rows of token ids; rollouts and benchmarks need nothing else of a model.
+
+The interface needs nothing installed; ``torch_engine`` needs the extra ``agent``: torch and transformers.
+"""
 
 from __future__ import annotations
 
