@@ -94,7 +94,7 @@ def _add_data(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--moves", type=float, nargs="+", metavar="P", help="weights of replies of 1, 2, ... moves (default: the most)"
     )
-    parser.add_argument("--thought", metavar="NAME", help="plan (default), direction, choose or none")
+    parser.add_argument("--thought", metavar="NAME", help="plan (default), relative, direction, choose or none")
     parser.add_argument("--seed", type=int, metavar="N", help="of levels and random moves (default 0)")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="a new file of JSON lines")
     add_settings(parser, both_trainers=False)

@@ -94,7 +94,11 @@ class Demonstrations:
     quality: float = setting(
         1.0, "chance that a reply follows the oracle; all moves of the rest are drawn uniformly", low=0, high=1
     )
-    thought: str = setting("none", "how replies think: a row of ragen_agent.training.demo_thoughts.THOUGHTS")
+    thought: str = setting(
+        "none",
+        "what replies think: relative (where goal, holes, boxes lie, or which arm pays), direction (of the goal), "
+        "choose (between two arms), plan (what each move does) or none",
+    )
 
     def __post_init__(self) -> None:
         check_settings(self, "demonstrations.")

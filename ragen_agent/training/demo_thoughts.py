@@ -1,18 +1,22 @@
 """What a demonstrator writes as its thought, by name.
 
 A thought is written from what the demonstrator is about to answer, and every word of it is true of the board: ``plan``
-plays the moves on a copy of the state by the game's own rule and says what each of them does.
+plays the moves on a copy of the state by the game's own rule and says what each of them does, ``relative`` says where
+things lie as seen from the player, which is what a good move depends on. A model of 135M parameters that imitates
+``relative`` plays FrozenLake; from thoughts that leave the way to the goal unsaid it learns the format alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ragen_gym.envs.policies import reply_for
+from ragen_gym.envs.policies import expected_rewards, reply_for
 from ragen_gym.envs.turn import TurnEnv
 from ragen_gym.games.game import OVER, PLAYING, SUCCESS
 
 __all__ = ["THOUGHTS", "WORDS", "thinking"]
+
+_ENOUGH = 10_000  # moves: more than any level of a playable size takes
 
 Thought = Callable[[TurnEnv, Sequence[int]], str]
 """(environment, the actions that the reply will name) -> the thought."""
@@ -32,10 +36,7 @@ def direction(env: TurnEnv, actions: Sequence[int]) -> str:
         )
     board = env.env.state[0]
     player, goal = (_cells(board, tiles)[0] for tiles in (game.player_tiles, game.goal_tiles))
-    (row, column), (goal_row, goal_column) = divmod(player, game.width + 1), divmod(goal, game.width + 1)
-    down, right = goal_row - row, goal_column - column
-    words = ((down, "down" if down > 0 else "up"), (right, "right" if right > 0 else "left"))
-    return " ".join(word for distance, word in words if distance)
+    return " ".join(word for _, word in _steps(env, player, goal))
 
 
 def plan(env: TurnEnv, actions: Sequence[int]) -> str:
@@ -56,19 +57,58 @@ def plan(env: TurnEnv, actions: Sequence[int]) -> str:
     return " ".join(sentences)
 
 
+def relative(env: TurnEnv, actions: Sequence[int]) -> str:
+    """Where things lie, as seen from the player when the turn begins; places are (row,column), as in the text "coord".
+
+    With a goal: ``I am at (3,1). The goal is at (1,2): 2 up and 1 right. A hole is left.``, the holes being those next
+    to the player. With boxes: ``I am at (3,1). The box is at (2,2): 1 up and 1 right. The target is at (2,4): 2 right
+    of it. Push it right from (2,1): 1 up.``; of several boxes the one that the oracle pushes next, with the target that
+    it brings it to. Where the board has no solution any more, the nearest box and its nearest target, without a push.
+    In a bandit: ``Trader pays more on average than Teacher.``
+
+    Raises:
+        ValueError: the game has neither a player with a goal or boxes, nor arms.
+    """
+    game, board = env.game, env.env.state[0]
+    if game.layout == "arms":
+        return _compared(env)
+    here = _player(env, board)
+    if here is None or not (game.goal_tiles or game.box_tiles):
+        raise ValueError(
+            f"demonstrations.thought is 'relative', but {game.name} has no player with a goal or boxes, and no arms; "
+            "give --set demonstrations.thought=none."
+        )
+    sentences = [f"I am at {_point(env, here)}."]
+    if game.goal_tiles:
+        goal = _cells(board, game.goal_tiles)[0]
+        sentences.append(f"The goal is at {_point(env, goal)}: {_offset(env, here, goal)}.")
+    if game.box_tiles:
+        sentences += _box_and_target(env, here)
+    holes = _fatal_moves(env)
+    if holes:
+        sentences.append(f"{'A hole is' if len(holes) == 1 else 'Holes are'} {' and '.join(holes)}.")
+    return " ".join(sentences)
+
+
 #: What a demonstrator writes as its thought, by name.
 THOUGHTS: dict[str, Thought] = {
     "none": lambda env, actions: "",
     "direction": direction,
     "choose": lambda env, actions: f"{env.action_names[0]} or {env.action_names[1]}?",
     "plan": plan,
+    "relative": relative,
 }
 
 #: Every word of a thought that may not come up on the few levels from which the small tokenizer is made.
 WORDS = {
     "plan": "I am at row 0, column 0. Up: nowhere. Down: to row 0, column 0. Left: to a hole. Right: to the goal. "
     "Up: push a box. Up: push a box onto a target. Up: push a box off a target. Up: push the last box onto a target. "
-    "Up: more on average. Up: less on average."
+    "Up: more on average. Up: less on average.",
+    "relative": "I am at (0,0). The goal is at (0,0): 1 up and 1 right. The goal is at (0,0): 1 down and 1 left. "
+    "A hole is up. Holes are down and left and right. The box is at (0,0): 1 up. The target is at (0,0): 1 up of it. "
+    "The next box is at (0,0): 1 up. Its target is at (0,0): 1 up of it. Push it up from (0,0): 1 up. "
+    "Push it right from here. It is on a target. "
+    "Up pays more on average than Down. Up and Down pay the same on average.",
 }
 
 
@@ -120,3 +160,98 @@ def _player(env: TurnEnv, board: bytes | bytearray) -> int | None:
 def _place(env: TurnEnv, cell: int) -> str:
     row, column = divmod(cell, env.game.width + 1)
     return f"row {row}, column {column}"
+
+
+def _point(env: TurnEnv, cell: int) -> str:
+    """A place as the text format "coord" writes it."""
+    row, column = divmod(cell, env.game.width + 1)
+    return f"({row},{column})"
+
+
+def _steps(env: TurnEnv, start: int, end: int) -> list[tuple[int, str]]:
+    """How many rows up or down and columns left or right; what is 0 is left out."""
+    stride = env.game.width + 1
+    down, right = (b - a for a, b in zip(divmod(start, stride), divmod(end, stride), strict=True))
+    both = ((abs(down), "down" if down > 0 else "up"), (abs(right), "right" if right > 0 else "left"))
+    return [(distance, word) for distance, word in both if distance]
+
+
+def _offset(env: TurnEnv, start: int, end: int) -> str:
+    return " and ".join(f"{distance} {word}" for distance, word in _steps(env, start, end))
+
+
+def _fatal_moves(env: TurnEnv) -> list[str]:
+    """The directions of moves that end the game without success, if they go where they are meant to."""
+    game, (board, state) = env.game, env.env.state
+    return [
+        env.action_names[action].lower()
+        for action in game.Action
+        if game.rule(bytearray(board), list(state), int(action), 0.0, game.params)[1] == OVER
+    ]
+
+
+def _box_and_target(env: TurnEnv, here: int) -> list[str]:
+    """Where the box that is pushed next is, where it belongs, and from where it is pushed."""
+    game, board = env.game, env.env.state[0]
+    push = _next_push(env)
+    if push:
+        box, target = push[:2]
+    else:
+        free = _cells(board, game.target_tiles - game.box_tiles)
+        box = min(_cells(board, game.box_tiles - game.target_tiles), key=lambda cell: _distance(env, here, cell))
+        target = min(free, key=lambda cell: _distance(env, box, cell))
+    several = len(_cells(board, game.box_tiles)) > 1
+    names = ("The next box", "Its target") if several else ("The box", "The target")
+    sentences = [f"{names[0]} is at {_point(env, box)}: {_offset(env, here, box)}."]
+    if box == target:
+        sentences.append("It is on a target.")
+    else:
+        sentences.append(f"{names[1]} is at {_point(env, target)}: {_offset(env, box, target)} of it.")
+    if push:
+        _, _, stand, action = push
+        place = "here" if stand == here else f"{_point(env, stand)}: {_offset(env, here, stand)}"
+        sentences.append(f"Push it {env.action_names[action].lower()} from {place}.")
+    return sentences
+
+
+def _next_push(env: TurnEnv) -> tuple[int, int, int, int] | None:
+    """The oracle's next push: the box's cell, the cell where the plan leaves it, the player's cell, and the action.
+
+    None where the board has no solution.
+    """
+    game, solution = env.game, env.solution()
+    board, state = env.env.state
+    cells, integers = bytearray(board), list(state)
+    if not solution.success(cells, integers, _ENOUGH):
+        return None
+    push: tuple[int, int, int] | None = None
+    box, outcome = -1, PLAYING
+    while outcome == PLAYING:
+        before, stand = bytes(cells), _player(env, cells)
+        action = solution.action(cells, integers, _ENOUGH)
+        outcome = game.rule(cells, integers, action, 0.0, game.params)[1]
+        moved = set(_cells(before, game.box_tiles)) ^ set(_cells(cells, game.box_tiles))
+        if not moved:
+            continue
+        (start,) = moved.intersection(_cells(before, game.box_tiles))
+        if push is None:
+            assert stand is not None
+            push, box = (start, stand, action), start
+        if start == box:
+            (box,) = moved - {start}
+    assert push is not None
+    return push[0], box, push[1], push[2]
+
+
+def _distance(env: TurnEnv, start: int, end: int) -> int:
+    return sum(distance for distance, _ in _steps(env, start, end))
+
+
+def _compared(env: TurnEnv) -> str:
+    """Which arm pays more on average."""
+    worth = expected_rewards(env.env)
+    if max(worth) - min(worth) < 1e-9:
+        return f"{' and '.join(env.action_names)} pay the same on average."
+    best = env.solution().action(*env.env.state, env.actions_left)
+    others = [name for action, name in enumerate(env.action_names) if action != best]
+    return f"{env.action_names[best]} pays more on average than {' and '.join(others)}."
