@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 __all__ = ["add"]
 
 ABOUT = """\
-Looks at what a run needs: versions against those that the tests pass with, torch and CUDA, vLLM, flash-attn, shared
-memory, ports, disk, whether the tokenizer gives texts back as they were, whether the chat template keeps the prefixes
-of a conversation, and a lock that a killed run left where DeepSpeed compiles (it is removed if no process holds it).
+Looks at what a run needs: versions against those that the tests pass with, torch and CUDA, the CPU, vLLM, flash-attn,
+shared memory, ports, disk, whether the tokenizer gives texts back as they were, whether the chat template keeps the
+prefixes of a conversation, and a lock that a killed run left where DeepSpeed compiles (it is removed if no process
+holds it).
 The exit code is 0, or 1 if a run would break.
 
 examples:

@@ -106,7 +106,10 @@ def add_settings(parser: argparse.ArgumentParser, *, both_trainers: bool = True)
         "--device", metavar="NAME", help="cpu, cuda, or auto (default): a GPU for a pretrained model where there is one"
     )
     parser.add_argument(
-        "--threads", type=int, metavar="N", help="CPU threads (default 1; more only help where cores are idle)"
+        "--threads",
+        type=int,
+        metavar="N",
+        help="CPU threads (default: free cores for a pretrained model, else 1; more only help where cores are idle)",
     )
     parser.add_argument("--help-all", action=_HelpAll, help="show the flags of all settings too, and stop")
     parser.epilog = MORE if parser.epilog is None else f"{parser.epilog}\n\n{MORE}"

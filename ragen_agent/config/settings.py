@@ -327,11 +327,13 @@ class Config:
     )
     dtype: str = setting(
         "auto",
-        "of the weights that play; auto: bfloat16 for a pretrained model on a GPU, else float32; what is trained is "
-        "kept in float32 as well",
+        "of the weights that play; auto: bfloat16 for a pretrained model on a GPU, or on a CPU with units for it "
+        "(AMX-BF16, AVX512-BF16), else float32; what is trained is kept in float32 as well",
         choices=("auto", "float32", "bfloat16"),
     )
-    threads: int = setting(1, "CPU threads of torch", low=1)
+    threads: int = setting(
+        0, "CPU threads of torch; 0: every free physical core for a pretrained model, 1 for the small model", low=0
+    )
     env_options: dict[str, Any] = setting({}, "the game's own options, such as size; see ragen-gym list")
     games: list[dict[str, Any]] = setting(
         [],

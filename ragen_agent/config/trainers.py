@@ -79,7 +79,9 @@ class FineTuning:
     successes_only: bool = setting(False, "leave failed episodes out")
     seed: int = setting(0, "of the order of the data and of the adapter", low=0)
     device: str = setting("auto", "cpu, cuda or auto")
-    threads: int = setting(1, "CPU threads", low=1)
+    threads: int = setting(
+        0, "CPU threads; 0: every free physical core for a pretrained model, 1 for the small model", low=0
+    )
     lora: Lora = field(default_factory=Lora)
     data_sha256: str = ""
 

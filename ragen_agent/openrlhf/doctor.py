@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from ragen_agent.openrlhf.machine_checks import (
     Check,
     compiler_check,
+    cpu_check,
     device_checks,
     disk_checks,
     fail,
@@ -65,7 +66,7 @@ def examine(
     """
     cuda, devices = device_checks()
     transformers = transformers_check()
-    checks = [ok("python", sys.version.split()[0]), *version_checks(distributed), *devices, transformers]
+    checks = [ok("python", sys.version.split()[0]), *version_checks(distributed), *devices, cpu_check(), transformers]
     if distributed:
         checks += [vllm_check(cuda), flash_attention_check(cuda), compiler_check(), memory_check()]
         checks += [shared_memory_check(cuda), open_files_check(), host_name_check(), *port_checks()]

@@ -40,6 +40,7 @@ from ragen_agent.openrlhf.prompt_dataset import adopt_rows, train_rows, write_ro
 from ragen_agent.sft.demonstrations import demonstrator_rate
 from ragen_agent.sft.trainer import warm_start
 from ragen_agent.training.console import Display, plot_curve
+from ragen_agent.training.cpu import cpu_threads
 from ragen_agent.training.evaluation import baselines, fixed_instances
 from ragen_agent.training.policy import Policy
 from ragen_agent.training.run_folder import RunFolder, resumable
@@ -171,7 +172,7 @@ def _environment(context: RunContext, on_cpu: bool) -> dict[str, str]:
         "VLLM_NO_USAGE_STATS": "1",
         "RAY_USAGE_STATS_ENABLED": "0",
         "TOKENIZERS_PARALLELISM": "false",
-        "OMP_NUM_THREADS": str(context.config.threads),
+        "OMP_NUM_THREADS": str(cpu_threads(context.config)),
         **{name: value for name, value in os.environ.items() if name.startswith(PASSED_PREFIXES)},
         **(CPU_ENVIRONMENT if on_cpu else {}),
     }

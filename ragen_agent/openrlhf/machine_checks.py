@@ -22,6 +22,7 @@ from pathlib import Path
 __all__ = [
     "Check",
     "compiler_check",
+    "cpu_check",
     "device_checks",
     "disk_checks",
     "fail",
@@ -85,6 +86,18 @@ def device_checks() -> tuple[bool, list[Check]]:
         return False, [ok("CUDA", "none: this torch is built for the CPU, which is enough for the small model")]
     advice = "install a matching driver (nvidia-smi shows the installed one), or make the GPU visible to this container"
     return False, [warn("CUDA", f"torch is built for CUDA {torch.version.cuda} and sees no device", advice)]
+
+
+def cpu_check() -> Check:
+    """The CPU's cores and its units for bfloat16, and what the settings' ``auto`` makes of them."""
+    from ragen_agent.training.cpu import bfloat16_units, free_cores
+
+    cores, units = free_cores(), bfloat16_units()
+    threads = os.environ.get("OMP_NUM_THREADS") or cores
+    defaults = f"threads={threads}, dtype={'bfloat16' if units else 'float32'}"
+    return ok(
+        "CPU", f"cores: {cores}; bfloat16 units: {units or 'none'}; a pretrained model runs on it with {defaults}"
+    )
 
 
 def compiler_check() -> Check:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -17,6 +18,7 @@ from ragen_agent.config.settings import pretrained
 from ragen_agent.rollout import Instance, play
 from ragen_agent.token_mdp import TokenMDP, Trajectory
 from ragen_agent.training.checkpoint import load_checkpoint, move
+from ragen_agent.training.cpu import bfloat16_units, cpu_threads
 from ragen_agent.training.parameters import check_targets
 from ragen_agent.training.small_model import build_model, build_tokenizer, check_known, game_texts
 from ragen_agent.training.tasks import SeedStream, all_settings, derive_seed, make_env
@@ -39,7 +41,14 @@ def device_and_dtype(config: Config) -> tuple[str, torch.dtype]:
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
         raise ValueError(f"device {device!r} cannot be used: {error}; try --device cpu.") from error
-    half = config.dtype == "bfloat16" or (config.dtype == "auto" and large and device.startswith("cuda"))
+    fast = bool(bfloat16_units()) if device == "cpu" else device.startswith("cuda")
+    if config.dtype == "bfloat16" and not fast:
+        warnings.warn(
+            f"dtype=bfloat16, but {device} has no units for it (AMX-BF16 or AVX512-BF16): expect to wait several times "
+            "as long as with dtype=float32.",
+            stacklevel=2,
+        )
+    half = config.dtype == "bfloat16" or (config.dtype == "auto" and large and fast)
     return device, torch.bfloat16 if half else torch.float32
 
 
@@ -72,7 +81,7 @@ class Policy:
                 ``check_targets``.
             ImportError: the settings ask for LoRA, and peft is not installed.
         """
-        torch.set_num_threads(config.threads)
+        torch.set_num_threads(cpu_threads(config))
         _settle()
         device, dtype = device_and_dtype(config)
         if folder is None and config.model:

@@ -50,7 +50,7 @@ def test_it_says_that_this_machine_is_ready(capsys: pytest.CaptureFixture[str], 
     assert code == 0
     assert report["ready"]
     assert all(check["advice"] for check in report["checks"] if check["state"] != "ok")
-    assert {"torch", "CUDA", "disk for runs", "tokenizer round trip", "chat template"} <= {
+    assert {"torch", "CUDA", "CPU", "disk for runs", "tokenizer round trip", "chat template"} <= {
         check["name"] for check in report["checks"]
     }
     assert not list(tmp_path.iterdir())
