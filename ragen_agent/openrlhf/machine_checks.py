@@ -90,7 +90,7 @@ def device_checks() -> tuple[bool, list[Check]]:
 
 def cpu_check() -> Check:
     """The CPU's cores and its units for bfloat16, and what the settings' ``auto`` makes of them."""
-    from ragen_agent.training.cpu import bfloat16_units, free_cores
+    from ragen_gym.core.cpu import bfloat16_units, free_cores
 
     cores, units = free_cores(), bfloat16_units()
     threads = os.environ.get("OMP_NUM_THREADS") or cores

@@ -18,10 +18,11 @@ from ragen_agent.config.settings import pretrained
 from ragen_agent.rollout import Instance, play
 from ragen_agent.token_mdp import TokenMDP, Trajectory
 from ragen_agent.training.checkpoint import load_checkpoint, move
-from ragen_agent.training.cpu import bfloat16_units, cpu_threads
+from ragen_agent.training.cpu import cpu_threads
 from ragen_agent.training.parameters import check_targets
 from ragen_agent.training.small_model import build_model, build_tokenizer, check_known, game_texts
 from ragen_agent.training.tasks import SeedStream, all_settings, derive_seed, make_env
+from ragen_gym.core.cpu import bfloat16_units
 from ragen_gym.inference.torch_engine import TorchEngine
 
 __all__ = ["Policy", "device_and_dtype"]

@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from ragen_agent.config import Config
-from ragen_agent.training import cpu
-from ragen_agent.training.cpu import bfloat16_units, cpu_threads, free_cores
+from ragen_agent.training.cpu import cpu_threads
 from ragen_agent.training.policy import device_and_dtype
+from ragen_gym.core import cpu
+from ragen_gym.core.cpu import bfloat16_units, free_cores
 
 LARGE = replace(Config(), model="elsewhere")
 
