@@ -13,15 +13,16 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ragen_agent.algo import entropy_of, masked_mean
+from ragen_agent.algo import masked_mean
 from ragen_agent.config import Config
 from ragen_agent.sft.demonstrations import generate_demonstrations
 from ragen_agent.token_mdp import Trajectory
-from ragen_agent.training.batches import Batch, by_length, sampled_logits
+from ragen_agent.training.batches import Batch, by_length
 from ragen_agent.training.checkpoint import save_checkpoint
 from ragen_agent.training.console import Display
 from ragen_agent.training.parameters import adamw
 from ragen_agent.training.policy import Policy
+from ragen_agent.training.scoring import sampled_scores
 from ragen_agent.training.tasks import SeedStream, derive_seed
 
 __all__ = ["fit", "imitate", "warm_start"]
@@ -51,7 +52,7 @@ def fit(
         model: trained in place.
         optimiser: over the model's parameters.
         batches: trajectories to imitate.
-        bias: float32 (vocabulary,), added to the logits; see ``sampled_logits``.
+        bias: float32 (vocabulary,), added to the logits; see ``sampled_scores``.
         first: the number of the first step, where steps were taken before.
         micro_batch: rows that go forward and backward at a time, to save memory; None for the whole batch.
         max_grad_norm: gradients are scaled down to this norm.
@@ -74,14 +75,13 @@ def fit(
         size = micro_batch or len(rows)
         for start in range(0, len(rows), size):
             batch = Batch.of(rows[start : start + size], bias.device)
-            logits, log_probs = sampled_logits(model, batch, bias)
-            loss = -masked_mean(log_probs, batch.sampled, count)
+            scores = sampled_scores(model, batch, bias)
+            loss = -masked_mean(scores.log_probs, batch.sampled, count)
             loss.backward()
             measured = {"loss": float(loss.detach()), "tokens": float(batch.tokens)}
             if details:
-                logits = logits.detach()
-                measured["entropy"] = float(entropy_of(logits).sum()) / count
-                measured["accuracy"] = int((logits.argmax(-1) == batch.ids[batch.sampled]).sum()) / count
+                measured["entropy"] = float(scores.entropy.detach().sum()) / count
+                measured["accuracy"] = int(scores.likeliest.sum()) / count
             figures = {name: figures.get(name, 0.0) + value for name, value in measured.items()}
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_grad_norm)
         optimiser.step()
