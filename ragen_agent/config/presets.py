@@ -84,11 +84,11 @@ class Recipe:
     name: str
     title: str
     source: str
-    gpus: int
-    gpu_gib: float
-    memory_gib: float
     expect: str
     seen: str
+    gpus: int = 0
+    gpu_gib: float = 0.0
+    memory_gib: float = 0.0
     cluster: str = ""
     settings: Settings = field(default_factory=dict)
 

@@ -17,7 +17,7 @@ from ragen_agent.algo import masked_mean
 from ragen_agent.config import Config
 from ragen_agent.sft.demonstrations import generate_demonstrations
 from ragen_agent.token_mdp import Trajectory
-from ragen_agent.training.batches import Batch, by_length
+from ragen_agent.training.batches import Batch, by_length, distinct_prefixes
 from ragen_agent.training.checkpoint import save_checkpoint
 from ragen_agent.training.console import Display
 from ragen_agent.training.parameters import adamw
@@ -60,7 +60,7 @@ def fit(
         dropout_seed: of the model's dropout, if it has any, with the step's number; None for the mode the model is in.
         details: whether to measure ``entropy`` and ``accuracy`` too.
         after_step: called with the number of steps taken and the last one's figures: ``loss`` (nats a token),
-            ``grad_norm`` (before it is scaled down), ``learning_rate`` and ``tokens`` (without padding).
+            ``grad_norm`` (before it is scaled down), ``learning_rate`` and ``tokens`` (see ``Batch.tokens``).
     """
     base = [group["lr"] for group in optimiser.param_groups]
     tokens = 0
@@ -107,7 +107,7 @@ def imitate(
     """A supervised phase of a run: steps for ``epochs`` epochs, or, where that is 0, until ``tokens`` are spent."""
     warm = config.warm_start
     generator = torch.Generator().manual_seed(derive_seed(config.seed, SeedStream.SUPERVISED_BATCHES, stream))
-    plan = list(_batches([len(row.ids) for row in rows], warm.batch, generator, epochs, tokens))
+    plan = list(_batches([row.ids.tolist() for row in rows], warm.batch, generator, epochs, tokens))
     display.begin(phase, len(plan))
     fit(
         policy.model,
@@ -131,14 +131,15 @@ def warm_start(config: Config, policy: Policy, folder: Path, display: Display) -
 
 
 def _batches(
-    lengths: list[int], size: int, generator: torch.Generator, epochs: int, tokens: int
+    rows: list[list[int]], size: int, generator: torch.Generator, epochs: int, tokens: int
 ) -> Iterator[list[int]]:
-    """Batches of ``epochs`` epochs, or as many as fit into ``tokens``."""
+    """Batches of ``epochs`` epochs, or as many as ``tokens`` pay for."""
+    lengths = [len(row) for row in rows]
     for _ in range(epochs):
         yield from by_length(lengths, size, generator)
     while not epochs:
         for batch in by_length(lengths, size, generator):
-            tokens -= sum(lengths[index] for index in batch)
+            tokens -= distinct_prefixes([rows[index] for index in batch])
             if tokens < 0:
                 return
             yield batch

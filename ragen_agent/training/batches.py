@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from ragen_agent.token_mdp import Trajectory
 
-__all__ = ["Batch", "by_length"]
+__all__ = ["Batch", "by_length", "common_prefix", "distinct_prefixes"]
 
 
 @dataclass(frozen=True)
@@ -71,8 +72,26 @@ class Batch:
 
     @property
     def tokens(self) -> int:
-        """Tokens without padding: what one forward and backward pass is counted as."""
-        return int(self.attention.sum())
+        """Tokens after distinct prefixes: what one forward and backward pass is counted as."""
+        lengths = self.attention.sum(1).tolist()
+        return distinct_prefixes([row[:length] for row, length in zip(self.ids.tolist(), lengths, strict=True)])
+
+
+def distinct_prefixes(rows: Sequence[list[int]]) -> int:
+    """How many different beginnings the rows have, each of a token or more: what a pass over them has to compute."""
+    before: list[int] = []
+    count = 0
+    for row in sorted(rows):
+        count += len(row) - common_prefix(before, row)
+        before = row
+    return count
+
+
+def common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
+    """How many tokens both begin with."""
+    size = min(len(one), len(other))
+    differ = np.flatnonzero(np.asarray(one[:size]) != np.asarray(other[:size]))
+    return int(differ[0]) if len(differ) else size
 
 
 def by_length(lengths: Sequence[int], size: int, generator: torch.Generator) -> Iterator[list[int]]:

@@ -22,6 +22,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 
+from ragen_agent.training.batches import common_prefix
+
 __all__ = ["PrefixTree", "shares_prefixes"]
 
 TREE_ATTENTION = "ragen_prefix_tree"
@@ -93,7 +95,7 @@ class PrefixTree:
         parent: list[int] = []
         last, before = -1, list[int]()  # rows in alphabetical order: a node's descendants follow it without a gap
         for row in sorted(range(len(rows)), key=rows.__getitem__):
-            shared = _common(before, rows[row])
+            shared = common_prefix(before, rows[row])
             node[row, :shared] = node[last, :shared]
             new = np.arange(len(tokens), len(tokens) + len(rows[row]) - shared)
             node[row, shared : len(rows[row])] = new
@@ -143,13 +145,6 @@ class PrefixTree:
 
 _TREE: ContextVar[tuple[PrefixTree, dict[int, Tensor]]] = ContextVar("tree")
 """The tree that is read, and each bucket's mask as wide as the heads need it, for all layers."""
-
-
-def _common(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many tokens both begin with."""
-    size = min(len(one), len(other))
-    differ = np.flatnonzero(np.asarray(one[:size]) != np.asarray(other[:size]))
-    return int(differ[0]) if len(differ) else size
 
 
 def _plan(

@@ -184,7 +184,7 @@ def test_what_a_tree_holds() -> None:
         for row, length in zip(batch.ids, batch.attention.sum(1).tolist(), strict=True)
         for end in range(1, length + 1)
     }
-    assert len(tree.ids) == len(prefixes) < batch.tokens / 2
+    assert len(tree.ids) == len(prefixes) == batch.tokens < int(own.sum()) / 2
     assert torch.equal(tree.ids[tree.node][own], batch.ids[own])
     assert torch.equal(tree.positions[tree.node][own], torch.arange(own.shape[1]).expand(own.shape)[own])
 
