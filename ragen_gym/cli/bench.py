@@ -90,7 +90,9 @@ def _add_run(group: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     parser.add_argument("--rollouts", type=int, default=1, metavar="K", help="episodes of each level (default: 1)")
     parser.add_argument("--limit", type=int, metavar="N", help="the first N levels of each split")
     parser.add_argument("--temperature", type=float, metavar="T", help="of a language model (default: the suite's)")
-    parser.add_argument("--concurrency", type=int, default=32, metavar="N", help="episodes at a time (default: 32)")
+    parser.add_argument(
+        "--concurrency", type=int, metavar="N", help="episodes at a time (default: 32, or the agent's own batch)"
+    )
     parser.add_argument("--timeout", type=float, default=120, metavar="S", help="seconds for an answer (default: 120)")
     parser.add_argument(
         "--episode-timeout", type=float, default=1800, metavar="S", help="seconds for an episode (default: 1800)"
@@ -137,6 +139,8 @@ def _run(arguments: argparse.Namespace) -> int:
         check_scipy()  # before the run, not after it
         suite, request = load_suite(arguments.suite), _request(arguments)
         agent = _agent(arguments)
+        if arguments.concurrency is None and hasattr(agent, "batch"):
+            request = replace(request, concurrency=agent.batch)
         progress: RunProgress | None = RunProgress()
         if getattr(agent, "at_terminal", False):  # a person has no timeout, and a bar would be in the way
             request, progress = replace(request, timeouts=Timeouts()), None
@@ -209,7 +213,7 @@ def _request(arguments: argparse.Namespace) -> RunOptions:
         rollouts=arguments.rollouts,
         limit=arguments.limit,
         temperature=arguments.temperature,
-        concurrency=arguments.concurrency,
+        concurrency=32 if arguments.concurrency is None else arguments.concurrency,
         timeouts=Timeouts(arguments.timeout, arguments.episode_timeout),
         prices=prices,
         max_reply=arguments.max_reply,

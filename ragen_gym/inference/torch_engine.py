@@ -27,7 +27,15 @@ from ragen_gym.core.seeding import GOLDEN, Stream, episode_key, mix, stream_key,
 from ragen_gym.inference import Sampled
 from ragen_gym.inference.kv_cache import SharedPrefixes, SlotCache, decode_attention, padded_columns
 
-__all__ = ["CACHED_TOKENS", "SUPPRESSED", "EngineStats", "TorchEngine", "TorchSession", "suppression"]
+__all__ = [
+    "CACHED_TOKENS",
+    "SUPPRESSED",
+    "EngineStats",
+    "TorchEngine",
+    "TorchSession",
+    "attention_windows",
+    "suppression",
+]
 
 SUPPRESSED = -1e9
 """Added to the logit of a suppressed id: its probability is exactly 0, yet no gradient is 0 times infinity."""
@@ -108,7 +116,7 @@ class TorchEngine:
         self.spare: SlotCache | None = None  # that of a closed session, for the next one
         self.bias = suppression(model, vocabulary_size)
         self.stops = np.isin(np.arange(len(self.bias)), self.stop_ids)
-        self.windows = _windows(model)
+        self.windows = attention_windows(model)
 
     def start(
         self, prompts: Sequence[Sequence[int]], *, temperature: float, seed: int, episodes: Sequence[int] | None = None
@@ -330,7 +338,7 @@ def _parts(widths: Sequence[int]) -> Iterator[tuple[int, int]]:
         yield first, len(widths)
 
 
-def _windows(model: PreTrainedModel) -> dict[str, int | None]:
+def attention_windows(model: PreTrainedModel) -> dict[str, int | None]:
     """The attention window of each kind of layer, by its name in ``transformers``; None is unlimited."""
     config = model.config.get_text_config()
     window = getattr(config, "sliding_window", None)

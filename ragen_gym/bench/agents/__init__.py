@@ -32,6 +32,7 @@ What else the runner looks for, none of it needed:
 ``circumstances``    dict, plain JSON: what may change between two sessions of a run, such as a server's address.
 ``observation``      what an agent that moves is shown: ``"text"`` (the default), ``"grid"`` or ``"rgb"``.
 ``concurrency``      the most episodes it can play at a time.
+``batch``            how many questions it answers together: how many episodes ``bench run`` plays at a time by default.
 ``keeps_time``       True where it sees to the limit of a single request by itself.
 ``start()``          called before the first episode; a ValueError ends the run, a str that it returns is shown.
 ``begin(task)``      called before each episode.

@@ -1,18 +1,19 @@
-"""``hf:PATH``: a causal language model of Hugging Face transformers in this process, batched.
+"""``hf:PATH``: a causal language model of Hugging Face transformers in this process.
 
-Requests that are open at the same time go through one ``generate`` call, padded on the left, up to ``batch`` of them;
-the runner's concurrency is what fills it. The chat template is the tokenizer's own.
+Generation is continuous (``ragen_gym.inference.continuous``): up to ``batch`` replies are generated at once, a request
+joins as soon as another reply has ended, and what has been read of a conversation is kept between its turns. The
+runner's concurrency is what fills the batch. The chat template is the tokenizer's own.
 
 **Time.** One thread generates; it lives until the agent is closed, which waits for it. The clock of a request starts
-with its own generation, not while it waits for the batch before. A reply is handed out when its own row has ended, and
-a row that has taken too long, or for which nobody waits any more, is ended. The first tokens of a run are timed: where
-replies of the greatest length would take longer than ``timeout``, a warning says so at once.
+with its own generation, not while it waits for a place. A reply that has taken too long, or for which nobody waits any
+more, is ended. The first tokens of a run are timed: where replies of the greatest length would take longer than
+``timeout``, a warning says so at once.
 
-**Repeatability.** Every request draws from a generator of its own, seeded by its episode and turn, by inversion of the
-next token's distribution (one uniform number a token). So what it draws depends neither on its neighbours in the batch
-nor on their number, and a run that is repeated or resumed asks for the same draws. The logits themselves may differ in
-the last bits with the shape of the batch, so a token on the very edge of its interval, once in some ten thousand
-tokens in float32 and more often in bfloat16, can still come out as its neighbour. ``batch=1`` removes that too.
+**Repeatability.** Every request draws with uniform numbers of its own, by its episode and turn, by inversion of the
+next token's distribution (one number a token). So what it draws depends neither on its neighbours in the batch nor on
+their number, and a run that is repeated or resumed asks for the same draws. The logits themselves may differ in the
+last bits with the shape of the batch, so a token on the very edge of its interval, once in some ten thousand tokens in
+float32 and more often in bfloat16, can still come out as its neighbour. ``batch=1`` removes that too.
 """
 
 from __future__ import annotations
@@ -21,157 +22,36 @@ import asyncio
 import hashlib
 import logging
 import os
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ragen_gym.bench.agent import AgentFailure, Answer, Message, Task
+from ragen_gym.core.cpu import bfloat16_units
 from ragen_gym.core.failures import Failure
 from ragen_gym.core.seeding import mix
 from ragen_gym.core.validation import check_number
 
-__all__ = ["HFAgent", "inversion", "own_the_sampling"]
+if TYPE_CHECKING:
+    from ragen_gym.inference.continuous import Request
+
+__all__ = ["HFAgent"]
 
 _LOG = logging.getLogger(__name__)
 
-_GATHER = 0.005  # seconds to wait for more requests before a batch goes off
-_TIMED = 8  # tokens after which a batch knows its speed
+_GATHER = 0.01  # seconds to wait for the next requests of conversations whose replies were handed out
+LARGE = 2**24
+"""Parameters from which on a model is played in bfloat16 where the CPU has units for it."""
+
+_TIMED = 8  # tokens after which a request knows its speed
 _EDGE = 2**20  # bytes of each end of a file that are hashed
 _HUB_SECONDS = 10.0  # to wait for the Hub
-
-
-def own_the_sampling(
-    model: Any, tokenizer: Any, top_p: float | None, top_k: int | None
-) -> tuple[dict[str, Any], set[int]]:
-    """Take sampling out of the model's generation config; what is to be sampled from, and the ids that end a reply."""
-    config = model.generation_config
-    top_p = config.top_p if top_p is None else top_p
-    top_k = config.top_k if top_k is None else top_k
-    config.do_sample = False
-    for name in ("temperature", "top_p", "top_k", "min_p", "typical_p", "max_length"):
-        setattr(config, name, None)
-    ends = {tokenizer.eos_token_id}
-    own = config.eos_token_id
-    ends |= set(own if isinstance(own, list) else [own])
-    ends.discard(None)
-    config.eos_token_id = sorted(ends)
-    if config.pad_token_id is None:
-        config.pad_token_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else min(ends, default=0)
-    return {"top_p": 1.0 if top_p is None else top_p, "top_k": top_k or 0}, ends
-
-
-def inversion(rows: Sequence[tuple[float, int]], sampling: Mapping[str, Any], device: str) -> Any:
-    """A logits processor that leaves the one token of each row that was drawn.
-
-    Args:
-        rows: temperature and seed of each row; at temperature 0 the likeliest token is taken.
-        sampling: ``top_p`` from 0 to 1 and ``top_k``, 0 for all tokens.
-        device: where the logits are.
-    """
-    import torch
-    from transformers import LogitsProcessor, TopKLogitsWarper, TopPLogitsWarper
-
-    generators = [torch.Generator().manual_seed(seed) for _, seed in rows]
-    temperatures = torch.tensor([temperature for temperature, _ in rows], device=device)[:, None]
-    kept: list[Any] = [TopKLogitsWarper(sampling["top_k"])] if sampling["top_k"] else []
-    kept += [TopPLogitsWarper(sampling["top_p"])] if sampling["top_p"] < 1 else []
-
-    class Inversion(LogitsProcessor):
-        """Draws by inversion; greedy where the temperature is 0."""
-
-        def __call__(self, input_ids: Any, scores: Any) -> Any:
-            scores = scores.float()
-            likeliest = scores.argmax(-1, keepdim=True)
-            scores = scores / temperatures.clamp(min=1e-6)
-            for warper in kept:
-                scores = warper(input_ids, scores)
-            cumulative = scores.double().softmax(-1).cumsum(-1)
-            points = torch.stack([torch.rand(1, dtype=torch.float64, generator=one) for one in generators])
-            drawn = torch.searchsorted(cumulative, points.to(device) * cumulative[:, -1:], right=True)
-            drawn = torch.where(drawn < scores.shape[-1], drawn, likeliest)  # a point rounded up to the very end
-            chosen = torch.where(temperatures > 0, drawn, likeliest)
-            return torch.full_like(scores, float("-inf")).scatter(1, chosen, 0.0)
-
-    return Inversion()
-
-
-@dataclass(eq=False)
-class _Request:
-    ids: list[int]
-    limit: int
-    temperature: float
-    seed: int
-    answer: asyncio.Future[Answer]
-
-
-class _Rows:
-    """Stopping criterion of one batch: hands out each reply as soon as its row has ended, and ends what is not wanted.
-
-    Called by ``generate`` in its thread after every token; the futures belong to the event loop.
-    """
-
-    def __init__(self, agent: HFAgent, batch: Sequence[_Request], width: int, loop: asyncio.AbstractEventLoop) -> None:
-        self._agent, self._batch, self._width, self._loop = agent, batch, width, loop
-        self._open = set(range(len(batch)))
-        self._began = time.monotonic()
-        self._first = 0.0
-
-    def __call__(self, ids: Any, scores: Any, **_: Any) -> Any:
-        import torch
-
-        written = ids.shape[1] - self._width
-        now = time.monotonic()
-        if written == 1:
-            self._first = now
-        if written == min(_TIMED, self._batch[0].limit):
-            self._agent.check_speed(*self._speed(written, now), self._batch[0].limit, len(self._batch))
-        late = now - self._began > self._agent.timeout
-        last = ids[:, -1].tolist()
-        for row in sorted(self._open):
-            request = self._batch[row]
-            if last[row] in self._agent.ends or written >= request.limit:
-                self._settle(row, self._agent.answer(request, ids[row, self._width :].tolist()))
-            elif late:
-                self._settle(row, AgentFailure(Failure.TIMEOUT, self._too_late(written, now)))
-            elif self._agent.closed or request.answer.done():  # the episode has timed out, or the run is over
-                self._open.discard(row)
-        return torch.tensor([row not in self._open for row in range(len(ids))], device=ids.device)
-
-    def _speed(self, written: int, now: float) -> tuple[float, float]:
-        """Seconds to the first token, and for each one after it."""
-        return self._first - self._began, (now - self._first) / max(1, written - 1)
-
-    def _too_late(self, written: int, now: float) -> str:
-        """What a request that has timed out says."""
-        request, (first, each) = self._batch[0], self._speed(written, now)
-        later = f", then {1 / each:.3g} tokens/s in each row of {len(self._batch)}" if each else ""
-        return (
-            f"no whole reply within {self._agent.timeout:g} s: {written:,} of {request.limit:,} tokens, the first "
-            f"after {first:.3g} s{later}; lower --max-tokens or --set batch, or raise --timeout"
-        )
-
-    def fail(self, error: Exception) -> None:
-        """Out of memory, say: it is the failure of the episodes whose replies are not there yet."""
-        for row in sorted(self._open):
-            self._settle(row, AgentFailure(Failure.MODEL_ERROR, f"{type(error).__name__}: {error}"))
-
-    def _settle(self, row: int, outcome: Answer | AgentFailure) -> None:
-        self._open.discard(row)
-        with suppress(RuntimeError):  # the loop has been closed: the run is over
-            self._loop.call_soon_threadsafe(_settle, self._batch[row].answer, outcome)
-
-
-def _settle(future: asyncio.Future[Answer], outcome: Answer | AgentFailure) -> None:
-    if future.done():  # whoever asked has stopped waiting
-        return
-    if isinstance(outcome, Answer):
-        future.set_result(outcome)
-    else:
-        future.set_exception(outcome)
 
 
 class HFAgent:
@@ -183,9 +63,10 @@ class HFAgent:
         top_p: share of probability that is sampled from; None for what the model's generation config says.
         top_k: number of tokens that are sampled from; None likewise.
         timeout: seconds for one reply, from the start of its own generation.
-        batch: requests in one call.
+        batch: replies that are generated at once.
         device: ``"cpu"``, ``"cuda"``, …; "" for CUDA where there is one.
-        dtype: ``"float32"``, ``"bfloat16"``, …; "" for float32 on the CPU and the checkpoint's own elsewhere.
+        dtype: ``"float32"``, ``"bfloat16"``, …; "" for the checkpoint's own on a GPU. On a CPU it is for bfloat16 where
+            the CPU has units for it and the model at least ``LARGE`` parameters, else float32.
         template: variables of the chat template, such as ``{"enable_thinking": false}``.
 
     Raises:
@@ -203,7 +84,7 @@ class HFAgent:
         top_p: float | None = None,
         top_k: int | None = None,
         timeout: float = 120.0,
-        batch: int = 32,
+        batch: int = 64,
         device: str = "",
         dtype: str = "",
         template: Mapping[str, Any] | None = None,
@@ -218,47 +99,50 @@ class HFAgent:
         check_number(self.name, "top_k", top_k, 0, whole=True, none=True)
         if top_p == 0:
             raise ValueError(f"{self.name}: top_p=0 leaves nothing to draw from: give a number above 0.")
+        source, self._tokenizer, model = _load(self.name, path, device, dtype)
+        config = model.generation_config
+        top_p = next((value for value in (top_p, config.top_p) if value is not None), 1.0)
+        top_k = next((value for value in (top_k, config.top_k) if value is not None), 0)
+        own = config.eos_token_id
+        self.ends = {self._tokenizer.eos_token_id, *(own if isinstance(own, list) else [own])} - {None}
+        from ragen_gym.inference.continuous import ContinuousEngine
+        from ragen_gym.inference.packed import PackedModel
+        from ragen_gym.inference.sampling import Sampler
+
         try:
-            source = _source(self.name, path)  # some seconds, where the libraries would try for a minute
-            import torch
-            import transformers
-        except ImportError as error:
-            raise ImportError("hf: agents need transformers and torch: pip install 'ragen-gym[agent]'") from error
-        self._device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-        dtype = dtype or ("float32" if self._device == "cpu" else "auto")
-        try:
-            self._tokenizer: Any = transformers.AutoTokenizer.from_pretrained(source, padding_side="left")
-            model: Any = transformers.AutoModelForCausalLM.from_pretrained(source, dtype=dtype)
-            model.to(self._device).eval()
-        except Exception as error:  # whatever a folder that is no model leads to
-            raise ValueError(f"{self.name} cannot be loaded: {type(error).__name__}: {error}") from error
-        if not self._tokenizer.chat_template:
-            raise ValueError(f"{self.name}: its tokenizer has no chat template; use an instruction-tuned model.")
+            packed = PackedModel(model, batch)
+        except ValueError as error:
+            raise ValueError(f"{self.name}: {error}") from error
+        self.engine = ContinuousEngine(packed, Sampler(model, top_p, top_k, sorted(self.ends)), sorted(self.ends))
         self._model = model
         self._context: int | None = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-        self._max_tokens, self._batch, self._template = max_tokens, batch, dict(template or {})
-        self._sampling, self.ends = own_the_sampling(model, self._tokenizer, top_p, top_k)
+        self._max_tokens, self._template = max_tokens, dict(template or {})
         self.timeout, self.closed = float(timeout), False
-        self.concurrency = batch  # more would only wait, while the clocks of their episodes run
-        self._waiting: list[_Request] = []
-        self._serving: asyncio.Task[None] | None = None
+        self.batch = self.concurrency = batch  # more would only wait, while the clocks of their episodes run
+        self._asked: dict[Request, _Asked] = {}
+        self._inbox: list[Request] = []
+        self._news = threading.Condition()
+        self._working = False
         self._complained = False
         self._worker = _one_thread()
         self.settings = {
             "max_tokens": max_tokens,
-            **self._sampling,
+            "top_p": top_p,
+            "top_k": top_k,
             "template": self._template,
             "dtype": str(model.dtype).removeprefix("torch."),
             "weights": _fingerprint(Path(path)) or getattr(model.config, "_commit_hash", None) or Path(source).name,
         }
-        self.circumstances = {"device": self._device, "batch": batch, "timeout": self.timeout}
+        self.circumstances = {"device": model.device.type, "batch": batch, "timeout": self.timeout}
 
     async def reply(self, messages: Sequence[Message], task: Task) -> Answer:
-        """A reply out of the next batch.
+        """A reply out of the running batch.
 
         Raises:
             AgentFailure: the conversation leaves no room for a reply in the model's context, or it took too long.
         """
+        from ragen_gym.inference.continuous import Request
+
         prompt = self._tokenizer.apply_chat_template(
             list(messages), add_generation_prompt=True, tokenize=True, return_dict=True, **self._template
         )
@@ -270,71 +154,113 @@ class HFAgent:
             raise AgentFailure(
                 Failure.CONTEXT_OVERFLOW, f"{len(ids)} tokens leave no room in a context of {self._context}"
             )
-        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        seed = mix(task.seed + len(messages)) & 0x7FFFFFFFFFFFFFFF
-        self._waiting.append(_Request(ids, limit, task.temperature, seed, answer))
-        if self._serving is None or self._serving.done():
-            self._serving = asyncio.create_task(self._serve())
-        return await answer
+        loop = asyncio.get_running_loop()
+        asked = _Asked(loop.create_future(), loop)
+        seed = mix(task.seed + len(messages))
+        request = Request(ids, limit, task.temperature, seed, (task.split, task.index, task.rollout))
+        with self._news:
+            self._asked[request] = asked
+            self._inbox.append(request)
+            self._news.notify()
+            if not self._working:
+                self._working = True
+                self._worker.submit(self._work)
+        return await asked.answer
 
     async def close(self) -> None:
         """Stop generating, and wait for the thread; the next request would start it again."""
         self.closed = True
-        if self._serving is not None:
-            self._serving.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._serving
+        with self._news:
+            self._news.notify()
         self._worker.shutdown(cancel_futures=True)
+        for request in [*self._asked]:
+            self._settle(request, AgentFailure(Failure.MODEL_ERROR, "the agent was closed before the reply was whole"))
+        self._inbox, self._working = [], False
+        self.engine.drop()
+        self.engine.waiting = []
         self._worker, self.closed = _one_thread(), False
 
-    async def _serve(self) -> None:
-        """Answer batch after batch, until nobody waits."""
-        loop = asyncio.get_running_loop()
-        while self._waiting:
-            await asyncio.sleep(_GATHER)
-            wanted = [request for request in self._waiting if not request.answer.done()]  # others have timed out
-            # One limit a batch, so that a long conversation cuts nobody else's reply.
-            batch = [request for request in wanted if request.limit == wanted[0].limit][: self._batch]
-            self._waiting = [request for request in wanted if request not in batch]
-            if batch:
-                await loop.run_in_executor(self._worker, self._generate, batch, loop)
+    def _work(self) -> None:
+        """Generate until nobody waits. Called in the worker's thread."""
+        expected, wait = 0, 0.0
+        while True:
+            with self._news:
+                if not self.closed:
+                    self._news.wait_for(partial(self._have, expected), wait)
+                new, self._inbox = self._inbox, []
+                if self.closed or not (new or self._asked):
+                    self._working = False
+                    return
+            began = time.monotonic()
+            try:
+                expected = self._step(new)
+            except Exception as error:  # out of memory, say: the failure of the episodes whose replies are being made
+                said = f"{type(error).__name__}: {error}"
+                for request in self.engine.drop():
+                    self._settle(request, AgentFailure(Failure.MODEL_ERROR, said))
+                expected = 0
+            wait = min(_GATHER, max((time.monotonic() - began) / 4, _GATHER / 10)) if expected else 0.0
 
-    def _generate(self, batch: list[_Request], loop: asyncio.AbstractEventLoop) -> None:
-        import torch
-        from transformers import LogitsProcessorList, StoppingCriteriaList
+    def _have(self, expected: int) -> bool:
+        """Whether so many requests have come, or there is nothing to wait for."""
+        return self.closed or len(self._inbox) >= expected
 
-        width = max(len(request.ids) for request in batch)
-        rows = _Rows(self, batch, width, loop)
-        pad = self._model.generation_config.pad_token_id
-        try:
-            ids = torch.tensor([[pad] * (width - len(request.ids)) + request.ids for request in batch])
-            mask = torch.tensor([[0] * (width - len(request.ids)) + [1] * len(request.ids) for request in batch])
-            sampler = inversion([(each.temperature, each.seed) for each in batch], self._sampling, self._device)
-            with torch.inference_mode():
-                self._model.generate(
-                    input_ids=ids.to(self._device),
-                    attention_mask=mask.to(self._device),
-                    max_new_tokens=batch[0].limit,
-                    logits_processor=LogitsProcessorList([sampler]),
-                    stopping_criteria=StoppingCriteriaList([rows]),
-                )
-        except Exception as error:
-            rows.fail(error)
+    def _step(self, new: Sequence[Request]) -> int:
+        """One token for each reply; how many replies were handed out."""
+        engine = self.engine
+        for request in new:
+            engine.submit(request)
+        for request, asked in [*self._asked.items()]:
+            if asked.answer.done() or asked.loop.is_closed():  # the episode has timed out, or the run is over
+                request.cancelled = True
+                del self._asked[request]
+        ended = engine.step()
+        now, running = time.monotonic(), engine.running
+        rows = len(ended) + len(running)
+        for request in (*ended, *running):
+            if request.first is not None and len(request.sampled) == min(_TIMED, request.limit):
+                self._check_speed(request, now, rows)
+        for request in ended:
+            failed = AgentFailure(Failure.MODEL_ERROR, f"{request.failed}") if request.failed else None
+            self._settle(request, failed or self._answer(request))
+        for request in running:
+            if not request.cancelled and request.began is not None and now - request.began > self.timeout:
+                request.cancelled = True
+                self._settle(request, AgentFailure(Failure.TIMEOUT, self._too_late(request, now, rows)))
+        return len(ended)
 
-    def answer(self, request: _Request, row: list[int]) -> Answer:
-        """The reply of a row that has ended: the ids that were sampled, an end token last if there is one."""
-        ended = row[-1] in self.ends
-        written = row[:-1] if ended else row
+    def _settle(self, request: Request, outcome: Answer | AgentFailure) -> None:
+        asked = self._asked.pop(request, None)
+        if asked is not None:
+            with suppress(RuntimeError):  # the loop has been closed: the run is over
+                asked.loop.call_soon_threadsafe(_settle, asked.answer, outcome)
+
+    def _answer(self, request: Request) -> Answer:
+        """The reply: the ids that were sampled, an end token last if there is one."""
+        ended = request.sampled[-1] in self.ends
+        written = request.sampled[:-1] if ended else request.sampled
         return Answer(
             text=self._tokenizer.decode(written, skip_special_tokens=False, clean_up_tokenization_spaces=False),
             prompt_tokens=len(request.ids),
-            completion_tokens=len(row),
+            completion_tokens=len(request.sampled),
             finish_reason="stop" if ended else "length",
         )
 
-    def check_speed(self, first: float, each: float, limit: int, rows: int) -> None:
+    def _too_late(self, request: Request, now: float, rows: int) -> str:
+        """What a request that has timed out says."""
+        done = "no token yet"
+        if request.first is not None:
+            first, each = _speed(request, now)
+            later = f", then {1 / each:.3g} tokens/s in each row of {rows}" if each else ""
+            done = f"{len(request.sampled):,} of {request.limit:,} tokens, the first after {first:.3g} s{later}"
+        return (
+            f"no whole reply within {self.timeout:g} s: {done}; lower --max-tokens or --set batch, or raise --timeout"
+        )
+
+    def _check_speed(self, request: Request, now: float, rows: int) -> None:
         """Warn once where whole replies cannot be written in time, by the seconds of the first tokens."""
-        whole = first + each * (limit - 1)
+        first, each = _speed(request, now)
+        whole = first + each * (request.limit - 1)
         if whole <= self.timeout or self._complained:
             return
         self._complained = True
@@ -342,13 +268,61 @@ class HFAgent:
         _LOG.warning(
             "%s: %s tokens at %.3g tokens/s take %.0f s > time limit %g s: lower --max-tokens%s or raise --timeout, or "
             "longer replies are lost (in each row of %d; the first token took %.3g s)",
-            self.name, f"{limit:,}", limit / whole, whole, self.timeout, f" to {fits:,}" * (fits > 0), rows, first,
+            self.name, f"{request.limit:,}", request.limit / whole, whole, self.timeout, f" to {fits:,}" * (fits > 0),
+            rows, first,
         )  # fmt: skip
+
+
+@dataclass
+class _Asked:
+    """Who waits for a reply, and in which event loop."""
+
+    answer: asyncio.Future[Answer]
+    loop: asyncio.AbstractEventLoop
+
+
+def _settle(future: asyncio.Future[Answer], outcome: Answer | AgentFailure) -> None:
+    if future.done():  # whoever asked has stopped waiting
+        return
+    if isinstance(outcome, Answer):
+        future.set_result(outcome)
+    else:
+        future.set_exception(outcome)
+
+
+def _speed(request: Request, now: float) -> tuple[float, float]:
+    """Seconds to a request's first token, and for each one after it."""
+    assert request.began is not None
+    assert request.first is not None
+    return request.first - request.began, (now - request.first) / max(1, len(request.sampled) - 1)
 
 
 def _one_thread() -> ThreadPoolExecutor:
     """A thread that is made when it is needed, and is no daemon: the interpreter cannot end while torch computes."""
     return ThreadPoolExecutor(1, thread_name_prefix="hf agent")
+
+
+def _load(name: str, path: str, device: str, dtype: str) -> tuple[str, Any, Any]:
+    """Where a model is, its tokenizer, and the model on its device; raises as ``HFAgent`` does."""
+    try:
+        source = _source(name, path)  # some seconds, where the libraries would try for a minute
+        import torch
+        import transformers
+    except ImportError as error:
+        raise ImportError("hf: agents need transformers and torch: pip install 'ragen-gym[agent]'") from error
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(source)
+        model: Any = transformers.AutoModelForCausalLM.from_pretrained(source, dtype=dtype or "auto")
+        if device == "cpu" and not dtype:
+            fast = bfloat16_units() and model.num_parameters() >= LARGE
+            model.to(torch.bfloat16 if fast else torch.float32)
+        model.to(device).eval()
+    except Exception as error:  # whatever a folder that is no model leads to
+        raise ValueError(f"{name} cannot be loaded: {type(error).__name__}: {error}") from error
+    if not tokenizer.chat_template:
+        raise ValueError(f"{name}: its tokenizer has no chat template; use an instruction-tuned model.")
+    return source, tokenizer, model
 
 
 def _source(name: str, path: str) -> str:

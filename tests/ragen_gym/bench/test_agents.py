@@ -604,7 +604,7 @@ def test_at_temperature_zero_a_model_takes_the_likeliest_tokens(checkpoint: Path
         messages, add_generation_prompt=True, return_dict=True, return_tensors="pt"
     )
     with torch.inference_mode():
-        row = agent._model.generate(**ids, max_new_tokens=6)[0, ids["input_ids"].shape[1] :].tolist()
+        row = agent._model.generate(**ids, max_new_tokens=6, do_sample=False)[0, ids["input_ids"].shape[1] :].tolist()
     ended = [place for place, token in enumerate(row) if token in agent.ends]
     expected = agent._tokenizer.decode(row[: ended[0]] if ended else row, skip_special_tokens=False)
     assert cold == [expected] * 3

@@ -117,19 +117,11 @@ def test_the_clock_starts_with_the_requests_own_generation(model: Path) -> None:
 def test_a_reply_is_there_when_its_own_row_has_ended(model: Path) -> None:
     """A short conversation's reply does not wait for the longest of its batch."""
     agent = agent_of(model, 0.02, max_tokens=2000, timeout=600)
-    agent._model.generation_config.suppress_tokens = None
-    ended = threading.Event()
-    generate = agent._model.generate
+    agent.engine.sampler.suppressed = None
 
-    def watched(**arguments: Any) -> None:
-        generate(**arguments)
-        ended.set()
-
-    agent._model.generate = watched
-
-    async def play() -> list[tuple[Answer, bool]]:
-        async def one(seed: int) -> tuple[Answer, bool]:
-            return await ask(agent, seed), ended.is_set()
+    async def play() -> list[tuple[Answer, int]]:
+        async def one(seed: int) -> tuple[Answer, int]:
+            return await ask(agent, seed), len(agent.engine.running)
 
         try:
             return await asyncio.gather(*(one(seed) for seed in range(8)))
@@ -139,7 +131,7 @@ def test_a_reply_is_there_when_its_own_row_has_ended(model: Path) -> None:
     rows = asyncio.run(play())
     lengths = [answer.completion_tokens or 0 for answer, _ in rows]
     assert min(lengths) + 20 < max(lengths) < 2000, "rows of different lengths"
-    assert not rows[lengths.index(min(lengths))][1]
+    assert rows[lengths.index(min(lengths))][1] > 0, "the others are still being generated"
 
 
 def test_a_batch_for_which_nobody_waits_is_stopped(model: Path) -> None:
@@ -158,6 +150,78 @@ def test_a_batch_for_which_nobody_waits_is_stopped(model: Path) -> None:
             await agent.close()
 
     assert asyncio.run(play()).completion_tokens == 3
+
+
+def test_the_turns_of_many_conversations_are_those_of_generate(model: Path) -> None:
+    """Ten conversations of three turns, in four places, each with what generate says to the same text."""
+    agent = agent_of(model, max_tokens=9, batch=4)
+    env = make_env(LAKE)
+
+    async def talk(number: int) -> list[dict[str, str]]:
+        task, messages = Task("smoke", "frozen_lake", number, 0, number, 0.0, env), list[dict[str, str]]()
+        for turn in range(3):
+            messages.append(
+                {"role": "user", "content": f"A board {number * 37 % 11} and turn {turn}." * (number % 3 + 1)}
+            )
+            answer = await agent.reply(messages, task)
+            messages.append({"role": "assistant", "content": answer.text})
+        return messages
+
+    async def play() -> list[list[dict[str, str]]]:
+        try:
+            return await asyncio.gather(*(talk(number) for number in range(10)))
+        finally:
+            await agent.close()
+
+    for messages in asyncio.run(play()):
+        for turn in (1, 3, 5):
+            ids = agent._tokenizer.apply_chat_template(messages[:turn], add_generation_prompt=True, return_tensors="pt")
+            whole = agent._model.generate(**ids, max_new_tokens=9, do_sample=False)
+            expected = agent._tokenizer.decode(whole[0, ids["input_ids"].shape[1] :], skip_special_tokens=False)
+            assert messages[turn]["content"] == expected
+    assert agent.engine.stats.reused > 0
+
+
+def test_an_error_of_the_model_fails_the_replies_that_are_being_made(model: Path) -> None:
+    agent = agent_of(model, 0.01, max_tokens=30, batch=3)
+    passes = 0
+
+    def broken(*_: Any) -> None:
+        nonlocal passes
+        passes += 1
+        if passes == 5:
+            raise RuntimeError("no memory left")
+
+    agent._model.register_forward_pre_hook(broken)
+
+    async def play() -> list[Any]:
+        try:
+            return await asyncio.gather(*(ask(agent, seed) for seed in range(7)), return_exceptions=True)
+        finally:
+            await agent.close()
+
+    ends = asyncio.run(play())
+    failed = [end for end in ends if isinstance(end, AgentFailure)]
+    assert 1 <= len(failed) <= 3
+    assert all(end.failure is Failure.MODEL_ERROR and "RuntimeError: no memory left" in end.detail for end in failed)
+    assert [end.completion_tokens for end in ends if isinstance(end, Answer)] == [30] * (7 - len(failed))
+
+
+def test_closing_ends_what_is_being_made(model: Path) -> None:
+    agent = agent_of(model, 0.05, max_tokens=100_000, timeout=3600, batch=2)
+
+    async def play() -> list[Any]:
+        waiting = [asyncio.create_task(ask(agent, seed)) for seed in range(4)]
+        while not agent.engine.stats.sampled:
+            await asyncio.sleep(0.01)
+        await agent.close()
+        ends = await asyncio.gather(*waiting, return_exceptions=True)
+        agent._max_tokens = 2
+        return [*ends, await ask_once(agent)]
+
+    *ends, after = asyncio.run(play())
+    assert all(isinstance(end, AgentFailure) and "the agent was closed" in end.detail for end in ends)
+    assert after.completion_tokens == 2, "a closed agent can be used again"
 
 
 def test_what_takes_too_long_is_a_timeout_with_a_remedy(model: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,0 +1,91 @@
+"""What is sampled from against the warpers of transformers, and drawing against the inversion of the whole sums."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import LlamaConfig, LlamaForCausalLM, TopKLogitsWarper, TopPLogitsWarper
+
+from ragen_gym.inference.sampling import Sampler, draw, keep_likeliest
+
+
+def small_model() -> LlamaForCausalLM:
+    sizes: dict[str, Any] = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    return LlamaForCausalLM(LlamaConfig(vocab_size=50, **sizes))
+
+
+@pytest.mark.parametrize("width", [5, 256, 3000])
+@pytest.mark.parametrize(
+    ("top_p", "top_k"), [(1.0, 0), (0.9, 0), (0.01, 0), (1.0, 1), (1.0, 40), (0.5, 3), (0.99999, 0)]
+)
+@pytest.mark.parametrize("scale", [0.01, 1.0, 30.0])
+def test_what_is_kept_is_what_transformers_keeps(width: int, top_p: float, top_k: int, scale: float) -> None:
+    logits = torch.randn(6, width, generator=torch.Generator().manual_seed(width)) * scale
+    expected, ids = logits, torch.zeros(6, 1, dtype=torch.long)
+    if top_k:
+        expected = TopKLogitsWarper(top_k)(ids, expected)
+    if top_p < 1:
+        expected = TopPLogitsWarper(top_p)(ids, expected)
+    kept, theirs = keep_likeliest(logits, top_p, top_k), expected.isfinite()
+    # An id whose sum is the share but for rounding may fall to either side.
+    differing = (kept.isfinite() != theirs).sum(-1)
+    assert differing.max() <= (0 if top_p in (1.0, 0.9, 0.5, 0.01) and scale > 0.01 else width * 2e-3 + 1)
+    assert torch.equal(kept[kept.isfinite()], logits[kept.isfinite()])
+
+
+def test_ids_as_likely_as_the_last_one_are_kept() -> None:
+    logits = torch.tensor([[1.0, 2.0, 2.0, 0.0, 2.0]])
+    assert keep_likeliest(logits, 1.0, 1).isfinite().tolist() == [[False, True, True, False, True]]
+    assert keep_likeliest(logits, 0.3, 0).isfinite().tolist() == [[False, True, True, False, True]]
+
+
+@given(st.integers(1, 1200), st.integers(0, 2**32 - 1), st.floats(0, 1, exclude_max=True))
+def test_drawing_inverts_the_sums(width: int, seed: int, number: float) -> None:
+    random = np.random.default_rng(seed)
+    logits = torch.from_numpy(random.normal(0, 3, (3, width)).astype(np.float32))
+    logits[torch.from_numpy(random.random((3, width)) < 0.3)] = -torch.inf
+    logits[:, random.integers(width)] = 0.0  # one at least
+    drawn = draw(logits.clone(), torch.full((3,), number, dtype=torch.float64))
+    for row, token in zip(logits, drawn.tolist(), strict=True):
+        sums = np.cumsum(row.double().softmax(-1).numpy())
+        before, after = (sums[token - 1] if token else 0.0), sums[token]
+        assert row[token] > -torch.inf, "what is suppressed is never drawn"
+        assert before - 1e-5 <= number * sums[-1] <= after + 1e-5
+
+
+@pytest.mark.parametrize("number", [0.0, 1.0 - 2**-53])
+def test_the_ends_of_the_unit_interval(number: float) -> None:
+    logits = torch.full((1, 700), -torch.inf)
+    logits[0, [300, 301, 513]] = 0.0
+    expected = 300 if number == 0 else 513
+    assert draw(logits, torch.tensor([number], dtype=torch.float64)).tolist() == [expected]
+
+
+def test_rows_of_all_temperatures_together() -> None:
+    model = small_model()
+    sampler = Sampler(model, 1.0, 0, [])
+    logits = torch.randn(400, 50, generator=torch.Generator().manual_seed(0))[:1].repeat(400, 1)
+    temperatures = torch.tensor([0.0, 0.5, 1.0, 2.0] * 100)
+    numbers = torch.linspace(0, 1, 401, dtype=torch.float64)[:-1]
+    drawn = sampler(logits, (), [False] * 400, temperatures, numbers)
+    assert set(drawn[::4].tolist()) == {int(logits[0].argmax())}
+    spread = [len(set(drawn[start::4].tolist())) for start in range(4)]
+    assert spread[0] < spread[1] < spread[2] < spread[3]
+
+
+def test_what_a_generation_config_asks_for_in_vain_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    model = small_model()
+    assert model.generation_config is not None
+    with caplog.at_level(logging.WARNING):
+        Sampler(model, 1.0, 0, [])
+        assert not caplog.records
+        model.generation_config.num_beams = 4
+        model.generation_config.guidance_scale = 2.0
+        Sampler(model, 1.0, 0, [])
+    assert "asks for guidance_scale, num_beams, which is not done here" in caplog.text
