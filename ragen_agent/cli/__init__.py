@@ -12,6 +12,7 @@ import gymnasium
 
 from ragen_gym import __version__
 from ragen_gym.core.command_line import Parser, error_line
+from ragen_gym.core.threads import wait_passively
 
 __all__ = ["build_parser", "main"]
 
@@ -28,6 +29,7 @@ DESCRIPTION = "Train a language-model agent on a game by StarPO-S, or measure on
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; returns the exit code: 0, 2 for a mistake in what was asked, 130 after Ctrl-C."""
+    wait_passively()
     words = list(sys.argv[1:] if arguments is None else arguments)
     end = words.index("--") if "--" in words else len(words)
     try:

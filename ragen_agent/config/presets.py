@@ -7,8 +7,8 @@ Longer replies, which the demonstrations hardly contain, are what reinforcement 
 The bandits: the demonstrator chooses at random; which name pays more is what reinforcement learning has to find. A
 model from scratch has never read the held-out names of the test split, so it is measured on the training split.
 
-A pretrained model thinks in its own words and at its own length, is not warm-started, and takes the small steps of
-fine-tuning.
+A pretrained model thinks in its own words and at its own length, is not warm-started unless asked for, and takes the
+small steps of fine-tuning.
 
 A recipe, for ``ragen-agent train --recipe NAME``, is a file of settings in ``recipes/``, the same tree that
 ``--config`` takes ([openrlhf] for the distributed trainer), and next to it a table [recipe] about it:
@@ -67,7 +67,7 @@ GAME_DEFAULTS: dict[str, Settings] = {
 
 PRETRAINED_DEFAULTS: Settings = {
     "turns": {"max_tokens_per_turn": 256, "max_tokens_per_episode": 4096},
-    "warm_start": {"epochs": 0},
+    "warm_start": {"epochs": 0, "batch": 8, "learning_rate": 1e-4},
     "training": {"learning_rate": 1e-6, "critic_learning_rate": 1e-5},
 }
 
@@ -84,11 +84,11 @@ class Recipe:
     name: str
     title: str
     source: str
-    gpus: int
-    gpu_gib: float
-    memory_gib: float
     expect: str
     seen: str
+    gpus: int = 0
+    gpu_gib: float = 0.0
+    memory_gib: float = 0.0
     cluster: str = ""
     settings: Settings = field(default_factory=dict)
 

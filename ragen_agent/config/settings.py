@@ -151,6 +151,12 @@ class Training:
     replay: int = setting(0, "earlier iterations whose kept episodes are trained on again", low=0, unit="iterations")
     learning_rate: float = setting(5e-4, "of the policy's AdamW", above=0, high=1e3)
     critic_learning_rate: float = setting(1e-3, "of the critic's AdamW", above=0, high=1e3)
+    schedule: str = setting(
+        "constant",
+        "how both rates go on after the warm-up, by the iteration",
+        choices={"constant": "unchanged", "linear": "down to 0 along a line", "cosine": "down to 0 along a cosine"},
+    )
+    warm_up: float = setting(0.0, "share of the iterations over which both rates rise from 0", low=0, high=1)
     clip: str = setting(
         "", "how ratios are clipped above 1: at clip_low or at clip_high", choices=("symmetric", "higher"), empty=PRESET
     )

@@ -23,8 +23,6 @@ class OpenRLHF:
         [0.0, 2.0], "bounds of the importance weight of trainer against vLLM on each token (TIS): lower, upper"
     )
     prompts: str = setting("", "a seed list that ragen-agent data wrote", empty="the run draws its own")
-    schedule: str = setting("constant", "name of a learning-rate schedule of transformers")
-    warm_up: float = setting(0.0, "share of the updates (counted after the filter) that it warms up", low=0, high=1)
     generation_timeout: float = setting(600.0, "timeout of one reply", low=1e-3, high=inf, unit="seconds")
     environment_timeout: float = setting(
         60.0, "timeout of one answer of the environment", low=1e-3, high=inf, unit="seconds"

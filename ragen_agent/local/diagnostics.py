@@ -18,13 +18,13 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from ragen_agent import algo
 from ragen_agent.config import Diagnostics, Training
 from ragen_agent.local.policy_update import Learner, policy_terms, targets_of
 from ragen_agent.token_mdp import Trajectory
-from ragen_agent.training.batches import Batch, sampled_logits
+from ragen_agent.training.batches import Batch
 from ragen_agent.training.iteration import Iteration, ScoredGroups
 from ragen_agent.training.metrics import reasoning_spans
+from ragen_agent.training.scoring import sampled_scores
 from ragen_gym.core.stats import Rate
 
 __all__ = [
@@ -179,7 +179,7 @@ def _scores(learner: Learner, rows: Sequence[tuple[list[int], list[int]]], setti
     wanted = [index for index, (_, said) in enumerate(rows) if said]
     for part in torch.tensor(wanted).split(settings.minibatch):
         batch = _batch([rows[index] for index in part.tolist()], learner.bias.device)
-        log_probs = sampled_logits(learner.model, batch, learner.bias, settings.temperature)[1]
+        log_probs = sampled_scores(learner.model, batch, learner.bias, settings.temperature).log_probs
         scores[part] = log_probs.sum(dim=1, dtype=torch.float64).cpu()
     return scores
 
@@ -204,9 +204,8 @@ def rollout_entropy(learner: Learner, played: Sequence[Trajectory], settings: Tr
     with torch.no_grad():
         for start in range(0, len(whole), settings.minibatch):
             batch = Batch.of(whole[start : start + settings.minibatch], learner.bias.device)
-            logits, _ = sampled_logits(learner.model, batch, learner.bias, settings.temperature)
-            total += float(algo.entropy_of(logits).sum())
-            count += len(logits)
+            total += float(sampled_scores(learner.model, batch, learner.bias, settings.temperature).entropy.sum())
+            count += int(batch.sampled.sum())
     return {"entropy_forced": total / count} if count else {}
 
 

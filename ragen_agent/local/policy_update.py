@@ -23,9 +23,11 @@ from transformers import PreTrainedModel
 from ragen_agent import algo
 from ragen_agent.config import Training
 from ragen_agent.token_mdp import Trajectory
-from ragen_agent.training.batches import Batch, sampled_logits
+from ragen_agent.training.batches import Batch
 from ragen_agent.training.iteration import Iteration, critic_estimates
 from ragen_agent.training.metrics import reply_parts
+from ragen_agent.training.prefix_tree import PrefixTree, shares_prefixes
+from ragen_agent.training.scoring import sampled_scores
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -118,9 +120,14 @@ class Critic(nn.Module):
         In rows that were read in several contexts, only the sampled tokens have a value.
         """
         read = batch.split_contexts()
-        output = self.backbone(read.ids, use_cache=False)
-        values: Tensor = self.head(output.last_hidden_state.float()).squeeze(-1)
-        before = torch.nn.functional.pad(values[:, :-1], (1, 0))
+        if shares_prefixes(self.backbone):
+            tree = PrefixTree.of(read.ids, read.attention)
+            with tree.attention(self.backbone) as inputs:
+                hidden = self.backbone(**inputs, use_cache=False).last_hidden_state[0]
+            values = self.head(hidden.float()).squeeze(-1)[tree.node]
+        else:
+            values = self.head(self.backbone(read.ids, use_cache=False).last_hidden_state.float()).squeeze(-1)
+        before: Tensor = torch.nn.functional.pad(values[:, :-1], (1, 0))
         if not batch.contexts:
             return before
         return torch.zeros(batch.ids.shape, device=before.device).masked_scatter(batch.sampled, before[read.sampled])
@@ -138,7 +145,7 @@ class Learner:
 
     model: PreTrainedModel  # the policy's
     optimiser: torch.optim.Optimizer  # of the policy's weights, or of its adapter
-    bias: Tensor  # float (vocabulary,), see ``sampled_logits``
+    bias: Tensor  # float (vocabulary,), see ``sampled_scores``
     critic: Critic | None = None  # of PPO
     critic_optimiser: torch.optim.Optimizer | None = None
     reference_model: PreTrainedModel | None = None  # frozen, of a KL term; with LoRA ``model``, whose adapter is off
@@ -216,9 +223,9 @@ def targets_of(
             with nullcontext() if learner.adapter is None else learner.adapter.disable_adapter():
                 for rows in torch.arange(len(trajectories)).split(settings.minibatch):
                     part = batch.rows(rows)
-                    reference[rows, : part.ids.shape[1]] = sampled_logits(
+                    reference[rows, : part.ids.shape[1]] = sampled_scores(
                         learner.reference_model, part, learner.bias, settings.temperature
-                    )[1]
+                    ).log_probs
             if settings.kl_place == "loss":
                 targets["reference"] = reference
             else:
@@ -242,7 +249,7 @@ def policy_terms(
     Returns:
         the terms, with gradient, whose sum is the loss; and figures to report, see ``update``.
     """
-    logits, log_probs = sampled_logits(learner.model, batch, learner.bias, settings.temperature)
+    log_probs, token_entropy, _ = sampled_scores(learner.model, batch, learner.bias, settings.temperature)
     mask, how, length = targets["mask"], settings.aggregation, learner.longest
     loss, stats = algo.policy_loss(
         log_probs,
@@ -255,7 +262,7 @@ def policy_terms(
         how=how,
         length=length,
     )
-    entropy = algo.entropy_of(logits).mean()
+    entropy = algo.masked_mean(token_entropy, batch.sampled)
     terms = {"policy": loss, "entropy": -settings.entropy_bonus * entropy}
     figures = {"entropy": entropy, "clip_fraction": stats.clip_fraction, "approx_kl": stats.approx_kl}
     if "reference" in targets:

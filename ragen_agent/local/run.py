@@ -7,9 +7,10 @@ choice is seeded by the run's seed, the phase and the iteration, and the state i
 a resumed run equals an unbroken one bit for bit.
 
 **What "the same cost" means.** The cost is counted in tokens, so that it is the same on every machine. One unit is one
-token that goes forward and backward. A token of a rollout, sampled or read, counts ``ROLLOUT_COST`` units although it
-only goes forward: decoding one token at a time is slow, and with two units more imitation takes about as long on one
-CPU core as reinforcement did, rather more than less. More imitation may spend what reinforcement spent.
+token that goes forward and backward, where a prefix that rows of a step share counts once, as it is computed once. A
+token of a rollout, sampled or read, counts ``ROLLOUT_COST`` units although it only goes forward: decoding one token at
+a time is slow, and with two units more imitation takes about as long on a CPU as reinforcement did, rather more than
+less. More imitation may spend what reinforcement spent.
 """
 
 from __future__ import annotations

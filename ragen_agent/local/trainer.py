@@ -8,6 +8,7 @@ filter, record, alarm, reasons to stop) is in ``ragen_agent.training.iteration``
 from __future__ import annotations
 
 import copy
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -16,11 +17,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from ragen_agent.config import Config
+from ragen_agent.config import Config, Training
 from ragen_agent.local.diagnostics import Monitor
 from ragen_agent.local.policy_update import Critic, KeptEpisodes, Learner, ReplayBuffer, Targets, update
 from ragen_agent.rollout import Instance, group
 from ragen_agent.token_mdp import TokenMDP, Trajectory
+from ragen_agent.training.batches import distinct_prefixes
 from ragen_agent.training.console import Display
 from ragen_agent.training.evaluation import fixed_instances, play_fixed, rate_of_played, without_failed
 from ragen_agent.training.iteration import History, Iteration
@@ -33,7 +35,7 @@ from ragen_agent.training.tracking import track
 from ragen_gym.core.stats import Rate
 from ragen_gym.core.storage import read_json_lines
 
-__all__ = ["RolloutWorker", "Trainer"]
+__all__ = ["RolloutWorker", "Trainer", "rate_factor"]
 
 ROLLOUT_COST = 2  # what a token of a rollout costs, in tokens that go forward and backward
 
@@ -99,9 +101,11 @@ class Trainer:
             number, played, games, self.settings, self._seed(SeedStream.FILTER)
         )
         figures = self.monitor.before_update(self.learner, iteration)
+        self._set_rates(number)
         measured, targets = self._update(iteration)
 
-        self.spent += ROLLOUT_COST * sum(len(t.ids) for t in played) + int(measured["train_tokens"])
+        self.spent += ROLLOUT_COST * distinct_prefixes([t.ids.tolist() for t in played])
+        self.spent += int(measured["train_tokens"])
         record: dict[str, Any] = {
             "iteration": number,
             **figures,
@@ -137,6 +141,14 @@ class Trainer:
             seen.append,
         )
         return {**measured, **replayed}, seen[0]
+
+    def _set_rates(self, iteration: int) -> None:
+        """The learning rates of this iteration, a function of its number alone, so that resuming needs no state."""
+        factor = rate_factor(self.settings, iteration)
+        rates = {"optimiser": self.settings.learning_rate, "critic_optimiser": self.settings.critic_learning_rate}
+        for name, optimiser in _optimisers(self.learner).items():
+            for parameters in optimiser.param_groups:
+                parameters["lr"] = factor * rates[name]
 
     def merge(self) -> None:
         """After the last iteration: writes down the adapter, if there is one, and makes it part of the weights."""
@@ -211,6 +223,15 @@ class RolloutWorker:
             found = [replace(self.policy, config=config).processes("train", count)]
             self._processes.append((config, found[0]))
         return found[0]
+
+
+def rate_factor(settings: Training, iteration: int) -> float:
+    """What the learning rates are multiplied by at an iteration, counted from 0; above 0 at each."""
+    warm_up = round(settings.warm_up * settings.iterations)
+    if iteration < warm_up:
+        return (iteration + 1) / (warm_up + 1)
+    done = (iteration - warm_up) / max(1, settings.iterations - warm_up)
+    return {"constant": 1.0, "linear": 1 - done, "cosine": (1 + math.cos(math.pi * done)) / 2}[settings.schedule]
 
 
 def _episodes(iteration: Iteration, instances: list[Instance], targets: Targets | None) -> list[dict[str, Any]]:

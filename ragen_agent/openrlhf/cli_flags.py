@@ -44,6 +44,12 @@ class _Start:
         return self.config.training
 
     @property
+    def schedule(self) -> str:
+        """The schedule by its name in ``transformers``, where the constant one has another with a warm-up."""
+        constant = self.training.schedule == "constant" and self.training.warm_up > 0
+        return "constant_with_warmup" if constant else self.training.schedule
+
+    @property
     def with_kl(self) -> bool:
         return self.training.kl_estimate != "none"
 
@@ -99,8 +105,8 @@ _FLAGS: dict[str, str | tuple[str, Callable[[_Start], Any]]] = {
     "rollout.temperature": "training.temperature",
     "actor.adam.lr": "training.learning_rate",
     "actor.adam.betas": ("(0.9 and 0.999, as in the local trainer)", lambda start: BETAS),
-    "actor.lr_scheduler": "openrlhf.schedule",
-    "actor.lr_warmup_ratio": "openrlhf.warm_up",
+    "actor.lr_scheduler": ("training.schedule", lambda start: start.schedule),
+    "actor.lr_warmup_ratio": "training.warm_up",
     "actor.max_norm": "training.max_grad_norm",
     "actor.eps_clip_low_high": (
         "training.clip_low and training.clip_high",
@@ -112,8 +118,8 @@ _FLAGS: dict[str, str | tuple[str, Callable[[_Start], Any]]] = {
     "actor.gradient_checkpointing_enable": "openrlhf.gradient_checkpointing",
     "critic.adam.lr": "training.critic_learning_rate",
     "critic.adam.betas": ("(0.9 and 0.999, as in the local trainer)", lambda start: BETAS),
-    "critic.lr_scheduler": "openrlhf.schedule",
-    "critic.lr_warmup_ratio": "openrlhf.warm_up",
+    "critic.lr_scheduler": ("training.schedule", lambda start: start.schedule),
+    "critic.lr_warmup_ratio": "training.warm_up",
     "critic.max_norm": "training.max_grad_norm",
     "critic.value_clip": ("(0.2, as in the local trainer)", lambda start: VALUE_CLIP),
     "algo.kl.init_coef": ("training.kl and training.kl_kind", lambda s: s.training.kl if s.with_kl else 0.0),

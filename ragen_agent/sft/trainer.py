@@ -13,15 +13,16 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ragen_agent.algo import entropy_of, masked_mean
+from ragen_agent.algo import masked_mean
 from ragen_agent.config import Config
 from ragen_agent.sft.demonstrations import generate_demonstrations
 from ragen_agent.token_mdp import Trajectory
-from ragen_agent.training.batches import Batch, by_length, sampled_logits
+from ragen_agent.training.batches import Batch, by_length, distinct_prefixes
 from ragen_agent.training.checkpoint import save_checkpoint
 from ragen_agent.training.console import Display
 from ragen_agent.training.parameters import adamw
 from ragen_agent.training.policy import Policy
+from ragen_agent.training.scoring import sampled_scores
 from ragen_agent.training.tasks import SeedStream, derive_seed
 
 __all__ = ["fit", "imitate", "warm_start"]
@@ -51,7 +52,7 @@ def fit(
         model: trained in place.
         optimiser: over the model's parameters.
         batches: trajectories to imitate.
-        bias: float32 (vocabulary,), added to the logits; see ``sampled_logits``.
+        bias: float32 (vocabulary,), added to the logits; see ``sampled_scores``.
         first: the number of the first step, where steps were taken before.
         micro_batch: rows that go forward and backward at a time, to save memory; None for the whole batch.
         max_grad_norm: gradients are scaled down to this norm.
@@ -59,7 +60,7 @@ def fit(
         dropout_seed: of the model's dropout, if it has any, with the step's number; None for the mode the model is in.
         details: whether to measure ``entropy`` and ``accuracy`` too.
         after_step: called with the number of steps taken and the last one's figures: ``loss`` (nats a token),
-            ``grad_norm`` (before it is scaled down), ``learning_rate`` and ``tokens`` (without padding).
+            ``grad_norm`` (before it is scaled down), ``learning_rate`` and ``tokens`` (see ``Batch.tokens``).
     """
     base = [group["lr"] for group in optimiser.param_groups]
     tokens = 0
@@ -74,14 +75,13 @@ def fit(
         size = micro_batch or len(rows)
         for start in range(0, len(rows), size):
             batch = Batch.of(rows[start : start + size], bias.device)
-            logits, log_probs = sampled_logits(model, batch, bias)
-            loss = -masked_mean(log_probs, batch.sampled, count)
+            scores = sampled_scores(model, batch, bias)
+            loss = -masked_mean(scores.log_probs, batch.sampled, count)
             loss.backward()
             measured = {"loss": float(loss.detach()), "tokens": float(batch.tokens)}
             if details:
-                logits = logits.detach()
-                measured["entropy"] = float(entropy_of(logits).sum()) / count
-                measured["accuracy"] = int((logits.argmax(-1) == batch.ids[batch.sampled]).sum()) / count
+                measured["entropy"] = float(scores.entropy.detach().sum()) / count
+                measured["accuracy"] = int(scores.likeliest.sum()) / count
             figures = {name: figures.get(name, 0.0) + value for name, value in measured.items()}
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_grad_norm)
         optimiser.step()
@@ -107,7 +107,7 @@ def imitate(
     """A supervised phase of a run: steps for ``epochs`` epochs, or, where that is 0, until ``tokens`` are spent."""
     warm = config.warm_start
     generator = torch.Generator().manual_seed(derive_seed(config.seed, SeedStream.SUPERVISED_BATCHES, stream))
-    plan = list(_batches([len(row.ids) for row in rows], warm.batch, generator, epochs, tokens))
+    plan = list(_batches([row.ids.tolist() for row in rows], warm.batch, generator, epochs, tokens))
     display.begin(phase, len(plan))
     fit(
         policy.model,
@@ -131,14 +131,15 @@ def warm_start(config: Config, policy: Policy, folder: Path, display: Display) -
 
 
 def _batches(
-    lengths: list[int], size: int, generator: torch.Generator, epochs: int, tokens: int
+    rows: list[list[int]], size: int, generator: torch.Generator, epochs: int, tokens: int
 ) -> Iterator[list[int]]:
-    """Batches of ``epochs`` epochs, or as many as fit into ``tokens``."""
+    """Batches of ``epochs`` epochs, or as many as ``tokens`` pay for."""
+    lengths = [len(row) for row in rows]
     for _ in range(epochs):
         yield from by_length(lengths, size, generator)
     while not epochs:
         for batch in by_length(lengths, size, generator):
-            tokens -= sum(lengths[index] for index in batch)
+            tokens -= distinct_prefixes([rows[index] for index in batch])
             if tokens < 0:
                 return
             yield batch

@@ -1,18 +1,18 @@
-"""Trajectories as right-padded tensors, and the model's log-probs of what was sampled."""
+"""Trajectories as right-padded tensors."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
-from transformers import PreTrainedModel
 
 from ragen_agent.token_mdp import Trajectory
 
-__all__ = ["Batch", "by_length", "sampled_logits"]
+__all__ = ["Batch", "by_length", "common_prefix", "distinct_prefixes"]
 
 
 @dataclass(frozen=True)
@@ -72,37 +72,26 @@ class Batch:
 
     @property
     def tokens(self) -> int:
-        """Tokens without padding: what one forward and backward pass is counted as."""
-        return int(self.attention.sum())
+        """Tokens after distinct prefixes: what one forward and backward pass is counted as."""
+        lengths = self.attention.sum(1).tolist()
+        return distinct_prefixes([row[:length] for row, length in zip(self.ids.tolist(), lengths, strict=True)])
 
 
-def sampled_logits(
-    model: PreTrainedModel, batch: Batch, bias: Tensor, temperature: float = 1.0
-) -> tuple[Tensor, Tensor]:
-    """The logits from which each token was sampled, and the log-prob of each sampled token.
+def distinct_prefixes(rows: Sequence[list[int]]) -> int:
+    """How many different beginnings the rows have, each of a token or more: what a pass over them has to compute."""
+    before: list[int] = []
+    count = 0
+    for row in sorted(rows):
+        count += len(row) - common_prefix(before, row)
+        before = row
+    return count
 
-    Args:
-        model: any causal LM.
-        batch: rows to score.
-        bias: (vocabulary,), 0 or ``SUPPRESSED``: ``ragen_gym.inference.torch_engine.suppression``.
-        temperature: with which the tokens were sampled, above 0; the engine records log-probs under it too.
 
-    Returns:
-        logits float32 (sampled tokens in all, vocabulary) in row-major order, divided by the temperature; log-probs
-        float32 (rows, width), 0 where nothing was sampled.
-    """
-    read = batch.split_contexts()
-    first = int(read.sampled.any(0).int().argmax())  # nothing before it is scored, so no logits are made there
-    kept = read.ids.shape[1] - first + 1
-    output = model(
-        read.ids, use_cache=False, logits_to_keep=kept
-    )  # padded on the right: causal attention never sees it
-    mask = read.sampled[:, first:]
-    logits = (output.logits[:, :-1][mask].float() + bias) / temperature
-    chosen = read.ids[:, first:][mask]
-    scores = logits.log_softmax(-1).gather(1, chosen[:, None]).squeeze(1)
-    log_probs = torch.zeros(batch.ids.shape, device=scores.device)
-    return logits, log_probs.masked_scatter(batch.sampled, scores)
+def common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
+    """How many tokens both begin with."""
+    size = min(len(one), len(other))
+    differ = np.flatnonzero(np.asarray(one[:size]) != np.asarray(other[:size]))
+    return int(differ[0]) if len(differ) else size
 
 
 def by_length(lengths: Sequence[int], size: int, generator: torch.Generator) -> Iterator[list[int]]:

@@ -36,6 +36,12 @@ __all__ = [
 ]
 
 STAGNANT_ITERATIONS = 3  # so many in a row without anything to learn from end a run
+NO_FORMAT = (
+    "The model has never met the reply format: no reply since the first iteration was well-formed, so no reward can "
+    "teach it. Let it imitate demonstrations first: --recipe smollm2-135m-bandit does, with another pretrained model "
+    "--set warm_start.epochs=1 --set demonstrations.episodes=400, without one --set warm_start.epochs=1. (Its last "
+    "replies had {:.0f} tokens on average; if that is turns.max_tokens_per_turn, they were cut off: raise it.)"
+)
 RECORDED = 2  # episodes of each iteration that are always written down
 
 
@@ -250,7 +256,7 @@ class History:
     def stop_reason(self) -> str:
         """Why to stop before the last iteration, or the empty text; a resumed run stops where an unbroken one does."""
         if self.stagnant >= STAGNANT_ITERATIONS:
-            return _stagnant_reason(self.records[-1])
+            return _stagnant_reason(self.records)
         stops, stopped = self.stops, f"Stopped after iteration {len(self.records)}"
         stds = [record["spread"] for record in self.records]
         if stops.return_std_patience and return_std_stop(
@@ -271,12 +277,14 @@ class History:
         return ""
 
 
-def _stagnant_reason(last: Mapping[str, Any]) -> str:
-    advice = (
-        "Every episode succeeds: the game is solved."
-        if last["success"] == 1
-        else "The run is dead: try a lower training.learning_rate, a longer warm start or another --seed."
-    )
+def _stagnant_reason(records: Sequence[Mapping[str, Any]]) -> str:
+    last = records[-1]
+    if last["success"] == 1:
+        advice = "Every episode succeeds: the game is solved."
+    elif all(record.get("invalid_rate") == 1 for record in records):
+        advice = NO_FORMAT.format(last["response_tokens"])
+    else:
+        advice = "The run is dead: try a lower training.learning_rate, a longer warm start or another --seed."
     return (
         f"Stopped after iteration {last['iteration'] + 1}: for {STAGNANT_ITERATIONS} iterations no episode that the "
         "filter kept did better or worse than those it is compared with, so there is nothing to learn from (success "

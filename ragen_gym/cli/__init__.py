@@ -13,6 +13,7 @@ from ragen_gym.cli import bench, levels, play, serve
 from ragen_gym.cli import list as list_command
 from ragen_gym.cli import render as render_command
 from ragen_gym.core.command_line import Parser, error_line
+from ragen_gym.core.threads import wait_passively
 
 __all__ = ["build_parser", "main"]
 
@@ -54,6 +55,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the exit code is 0, 1 where a check failed, 2 for bad input, 130 after Ctrl-C."""
+    wait_passively()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal without the board's symbols still shows the rest

@@ -15,8 +15,9 @@ from ragen_agent import ChatFormat, TokenMDP, Trajectory
 from ragen_agent.config import Config, Training, with_settings
 from ragen_agent.local.policy_update import Critic, Learner, update
 from ragen_agent.rollout import group
-from ragen_agent.training.batches import Batch, sampled_logits
+from ragen_agent.training.batches import Batch
 from ragen_agent.training.policy import Policy
+from ragen_agent.training.scoring import sampled_scores
 from ragen_gym import make_turn
 
 REPLIES = ("<answer>Up</answer>", "<answer>Left</answer>", "nothing", "<answer>Right || Down</answer>")
@@ -142,10 +143,10 @@ def test_training_scores_what_was_sampled(agent: Policy, history: int) -> None:
     assert [t.ids.tolist() for t in windowed(agent, history)] == [t.ids.tolist() for t in rows]
     assert all(t.failure is None and len(t.contexts) == len(t.turn_ends) - history for t in rows)
     batch = Batch.of(rows)
-    _, log_probs = sampled_logits(agent.model, batch, agent.engine.bias, 0.8)
+    log_probs = sampled_scores(agent.model, batch, agent.engine.bias, 0.8).log_probs
     torch.testing.assert_close(log_probs.detach(), batch.log_probs, atol=1e-4, rtol=1e-4)
     picked = torch.tensor([7, 2])
-    _, some = sampled_logits(agent.model, batch.rows(picked), agent.engine.bias, 0.8)
+    some = sampled_scores(agent.model, batch.rows(picked), agent.engine.bias, 0.8).log_probs
     torch.testing.assert_close(some, log_probs[picked, : some.shape[1]], atol=1e-5, rtol=1e-5)
 
 

@@ -104,8 +104,9 @@ def test_the_final_model_is_one_that_eval_reads(
 
 def test_ppo_with_a_critic_and_bi_level_gae_survives_being_killed(warm: Path, tmp_path: Path) -> None:
     training = {"algo": "ppo", "credit": "bi_level", "gamma_turn": 0.95, "save_every": 2}
+    training |= {"schedule": "linear", "warm_up": 0.2}
     config = configure(warm, {"training": training})
-    (tmp_path / "config.toml").write_text(to_toml(config) + '\n[openrlhf]\nschedule = "linear"\nwarm_up = 0.2\n')
+    (tmp_path / "config.toml").write_text(to_toml(config))
     run = tmp_path / "run"
     command = [sys.executable, "-m", "ragen_agent.cli", "train", "--backend", "openrlhf", "--out", str(run)]
     with Family() as family:

@@ -59,7 +59,7 @@ def fitted(**how: Any) -> tuple[Bigram, list[dict[str, float]]]:
         after_step=lambda step, figures: found.append({"step": step, **figures}),
         **how,
     )
-    assert tokens == 2 * (3 + 4 + 2)
+    assert tokens == sum(figures["tokens"] for figures in found)
     return model, found
 
 
@@ -70,7 +70,8 @@ def test_a_step_is_the_gradient_of_the_mean_over_the_sampled_tokens(micro_batch:
     # most likely token of equal ones is the first, which was never sampled.
     assert first["loss"] == pytest.approx(math.log(4), rel=1e-6)
     assert first["entropy"] == pytest.approx(math.log(4), rel=1e-6)
-    assert (first["step"], first["accuracy"], first["tokens"], first["learning_rate"]) == (1, 0.0, 9, 1.0)
+    assert (first["step"], first["accuracy"], first["learning_rate"]) == (1, 0.0, 1.0)
+    assert first["tokens"] == (9 if micro_batch == 1 else 7), "two rows begin alike"
     assert first["grad_norm"] == pytest.approx(math.sqrt(4 * (0.75**2 + 3 * 0.25**2)) / 4, rel=1e-6)
     # After it: logits 3/16 of the chosen token, -1/16 of the three others.
     chosen = math.exp(3 / 16) / (math.exp(3 / 16) + 3 * math.exp(-1 / 16))

@@ -121,6 +121,18 @@ def record(number: int, **figures: float) -> dict[str, Any]:
     [
         (Stops(), [record(0)] * 9, STAGNANT_ITERATIONS - 1, ""),
         (Stops(), [record(8)], STAGNANT_ITERATIONS, "after iteration 9: for 3 iterations no episode .*The run is dead"),
+        (
+            Stops(),
+            [record(i, invalid_rate=1, response_tokens=9) for i in range(3)],
+            STAGNANT_ITERATIONS,
+            "never met the",
+        ),
+        (
+            Stops(),
+            [record(0, invalid_rate=0.99), record(1, invalid_rate=1), record(2, invalid_rate=1)],
+            STAGNANT_ITERATIONS,
+            r"The run is dead: try a lower training\.learning_rate",
+        ),
         (Stops(), [record(8, success=1)], STAGNANT_ITERATIONS, r"success 100 %, return 0.25\)\. .*the game is solved"),
         (
             Stops(return_std_patience=2, return_std_baseline=2),

@@ -25,12 +25,13 @@ from ragen_agent.local.policy_update import Critic
 from ragen_agent.local.trainer import Trainer
 from ragen_agent.rollout import group
 from ragen_agent.token_mdp import Trajectory
-from ragen_agent.training.batches import Batch, sampled_logits
+from ragen_agent.training.batches import Batch
 from ragen_agent.training.checkpoint import load_checkpoint, save_checkpoint
 from ragen_agent.training.console import Display
 from ragen_agent.training.parameters import Float32AdamW, adamw
 from ragen_agent.training.policy import Policy, device_and_dtype
 from ragen_agent.training.run_folder import RunFolder
+from ragen_agent.training.scoring import sampled_scores
 from ragen_gym.core.storage import read_json_lines
 
 pytest.importorskip("peft", reason="LoRA needs the extra sft")
@@ -71,7 +72,7 @@ def shaken(model: torch.nn.Module) -> None:
 
 def log_probs(agent: Policy, batch: Batch) -> torch.Tensor:
     with torch.no_grad():
-        return sampled_logits(agent.model, batch, agent.engine.bias)[1]
+        return sampled_scores(agent.model, batch, agent.engine.bias).log_probs
 
 
 def test_an_adapter_begins_as_the_model_and_ends_as_its_weights() -> None:

@@ -14,8 +14,9 @@ import torch
 from ragen_agent.config import Config, with_settings
 from ragen_agent.rollout import Instance, group, play
 from ragen_agent.token_mdp import Trajectory
-from ragen_agent.training.batches import Batch, by_length, sampled_logits
+from ragen_agent.training.batches import Batch, by_length
 from ragen_agent.training.policy import Policy
+from ragen_agent.training.scoring import sampled_scores
 from ragen_agent.training.small_model import reading_only
 from ragen_gym.inference import Sampled
 from ragen_gym.inference.kv_cache import SlotCache
@@ -45,7 +46,7 @@ def test_rollout_log_probs_are_those_of_training(agent: Policy, temperature: flo
     assert {len(t.turn_ends) for t in played} == {3}
     batch = Batch.of(played)
     with torch.no_grad():
-        log_probs = sampled_logits(agent.model, batch, agent.engine.bias, temperature)[1]
+        log_probs = sampled_scores(agent.model, batch, agent.engine.bias, temperature).log_probs
     assert torch.allclose(log_probs, batch.log_probs, atol=1e-4)
     assert (batch.log_probs[batch.sampled] < 0).all()
 

@@ -1,0 +1,137 @@
+"""What a pretrained model learns from demonstrations, by how boards are written and by what thoughts say.
+
+``python -m benchmarks.board_formats``: each pair of a text format and a thought is a warm start of the recipe from the
+same model, on the same number of demonstrations of the same levels, measured on the same held-out levels. Pairs that
+``board_formats.json`` holds already are not run again, so the command may be stopped and repeated; written are
+``board_formats.json`` after each pair, and ``board_formats.md``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from benchmarks import machine
+from ragen_agent.config import Config, with_settings
+from ragen_agent.config.io import merged
+from ragen_agent.config.presets import default_settings, read_recipe
+from ragen_agent.sft.demonstrations import demonstrator_rate, generate_demonstrations
+from ragen_agent.sft.trainer import imitate
+from ragen_agent.training.console import Display
+from ragen_agent.training.evaluation import baselines, fixed_instances, play_fixed, rate_of_played
+from ragen_agent.training.metrics import reply_figures
+from ragen_agent.training.named_models import model_folder
+from ragen_agent.training.policy import Policy
+from ragen_agent.training.tasks import make_env
+from ragen_gym.core.storage import write_atomic
+
+__all__ = ["main"]
+
+HERE = Path(__file__).parent
+RECIPE = "smollm2-135m-frozenlake"
+FORMATS = ("grid", "spaced", "coord", "grid_coord")
+THOUGHTS = ("relative", "plan", "direction")
+
+PAGE = """\
+# What boards and thoughts teach
+
+Written by `python -m benchmarks.board_formats`. {model} imitates {episodes} demonstrations of the recipe
+`{recipe}` ({game}, at most {turns} turns), once, in each text format with thoughts of each kind, and plays {levels}
+held-out levels: success in %, with Wilson's 95 % interval. The demonstrator reaches {demonstrator}, random replies
+{random}, optimal play {optimal}.
+
+| boards | thoughts | success | well-formed turns | tokens an episode | seconds of imitation |
+|---|---|---|---|---|---|
+{rows}
+
+`ragen-agent tokens` shows how a tokenizer cuts each format; `ragen-agent settings demonstrations.thought` says what
+the thoughts are. Machine: {machine}.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs what is missing, writes; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.board_formats", description=(__doc__ or "").split("\n")[0]
+    )
+    parser.add_argument("--formats", nargs="+", choices=FORMATS, default=FORMATS, help="text formats (default all)")
+    parser.add_argument("--thoughts", nargs="+", choices=THOUGHTS, default=THOUGHTS, help="thoughts (default all)")
+    parser.add_argument("--levels", type=int, default=128, metavar="N", help="held-out levels (default 128)")
+    parser.add_argument("--out", type=Path, default=HERE, metavar="DIR", help="folder of the two files")
+    arguments = parser.parse_args(argv)
+    recipe = read_recipe(RECIPE).settings
+    settings: dict[str, Any] = merged(default_settings(str(recipe["game"]), str(recipe["model"])), recipe)
+    settings.pop("openrlhf", None)
+    config = with_settings(Config(), {**settings, "model": str(model_folder(str(recipe["model"])))})
+    config = replace(config, evaluation=replace(config.evaluation, levels=arguments.levels))
+    file = arguments.out / "board_formats.json"
+    results: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {"pairs": []}
+    done = {(pair["format"], pair["thought"]) for pair in results["pairs"]}
+    for thought in arguments.thoughts:
+        for text_format in arguments.formats:
+            if (text_format, thought) not in done:
+                results["pairs"].append(_pair(config, text_format, thought))
+                results |= _baselines(config) | {"model": recipe["model"], "machine": machine("torch")}
+                write_atomic(file, json.dumps(results, indent=1) + "\n")
+    write_atomic(arguments.out / "board_formats.md", _page(results))
+    return 0
+
+
+def _pair(config: Config, text_format: str, thought: str) -> dict[str, Any]:
+    """One warm start and its measurement."""
+    config = replace(
+        config,
+        env_options={**config.env_options, "text_format": text_format},
+        demonstrations=replace(config.demonstrations, thought=thought),
+    )
+    policy, display = Policy.build(config), Display(Console())
+    display.say(f"{text_format} boards, thoughts {thought}")
+    rows = generate_demonstrations(config, policy, config.demonstrations, display)
+    begun = time.monotonic()
+    imitate(config, policy, rows, "imitation", display, epochs=config.warm_start.epochs)
+    seconds = time.monotonic() - begun
+    played = play_fixed(policy, fixed_instances(make_env(config, "test"), config.evaluation.levels), display)
+    rate = rate_of_played(played)
+    invalid = reply_figures(played)["invalid_rate"]
+    display.rate(f"{text_format}, {thought}", rate.to_dict())
+    tokens = sum(len(row.ids) for row in rows) / len(rows)
+    return {
+        "format": text_format,
+        "thought": thought,
+        "seconds": seconds,
+        "tokens": tokens,
+        "invalid": invalid,
+        **rate.to_dict(),
+    }
+
+
+def _baselines(config: Config) -> dict[str, Any]:
+    """What the table is read against."""
+    env = make_env(config, config.evaluation.split)
+    instances = fixed_instances(env, config.evaluation.levels)
+    found = {name: rate.rate for name, rate in baselines(env, instances).items()}
+    found["demonstrator"] = demonstrator_rate(config.demonstrations, env, instances).rate
+    return {**found, "episodes": config.demonstrations.episodes, "levels": config.evaluation.levels,
+            "game": config.game, "turns": config.turns.max_turns}  # fmt: skip
+
+
+def _page(results: dict[str, Any]) -> str:
+    """The page of these results."""
+    rows = "\n".join(
+        f"| {p['format']} | {p['thought']} | {100 * p['rate']:.1f} ({100 * p['low']:.0f} to {100 * p['high']:.0f}) | "
+        f"{100 * (1 - p['invalid']):.0f} % | {p['tokens']:.0f} | {p['seconds']:.0f} |"
+        for p in sorted(results["pairs"], key=lambda pair: -pair["rate"])
+    )
+    shares = {name: f"{100 * results[name]:.1f} %" for name in ("demonstrator", "random", "optimal")}
+    return PAGE.format(**{**results, **shares, "rows": rows, "recipe": RECIPE})
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
