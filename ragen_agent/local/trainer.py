@@ -110,6 +110,7 @@ class Trainer:
             "iteration": number,
             **figures,
             **measured,
+            "learning_rate": self.learner.optimiser.param_groups[0]["lr"],
             "tokens_per_s": sum(int(t.sampled.sum()) for t in played) / (decoded - started),
             "seconds_rollout": decoded - started,
         }

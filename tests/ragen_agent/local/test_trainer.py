@@ -27,7 +27,7 @@ from ragen_agent.local.policy_update import (
     targets_of,
     update,
 )
-from ragen_agent.local.trainer import RolloutWorker
+from ragen_agent.local.trainer import RolloutWorker, rate_factor
 from ragen_agent.rollout import group
 from ragen_agent.sft.demonstrations import generate_demonstrations
 from ragen_agent.sft.trainer import imitate
@@ -291,6 +291,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"training": {"algo": "reinforce", "group_size": 1, "groups": 16, "filter": "none"}},
     {"training": {"algo": "asymmetric_clip", "aggregation": "sequence_mean", "filter": "reverse", "reweight": 1.0}},
     {"training": {"starpo_s": False, "kl_kind": "k3", "kl_place": "loss", "clip": "higher", "updates": 2}},
+    {"training": {"schedule": "linear", "warm_up": 0.5}},
     {"training": {"algo": "ppo", "credit": "turn", "advantage_tokens": "answer", "format_reward": "vagen"}},
 ]
 
@@ -305,6 +306,15 @@ def test_a_run_with_every_option(settings: dict[str, Any], warm: tuple[Config, P
     assert all(torch.equal(before[name], value) for name, value in warm[1].model.state_dict().items()), (
         "the copy was trained"
     )
+
+
+def test_the_rates_rise_and_fall(warm: tuple[Config, Policy], tmp_path: Path) -> None:
+    training = {"algo": "ppo", "iterations": 4, "learning_rate": 0.003, "schedule": "linear", "warm_up": 0.5}
+    records, _ = reinforced(configure({"training": training}), warm[1], tmp_path / "run")
+    assert [record["learning_rate"] for record in records] == pytest.approx([0.001, 0.002, 0.003, 0.0015])
+    for schedule, factors in (("constant", [1 / 3, 2 / 3, 1, 1]), ("cosine", [1 / 3, 2 / 3, 1, 0.5])):
+        settings = Training(iterations=4, warm_up=0.5, schedule=schedule)
+        assert [rate_factor(settings, iteration) for iteration in range(4)] == pytest.approx(factors)
 
 
 def test_a_run_that_measures_everything(warm: tuple[Config, Policy], tmp_path: Path) -> None:

@@ -1,0 +1,113 @@
+"""The recipes that need no GPU, trained over several seeds: ``python -m benchmarks.recipes``.
+
+Each run is ``ragen-agent train --recipe NAME --seed N``, in a folder of its own: one that is whole is read, one that was
+interrupted goes on. Written are ``recipes.json`` and ``recipes.md``, after each run and of all that is there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks import machine
+from ragen_agent.config.presets import read_recipe, recipe_names
+from ragen_gym.core.stats import mean_interval
+from ragen_gym.core.storage import write_atomic
+
+__all__ = ["main"]
+
+HERE = Path(__file__).parent
+ROWS = {
+    "random": "random replies",
+    "demonstrator": "the demonstrator",
+    "before": "after imitation",
+    "after": "then reinforcement",
+    "more_imitation": "or more imitation at the same cost",
+    "clean_warm_start": "imitation of a faultless demonstrator",
+    "optimal": "optimal play",
+}
+
+PAGE = """\
+# A pretrained model, trained on two cores
+
+Written by `python -m benchmarks.recipes`. Each recipe imitates scripted demonstrations and goes on by reinforcement
+(StarPO-S); what reinforcement is worth is its distance from more imitation of the same demonstrations at the same
+cost. Success in % on held-out levels, a column for each seed; in the last column the mean over seeds with Student's
+95 % interval, which few seeds make wide.
+
+{sections}
+Machine: {machine}.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Trains what is missing, writes; returns the exit code."""
+    known = [name for name in recipe_names() if read_recipe(name).gpus == 0]
+    about = (__doc__ or "").split("\n")[0]
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.recipes", description=about)
+    parser.add_argument(
+        "--recipes", nargs="+", choices=known, default=known, metavar="NAME", help="which (default all)"
+    )
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], metavar="N", help="default 0 1 2")
+    parser.add_argument("--runs", type=Path, default=Path("runs/recipes"), metavar="DIR", help="folder of the runs")
+    parser.add_argument("--out", type=Path, default=HERE, metavar="DIR", help="folder of the two files")
+    arguments = parser.parse_args(argv)
+    file = arguments.out / "recipes.json"
+    results: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    for name in arguments.recipes:
+        for seed in arguments.seeds:
+            summary = _train(name, seed, arguments.runs / f"{name}-seed{seed}")
+            results.setdefault(name, {})[str(seed)] = summary
+            write_atomic(file, json.dumps(results, indent=1) + "\n")
+            write_atomic(arguments.out / "recipes.md", _page(results))
+    return 0
+
+
+def _train(name: str, seed: int, folder: Path) -> dict[str, Any]:
+    """The summary of a run, trained as far as it was not yet."""
+    file = folder / "summary.json"
+    if not (file.exists() and _whole(json.loads(file.read_text(encoding="utf-8")))):
+        resume = (folder / "config.toml").exists()
+        how = ["--resume", str(folder)] if resume else ["--recipe", name, "--seed", str(seed), "--out", str(folder)]
+        subprocess.run([sys.executable, "-m", "ragen_agent.cli", "train", *how], check=True)
+    return dict(json.loads(file.read_text(encoding="utf-8")))
+
+
+def _whole(summary: dict[str, Any]) -> bool:
+    return all(row in summary for row in ROWS)
+
+
+def _page(results: dict[str, Any]) -> str:
+    """The page of these results."""
+    sections = "\n".join(_section(name, results[name]) for name in sorted(results))
+    return PAGE.format(sections=sections, machine=machine("torch"))
+
+
+def _section(name: str, runs: dict[str, Any]) -> str:
+    """The table of a recipe."""
+    seeds = sorted(runs, key=int)
+    count = runs[seeds[0]]["after"]["n"]
+    lines = [f"## `{name}`", "", read_recipe(name).title + ".", ""]
+    lines += [f"| on {count} levels | {' | '.join(f'seed {seed}' for seed in seeds)} | mean |"]
+    lines += ["|---" * (len(seeds) + 2) + "|"]
+    for row, title in ROWS.items():
+        lines.append(_line(title, [100 * runs[seed][row]["rate"] for seed in seeds]))
+    gain = [100 * (runs[seed]["after"]["rate"] - runs[seed]["more_imitation"]["rate"]) for seed in seeds]
+    lines.append(_line("**reinforcement above more imitation, points**", gain))
+    lines.append(_line("minutes of the whole run", [runs[seed]["wall_s"] / 60 for seed in seeds]))
+    return "\n".join(lines) + "\n"
+
+
+def _line(title: str, values: Sequence[float]) -> str:
+    found = mean_interval(values)
+    spread = f" ({found.low:.1f} to {found.high:.1f})" if len(values) > 1 else ""
+    return f"| {title} | {' | '.join(f'{value:.1f}' for value in values)} | {found.value:.1f}{spread} |"
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
