@@ -1,7 +1,7 @@
 """The recipes that need no GPU, trained over several seeds: ``python -m benchmarks.recipes``.
 
-Each run is ``ragen-agent train --recipe NAME --seed N``, in a folder of its own: one that is whole is read, one that was
-interrupted goes on. Written are ``recipes.json`` and ``recipes.md``, after each run and of all that is there.
+Each run is ``ragen-agent train --recipe NAME --seed N``, in a folder of its own: one that is whole is read, one that
+was interrupted goes on. Written are ``recipes.json`` and ``recipes.md``, after each run and of all that is there.
 """
 
 from __future__ import annotations
