@@ -1,0 +1,56 @@
+"""The benchmark of a pretrained model, with a small model in its place."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks import real_model
+from benchmarks.peers import Peer, PeerError
+from ragen_agent.config import Config, SmallModel, with_settings
+from ragen_agent.training.checkpoint import save_checkpoint
+from ragen_agent.training.small_model import build_model, build_tokenizer, game_texts
+from ragen_agent.training.tasks import make_env
+
+
+def small_model(folder: Path) -> Path:
+    """A model that has read the texts of both games."""
+    configs = [with_settings(Config(), settings) for settings in real_model.GAMES.values()]
+    texts = [game_texts(make_env(config, None), config.demonstrations.thought) for config in configs]
+    tokenizer = build_tokenizer(texts)
+    save_checkpoint(build_model(SmallModel(32, 1, 32), tokenizer, 0), tokenizer, folder)
+    return folder
+
+
+@pytest.mark.slow
+def test_every_part_runs_is_not_repeated_and_makes_a_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("trl")
+    out = tmp_path / "out"
+    common = ["--quick", "--model", str(small_model(tmp_path / "model")), "--vllm", str(tmp_path / "no-such-python")]
+    common += ["--work", str(tmp_path / "work"), "--out", str(out)]
+    out.mkdir()
+    assert real_model.main([*common, "--part", "peak"]) == 0
+    assert "Not measured yet: update, decode, iteration, profile." in capsys.readouterr().out
+    monkeypatch.setitem(real_model.PARTS, "peak", lambda bench: 1 // 0)  # it is there: not measured again
+    assert real_model.main(common) == 0
+    results = json.loads((out / "real_model.json").read_text())
+    page = (out / "real_model.md").read_text()
+    for game, one in results["update"].items():
+        assert one["sampled"] < one["distinct"] < one["tokens"], game
+        assert f"{one['distinct']:,}" in page
+    assert results["iteration"]["kept"] == 4, "all groups are kept"
+    assert set(results["iteration"]["trl"]["phases"]) >= {"generation", "rewards", "forward", "backward", "optimiser"}
+    assert "vLLM was left out: there is no" in page
+    assert "{" not in page
+
+
+def test_a_peer_that_ends_says_why(tmp_path: Path) -> None:
+    program = tmp_path / "python"
+    program.write_text("#!/bin/sh\necho 'no module named vllm' >&2\nexit 1\n")
+    program.chmod(0o755)
+    with pytest.raises(PeerError, match="vllm ended: no module named vllm"):
+        Peer(program, "vllm", {}, tmp_path / "log", 1)
