@@ -96,8 +96,8 @@ class Demonstrations:
     )
     thought: str = setting(
         "none",
-        "what replies think: relative (where goal, holes, boxes lie, or which arm pays more), pay (how each arm pays), "
-        "direction (of the goal), choose (between two arms), plan (what each move does) or none",
+        "what replies think: relative (where goal, holes, boxes lie, or which arm pays), direction (of the goal), "
+        "choose (between two arms), plan (what each move does) or none",
     )
 
     def __post_init__(self) -> None:

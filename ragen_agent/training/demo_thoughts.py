@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 
 from ragen_gym.envs.policies import expected_rewards, reply_for
 from ragen_gym.envs.turn import TurnEnv
-from ragen_gym.games.bandit import Arm, Bandit
 from ragen_gym.games.game import OVER, PLAYING, SUCCESS
 
 __all__ = ["THOUGHTS", "WORDS", "thinking"]
@@ -91,35 +90,17 @@ def relative(env: TurnEnv, actions: Sequence[int]) -> str:
     return " ".join(sentences)
 
 
-def pay(env: TurnEnv, actions: Sequence[int]) -> str:
-    """How each arm of a bandit pays, but not which is better.
-
-    Such as ``Teacher: small but sure. Trader: large but rare.``
-
-    Raises:
-        ValueError: the game has no arms.
-    """
-    game = env.game
-    if not isinstance(game, Bandit):
-        raise ValueError(f"demonstrations.thought is 'pay', but {game.name} has no arms; choose another thought.")
-    rare = (bool(arm & Arm.HIGH) != game.reversed for arm in env.env.state[0])
-    kinds = ("large but rare" if rarely else "small but sure" for rarely in rare)
-    return " ".join(f"{name}: {kind}." for name, kind in zip(env.action_names, kinds, strict=True))
-
-
 #: What a demonstrator writes as its thought, by name.
 THOUGHTS: dict[str, Thought] = {
     "none": lambda env, actions: "",
     "direction": direction,
     "choose": lambda env, actions: f"{env.action_names[0]} or {env.action_names[1]}?",
-    "pay": pay,
     "plan": plan,
     "relative": relative,
 }
 
 #: Every word of a thought that may not come up on the few levels from which the small tokenizer is made.
 WORDS = {
-    "pay": "Up: small but sure. Down: large but rare.",
     "plan": "I am at row 0, column 0. Up: nowhere. Down: to row 0, column 0. Left: to a hole. Right: to the goal. "
     "Up: push a box. Up: push a box onto a target. Up: push a box off a target. Up: push the last box onto a target. "
     "Up: more on average. Up: less on average.",

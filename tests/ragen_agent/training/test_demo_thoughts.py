@@ -233,19 +233,6 @@ def test_the_arm_that_pays_more_is_named(game: str) -> None:
     assert "pay the same on average" in thinking(env, "relative")
 
 
-@pytest.mark.parametrize("game", ["Bandit", "BanditRev"])
-def test_the_kind_of_each_arm_is_true(game: str) -> None:
-    """An arm is said to be sure where it paid the small sum, and rare where it paid another."""
-    env = make_turn(game)
-    for seed in range(60):
-        env.reset(seed=seed)
-        said = dict(re.findall(r"(\w+): (small but sure|large but rare)", thinking(env, "pay")))
-        arm = env.action_names[seed % 2]
-        assert len(said) == 2
-        reward = env.step(f"<think></think><answer>{arm}</answer>")[1]
-        assert (said[arm] == "small but sure") == (reward == 0.15)
-
-
 @pytest.mark.parametrize("thought", ["direction", "relative"])
 def test_the_way_to_the_goal_is_the_same_in_every_text_format(thought: str) -> None:
     said = set()
