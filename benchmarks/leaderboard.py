@@ -1,0 +1,340 @@
+"""Language models and other agents on the suites, in one table with what each cost.
+
+``python -m benchmarks.leaderboard --checkpoint "after SFT=FOLDER" --checkpoint "after RL=FOLDER"``: each agent plays
+each suite into a run folder of its own under ``--out``, so the command may be stopped and repeated, or given one row at
+a time; episodes that are there are not played again. Written are ``leaderboard.json``, ``leaderboard.md`` and, for each
+suite that a language model has played, a page with ten of its episodes in the viewer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from benchmarks import machine
+from ragen_gym.bench.agents import make_agent
+from ragen_gym.bench.episode_plan import RunOptions, Timeouts
+from ragen_gym.bench.report.benchmark_page import page
+from ragen_gym.bench.results import BenchResults, ResultsFolder, load_results
+from ragen_gym.bench.runner import RunProgress, run_suite
+from ragen_gym.bench.score import compare_results, score_results
+from ragen_gym.bench.suites import Suite, load_suite
+from ragen_gym.core.stats import percent
+from ragen_gym.core.storage import write_atomic
+from ragen_gym.core.threads import wait_passively
+
+__all__ = ["main"]
+
+HERE = Path(__file__).parent
+SUITES = ("ragen-v1", "generalization-v0")
+SHOWN = 10
+"""Episodes in the viewer of a suite's page."""
+
+PAGE = """\
+# Leaderboard
+
+Written by `python -m benchmarks.leaderboard`, which resumes; its options are in `--help`. Language models play in this
+process (`hf:` of `ragen-gym bench run`), at the temperature of the suite, {max_tokens} tokens a reply at most. Success
+in % with its 95 % interval; `normalised` is success on the scale from random play (0) to optimal play (1) of the same
+levels; `well-formed` is the share of replies that could be parsed. `failed` episodes had an error of the machine or a
+conversation too long for the model. Minutes are of the clock, and of all cores together: where the first are more than
+the second divided by the number of cores, other programs held the machine.
+
+Machine: {machine}.
+{suites}"""
+
+SUITE = """
+## {name}
+
+{about}
+
+| agent | success | normalised | well-formed | episodes | failed | read | written | minutes | CPU minutes |
+|---|---|---|---|---|---|---|---|---|---|
+{overall}
+
+{splits}
+{published}{differences}{viewer}"""
+
+
+@dataclass(frozen=True)
+class Row:
+    """An agent of the leaderboard."""
+
+    name: str  # as ``--rows`` and the table say it; the name of its run folders
+    spec: Callable[[], str]  # of ``make_agent``; fetches a model if need be
+    model: bool = False  # whether it is a language model
+
+
+def _named(model: str) -> Callable[[], str]:
+    def spec() -> str:
+        from ragen_agent.training.named_models import model_folder
+
+        return f"hf:{model_folder(model)}"
+
+    return spec
+
+
+ROWS = (
+    Row("random", lambda: "random"),
+    Row("greedy", lambda: "greedy"),
+    Row("oracle", lambda: "oracle"),
+    Row("SmolLM2-135M untrained", _named("smollm2-135m"), model=True),
+    Row("Gemma 3 270M untrained", _named("gemma3-270m"), model=True),
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Plays what is missing, writes; returns the exit code."""
+    arguments = _parser().parse_args(argv)
+    wait_passively()  # before torch is loaded
+    checkpoints = dict(map(_checkpoint, arguments.checkpoint))
+    rows = [
+        *ROWS,
+        *(Row(name, partial(str, f"hf:{folder}"), model=True) for name, folder in checkpoints.items()),
+    ]
+    unknown = set(arguments.rows or ()) - {row.name for row in rows}
+    if unknown:
+        raise SystemExit(f"no row is called {', '.join(sorted(unknown))}: there are {', '.join(r.name for r in rows)}.")
+    chosen = [row for row in rows if not arguments.rows or row.name in arguments.rows]
+    suites = [load_suite(name) for name in arguments.suite]
+    file = arguments.page / "leaderboard.json"
+    results: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {"suites": {}}
+    results |= {"machine": machine("torch", "transformers"), "max_tokens": arguments.max_tokens}
+    for row in chosen:
+        for suite in suites:
+            entry = results["suites"].setdefault(suite.name, {"rows": {}})
+            try:
+                _play(row, suite, arguments)
+                entry["rows"][row.name] = _measured(row, suite, arguments)
+            except KeyboardInterrupt:
+                print("stopped: the same command goes on", file=sys.stderr)
+                return 130
+            except (ValueError, ImportError) as error:  # no network, no package, another checkpoint of the same name
+                print(f"{row.name} on {suite.name} is left out: {error}", file=sys.stderr)
+                entry["rows"].setdefault(row.name, {"left_out": str(error)})
+            _write(results, rows, suites, arguments)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.leaderboard", description=(__doc__ or "").split("\n")[0]
+    )
+    parser.add_argument("--suite", nargs="+", default=SUITES, metavar="SUITE", help=f"default: {' '.join(SUITES)}")
+    parser.add_argument("--rows", nargs="+", metavar="NAME", help="agents to play now (default: all of them)")
+    parser.add_argument(
+        "--checkpoint", action="append", default=[], metavar="NAME=FOLDER", help="one more language model; repeatable"
+    )
+    parser.add_argument("--max-tokens", type=int, default=128, metavar="N", help="of a reply (default: 128)")
+    parser.add_argument("--limit", type=int, metavar="N", help="the first N levels of each split (default: all)")
+    parser.add_argument("--batch", type=int, default=64, metavar="N", help="replies at once (default: 64)")
+    parser.add_argument("--out", type=Path, default=Path("runs/leaderboard"), metavar="DIR", help="the runs' folder")
+    parser.add_argument("--page", type=Path, default=HERE, metavar="DIR", help="folder of the page (default: here)")
+    return parser
+
+
+def _checkpoint(text: str) -> tuple[str, str]:
+    name, equals, folder = text.partition("=")
+    if not (name and equals and Path(folder).is_dir()):
+        raise SystemExit(f"--checkpoint {text}: write it as NAME=FOLDER, with the folder of a model.")
+    return name, folder
+
+
+def _folder(row: Row, suite: Suite, out: Path) -> Path:
+    return out / suite.name / row.name.replace(" ", "-").lower()
+
+
+def _cost_file(row: Row, suite: Suite, out: Path) -> Path:
+    return _folder(row, suite, out).with_suffix(".cost.json")
+
+
+def _play(row: Row, suite: Suite, arguments: argparse.Namespace) -> None:
+    """Plays what is missing of one run, and adds what it took to the run's cost."""
+    folder, file = _folder(row, suite, arguments.out), _cost_file(row, suite, arguments.out)
+    cost = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {"seconds": 0.0, "cpu_seconds": 0.0}
+    wanted = sum(len(split.levels[: arguments.limit]) for split in suite.splits)
+    if (folder / "run.json").is_file() and sum(record.counted for record in ResultsFolder(folder).records()) >= wanted:
+        return  # without loading a model
+    began, cpu = time.monotonic(), time.process_time()
+    settings = {"max_tokens": arguments.max_tokens, "batch": arguments.batch, "timeout": 1800.0} if row.model else {}
+    agent = make_agent(row.spec(), **settings)
+    options = RunOptions(
+        limit=arguments.limit,
+        concurrency=arguments.batch if row.model else 32,
+        timeouts=Timeouts(episode=None) if row.model else Timeouts(),  # a slow machine is no failure of the model
+    )
+    print(f"{row.name} plays {suite.name}", file=sys.stderr, flush=True)
+    try:
+        outcome = run_suite(suite, agent, folder, options, RunProgress())
+    finally:
+        cost["seconds"] += time.monotonic() - began
+        cost["cpu_seconds"] += time.process_time() - cpu
+        if folder.is_dir():
+            write_atomic(file, json.dumps(cost) + "\n")
+        del agent
+        gc.collect()
+    if outcome.stopped:
+        raise ValueError(outcome.stopped)
+
+
+def _results(row: Row, suite: Suite, out: Path) -> BenchResults:
+    return replace(load_results(_folder(row, suite, out), suite.name), agent=row.name)
+
+
+def _measured(row: Row, suite: Suite, arguments: argparse.Namespace) -> dict[str, Any]:
+    """What the page says of a run."""
+    run = _results(row, suite, arguments.out)
+    summary = score_results(run)
+    file = _cost_file(row, suite, arguments.out)
+    overall = summary["overall"]
+    splits = {
+        name: {
+            **{key: split["clustered"][key] for key in ("rate", "low", "high")},
+            "n": split["success"]["n"],
+            "replies": split["malformed"]["n"] if split["malformed"] else 0,
+            "malformed": split["malformed"]["rate"] if split["malformed"] else 0.0,
+            "failures": split["failures"],
+        }
+        for name, split in summary["splits"].items()
+        if split["success"]["n"]
+    }
+    return {
+        "model": row.model,
+        "settings": run.info.get("settings", {}),
+        "success": overall["success"],
+        "normalised": overall["normalised"],
+        "episodes": overall["episodes"],
+        "tokens": overall["tokens"],
+        **json.loads(file.read_text(encoding="utf-8")),
+        "splits": splits,
+    }
+
+
+def _write(
+    results: dict[str, Any], rows: Sequence[Row], suites: Sequence[Suite], arguments: argparse.Namespace
+) -> None:
+    """Writes the results, the page, and the pages of the viewer."""
+    order = {row.name: place for place, row in enumerate(rows)}
+    for suite in suites:
+        entry = results["suites"][suite.name]
+        entry["rows"] = dict(sorted(entry["rows"].items(), key=lambda item: order.get(item[0], len(order))))
+        models = [row for row in rows if row.model and entry["rows"].get(row.name, {}).get("episodes")]
+        runs = [_results(row, suite, arguments.out) for row in models if _here(row, suite, arguments.out)]
+        if runs:
+            compared = [compare_results(second, first) for first, second in pairwise(runs)]
+            entry["differences"] = {
+                f"{each['first']} and {each['second']}": {n: s["sentence"] for n, s in each["splits"].items()}
+                for each in compared
+            }
+            text = page(_ten(runs), [score_results(run) for run in runs], compared)
+            write_atomic(arguments.page / f"leaderboard-{suite.name}.html", text)
+    write_atomic(arguments.page / "leaderboard.json", json.dumps(results, indent=1) + "\n")
+    write_atomic(arguments.page / "leaderboard.md", _page(results))
+
+
+def _here(row: Row, suite: Suite, out: Path) -> bool:
+    return (_folder(row, suite, out) / "run.json").is_file()
+
+
+def _ten(runs: Sequence[BenchResults]) -> list[BenchResults]:
+    """The runs with ten episodes in all: of each agent in turn the next split's first level, then its second."""
+    places = {split.name: place for place, split in enumerate(runs[0].suite.splits)}
+    queues = [sorted(run.records, key=lambda record: (record.index, places[record.split])) for run in runs]
+    turns = [(place, number) for number in range(SHOWN) for place in range(len(runs))][:SHOWN]
+    chosen = [
+        # Each agent begins with another split, so that the episodes are of as many games as possible.
+        tuple(queue[(number * len(runs) + place) % len(queue)] for agent, number in turns if agent == place)
+        for place, queue in enumerate(queues)
+        if queue
+    ]
+    return [replace(run, records=records) for run, records in zip(runs, chosen, strict=True)]
+
+
+def _page(results: Mapping[str, Any]) -> str:
+    """The Markdown page of these results."""
+    suites = "".join(_suite(load_suite(name), entry) for name, entry in results["suites"].items() if entry["rows"])
+    return PAGE.format(machine=results["machine"], max_tokens=results["max_tokens"], suites=suites)
+
+
+def _suite(suite: Suite, entry: Mapping[str, Any]) -> str:
+    measured = {name: row for name, row in entry["rows"].items() if "left_out" not in row}
+    left_out = {name: row["left_out"] for name, row in entry["rows"].items() if "left_out" in row}
+    shown = [split for split in suite.splits if any(split.name in row["splits"] for row in measured.values())]
+    columns = " | ".join(measured)
+    splits = "\n".join(
+        [
+            f"| split | {columns} |",
+            "|---" * (len(measured) + 1) + "|",
+            *(
+                f"| {split.name} | {' | '.join(_rate(row['splits'].get(split.name)) for row in measured.values())} |"
+                for split in shown
+            ),
+        ]
+    )
+    names = list(dict.fromkeys(name for split in shown for name in split.published))
+    published = ""
+    if names:
+        cells = {name: [_share(split.published.get(name)) for split in shown] for name in names}
+        table = "\n".join(f"| {name} | {' | '.join(rates)} |" for name, rates in cells.items())
+        published = (
+            "\nPublished by others, of other levels of the same games, in %:\n\n"
+            f"| who | {' | '.join(split.name for split in shown)} |\n{'|---' * (len(shown) + 1)}|\n{table}\n"
+        )
+    differences = "".join(
+        f"\n{pair}:\n" + "".join(f"- {name}: {sentence}\n" for name, sentence in sentences.items())
+        for pair, sentences in entry.get("differences", {}).items()
+    )
+    reasons = "".join(f"\n{name} was not measured: {reason}\n" for name, reason in left_out.items())
+    model = any(row["model"] for row in measured.values())
+    viewer = f"\n[Ten of the episodes](leaderboard-{suite.name}.html), in the viewer.\n" if model else ""
+    return SUITE.format(
+        name=suite.name,
+        about=suite.about,
+        overall="\n".join(_overall(name, row) for name, row in measured.items()),
+        splits=splits,
+        published=published,
+        differences=differences + reasons,
+        viewer=viewer,
+    )
+
+
+def _overall(name: str, row: Mapping[str, Any]) -> str:
+    replies = sum(split["replies"] for split in row["splits"].values())
+    malformed = sum(split["malformed"] * split["replies"] for split in row["splits"].values())
+    failed = sum(count for split in row["splits"].values() for count in split["failures"].values())
+    tokens = row["tokens"] or {}
+    cells = [
+        name,
+        percent(row["success"]),
+        "" if row["normalised"] is None else f"{row['normalised']:.2f}",
+        percent(1 - malformed / replies) if replies else "",
+        f"{row['episodes']:,}",
+        f"{failed:,}",
+        *(f"{tokens[kind]:,}" if tokens else "" for kind in ("prompt", "completion")),
+        f"{row['seconds'] / 60:.1f}",
+        f"{row['cpu_seconds'] / 60:.1f}",
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def _share(rate: float | None) -> str:
+    return "" if rate is None else percent(rate, "")
+
+
+def _rate(split: Mapping[str, Any] | None) -> str:
+    if split is None:
+        return ""
+    return f"{percent(split['rate'], '')} ({100 * split['low']:.0f} to {100 * split['high']:.0f})"
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

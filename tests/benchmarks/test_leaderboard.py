@@ -1,0 +1,78 @@
+"""The leaderboard with scripted agents and a tiny language model: what is played, resumed, left out and written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks import leaderboard
+from benchmarks.leaderboard import Row, main
+from ragen_agent.config import Config
+from ragen_agent.training.policy import Policy
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The small model, untrained, as a run of `ragen-agent` saves it."""
+    policy, folder = Policy.build(Config()), tmp_path_factory.mktemp("model")
+    policy.model.save_pretrained(folder)
+    policy.tokenizer.save_pretrained(folder)
+    return folder
+
+
+def test_a_leaderboard_is_played_once_and_written(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def away() -> str:
+        raise ValueError("pip could not bring the package x: no network.")
+
+    monkeypatch.setattr(leaderboard, "ROWS", (*leaderboard.ROWS[:3], Row("Big model", away, model=True)))
+    words = ["--suite", "smoke", "--limit", "2", "--max-tokens", "4", "--batch", "8", "--out", str(tmp_path / "runs")]
+    words += ["--page", str(tmp_path), "--checkpoint", f"tiny={checkpoint}", "--checkpoint", f"same={checkpoint}"]
+    assert main([*words, "--rows", "random", "oracle", "tiny"]) == 0
+    assert main(words) == 0
+    said = capsys.readouterr().err
+    assert [said.count(f"{name} plays smoke") for name in ("random", "greedy", "oracle", "tiny", "same")] == [1] * 5
+    assert "Big model on smoke is left out: pip could not bring" in said
+
+    rows = json.loads((tmp_path / "leaderboard.json").read_text())["suites"]["smoke"]["rows"]
+    assert list(rows) == ["random", "greedy", "oracle", "Big model", "tiny", "same"]
+    assert rows["oracle"]["success"] > rows["random"]["success"]
+    assert rows["tiny"]["episodes"] == 2 * len(rows["tiny"]["splits"]) == rows["random"]["episodes"]
+    assert rows["tiny"]["tokens"]["completion"] > 0
+    assert rows["tiny"]["seconds"] > 0 < rows["tiny"]["cpu_seconds"]
+
+    text = (tmp_path / "leaderboard.md").read_text()
+    assert "| split | random | greedy | oracle | tiny | same |" in text
+    assert "Big model was not measured: pip could not bring the package x: no network." in text
+    assert "same and tiny do not differ" in text
+    assert "(leaderboard-smoke.html)" in text
+    assert "max_tokens" not in text
+    assert "{" not in text
+    html = (tmp_path / "leaderboard-smoke.html").read_text()
+    assert "tiny: tiny, 5 episodes" in html
+    assert "same: same, 5 episodes" in html
+
+
+def test_a_checkpoint_of_the_same_name_does_not_mix_with_another(
+    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--suite", "smoke", "--max-tokens", "2", "--out", str(tmp_path), "--page", str(tmp_path), "--rows", "tiny"]
+    assert main([*words, "--limit", "1", "--checkpoint", f"tiny={checkpoint}"]) == 0
+    other = tmp_path / "other"
+    other.mkdir()
+    for file in checkpoint.iterdir():
+        (other / file.name).write_bytes(file.read_bytes())
+    assert main([*words, "--limit", "2", "--checkpoint", f"tiny={other}"]) == 0
+    assert "tiny on smoke is left out" in capsys.readouterr().err
+    rows = json.loads((tmp_path / "leaderboard.json").read_text())["suites"]["smoke"]["rows"]
+    assert rows["tiny"]["episodes"] == len(rows["tiny"]["splits"]), "what was measured stays"
+
+
+def test_what_makes_no_sense_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="write it as NAME=FOLDER"):
+        main(["--checkpoint", "nowhere"])
+    with pytest.raises(SystemExit, match="no row is called nobody: there are random, greedy"):
+        main(["--rows", "nobody", "--page", str(tmp_path)])
