@@ -6,7 +6,7 @@ iterations that it did not play.
 
 title, question, claim, source, evidence, limits    text, for the page
 curves, columns                                     figures by iteration (``METRICS``); measures of a run (``MEASURES``)
-[settings]                                          over the game's recipe, for all arms
+[settings]                                          over the game's defaults, or a recipe's, for all arms
 [[arms]] name, about, settings, ...                 over those; see ``Arm``
 [[comparisons]] first, second, measure, asks, ...   without a second: against 0; see ``Comparison``
 """

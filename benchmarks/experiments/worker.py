@@ -96,7 +96,7 @@ def _prepare(config: Config, path: Path, warm: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     summary = json.loads((warm / "summary.json").read_text(encoding="utf-8"))
     with atomic_folder(path) as folder:
-        shutil.copytree(warm / "warm", folder / "warm")
+        shutil.copytree(warm / "warm", folder / "warm", copy_function=os.link)  # weights are never changed in place
         shared = {name: value for name, value in summary.items() if name in SHARED}
         (folder / "summary.json").write_text(json.dumps(shared, indent=2) + "\n", encoding="utf-8")
         shutil.copyfile(warm / "episodes.jsonl", folder / "episodes.jsonl")

@@ -19,6 +19,7 @@ from ragen_agent.rollout import Instance, play
 from ragen_agent.token_mdp import TokenMDP, Trajectory
 from ragen_agent.training.checkpoint import load_checkpoint, move
 from ragen_agent.training.cpu import cpu_threads
+from ragen_agent.training.named_models import model_folder
 from ragen_agent.training.parameters import check_targets
 from ragen_agent.training.small_model import build_model, build_tokenizer, check_known, game_texts
 from ragen_agent.training.tasks import SeedStream, all_settings, derive_seed, make_env
@@ -86,7 +87,7 @@ class Policy:
         _settle()
         device, dtype = device_and_dtype(config)
         if folder is None and config.model:
-            folder = Path(config.model)
+            folder = model_folder(config.model)
         if folder is not None:
             model, tokenizer = load_checkpoint(folder, device, dtype)
         else:
