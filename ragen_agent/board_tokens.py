@@ -6,16 +6,39 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-
-from transformers import PreTrainedTokenizerBase
+from typing import Any, Protocol
 
 from ragen_gym.envs.turn import TurnEnv
 
-__all__ = ["BoardTokens", "board_tokens", "formats_of"]
+__all__ = ["BoardTokens", "Tokenizer", "board_tokens", "formats_of"]
 
 _SYMBOL = re.compile(r"\S")  # of a grid
 _PLACE = re.compile(r"\([0-9]+,[0-9]+\)|[a-z ]+(?=:)")  # in coordinates: a place, or the name of a kind
 _NAME = re.compile(r".+")  # of an arm
+
+
+class Tokenizer(Protocol):
+    """What is asked of a tokenizer; those of transformers have it."""
+
+    @property
+    def is_fast(self) -> bool:
+        """Whether it says where tokens lie."""
+        ...
+
+    @property
+    def name_or_path(self) -> str:
+        """For errors."""
+        ...
+
+    @property
+    def __call__(self) -> Any:
+        """(text, add_special_tokens=, return_offsets_mapping=) -> a mapping with ``input_ids``, ``offset_mapping``."""
+        ...
+
+    @property
+    def decode(self) -> Any:
+        """(ids) -> their text."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -52,7 +75,7 @@ def formats_of(env: TurnEnv) -> tuple[str, ...]:
     return ("grid", "spaced", "coord") if env.game.layout == "grid" else ("grid",)
 
 
-def board_tokens(tokenizer: PreTrainedTokenizerBase, env: TurnEnv, seeds: Sequence[int]) -> BoardTokens:
+def board_tokens(tokenizer: Tokenizer, env: TurnEnv, seeds: Sequence[int]) -> BoardTokens:
     """Encodes the first message of an episode of each seed as a model gets it, and looks at its board.
 
     Args:

@@ -10,20 +10,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ragen_agent.config import Config
     from ragen_agent.openrlhf.machine_checks import Check
 
 __all__ = ["add"]
 
 ABOUT = """\
 Looks at what a run needs: versions against those that the tests pass with, torch and CUDA, the CPU, vLLM, flash-attn,
-shared memory, ports, disk, whether the tokenizer gives texts back as they were, whether the chat template keeps the
-prefixes of a conversation, and a lock that a killed run left where DeepSpeed compiles (it is removed if no process
-holds it).
+shared memory, ports, disk, whether the tokenizer gives texts back as they were and each cell of a board tokens of its
+own, whether the chat template keeps the prefixes of a conversation, and a lock that a killed run left where DeepSpeed
+compiles (it is removed if no process holds it).
 The exit code is 0, or 1 if a run would break.
 
 examples:
   ragen-agent doctor
   ragen-agent doctor --backend openrlhf --model models/Qwen2.5-0.5B-Instruct
+  ragen-agent doctor --model smollm2-135m
+  ragen-agent doctor --config runs/lake/config.toml
   ragen-agent doctor --json"""
 
 STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
@@ -38,7 +41,10 @@ def add(commands: Any) -> None:
         choices=("local", "openrlhf"),
         help="whose needs (default: openrlhf where it is installed, local elsewhere)",
     )
-    parser.add_argument("--model", type=Path, metavar="DIR", help="a Hugging Face model's folder to look at")
+    parser.add_argument("--model", metavar="MODEL", help="a model to look at: a folder, or a name of model --list")
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help="settings of a run: its model, if none is given, and its boards"
+    )
     parser.add_argument("--out", type=Path, default=Path("runs"), metavar="DIR", help="where runs go (default runs)")
     parser.add_argument("--fix", action="store_true", help="remove locks that nobody here holds, fresh ones too")
     parser.add_argument("--json", action="store_true", help="print the verdicts as JSON")
@@ -51,8 +57,12 @@ def _run(options: argparse.Namespace) -> int:
     from ragen_gym.core.command_line import terminal_width
 
     backend = options.backend or ("openrlhf" if find_spec("openrlhf") else "local")
+    config = _settings(options.config) if options.config is not None else None
+    model = _model(options.model or (config.model if config else ""))
     with Console(stderr=True).status("looking; imports take a while ..."):
-        checks = examine(distributed=backend == "openrlhf", model=options.model, folder=options.out, fix=options.fix)
+        checks = examine(
+            distributed=backend == "openrlhf", model=model, folder=options.out, fix=options.fix, config=config
+        )
     broken = [check for check in checks if check.state == "fail"]
     if options.json:
         print(
@@ -63,6 +73,34 @@ def _run(options: argparse.Namespace) -> int:
     else:
         _print(Console(highlight=False, width=terminal_width(10_000)), checks, backend)
     return 1 if broken else 0
+
+
+def _settings(file: Path) -> Config:
+    """The settings of a run from a file, over the game's."""
+    from ragen_agent.config import Config, with_settings
+    from ragen_agent.config.io import OPENRLHF, merged
+    from ragen_agent.config.presets import default_settings, read_settings_file
+
+    settings = read_settings_file(file)
+    settings.pop(OPENRLHF, None)
+    game, model = settings.get("game", Config.game), settings.get("model", "")
+    return with_settings(Config(), merged(default_settings(game, model), settings))
+
+
+def _model(model: str) -> Path | None:
+    """The folder of a model, without fetching it; None for the small model.
+
+    Raises:
+        ValueError: a named model that is not there yet.
+    """
+    from ragen_agent.training.named_models import NAMED_MODELS, cache_folder
+
+    if model not in NAMED_MODELS or Path(model).exists():
+        return Path(model) if model else None
+    folder = cache_folder() / "models" / model
+    if not folder.exists():
+        raise ValueError(f"--model {model}: it is not there yet; fetch it with ragen-agent model {model}.")
+    return folder
 
 
 def _print(console: Any, checks: list[Check], backend: str) -> None:

@@ -30,6 +30,8 @@ from ragen_agent.openrlhf.machine_checks import (
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+    from ragen_agent.config import Config
+
 __all__ = ["CPU_HEADS", "PACKAGES", "TESTED", "examine", "import_check", "model_checks"]
 
 #: The versions with which the tests pass, all together.
@@ -53,16 +55,23 @@ CPU_HEADS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 """Head sizes that vLLM's attention has on a CPU."""
 
 GAMES = ("FrozenLake", "Sokoban", "NewVocab", "Bandit")
+BOARDS = ("FrozenLake", "Sokoban")  # games whose boards are looked at where no settings name one
+LEVELS = 32  # of each
 REPLY = "<think>The goal is up.</think><answer>Up || Left</answer>"
 
 
 def examine(
-    *, distributed: bool, model: Path | None = None, folder: Path = Path("runs"), fix: bool = False
+    *,
+    distributed: bool,
+    model: Path | None = None,
+    folder: Path = Path("runs"),
+    fix: bool = False,
+    config: Config | None = None,
 ) -> list[Check]:
     """All checks, in the order in which a run (``distributed``: of that trainer) would depend on what they check.
 
     ``model`` is a folder; None for the small model. ``folder`` is where runs are written. ``fix`` also removes recent
-    locks that no process here holds.
+    locks that no process here holds. ``config`` are the settings of the run, whose boards the model is to read.
     """
     cuda, devices = device_checks()
     transformers = transformers_check()
@@ -72,7 +81,7 @@ def examine(
         checks += [shared_memory_check(cuda), open_files_check(), host_name_check(), *port_checks()]
         checks += lock_checks(fix)
     checks += disk_checks(folder, distributed)
-    return [*checks, *(model_checks(model, cpu=not cuda) if transformers.state == "ok" else [])]
+    return [*checks, *(model_checks(model, cpu=not cuda, config=config) if transformers.state == "ok" else [])]
 
 
 def version_checks(distributed: bool) -> list[Check]:
@@ -160,8 +169,8 @@ def flash_attention_check(cuda: bool) -> Check:
     return fail("flash-attn", "not installed", advice)
 
 
-def model_checks(folder: Path | None, *, cpu: bool) -> list[Check]:
-    """Checks of a model's folder; without one, of the small model's tokenizer."""
+def model_checks(folder: Path | None, *, cpu: bool, config: Config | None = None) -> list[Check]:
+    """Checks of a model's folder; without one, of the small model's tokenizer. ``config`` as in ``examine``."""
     from ragen_agent.training.small_model import build_tokenizer, game_texts
     from ragen_gym.envs.turn import make_turn
 
@@ -180,8 +189,8 @@ def model_checks(folder: Path | None, *, cpu: bool) -> list[Check]:
         advice = "save one there: tokenizer.save_pretrained(folder)"
         return [fail("tokenizer", f"{folder}: {type(error).__name__}: {error}", advice)]
     games = GAMES if "tokenizer_sha256" not in (folder / "config.json").read_text(encoding="utf-8") else ()
-    trips = [_round_trip(loaded, games, str(folder))] if games else []
-    return [*_sizes(folder, loaded, cpu), *trips, *_template(loaded)]
+    texts = [_round_trip(loaded, games, str(folder)), board_check(loaded, config)] if games else []
+    return [*_sizes(folder, loaded, cpu), *texts, *_template(loaded)]
 
 
 def _sizes(folder: Path, tokenizer: PreTrainedTokenizerBase, cpu: bool) -> list[Check]:
@@ -221,6 +230,32 @@ def _round_trip(tokenizer: PreTrainedTokenizerBase, games: tuple[str, ...], whos
             return fail("tokenizer round trip", found, advice)
     found = f"{len(texts)} texts are the same after encoding and decoding ({whose} tokenizer)"
     return ok("tokenizer round trip", found)
+
+
+def board_check(tokenizer: PreTrainedTokenizerBase, config: Config | None) -> Check:
+    """Whether each cell of the boards has tokens of its own: of the settings' games, without any of ``BOARDS``."""
+    from ragen_agent.board_tokens import board_tokens
+    from ragen_agent.training.tasks import all_settings, make_env
+    from ragen_gym.envs.turn import make_turn
+
+    name, envs = "boards", [*map(make_turn, BOARDS)]
+    if config is not None:
+        envs = [make_env(game, None) for game in all_settings(config)]
+    if not tokenizer.is_fast:
+        return warn(name, "the tokenizer does not say where tokens lie", "look at ragen-agent train --dry-run")
+    found = {env.game.name: board_tokens(tokenizer, env, range(LEVELS)) for env in envs}
+    said = "; ".join(
+        f"{game} ({each.text_format}): cells per token {each.cells_per_token:.1f}, spellings per symbol "
+        f"{each.most_spellings}"
+        for game, each in found.items()
+    )
+    if all(each.cells_per_token == 1 for each in found.values()):
+        return ok(name, said)
+    advice = (
+        "train with --env-option text_format=spaced or coord, where every cell has tokens of its own; "
+        "ragen-agent tokens shows the boards cut into their tokens"
+    )
+    return warn(name, f"cells share tokens, so the model cannot see them one by one. {said}", advice)
 
 
 def _template(tokenizer: PreTrainedTokenizerBase) -> list[Check]:

