@@ -55,6 +55,7 @@ class EpisodeSample:
     member: int  # its number in the group
     trajectory: Trajectory  # the episode, which our code reads
     experiences: tuple[Any, ...]  # the rows that OpenRLHF trains on, one for each of ``trajectory.split_contexts()``
+    own_seconds: float  # that it took without vLLM's answers
 
 
 class EpisodeGenerator(SamplesGenerator):  # type: ignore[misc]
@@ -94,7 +95,7 @@ class EpisodeGenerator(SamplesGenerator):  # type: ignore[misc]
             # Without the tokens of the environment.
             experience.response_length = torch.tensor([int(part.sampled.sum())])
             experiences.append(experience)
-        return EpisodeSample(row, label["member"], trajectory, tuple(experiences))
+        return EpisodeSample(row, label["member"], trajectory, tuple(experiences), response.get("own_seconds", 0.0))
 
 
 class WeightsLostError(RuntimeError):
@@ -150,7 +151,7 @@ def advantage_inputs(
 
 
 def pad_rows(rows: Sequence[Any], multiple: int) -> list[Any]:
-    """The rows, filled up to a multiple of the minibatch with copies that have no sampled token, hence no loss.
+    """The rows, filled up to a multiple of a step's with rows of two tokens, none of them sampled, hence without loss.
 
     OpenRLHF steps when so many rows were seen, counted on from one iteration to the next, so a number of rows that is
     no multiple would leave gradients behind for weights that have moved on.
@@ -158,7 +159,9 @@ def pad_rows(rows: Sequence[Any], multiple: int) -> list[Any]:
     filled = list(rows)
     while len(filled) % multiple:
         blank = copy(rows[0])
-        blank.action_mask = torch.zeros_like(blank.action_mask)
+        blank.sequences, blank.attention_mask = blank.sequences[:, :2], blank.attention_mask[:, :2]
+        blank.action_mask = torch.zeros_like(blank.action_mask[:, :1])
+        blank.rollout_log_probs = blank.rollout_log_probs[:, :1]
         blank.labels = [AdvantageInputs().to_json()]
         blank.info = dict(blank.info)
         filled.append(blank)

@@ -3,27 +3,35 @@
 A model's output layer may hold ids that must not be sampled: padding beyond the tokenizer's ids, or ids that the small
 model only reads. vLLM never draws them, and here they are suppressed in the trainer's logits too, so that both compute
 the same policy and their log-probs agree.
+
+OpenRLHF computes the logits of every token of every row. Where rows are not packed, ``SampledActor`` scores them as the
+local trainer does: logits only where a token was sampled, and each distinct prefix of a micro-batch once.
 """
 
 from __future__ import annotations
 
 from multiprocessing import active_children
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import ray
 import torch
+from openrlhf.models import Actor
 from openrlhf.trainer.ray.launcher import ReferenceModelActor
 from openrlhf.trainer.ray.ppo_actor import PolicyModelActor
 from openrlhf.trainer.ray.ppo_critic import CriticModelActor
 from openrlhf.trainer.ray.vllm_engine import RolloutRayActor
+from peft import PeftModel
 from torch import Tensor, nn
 
 from ragen_agent.openrlhf.processes import RunContext, kill_after_exit
 from ragen_agent.openrlhf.weight_broadcast import save_merged, send_merged
+from ragen_agent.training.batches import Batch
+from ragen_agent.training.scoring import sampled_scores
 from ragen_gym.inference.torch_engine import SUPPRESSED
 
-__all__ = ["CpuVllmActor", "CriticActor", "PolicyActor", "ReferenceActor", "VllmActor"]
+__all__ = ["CpuVllmActor", "CriticActor", "PolicyActor", "ReferenceActor", "SampledActor", "VllmActor"]
 
 MAX_BATCHED_TOKENS = 8192  # that vLLM reads at a time on a CPU; at least one prompt
 
@@ -36,12 +44,55 @@ def _has_adapters() -> bool:
     return RunContext.from_environment().config.lora.rank > 0
 
 
-def _suppress_ids(model: nn.Module, run: RunContext) -> None:
-    """Adds ``SUPPRESSED`` to the logits of the suppressed ids in every forward pass of ``model``."""
-    if not run.suppressed_ids:
-        return
+class SampledActor(Actor):  # type: ignore[misc]
+    """A model that is asked for the log-probs and entropies of sampled tokens; made of one by ``_adapt``."""
+
+    def forward(
+        self,
+        sequences: Tensor,
+        action_mask: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        return_output: bool = False,
+        return_entropy: bool = False,
+        **others: Any,
+    ) -> Any:
+        """As OpenRLHF's; rows are padded on the right, and figures of tokens outside ``action_mask`` are 0."""
+        assert action_mask is not None
+        assert attention_mask is not None
+        actions = action_mask.shape[1]  # the last columns
+        sampled = torch.zeros_like(sequences, dtype=torch.bool)
+        sampled[:, -actions:] = action_mask.bool()
+        batch = Batch(sequences, sampled, attention_mask.long(), torch.zeros_like(sequences, dtype=torch.float32))
+        log_probs, entropy = self.model(scored=batch)  # through DeepSpeed's engine, which hooks what it returns
+        log_probs = log_probs[:, -actions:]
+        return (log_probs, SimpleNamespace(entropy=entropy[:, 1:])) if return_output else log_probs
+
+
+def _adapt(actor: Any, arguments: Any) -> None:
+    """Suppresses ids in every forward pass of ``actor``, which becomes a ``SampledActor`` if the settings allow it."""
+    run, module = RunContext.from_environment(), actor.model.module
     bias = torch.zeros(run.vocabulary_size)
     bias[list(run.suppressed_ids)] = SUPPRESSED
+    whole = arguments.ds
+    if whole.packing_samples or whole.zero_stage == 3 or whole.ring_attn_size > 1 or whole.tensor_parallel_size > 1:
+        if run.suppressed_ids:
+            _suppress(module, bias)
+        return
+    plain = module.get_base_model() if isinstance(module, PeftModel) else module
+    forward = module.forward
+
+    def scored_forward(*inputs: Any, scored: Batch | None = None, **named: Any) -> Any:
+        if scored is None:
+            return forward(*inputs, **named)
+        scores = sampled_scores(plain, scored, bias.to(scored.ids.device), actor.temperature)
+        return scores.log_probs, scores.entropy
+
+    module.forward = scored_forward
+    actor.__class__ = SampledActor
+
+
+def _suppress(model: nn.Module, bias: Tensor) -> None:
+    """Adds ``bias`` to the logits of every forward pass of ``model``."""
 
     def suppress(module: nn.Module, arguments: Any, output: Any) -> Any:
         logits: Tensor = output["logits"]
@@ -56,9 +107,9 @@ class PolicyActor(PolicyModelActor.__ray_metadata__.modified_class):  # type: ig
     """The model that is trained."""
 
     def init_model_from_pretrained(self, strategy: Any, *args: Any, **kwargs: Any) -> None:
-        """As OpenRLHF; then suppresses ids and keeps minibatches of padding out of the means."""
+        """As OpenRLHF; then scores as the module says and keeps minibatches of padding out of the means."""
         super().init_model_from_pretrained(strategy, *args, **kwargs)
-        _suppress_ids(self.actor.model.module, RunContext.from_environment())
+        _adapt(self.actor, strategy.args)
         if _has_adapters():
             send_merged(self.trainer, self.actor.model.module)
         step = self.trainer.training_step
@@ -98,9 +149,9 @@ class ReferenceActor(ReferenceModelActor.__ray_metadata__.modified_class):  # ty
     """The frozen model of vanilla StarPO's KL term."""
 
     def init_model_from_pretrained(self, strategy: Any, *args: Any, **kwargs: Any) -> None:
-        """As OpenRLHF; then suppresses ids."""
+        """As OpenRLHF; then scores as the module says."""
         super().init_model_from_pretrained(strategy, *args, **kwargs)
-        _suppress_ids(self.model.model.module, RunContext.from_environment())
+        _adapt(self.model, strategy.args)
 
 
 class _VllmActor(RolloutRayActor.__ray_metadata__.modified_class):  # type: ignore[misc]

@@ -37,8 +37,11 @@ PADDING = 1.25
 
 
 def shares_prefixes(model: nn.Module) -> bool:
-    """Whether the model can run over a tree: PyTorch's general attention, unlimited in all layers, and no dropout."""
-    if not isinstance(model, PreTrainedModel):
+    """Whether the model can run over a tree: PyTorch's general attention, unlimited in all layers, and no dropout.
+
+    Nor checkpoints of its layers' activations: they are computed again when the tree is no longer there.
+    """
+    if not isinstance(model, PreTrainedModel) or (model.training and model.is_gradient_checkpointing):
         return False
     config = model.config.get_text_config()
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])

@@ -157,11 +157,23 @@ def test_selective_masks_narrow_the_loss_and_the_recursion() -> None:
 
 
 def test_padding_has_no_loss_and_fills_the_minibatch() -> None:
-    rows = [SimpleNamespace(action_mask=torch.ones(1, 4), labels=["x"], info={"a": 1}) for _ in range(5)]
+    rows = [
+        SimpleNamespace(
+            sequences=torch.arange(5)[None],
+            attention_mask=torch.ones(1, 5),
+            action_mask=torch.ones(1, 4),
+            rollout_log_probs=torch.zeros(1, 4),
+            labels=["x"],
+            info={"a": 1},
+        )
+        for _ in range(5)
+    ]
     filled = pad_rows(rows, 4)
     assert len(filled) == 8
     assert filled[:5] == rows
     assert [int(row.action_mask.sum()) for row in filled] == [4] * 5 + [0] * 3
+    assert [row.sequences.shape[1] for row in filled] == [5] * 5 + [2] * 3, "a row of padding costs next to nothing"
+    assert [row.attention_mask.shape[1] - row.rollout_log_probs.shape[1] for row in filled] == [1] * 8
     assert pad_rows(rows[:4], 4) == rows[:4]
 
 
