@@ -21,11 +21,19 @@ from ragen_agent.board_tokens import board_tokens
 from ragen_agent.chat import ChatFormat
 from ragen_agent.config import Config, to_toml
 from ragen_agent.config.presets import Recipe
-from ragen_agent.config.settings import pretrained
 from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.openrlhf import cpu_patches
 from ragen_agent.openrlhf.cli_flags import MODULE, command_flags
-from ragen_agent.openrlhf.plan import check_supported, describe, memory_parts, model_shape, peak_memory
+from ragen_agent.openrlhf.launch import starting_model
+from ragen_agent.openrlhf.machine_checks import available_memory
+from ragen_agent.openrlhf.plan import (
+    check_supported,
+    cpu_memory_parts,
+    describe,
+    memory_parts,
+    model_shape,
+    peak_memory,
+)
 from ragen_agent.rollout import Instance
 from ragen_agent.sft.demonstrations import demonstrate
 from ragen_agent.token_mdp import TokenMDP, Trajectory
@@ -73,10 +81,11 @@ def dry_run(
     _title(console, "Arithmetic")
     for sentence in describe(config, settings):
         _say(console, f"- {sentence}")
-    if settings and _on_cpu(settings):
-        _say(console, "- There is no CUDA here: each of these GPUs stands for a share of the CPU.")
-    elif settings:
-        _memory(console, config, settings, recipe)
+    if settings:
+        on_cpu = _on_cpu(settings)
+        if on_cpu:
+            _say(console, "- There is no CUDA here: each of these GPUs stands for a share of the CPU.")
+        _memory(console, config, settings, recipe, on_cpu=on_cpu)
     if recipe:
         _title(console, f"Recipe {recipe.name}: {recipe.seen}")
         title, source, expect = (" ".join(text.split()) for text in (recipe.title, recipe.source, recipe.expect))
@@ -106,7 +115,7 @@ def command_line(config: Config, settings: OpenRLHF, folder: Path, extra: Sequen
     if on_cpu:
         cpu_patches.check_flags(extra)
     check_supported(config, settings)
-    model = Path(config.model).resolve() if pretrained(config.model) else folder.resolve() / "warm"
+    model = starting_model(config, folder)
     return command_flags(config, settings, folder.resolve(), model, cpu=on_cpu, extra=extra)
 
 
@@ -131,23 +140,27 @@ def _wrapped(command: Sequence[str], extra: Sequence[str]) -> str:
     )
 
 
-def _memory(console: Console, config: Config, settings: OpenRLHF, recipe: Recipe | None) -> None:
+def _memory(console: Console, config: Config, settings: OpenRLHF, recipe: Recipe | None, *, on_cpu: bool) -> None:
     shape = model_shape(config)
-    gpu_gib = recipe.gpu_gib if recipe else GPU_GIB
-    _title(console, f"Memory of a GPU of {gpu_gib:g} GiB, estimated")
+    gib = available_memory() if on_cpu else (recipe.gpu_gib if recipe else 0.0) or GPU_GIB
+    _title(console, "Memory of this machine, estimated" if on_cpu else f"Memory of a GPU of {gib:g} GiB, estimated")
     if shape is None:
         _say(console, f"Unknown: {config.model} is not here, so its size is not known.")
         return
-    found = memory_parts(config, settings, shape, gpu_gib)
+    found = cpu_memory_parts(config, settings, shape) if on_cpu else memory_parts(config, settings, shape, gib)
     table = Table(show_edge=False)
-    for column in ("GPU", "what", "when", "GiB", "arithmetic"):
+    for column in ("memory" if on_cpu else "GPU", "what", "when", "GiB", "arithmetic"):
         table.add_column(column, justify="right" if column == "GiB" else "left", overflow="fold")
     for part in found:
         table.add_row(part.place, part.name, part.when, f"{part.gib:.2f}", part.arithmetic)
     console.print(table)
     most, when = peak_memory(found)
-    verdict = "it fits" if most < gpu_gib else "it does not fit: lower openrlhf.micro_batch or openrlhf.vllm_memory"
-    _say(console, f"The fullest GPU needs about {most:.1f} of {gpu_gib:g} GiB, while {when}: {verdict}.")
+    if on_cpu:
+        verdict = "it fits" if most < gib else "it may not fit: end other programs, or lower openrlhf.micro_batch"
+        _say(console, f"The run needs at most about {most:.1f} of the {gib:.1f} GiB that are free, {when}: {verdict}.")
+        return
+    verdict = "it fits" if most < gib else "it does not fit: lower openrlhf.micro_batch or openrlhf.vllm_memory"
+    _say(console, f"The fullest GPU needs about {most:.1f} of {gib:g} GiB, while {when}: {verdict}.")
 
 
 def tokenizer_of(config: Config) -> tuple[PreTrainedTokenizerBase, str]:

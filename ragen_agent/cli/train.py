@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,7 +58,7 @@ def add(commands: Any) -> None:
         help="the trainer: this process (local, default), or OpenRLHF on Ray, vLLM and DeepSpeed, whose own flags may "
         "follow after --",
     )
-    train.add_argument("--recipe", metavar="NAME", help="a whole run by name, such as qwen2.5-0.5b-sokoban")
+    train.add_argument("--recipe", metavar="NAME", help="a whole run by name, such as smollm2-135m-bandit")
     train.add_argument("--list-recipes", action="store_true", help="say which recipes there are, and stop")
     train.add_argument(
         "--dry-run",
@@ -136,7 +137,10 @@ def _dry_run(options: argparse.Namespace, config: Config, folder: RunFolder) -> 
 
     from ragen_agent.cli.dry_run import dry_run
     from ragen_agent.config.presets import base_of, read_recipe
+    from ragen_agent.training.named_models import cached_folder
 
+    if config.model:
+        config = replace(config, model=str(cached_folder(config.model)))
     name = options.recipe or (base_of(options.config) if options.config is not None else "")
     recipe = read_recipe(name) if name else None
     settings = _distributed(options, folder)
@@ -149,7 +153,8 @@ def _list_recipes() -> int:
     from ragen_gym.core.command_line import terminal_width, wrap
 
     for recipe in map(read_recipe, recipe_names()):
-        about = f"{' '.join(recipe.title.split())}; about {recipe.memory_gib:g} GiB of it; {recipe.seen}"
+        memory = f"; about {recipe.memory_gib:g} GiB of it" if recipe.memory_gib else ""
+        about = f"{' '.join(recipe.title.split())}{memory}; {recipe.seen}"
         print("\n".join([recipe.name, *wrap(about, terminal_width(), "    ")]))
     return 0
 

@@ -14,14 +14,12 @@ from typing import Any
 
 from ragen_agent.config import Config, Training
 from ragen_agent.config.trainers import OpenRLHF
+from ragen_agent.openrlhf.plan import AGGREGATIONS, rows_of_step
 
-__all__ = ["AGGREGATIONS", "DECIDED", "MODULE", "check_extra_flags", "command_flags"]
+__all__ = ["DECIDED", "MODULE", "check_extra_flags", "command_flags"]
 
 MODULE = "openrlhf.cli.train_ppo_ray"
 """What ``python -m`` runs with these flags."""
-
-AGGREGATIONS = {"token_mean": "token-mean", "sequence_mean": "seq-mean-token-mean"}
-"""The aggregations of the loss that OpenRLHF has, by our names."""
 
 BETAS = [0.9, 0.999]  # torch's own, as in the local trainer
 VALUE_CLIP = 0.2  # as in ``ragen_agent.algo.losses.value_loss``
@@ -96,7 +94,7 @@ _FLAGS: dict[str, str | tuple[str, Callable[[_Start], Any]]] = {
     "train.seed": "seed",
     "train.num_episodes": ("training.iterations", lambda start: 1),  # the dataset holds all of them
     "train.max_epochs": "training.updates",
-    "train.batch_size": "training.minibatch",
+    "train.batch_size": ("training.minibatch", lambda start: rows_of_step(start.config, start.openrlhf)),
     "train.micro_batch_size": "openrlhf.micro_batch",
     "train.colocate_all": "openrlhf.colocate",
     "rollout.batch_size": "training.groups",

@@ -10,6 +10,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ragen_agent.config import Config, merged, with_settings
+from ragen_agent.config.presets import default_settings
+from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.openrlhf.machine_checks import (
     Check,
     compiler_check,
@@ -26,13 +29,12 @@ from ragen_agent.openrlhf.machine_checks import (
     shared_memory_check,
     warn,
 )
+from ragen_agent.openrlhf.plan import cpu_memory_parts, model_shape, peak_memory
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from ragen_agent.config import Config
-
-__all__ = ["CPU_HEADS", "PACKAGES", "TESTED", "examine", "import_check", "model_checks"]
+__all__ = ["CPU_HEADS", "PACKAGES", "TESTED", "examine", "import_check", "model_checks", "run_memory"]
 
 #: The versions with which the tests pass, all together.
 TESTED = {
@@ -77,11 +79,19 @@ def examine(
     transformers = transformers_check()
     checks = [ok("python", sys.version.split()[0]), *version_checks(distributed), *devices, cpu_check(), transformers]
     if distributed:
-        checks += [vllm_check(cuda), flash_attention_check(cuda), compiler_check(), memory_check()]
+        checks += [vllm_check(cuda), flash_attention_check(cuda), compiler_check()]
+        checks.append(memory_check(0.0 if cuda or model is None else run_memory(model)))
         checks += [shared_memory_check(cuda), open_files_check(), host_name_check(), *port_checks()]
         checks += lock_checks(fix)
     checks += disk_checks(folder, distributed)
     return [*checks, *(model_checks(model, cpu=not cuda, config=config) if transformers.state == "ok" else [])]
+
+
+def run_memory(model: Path) -> float:
+    """GiB that a run of the model in this folder takes at most on a CPU; 0 if its sizes are not known."""
+    config = with_settings(Config(), merged(default_settings(Config.game, str(model)), {"model": str(model)}))
+    shape = model_shape(config)
+    return peak_memory(cpu_memory_parts(config, OpenRLHF(), shape))[0] if shape else 0.0
 
 
 def version_checks(distributed: bool) -> list[Check]:

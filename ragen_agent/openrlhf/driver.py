@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import runpy
 import shutil
 import sys
@@ -53,11 +54,25 @@ def main(path: Path) -> None:
 
 def explanation(error: BaseException) -> str:
     """The first error, wherever in the cluster it was raised: Ray wraps it once for each process it passes through."""
-    from ray.exceptions import RayTaskError
+    from ray.exceptions import OutOfMemoryError, RayTaskError
 
     while isinstance(error, RayTaskError) and error.cause is not None:
         error = error.cause
+    if isinstance(error, OutOfMemoryError):
+        return _memory_ran_out(str(error))
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def _memory_ran_out(text: str) -> str:
+    """What to do, in place of Ray's page about it: who took the memory is at its end, a program between two commas."""
+    used = re.search(r"was ([\d.]+GB / [\d.]+GB)", text)
+    programs = re.findall(r", (\d+)\t([\d.]+)\t([^,]+)", text)[:3]
+    largest = ", ".join(f"process {pid} has {gib} GB ({name[:60].strip()})" for pid, gib, name in programs)
+    return (
+        f"the machine's memory ran out ({used[1] if used else 'nearly all'} in use), so Ray ended a process of the run"
+        f"{f'; {largest}' if largest else ''}: end other programs, lower openrlhf.micro_batch or "
+        "turns.max_tokens_per_episode, or use a smaller model; ragen-agent train --dry-run shows what a run needs."
+    )
 
 
 def _check_wandb(project: str) -> None:

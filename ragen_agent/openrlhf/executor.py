@@ -8,6 +8,7 @@ OpenRLHF loads this file by its path (``--train.agent_func_path``) in the proces
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from functools import partial
@@ -54,12 +55,14 @@ class AgentExecutor(AgentExecutorBase):  # type: ignore[misc]
     ) -> dict[str, Any]:
         """One episode of the level that ``label`` names, as the row that OpenRLHF's sample generator reads.
 
-        The row's label becomes JSON of the sample's number in its group and the whole ``Trajectory``.
+        The row's label becomes JSON of the sample's number in its group and the whole ``Trajectory``; ``own_seconds``
+        is how long the episode took without vLLM's answers.
 
         Raises:
             ContractError: see ``play_episode``; or a label, game or chat template that cannot be used.
         """
-        row, member = PromptRow.from_label(label), self._member(label)
+        began, row, member = time.monotonic(), PromptRow.from_label(label), self._member(label)
+        answers: list[float] = []
         config, settings = self.run.config, self.run.settings
         if self.chat is None:
             self.chat = ChatFormat.from_tokenizer(
@@ -74,7 +77,7 @@ class AgentExecutor(AgentExecutorBase):  # type: ignore[misc]
         process = await self._process(row, self.chat)
         trajectory = await play_episode(
             process,
-            partial(self._generate, llm_engine, sampling_params),
+            partial(self._generate, llm_engine, sampling_params, answers),
             seed=row.seed,
             noise_seed=row.noise(config.seed, member, config.training.shared_noise),
             request_seed=lambda turn: row.request(config.seed, member, turn),
@@ -84,7 +87,8 @@ class AgentExecutor(AgentExecutorBase):  # type: ignore[misc]
         )
         if trajectory.failure is None:  # a process that failed may still be held by a thread
             self.idle[row.environment].append(process)
-        return _response(prompt, member, trajectory)
+        own = time.monotonic() - began - sum(answers)
+        return _response(prompt, member, trajectory) | {"own_seconds": own}
 
     def _member(self, label: str) -> int:
         """The number of this sample in its group, in the order in which they start."""
@@ -107,8 +111,10 @@ class AgentExecutor(AgentExecutorBase):  # type: ignore[misc]
         except Exception as error:  # which every episode needs
             raise ContractError(f"the environment of {row} cannot be made: {error}") from error
 
-    async def _generate(self, engine: Any, sampling: Any, ids: Sequence[int], *, limit: int, seed: int) -> Sampled:
-        """One reply of vLLM. The samples of a prompt must not share their sampling parameters."""
+    async def _generate(
+        self, engine: Any, sampling: Any, answers: list[float], ids: Sequence[int], *, limit: int, seed: int
+    ) -> Sampled:
+        """One reply of vLLM, whose seconds are added to ``answers``; the samples of a prompt share no parameters."""
         from vllm import SamplingParams
 
         assert self.chat is not None
@@ -124,7 +130,11 @@ class AgentExecutor(AgentExecutorBase):  # type: ignore[misc]
             detokenize=False,
             logit_bias=self.bias or None,
         )
-        answer = await engine.generate(list(ids), parameters)
+        asked = time.monotonic()
+        try:
+            answer = await engine.generate(list(ids), parameters)
+        finally:
+            answers.append(time.monotonic() - asked)
         output = answer.outputs[0]
         sampled = list(output.token_ids)
         return Sampled(sampled, [step[token].logprob for token, step in zip(sampled, output.logprobs, strict=True)])

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import atexit
 import dataclasses
+import gc
 import json
 import os
 import shutil
@@ -34,7 +35,7 @@ from ragen_agent.config.settings import pretrained
 from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.openrlhf import cpu_patches
 from ragen_agent.openrlhf.cli_flags import check_extra_flags, command_flags
-from ragen_agent.openrlhf.plan import check_supported, devices_needed
+from ragen_agent.openrlhf.plan import CPU_CACHE, check_supported, devices_needed
 from ragen_agent.openrlhf.processes import VARIABLE, RunContext, repair, stop_process
 from ragen_agent.openrlhf.prompt_dataset import adopt_rows, train_rows, write_rows
 from ragen_agent.sft.demonstrations import demonstrator_rate
@@ -46,8 +47,9 @@ from ragen_agent.training.policy import Policy
 from ragen_agent.training.run_folder import RunFolder, resumable
 from ragen_agent.training.tasks import make_env
 from ragen_gym.core.storage import read_json_lines, write_atomic
+from ragen_gym.core.threads import WAITING, wait_passively
 
-__all__ = ["RunStoppedError", "train_distributed"]
+__all__ = ["RunStoppedError", "starting_model", "train_distributed"]
 
 POLL_INTERVAL = 0.5  # seconds between reads of a run's metrics
 FULL = 1.0  # MiB; with less free space a disk counts as full
@@ -55,8 +57,9 @@ PASSED_PREFIXES = ("NCCL_", "GLOO_", "TORCH_NCCL_")
 """Environment variables that begin so reach every process of a cluster as they are here."""
 CPU_ENVIRONMENT = {
     "TORCHDYNAMO_DISABLE": "1",
-    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_CPU_KVCACHE_SPACE": str(CPU_CACHE),
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "DS_ACCELERATOR": "cpu",  # or DeepSpeed warns on the terminal that it found no GPU
 }
 
 
@@ -77,6 +80,8 @@ def train_distributed(
     on_cpu = cpu_patches.needed(settings.accelerator)
     if on_cpu:
         cpu_patches.check_flags(extra)
+        os.environ.update(CPU_ENVIRONMENT)  # libraries of the stack are imported here too
+        wait_passively()  # the processes work in turn: threads that wait must not hold the cores
     started = time.monotonic()
     log = folder.path / "openrlhf.log"
     atexit.register(_send_stderr_to, log)
@@ -125,13 +130,20 @@ def _check_installed() -> None:
         )
 
 
-def _model(config: Config, folder: RunFolder, display: Display) -> Path:
-    """The folder of the model to start from: the one given, or the small model after its warm start."""
-    if pretrained(config.model):
+def starting_model(config: Config, folder: Path) -> Path:
+    """The folder of the model that reinforcement starts from: the one given, or what its warm start leaves."""
+    if pretrained(config.model) and not config.warm_start.epochs:
         return Path(config.model).resolve()
-    if not folder.warm.is_dir():
+    return folder.resolve() / "warm"
+
+
+def _model(config: Config, folder: RunFolder, display: Display) -> Path:
+    """``starting_model``, after the warm start in this process if there is one to do."""
+    model = starting_model(config, folder.path)
+    if model == folder.warm.resolve() and not model.is_dir():
         warm_start(config, Policy.build(config), folder.warm, display)
-    return folder.warm.resolve()
+        gc.collect()  # the memory of its weights and moments is needed by the processes of the run
+    return model
 
 
 def _suppressed_ids(model: Path) -> tuple[tuple[int, ...], int]:
@@ -152,7 +164,7 @@ def _measure_baselines(config: Config, folder: RunFolder, display: Display) -> N
     env = make_env(config, config.evaluation.split)
     instances = fixed_instances(env, config.evaluation.levels)
     rates = baselines(env, instances) if "optimal" not in summary else {}
-    if config.warm_start.epochs and not pretrained(config.model) and "demonstrator" not in summary:
+    if config.warm_start.epochs and "demonstrator" not in summary:
         rates["demonstrator"] = demonstrator_rate(config.demonstrations, env, instances)
     for name, rate in rates.items():
         summary[name] = rate.to_dict()
@@ -173,7 +185,7 @@ def _environment(context: RunContext, on_cpu: bool) -> dict[str, str]:
         "RAY_USAGE_STATS_ENABLED": "0",
         "TOKENIZERS_PARALLELISM": "false",
         "OMP_NUM_THREADS": str(cpu_threads(context.config)),
-        **{name: value for name, value in os.environ.items() if name.startswith(PASSED_PREFIXES)},
+        **{name: value for name, value in os.environ.items() if name.startswith(PASSED_PREFIXES) or name in WAITING},
         **(CPU_ENVIRONMENT if on_cpu else {}),
     }
 

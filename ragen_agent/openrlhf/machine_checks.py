@@ -21,6 +21,7 @@ from pathlib import Path
 
 __all__ = [
     "Check",
+    "available_memory",
     "compiler_check",
     "cpu_check",
     "device_checks",
@@ -41,6 +42,7 @@ PORTS = {6379: "Ray's head", 8265: "Ray's dashboard", 10001: "Ray's client serve
 GIB = 2**30
 STALE_LOCK_AGE = 600.0  # seconds after which a lock that no process here holds is stale
 LOCK = "DeepSpeed's lock"
+SMALLEST_RUN = 6.0  # GiB that a run of the small model takes on a CPU
 
 
 @dataclass(frozen=True)
@@ -119,12 +121,29 @@ def extensions() -> Path:
     return Path(os.environ.get("TORCH_EXTENSIONS_DIR", str(Path(sys.prefix) / "torch_extensions")))
 
 
-def memory_check() -> Check:
-    """The host's memory."""
-    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / GIB
-    if total < 8:
-        return warn("memory", f"{total:.0f} GiB", "the smallest run takes about 4 GiB; close other programs")
-    return ok("memory", f"{total:.0f} GiB")
+def available_memory() -> float:
+    """GiB of the host's memory that programs may still take, or all of it where the system does not say."""
+    with suppress(OSError, ValueError):
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) / 2**20
+    return _total_memory()
+
+
+def _total_memory() -> float:
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / GIB
+
+
+def memory_check(needed: float = 0.0) -> Check:
+    """The host's memory; ``needed`` is what a run on its CPU takes at most, in GiB, 0 if that is not known."""
+    total, free = _total_memory(), available_memory()
+    found = f"{free:.1f} of {total:.0f} GiB are free"
+    if needed:
+        found += f"; a run of this model on the CPU takes at most about {needed:.1f}"
+    if free < (needed or SMALLEST_RUN):
+        how = "end other programs" if total > (needed or SMALLEST_RUN) else "use a machine with more, or a GPU"
+        return warn("memory", found, f"{how}, or lower turns.max_tokens_per_episode: Ray ends a run that fills 95 %")
+    return ok("memory", found)
 
 
 def shared_memory_check(cuda: bool) -> Check:

@@ -7,6 +7,10 @@ holds, in bytes on each (ZeRO, arXiv 1910.02054, section 3, with bfloat16 weight
 2 T / n, and float32 weights with Adam's two moments 12 T / n; at stage 3 the weights too are divided by n. What a
 forward pass keeps for the backward pass is counted for a Qwen2 layer without attention scores, which flash attention
 never writes. The logits come on top: in bfloat16, in float32, once more with suppressed ids, and their gradient.
+
+On a CPU everything is in the host's memory: the same, but that logits are made where tokens are sampled alone, that a
+pass holds so many distinct tokens at most (``ragen_agent.training.scoring``), that vLLM has a cache of fixed size next
+to its own copy of the weights, and what the processes take for themselves.
 """
 
 from __future__ import annotations
@@ -20,27 +24,37 @@ from pathlib import Path
 from ragen_agent.config import Config, Turns
 from ragen_agent.config.algorithms import FILTER_RULES
 from ragen_agent.config.trainers import OpenRLHF
-from ragen_agent.openrlhf.cli_flags import AGGREGATIONS
+from ragen_agent.training.scoring import TOKENS_PER_PASS
 from ragen_agent.training.tasks import all_settings
 
 __all__ = [
+    "AGGREGATIONS",
+    "CPU_CACHE",
     "SHAPES",
     "BatchPlan",
     "MemoryPart",
     "ModelShape",
     "check_supported",
+    "cpu_memory_parts",
     "describe",
     "devices_needed",
     "memory_parts",
     "model_shape",
     "peak_memory",
     "planned_updates",
+    "rows_of_step",
 ]
+
+AGGREGATIONS = {"token_mean": "token-mean", "sequence_mean": "seq-mean-token-mean"}
+"""The aggregations of the loss that OpenRLHF has, by our names."""
 
 
 GIB = 2**30
 LOGITS = 2 + 4 + 4 + 4  # bytes for each token and id
 CONTEXT = 0.5  # GiB that a process on a GPU takes for itself
+CPU_CACHE = 1  # GiB of vLLM's cache on a CPU
+CPU_PROCESS = 0.55  # GiB that a process takes on a CPU for its libraries, measured
+CPU_LOGITS = 2 + 2  # bytes for each sampled token and id: the logits, and their gradient
 
 
 @dataclass(frozen=True)
@@ -77,6 +91,17 @@ def planned_updates(config: Config) -> int:
     return config.training.iterations * BatchPlan.of(config, distributed=True).updates
 
 
+def rows_of_step(config: Config, settings: OpenRLHF) -> int:
+    """Rows of an optimiser step, padding included: the minibatch, or all that an iteration can keep if they are fewer.
+
+    A multiple of what the GPUs read at a time.
+    """
+    gpus = _gpus(config, settings)
+    at_once = settings.micro_batch * math.lcm(*(gpus[model] for model in ("actor", "critic") if gpus[model]))
+    rows = BatchPlan.of(config, distributed=True).rows
+    return min(config.training.minibatch, math.ceil(rows / at_once) * at_once)
+
+
 def describe(config: Config, settings: OpenRLHF | None) -> list[str]:
     """The plan in sentences."""
     training, evaluation = config.training, config.evaluation
@@ -94,15 +119,16 @@ def describe(config: Config, settings: OpenRLHF | None) -> list[str]:
         kept += f" Their prompts leave out earlier turns, so each is several rows, {plan.rows} in all at most."
     unit = "episodes" if plan.rows == learned else "rows"
     rest = ""
-    if padding := -plan.rows % training.minibatch:
+    step = rows_of_step(config, settings) if settings else training.minibatch
+    if padding := -plan.rows % step:
         filled = f" and {padding} rows of padding without loss" if settings else ""
-        rest = f" The last minibatch of a pass has {training.minibatch - padding} {unit}{filled}."
+        rest = f" The last minibatch of a pass has {step - padding} {unit}{filled}."
     passes = training.updates
     sentences = [
         f"An iteration plays {training.groups} prompts (levels) x {training.group_size} samples = {plan.episodes} "
         f"episodes, of at most {tokens} tokens each: at most {plan.episodes * tokens:,} tokens.",
         kept,
-        f"Those are cut into minibatches of {training.minibatch}: {math.ceil(plan.rows / training.minibatch)} of them, "
+        f"Those are cut into minibatches of {step}: {math.ceil(plan.rows / step)} of them, "
         f"{passes} pass{'es' * (passes > 1)} over them, so {plan.updates} update{'s' * (plan.updates > 1)} of the "
         f"policy{' and of the critic' if training.critic else ''} in an iteration.{rest}",
         f"The run: {training.iterations} iterations, {training.iterations * plan.episodes:,} episodes, "
@@ -129,7 +155,7 @@ def _gpus(config: Config, settings: OpenRLHF) -> dict[str, int]:
 
 def _gpu_plan(config: Config, settings: OpenRLHF) -> list[str]:
     """Which GPUs do what, in sentences."""
-    training, gpus = config.training, _gpus(config, settings)
+    training, gpus, step = config.training, _gpus(config, settings), rows_of_step(config, settings)
     engines, actor = settings.vllm_engines, gpus["actor"]
     names = {"actor": "the policy", "critic": "the critic", "reference": "the reference model"}
     models = [f"{name} on {gpus[model]}" for model, name in names.items() if gpus[model]]
@@ -141,12 +167,12 @@ def _gpu_plan(config: Config, settings: OpenRLHF) -> list[str]:
         )
     else:
         first = f"GPUs: {sum(gpus.values())}, each with one task: {', '.join(models)}."
-    share = training.minibatch // actor
+    share = step // actor
     return [
         first,
         f"Each engine plays about {training.groups / engines:g} of the {training.groups} prompts, "
         f"{training.group_size} samples of each.",
-        f"A minibatch of {training.minibatch} is {share} episodes for each of the policy's GPUs, which read "
+        f"A minibatch of {step} is {share} episodes for each of the policy's GPUs, which read "
         f"{settings.micro_batch} at a time: {share // settings.micro_batch} passes, then one step of the optimiser.",
     ]
 
@@ -240,8 +266,12 @@ class ModelShape:
         return 2 * (8 * self.hidden + 4 * self.feed_forward)
 
 
+_SMOLLM2 = ModelShape(576, 30, 1536, 9, 3, 64, 49_152, biases=False)
+
 #: Models that recipes name, for machines without their folders.
 SHAPES = {
+    "smollm2-135m": _SMOLLM2,
+    "SmolLM2-135M-Instruct": _SMOLLM2,
     "Qwen2.5-0.5B-Instruct": ModelShape(896, 24, 4864, 14, 2, 64, 151_936),
     "Qwen2.5-3B-Instruct": ModelShape(2048, 36, 11_008, 16, 2, 128, 151_936),
 }
@@ -309,6 +339,40 @@ def memory_parts(config: Config, settings: OpenRLHF, shape: ModelShape, gpu_gib:
     found += [MemoryPart(place, "CUDA", CONTEXT, f"about {CONTEXT:g} GiB for each process") for place in places]
     found.sort(key=lambda part: places.index(part.place))
     return [replace(p, place="all", name=f"{p.place}: {p.name}") for p in found] if together else found
+
+
+def cpu_memory_parts(config: Config, settings: OpenRLHF, shape: ModelShape) -> list[MemoryPart]:
+    """What takes the host's memory in a run on its CPU; a pass over rows is counted at its largest."""
+    training, turns, gpus = config.training, config.turns, _gpus(config, settings)
+    whole = settings.zero_stage == 3  # then OpenRLHF's own pass makes the logits of all tokens
+    found: list[MemoryPart] = []
+    for place in ("actor", "critic") if training.critic else ("actor",):
+        for part in _model(
+            place, replace(settings, colocate=False, adam_offload=False), shape, gpus[place], config.lora.rank
+        ):
+            found.append(replace(part, gib=part.gib * gpus[place]))
+        tokens = settings.micro_batch * turns.max_tokens_per_episode
+        if not whole and place == "actor":
+            tokens = min(tokens, max(TOKENS_PER_PASS, turns.max_tokens_per_episode))
+        layers, *logits = _pass(place, settings, shape, tokens, logits=whole and place == "actor")
+        found += [layers, *logits]
+    if not whole:
+        sampled = settings.micro_batch * min(turns.max_turns * turns.max_tokens_per_turn, turns.max_tokens_per_episode)
+        text = f"{sampled} sampled tokens x {shape.vocabulary} ids x {CPU_LOGITS} B"
+        gib = sampled * shape.vocabulary * CPU_LOGITS / GIB
+        found.append(MemoryPart("actor", "logits", gib, text, "training"))
+    weights = 2 * shape.parameters / GIB
+    if training.kl_estimate != "none":
+        found.append(
+            MemoryPart("reference", "weights", gpus["reference"] * weights, f"2 B x {_count(shape.parameters)}")
+        )
+    engines = settings.vllm_engines
+    found.append(MemoryPart("vllm", "weights", engines * weights, f"{engines} x 2 B x {_count(shape.parameters)}"))
+    found.append(MemoryPart("vllm", "cache", engines * CPU_CACHE, f"{engines} x {CPU_CACHE} GiB"))
+    processes = 3 + sum(gpus.values()) + 2 * engines
+    text = f"{processes} processes, each about {CPU_PROCESS:g} GiB"
+    found.append(MemoryPart("run", "libraries", processes * CPU_PROCESS, text))
+    return [replace(part, place="host", name=f"{part.place}: {part.name}") for part in found]
 
 
 def peak_memory(found: Sequence[MemoryPart]) -> tuple[float, str]:

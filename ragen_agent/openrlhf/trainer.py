@@ -7,9 +7,11 @@ that is killed at any moment goes on from there.
 
 A line of ``metrics.jsonl`` holds the keys of the local trainer and, next to them: ``learning_rate`` (of the update to
 come), ``vllm_kl`` and ``vllm_gap`` (see ``experience.log_prob_difference``), ``critic_grad_norm``, ``eval_success``,
-``eval_random`` and ``eval_optimal`` where the fixed levels were played, and the seconds of each part. OpenRLHF reports
-another estimate of the divergence from the policy that sampled, ``approx_kl_k1`` instead of ``approx_kl`` (k3), and the
-gradient norms of the last step instead of their means.
+``eval_random`` and ``eval_optimal`` where the fixed levels were played, and the seconds of each part. ``seconds_own``
+are those of this project's code: of an iteration what is neither rollout nor OpenRLHF's, and of an episode, in the
+mean, what is not vLLM's answer (an upper bound: episodes wait for each other). OpenRLHF reports another estimate of the
+divergence from the policy that sampled, ``approx_kl_k1`` instead of ``approx_kl`` (k3), and the gradient norms of the
+last step instead of their means.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from ragen_agent.openrlhf.experience import (
     advantage_inputs,
     pad_rows,
 )
-from ragen_agent.openrlhf.plan import planned_updates
+from ragen_agent.openrlhf.plan import planned_updates, rows_of_step
 from ragen_agent.openrlhf.processes import RunContext, RunState
 from ragen_agent.openrlhf.prompt_dataset import PromptRow, evaluation_rows
 from ragen_agent.training.evaluation import baselines, fixed_instances, rate_of_played
@@ -137,10 +139,14 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
                 print(sign, flush=True)
             record |= {"alarm": [sign.name for sign in signs]} if signs else {}
         self.history.add(record, scored.stagnant)
+        theirs = sum(record.get(f"seconds_{part}", 0.0) for part in ("score", "train", "synchronise"))
+        episodes = sum(p.own_seconds for p in played) / len(played)
+        now = time.monotonic()
         return record | {
             "tokens_per_s": sum(int(t.sampled.sum()) for t in trajectories) / (decoded - started),
             "seconds_rollout": decoded - started,
-            "seconds": time.monotonic() - started,
+            "seconds_own": now - decoded - theirs + episodes,
+            "seconds": now - started,
         }
 
     def _train(self, played: Sequence[EpisodeSample], scored: Iteration) -> dict[str, Any]:
@@ -154,7 +160,8 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
                 row = copy(experience)
                 row.labels = [advantage_inputs(part, float(advantages[i]), weight, training, self.piece).to_json()]
                 rows.append(row)
-        samples = pad_rows(rows, training.minibatch)
+        step = rows_of_step(self.run.config, self.run.settings)
+        samples = pad_rows(rows, step)
         seed = derive_seed(self.run.config.seed, SeedStream.MINIBATCHES, scored.number) % 2**32
         self._all_models("seed_minibatches", seed=seed)
         status, _ = self.train_step(samples, scored.number)
@@ -163,7 +170,7 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
             **{ours: float(status[theirs]) for theirs, ours in STATUS_KEYS.items() if theirs in status},
             "vllm_kl": self.experience_maker.vllm_kl,
             "vllm_gap": self.experience_maker.vllm_gap,
-            "updates": training.updates * len(samples) // training.minibatch,
+            "updates": training.updates * len(samples) // step,
             "train_tokens": passes * sum(len(scored.played[i].ids) for i in scored.rows),
             "seconds_score": status["timing/make_experience"],
             "seconds_train": status["timing/ppo_train"],
@@ -177,7 +184,9 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
         rows = [copy(row) for p in played if p.trajectory.failure is None for row in p.experiences]
         if rows:
             maker = self.experience_maker
-            maker.make_experience(maker.split_rollout_samples(pad_rows(rows, training.minibatch)))
+            maker.make_experience(
+                maker.split_rollout_samples(pad_rows(rows, rows_of_step(self.run.config, self.run.settings)))
+            )
 
     def _evaluate(self, name: str, iteration: int) -> dict[str, Any]:
         """Plays the fixed levels of every game; a named result goes into the summary, where a resumed run finds it."""

@@ -23,7 +23,15 @@ from typing import Any
 
 from ragen_gym.core.validation import did_you_mean
 
-__all__ = ["NAMED_MODELS", "NamedModel", "cache_folder", "fetch", "file_of_package", "model_folder"]
+__all__ = [
+    "NAMED_MODELS",
+    "NamedModel",
+    "cache_folder",
+    "cached_folder",
+    "fetch",
+    "file_of_package",
+    "model_folder",
+]
 
 #: Written last into a converted folder: what it was made of.
 SOURCE = "source.json"
@@ -96,6 +104,12 @@ def model_folder(model: str) -> Path:
         f"--model {model}: there is no such folder.{hint} Give the folder of a Hugging Face causal LM, its name on the "
         f"Hub (owner/name), or one of {', '.join(NAMED_MODELS)}."
     )
+
+
+def cached_folder(model: str) -> Path:
+    """As ``model_folder``, but nothing is fetched, so the folder may not be there."""
+    named = model in NAMED_MODELS and not Path(model).is_dir()
+    return cache_folder() / "models" / model if named else Path(model)
 
 
 def fetch(name: str, out: Path | None = None) -> Path:

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 from ragen_agent.training.batches import Batch
 from ragen_agent.training.prefix_tree import PrefixTree, shares_prefixes
 
-__all__ = ["Scores", "sampled_scores"]
+__all__ = ["TOKENS_PER_PASS", "Scores", "sampled_scores"]
 
 TOKENS_PER_PASS = 8192
 """The most distinct prefixes that go forward at a time. With more, each part is computed again on the way back, since

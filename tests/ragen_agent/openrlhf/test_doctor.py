@@ -245,6 +245,18 @@ def test_an_import_that_fails_is_explained() -> None:
     assert "pip uninstall -y torchvision" in nms.advice
 
 
+def test_a_model_that_this_machine_has_no_memory_for_is_told_of(model: Path) -> None:
+    assert machine_checks.memory_check().state in ("ok", "warn")
+    check = machine_checks.memory_check(needed=1e5)
+    assert check.state == "warn"
+    assert "takes at most about 100000.0" in check.found
+    assert "use a machine with more" in check.advice
+    assert machine_checks.available_memory() > 0
+    assert 4 < doctor.run_memory(model) < 8, "GiB: nearly all of it for libraries and vLLM's cache"
+    (model / "config.json").write_text("{}")
+    assert doctor.run_memory(model) == 0
+
+
 def test_ports_in_use_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     import socket
 

@@ -8,7 +8,7 @@ import pytest
 
 from ragen_agent.config import Config, with_settings
 from ragen_agent.config.trainers import OpenRLHF
-from ragen_agent.openrlhf.plan import check_supported, planned_updates
+from ragen_agent.openrlhf.plan import ModelShape, check_supported, cpu_memory_parts, planned_updates, rows_of_step
 
 
 def check(config: dict[str, Any], settings: dict[str, Any] | None = None) -> None:
@@ -56,6 +56,41 @@ def test_the_default_run_is_possible_and_counts_its_updates_after_the_filter() -
     assert updates({"training": {**training, "minibatch": 24}}) == 10 * 3 * 2
     assert updates({"training": {**training, "filter": "top_p", "keep": 0.9}}) == 10 * 3 * (8 * 16 // 32)
     assert updates({"training": training, "turns": {"history": 0, "max_turns": 3}}) == 10 * 3 * (3 * 2 * 16 // 32)
+
+
+def test_a_step_has_no_more_rows_than_an_iteration_keeps() -> None:
+    def rows(training: dict[str, Any], settings: dict[str, Any] | None = None) -> int:
+        config = with_settings(Config(), {"training": {"groups": 8, "group_size": 8, "minibatch": 64, **training}})
+        return rows_of_step(config, with_settings(OpenRLHF(), settings or {}))
+
+    assert rows({"keep": 0.5}) == 32
+    assert rows({"keep": 0.5, "minibatch": 16}) == 16
+    assert rows({"keep": 0.5}, {"micro_batch": 64}) == 64
+    assert rows({"keep": 0.25, "group_size": 5}) == 16, "10 rows, of which the GPU reads 8 at a time"
+    assert rows({"keep": 0.5, "algo": "ppo", "minibatch": 96}, {"actor_gpus": 2, "critic_gpus": 3}) == 48
+    assert rows({"filter": "none"}) == 64
+
+
+def test_the_memory_of_a_run_on_a_cpu_counts_every_copy_of_the_model() -> None:
+    shape = ModelShape(576, 30, 1536, 9, 3, 64, 49_152, biases=False)
+    assert shape.parameters == 134_515_008
+    short = {"turns": {"max_tokens_per_episode": 512, "max_turns": 1, "max_tokens_per_turn": 32}}
+
+    def parts(config: dict[str, Any], settings: dict[str, Any] | None = None) -> dict[str, float]:
+        run, how = with_settings(Config(), config), with_settings(OpenRLHF(), settings or {})
+        return {part.name: part.gib for part in cpu_memory_parts(run, how, shape)}
+
+    found, gib = parts(short), 134_515_008 / 2**30
+    assert found["actor: weights"] == pytest.approx(2 * gib)
+    assert found["actor: gradients and optimiser"] == pytest.approx(14 * gib)
+    assert found["vllm: weights"] == pytest.approx(2 * gib)
+    assert found["vllm: cache"] == 1
+    assert found["actor: logits"] == pytest.approx(8 * 32 * 49_152 * 4 / 2**30), "where tokens are sampled alone"
+    assert parts(short, {"zero_stage": 3})["actor: logits"] > 10 * found["actor: logits"]
+    long = parts({"turns": {"max_tokens_per_episode": 4096}}, {"micro_batch": 32})
+    assert long["actor: layers"] == pytest.approx(2 * found["actor: layers"]), "8192 distinct tokens, not 32 x 4096"
+    assert parts({**short, "training": {"starpo_s": False}})["reference: weights"] == pytest.approx(2 * gib)
+    assert "critic: weights" in parts({**short, "training": {"algo": "ppo"}})
 
 
 def test_models_that_share_gpus_must_be_equally_many() -> None:

@@ -1,4 +1,4 @@
-"""Every recipe is a complete run that fits its GPUs, and OpenRLHF, where installed, parses its flags."""
+"""Every recipe is a complete run that fits its GPUs or a CPU, and OpenRLHF, where installed, parses its flags."""
 
 from __future__ import annotations
 
@@ -13,21 +13,31 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import Qwen2Config, Qwen2ForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from ragen_agent.cli import main
 from ragen_agent.cli.dry_run import command_line
 from ragen_agent.config import Config, merged, presets, with_settings
 from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.openrlhf.cli_flags import MODULE
-from ragen_agent.openrlhf.plan import SHAPES, memory_parts, model_shape, peak_memory
+from ragen_agent.openrlhf.launch import starting_model
+from ragen_agent.openrlhf.plan import (
+    SHAPES,
+    BatchPlan,
+    check_supported,
+    cpu_memory_parts,
+    memory_parts,
+    model_shape,
+    peak_memory,
+    rows_of_step,
+)
 from ragen_agent.training.run_folder import RunFolder
 
 
 def resolve(name: str) -> tuple[presets.Recipe, Config, OpenRLHF]:
     recipe = presets.read_recipe(name)
     settings = dict(recipe.settings)
-    distributed = settings.pop("openrlhf")
+    distributed = settings.pop("openrlhf", {})
     whole = merged(presets.default_settings(settings["game"], settings["model"]), settings)
     return recipe, with_settings(Config(), whole), with_settings(OpenRLHF(), distributed)
 
@@ -44,7 +54,11 @@ def test_the_recipes_are_those_that_are_promised() -> None:
     } <= set(presets.recipe_names())
 
 
-@pytest.mark.parametrize("name", presets.recipe_names())
+ON_GPUS = [name for name in presets.recipe_names() if presets.read_recipe(name).gpus]
+ON_CPUS = [name for name in presets.recipe_names() if name not in ON_GPUS]
+
+
+@pytest.mark.parametrize("name", ON_GPUS)
 def test_a_recipe_keeps_to_the_paper_and_fits_its_gpus(name: str) -> None:
     recipe, config, settings = resolve(name)
     training, turns = config.training, config.turns
@@ -67,11 +81,39 @@ def test_a_recipe_keeps_to_the_paper_and_fits_its_gpus(name: str) -> None:
     assert recipe.expect
 
 
-def test_the_arithmetic_counts_the_parameters_that_there_are() -> None:
-    shape = SHAPES["Qwen2.5-0.5B-Instruct"]
+@pytest.mark.parametrize("name", ON_CPUS)
+def test_a_recipe_for_a_cpu_runs_on_both_trainers_from_its_own_warm_start(name: str, tmp_path: Path) -> None:
+    recipe, config, settings = resolve(name)
+    assert (recipe.gpus, recipe.gpu_gib, settings.accelerator) == (0, 0.0, "auto")
+    assert config.warm_start.epochs, "the model never met the format"
+    check_supported(config, settings)
+    assert starting_model(config, tmp_path / "run") == (tmp_path / "run").resolve() / "warm"
+    shape = model_shape(config)
+    assert shape is not None
+    assert peak_memory(cpu_memory_parts(config, settings, shape))[0] < 16, "GiB"
+    rows = BatchPlan.of(config, distributed=True).rows
+    assert -rows % rows_of_step(config, settings) == 0, "no row of a full iteration is padding"
+
+
+@pytest.mark.parametrize("name", ON_CPUS)
+def test_a_dry_run_of_a_recipe_for_a_cpu(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["train", "--recipe", name, "--backend", "openrlhf", "--set", "openrlhf.accelerator=cpu", "--dry-run"]
+    assert main(command) == 0
+    said = capsys.readouterr().out
+    assert "Memory of this machine, estimated" in said
+    assert "GiB that are free" in said
+    assert "vllm: cache" in said
+    assert "of 80 GiB" not in said
+    assert "/warm \\\n" in said, "the model that the warm start leaves"
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_the_arithmetic_counts_the_parameters_that_there_are(name: str) -> None:
+    shape = SHAPES[name]
+    kind, made = (Qwen2Config, Qwen2ForCausalLM) if shape.biases else (LlamaConfig, LlamaForCausalLM)
     with torch.device("meta"):
-        model = Qwen2ForCausalLM(
-            Qwen2Config(
+        model = made(
+            kind(
                 vocab_size=shape.vocabulary,
                 hidden_size=shape.hidden,
                 intermediate_size=shape.feed_forward,
@@ -114,8 +156,9 @@ def test_openrlhf_reads_the_flags_of_a_recipe(name: str, monkeypatch: pytest.Mon
     with pytest.raises(Parsed):
         runpy.run_module(MODULE, run_name="__main__")
     parsed = vars(seen[-1])
-    assert parsed["rollout.batch_size"] == 8
-    assert parsed["rollout.n_samples_per_prompt"] == 16
+    training = config.training
+    assert parsed["rollout.batch_size"] == training.groups
+    assert parsed["rollout.n_samples_per_prompt"] == training.group_size
     assert parsed["train.batch_size"] == 32
     assert parsed["actor.eps_clip_low_high"] == [0.2, 0.28]
     assert parsed["actor.entropy_coef"] == 0.001
@@ -155,9 +198,7 @@ def test_the_commands_of_the_page_run(
 
 def test_the_page_has_a_row_for_each_recipe() -> None:
     rows = dict(re.findall(r"^\| `(qwen[^`]+)` \| [^|]+ \| ([\d.]+) \|", PAGE.read_text("utf-8"), re.MULTILINE))
-    assert {name: float(gib) for name, gib in rows.items()} == {
-        n: presets.read_recipe(n).memory_gib for n in presets.recipe_names()
-    }
+    assert {name: float(gib) for name, gib in rows.items()} == {n: presets.read_recipe(n).memory_gib for n in ON_GPUS}
 
 
 def test_a_recipe_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -173,3 +214,4 @@ def test_the_list_of_recipes(capsys: pytest.CaptureFixture[str]) -> None:
     said = capsys.readouterr().out
     assert all(name in said for name in presets.recipe_names())
     assert "not run here" in said
+    assert "about 0 GiB" not in said
