@@ -1,8 +1,9 @@
 """Both trainers from the same start: ``python -m benchmarks.openrlhf``, in the environment of ``make test-openrlhf``.
 
-The local trainer warm-starts the small model on the default game and trains it; OpenRLHF trains the same warm-started
-model with the same settings, levels and seed. Written are ``openrlhf.json``, ``openrlhf.svg`` and ``openrlhf.md``.
-A run that exists already is not repeated.
+Two comparisons, each of the local trainer with OpenRLHF from the same warm-started model, with the same settings,
+levels and seed: the small model on the default game, and a pretrained one by the recipe ``smollm2-135m-bandit``.
+Written are ``openrlhf.json``, ``openrlhf.md`` and a picture of each comparison. A run that exists already goes on where
+it stopped and is not repeated, and ``--only`` leaves the other comparison's figures as they are.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ from typing import Any
 import numpy as np
 
 from benchmarks import machine
-from ragen_agent.config import Config, merged, with_settings
+from ragen_agent.config import Config, Settings, merged, with_settings
 from ragen_agent.config.io import read_openrlhf
-from ragen_agent.config.presets import default_settings
+from ragen_agent.config.presets import default_settings, read_recipe
 from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.local.run import TrainingRun
 from ragen_agent.openrlhf.launch import train_distributed
 from ragen_agent.training.console import Display
+from ragen_agent.training.named_models import model_folder
 from ragen_agent.training.run_folder import RunFolder
 from ragen_gym.core.stats import Rate
 from ragen_gym.core.storage import read_json_lines, write_atomic
@@ -30,18 +32,24 @@ from ragen_gym.core.storage import read_json_lines, write_atomic
 __all__ = ["main"]
 
 HERE = Path(__file__).parent
+RECIPE = "smollm2-135m-bandit"
 ROWS = (("local", "local"), ("openrlhf", "OpenRLHF"))
+PHASES = ("rollout", "score", "train", "synchronise", "own")
 PAGE = """\
 # The distributed trainer next to the local one
 
-Written by `python -m benchmarks.openrlhf` in the environment that `make test-openrlhf` makes. Both trainers start from
-the same warm-started small model, on the default game ({game}), with GRPO and StarPO-S, the same settings, seed and
-training levels, for {iterations} iterations. Success is measured on {levels} held-out test levels at temperature
-{temperature:g}, with 95 % Wilson intervals; random play succeeds on {random:.1f} % of them and optimal play on
-{optimal:.1f} %.
+Written by `python -m benchmarks.openrlhf` in the environment that `make test-openrlhf` makes. In each comparison both
+trainers start from the same warm-started model, with GRPO and StarPO-S, the same settings, seed and training levels.
+Success is measured on fixed levels before and after, with 95 % Wilson intervals. Seconds are medians over the
+iterations. There was no GPU, and the cores were shared with other work: compare figures of one table, and not to the
+last digit.
+"""
+SMALL = """
+## The small model from scratch
 
-Machine: {machine}; no GPU. The local trainer computes in float32; OpenRLHF runs Ray, vLLM and DeepSpeed in bfloat16.
-The cores were shared with other work, so compare the orders of magnitude.
+On the default game ({game}), {iterations} iterations, {levels} levels of the split {split} at temperature
+{temperature:g}, on which random play succeeds on {random:.1f} % and optimal play on {optimal:.1f} %. The local trainer
+computes in float32; OpenRLHF runs Ray, vLLM and DeepSpeed in bfloat16. Machine: {machine}.
 
 | trainer | before | after | seconds an iteration | sampled tokens/s of the rollout |
 |---|---|---|---|---|
@@ -49,29 +57,80 @@ The cores were shared with other work, so compare the orders of magnitude.
 
 ![success by iteration](openrlhf.svg)
 
-The log-probs of sampled tokens differ between vLLM and the trainer by {gap:.4f} nats in mean absolute value and by
-{kl:.1e} in the mean (`vllm_gap`, `vllm_kl`). That is the rounding of bfloat16, and it shows that the weights arrive.
+{agreement}
 On a machine like this one most of a step's time is spent outside the small model, so these times measure the overhead
 of the distributed stack, which is made for GPUs and models that fill them.
 """
+REAL = """
+## A pretrained model
+
+The recipe `{recipe}` ({game}), {iterations} iterations, {levels} levels of the split {split} at temperature
+{temperature:g}, on which random play succeeds on {random:.1f} % and optimal play on {optimal:.1f} %. Both compute in
+bfloat16 and keep float32 weights for the optimiser. Machine: {machine}.
+
+| trainer | before | after | seconds an iteration | sampled tokens/s of the rollout |
+|---|---|---|---|---|
+{rows}
+
+![success by iteration](openrlhf_real.svg)
+
+| trainer | rollout | log-probs of the rows | update | weights to vLLM | this project's own code |
+|---|---|---|---|---|---|
+{phases}
+
+This project's own code takes {share:.1f} % of an iteration of the distributed trainer (`seconds_own`: the filter,
+advantages and records, and what an episode takes besides vLLM's answers). {agreement}
+"""
+AGREEMENT = """\
+The log-probs of sampled tokens differ between vLLM and the trainer by {gap:.4f} nats in mean absolute value and by
+{kl:.1e} in the mean, {most:.1e} at most in an iteration (`vllm_gap`, `vllm_kl`). That is the rounding of bfloat16, and
+it shows that the weights arrive."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs both, writes the results."""
+    """Runs what is not there yet, writes the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=Path, default=Path("runs/benchmark-openrlhf"), help="folder for the two runs")
-    parser.add_argument("--iterations", type=int, default=40)
+    parser.add_argument("--runs", type=Path, default=Path("runs/benchmark-openrlhf"), help="folder for the runs")
+    parser.add_argument("--out", type=Path, default=HERE, help="folder for the results (default: this page's)")
+    parser.add_argument("--only", choices=("small", "real"), help="one comparison alone")
+    parser.add_argument("--iterations", type=int, default=40, help="of the small model (default 40)")
+    parser.add_argument("--real-iterations", type=int, default=20, help="of the pretrained model (default 20)")
+    parser.add_argument("--real-levels", type=int, default=128, help="of its evaluations (default 128)")
     options = parser.parse_args(arguments)
-    base = merged(default_settings("FrozenLake"), {"training": {"iterations": options.iterations}})
-    local = _local(options.runs / "local", with_settings(Config(), base))
+    file = options.out / "openrlhf.json"
+    results: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {}
+    if options.only in (None, "small"):
+        base = merged(default_settings("FrozenLake"), {"training": {"iterations": options.iterations}})
+        results["small"] = _pair(options.runs, base, {})
+    if options.only in (None, "real"):
+        recipe = dict(read_recipe(RECIPE).settings)
+        distributed = recipe.pop("openrlhf", {})
+        recipe["model"] = str(model_folder(recipe["model"]))
+        few = {"training": {"iterations": options.real_iterations}, "evaluation": {"levels": options.real_levels}}
+        base = merged(merged(default_settings(recipe["game"], recipe["model"]), recipe), few)
+        results["real"] = _pair(options.runs / "real", base, distributed)
+    options.out.mkdir(parents=True, exist_ok=True)
+    write_atomic(file, json.dumps(results, indent=1) + "\n")
+    for name, picture in (("small", "openrlhf.svg"), ("real", "openrlhf_real.svg")):
+        if name in results:
+            _plot(results[name], options.out / picture)
+    write_atomic(options.out / "openrlhf.md", _page(results))
+
+
+def _pair(runs: Path, base: Settings, distributed: Settings) -> dict[str, Any]:
+    """Both runs of a comparison, and what they gave."""
+    config = with_settings(Config(), base)
+    local = _local(runs / "local", config)
     start = {"model": str(local.warm.resolve()), "warm_start": {"epochs": 0}}
-    other = _openrlhf(options.runs / "openrlhf", with_settings(Config(), merged(base, start)))
-    results = {"machine": machine(), "iterations": options.iterations} | {
-        name: _result(folder) for name, folder in (("local", local), ("openrlhf", other))
+    other = _openrlhf(runs / "openrlhf", with_settings(Config(), merged(base, start)), distributed)
+    about = {
+        "game": config.game,
+        "split": config.evaluation.split,
+        "levels": config.evaluation.levels,
+        "temperature": config.evaluation.temperature,
+        "iterations": config.training.iterations,
     }
-    write_atomic(HERE / "openrlhf.json", json.dumps(results, indent=1) + "\n")
-    _plot(results)
-    _write_page(results, with_settings(Config(), base))
+    return {"machine": machine(), **about, "local": _result(local), "openrlhf": _result(other)}
 
 
 def _local(path: Path, config: Config) -> RunFolder:
@@ -89,8 +148,8 @@ def _local(path: Path, config: Config) -> RunFolder:
     return folder
 
 
-def _openrlhf(path: Path, config: Config) -> RunFolder:
-    settings = OpenRLHF()
+def _openrlhf(path: Path, config: Config, distributed: Settings) -> RunFolder:
+    settings = with_settings(OpenRLHF(), distributed, "openrlhf.")
     if (path / "config.toml").is_file():
         folder, config = RunFolder.reopen(path)
         settings = read_openrlhf(path) or settings
@@ -104,19 +163,27 @@ def _openrlhf(path: Path, config: Config) -> RunFolder:
 def _result(folder: RunFolder) -> dict[str, Any]:
     records, summary = read_json_lines(folder.metrics), folder.read_summary()
     rates = {name: summary[name] for name in ("before", "after", "random", "optimal") if name in summary}
-    seconds = [record["seconds"] for record in records]
     agreement = [(r["vllm_kl"], r["vllm_gap"]) for r in records if "vllm_kl" in r]
     kl, gap = np.mean(agreement, axis=0).tolist() if agreement else (0.0, 0.0)
+
+    def median(key: str) -> float:
+        return float(np.median([record[key] for record in records if key in record] or [0.0]))
+
+    phases = {phase: median(f"seconds_{phase}") for phase in PHASES}
+    if not agreement:  # the local trainer has no other parts
+        phases["train"] = float(np.median([r["seconds"] - r["seconds_rollout"] for r in records]))
     return rates | {
         "success": [record["success"] for record in records],
-        "seconds": float(np.median(seconds)),
-        "tokens_per_s": float(np.median([record["tokens_per_s"] for record in records])),
+        "seconds": median("seconds"),
+        "tokens_per_s": median("tokens_per_s"),
+        "phases": phases,
         "vllm_kl": kl,
+        "vllm_kl_most": max((abs(one) for one, _ in agreement), default=0.0),
         "vllm_gap": gap,
     }
 
 
-def _plot(results: Mapping[str, Any]) -> None:
+def _plot(results: Mapping[str, Any], path: Path) -> None:
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
@@ -135,29 +202,40 @@ def _plot(results: Mapping[str, Any]) -> None:
     axes.set(xlabel="iteration", ylabel="success", ylim=(-0.02, 1.04), title="The same start, both trainers")
     axes.grid(alpha=0.25)
     axes.legend(fontsize="small", frameon=False)
-    figure.savefig(HERE / "openrlhf.svg", metadata={"Date": None})
+    figure.savefig(path, metadata={"Date": None})
 
 
-def _write_page(results: Mapping[str, Any], config: Config) -> None:
-    rows = []
-    for trainer, label in ROWS:
-        one = results[trainer]
-        figures = f"{one['seconds']:.2f} | {one['tokens_per_s']:,.0f}"
-        before, after = (Rate.from_dict(one[name]) for name in ("before", "after"))
-        rows.append(f"| {label} | {before} | {after} | {figures} |")
-    page = PAGE.format(
-        game=config.game,
-        iterations=results["iterations"],
-        levels=config.evaluation.levels,
-        temperature=config.evaluation.temperature,
-        random=100 * results["local"]["random"]["rate"],
-        optimal=100 * results["local"]["optimal"]["rate"],
-        machine=results["machine"],
-        rows="\n".join(rows),
-        gap=results["openrlhf"]["vllm_gap"],
-        kl=abs(results["openrlhf"]["vllm_kl"]),
-    )
-    write_atomic(HERE / "openrlhf.md", page)
+def _page(results: Mapping[str, Any]) -> str:
+    parts = [PAGE]
+    for name, template in (("real", REAL), ("small", SMALL)):
+        if name not in results:
+            continue
+        pair = results[name]
+        ours = pair["openrlhf"]
+        rows, phases = [], []
+        for trainer, label in ROWS:
+            one = pair[trainer]
+            before, after = (Rate.from_dict(one[row]) for row in ("before", "after"))
+            rows.append(f"| {label} | {before} | {after} | {one['seconds']:.2f} | {one['tokens_per_s']:,.0f} |")
+            seconds = [one.get("phases", {}).get(phase, 0.0) for phase in PHASES]
+            phases.append(f"| {label} | {' | '.join(f'{value:.2f}' if value else '' for value in seconds)} |")
+        agreement = AGREEMENT.format(
+            gap=ours["vllm_gap"], kl=abs(ours["vllm_kl"]), most=ours.get("vllm_kl_most", abs(ours["vllm_kl"]))
+        )
+        values = {key: value for key, value in pair.items() if not isinstance(value, Mapping)}
+        parts.append(
+            template.format(
+                **values,
+                recipe=RECIPE,
+                rows="\n".join(rows),
+                phases="\n".join(phases),
+                random=100 * pair["local"]["random"]["rate"],
+                optimal=100 * pair["local"]["optimal"]["rate"],
+                share=100 * ours.get("phases", {}).get("own", 0.0) / ours["seconds"],
+                agreement=agreement,
+            )
+        )
+    return "".join(parts)
 
 
 if __name__ == "__main__":

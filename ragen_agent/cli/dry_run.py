@@ -27,6 +27,7 @@ from ragen_agent.openrlhf.cli_flags import MODULE, command_flags
 from ragen_agent.openrlhf.launch import starting_model
 from ragen_agent.openrlhf.machine_checks import available_memory
 from ragen_agent.openrlhf.plan import (
+    check_cpu_model,
     check_supported,
     cpu_memory_parts,
     describe,
@@ -114,6 +115,7 @@ def command_line(config: Config, settings: OpenRLHF, folder: Path, extra: Sequen
     on_cpu = _on_cpu(settings)
     if on_cpu:
         cpu_patches.check_flags(extra)
+        check_cpu_model(config)
     check_supported(config, settings)
     model = starting_model(config, folder)
     return command_flags(config, settings, folder.resolve(), model, cpu=on_cpu, extra=extra)

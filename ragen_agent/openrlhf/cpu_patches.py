@@ -46,6 +46,9 @@ VALUES = {"--ds.ring_attn_size": ("1",), "--ds.attn_implementation": ("sdpa", "e
 """Flags for which only these values work without CUDA."""
 
 
+NEVER = 10**9  # seconds: no tensor is deleted before a slow engine has read it
+
+
 def needed(accelerator: str) -> bool:
     """Whether this run does without CUDA; ``accelerator`` is cuda, cpu or auto.
 
@@ -161,11 +164,22 @@ class _StoreBroadcast:
         """Sends ``tensor`` from rank ``src``, or overwrites it with what that rank sent."""
         import torch
 
+        if self.group.rank == src:
+            self._forget()
         here = tensor.detach().cpu()
         bits = here.contiguous().view(torch.uint8).numpy() if self.group.rank == src else None  # NumPy has no bfloat16
         sent = self.group.broadcast_obj(bits, src)
         if self.group.rank != src:
             tensor.copy_(torch.from_numpy(sent.copy()).view(tensor.dtype).view(tensor.shape))
+
+    def _forget(self) -> None:
+        """Deletes what was sent before: OpenRLHF waits until all engines have read a tensor before it sends the next.
+
+        The store would keep it for a time, and the weights of a whole model for each synchronisation in it.
+        """
+        while self.group.entries:
+            key, _ = self.group.entries.popleft()
+            self.group.store.delete_key(key)
 
 
 def stateless_init_process_group(address: str, port: int, rank: int, world_size: int, device: Any) -> _StoreBroadcast:
@@ -173,7 +187,7 @@ def stateless_init_process_group(address: str, port: int, rank: int, world_size:
     from vllm.distributed.utils import StatelessProcessGroup
 
     group = StatelessProcessGroup.create(
-        host=address, port=port, rank=rank, world_size=world_size, data_expiration_seconds=60
+        host=address, port=port, rank=rank, world_size=world_size, data_expiration_seconds=NEVER
     )
     return _StoreBroadcast(group)
 

@@ -6,11 +6,12 @@ import importlib.metadata
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ragen_agent.config import Config, merged, with_settings
+from ragen_agent.config import Config, with_settings
 from ragen_agent.config.presets import default_settings
 from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.openrlhf.machine_checks import (
@@ -29,12 +30,12 @@ from ragen_agent.openrlhf.machine_checks import (
     shared_memory_check,
     warn,
 )
-from ragen_agent.openrlhf.plan import cpu_memory_parts, model_shape, peak_memory
+from ragen_agent.openrlhf.plan import CPU_HEADS, cpu_memory_parts, model_shape, peak_memory
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["CPU_HEADS", "PACKAGES", "TESTED", "examine", "import_check", "model_checks", "run_memory"]
+__all__ = ["PACKAGES", "TESTED", "examine", "import_check", "model_checks", "run_memory"]
 
 #: The versions with which the tests pass, all together.
 TESTED = {
@@ -52,9 +53,6 @@ DISTRIBUTED = ("openrlhf", "vllm", "ray", "deepspeed", "peft")
 USERS = {"peft": "LoRA, sft or --backend openrlhf"}  # of a package that is not the distributed trainer's alone
 INSTALL = "make test-openrlhf (for a CPU), or on GPUs pip install 'openrlhf[vllm]' 'ragen-gym[openrlhf]'"
 IMPORT_TIMEOUT = 180  # seconds
-
-CPU_HEADS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
-"""Head sizes that vLLM's attention has on a CPU."""
 
 GAMES = ("FrozenLake", "Sokoban", "NewVocab", "Bandit")
 BOARDS = ("FrozenLake", "Sokoban")  # games whose boards are looked at where no settings name one
@@ -80,16 +78,18 @@ def examine(
     checks = [ok("python", sys.version.split()[0]), *version_checks(distributed), *devices, cpu_check(), transformers]
     if distributed:
         checks += [vllm_check(cuda), flash_attention_check(cuda), compiler_check()]
-        checks.append(memory_check(0.0 if cuda or model is None else run_memory(model)))
+        checks.append(memory_check(0.0 if cuda or model is None else run_memory(model, config)))
         checks += [shared_memory_check(cuda), open_files_check(), host_name_check(), *port_checks()]
         checks += lock_checks(fix)
     checks += disk_checks(folder, distributed)
     return [*checks, *(model_checks(model, cpu=not cuda, config=config) if transformers.state == "ok" else [])]
 
 
-def run_memory(model: Path) -> float:
+def run_memory(model: Path, config: Config | None = None) -> float:
     """GiB that a run of the model in this folder takes at most on a CPU; 0 if its sizes are not known."""
-    config = with_settings(Config(), merged(default_settings(Config.game, str(model)), {"model": str(model)}))
+    if config is None:
+        config = with_settings(Config(), default_settings(Config.game, str(model)))
+    config = replace(config, model=str(model))
     shape = model_shape(config)
     return peak_memory(cpu_memory_parts(config, OpenRLHF(), shape))[0] if shape else 0.0
 

@@ -55,7 +55,7 @@ class EpisodeSample:
     member: int  # its number in the group
     trajectory: Trajectory  # the episode, which our code reads
     experiences: tuple[Any, ...]  # the rows that OpenRLHF trains on, one for each of ``trajectory.split_contexts()``
-    own_seconds: float  # that it took without vLLM's answers
+    own_seconds: float = 0.0  # that it took without vLLM's answers
 
 
 class EpisodeGenerator(SamplesGenerator):  # type: ignore[misc]

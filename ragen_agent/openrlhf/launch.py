@@ -35,7 +35,7 @@ from ragen_agent.config.settings import pretrained
 from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.openrlhf import cpu_patches
 from ragen_agent.openrlhf.cli_flags import check_extra_flags, command_flags
-from ragen_agent.openrlhf.plan import CPU_CACHE, check_supported, devices_needed
+from ragen_agent.openrlhf.plan import CPU_CACHE, check_cpu_model, check_supported, devices_needed
 from ragen_agent.openrlhf.processes import VARIABLE, RunContext, repair, stop_process
 from ragen_agent.openrlhf.prompt_dataset import adopt_rows, train_rows, write_rows
 from ragen_agent.sft.demonstrations import demonstrator_rate
@@ -90,6 +90,8 @@ def train_distributed(
         state = repair(folder)
         model = _model(config, folder, display)
         check_supported(config, settings)
+        if on_cpu:
+            check_cpu_model(config)
         if not (folder.path / "prompts.jsonl").is_file():
             given = settings.prompts
             write_rows(folder.path / "prompts.jsonl", adopt_rows(Path(given), config) if given else train_rows(config))

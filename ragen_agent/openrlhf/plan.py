@@ -30,10 +30,12 @@ from ragen_agent.training.tasks import all_settings
 __all__ = [
     "AGGREGATIONS",
     "CPU_CACHE",
+    "CPU_HEADS",
     "SHAPES",
     "BatchPlan",
     "MemoryPart",
     "ModelShape",
+    "check_cpu_model",
     "check_supported",
     "cpu_memory_parts",
     "describe",
@@ -44,6 +46,9 @@ __all__ = [
     "planned_updates",
     "rows_of_step",
 ]
+
+CPU_HEADS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
+"""Head sizes that vLLM's attention has on a CPU."""
 
 AGGREGATIONS = {"token_mean": "token-mean", "sequence_mean": "seq-mean-token-mean"}
 """The aggregations of the loss that OpenRLHF has, by our names."""
@@ -300,6 +305,29 @@ def model_shape(config: Config) -> ModelShape | None:
         )
     except (OSError, ValueError, KeyError):
         return SHAPES.get(path.name)
+
+
+def check_cpu_model(config: Config) -> None:
+    """Checks that vLLM can play the run's model on a CPU, as far as the model's folder tells.
+
+    Raises:
+        ValueError: a head size that it does not have there, or conversations that its cache cannot hold.
+    """
+    shape = model_shape(config)
+    if shape is None:
+        return
+    if shape.head_size not in CPU_HEADS:
+        raise ValueError(
+            f"{config.model or 'the small model'} has attention heads of size {shape.head_size}; vLLM on a CPU "
+            f"supports {', '.join(map(str, CPU_HEADS))}: use another model, the local trainer, or a GPU."
+        )
+    token = 2 * 2 * shape.layers * shape.key_value_heads * shape.head_size  # bytes: a key and a value, in bfloat16
+    tokens, most = config.turns.max_tokens_per_episode, int(CPU_CACHE * GIB / token)
+    if tokens > most:
+        raise ValueError(
+            f"turns.max_tokens_per_episode is {tokens}; vLLM's cache on a CPU has {CPU_CACHE} GiB, which hold {most} "
+            f"tokens of this model ({token:,} bytes each): lower it, or use the local trainer or a GPU."
+        )
 
 
 @dataclass(frozen=True)

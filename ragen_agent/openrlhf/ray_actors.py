@@ -78,7 +78,7 @@ def _adapt(actor: Any, arguments: Any) -> None:
         if run.suppressed_ids:
             _suppress(module, bias)
         return
-    plain = module.get_base_model() if isinstance(module, PeftModel) else module
+    plain: Any = module.get_base_model() if isinstance(module, PeftModel) else module
     forward = module.forward
 
     def scored_forward(*inputs: Any, scored: Batch | None = None, **named: Any) -> Any:

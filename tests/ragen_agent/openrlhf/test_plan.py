@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ragen_agent.config import Config, with_settings
 from ragen_agent.config.trainers import OpenRLHF
-from ragen_agent.openrlhf.plan import ModelShape, check_supported, cpu_memory_parts, planned_updates, rows_of_step
+from ragen_agent.openrlhf.plan import (
+    ModelShape,
+    check_cpu_model,
+    check_supported,
+    cpu_memory_parts,
+    planned_updates,
+    rows_of_step,
+)
 
 
 def check(config: dict[str, Any], settings: dict[str, Any] | None = None) -> None:
@@ -91,6 +100,23 @@ def test_the_memory_of_a_run_on_a_cpu_counts_every_copy_of_the_model() -> None:
     assert long["actor: layers"] == pytest.approx(2 * found["actor: layers"]), "8192 distinct tokens, not 32 x 4096"
     assert parts({**short, "training": {"starpo_s": False}})["reference: weights"] == pytest.approx(2 * gib)
     assert "critic: weights" in parts({**short, "training": {"algo": "ppo"}})
+
+
+def test_a_model_that_vllm_cannot_play_on_a_cpu_is_refused(tmp_path: Path) -> None:
+    sizes = {"hidden_size": 96, "num_hidden_layers": 2, "intermediate_size": 96, "num_attention_heads": 2}
+
+    def check(tokens: int = 1024, **more: int) -> None:
+        (tmp_path / "config.json").write_text(json.dumps({**sizes, "vocab_size": 9, **more}))
+        run = {"model": str(tmp_path), "turns": {"max_tokens_per_episode": tokens}}
+        check_cpu_model(with_settings(Config(), run))
+
+    with pytest.raises(ValueError, match=r"attention heads of size 48; vLLM on a CPU supports 32, 64"):
+        check()
+    check(head_dim=64)
+    with pytest.raises(ValueError, match=r"max_tokens_per_episode is 2000000; .* 1 GiB, which hold 1048576 tokens"):
+        check(tokens=2_000_000, head_dim=64)
+    check_cpu_model(Config())
+    check_cpu_model(with_settings(Config(), {"model": "nobody/knows"}))
 
 
 def test_models_that_share_gpus_must_be_equally_many() -> None:
