@@ -339,7 +339,7 @@ def _update(bench: Bench, game: str) -> Results:
     body, head = _parameters(policy)
     tree = PrefixTree.of(work.batch.ids, work.batch.attention)
     drawn_from = len(tree.before(work.batch.sampled).unique())
-    counted, sampled = work.batch.tokens, _count_sampled(trajectories)
+    counted, sampled = int(work.batch.attention.sum()), _count_sampled(trajectories)
     found |= {
         "tokens": counted,
         "distinct": len(tree.ids),
