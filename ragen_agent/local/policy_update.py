@@ -11,10 +11,10 @@ from __future__ import annotations
 import copy
 import math
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -26,8 +26,9 @@ from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.batches import Batch
 from ragen_agent.training.iteration import Iteration, critic_estimates
 from ragen_agent.training.metrics import reply_parts
+from ragen_agent.training.parameters import clip_gradients
 from ragen_agent.training.prefix_tree import PrefixTree, shares_prefixes
-from ragen_agent.training.scoring import sampled_scores
+from ragen_agent.training.scoring import passes, sampled_scores
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -241,16 +242,33 @@ def cut(targets: Targets, rows: Tensor, part: Batch) -> Targets:
     return {name: target[rows, : part.ids.shape[1]] for name, target in targets.items()}
 
 
+class Counts(NamedTuple):
+    """What the means over a minibatch are divided by, also where only some of its rows are computed at a time."""
+
+    sampled: int  # tokens
+    masked: int  # tokens in the loss
+    terms: int  # ``algo.loss_count``
+
+    @classmethod
+    def of(cls, batch: Batch, targets: Targets, settings: Training) -> Counts:
+        """Of a whole minibatch."""
+        mask = targets["mask"]
+        return cls(int(batch.sampled.sum()), int(mask.sum()), algo.loss_count(mask, settings.aggregation))
+
+
 def policy_terms(
-    learner: Learner, batch: Batch, targets: Targets, settings: Training
+    learner: Learner, batch: Batch, targets: Targets, settings: Training, counts: Counts | None = None
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """The terms of the policy's loss: ``policy``, ``entropy`` (minus the bonus), and with a KL term ``kl``.
+
+    With the ``counts`` of a minibatch, the terms and figures of its parts add up to its own.
 
     Returns:
         the terms, with gradient, whose sum is the loss; and figures to report, see ``update``.
     """
     log_probs, token_entropy, _ = sampled_scores(learner.model, batch, learner.bias, settings.temperature)
     mask, how, length = targets["mask"], settings.aggregation, learner.longest
+    counts = counts or Counts.of(batch, targets, settings)
     loss, stats = algo.policy_loss(
         log_probs,
         batch.log_probs,
@@ -258,15 +276,23 @@ def policy_terms(
         mask,
         settings.clip_low,
         settings.upper_clip,
+        counts.terms,
         dual_clip=settings.dual_clip or None,
         how=how,
         length=length,
     )
-    entropy = algo.masked_mean(token_entropy, batch.sampled)
+    entropy = algo.masked_mean(token_entropy, batch.sampled, counts.sampled)
     terms = {"policy": loss, "entropy": -settings.entropy_bonus * entropy}
-    figures = {"entropy": entropy, "clip_fraction": stats.clip_fraction, "approx_kl": stats.approx_kl}
+    share = int(mask.sum()) / counts.masked
+    figures = {
+        "entropy": entropy,
+        "clip_fraction": share * stats.clip_fraction,
+        "approx_kl": share * stats.approx_kl,
+    }
     if "reference" in targets:
-        figures["kl"] = algo.kl_loss(log_probs, targets["reference"], mask, settings.kl_estimate, how, length=length)
+        figures["kl"] = algo.kl_loss(
+            log_probs, targets["reference"], mask, settings.kl_estimate, how, length=length, count=counts.terms
+        )
         terms["kl"] = settings.kl * figures["kl"]
     return terms, figures
 
@@ -307,24 +333,43 @@ def _step(learner: Learner, batch: Batch, targets: Targets, settings: Training) 
     """One step of the policy and its critic; what it measured, nothing where the mask left no token."""
     if not all(bool(targets[name].any()) for name in ("mask", "critic_mask") if name in targets):
         return {}
-    terms, measured = policy_terms(learner, batch, targets, settings)
-    measured["grad_norm"] = _descend(
-        learner.optimiser, torch.stack(list(terms.values())).sum(), learner.model, settings
-    )
+    measured: dict[str, Tensor] = {}
+    losses = _policy_losses(learner, batch, targets, settings, measured)
+    measured["grad_norm"] = _descend(learner.optimiser, losses, learner.model, settings)
     if learner.critic is not None and learner.critic_optimiser is not None:
         critic_loss = algo.value_loss(
             learner.critic(batch), targets["values"], targets["returns"], targets["critic_mask"]
         )
-        critic_norm = _descend(learner.critic_optimiser, critic_loss, learner.critic, settings)
+        critic_norm = _descend(learner.critic_optimiser, [critic_loss], learner.critic, settings)
         measured["value_loss"] = critic_loss if bool(critic_norm.isfinite()) else critic_norm
     return {name: float(value.detach()) for name, value in measured.items()}
 
 
-def _descend(optimiser: torch.optim.Optimizer, loss: Tensor, module: torch.nn.Module, settings: Training) -> Tensor:
-    """The norm of the gradient before clipping; no step is taken where it is not finite, or the weights were lost."""
+def _policy_losses(
+    learner: Learner, batch: Batch, targets: Targets, settings: Training, measured: dict[str, Tensor]
+) -> Iterator[Tensor]:
+    """The losses of the parts of a minibatch, whose sum is its own; adds their figures to ``measured``."""
+    parts, counts = passes(learner.model, batch), Counts.of(batch, targets, settings)
+    whole = len(parts) == 1 or not all(bool(targets["mask"][rows].any()) for rows in parts)
+    for rows in parts[:1] if whole else parts:
+        part = batch if whole else batch.rows(rows)
+        terms, figures = policy_terms(learner, part, targets if whole else cut(targets, rows, part), settings, counts)
+        for name, figure in figures.items():
+            measured[name] = measured.get(name, torch.zeros_like(figure)) + figure.detach()
+        yield torch.stack(list(terms.values())).sum()
+
+
+def _descend(
+    optimiser: torch.optim.Optimizer, losses: Iterable[Tensor], module: torch.nn.Module, settings: Training
+) -> Tensor:
+    """Steps down the gradient of the sum; returns its norm before clipping.
+
+    No step is taken where the gradient is not finite, or the weights were lost.
+    """
     optimiser.zero_grad(set_to_none=True)
-    loss.backward()
-    norm = torch.nn.utils.clip_grad_norm_(module.parameters(), settings.max_grad_norm)
+    for loss in losses:
+        loss.backward()
+    norm = clip_gradients(module, settings.max_grad_norm)
     if bool(norm.isfinite()):
         optimiser.step()
     return norm

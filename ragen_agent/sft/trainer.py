@@ -20,7 +20,7 @@ from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.batches import Batch, by_length, distinct_prefixes
 from ragen_agent.training.checkpoint import save_checkpoint
 from ragen_agent.training.console import Display
-from ragen_agent.training.parameters import adamw
+from ragen_agent.training.parameters import adamw, clip_gradients
 from ragen_agent.training.policy import Policy
 from ragen_agent.training.scoring import sampled_scores
 from ragen_agent.training.tasks import SeedStream, derive_seed
@@ -83,7 +83,7 @@ def fit(
                 measured["entropy"] = float(scores.entropy.detach().sum()) / count
                 measured["accuracy"] = int(scores.likeliest.sum()) / count
             figures = {name: figures.get(name, 0.0) + value for name, value in measured.items()}
-        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_grad_norm)
+        norm = clip_gradients(model, max_grad_norm)
         optimiser.step()
         tokens += int(figures["tokens"])
         figures |= {"grad_norm": float(norm), "learning_rate": optimiser.param_groups[0]["lr"]}

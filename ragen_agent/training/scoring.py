@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 from ragen_agent.training.batches import Batch
 from ragen_agent.training.prefix_tree import PrefixTree, shares_prefixes
 
-__all__ = ["TOKENS_PER_PASS", "Scores", "sampled_scores"]
+__all__ = ["TOKENS_PER_PASS", "Scores", "passes", "sampled_scores"]
 
 TOKENS_PER_PASS = 8192
 """The most distinct prefixes that go forward at a time. With more, each part is computed again on the way back, since
@@ -57,6 +57,16 @@ def sampled_scores(model: PreTrainedModel, batch: Batch, bias: Tensor, temperatu
     return Scores(
         *(torch.zeros_like(batch.sampled, dtype=one.dtype).masked_scatter(batch.sampled, one) for one in found)
     )
+
+
+def passes(model: PreTrainedModel, batch: Batch) -> list[Tensor]:
+    """Rows, int64 (some,) each, that ``sampled_scores`` computes in one pass.
+
+    An update that goes backward after each of them computes nothing twice, and needs memory for one pass alone.
+    """
+    if not shares_prefixes(model) or batch.tokens <= TOKENS_PER_PASS:
+        return [torch.arange(len(batch.ids), device=batch.ids.device)]
+    return [rows for _, rows in PrefixTree.parts(batch.ids, batch.attention, TOKENS_PER_PASS)]
 
 
 def _by_prefixes(model: PreTrainedModel, batch: Batch, bias: Tensor, temperature: float) -> tuple[Tensor, ...]:

@@ -8,9 +8,13 @@ import pytest
 import torch
 
 from ragen_agent.config import Config, Training, with_settings
+from ragen_agent.config.algorithms import AGGREGATIONS
 from ragen_agent.local.policy_update import Learner, update
 from ragen_agent.rollout import group
 from ragen_agent.token_mdp import Trajectory
+from ragen_agent.training import scoring
+from ragen_agent.training.batches import Batch
+from ragen_agent.training.parameters import clip_gradients
 from ragen_agent.training.policy import Policy
 
 CONFIG = with_settings(
@@ -51,6 +55,47 @@ def test_a_policy_at_its_reference_pays_no_divergence(agent: Policy) -> None:
     policy.reference_model = copy.deepcopy(agent.model)
     measured = update(policy, played(agent, 0.7), torch.zeros(8), settings, seed=0)
     assert measured["grad_norm"] < 1e-4, "no advantage, no divergence: nothing pulls"
+
+
+@pytest.mark.parametrize("how", AGGREGATIONS)
+def test_a_minibatch_of_several_passes_takes_the_step_of_a_whole_one(
+    how: str, agent: Policy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = Training(minibatch=8, aggregation=how, kl_kind="k2", kl_place="loss", kl=0.5, entropy_bonus=0.1)
+    trajectories, start = played(agent, 1.0), copy.deepcopy(agent.model)
+    advantages = torch.linspace(-1, 1, 8)
+    found = []
+    for limit in (scoring.TOKENS_PER_PASS, 100):
+        monkeypatch.setattr(scoring, "TOKENS_PER_PASS", limit)
+        agent.model.load_state_dict(start.state_dict())
+        with torch.no_grad():  # away from the reference, whose divergence has no gradient
+            agent.model.get_output_embeddings().weight.mul_(1.2)
+        learner = policy_of(agent)
+        learner.reference_model = start
+        measured = update(learner, trajectories, advantages, settings, seed=0)
+        gradients = {name: weight.grad for name, weight in agent.model.named_parameters()}
+        found.append((measured, gradients, len(scoring.passes(agent.model, Batch.of(trajectories)))))
+    (whole, expected, one), (parts, gradients, several) = found
+    assert (one, several > 1) == (1, True)
+    assert parts == pytest.approx(whole, rel=1e-4, abs=1e-6)
+    torch.testing.assert_close(gradients, expected, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("longest", [0.5, 1e3, float("inf")])
+def test_gradients_are_clipped_as_torch_does(longest: float, agent: Policy) -> None:
+    generator = torch.Generator().manual_seed(0)
+    for weight in agent.model.parameters():
+        weight.grad = torch.randn(weight.shape, generator=generator)
+    other = copy.deepcopy(agent.model)
+    for weight, own in zip(other.parameters(), agent.model.parameters(), strict=True):
+        assert own.grad is not None
+        weight.grad = own.grad.clone()
+    norm = torch.nn.utils.clip_grad_norm_(other.parameters(), longest)
+    assert torch.equal(clip_gradients(agent.model, longest), norm)
+    for weight, own in zip(other.parameters(), agent.model.parameters(), strict=True):
+        assert weight.grad is not None
+        assert own.grad is not None
+        assert torch.equal(weight.grad, own.grad)
 
 
 def test_a_gradient_that_is_not_finite_costs_its_step_only(agent: Policy) -> None:
