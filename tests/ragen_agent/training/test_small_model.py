@@ -91,6 +91,18 @@ def test_a_tokenizer_of_another_model_is_noticed(lake: Policy, bandit: Policy, t
         load_checkpoint(tmp_path / "mixed")
 
 
+def test_a_context_too_small_for_the_episode_is_refused(lake: Policy, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    lake.model.save_pretrained(folder)
+    lake.tokenizer.save_pretrained(folder)
+    settings = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**settings, "max_position_embeddings": 512}))
+    with pytest.raises(ValueError, match=r"is 1024, but the model reads at most 512 tokens; give --set turns\.max_tok"):
+        Policy.build(lake.config, folder)
+    for turns in ({"max_tokens_per_episode": 512}, {"history": 0}):
+        Policy.build(with_settings(lake.config, {"turns": turns}), folder)
+
+
 def test_a_folder_that_cannot_be_used_says_what_is_missing(lake: Policy, tmp_path: Path) -> None:
     folder = tmp_path / "model"
     with pytest.raises(ValueError, match="no such folder"):
