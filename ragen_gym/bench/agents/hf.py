@@ -147,6 +147,8 @@ class HFAgent:
             list(messages), add_generation_prompt=True, tokenize=True, return_dict=True, **self._template
         )
         ids = list(prompt["input_ids"])
+        if not ids:
+            raise AgentFailure(Failure.MODEL_ERROR, "the chat template makes no tokens of the conversation")
         room = None if self._context is None else self._context - len(ids)
         limits = (self._max_tokens, task.env.config.max_tokens_per_turn, room)
         limit = min(limit for limit in limits if limit is not None)
@@ -196,7 +198,8 @@ class HFAgent:
                 expected = self._step(new)
             except Exception as error:  # out of memory, say: the failure of the episodes whose replies are being made
                 said = f"{type(error).__name__}: {error}"
-                for request in self.engine.drop():
+                lost = [*self.engine.drop(), *(request for request in new if request not in self.engine.waiting)]
+                for request in lost:
                     self._settle(request, AgentFailure(Failure.MODEL_ERROR, said))
                 expected = 0
             wait = min(_GATHER, max((time.monotonic() - began) / 4, _GATHER / 10)) if expected else 0.0

@@ -207,6 +207,13 @@ def test_an_error_of_the_model_fails_the_replies_that_are_being_made(model: Path
     assert [end.completion_tokens for end in ends if isinstance(end, Answer)] == [30] * (7 - len(failed))
 
 
+def test_a_template_that_makes_nothing_of_a_conversation_is_said(model: Path) -> None:
+    agent = agent_of(model, max_tokens=3)
+    agent._tokenizer.chat_template = "{# nothing #}"
+    with pytest.raises(AgentFailure, match="the chat template makes no tokens"):
+        asyncio.run(ask_once(agent))
+
+
 def test_closing_ends_what_is_being_made(model: Path) -> None:
     agent = agent_of(model, 0.05, max_tokens=100_000, timeout=3600, batch=2)
 
