@@ -115,5 +115,6 @@ def test_a_run_that_is_stopped_leaves_no_process(warm: Path, tmp_path: Path, how
     if how == signal.SIGINT:
         assert process.returncode == 130
         assert f"Go on with: ragen-agent train --resume {run}" in printed
+        assert "leaked" not in printed
     assert not family.left()
     assert not (run / "datasets").exists()

@@ -82,6 +82,12 @@ def episode(seed: int, reward: float) -> Trajectory:
     )
 
 
+def row() -> SimpleNamespace:
+    """A row of OpenRLHF's, of four tokens."""
+    four, three = torch.ones(1, 4), torch.ones(1, 3)
+    return SimpleNamespace(sequences=four, attention_mask=four, action_mask=three, rollout_log_probs=three, info={})
+
+
 @pytest.mark.parametrize("algo", ADVANTAGE_RULES)
 @pytest.mark.parametrize("rule", ["none", "top", "top_p", "min_p", "reverse", "random"])
 def test_every_rule_and_filter_of_the_local_trainer_reaches_the_rows(
@@ -99,10 +105,7 @@ def test_every_rule_and_filter_of_the_local_trainer_reaches_the_rows(
     config = with_settings(Config(), {"training": training})
     rng = np.random.default_rng(7)
     played = [
-        EpisodeSample(
-            ROW, i % 3, episode(i // 3, float(reward)), (SimpleNamespace(action_mask=torch.ones(1, 3), info={}),)
-        )
-        for i, reward in enumerate(rng.random(12))
+        EpisodeSample(ROW, i % 3, episode(i // 3, float(reward)), (row(),)) for i, reward in enumerate(rng.random(12))
     ]
     learned = [p.trajectory for p in played]
     iteration = Iteration.score_and_filter(0, learned, ["FrozenLake"] * 4, config.training, 5)
