@@ -21,7 +21,7 @@ from transformers import (
     RepetitionPenaltyLogitsProcessor,
 )
 
-__all__ = ["Sampler", "draw", "keep_likeliest"]
+__all__ = ["Sampler", "draw", "draw_scored", "keep_likeliest"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -164,19 +164,37 @@ def draw(logits: Tensor, numbers: Tensor) -> Tensor:
     Returns:
         int64 (rows,).
     """
+    return draw_scored(logits, torch.arange(len(logits), device=logits.device), numbers)[0]
+
+
+def draw_scored(logits: Tensor, of_draw: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:
+    """Ids drawn by inversion, several from one row of logits where rows share a prefix, and their log-probs.
+
+    Args:
+        logits: float32 (rows, vocabulary), -inf where nothing is drawn.
+        of_draw: int64 (draws,), the row that each is drawn from.
+        numbers: float64 (draws,) in [0, 1).
+
+    Returns:
+        int64 and float32 (draws,).
+    """
     rows, size = logits.shape
     blocks = -(-size // BLOCK)
-    weights = (logits - logits.amax(-1, keepdim=True)).exp_()
+    highest = logits.amax(-1, keepdim=True)
+    weights = (logits - highest).exp_()
     if blocks * BLOCK > size:
         weights = torch.nn.functional.pad(weights, (0, blocks * BLOCK - size))
     weights = weights.view(rows, blocks, BLOCK)
-    sums = weights.sum(-1).double().cumsum(-1)
+    sums = weights.sum(-1).double().cumsum(-1)[of_draw]
     points = numbers[:, None] * sums[:, -1:]
     block = torch.searchsorted(sums, points, right=True)
     over = block == blocks  # rounded up to the very end
     block = block.clamp(max=blocks - 1)
     before = torch.where(block > 0, sums.gather(1, (block - 1).clamp(min=0)), 0.0)
-    inside = weights[torch.arange(rows, device=logits.device), block[:, 0]]
+    inside = weights[of_draw, block[:, 0]]
     within = torch.searchsorted(inside.double().cumsum(-1), points - before, right=True)
     within = torch.where(within < BLOCK, within, inside.argmax(-1, keepdim=True))
-    return torch.where(over, logits.argmax(-1, keepdim=True), block * BLOCK + within)[:, 0]
+    ids = (block * BLOCK + within)[:, 0]
+    if over.any():
+        ids = torch.where(over[:, 0], logits.argmax(-1)[of_draw], ids)
+    return ids, logits[of_draw, ids] - highest[of_draw, 0] - sums[:, -1].log().float()

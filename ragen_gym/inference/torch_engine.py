@@ -26,6 +26,7 @@ from transformers import PreTrainedModel
 from ragen_gym.core.seeding import GOLDEN, Stream, episode_key, mix, stream_key, uniforms
 from ragen_gym.inference import Sampled
 from ragen_gym.inference.kv_cache import SharedPrefixes, SlotCache, decode_attention, padded_columns
+from ragen_gym.inference.sampling import draw_scored
 
 __all__ = [
     "CACHED_TOKENS",
@@ -51,6 +52,12 @@ STRAGGLER_TOKENS = 8
 
 TOKENS_PER_PASS = 16384
 """The most tokens that one pass reads: prompts and messages of many rows are read in several passes."""
+
+LARGE_VOCABULARY = 4096
+"""From here on a token is drawn in two stages, see ``ragen_gym.inference.sampling``: for fewer ids one is faster."""
+
+LOGITS_AT_ONCE = 2**20
+"""Logits of a large vocabulary that are sampled from at a time: they stay in the processor's cache."""
 
 
 def suppression(model: PreTrainedModel, vocabulary_size: int | None = None) -> Tensor:
@@ -313,14 +320,22 @@ class TorchSession:
 
     def _draw(self, logits: Tensor, slots: NDArray[np.int64], numbers: Tensor) -> tuple[Tensor, Tensor]:
         """An id for each row, by inverse transform sampling, and its log-prob; both (rows,), on the CPU."""
-        scaled = (logits.float() + self.engine.bias) / self.temperature
-        of_row = self._tensor(slots)
-        log_probs, cumulative = scaled.log_softmax(-1)[of_row], scaled.softmax(-1).cumsum(-1)[of_row]
-        wanted = numbers.to(self.device)[:, None] * cumulative[:, -1:]
-        ids = torch.searchsorted(cumulative, wanted, right=True).squeeze(1)
-        if (over := ids == log_probs.shape[1]).any():  # draws rounded up to the very end
-            ids = torch.where(over, log_probs.argmax(-1), ids)
-        return ids.cpu(), log_probs.gather(1, ids[:, None]).squeeze(1).cpu()
+        of_row, numbers = self._tensor(slots), numbers.to(self.device)
+        if logits.shape[1] < LARGE_VOCABULARY:
+            scaled = (logits.float() + self.engine.bias) / self.temperature
+            log_probs, cumulative = scaled.log_softmax(-1)[of_row], scaled.softmax(-1).cumsum(-1)[of_row]
+            ids = torch.searchsorted(cumulative, numbers[:, None] * cumulative[:, -1:], right=True).squeeze(1)
+            if (over := ids == log_probs.shape[1]).any():  # draws rounded up to the very end
+                ids = torch.where(over, log_probs.argmax(-1), ids)
+            return ids.cpu(), log_probs.gather(1, ids[:, None]).squeeze(1).cpu()
+        ids, scores = torch.zeros_like(of_row), torch.zeros(len(of_row), device=self.device)
+        size = max(1, LOGITS_AT_ONCE // logits.shape[1])
+        for first in range(0, len(logits), size):
+            rows = torch.nonzero((of_row >= first) & (of_row < first + size)).squeeze(1)
+            if len(rows):
+                scaled = (logits[first : first + size] + self.engine.bias).div_(self.temperature)
+                ids[rows], scores[rows] = draw_scored(scaled, of_row[rows] - first, numbers[rows].double())
+        return ids.cpu(), scores.cpu()
 
     def _tensor(self, values: Any) -> Tensor:
         return torch.as_tensor(values, device=self.device)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import LlamaConfig, LlamaForCausalLM, TopKLogitsWarper, TopPLogitsWarper
 
-from ragen_gym.inference.sampling import Sampler, draw, keep_likeliest
+from ragen_gym.inference.sampling import Sampler, draw, draw_scored, keep_likeliest
 
 
 def small_model() -> LlamaForCausalLM:
@@ -89,3 +89,13 @@ def test_what_a_generation_config_asks_for_in_vain_is_said(caplog: pytest.LogCap
         model.generation_config.guidance_scale = 2.0
         Sampler(model, 1.0, 0, [])
     assert "asks for guidance_scale, num_beams, which is not done here" in caplog.text
+
+
+def test_rows_that_share_logits_draw_as_each_would_alone() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = 3 * torch.randn(3, 700, generator=generator)
+    of_draw = torch.tensor([2, 0, 0, 2, 1])
+    numbers = torch.rand(5, generator=generator, dtype=torch.float64)
+    ids, log_probs = draw_scored(logits, of_draw, numbers)
+    assert torch.equal(ids, draw(logits[of_draw], numbers))
+    torch.testing.assert_close(log_probs, logits.log_softmax(-1)[of_draw, ids])

@@ -18,7 +18,7 @@ from ragen_agent.training.batches import Batch, by_length
 from ragen_agent.training.policy import Policy
 from ragen_agent.training.scoring import sampled_scores
 from ragen_agent.training.small_model import reading_only
-from ragen_gym.inference import Sampled
+from ragen_gym.inference import Sampled, torch_engine
 from ragen_gym.inference.kv_cache import SlotCache
 from ragen_gym.inference.torch_engine import TorchEngine, TorchSession
 
@@ -106,6 +106,19 @@ def test_sampling_follows_the_distribution(agent: Policy) -> None:
     counts = torch.bincount(tokens, minlength=len(expected)) / 4000
     assert (counts - expected).abs().max() < 0.03
     assert (counts[expected == 0] == 0).all()
+
+
+def test_a_large_vocabulary_is_drawn_from_as_a_small_one(agent: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
+    instances = group([1, 2], 4)
+    sampled = []
+    for threshold in (torch_engine.LARGE_VOCABULARY, 1):
+        monkeypatch.setattr(torch_engine, "LARGE_VOCABULARY", threshold)
+        monkeypatch.setattr(torch_engine, "LOGITS_AT_ONCE", 2 * len(agent.engine.bias))  # two slots at a time
+        sampled.append(play(agent.engine, agent.processes("train", 8), instances, temperature=0.7, seed=5))
+    small, large = sampled
+    assert ids_of(small) == ids_of(large)
+    for one, other in zip(small, large, strict=True):
+        np.testing.assert_allclose(one.log_probs, other.log_probs, atol=1e-5)
 
 
 def test_a_session_refuses_what_makes_no_sense(agent: Policy) -> None:
