@@ -9,6 +9,7 @@ it stopped and is not repeated, and ``--only`` leaves the other comparison's fig
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -121,6 +122,7 @@ def _pair(runs: Path, base: Settings, distributed: Settings) -> dict[str, Any]:
     """Both runs of a comparison, and what they gave."""
     config = with_settings(Config(), base)
     local = _local(runs / "local", config)
+    gc.collect()  # the memory of the model and its optimiser, which the other trainer's processes need
     start = {"model": str(local.warm.resolve()), "warm_start": {"epochs": 0}}
     other = _openrlhf(runs / "openrlhf", with_settings(Config(), merged(base, start)), distributed)
     about = {

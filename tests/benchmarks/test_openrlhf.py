@@ -1,0 +1,34 @@
+"""The page of the two trainers says what was measured."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+
+from benchmarks.openrlhf import HERE, _page, _plot
+
+RESULTS = json.loads((HERE / "openrlhf.json").read_text(encoding="utf-8"))
+
+
+def test_the_page_is_made_of_the_results() -> None:
+    assert _page(RESULTS) == (HERE / "openrlhf.md").read_text(encoding="utf-8")
+
+
+def test_a_pretrained_model_has_its_phases_and_the_share_of_this_project(tmp_path: Path) -> None:
+    real = copy.deepcopy(RESULTS["small"]) | {"game": "Bandit", "iterations": 15}
+    real["local"]["phases"] = {"rollout": 2.0, "train": 4.0}
+    real["openrlhf"]["phases"] = {"rollout": 9.0, "score": 1.5, "train": 5.0, "synchronise": 2.0, "own": 0.5}
+    real["openrlhf"] |= {"seconds": 20.0, "vllm_kl": -0.0004, "vllm_kl_most": 0.0009, "vllm_gap": 0.0018}
+    page = _page({**RESULTS, "real": real})
+    assert "`smollm2-135m-bandit` (Bandit), 15 iterations" in page
+    assert "| local | 2.00 |  | 4.00 |  |  |" in page
+    assert "| OpenRLHF | 9.00 | 1.50 | 5.00 | 2.00 | 0.50 |" in page
+    assert "own code takes 2.5 % of an iteration" in page
+    assert (
+        "differ between vLLM and the trainer by 0.0018 nats in mean absolute value and by\n4.0e-04 in the mean, 9.0e-04"
+        in page
+    )
+    assert "On the default game (FrozenLake), 40 iterations" in page
+    _plot(real, tmp_path / "real.svg")
+    assert (tmp_path / "real.svg").read_text(encoding="utf-8").count("OpenRLHF: training levels") >= 1
