@@ -1,9 +1,11 @@
 """A pretrained model on this machine's CPU, next to other programs: ``python -m benchmarks.real_model``.
 
 Measured are the update, with each distinct prefix computed once and with padded rows; decoding, next to vLLM; and a
-whole iteration of training, next to TRL's ``GRPOTrainer``. What is compared does the same work in the same run, with
-the same weights, dtype and cores, and takes turns; medians count. Each part is written down when it is there, and not
-repeated. At the end ``real_model.json`` and ``real_model.md`` are written. It wants a machine with nothing else to do.
+whole iteration of training, next to TRL's ``GRPOTrainer`` (no dependency: ``pip install trl==1.16.0``). What is
+compared does the same work in the same run, with the same weights, dtype and cores, and takes turns; medians count.
+Each part is written down when it is there, and not repeated. At the end ``real_model.json`` and ``real_model.md`` are
+written. It wants a machine with nothing else to do, and OMP_WAIT_POLICY unset: threads that spin while the other
+program measures would take its cores.
 """
 
 from __future__ import annotations
@@ -520,7 +522,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name, measure in PARTS.items():
         file = bench.work / f"{name}.json"
         if (name in (arguments.part or PARTS)) and (arguments.again or not file.is_file()):
-            write_atomic(file, json.dumps(measure(bench), indent=1) + "\n")
+            try:
+                write_atomic(file, json.dumps(measure(bench), indent=1) + "\n")
+            except PeerError as error:
+                print(f"{name}: {error}", file=sys.stderr)
         if file.is_file():
             results[name] = json.loads(file.read_text())
     if missing := [name for name in PARTS if name not in results]:

@@ -333,7 +333,8 @@ class TorchSession:
         for first in range(0, len(logits), size):
             rows = torch.nonzero((of_row >= first) & (of_row < first + size)).squeeze(1)
             if len(rows):
-                scaled = (logits[first : first + size] + self.engine.bias).div_(self.temperature)
+                scaled = logits[first : first + size].to(torch.float32, copy=True)
+                scaled.add_(self.engine.bias).div_(self.temperature)
                 ids[rows], scores[rows] = draw_scored(scaled, of_row[rows] - first, numbers[rows].double())
         return ids.cpu(), scores.cpu()
 
