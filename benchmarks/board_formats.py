@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -47,8 +46,8 @@ Written by `python -m benchmarks.board_formats`. {model} imitates {episodes} dem
 held-out levels: success in %, with Wilson's 95 % interval. The demonstrator reaches {demonstrator}, random replies
 {random}, optimal play {optimal}.
 
-| boards | thoughts | success | well-formed turns | tokens an episode | seconds of imitation |
-|---|---|---|---|---|---|
+| boards | thoughts | success | well-formed turns | tokens an episode |
+|---|---|---|---|---|
 {rows}
 
 `ragen-agent tokens` shows how a tokenizer cuts each format; `ragen-agent settings demonstrations.thought` says what
@@ -94,9 +93,7 @@ def _pair(config: Config, text_format: str, thought: str) -> dict[str, Any]:
     policy, display = Policy.build(config), Display(Console())
     display.say(f"{text_format} boards, thoughts {thought}")
     rows = generate_demonstrations(config, policy, config.demonstrations, display)
-    begun = time.monotonic()
     imitate(config, policy, rows, "imitation", display, epochs=config.warm_start.epochs)
-    seconds = time.monotonic() - begun
     played = play_fixed(policy, fixed_instances(make_env(config, "test"), config.evaluation.levels), display)
     rate = rate_of_played(played)
     invalid = reply_figures(played)["invalid_rate"]
@@ -105,7 +102,6 @@ def _pair(config: Config, text_format: str, thought: str) -> dict[str, Any]:
     return {
         "format": text_format,
         "thought": thought,
-        "seconds": seconds,
         "tokens": tokens,
         "invalid": invalid,
         **rate.to_dict(),
@@ -126,7 +122,7 @@ def _page(results: dict[str, Any]) -> str:
     """The page of these results."""
     rows = "\n".join(
         f"| {p['format']} | {p['thought']} | {100 * p['rate']:.1f} ({100 * p['low']:.0f} to {100 * p['high']:.0f}) | "
-        f"{100 * (1 - p['invalid']):.0f} % | {p['tokens']:.0f} | {p['seconds']:.0f} |"
+        f"{100 * (1 - p['invalid']):.0f} % | {p['tokens']:.0f} |"
         for p in sorted(results["pairs"], key=lambda pair: -pair["rate"])
     )
     shares = {name: f"{100 * results[name]:.1f} %" for name in ("demonstrator", "random", "optimal")}
