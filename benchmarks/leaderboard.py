@@ -2,8 +2,12 @@
 
 ``python -m benchmarks.leaderboard --checkpoint "after SFT=FOLDER" --checkpoint "after RL=FOLDER"``: each agent plays
 each suite into a run folder of its own under ``--out``, so the command may be stopped and repeated, or given one row at
-a time; episodes that are there are not played again. Written are ``leaderboard.json``, ``leaderboard.md`` and, for each
-suite that a language model has played, a page with ten of its episodes in the viewer.
+a time; episodes that are there are not played again. ``--server "vLLM=MODEL@http://127.0.0.1:8000/v1"`` adds a model
+behind a server, such as ``vllm serve FOLDER --dtype bfloat16`` or ``llama-server -m FILE.gguf``: the same model there
+and here should agree, and a server that is killed midway costs no episode, as the next command plays what failed.
+
+Written are ``leaderboard.json``, ``leaderboard.md`` and, for each suite that a language model has played, a page with
+ten of its episodes in the viewer.
 """
 
 from __future__ import annotations
@@ -47,7 +51,7 @@ process (`hf:` of `ragen-gym bench run`), at the temperature of the suite, {max_
 in % with its 95 % interval; `normalised` is success on the scale from random play (0) to optimal play (1) of the same
 levels; `well-formed` is the share of replies that could be parsed. `failed` episodes had an error of the machine or a
 conversation too long for the model. Minutes are of the clock, and of all cores together: where the first are more than
-the second divided by the number of cores, other programs held the machine.
+the second divided by the number of cores, other programs held the machine, or the model is behind a server.
 
 Machine: {machine}.
 {suites}"""
@@ -72,6 +76,7 @@ class Row:
     name: str  # as ``--rows`` and the table say it; the name of its run folders
     spec: Callable[[], str]  # of ``make_agent``; fetches a model if need be
     model: bool = False  # whether it is a language model
+    server: str = ""  # the address of the server that it is behind
 
 
 def _named(model: str) -> Callable[[], str]:
@@ -100,6 +105,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     rows = [
         *ROWS,
         *(Row(name, partial(str, f"hf:{folder}"), model=True) for name, folder in checkpoints.items()),
+        *map(_server, arguments.server),
     ]
     unknown = set(arguments.rows or ()) - {row.name for row in rows}
     if unknown:
@@ -134,6 +140,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--checkpoint", action="append", default=[], metavar="NAME=FOLDER", help="one more language model; repeatable"
     )
+    parser.add_argument(
+        "--server", action="append", default=[], metavar="NAME=MODEL@URL", help="one more behind a server; repeatable"
+    )
     parser.add_argument("--max-tokens", type=int, default=128, metavar="N", help="of a reply (default: 128)")
     parser.add_argument("--limit", type=int, metavar="N", help="the first N levels of each split (default: all)")
     parser.add_argument("--batch", type=int, default=64, metavar="N", help="replies at once (default: 64)")
@@ -147,6 +156,14 @@ def _checkpoint(text: str) -> tuple[str, str]:
     if not (name and equals and Path(folder).is_dir()):
         raise SystemExit(f"--checkpoint {text}: write it as NAME=FOLDER, with the folder of a model.")
     return name, folder
+
+
+def _server(text: str) -> Row:
+    name, _, target = text.partition("=")
+    model, at, url = target.rpartition("@")
+    if not (name and model and at and url):
+        raise SystemExit(f"--server {text}: write it as NAME=MODEL@URL, such as vLLM=smollm2@http://127.0.0.1:8000/v1.")
+    return Row(name, partial(str, f"openai:{model}"), model=True, server=url)
 
 
 def _folder(row: Row, suite: Suite, out: Path) -> Path:
@@ -165,7 +182,9 @@ def _play(row: Row, suite: Suite, arguments: argparse.Namespace) -> None:
     if (folder / "run.json").is_file() and sum(record.counted for record in ResultsFolder(folder).records()) >= wanted:
         return  # without loading a model
     began, cpu = time.monotonic(), time.process_time()
-    settings = {"max_tokens": arguments.max_tokens, "batch": arguments.batch, "timeout": 1800.0} if row.model else {}
+    settings: dict[str, Any] = {"max_tokens": arguments.max_tokens, "timeout": 1800.0} if row.model else {}
+    if row.model:
+        settings |= {"base_url": row.server} if row.server else {"batch": arguments.batch}
     agent = make_agent(row.spec(), **settings)
     options = RunOptions(
         limit=arguments.limit,
@@ -198,14 +217,13 @@ def _measured(row: Row, suite: Suite, arguments: argparse.Namespace) -> dict[str
     overall = summary["overall"]
     splits = {
         name: {
-            **{key: split["clustered"][key] for key in ("rate", "low", "high")},
+            **{key: (split.get("clustered") or split["success"])[key] for key in ("rate", "low", "high")},
             "n": split["success"]["n"],
             "replies": split["malformed"]["n"] if split["malformed"] else 0,
-            "malformed": split["malformed"]["rate"] if split["malformed"] else 0.0,
+            "malformed": (split["malformed"]["rate"] or 0.0) if split["malformed"] else 0.0,
             "failures": split["failures"],
         }
         for name, split in summary["splits"].items()
-        if split["success"]["n"]
     }
     return {
         "model": row.model,
@@ -314,7 +332,7 @@ def _overall(name: str, row: Mapping[str, Any]) -> str:
     tokens = row["tokens"] or {}
     cells = [
         name,
-        percent(row["success"]),
+        "" if row["success"] is None else percent(row["success"]),
         "" if row["normalised"] is None else f"{row['normalised']:.2f}",
         percent(1 - malformed / replies) if replies else "",
         f"{row['episodes']:,}",
@@ -331,7 +349,7 @@ def _share(rate: float | None) -> str:
 
 
 def _rate(split: Mapping[str, Any] | None) -> str:
-    if split is None:
+    if split is None or split["rate"] is None:
         return ""
     return f"{percent(split['rate'], '')} ({100 * split['low']:.0f} to {100 * split['high']:.0f})"
 

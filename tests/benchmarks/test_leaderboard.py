@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,8 @@ from benchmarks import leaderboard
 from benchmarks.leaderboard import Row, main
 from ragen_agent.config import Config
 from ragen_agent.training.policy import Policy
+from ragen_gym.bench.agents import rate_limit
+from tests.ragen_gym.bench.bad_server import BadServer
 
 
 @pytest.fixture(scope="module")
@@ -71,8 +74,28 @@ def test_a_checkpoint_of_the_same_name_does_not_mix_with_another(
     assert rows["tiny"]["episodes"] == len(rows["tiny"]["splits"]), "what was measured stays"
 
 
+def test_a_server_that_goes_away_costs_no_episode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rate_limit, "_FIRST", 0.001)
+    words = ["--suite", "smoke", "--limit", "2", "--batch", "4", "--out", str(tmp_path), "--page", str(tmp_path)]
+
+    def goes_away(number: int, _: object) -> str:
+        return "good" if number < 30 else "cut"
+
+    rows: dict[str, Any] = {}
+    for behave in (goes_away, "good"):
+        with BadServer(behave) as server:
+            assert main([*words, "--rows", "served", "--server", f"served=m@{server.url}"]) == 0
+        rows = json.loads((tmp_path / "leaderboard.json").read_text())["suites"]["smoke"]["rows"]
+        if behave is goes_away:
+            assert sum(sum(split["failures"].values()) for split in rows["served"]["splits"].values()) > 0
+    assert rows["served"]["episodes"] == 2 * 6
+    assert not any(split["failures"] for split in rows["served"]["splits"].values())
+
+
 def test_what_makes_no_sense_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="write it as NAME=FOLDER"):
         main(["--checkpoint", "nowhere"])
+    with pytest.raises(SystemExit, match="write it as NAME=MODEL@URL"):
+        main(["--server", "vLLM=http://127.0.0.1/v1"])
     with pytest.raises(SystemExit, match="no row is called nobody: there are random, greedy"):
         main(["--rows", "nobody", "--page", str(tmp_path)])
