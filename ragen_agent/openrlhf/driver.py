@@ -12,9 +12,7 @@ import re
 import runpy
 import shutil
 import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -26,8 +24,6 @@ from ragen_gym.core.storage import write_atomic
 
 __all__ = ["explanation", "main"]
 
-START_TIMEOUT = 300.0  # seconds in which Ray's node must have started
-POLL_INTERVAL = 0.5  # seconds
 OBJECT_STORE = 400 * 2**20  # bytes of Ray's object store on a CPU, whose models are small
 
 
@@ -101,32 +97,7 @@ def _start_ray(address: str, start: dict[str, Any]) -> None:
     here: dict[str, Any] = {"address": "local", "include_dashboard": False}  # never a cluster that happens to run here
     if start["cpu"]:  # OpenRLHF asks for a GPU for each model; these are pretended
         here |= {"num_gpus": start["devices"], "num_cpus": start["devices"] + 2, "object_store_memory": OBJECT_STORE}
-    with _patient_start():
-        ray.init(runtime_env=environment, **here)
-
-
-@contextmanager
-def _patient_start() -> Iterator[None]:
-    """Within it Ray waits ``START_TIMEOUT`` for its own node instead of 30 s, too few where others hold the cores."""
-    from ray._private import services
-
-    find = services.get_node
-
-    def wait_for_node(*arguments: Any) -> Any:
-        limit = time.monotonic() + START_TIMEOUT
-        while True:
-            try:
-                return find(*arguments)
-            except RuntimeError:  # it is not known yet
-                if time.monotonic() > limit:
-                    raise
-            time.sleep(POLL_INTERVAL)
-
-    services.get_node = wait_for_node
-    try:
-        yield
-    finally:
-        services.get_node = find
+    ray.init(runtime_env=environment, **here)
 
 
 def _install_classes(on_cpu: bool) -> None:

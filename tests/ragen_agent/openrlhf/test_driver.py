@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from ray._private import services
 from ray.exceptions import OutOfMemoryError, RayTaskError
 
-from ragen_agent.openrlhf import driver
 from ragen_agent.openrlhf.driver import explanation
 
 MEMORY = (
@@ -33,24 +31,3 @@ def test_the_first_error_is_the_one_that_is_told() -> None:
     outer = RayTaskError("g", "traceback", inner)
     assert explanation(outer) == "ValueError: the game says no"
     assert explanation(KeyError()) == "KeyError"
-
-
-def test_a_node_that_starts_slowly_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
-
-    def find(name: str) -> str:
-        asked.append(name)
-        if len(asked) < 3:
-            raise RuntimeError("not known yet")
-        return name
-
-    monkeypatch.setattr(services, "get_node", find)
-    monkeypatch.setattr(driver, "POLL_INTERVAL", 0.01)
-    with driver._patient_start():
-        assert services.get_node("here") == "here"
-    assert asked == ["here"] * 3
-    assert services.get_node is find
-    asked.clear()
-    monkeypatch.setattr(driver, "START_TIMEOUT", 0.0)
-    with driver._patient_start(), pytest.raises(RuntimeError, match="not known yet"):
-        services.get_node("here")
