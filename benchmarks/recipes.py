@@ -11,10 +11,12 @@ import json
 import subprocess
 import sys
 from collections.abc import Sequence
+from math import inf
 from pathlib import Path
 from typing import Any
 
 from benchmarks import machine
+from ragen_agent.config import Config, with_settings
 from ragen_agent.config.presets import read_recipe, recipe_names
 from ragen_gym.core.stats import mean_interval
 from ragen_gym.core.storage import write_atomic
@@ -37,8 +39,8 @@ PAGE = """\
 
 Written by `python -m benchmarks.recipes`. Each recipe imitates scripted demonstrations and goes on by reinforcement
 (StarPO-S); what reinforcement is worth is its distance from more imitation of the same demonstrations at the same
-cost. Success in % on held-out levels, a column for each seed; in the last column the mean over seeds with Student's
-95 % interval, which few seeds make wide.
+cost. Success in %, a column for each seed; in the last column the mean over seeds, with Student's 95 % interval where
+seeds differ, which few seeds make wide. Minutes are by the clock, beside whatever else the machine did.
 
 {sections}
 Machine: {machine}.
@@ -93,20 +95,23 @@ def _section(name: str, runs: dict[str, Any]) -> str:
     seeds = sorted(runs, key=int)
     count = runs[seeds[0]]["after"]["n"]
     lines = [f"## `{name}`", "", read_recipe(name).title + ".", ""]
-    lines += [f"| on {count} levels | {' | '.join(f'seed {seed}' for seed in seeds)} | mean |"]
+    split = with_settings(Config(), {"evaluation": read_recipe(name).settings["evaluation"]}).evaluation.split
+    lines += [f"| on {count} levels of the split {split} | {' | '.join(f'seed {seed}' for seed in seeds)} | mean |"]
     lines += ["|---" * (len(seeds) + 2) + "|"]
     for row, title in ROWS.items():
-        lines.append(_line(title, [100 * runs[seed][row]["rate"] for seed in seeds]))
+        lines.append(_line(title, [100 * runs[seed][row]["rate"] for seed in seeds], most=100.0))
     gain = [100 * (runs[seed]["after"]["rate"] - runs[seed]["more_imitation"]["rate"]) for seed in seeds]
     lines.append(_line("**reinforcement above more imitation, points**", gain))
-    lines.append(_line("minutes of the whole run", [runs[seed]["wall_s"] / 60 for seed in seeds]))
+    lines.append(_line("minutes of the whole run", [runs[seed]["wall_s"] / 60 for seed in seeds], spread=False))
     return "\n".join(lines) + "\n"
 
 
-def _line(title: str, values: Sequence[float]) -> str:
+def _line(title: str, values: Sequence[float], *, most: float = inf, spread: bool = True) -> str:
+    """A row of the table; ``most`` is the largest possible value, and 0 then the least."""
     found = mean_interval(values)
-    spread = f" ({found.low:.1f} to {found.high:.1f})" if len(values) > 1 else ""
-    return f"| {title} | {' | '.join(f'{value:.1f}' for value in values)} | {found.value:.1f}{spread} |"
+    low, high = (found.low, found.high) if most == inf else (max(0.0, found.low), min(most, found.high))
+    interval = f" ({low:.1f} to {high:.1f})" if spread and len(set(values)) > 1 else ""
+    return f"| {title} | {' | '.join(f'{value:.1f}' for value in values)} | {found.value:.1f}{interval} |"
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ the small model has read.
 
 The demonstrations are imperfect on purpose. In the default run, FrozenLake without slipping and with two turns an
 episode, the demonstrator knows the way but mostly plays one move a turn and so runs out of turns: that several moves
-fit into one reply, and which, is left to reinforcement learning. It takes six to seven minutes on one CPU core,
+fit into one reply, and which, is left to reinforcement learning. It takes some four minutes on one CPU core,
 without a GPU or a network."""
 
 

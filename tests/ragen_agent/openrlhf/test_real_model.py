@@ -63,7 +63,7 @@ def test_the_recipe_of_a_pretrained_model_runs_as_one_command(model: Path, tmp_p
 
 
 def check_weights(folder: RunFolder) -> None:
-    """The model moved from its warm start, and its output layer, which OpenRLHF saves too, is tied to the embeddings."""
+    """The model moved from its warm start; its output layer, which OpenRLHF saves too, is that of the embeddings."""
     warm, after = (load_file(path / "model.safetensors") for path in (folder.warm, folder.checkpoint))
     output = after.pop("lm_head.weight", after["model.embed_tokens.weight"])
     assert torch.equal(output, after["model.embed_tokens.weight"])
