@@ -15,6 +15,7 @@ WANTED = {
     "credit",
     "diversity",
     "echo-trap",
+    "echo-trap-smollm2",
     "freshness",
     "noise-sharing",
     "thinking",
