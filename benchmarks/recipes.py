@@ -35,7 +35,7 @@ ROWS = {
 }
 
 PAGE = """\
-# A pretrained model, trained on two cores
+# A pretrained model, trained on a CPU
 
 Written by `python -m benchmarks.recipes`. Each recipe imitates scripted demonstrations and goes on by reinforcement
 (StarPO-S); what reinforcement is worth is its distance from more imitation of the same demonstrations at the same

@@ -2,8 +2,8 @@
 
 A thought is written from what the demonstrator is about to answer, and every word of it is true of the board: ``plan``
 plays the moves on a copy of the state by the game's own rule and says what each of them does, ``relative`` says where
-things lie as seen from the player, which is what a good move depends on. A model of 135M parameters that imitates
-``relative`` plays FrozenLake; from thoughts that leave the way to the goal unsaid it learns the format alone.
+things lie as seen from the player, which is what a good move depends on (``python -m benchmarks.board_formats``
+compares what a pretrained model learns from each).
 """
 
 from __future__ import annotations

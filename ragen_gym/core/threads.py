@@ -62,10 +62,9 @@ async def in_thread(function: Callable[..., T], *arguments: Any, timeout: float 
 def wait_passively() -> None:
     """Lets OpenMP's threads sleep while they wait for each other; to be called before torch is imported.
 
-    By default they spin, and a thread that spins takes the core that another one, which all wait for, would run on.
-    On two cores of which other programs took one to one and a half, two threads of a model with 135M parameters decoded
-    16 rows at 5 to 30 tokens/s so, and at 100 to 180 asleep; on idle cores at 320 and 190, since waking up takes time.
-    Whoever has the cores to themselves sets OMP_WAIT_POLICY=ACTIVE: what the user has set stays as it is.
+    By default they spin, and a thread that spins takes the core that another one, which all wait for, would run on:
+    beside other programs decoding comes almost to a halt. Waking up takes time too, so on idle cores spinning is
+    faster. What the user has set, such as OMP_WAIT_POLICY=ACTIVE, stays as it is.
     """
     if not any(name in os.environ for name in WAITING):
         os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
