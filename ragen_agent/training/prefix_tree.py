@@ -23,11 +23,11 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 
 from ragen_agent.training.batches import common_prefix
+from ragen_gym.inference.kv_cache import GENERAL_ATTENTION, use_attention
 
 __all__ = ["PrefixTree", "shares_prefixes"]
 
 TREE_ATTENTION = "ragen_prefix_tree"
-GENERAL_ATTENTION = "sdpa"
 
 BLOCK_COST = 4096
 """What a block costs beside its products of queries and keys, in such products."""
@@ -134,15 +134,14 @@ class PrefixTree:
         """Within it ``model`` attends along the tree; gives the inputs that read all nodes as one row."""
         assert isinstance(model, PreTrainedModel)
         token = _TREE.set((self, {}))
-        model.config._attn_implementation = TREE_ATTENTION
         try:
-            yield {
-                "input_ids": self.ids[None],
-                "position_ids": self.positions[None],
-                "attention_mask": torch.ones(1, 1, 1, 1, dtype=torch.bool, device=self.ids.device),  # not read
-            }
+            with use_attention(model, TREE_ATTENTION):
+                yield {
+                    "input_ids": self.ids[None],
+                    "position_ids": self.positions[None],
+                    "attention_mask": torch.ones(1, 1, 1, 1, dtype=torch.bool, device=self.ids.device),  # not read
+                }
         finally:
-            model.config._attn_implementation = GENERAL_ATTENTION
             _TREE.reset(token)
 
 

@@ -19,7 +19,7 @@ key is copied.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from math import prod
 from typing import Any
 
@@ -31,7 +31,15 @@ from transformers import AttentionInterface, Cache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-__all__ = ["Copies", "SharedPrefixes", "SlotCache", "decode_attention", "padded_columns"]
+__all__ = [
+    "GENERAL_ATTENTION",
+    "Copies",
+    "SharedPrefixes",
+    "SlotCache",
+    "decode_attention",
+    "padded_columns",
+    "use_attention",
+]
 
 Copies = tuple[list[int], list[int]]
 
@@ -264,12 +272,20 @@ AttentionInterface.register(DECODE_ATTENTION, _attention)
 @contextmanager
 def decode_attention(model: PreTrainedModel) -> Iterator[None]:
     """Within it ``model`` uses this attention, if it runs on a CPU with PyTorch's general kernel."""
-    config = model.config
-    if config._attn_implementation != GENERAL_ATTENTION or model.device.type != "cpu":
+    ours = model.config._attn_implementation == GENERAL_ATTENTION and model.device.type == "cpu"
+    with use_attention(model, DECODE_ATTENTION) if ours else nullcontext():
         yield
-        return
-    config._attn_implementation = DECODE_ATTENTION
+
+
+@contextmanager
+def use_attention(model: PreTrainedModel, name: str) -> Iterator[None]:
+    """Within it ``model`` uses the attention that is registered in ``transformers`` by this name."""
+    configs = {id(config): config for config in (model.config, model.config.get_text_config())}.values()
+    before = [config._attn_implementation for config in configs]
     try:
+        for config in configs:
+            config._attn_implementation = name
         yield
     finally:
-        config._attn_implementation = GENERAL_ATTENTION
+        for config, own in zip(configs, before, strict=True):
+            config._attn_implementation = own

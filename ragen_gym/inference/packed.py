@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, Cache, PreTrainedModel
 
+from ragen_gym.inference.kv_cache import use_attention
 from ragen_gym.inference.torch_engine import attention_windows
 
 __all__ = ["PackedModel", "Segment"]
@@ -282,14 +283,9 @@ class PackedModel:
 @contextmanager
 def _packed(model: PreTrainedModel, cache: PackedCache) -> Iterator[None]:
     """Within it the model's attention is that of packed passes over this cache."""
-    configs = {id(config): config for config in (model.config, model.config.get_text_config())}.values()
-    before = [config._attn_implementation for config in configs]
     token = _CACHE.set(cache)
     try:
-        for config in configs:
-            config._attn_implementation = PACKED_ATTENTION
-        yield
+        with use_attention(model, PACKED_ATTENTION):
+            yield
     finally:
-        for config, name in zip(configs, before, strict=True):
-            config._attn_implementation = name
         _CACHE.reset(token)
