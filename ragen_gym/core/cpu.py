@@ -18,8 +18,11 @@ def bfloat16_units() -> str:
     """``AMX`` or ``AVX512`` where the CPU multiplies bfloat16 matrices in hardware, else the empty text.
 
     With either a product of bfloat16 matrices is several times as fast as one of float32; without, several times as
-    slow. The flags are those of Linux; of another system nothing is known, which counts as none.
+    slow. The flags are those of Linux; of another system nothing is known, which counts as none. Nor are there any
+    where ATEN_CPU_CAPABILITY keeps torch from AVX512: its attention would fail in bfloat16.
     """
+    if os.environ.get("ATEN_CPU_CAPABILITY") in ("default", "avx2"):
+        return ""
     found = re.search(r"^flags\s*:(.*)$", _read(CPUINFO), re.MULTILINE)
     flags = found[1].split() if found else []
     return next((name for flag, name in UNITS.items() if flag in flags), "")

@@ -30,6 +30,7 @@ def describe(monkeypatch: pytest.MonkeyPatch, folder: Path, *cores: tuple[int, i
     monkeypatch.setattr(cpu, "QUOTA", folder / "cpu.max")
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(len(cores))), raising=False)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.delenv("ATEN_CPU_CAPABILITY", raising=False)
 
 
 @pytest.mark.parametrize(
@@ -50,6 +51,12 @@ def test_bfloat16_is_the_default_of_a_pretrained_model_where_the_cpu_has_units_f
     assert device_and_dtype(LARGE) == ("cpu", torch.bfloat16 if units else torch.float32)
     assert device_and_dtype(Config()) == ("cpu", torch.float32)
     assert device_and_dtype(replace(LARGE, dtype="float32")) == ("cpu", torch.float32)
+
+
+def test_units_do_not_count_where_torch_is_kept_from_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    describe(monkeypatch, tmp_path, (0, 0), flags="avx512_bf16 amx_bf16")
+    monkeypatch.setenv("ATEN_CPU_CAPABILITY", "avx2")
+    assert bfloat16_units() == ""
 
 
 def test_bfloat16_on_a_cpu_without_units_is_warned_of(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
