@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ragen_agent.cli.settings import add_settings, configure, given, settings_of
 from ragen_agent.config import Config, merged, with_settings
+from ragen_gym.core.levels import SPLIT_NAMES
 
 if TYPE_CHECKING:
     from ragen_agent.training.run_folder import RunFolder
@@ -29,9 +30,7 @@ def add(commands: Any) -> None:
     evaluate.add_argument(
         "model", type=Path, metavar="RUN|MODEL", help="a run's folder, or a model as train --model takes it"
     )
-    evaluate.add_argument(
-        "--split", choices=("train", "validation", "test"), help="whose levels (default: the run's, test)"
-    )
+    evaluate.add_argument("--split", choices=SPLIT_NAMES, help="whose levels (default: the run's, test)")
     evaluate.add_argument("--levels", type=int, metavar="N", help="how many levels (default 256)")
     evaluate.add_argument("--temperature", type=float, metavar="T", help="of sampling (default 0.5)")
     evaluate.add_argument("--json", type=Path, metavar="FILE", help="write the rates here")

@@ -22,6 +22,7 @@ from ragen_agent.config.algorithms import (
     KL_ESTIMATES,
     TOKEN_PARTS,
 )
+from ragen_gym.core.levels import SPLIT_NAMES
 from ragen_gym.core.settings import check_settings, setting
 from ragen_gym.core.turn_config import TurnConfig
 
@@ -313,7 +314,7 @@ class Evaluation:
     """The evaluation before and after training: one episode on each of some fixed, distinct levels."""
 
     levels: int = setting(256, "how many", low=1, unit="levels")
-    split: str = setting("test", "whose levels", choices=("train", "validation", "test"))
+    split: str = setting("test", "whose levels", choices=SPLIT_NAMES)
     temperature: float = setting(0.5, "of sampling", above=0, high=10)
     batch: int = setting(256, "episodes at a time", low=1, unit="episodes")
 

@@ -33,6 +33,7 @@ from ragen_agent.training.demo_thoughts import thinking
 from ragen_agent.training.evaluation import scripted_rate
 from ragen_agent.training.policy import Policy
 from ragen_agent.training.tasks import SeedStream, derive_seed, draw_games, games_at, make_env
+from ragen_gym.core.levels import same_version, version_of
 from ragen_gym.core.stats import Rate
 from ragen_gym.core.storage import append_json_lines, json_line, read_json_lines, write_atomic
 from ragen_gym.envs.policies import plan_moves
@@ -296,7 +297,7 @@ def _origin(config: Config, chunk: Chunk, number: int) -> dict[str, Any]:
         "env": chunk.config.game,
         "knobs": dict(chunk.config.env_options),
         "turns": asdict(chunk.config.turns),
-        "split": SPLIT,
+        "split": same_version(SPLIT, version_of(config.evaluation.split)),
         "seed": instance.seed,
         "noise_seed": instance.noise_seed,
         "demonstrator": how,

@@ -136,7 +136,7 @@ def rates_table(game: str, evaluation: Evaluation, rates: Mapping[str, Any]) -> 
     """The measured rates with their intervals."""
     levels = f"{evaluation.levels} fixed {evaluation.split} levels, temperature {evaluation.temperature:g}"
     table = Table(title=f"{game}: success on {levels}", title_justify="left", caption_justify="left")
-    if evaluation.split == "train":
+    if evaluation.split in ("train", "train-v1"):
         table.caption = "Measured on the training split: training draws from the same levels."
     for name in ("policy", "success", "95 % interval", "what it is"):
         table.add_column(name, justify="right" if name == "success" else "left", no_wrap=name != "what it is")
@@ -172,7 +172,7 @@ def _demonstrator_faults(how: Demonstrations, most: int) -> str:
 
 def measured_on(split: str) -> str:
     """What the rates at the ends were measured on."""
-    return "fixed levels of the training split" if split == "train" else f"held-out {split} levels"
+    return "fixed levels of the training split" if split in ("train", "train-v1") else f"held-out {split} levels"
 
 
 def plot_curve(metrics: Sequence[Mapping[str, Any]], rates: Mapping[str, Any], path: Path, config: Config) -> None:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ragen_agent.config import Config, Turns, with_settings
 from ragen_agent.config.settings import pretrained
+from ragen_gym.core.levels import SPLITS, same_version, version_of
 from ragen_gym.envs.turn import TurnEnv, make_turn
 
 __all__ = [
@@ -62,6 +63,8 @@ def derive_seed(seed: int, *path: int) -> int:
 def make_env(config: Config, split: str | None) -> TurnEnv:
     """The run's turn environment on one split. Its messages state the limit of tokens to a pretrained model only.
 
+    A split is of the same version as ``evaluation.split``: what is trained on and what is measured on never meet.
+
     Raises:
         ValueError: an unknown game or option, or a value out of range.
     """
@@ -70,6 +73,8 @@ def make_env(config: Config, split: str | None) -> TurnEnv:
             raise ValueError(f"{name} is no option of the game; give --set turns.{name}=...")
         if name == "split":
             raise ValueError("split is no option of the game; give --set evaluation.split=...")
+    if split in SPLITS:
+        split = same_version(split, version_of(config.evaluation.split))
     turns = config.turns.of_environment(states_limit=pretrained(config.model))
     env = make_turn(config.game, turns, split=split, **config.env_options)
     if split is not None and not env.game.has_splits:

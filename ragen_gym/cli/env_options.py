@@ -14,7 +14,7 @@ from importlib import import_module
 from inspect import Parameter, getdoc, signature
 from typing import Any
 
-from ragen_gym.core.levels import SPLITS
+from ragen_gym.core.levels import SPLIT_NAMES
 from ragen_gym.core.text import TEXT_FORMATS
 from ragen_gym.games.game import Game
 from ragen_gym.games.registry import TABLE, GameSpec, build_game, find
@@ -110,7 +110,7 @@ def add_environment_options(parser: argparse.ArgumentParser, *, rules_only: bool
     if rules_only:
         parser.set_defaults(split=None, levels=None, vocabulary=None, text_format="grid")
         return
-    parser.add_argument("--split", help=f"levels of one split only: {', '.join(SPLITS)}")
+    parser.add_argument("--split", help=f"levels of one split only: {', '.join(SPLIT_NAMES)}")
     parser.add_argument("--levels", metavar="FILE", help="play the levels of a file instead of fresh ones")
     parser.add_argument("--vocabulary", metavar="NAME", help="the symbols of the board; `info` shows them")
     parser.add_argument("--text-format", default="grid", help=f"the board as {', '.join(TEXT_FORMATS)}")

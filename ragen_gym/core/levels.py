@@ -4,10 +4,14 @@ A ``Level`` is data: the name of its game and the text of its first board in the
 a hash of just that (64-bit FNV-1a over the code points of ``name + "\n" + text``, finished by SplitMix64's mixer), so
 it is the same everywhere and forever.
 
-A split must not leak: two boards that differ by a rotation or a reflection are one problem. So the split is decided by
-the smallest hash among a board's eight rotations and reflections (its canonical form), salted with ``SPLIT_VERSION``:
-80 % of all canonical forms belong to ``train``, 10 % to ``validation``, 10 % to ``test``, whatever generator or option
-made them.
+A split must not leak. Two boards that differ by a rotation or a reflection are one problem, and so are two rooms of
+Sokoban that differ in where the player begins, or two lakes that differ in which end of the way is the start: they are
+one family. So the split is decided by a hash of the family, the smallest one among the eight rotations and reflections
+of a board on which such tiles are written alike: 80 % of all families belong to ``train``, 10 % to ``validation``, 10 %
+to ``test``, whatever generator or option made them.
+
+The first version of the splits, ``train-v1``, ``validation-v1`` and ``test-v1``, knows rotations and reflections only.
+It stays as it is, for what was measured on it; its splits are disjoint among themselves, not from those of today.
 """
 
 from __future__ import annotations
@@ -23,11 +27,24 @@ from ragen_gym.core.seeding import mix
 from ragen_gym.core.storage import write_atomic
 from ragen_gym.core.validation import shown
 
-__all__ = ["SPLITS", "SPLIT_VERSION", "Level", "read_levels", "split_of_hash", "text_hash", "write_levels"]
+__all__ = [
+    "SPLITS",
+    "SPLIT_NAMES",
+    "SPLIT_VERSION",
+    "Level",
+    "read_levels",
+    "same_version",
+    "split_of_hash",
+    "text_hash",
+    "version_of",
+    "write_levels",
+]
 
 SPLITS = ("train", "validation", "test")
 SPLIT_TENTHS = (8, 1, 1)
-SPLIT_VERSION = "ragen-gym splits v1"
+SPLIT_VERSION = 2
+#: All names of splits: those of today, and those of the first version.
+SPLIT_NAMES = (*SPLITS, *(f"{split}-v1" for split in SPLITS))
 
 FNV_BASIS, FNV_PRIME = 0xCBF29CE484222325, 0x100000001B3
 _WORD = 0xFFFFFFFFFFFFFFFF
@@ -45,20 +62,31 @@ def text_hash(name: str, text: str) -> int:
     return mix(fnv(text, fnv(name + "\n")))
 
 
-SPLIT_SALT = mix(fnv(SPLIT_VERSION))
+SPLIT_SALTS = {version: mix(fnv(f"ragen-gym splits v{version}")) for version in (1, SPLIT_VERSION)}
 
 
-def split_of_hash(canonical: int) -> str:
-    """The split that owns a canonical form, given the smallest hash among the board's rotations and reflections."""
-    tenth = mix(canonical ^ SPLIT_SALT) % 10
-    return SPLITS[0 if tenth < SPLIT_TENTHS[0] else 1 if tenth < SPLIT_TENTHS[0] + SPLIT_TENTHS[1] else 2]
+def split_of_hash(family: int, version: int = SPLIT_VERSION) -> str:
+    """The name of the split that owns a family, given its hash."""
+    tenth = mix(family ^ SPLIT_SALTS[version]) % 10
+    split = SPLITS[0 if tenth < SPLIT_TENTHS[0] else 1 if tenth < SPLIT_TENTHS[0] + SPLIT_TENTHS[1] else 2]
+    return same_version(split, version)
+
+
+def version_of(split: str | None) -> int:
+    """The version of the splits that a name belongs to."""
+    return 1 if split is not None and split.endswith("-v1") else SPLIT_VERSION
+
+
+def same_version(split: str, version: int) -> str:
+    """What ``train``, ``validation`` or ``test`` is called in a version of the splits."""
+    return split if version == SPLIT_VERSION else f"{split}-v{version}"
 
 
 def check_split(split: str | None) -> str | None:
     """Return ``split`` unchanged, or raise a ValueError that names the splits."""
-    if split is not None and (not isinstance(split, str) or split not in SPLITS):
+    if split is not None and (not isinstance(split, str) or split not in SPLIT_NAMES):
         raise ValueError(
-            f"split={shown(split)} is not a split: choose one of {', '.join(SPLITS)}, or None for all levels."
+            f"split={shown(split)} is not a split: choose one of {', '.join(SPLIT_NAMES)}, or None for all levels."
         )
     return split
 

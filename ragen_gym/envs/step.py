@@ -110,7 +110,8 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
     text_format: ``"grid"``, ``"spaced"``, ``"coord"`` or ``"grid_coord"``.
     vocabulary: name of one of the game's vocabularies, or a ``ragen_gym.core.text.Vocabulary``.
     preset: a difficulty of the game, such as ``"easy"``; options given next to it override those of the preset.
-    split: ``"train"``, ``"validation"``, ``"test"``, or None for all levels.
+    split: ``"train"``, ``"validation"``, ``"test"``, or None for all levels, those of ``"test"`` too. The first version
+        of the splits is there as ``"train-v1"``, ``"validation-v1"`` and ``"test-v1"``.
     levels: path of a level file, or a list of levels or board texts, to draw from instead of generating.
     render_mode: ``"ansi"``, ``"rgb_array"``, ``"human"`` (a window) or None. The pictures show the last move, and a
         caption with step and reward.

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from ragen_gym.core.levels import check_split, text_hash
+from ragen_gym.core.levels import SPLIT_VERSION, check_split, same_version, text_hash
 from ragen_gym.core.seeding import Stream, uniforms
 from ragen_gym.core.text import TextFormat, Vocabulary
 from ragen_gym.core.validation import check_number, items_of, shown
@@ -218,7 +218,7 @@ class Bandit(Game):
         if split is not None and self.names is not None:
             raise ValueError(f"{self.name}: names= chooses the arms itself; give split=None, or leave names out.")
         check_split(split)
-        return [i for i, pair in enumerate(self.pairs) if split in (None, SPLIT_OF_PAIR.get(pair))]
+        return [i for i in range(len(self.pairs)) if self.owns(split, bytes((2 * i, 2 * i + 1)))]
 
     def level_count(self, split: str | None) -> int:
         """Two orders of each pair."""
@@ -250,9 +250,10 @@ class Bandit(Game):
         """The arm with the higher mean."""
         return BanditSolution(self, board)
 
-    def split_of(self, board: Board) -> str | None:
+    def split_of(self, board: Board, version: int = SPLIT_VERSION) -> str | None:
         """The split of the paper's list that names this pair; None for any other."""
-        return SPLIT_OF_PAIR.get(self.pairs[board[0] // 2])
+        split = SPLIT_OF_PAIR.get(self.pairs[board[0] // 2])
+        return split and same_version(split, version)
 
     def ids(self, boards: Boards) -> list[str]:
         """``Level.id`` of each board."""

@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import numpy.typing as npt
 
-from ragen_gym.core.levels import Level, check_split, read_levels
+from ragen_gym.core.levels import SPLIT_VERSION, Level, check_split, read_levels, version_of
 from ragen_gym.core.seeding import Stream
 from ragen_gym.core.text import TextFormat, Vocabulary
 from ragen_gym.core.validation import items_of, shown
@@ -232,8 +232,17 @@ class Game(ABC):
         """The oracle of the level that this board belongs to."""
 
     @abstractmethod
-    def split_of(self, board: Board) -> str | None:
-        """The split that owns this board, or None where no split does."""
+    def split_of(self, board: Board, version: int = SPLIT_VERSION) -> str | None:
+        """The split that owns this first board, or None where no split does.
+
+        Args:
+            board: of a level.
+            version: of the splits: ``SPLIT_VERSION``, or 1 for those whose names end in ``-v1``.
+        """
+
+    def owns(self, split: str | None, board: Board) -> bool:
+        """Whether a first board belongs to a split, of whichever version; every board belongs to None."""
+        return split is None or self.split_of(board, version_of(split)) == split
 
     @abstractmethod
     def ids(self, boards: Boards) -> list[str]:
@@ -344,7 +353,8 @@ class Game(ABC):
                 boards.append(self.board(level))
             except ValueError as error:
                 raise ValueError(f"levels[{number}]: {error}") from None
-        kept = [board for board in boards if check_split(split) in (None, self.split_of(board))]
+        check_split(split)
+        kept = [board for board in boards if self.owns(split, board)]
         if not kept:
             raise ValueError(
                 f"none of the {len(boards)} levels given belongs to split={split!r}: give split=None to play them all."

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from ragen_gym.core.levels import fnv, split_of_hash
+from ragen_gym.core.levels import SPLIT_SALTS, SPLIT_VERSION, SPLITS, check_split, fnv, split_of_hash, version_of
 from ragen_gym.core.text import (
     EDGE,
     BoardWriter,
@@ -20,6 +21,9 @@ from ragen_gym.core.text import (
 )
 from ragen_gym.core.validation import check_number
 from ragen_gym.games.game import Board, Boards, Game
+
+if TYPE_CHECKING:
+    from ragen_gym.games.kernels import SplitKey
 
 __all__ = ["GridGame"]
 
@@ -36,6 +40,8 @@ class GridGame(Game):
     width: int = 4
 
     layout = "grid"
+    #: Tiles that are read as another one where families of levels are told apart, such as the player as the floor.
+    read_as: ClassVar[Mapping[int, int]] = {}
 
     def square(self, size: int | None, low: int, high: int) -> None:
         """Set both sides of the board to ``size`` unless it is None, and check them; for ``__post_init__``.
@@ -69,6 +75,20 @@ class GridGame(Game):
         codes[: len(self.Tile)] = [ord(symbol) for symbol in self.own_vocabulary.symbols]
         return codes, np.uint64(fnv(self.name + "\n"))
 
+    @cached_property
+    def families(self) -> dict[int, npt.NDArray[np.uint64]]:
+        """Version of the splits -> code point of each tile, where those of a family are to have the same hash."""
+        codes = self.identity[0].copy()
+        for tile, other in self.read_as.items():
+            codes[tile] = codes[other]
+        return {1: self.identity[0], SPLIT_VERSION: codes}
+
+    def split_key(self, split: str | None) -> SplitKey:
+        """What ``ragen_gym.games.kernels.in_split`` needs to know of a split; every board belongs to None."""
+        version, (_, basis) = version_of(check_split(split)), self.identity
+        index = SPLITS.index(split.removesuffix("-v1")) if split else -1
+        return self.families[version], basis, np.uint64(SPLIT_SALTS[version]), index
+
     def ids(self, boards: Boards) -> list[str]:
         """``Level.id`` of each board."""
         from ragen_gym.games.kernels import row_hashes
@@ -76,12 +96,16 @@ class GridGame(Game):
         digits = row_hashes(boards, *self.identity).astype(">u8").tobytes().hex()
         return [digits[i : i + 16] for i in range(0, len(digits), 16)]
 
-    def split_of(self, board: Board) -> str | None:
-        """The split that owns this board and its seven rotations and reflections."""
+    def family(self, board: Board, version: int = SPLIT_VERSION) -> int:
+        """The hash of all boards that are one problem with this first one: its rotations, reflections, ``read_as``."""
         from ragen_gym.games.kernels import canonical_hash
 
         row = np.frombuffer(bytes(board), np.uint8)
-        return split_of_hash(int(canonical_hash(row, *self.identity, self.height, self.width)))
+        return int(canonical_hash(row, self.families[version], self.identity[1], self.height, self.width))
+
+    def split_of(self, board: Board, version: int = SPLIT_VERSION) -> str | None:
+        """The split that owns this first board and its family."""
+        return split_of_hash(self.family(board, version), version)
 
     def formatter(self, vocabulary: Vocabulary, text_format: TextFormat) -> Callable[[Board], str]:
         """A function from a board to its text."""

@@ -5,15 +5,17 @@ from __future__ import annotations
 import numpy as np
 
 from ragen_gym.core import seeding
-from ragen_gym.core.levels import FNV_PRIME, SPLIT_SALT, SPLIT_TENTHS
+from ragen_gym.core.levels import FNV_PRIME, SPLIT_TENTHS
 from ragen_gym.core.seeding import GOLDEN
 from ragen_gym.games._jit import Kernel, check_time, kernel
 
-__all__ = ["below", "canonical_hash", "mix", "next_word", "row_hash", "row_hashes", "split_index"]
+__all__ = ["below", "canonical_hash", "in_split", "mix", "next_word", "row_hash", "row_hashes", "split_index"]
+
+SplitKey = tuple[np.ndarray, np.uint64, np.uint64, int]
+"""What says whose a board is: (code point of each tile, hash state after the game's name, salt, index or -1)."""
 
 _GOLDEN = np.uint64(GOLDEN)
 _PRIME = np.uint64(FNV_PRIME)
-_SALT = np.uint64(SPLIT_SALT)
 _TRAIN, _VALIDATION = SPLIT_TENTHS[0], SPLIT_TENTHS[0] + SPLIT_TENTHS[1]
 _C1, _C2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _ONE, _TEN, _27, _30, _31, _32 = (np.uint64(i) for i in (1, 10, 27, 30, 31, 32))
@@ -105,7 +107,14 @@ def canonical_hash(row: np.ndarray, codes: np.ndarray, basis: np.uint64, height:
 
 
 @kernel
-def split_index(canonical: np.uint64) -> int:
+def split_index(family: np.uint64, salt: np.uint64) -> int:
     """``ragen_gym.core.levels.split_of_hash``, as the split's index in ``ragen_gym.core.levels.SPLITS``."""
-    tenth = mix(canonical ^ _SALT) % _TEN
+    tenth = mix(family ^ salt) % _TEN
     return 0 if tenth < _TRAIN else (1 if tenth < _VALIDATION else 2)
+
+
+@kernel
+def in_split(row: np.ndarray, split: SplitKey, height: int, width: int) -> bool:
+    """Whether a board, uint8 (height * (width + 1) - 1,), belongs to ``ragen_gym.games.grid.GridGame.split_key``."""
+    codes, basis, salt, index = split
+    return index < 0 or split_index(canonical_hash(row, codes, basis, height, width), salt) == index

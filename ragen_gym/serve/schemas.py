@@ -137,7 +137,11 @@ class CreateRequest(_Request):
     autoreset: Literal["NextStep", "SameStep", "Disabled"] | None = Field(
         None, description="A batch's `gymnasium.vector.AutoresetMode`; NextStep where it is left out."
     )
-    split: str | None = Field(None, max_length=20, description="train, validation or test; null for all levels.")
+    split: str | None = Field(
+        None,
+        max_length=20,
+        description="train, validation, test, or one of them with -v1; null for all.",
+    )
     preset: str | None = Field(None, max_length=50, description="A difficulty of the game.")
     knobs: dict[str, Any] = Field(
         default_factory=dict, max_length=50, description="The game's own options by name; `GET /envs` lists them."

@@ -62,6 +62,7 @@ class FrozenLake(GridGame):
     Tile = rules.Tile
     player_tiles = frozenset(rules.PLAYERS)
     goal_tiles = frozenset({rules.Tile.GOAL, rules.Tile.PLAYER_ON_GOAL})
+    read_as: ClassVar = {rules.Tile.PLAYER: rules.Tile.GOAL}
     noise = Stream.DYNAMICS
     rule = staticmethod(rules.step)
     legal = staticmethod(rules.legal)

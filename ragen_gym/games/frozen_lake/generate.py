@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from ragen_gym.core.levels import SPLITS, check_split
 from ragen_gym.core.seeding import GOLDEN
 from ragen_gym.games._jit import Kernel, kernel, level_by_level
-from ragen_gym.games.kernels import canonical_hash, mix, split_index
+from ragen_gym.games.kernels import SplitKey, in_split, mix
 
 if TYPE_CHECKING:
     from ragen_gym.games.frozen_lake import FrozenLake
@@ -151,8 +150,7 @@ def fill_bitboards(
     chance: np.uint64,
     min_path: int,
     random_start: bool,
-    split: int,
-    identity: tuple[np.ndarray, np.uint64],
+    split: SplitKey,
     tries: int,
 ) -> int:
     """``fill_arrays`` for boards of up to 64 cells: the same lakes, faster."""
@@ -176,7 +174,7 @@ def fill_bitboards(
                 for byte in range(board.shape[0]):
                     board[byte] = edge[byte] | np.uint8((water >> np.uint64(cell_of[byte])) & _1)
                 board[byte_of[lakes[_START, k]]], board[byte_of[lakes[_GOAL, k]]] = 3, 2
-                good = split < 0 or split_index(canonical_hash(board, *identity, height, width)) == split
+                good = in_split(board, split, height, width)
             if not good:  # it stays in the group, for another draw
                 if drawn[k] + 1 == tries:
                     return int(rows[k])
@@ -241,8 +239,7 @@ def fill_arrays(
     chance: np.uint64,
     min_path: int,
     random_start: bool,
-    split: int,
-    identity: tuple[np.ndarray, np.uint64],
+    split: SplitKey,
     tries: int,
 ) -> int:
     """Write one lake a row; the index of the first row that could not be written in ``tries`` draws, or -1.
@@ -254,8 +251,7 @@ def fill_arrays(
         chance: chance of ice, in units of 2**-32.
         min_path: the least number of moves from start to goal.
         random_start: whether start and goal are drawn, or the first cell and the last.
-        split: index of ``SPLITS``, or -1 for all lakes.
-        identity: ``ragen_gym.games.grid.GridGame.identity``.
+        split: ``ragen_gym.games.grid.GridGame.split_key``.
         tries: draws for each lake.
     """
     height, width = size
@@ -266,7 +262,7 @@ def fill_arrays(
         for _ in range(tries):
             if _draw(lake, boards[i], width + 1, chance, random_start, queues) < min_path:
                 continue
-            if split < 0 or split_index(canonical_hash(boards[i], *identity, height, width)) == split:
+            if in_split(boards[i], split, height, width):
                 found = True
                 break
         if not found:
@@ -285,7 +281,6 @@ def generate(game: FrozenLake, keys: npt.NDArray[np.uint64], split: str | None) 
     Raises:
         ValueError: no lake that meets the options was found in ``MAX_TRIES`` draws.
     """
-    check_split(split)
     boards = np.empty((len(keys), game.cells), np.uint8)
     failed = _fill_of(game)(
         keys,
@@ -294,8 +289,7 @@ def generate(game: FrozenLake, keys: npt.NDArray[np.uint64], split: str | None) 
         np.uint64(round(game.frozen_prob * 2**32)),
         game.min_path,
         game.random_start,
-        SPLITS.index(split) if split else -1,
-        game.identity,
+        game.split_key(split),
         MAX_TRIES,
     )
     if failed >= 0:

@@ -102,6 +102,7 @@ class Sokoban(GridGame):
     player_tiles = frozenset(rules.PLAYERS)
     box_tiles = frozenset(rules.BOXES)
     target_tiles = frozenset(rules.TARGETS)
+    read_as: ClassVar = {rules.Tile.PLAYER: rules.Tile.FLOOR, rules.Tile.PLAYER_ON_TARGET: rules.Tile.TARGET}
     noise = Stream.DYNAMICS
     rule = staticmethod(rules.step)
     legal = staticmethod(rules.legal)

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from ragen_gym.core.levels import SPLITS, check_split
 from ragen_gym.games._jit import kernel, level_by_level
-from ragen_gym.games.kernels import below, canonical_hash, next_word, split_index
+from ragen_gym.games.kernels import SplitKey, below, in_split, next_word
 from ragen_gym.games.sokoban.reverse_play import MAX_EXPLORED, SMALLEST_TABLE, explore, stroll, walk_back
 from ragen_gym.games.sokoban.search import PAID, SOLVED, Memory, make_memory, search
 
@@ -201,13 +200,11 @@ def _draw(
 
 
 @kernel
-def _in_split(
-    rows: np.ndarray, wanted: np.ndarray, codes: np.ndarray, basis: np.uint64, height: int, width: int, split: int
-) -> np.ndarray:
+def _of_split(rows: np.ndarray, wanted: np.ndarray, split: SplitKey, height: int, width: int) -> np.ndarray:
     """Whether each wanted row belongs to the split, bool (wanted,)."""
     fits = np.empty(wanted.shape[0], np.bool_)
     for k in range(wanted.shape[0]):
-        fits[k] = split_index(canonical_hash(rows[wanted[k]], codes, basis, height, width)) == split
+        fits[k] = in_split(rows[wanted[k]], split, height, width)
     return fits
 
 
@@ -240,7 +237,7 @@ def generate(game: Sokoban, keys: npt.NDArray[np.uint64], split: str | None) -> 
     Raises:
         ValueError: no level that meets the options was found within ``MAX_TRIES`` draws and ``MAX_STATES`` states.
     """
-    check_split(split)
+    owner = game.split_key(split)
     keys, boards = keys.copy(), np.empty((len(keys), game.cells), np.uint8)
     looked, wanted = np.zeros(len(keys), np.int64), np.arange(len(keys))
     limits = [
@@ -257,7 +254,7 @@ def generate(game: Sokoban, keys: npt.NDArray[np.uint64], split: str | None) -> 
             break
         drawn = wanted
         if split:
-            fits = _in_split(boards, drawn, *game.identity, game.height, game.width, SPLITS.index(split))
+            fits = _of_split(boards, drawn, owner, game.height, game.width)
             drawn = drawn[fits]
         for price, low, high in limits:
             drawn = drawn[_in_bounds(boards, drawn, looked, game.width + 1, price, low, high, solver)]

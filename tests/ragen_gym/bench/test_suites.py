@@ -75,7 +75,7 @@ def test_each_level_stands_in_its_file_under_its_id(name: str) -> None:
 def test_no_level_is_one_that_training_draws(name: str) -> None:
     for split in load_suite(name).splits:
         game = split.make_env().game
-        assert {game.split_of(game.board(level)) for level in split.levels} == {"test"}, split.name
+        assert {game.split_of(game.board(level), 1) for level in split.levels} == {"test-v1"}, split.name
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,9 @@ def test_the_papers_instances(name: str, distinct: int, splits: dict[str, int]) 
     game = split.make_env().game
     assert len(split.levels) == 256
     assert len(set(split.levels)) == distinct
-    assert Counter(game.split_of(game.board(level)) for level in split.levels) == splits
+    assert Counter(game.split_of(game.board(level), 1) for level in split.levels) == {
+        f"{name}-v1": count for name, count in splits.items()
+    }
     assert split.turn_config == TurnConfig(max_turns=5, max_actions_per_turn=5, max_actions=10)
     assert {"StarPO-S (Table 4)", "StarPO-S without thinking (Table 4)"} <= set(split.published)
     assert all(0 <= rate <= 1 for rate in split.published.values())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from itertools import product
+from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragen_gym.core.levels import SPLITS, Level, fnv, read_levels, split_of_hash, text_hash, write_levels
+from ragen_gym.core.levels import (
+    SPLIT_NAMES,
+    SPLIT_SALTS,
+    SPLITS,
+    Level,
+    fnv,
+    read_levels,
+    split_of_hash,
+    text_hash,
+    version_of,
+    write_levels,
+)
 from ragen_gym.core.seeding import Stream, episode_keys, stream_key
 from ragen_gym.games import kernels
 from ragen_gym.games.bandit import SPLIT_OF_PAIR, Bandit
@@ -22,14 +33,18 @@ from ragen_gym.games.grid import GridGame
 from ragen_gym.games.registry import TABLE, build_game
 from ragen_gym.testing import boards, games
 
-# Names of levels and their splits, for ever: a level that changes its split would leak.
+# Names of levels and their splits in both versions, for ever: a level that changes its split would leak.
 FROZEN = [
-    ("FrozenLake", "P___\n_O__\n__O_\n___G", "e182408ef6bd5171", "train"),
-    ("FrozenLake", "PO\n_G", "380044335d6124ef", "validation"),
-    ("FrozenLake", "P_G\nO__\n_O_", "cb608e9c4c15d504", "test"),
-    ("FrozenLake", "P_OG\n__O_\n____\nO__O", "acf419401bb00499", "test"),
-    ("FrozenLake", "G_O\n__P", "5c47e092804ed131", "train"),
-    ("FrozenLake", "___OP_\n______\nOO_O__\n___G__\n__O___\n______", "32499679b31ff217", "train"),
+    ("FrozenLake", "P___\n_O__\n__O_\n___G", "e182408ef6bd5171", "train-v1", "train"),
+    ("FrozenLake", "PO\n_G", "380044335d6124ef", "validation-v1", "train"),
+    ("FrozenLake", "P_G\nO__\n_O_", "cb608e9c4c15d504", "test-v1", "train"),
+    ("FrozenLake", "P_OG\n__O_\n____\nO__O", "acf419401bb00499", "test-v1", "train"),
+    ("FrozenLake", "G_O\n__P", "5c47e092804ed131", "train-v1", "train"),
+    ("FrozenLake", "___OP_\n______\nOO_O__\n___G__\n__O___\n______", "32499679b31ff217", "train-v1", "train"),
+    ("FrozenLake", "__P\n___\n__G", "44107a1a9e4b216c", "train-v1", "validation"),
+    ("FrozenLake", "___O\n___P\n____\nO_GO", "308b7e269b501565", "train-v1", "test"),
+    ("Sokoban", "######\n#_#__#\n#_XO_#\n#P___#\n####_#\n######", "166ffe00ec7b94ef", "train-v1", "test"),
+    ("Sokoban", "#####\n#__##\n#_XP#\n#O__#\n#####", "a9f7dd449b2817c7", "validation-v1", "validation"),
 ]
 
 FNV_1A = {"": 0xCBF29CE484222325, "a": 0xAF63DC4C8601EC8C, "foobar": 0x85944171F73967E8}
@@ -48,6 +63,11 @@ def some_boards(game: Game, count: int, split: str | None = None, seed: int = 0)
     return [bytes(row) for row in game.generate(episode_keys(stream_key(seed, Stream.LEVEL), 0, count), split)]
 
 
+def without_start(text: str) -> str:
+    """A lake's text in which both ends of the way look alike."""
+    return text.replace("P", "G")
+
+
 def grid_games() -> list[str]:
     return [name for name, spec in TABLE.items() if issubclass(spec.game_class, GridGame)]
 
@@ -57,12 +77,14 @@ def test_the_hash_is_fnv_1a(text: str, published: int) -> None:
     assert fnv(text) == published
 
 
-@pytest.mark.parametrize(("game", "text", "level_id", "split"), FROZEN)
-def test_identity_and_split_never_change(game: str, text: str, level_id: str, split: str) -> None:
+@pytest.mark.parametrize(("game", "text", "level_id", "first_split", "split"), FROZEN)
+def test_identity_and_split_never_change(game: str, text: str, level_id: str, first_split: str, split: str) -> None:
     rows = text.split("\n")
     built = build_game(TABLE[game], {"height": len(rows), "width": len(rows[0])})
     assert Level(game, text).id == level_id
-    assert built.split_of(built.board(text)) == split
+    board = built.board(text)
+    assert (built.split_of(board, 1), built.split_of(board)) == (first_split, split)
+    assert [name for name in SPLIT_NAMES if built.owns(name, board)] == [split, first_split]
 
 
 @given(games(FrozenLake).flatmap(lambda game: st.tuples(st.just(game), boards(game))))
@@ -75,8 +97,9 @@ def test_a_split_owns_all_eight_symmetries(drawn: tuple[Game, bytes]) -> None:
     owners = set()
     for text in texts:
         shape = turned[text.index("\n") != game.width]
-        owners.add(shape.split_of(shape.parse(text)))
-    assert owners == {split_of_hash(min(text_hash("FrozenLake", text) for text in texts))}
+        owners.add((shape.split_of(shape.parse(text), 1), shape.split_of(shape.parse(text))))
+    first, now = (min(text_hash("FrozenLake", read(text)) for text in texts) for read in (str, without_start))
+    assert owners == {(split_of_hash(first, 1), split_of_hash(now))}
 
 
 @pytest.mark.parametrize("name", grid_games())
@@ -88,16 +111,48 @@ def test_compiled_hashes_are_the_ones_in_the_text(name: str) -> None:
         rows = text.split("\n")
         assert game.ids(np.frombuffer(board, np.uint8)[None]) == [f"{text_hash(game.name, text):016x}"]
         canonical = min(text_hash(game.name, "\n".join(symmetry)) for symmetry in slow_symmetries(rows))
-        assert game.split_of(board) == split_of_hash(canonical)
+        assert game.family(board, 1) == canonical
+        assert game.split_of(board, 1) == split_of_hash(canonical, 1)
 
 
 @given(st.integers(0, 2**64 - 1))
-def test_compiled_split_is_the_split(canonical: int) -> None:
-    assert SPLITS[kernels.split_index(np.uint64(canonical))] == split_of_hash(canonical)
+def test_compiled_split_is_the_split(family: int) -> None:
+    for version, salt in SPLIT_SALTS.items():
+        split = SPLITS[kernels.split_index(np.uint64(family), np.uint64(salt))]
+        assert split_of_hash(family, version).removesuffix("-v1") == split
+        assert version_of(split_of_hash(family, version)) == version
+
+
+@pytest.mark.parametrize("knobs", [{}, {"height": 5, "width": 7}, {"size": 8, "boxes": 2}], ids=str)
+def test_a_split_owns_a_room_wherever_its_player_begins(knobs: dict[str, Any]) -> None:
+    game = build_game(TABLE["Sokoban"], knobs)
+    player, target, floor, on_target = game.Tile.PLAYER, game.Tile.TARGET, game.Tile.FLOOR, game.Tile.PLAYER_ON_TARGET
+    leaks = 0
+    for split in SPLITS:
+        for board in some_boards(game, 20, split):
+            empty = board.replace(bytes([player]), bytes([floor])).replace(bytes([on_target]), bytes([target]))
+            for cell, tile in enumerate(empty):
+                if tile in (floor, target):
+                    other = bytearray(empty)
+                    other[cell] = player if tile == floor else on_target
+                    assert game.split_of(bytes(other)) == split
+                    leaks += game.split_of(bytes(other), 1) != game.split_of(board, 1)
+    assert leaks  # in the first version the player told them apart
+
+
+def test_a_split_owns_a_lake_whichever_end_is_the_start() -> None:
+    game = FrozenLake()
+    leaks = 0
+    for split in SPLITS:
+        for board in some_boards(game, 100, split):
+            other = game.parse(game.level(board).text.translate(str.maketrans("PG", "GP")))
+            assert game.split_of(other) == split
+            leaks += game.split_of(other, 1) != game.split_of(board, 1)
+    assert leaks
 
 
 def test_splits_own_eight_one_and_one_tenths_of_all_problems() -> None:
-    """Every lake of 3x3, one of each eight counted."""
+    """Every lake of 3x3, one of each family counted."""
     game = FrozenLake(size=3)
     owners = {}
     for start, goal in product(range(9), repeat=2):
@@ -108,9 +163,9 @@ def test_splits_own_eight_one_and_one_tenths_of_all_problems() -> None:
             for place, symbol in sorted([(start, "P"), (goal, "G")]):
                 cells.insert(place, symbol)
             rows = ["".join(cells[i : i + 3]) for i in (0, 3, 6)]
-            text = min("\n".join(symmetry) for symmetry in slow_symmetries(rows))
-            if text not in owners:
-                owners[text] = game.split_of(game.parse(text))
+            family = min(without_start("\n".join(symmetry)) for symmetry in slow_symmetries(rows))
+            if family not in owners:
+                owners[family] = game.split_of(game.parse("\n".join(rows)))
     counts = Counter(owners.values())
     share = {split: counts[split] / len(owners) for split in SPLITS}
     assert len(owners) > 1000
@@ -122,13 +177,12 @@ def test_splits_own_eight_one_and_one_tenths_of_all_problems() -> None:
 @pytest.mark.parametrize("name", TABLE)
 def test_generated_splits_are_disjoint(name: str) -> None:
     game = build_game(TABLE[name], {})
-    ids = {split: set(game.ids(game.generate(episode_keys(1, 0, 300), split))) for split in SPLITS}
-    assert not ids["train"] & ids["validation"]
-    assert not ids["train"] & ids["test"]
-    assert not ids["validation"] & ids["test"]
+    ids = {split: set(game.ids(game.generate(episode_keys(1, 0, 300), split))) for split in SPLIT_NAMES}
+    for split, other in combinations(SPLIT_NAMES, 2):
+        assert version_of(split) != version_of(other) or not ids[split] & ids[other]
     for split, owned in ids.items():
-        assert len(owned) > 100 * (split == "train") or name.startswith("Bandit")
-        assert {game.split_of(board) for board in some_boards(game, 50, split)} == {split}
+        assert len(owned) > 100 * (split in ("train", "train-v1")) or name.startswith("Bandit")
+        assert {game.split_of(board, version_of(split)) for board in some_boards(game, 50, split)} == {split}
 
 
 def test_the_bandits_splits_are_the_papers_lists() -> None:

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ragen_gym.core.levels import SPLIT_NAMES
 from ragen_gym.core.seeding import episode_keys
 from ragen_gym.envs import kernel
 from ragen_gym.games._jit import compiled, compiled_with
@@ -43,19 +44,19 @@ def test_characters_are_looked_up(cells: list[int]) -> None:
     chance=st.sampled_from([0.0, 0.2, 0.5, 0.8, 0.999, 1.0]),
     min_path=st.integers(1, 4),
     random_start=st.booleans(),
-    split=st.integers(-1, 2),
+    split=st.sampled_from([None, *SPLIT_NAMES]),
     count=st.sampled_from([1, 50, 64, 150]),
     seed=st.integers(0, 2**32),
 )
 def test_lakes_are_the_same_whether_drawn_as_bits_or_as_arrays(
-    size: tuple[int, int], chance: float, min_path: int, random_start: bool, split: int, count: int, seed: int
+    size: tuple[int, int], chance: float, min_path: int, random_start: bool, split: str | None, count: int, seed: int
 ) -> None:
     game, keys = FrozenLake(height=size[0], width=size[1]), episode_keys(seed, 0, count)
     drawn = []
     for fill in (fill_bitboards, fill_arrays):
         boards = np.zeros((count, game.cells), np.uint8)
         threshold = np.uint64(round(chance * 2**32))
-        failed = fill(keys, boards, size, threshold, min_path, random_start, split, game.identity, 20)
+        failed = fill(keys, boards, size, threshold, min_path, random_start, game.split_key(split), 20)
         drawn.append((failed, boards[: failed if failed >= 0 else count].tolist()))
     assert drawn[0] == drawn[1]
 

@@ -64,7 +64,7 @@ class Tightrope(GridGame):
                 board[:] = rules.Tile.ROPE
                 board[start] = rules.Tile.ACROBAT
                 board[start + 1 + int(other * (self.width - 1 - start))] = rules.Tile.FLAG
-                if split in (None, self.split_of(board.tobytes())):
+                if self.owns(split, board.tobytes()):
                     break
             else:
                 raise ValueError(f"{self.name}: no rope of width={self.width} belongs to split={split!r}.")
