@@ -68,9 +68,13 @@ GAMES: dict[str, Settings] = {
         "env_options": {"size": 4, "success_rate": 1.0, "min_path": 3, "text_format": "coord"},
         "turns": {"max_turns": 5, "max_actions_per_turn": 1, "max_actions": 5, "max_tokens_per_turn": 96},
         "demonstrations": {"episodes": 320, "moves": [1.0], "thought": "relative"},
+        "training": {"groups": 2, "minibatch": 16},
     },
 }
-"""What is played: 40 steps of imitation on 8 episodes each, then groups as in a training run; all groups are kept."""
+"""What is played: 40 steps of imitation on 8 episodes each, then groups as in a training run; all groups are kept.
+
+On FrozenLake two groups: padded rows of 64 episodes of five turns would take minutes and most of the memory.
+"""
 
 SHARED: Settings = {
     "warm_start": {"epochs": 1, "batch": 8, "learning_rate": 1e-4},
@@ -117,8 +121,8 @@ class Bench:
     def config(self, game: str, model: Path | None = None) -> Config:
         """The run on a game, from a folder of weights."""
         model = model or self.model
-        settings = merged(default_settings(game, str(model)), {**GAMES[game], "model": str(model)})
-        settings = merged(merged(settings, SHARED), QUICK if self.quick else {})
+        settings = merged(merged(default_settings(game, str(model)), SHARED), {**GAMES[game], "model": str(model)})
+        settings = merged(settings, QUICK if self.quick else {})
         return with_settings(Config(), settings)
 
     def policy(self, game: str) -> Policy:
@@ -458,8 +462,8 @@ Machine: {machine}. A product of square matrices of {cube:,} takes {bfloat16:,.0
 
 ## The update
 
-An optimiser step on 8 groups of 8 episodes, all kept. *Counted* are the tokens of all rows, *distinct* those that are
-left when each prefix is counted once. Padded rows have like length, up to {padded_tokens:,} positions at a time. The
+An optimiser step on 8 groups of 8 episodes (FrozenLake: 2), all kept. *Counted* are the tokens of all rows, *distinct* those
+that are left when each prefix is counted once. Padded rows have like length, up to {padded_tokens:,} positions at a time. The
 share of the peak is 6 FLOP for each parameter and computed token, those of the output layer only where logits are
 made; attention is not counted.
 
