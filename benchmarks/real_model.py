@@ -462,10 +462,10 @@ Machine: {machine}. A product of square matrices of {cube:,} takes {bfloat16:,.0
 
 ## The update
 
-An optimiser step on 8 groups of 8 episodes (FrozenLake: 2), all kept. *Counted* are the tokens of all rows, *distinct* those
-that are left when each prefix is counted once. Padded rows have like length, up to {padded_tokens:,} positions at a time. The
-share of the peak is 6 FLOP for each parameter and computed token, those of the output layer only where logits are
-made; attention is not counted.
+An optimiser step on 8 groups of 8 episodes (FrozenLake: 2), all kept. *Counted* are the tokens of all rows, *distinct*
+those that are left when each prefix is counted once. Padded rows have like length, up to {padded_tokens:,} positions at
+a time. The share of the peak is 6 FLOP for each parameter and computed token, those of the output layer only where
+logits are made; attention is not counted.
 
 | game | tokens counted / distinct / sampled | | seconds | counted tokens/s | distinct tokens/s | of the peak |
 |---|---|---|---|---|---|---|
