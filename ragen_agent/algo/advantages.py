@@ -112,27 +112,31 @@ def broadcast_to_tokens(advantages: Tensor, sampled: Tensor) -> Tensor:
     return advantages[:, None] * sampled.to(advantages.dtype)
 
 
-def whiten(x: Tensor, mask: Tensor, eps: float = 1e-8) -> Tensor:
-    """(x - mean) / sqrt(variance + eps) over the masked entries, 0 elsewhere.
+def whiten(x: Tensor, mask: Tensor, eps: float = 1e-8, *, over: Tensor | None = None) -> Tensor:
+    """(x - mean) / sqrt(variance + eps) at the masked entries, 0 elsewhere.
 
     The usual last step on PPO's advantages (Huang et al., "The 37 Implementation Details of PPO", detail
-    7). The variance divides by n - 1; with fewer than two masked entries the result is 0 everywhere.
+    7). The variance divides by n - 1; with fewer than two entries to take it over the result is 0 everywhere.
 
     Args:
         x: float, any shape.
         mask: bool, the shape of x.
         eps: added to the variance.
+        over: bool, the shape of x: the masked entries that mean and variance are taken over, such as one of each turn
+            where all tokens of a turn hold its advantage; None takes every masked entry.
 
     Returns:
         float, the shape of x.
     """
     zero = torch.zeros_like(x)
-    number = mask.sum()
+    over = mask if over is None else over
+    number = over.sum()
     if int(number) < 2:
         return zero
-    mean = torch.where(mask, x, zero).sum() / number
+    mean = torch.where(over, x, zero).sum() / number
     centred = torch.where(mask, x - mean, zero)
-    return centred * torch.rsqrt((centred**2).sum() / (number - 1) + eps)
+    variance = (torch.where(over, centred, zero) ** 2).sum() / (number - 1)
+    return centred * torch.rsqrt(variance + eps)
 
 
 def format_reward(well_formed: Tensor, rule: str = "ragen") -> Tensor:

@@ -178,7 +178,8 @@ def turn_wise_gae(
 
     Returns:
         advantages, A_i at every sampled token of turn i, and returns, A_i + V(e_i) there: the critic learns one value
-        for a turn. Both float (rows, T) and 0 where not sampled.
+        for a turn. Both float (rows, T) and 0 where not sampled. VAGEN whitens such advantages by the mean and the
+        variance over the turns' ends, so that a turn does not count by its length: ``whiten(..., over=...)``.
 
     Raises:
         ValueError: shapes that differ, a reward at a token that was not sampled, or turns that do not fit the mask

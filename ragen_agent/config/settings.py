@@ -184,7 +184,7 @@ class Training:
     gae_lambda: float = setting(1.0, "trace parameter of generalised advantage estimation", low=0, high=1)
     loss_tokens: str = setting("all", "tokens in the loss (VAGEN's M_loss)", choices=TOKEN_PARTS)
     advantage_tokens: str = setting(
-        "all", "tokens that advantages are estimated over (VAGEN's M_adv)", choices=TOKEN_PARTS
+        "all", "tokens that a critic's advantages are estimated over (VAGEN's M_adv)", choices=TOKEN_PARTS
     )
     format_reward: str = setting(
         "none", "reward of a turn's form, added to the game's and to turns.format_penalty", choices=FORMAT_REWARDS
@@ -213,6 +213,17 @@ class Training:
             raise ValueError(
                 f"training.credit is {self.credit!r}, which needs a critic's values; use training.algo=ppo, or "
                 "training.credit=trajectory."
+            )
+        loss, estimated = self.loss_tokens, self.advantage_tokens
+        if estimated != "all" and not self.critic:
+            raise ValueError(
+                f"training.advantage_tokens is {estimated!r}, which needs a critic's values; use training.algo=ppo, or "
+                "training.advantage_tokens=all (training.loss_tokens restricts the loss without a critic too)."
+            )
+        if "all" not in (loss, estimated) and loss != estimated:
+            raise ValueError(
+                f"training.loss_tokens is {loss!r} and training.advantage_tokens is {estimated!r}, which have no token "
+                "in common: no token in the loss would have an advantage. Make them equal, or one of them all."
             )
 
     @property
@@ -366,6 +377,12 @@ class Config:
         check_settings(self)
         self._check_games()
         self._check_curriculum()
+        for name in ("loss_tokens", "advantage_tokens"):
+            if getattr(self.training, name) == "reasoning" and not self.turns.think:
+                raise ValueError(
+                    f"training.{name} is 'reasoning', but with turns.think=false replies hold none; use all or answer, "
+                    "or turns.think=true."
+                )
 
     def _check_games(self) -> None:
         known = ("game", "weight", "env_options", "turns", "thought")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -137,7 +137,7 @@ class Critic(nn.Module):
 Targets = dict[str, Tensor]
 """What a step reads next to its batch, each (rows, width): ``advantages``, ``mask`` (M_loss); with a critic
 ``returns``, ``values`` and ``critic_mask`` (M_loss and M_adv); with a KL term in the loss ``reference``, the log-probs
-of the start."""
+of the start; with one in the reward ``divergence``, its estimate at each sampled token."""
 
 
 @dataclass
@@ -177,9 +177,10 @@ def update(
 
     Returns:
         Means over the steps: entropy (nats a token), grad_norm (before clipping), clip_fraction, approx_kl, with a
-        critic value_loss, and with a KL term kl; train_tokens, all tokens that went forward and backward; updates, the
-        steps taken; and, only where there were any, skipped_steps, those not taken because the gradient was not finite
-        or the mask left no token (they are in none of the means).
+        critic value_loss, and with a KL term kl (where it is part of the reward, that of the policy that sampled);
+        train_tokens, all tokens that went forward and backward; updates, the steps taken; and, only where there were
+        any, skipped_steps, those not taken because the gradient was not finite or the masks left no token (they are in
+        none of the means). Where only one of policy and critic has a token, it alone takes its step.
     """
     batch = Batch.of(trajectories, learner.bias.device)
     targets = targets_of(learner, batch, trajectories, advantages, settings, weights)
@@ -187,6 +188,7 @@ def update(
         seen(targets)
     generator = torch.Generator().manual_seed(seed)
     sums: dict[str, float] = {}
+    numbers: Counter[str] = Counter()
     steps = tokens = skipped = 0
     for _ in range(settings.updates):
         for chosen in torch.randperm(len(trajectories), generator=generator).split(settings.minibatch):
@@ -196,10 +198,11 @@ def update(
             if not measured or not all(map(math.isfinite, measured.values())):
                 skipped += 1
                 continue
-            sums = {name: sums.get(name, 0.0) + value for name, value in measured.items()}
+            sums |= {name: sums.get(name, 0.0) + value for name, value in measured.items()}
+            numbers.update(measured.keys())
             steps += 1
     counts = {"train_tokens": tokens, "updates": steps} | ({"skipped_steps": skipped} if skipped else {})
-    return {name: value / steps for name, value in sums.items()} | counts
+    return {name: value / numbers[name] for name, value in sums.items()} | counts
 
 
 def targets_of(
@@ -230,8 +233,9 @@ def targets_of(
             if settings.kl_place == "loss":
                 targets["reference"] = reference
             else:
-                penalty = algo.kl_penalty(batch.log_probs, reference, settings.kl_estimate)
-                cost = torch.where(batch.sampled, settings.kl * penalty, cost)
+                estimate = algo.kl_penalty(batch.log_probs, reference, settings.kl_estimate)
+                targets["divergence"] = torch.where(batch.sampled, estimate, cost)
+                cost = settings.kl * targets["divergence"]
         if learner.critic is None:
             return targets | {"advantages": algo.broadcast_to_tokens(advantages.to(cost.device), batch.sampled) - cost}
         return targets | _estimated(learner, learner.critic, batch, trajectories, cost, settings, weights)
@@ -259,9 +263,10 @@ class Counts(NamedTuple):
 def policy_terms(
     learner: Learner, batch: Batch, targets: Targets, settings: Training, counts: Counts | None = None
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """The terms of the policy's loss: ``policy``, ``entropy`` (minus the bonus), and with a KL term ``kl``.
+    """The terms of the policy's loss: ``policy``, ``entropy`` (minus the bonus), and with a KL term in it ``kl``.
 
-    With the ``counts`` of a minibatch, the terms and figures of its parts add up to its own.
+    Each is the aggregate over M_loss; the figure ``entropy`` is the mean over all sampled tokens. With the ``counts``
+    of a minibatch, the terms and figures of its parts add up to its own.
 
     Returns:
         the terms, with gradient, whose sum is the loss; and figures to report, see ``update``.
@@ -281,11 +286,11 @@ def policy_terms(
         how=how,
         length=length,
     )
-    entropy = algo.masked_mean(token_entropy, batch.sampled, counts.sampled)
-    terms = {"policy": loss, "entropy": -settings.entropy_bonus * entropy}
+    bonus = algo.aggregate(token_entropy, mask, how, length=length, count=counts.terms)
+    terms = {"policy": loss, "entropy": -settings.entropy_bonus * bonus}
     share = int(mask.sum()) / counts.masked
     figures = {
-        "entropy": entropy,
+        "entropy": algo.masked_mean(token_entropy, batch.sampled, counts.sampled),
         "clip_fraction": share * stats.clip_fraction,
         "approx_kl": share * stats.approx_kl,
     }
@@ -294,6 +299,8 @@ def policy_terms(
             log_probs, targets["reference"], mask, settings.kl_estimate, how, length=length, count=counts.terms
         )
         terms["kl"] = settings.kl * figures["kl"]
+    elif "divergence" in targets:
+        figures["kl"] = algo.masked_mean(targets["divergence"], batch.sampled, counts.sampled)
     return terms, figures
 
 
@@ -311,8 +318,8 @@ def _estimated(
     earned = [list(t.turn_rewards) for t in trajectories]
     mask = _mask(learner, batch, trajectories, settings.advantage_tokens)
     values = torch.where(mask, critic(batch), 0.0)
-    estimated, returns = critic_estimates(ends, earned, values, cost, mask, settings)
-    advantages = algo.whiten(estimated, mask)
+    estimated, returns, compared = critic_estimates(ends, earned, values, cost, mask, settings)
+    advantages = algo.whiten(estimated, mask, over=compared)
     if weights is not None:
         advantages = advantages * weights.to(advantages.device)[:, None]
     # The critic learns only where the recursion ran: elsewhere there is no return.
@@ -330,13 +337,12 @@ def _mask(learner: Learner, batch: Batch, trajectories: Sequence[Trajectory], to
 
 
 def _step(learner: Learner, batch: Batch, targets: Targets, settings: Training) -> dict[str, float]:
-    """One step of the policy and its critic; what it measured, nothing where the mask left no token."""
-    if not all(bool(targets[name].any()) for name in ("mask", "critic_mask") if name in targets):
-        return {}
+    """One step of the policy and one of its critic, each where its mask has a token; what they measured."""
     measured: dict[str, Tensor] = {}
-    losses = _policy_losses(learner, batch, targets, settings, measured)
-    measured["grad_norm"] = _descend(learner.optimiser, losses, learner.model, settings)
-    if learner.critic is not None and learner.critic_optimiser is not None:
+    if bool(targets["mask"].any()):
+        losses = _policy_losses(learner, batch, targets, settings, measured)
+        measured["grad_norm"] = _descend(learner.optimiser, losses, learner.model, settings)
+    if learner.critic is not None and learner.critic_optimiser is not None and bool(targets["critic_mask"].any()):
         critic_loss = algo.value_loss(
             learner.critic(batch), targets["values"], targets["returns"], targets["critic_mask"]
         )

@@ -31,7 +31,7 @@ from ragen_agent.openrlhf.episode import tokens_of
 from ragen_agent.openrlhf.processes import RunContext
 from ragen_agent.openrlhf.prompt_dataset import PromptRow
 from ragen_agent.token_mdp import Trajectory
-from ragen_agent.training.iteration import critic_estimates
+from ragen_agent.training.iteration import CriticEstimates, critic_estimates
 from ragen_agent.training.metrics import reply_parts
 
 __all__ = [
@@ -42,9 +42,14 @@ __all__ = [
     "WeightsLostError",
     "advantage_inputs",
     "log_prob_difference",
+    "narrow_to_returns",
     "pad_rows",
     "row_advantages",
 ]
+
+
+NO_RETURN = float("-inf")
+"""Stands in ``returns`` outside M_adv, where a critic has nothing to learn from."""
 
 
 @dataclass(frozen=True)
@@ -180,18 +185,24 @@ def log_prob_difference(experiences: Sequence[Any]) -> tuple[float, float]:
 
 def row_advantages(
     notes: Sequence[AdvantageInputs], sampled: Tensor, values: Tensor, cost: Tensor, settings: Training
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Advantages and returns by the critic's values, and the tokens that they run over.
+) -> tuple[CriticEstimates, Tensor]:
+    """Advantages and returns by the critic's values, and M_adv, the tokens that they run over.
 
     All tensors are (rows, T - 1): ``sampled`` bool, ``values`` before each action, ``cost`` of each action, 0 where
-    none was sampled; what is returned are advantages, returns and the mask M_adv.
+    none was sampled.
     """
     ends, earned = [list(note.turn_ends) for note in notes], [list(note.turn_rewards) for note in notes]
     mask = sampled
     if settings.advantage_tokens != "all":
         mask = algo.part_mask([list(note.estimate or ()) for note in notes], sampled)
-    advantages, returns = critic_estimates(ends, earned, values, cost, mask, settings)
-    return advantages, returns, mask
+    return critic_estimates(ends, earned, values, cost, mask, settings), mask
+
+
+def narrow_to_returns(experience: Any) -> None:
+    """Leaves in a critic's loss the tokens that have a return, as the local trainer does."""
+    known = experience.returns != NO_RETURN
+    experience.action_mask = experience.action_mask * known.to(experience.action_mask.dtype)
+    experience.returns = experience.returns.masked_fill(~known, 0.0)
 
 
 class StarPOExperience(RemoteExperienceMaker):  # type: ignore[misc]
@@ -199,6 +210,7 @@ class StarPOExperience(RemoteExperienceMaker):  # type: ignore[misc]
 
     run: RunContext
     vllm_kl = vllm_gap = 0.0
+    reference_kl = 0.0  # of the policy that sampled from the start, in nats a token; 0 unless it is part of the reward
 
     def make_experience(self, samples_list: list[Any]) -> list[Any]:
         """As OpenRLHF; then checks that the weights of the last synchronisation arrived.
@@ -207,6 +219,7 @@ class StarPOExperience(RemoteExperienceMaker):  # type: ignore[misc]
             WeightsLostError: the log-probs of vLLM and of the trainer differ by more than ``max_vllm_kl``.
         """
         experiences: list[Any] = super().make_experience(samples_list)
+        self.reference_kl = float(torch.cat([e.kl.float()[e.action_mask.bool()] for e in experiences]).mean())
         self.vllm_kl, self.vllm_gap = log_prob_difference(experiences)
         most = self.run.settings.max_vllm_kl
         if not (isfinite(self.vllm_kl) and abs(self.vllm_kl) <= most):
@@ -220,14 +233,15 @@ class StarPOExperience(RemoteExperienceMaker):  # type: ignore[misc]
         """Fills in ``advantages`` and ``returns``, both (rows, T - 1), and narrows ``action_mask`` to M_loss."""
         settings = self.run.config.training
         notes = [[AdvantageInputs(**json.loads(label)) for label in e.labels] for e in experiences]
-        masks = []
+        masks, compared = [], []
         for experience, rows in zip(experiences, notes, strict=True):
             mask = experience.action_mask.bool()
             cost = self.kl_ctl.value * torch.where(mask, experience.kl.float(), 0.0)
             if settings.critic:
-                experience.advantages, experience.returns, mask = row_advantages(
-                    rows, mask, experience.values.float(), cost, settings
-                )
+                found, mask = row_advantages(rows, mask, experience.values.float(), cost, settings)
+                experience.advantages = found.advantages
+                experience.returns = found.returns.masked_fill(experience.action_mask.bool() & ~mask, NO_RETURN)
+                compared.append(found.compared)
             else:
                 flat = torch.tensor([note.advantage for note in rows])
                 experience.advantages = algo.broadcast_to_tokens(flat, mask) - cost
@@ -237,16 +251,17 @@ class StarPOExperience(RemoteExperienceMaker):  # type: ignore[misc]
             experience.kl = None
             experience.labels = [""] * len(rows)  # read; the models' processes need not have it
         if settings.critic:
-            _whiten(experiences, masks)
+            _whiten(experiences, masks, compared)
         for experience, rows in zip(experiences, notes, strict=True):
             _narrow(experience, rows, settings)
         return experiences
 
 
-def _whiten(experiences: Sequence[Any], masks: Sequence[Tensor]) -> None:
-    """One mean and one deviation over the tokens of all rows, however they are cut into batches."""
+def _whiten(experiences: Sequence[Any], masks: Sequence[Tensor], compared: Sequence[Tensor]) -> None:
+    """One mean and one deviation for the tokens of all rows, however they are cut into batches."""
     flat = torch.cat([e.advantages[mask] for e, mask in zip(experiences, masks, strict=True)])
-    white = algo.whiten(flat, torch.ones_like(flat, dtype=torch.bool))
+    over = torch.cat([one[mask] for one, mask in zip(compared, masks, strict=True)])
+    white = algo.whiten(flat, torch.ones_like(flat, dtype=torch.bool), over=over)
     for experience, mask, part in zip(experiences, masks, white.split([int(m.sum()) for m in masks]), strict=True):
         experience.advantages = torch.zeros_like(experience.advantages).masked_scatter(mask, part)
 

@@ -4,12 +4,17 @@ A model's output layer may hold ids that must not be sampled: padding beyond the
 model only reads. vLLM never draws them, and here they are suppressed in the trainer's logits too, so that both compute
 the same policy and their log-probs agree.
 
+OpenRLHF's entropy bonus and KL term are token means under every aggregation, and its critic learns on all tokens in the
+policy's loss. Here both terms are aggregated as the policy's loss is, and a critic learns where it has a return.
+
 OpenRLHF computes the logits of every token of every row. Where rows are not packed, ``SampledActor`` scores them as the
 local trainer does: logits only where a token was sampled, and each distinct prefix of a micro-batch once.
 """
 
 from __future__ import annotations
 
+import sys
+from functools import partial
 from multiprocessing import active_children
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +22,7 @@ from typing import Any
 
 import ray
 import torch
-from openrlhf.models import Actor
+from openrlhf.models import Actor, aggregate_loss
 from openrlhf.trainer.ray.launcher import ReferenceModelActor
 from openrlhf.trainer.ray.ppo_actor import PolicyModelActor
 from openrlhf.trainer.ray.ppo_critic import CriticModelActor
@@ -25,6 +30,7 @@ from openrlhf.trainer.ray.vllm_engine import RolloutRayActor
 from peft import PeftModel
 from torch import Tensor, nn
 
+from ragen_agent.openrlhf.experience import narrow_to_returns
 from ragen_agent.openrlhf.processes import RunContext, kill_after_exit
 from ragen_agent.openrlhf.weight_broadcast import save_merged, send_merged
 from ragen_agent.training.batches import Batch
@@ -102,6 +108,12 @@ def _suppress(model: nn.Module, bias: Tensor) -> None:
     model.register_forward_hook(suppress)
 
 
+def _aggregate_alike(trainer: Any) -> None:
+    """Gives the other terms of the loss the aggregation of the policy's; this process has no other trainer."""
+    module: Any = sys.modules[type(trainer).__module__]
+    module.aggregate_loss = partial(aggregate_loss, token_level_loss=trainer.actor_loss_fn.token_level_loss)
+
+
 @ray.remote(num_gpus=1)
 class PolicyActor(PolicyModelActor.__ray_metadata__.modified_class):  # type: ignore[misc]
     """The model that is trained."""
@@ -112,6 +124,7 @@ class PolicyActor(PolicyModelActor.__ray_metadata__.modified_class):  # type: ig
         _adapt(self.actor, strategy.args)
         if _has_adapters():
             send_merged(self.trainer, self.actor.model.module)
+        _aggregate_alike(self.trainer)
         step = self.trainer.training_step
 
         def training_step(*args: Any, **kwargs: Any) -> Any:
@@ -138,6 +151,11 @@ class PolicyActor(PolicyModelActor.__ray_metadata__.modified_class):  # type: ig
 @ray.remote(num_gpus=1)
 class CriticActor(CriticModelActor.__ray_metadata__.modified_class):  # type: ignore[misc]
     """The model that estimates values."""
+
+    def append(self, experience: Any) -> None:
+        """As OpenRLHF, for a loss over the tokens that have a return alone."""
+        narrow_to_returns(experience)
+        super().append(experience)
 
     def seed_minibatches(self, seed: int) -> None:
         """As ``PolicyActor.seed_minibatches``."""

@@ -166,8 +166,11 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
         self._all_models("seed_minibatches", seed=seed)
         status, _ = self.train_step(samples, scored.number)
         passes = training.updates * (2 if training.critic else 1)
+        figures = {ours: float(status[theirs]) for theirs, ours in STATUS_KEYS.items() if theirs in status}
+        if training.kl_place == "reward":  # OpenRLHF's is a mean over rows, padding included
+            figures["kl"] = self.experience_maker.reference_kl
         return {
-            **{ours: float(status[theirs]) for theirs, ours in STATUS_KEYS.items() if theirs in status},
+            **figures,
             "vllm_kl": self.experience_maker.vllm_kl,
             "vllm_gap": self.experience_maker.vllm_gap,
             "updates": training.updates * len(samples) // step,

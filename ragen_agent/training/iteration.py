@@ -26,6 +26,7 @@ from ragen_gym.core.failures import Failure, failure_kind
 
 __all__ = [
     "STAGNANT_ITERATIONS",
+    "CriticEstimates",
     "History",
     "Iteration",
     "ScoredGroups",
@@ -97,6 +98,18 @@ def rewarded(trajectories: Sequence[Trajectory], rule: str) -> list[Trajectory]:
     return changed
 
 
+class CriticEstimates(NamedTuple):
+    """What a critic's values make of some rows, each (rows, T)."""
+
+    advantages: Tensor
+    """float, 0 outside M_adv; not whitened yet."""
+    returns: Tensor
+    """float, 0 outside M_adv."""
+    compared: Tensor
+    """bool: the entries that the whitening takes mean and variance over. M_adv, or the turns' ends where all tokens of
+    a turn hold its advantage (VAGEN)."""
+
+
 def critic_estimates(
     turn_ends: Sequence[Sequence[int]],
     turn_rewards: Sequence[Sequence[float]],
@@ -104,14 +117,14 @@ def critic_estimates(
     cost: Tensor,
     mask: Tensor,
     settings: Training,
-) -> tuple[Tensor, Tensor]:
+) -> CriticEstimates:
     """Advantages and returns by a critic's values, as ``Training.credit`` says; see ``algo.critic_advantages``.
 
     ``mask`` is VAGEN's M_adv; where it leaves tokens out, a turn ends at the last one that is left.
     """
     if settings.advantage_tokens != "all":
         turn_ends, turn_rewards = algo.narrowed_turns(turn_ends, turn_rewards, mask)
-    return algo.critic_advantages(
+    estimated = algo.critic_advantages(
         turn_ends,
         turn_rewards,
         values,
@@ -122,6 +135,8 @@ def critic_estimates(
         gamma_turn=settings.gamma_turn,
         lam=settings.gae_lambda,
     )
+    compared = algo.turn_end_mask(turn_ends, mask) if settings.credit == "turn" else mask
+    return CriticEstimates(*estimated, compared)
 
 
 def teaches_nothing(groups: ScoredGroups, settings: Training) -> bool:

@@ -139,6 +139,17 @@ def test_whiten(data: st.DataObject, shape: tuple[int, int]) -> None:
     close(white[mask], [(value - statistics.fmean(values)) / scale for value in values])
 
 
+def test_turns_are_whitened_as_one_number_each() -> None:
+    """Advantages 1 and 0 of turns of 4 tokens and of 1: over the two turns the mean is 1/2 and the variance 1/2."""
+    advantages = torch.tensor([[0.0, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0]], dtype=torch.float64)
+    mask = torch.tensor([[False, True, True, True, True, False, True]])
+    ends = algo.turn_end_mask([[4, 6]], mask)
+    root = math.sqrt(0.5)
+    close(algo.whiten(advantages, mask, eps=0.0, over=ends), [[0.0, root, root, root, root, 0.0, -root]])
+    close(algo.whiten(advantages, mask, eps=0.0)[0, 6], -0.8 / math.sqrt(0.2))
+    assert not algo.whiten(advantages, mask, over=algo.turn_end_mask([[6]], mask)).any(), "one turn has no variance"
+
+
 def test_bad_input_is_told() -> None:
     with pytest.raises(ValueError, match="method is 'gpro'; it must be one of identity"):
         algo.group_normalised(ONE, "gpro")

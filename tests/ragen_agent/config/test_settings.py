@@ -70,6 +70,15 @@ def test_a_setting_says_what_it_is_and_refuses_another_type(name: str) -> None:
         ({"training": {"filter": "best"}}, r"training\.filter is 'best'; choose one of none, top, top_p"),
         ({"training": {"dual_clip": 0.5}}, r"training\.dual_clip is 0\.5; it must be 0 \(none\) or above 1"),
         ({"training": {"credit": "turn"}}, r"training\.credit is 'turn', which needs a critic"),
+        ({"training": {"advantage_tokens": "answer"}}, r"training\.advantage_tokens is 'answer', which needs a critic"),
+        (
+            {"training": {"algo": "ppo", "advantage_tokens": "answer", "loss_tokens": "reasoning"}},
+            r"no token in the loss would have an advantage\. Make them equal, or one of them all",
+        ),
+        (
+            {"training": {"loss_tokens": "reasoning"}, "turns": {"think": False}},
+            r"training\.loss_tokens is 'reasoning', but with turns\.think=false",
+        ),
         ({"games": [{"weight": 1.0}]}, r"games holds \{'weight': 1\.0\}; give tables with game"),
         ({"games": ["Sokoban"]}, r"games holds 'Sokoban'"),
         ({"games": [{"game": "Sokoban", "weight": 0}]}, r"games gives Sokoban the weight 0"),

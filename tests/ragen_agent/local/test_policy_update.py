@@ -55,6 +55,7 @@ def test_a_policy_at_its_reference_pays_no_divergence(agent: Policy) -> None:
     policy.reference_model = copy.deepcopy(agent.model)
     measured = update(policy, played(agent, 0.7), torch.zeros(8), settings, seed=0)
     assert measured["grad_norm"] < 1e-4, "no advantage, no divergence: nothing pulls"
+    assert measured["kl"] == pytest.approx(0.0, abs=1e-5), "logged where it is part of the reward, too"
 
 
 @pytest.mark.parametrize("how", AGGREGATIONS)

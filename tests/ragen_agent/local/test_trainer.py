@@ -15,6 +15,7 @@ from rich.console import Console
 
 from ragen_agent import algo
 from ragen_agent.config import Config, Training, merged, with_settings
+from ragen_agent.config.algorithms import AGGREGATIONS
 from ragen_agent.config.presets import GAME_DEFAULTS
 from ragen_agent.local import run as training
 from ragen_agent.local.diagnostics import gradient_figures, information_figures, rollout_entropy
@@ -39,6 +40,7 @@ from ragen_agent.training.iteration import Iteration, rewarded, score
 from ragen_agent.training.metrics import cost_line, piece_decoder
 from ragen_agent.training.policy import Policy
 from ragen_agent.training.run_folder import RunFolder
+from ragen_agent.training.scoring import sampled_scores
 from ragen_agent.training.tasks import draw_games, games_at
 from ragen_gym.core.storage import read_json_lines
 
@@ -150,7 +152,8 @@ def test_the_update_reads_what_the_algorithms_say(warm: tuple[Config, Policy]) -
     for credit, estimated in expected.items():
         settings = Training(algo="ppo", credit=credit, gamma=0.9, gamma_turn=0.7, gae_lambda=0.8)
         targets = targets_of(policy, batch, rows, torch.zeros(16), settings)
-        torch.testing.assert_close(targets["advantages"], algo.whiten(estimated, batch.sampled))
+        over = algo.turn_end_mask(ends, batch.sampled) if credit == "turn" else None
+        torch.testing.assert_close(targets["advantages"], algo.whiten(estimated, batch.sampled, over=over))
 
 
 @pytest.mark.parametrize("critic", [False, True])
@@ -160,7 +163,7 @@ def test_the_parts_of_a_reply_share_its_loss(critic: bool, warm: tuple[Config, P
     base = Training(algo="ppo" if critic else "grpo", credit="bi_level" if critic else "trajectory")
     masks = {}
     for part in ("reasoning", "answer"):
-        settings = replace(base, loss_tokens=part, advantage_tokens=part)
+        settings = replace(base, loss_tokens=part, advantage_tokens=part if critic else "all")
         targets = targets_of(policy, batch, rows, torch.ones(16), settings)
         masks[part] = targets["mask"]
         if critic:
@@ -182,6 +185,49 @@ def test_a_minibatch_without_a_token_costs_its_step_only(warm: tuple[Config, Pol
     assert measured.keys() == {"train_tokens", "updates"}
 
 
+def test_the_masks_of_loss_and_advantage_are_two(warm: tuple[Config, Policy]) -> None:
+    """All tokens are in the policy's loss, and the recursion runs over the reasoning, where alone the critic learns.
+
+    Where no reply holds any, there is no return to learn from, and the policy takes its step without the critic.
+    """
+    rows = [t for t in played(warm[1]) if t.failure is None]
+    settings = Training(algo="ppo", advantage_tokens="reasoning", minibatch=16)
+    policy, batch = policy_of(warm[1], critic=True), Batch.of(rows)
+    targets = targets_of(policy, batch, rows, torch.zeros(len(rows)), settings)
+    assert targets["mask"].equal(batch.sampled)
+    assert 0 < int(targets["critic_mask"].sum()) < int(batch.sampled.sum())
+    assert not targets["advantages"][~targets["critic_mask"]].any()
+    assert targets["advantages"][targets["critic_mask"]].any()
+    assert policy.critic is not None
+    before = [copy.deepcopy(module.state_dict()) for module in (policy.model, policy.critic)]
+    policy.piece = lambda token: "x"  # so that no reply holds a thought
+    measured = update(policy, rows, torch.zeros(len(rows)), settings, seed=0)
+    moved = [
+        any(not torch.equal(old[name], value) for name, value in module.state_dict().items())
+        for old, module in zip(before, (policy.model, policy.critic), strict=True)
+    ]
+    policy.model.load_state_dict(before[0])
+    assert moved == [True, False]
+    assert measured["updates"] == 1
+    assert "value_loss" not in measured
+
+
+@pytest.mark.parametrize("how", AGGREGATIONS)
+def test_the_entropy_bonus_is_of_the_tokens_in_the_loss_and_aggregated_alike(
+    how: str, warm: tuple[Config, Policy]
+) -> None:
+    rows = played(warm[1])
+    policy, batch = policy_of(warm[1]), Batch.of(rows)
+    settings = Training(loss_tokens="answer", aggregation=how, entropy_bonus=0.5)
+    targets = targets_of(policy, batch, rows, torch.zeros(16), settings)
+    terms, figures = policy_terms(policy, batch, targets, settings)
+    entropy = sampled_scores(policy.model, batch, policy.bias).entropy
+    expected = algo.aggregate(entropy, targets["mask"], how, length=policy.longest)
+    torch.testing.assert_close(terms["entropy"], -0.5 * expected)
+    torch.testing.assert_close(figures["entropy"], entropy[batch.sampled].mean())
+    assert abs(float((expected - figures["entropy"]).detach())) > 1e-3, "an answer is surer than a thought"
+
+
 def test_the_divergence_pulls_back_from_both_places(warm: tuple[Config, Policy]) -> None:
     """In the loss, k2 at weight 1 has the gradient of the squared distance; at the start it is 0 and pulls nowhere."""
     rows = played(warm[1])
@@ -195,8 +241,12 @@ def test_the_divergence_pulls_back_from_both_places(warm: tuple[Config, Policy])
     d = (batch.log_probs - targets["reference"])[batch.sampled]
     torch.testing.assert_close(terms["kl"].detach(), (d**2).mean() / 2, rtol=1e-4, atol=1e-5)
     assert figures["kl"].detach() > 0
-    costs = targets_of(policy, batch, rows, torch.zeros(16), replace(settings, kl_place="reward"))["advantages"]
-    torch.testing.assert_close(costs[batch.sampled], -(d**2) / 2, rtol=1e-4, atol=1e-5)
+    settings = replace(settings, kl_place="reward", kl=0.5)
+    targets = targets_of(policy, batch, rows, torch.zeros(16), settings)
+    torch.testing.assert_close(targets["advantages"][batch.sampled], -(d**2) / 4, rtol=1e-4, atol=1e-5)
+    terms, figures = policy_terms(policy, batch, targets, settings)
+    assert set(terms) == {"policy", "entropy"}
+    torch.testing.assert_close(figures["kl"], (d**2).mean() / 2, rtol=1e-4, atol=1e-5)
 
 
 # --- replay, games, stages ----------------------------------------------------------------------------------------

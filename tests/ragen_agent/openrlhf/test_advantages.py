@@ -20,6 +20,7 @@ from ragen_agent.openrlhf.experience import (
     StarPOExperience,
     advantage_inputs,
     log_prob_difference,
+    narrow_to_returns,
     pad_rows,
     row_advantages,
 )
@@ -75,12 +76,14 @@ def test_estimates_are_those_of_the_local_trainer(rows: list[Trajectory], credit
         "bi_level": lambda: algo.bi_level_gae(rewards, seen, sampled, ends, 0.8, 0.9, 0.7),
     }[credit]()
     notes = [advantage_inputs(t, 0.0, 1.0, training, str) for t in rows]
-    advantages, returns, mask = row_advantages(
+    found, mask = row_advantages(
         notes, sampled[:, 1:], values[:, 1:], torch.zeros_like(values[:, 1:]), training
     )
     assert torch.equal(mask, sampled[:, 1:])
-    torch.testing.assert_close(advantages, local[0][:, 1:])
-    torch.testing.assert_close(returns, local[1][:, 1:])
+    torch.testing.assert_close(found.advantages, local[0][:, 1:])
+    torch.testing.assert_close(found.returns, local[1][:, 1:])
+    compared = algo.turn_end_mask(ends, sampled) if credit == "turn" else sampled
+    assert torch.equal(found.compared, compared[:, 1:])
 
 
 def maker(training: dict[str, Any]) -> StarPOExperience:
@@ -132,15 +135,13 @@ def test_a_critic_s_advantages_are_whitened_over_all_batches_at_once(rows: list[
     assert all(not e.advantages[~e.action_mask.bool()].any() for e in got)
 
 
-def test_selective_masks_narrow_the_loss_and_the_recursion() -> None:
-    words = ["P", "<think>", "a", "</think>", "Up", "O", "<think>", "</think>", "Left", "Down"]
-    sampled = torch.tensor([0, 1, 1, 1, 1, 0, 1, 1, 1, 1]).bool().numpy()
-    row = Trajectory(
-        ids=torch.arange(10).numpy(),
-        sampled=sampled,
-        log_probs=torch.zeros(10).numpy(),
-        turn_ends=(4, 9),
-        turn_rewards=(0.25, 1.0),
+def row_of(sampled: Sequence[int], ends: Sequence[int], rewards: Sequence[float]) -> Trajectory:
+    return Trajectory(
+        ids=torch.arange(len(sampled)).numpy(),
+        sampled=torch.tensor(sampled).bool().numpy(),
+        log_probs=torch.zeros(len(sampled)).numpy(),
+        turn_ends=tuple(ends),
+        turn_rewards=tuple(rewards),
         terminated=True,
         truncated=False,
         success=True,
@@ -148,12 +149,45 @@ def test_selective_masks_narrow_the_loss_and_the_recursion() -> None:
         level_id="",
         seed=0,
     )
-    made = maker({"algo": "ppo", "loss_tokens": "answer", "advantage_tokens": "reasoning"})
+
+
+REASONING, ANSWERS = [0, 1, 2, 5, 6], [3, 7, 8]  # columns, one less than the tokens'
+
+
+@pytest.mark.parametrize(
+    ("loss", "estimated", "policy", "critic"),
+    [
+        ("answer", "all", ANSWERS, ANSWERS),
+        ("all", "reasoning", sorted(REASONING + ANSWERS), REASONING),
+        ("answer", "answer", ANSWERS, ANSWERS),
+    ],
+)
+def test_selective_masks_narrow_the_loss_and_the_recursion(
+    loss: str, estimated: str, policy: list[int], critic: list[int]
+) -> None:
+    words = ["P", "<think>", "a", "</think>", "Up", "O", "<think>", "</think>", "Left", "Down"]
+    row = row_of([0, 1, 1, 1, 1, 0, 1, 1, 1, 1], (4, 9), (0.25, 1.0))
+    made = maker({"algo": "ppo", "loss_tokens": loss, "advantage_tokens": estimated})
     note = advantage_inputs(row, 0.0, 1.0, made.run.config.training, lambda token: words[token])
     (got,) = made.compute_advantages_and_returns([experience([row], [note])])
-    assert got.action_mask[0].nonzero().flatten().tolist() == [3, 7, 8], "Up, Left and Down, one column earlier"
-    assert set(got.returns[0].nonzero().flatten().tolist()) <= {0, 1, 2, 5, 6}
-    assert got.advantages[0, [3, 7, 8]].tolist() == [0.0, 0.0, 0.0]
+    advantages = {"all": REASONING + ANSWERS, "reasoning": REASONING, "answer": ANSWERS}[estimated]
+    assert got.action_mask[0].nonzero().flatten().tolist() == policy
+    assert got.advantages[0].nonzero().flatten().tolist() == sorted(advantages)
+    narrow_to_returns(got)  # as the critic's process does
+    assert got.action_mask[0].nonzero().flatten().tolist() == critic
+    assert bool(got.returns.isfinite().all())
+
+
+def test_turns_are_whitened_as_one_number_each_in_all_batches() -> None:
+    """Advantages 1 and 0 of turns of 4 tokens and of 1, in batches of their own."""
+    rows = [row_of([0, 1, 1, 1, 1], [4], [1.0]), row_of([0, 1], [1], [0.0])]
+    made = maker({"algo": "ppo", "credit": "turn"})
+    batches = [experience([row], [advantage_inputs(row, 0.0, 1.0, made.run.config.training, str)]) for row in rows]
+    for batch in batches:
+        batch.values = torch.zeros_like(batch.values)
+    got = made.compute_advantages_and_returns(batches)
+    torch.testing.assert_close(got[0].advantages, torch.full((1, 4), 0.5**0.5))
+    torch.testing.assert_close(got[1].advantages, torch.full((1, 1), -(0.5**0.5)))
 
 
 def test_padding_has_no_loss_and_fills_the_minibatch() -> None:

@@ -7,10 +7,14 @@ from typing import Any
 
 import pytest
 import torch
-from openrlhf.models import Actor
+from openrlhf.models import Actor, PolicyLoss
+from openrlhf.trainer.ppo_utils.experience import Experience
+from openrlhf.trainer.ray import ppo_actor
 from torch import Tensor, nn
 
+from ragen_agent import algo
 from ragen_agent.openrlhf import ray_actors
+from ragen_agent.openrlhf.plan import AGGREGATIONS
 from ragen_agent.openrlhf.ray_actors import SampledActor
 from tests.ragen_agent.openrlhf.test_lora import adapted
 
@@ -30,6 +34,17 @@ class Engine(nn.Module):
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
         return self.module(*inputs, **named)
+
+
+class Scripted(nn.Module):
+    """A policy whose log-probs and entropies are given."""
+
+    def __init__(self, log_probs: Tensor, entropy: Tensor) -> None:
+        super().__init__()
+        self.log_probs, self.entropy = log_probs, entropy
+
+    def forward(self, *_: Any, **__: Any) -> Any:
+        return self.log_probs, SimpleNamespace(entropy=self.entropy)
 
 
 def make(*, lora: bool, temperature: float, whole: bool) -> Actor:
@@ -75,3 +90,54 @@ def test_scores_and_gradients_are_those_of_the_whole_pass(
     for name, gradient in whole[2].items():
         torch.testing.assert_close(some[2][name], gradient, rtol=1e-3, atol=1e-5, msg=name)
     assert bool(whole[0].any()) is (rows.start == 0)
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("how", AGGREGATIONS)
+def test_every_term_of_the_loss_is_aggregated_alike(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """OpenRLHF's own step on two rows of 3 tokens and of 1 in the loss, against our terms."""
+    mask = torch.tensor([[1, 1, 1], [0, 1, 0]])
+    log_probs = torch.tensor([[-1.0, -0.5, -2.0], [-3.0, -0.25, -4.0]])
+    entropy = torch.tensor([[0.5, 1.0, 1.5], [9.0, 3.0, 9.0]])
+    old, reference = log_probs - 0.125, log_probs - torch.tensor([[0.5, 1.0, 0.25], [5.0, 2.0, 5.0]])
+    advantages = torch.tensor([[1.0, -1.0, 0.5], [7.0, 2.0, 7.0]])
+    losses: list[Tensor] = []
+    trainer = ppo_actor.ActorPPOTrainer.__new__(ppo_actor.ActorPPOTrainer)
+    trainer.args = SimpleNamespace(
+        train=SimpleNamespace(dynamic_batch_enable=False),
+        actor=SimpleNamespace(entropy_coef=0.5, aux_loss_coef=0.0),
+        algo=SimpleNamespace(
+            kl=SimpleNamespace(use_loss=True, init_coef=0.25, estimator="k2", unbiased_gradient=False)
+        ),
+    )
+    trainer.actor = Scripted(log_probs, entropy)
+    trainer.strategy = SimpleNamespace(
+        ring_attn_group=None,
+        backward=lambda loss, *_: losses.append(loss),
+        optimizer_step=lambda *_, **__: None,
+        get_grad_norm=lambda _: 0.0,
+    )
+    trainer.actor_optim = trainer.ema_model = trainer.replay_buffer = None
+    trainer.actor_scheduler = SimpleNamespace(get_last_lr=lambda: [0.0])
+    trainer.aux_loss = False
+    trainer.actor_loss_fn = PolicyLoss(0.2, 0.28, token_level_loss=how == "token_mean")
+    monkeypatch.setattr(ppo_actor, "aggregate_loss", ppo_actor.aggregate_loss)  # put back afterwards
+    ray_actors._aggregate_alike(trainer)
+    rows = Experience(
+        sequences=torch.zeros(2, 4, dtype=torch.long),
+        attention_mask=torch.ones(2, 4),
+        action_mask=mask,
+        action_log_probs=old,
+        base_action_log_probs=reference,
+        rollout_log_probs=old,
+        advantages=advantages,
+    )
+    trainer.training_step(rows, 0.25, 0)
+    chosen = mask.bool()
+    policy, _ = algo.policy_loss(log_probs, old, advantages, chosen, how=how)
+    divergence = algo.kl_loss(log_probs, reference, chosen, "k2", how)
+    expected = policy + 0.25 * divergence - 0.5 * algo.aggregate(entropy, chosen, how)
+    torch.testing.assert_close(losses[0], expected)
+
+
+
