@@ -126,7 +126,8 @@ def test_compiled_split_is_the_split(family: int) -> None:
 @pytest.mark.parametrize("knobs", [{}, {"height": 5, "width": 7}, {"size": 8, "boxes": 2}], ids=str)
 def test_a_split_owns_a_room_wherever_its_player_begins(knobs: dict[str, Any]) -> None:
     game = build_game(TABLE["Sokoban"], knobs)
-    player, target, floor, on_target = game.Tile.PLAYER, game.Tile.TARGET, game.Tile.FLOOR, game.Tile.PLAYER_ON_TARGET
+    tiles: Any = game.Tile
+    player, target, floor, on_target = tiles.PLAYER, tiles.TARGET, tiles.FLOOR, tiles.PLAYER_ON_TARGET
     leaks = 0
     for split in SPLITS:
         for board in some_boards(game, 20, split):
