@@ -13,7 +13,7 @@ The last two take ``observation="grid"``, or text by way of the first. A batch's
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import gymnasium
@@ -196,25 +196,33 @@ class Curriculum(gymnasium.Wrapper[Any, Any, Any, Any]):
         down: share of successes, below ``up``, at which it moves back; a negative one never moves back.
 
     Raises:
-        ValueError: fewer than two environments, spaces that differ, or shares out of order.
+        ValueError: fewer than two environments, something that is no environment, spaces that differ, or shares out of
+            order.
     """
 
     def __init__(
         self, envs: Sequence[gymnasium.Env[Any, Any]], *, window: int = 64, up: float = 0.7, down: float = 0.2
     ) -> None:
-        if len(envs) < 2:
-            raise ValueError(f"a curriculum needs two environments or more, from easy to hard; got {len(envs)}.")
+        stages: list[Any] = list(envs) if isinstance(envs, Iterable) and not isinstance(envs, str) else [envs]
+        for env in stages:
+            if not isinstance(env, gymnasium.Env):
+                raise ValueError(
+                    f"a curriculum is made of environments, not of {env!r}: give two or more, from easy to hard, such "
+                    'as [ragen_gym.StepEnv("FrozenLake", preset=p) for p in ("easy", "hard")].'
+                )
+        if len(stages) < 2:
+            raise ValueError(f"a curriculum needs two environments or more, from easy to hard; got {len(stages)}.")
         if window < 1 or not down < up <= 1:
             raise ValueError(f"window={window!r} must be at least 1, and down={down!r} below up={up!r}, up at most 1.")
-        first = envs[0]
-        for stage, env in enumerate(envs):
+        first = stages[0]
+        for stage, env in enumerate(stages):
             if (env.observation_space, env.action_space) != (first.observation_space, first.action_space):
                 raise ValueError(
                     f"environment {stage} has other spaces than the first: "
                     f"{env.observation_space}, {env.action_space}; give them boards of one size."
                 )
         super().__init__(first)
-        self._envs, self._up, self._down = list(envs), up, down
+        self._envs, self._up, self._down = stages, up, down
         self._successes: deque[bool] = deque(maxlen=window)
         self.stage = 0
 

@@ -65,6 +65,11 @@ def test_a_seed_repeats_the_same_episodes() -> None:
 def test_bad_arguments_are_refused() -> None:
     with pytest.raises(ValueError, match="two environments or more"):
         Curriculum(stages()[:1])
+    with pytest.raises(ValueError, match="two environments or more"):
+        Curriculum(stages()[0])  # type: ignore[arg-type]
+    for names in ("FrozenLake", ["FrozenLake", "Sokoban"]):
+        with pytest.raises(ValueError, match=r"made of environments, not of 'FrozenLake': give two or more"):
+            Curriculum(names)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="boards of one size"):
         Curriculum([StepEnv("FrozenLake"), StepEnv("FrozenLake", size=5)])
     with pytest.raises(ValueError, match="below up"):
