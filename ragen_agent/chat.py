@@ -13,19 +13,24 @@ How text becomes ids:
   reader sees the same characters, but no message can end a turn or speak for another role. Only the ids of
   such messages differ from those that the template gives. (A tokenizer that puts a space before every text,
   as those of the first Llama models do, shows one at the cut.)
-- Where a template that drops the thinking of earlier replies is followed (``drops_thinking``), nothing is appended:
-  each turn's prompt is encoded from the whole conversation, and only what was sampled after it is trained on.
+- Where a template is followed that drops the thinking of earlier replies, or writes them in another way than they were
+  asked for (``drops_thinking``), nothing is appended: each turn's prompt is encoded from the whole conversation, and
+  only what was sampled after it is trained on. A reply that spells a special token in ordinary tokens could then end a
+  turn, so it is malformed (``special_texts``), and later prompts hold it with a space in the spelling.
 - The seam before a reply belongs to the sampler: the prompt's ids are those of the text that ends there.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ragen_agent.chat_template import DROPPED, Render, TemplateText, read_template
+from ragen_agent.chat_template import Render, TemplateText, read_template
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -46,11 +51,12 @@ class ChatFormat:
         text: the template's constant texts.
         end_id: the id that ends a reply; appended, unsampled, to a reply that was cut by length.
         after_end: the template's text between the end token and the next user message.
-        stop_ids: the ids that end a turn when they are sampled: ``end_id`` and the tokenizer's end of sequence.
+        stop_ids: the ids that end a turn when they are sampled: ``end_id``, the tokenizer's end of sequence, and those
+            that the generation config beside the tokenizer names.
         deviations: sentences that say where a row differs from the template's rendering of the same
             conversation; empty where it does not.
         drops_thinking: whether every turn begins with the conversation as the template writes it, which leaves out
-            the thinking of earlier replies; a ``TokenMDP`` then reads each turn anew.
+            the thinking of earlier replies or writes them in another way; a ``TokenMDP`` then reads each turn anew.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -80,13 +86,14 @@ class ChatFormat:
             keep_thinking: some templates (Qwen3, DeepSeek-R1) drop the thinking of a reply once a later
                 message comes. True keeps every sampled token in the row all the same, which deviates from
                 such a template (see ``deviations``). False follows it: then each turn is a row of its own
-                (see ``drops_thinking``).
+                (see ``drops_thinking``). Templates that write another header before replies of the past (GLM-4 MoE,
+                gpt-oss) can only be followed.
             template_options: further variables of the template, such as ``{"enable_thinking": False}``
                 (Qwen3) or ``{"date_string": "26 Jul 2024"}`` (Llama 3, which otherwise writes today's date
                 into the prompt).
 
         Raises:
-            ValueError: the template cannot be used append-only; the message says what was found and what to
+            ValueError: the template cannot be used, or not append-only; the message says what was found and what to
                 do.
         """
         if not tokenizer.chat_template:
@@ -95,15 +102,31 @@ class ChatFormat:
                 "(a Jinja text, for example that of the instruction-tuned model) and save it with the model"
             )
 
-        def render(messages: list[dict[str, str]], generate: bool) -> str:
+        def render(messages: list[dict[str, Any]], generate: bool) -> str:
             text = tokenizer.apply_chat_template(
                 messages, tokenize=False, add_generation_prompt=generate, **dict(template_options or {})
             )
             assert isinstance(text, str)
             return text
 
-        text = read_template(render)
-        drops = not (text.keeps_thinking or keep_thinking)
+        def render_lists(messages: list[dict[str, str]], generate: bool) -> str:
+            parts = [{**each, "content": [{"type": "text", "text": each["content"]}]} for each in messages]
+            return render(parts, generate)
+
+        chosen: Render = render
+        try:
+            text = read_template(render)
+        except ValueError as refusal:  # templates of visual models may take content as lists of parts alone
+            try:
+                text, chosen = read_template(render_lists), render_lists
+            except ValueError:
+                raise refusal from None
+        if text.rewrites and keep_thinking:
+            raise ValueError(
+                f"{text.rewrites}, and a row of tokens can only be appended to; with turns.keep_thinking=false "
+                "(keep_thinking=False) each turn is a row of its own, as the template writes it"
+            )
+        drops = not keep_thinking and not (text.keeps_thinking and not text.rewrites)
         end, after_end, end_deviation = _end_of_reply(tokenizer, text)
         end_id = _encode(tokenizer, end)[0]
         chat = cls(
@@ -111,14 +134,19 @@ class ChatFormat:
             text=text,
             end_id=end_id,
             after_end=after_end,
-            stop_ids=frozenset({end_id, tokenizer.eos_token_id} - {None}),
-            deviations=(*(note for note in text.deviations if not (drops and note == DROPPED)), *end_deviation),
+            stop_ids=frozenset({end_id, tokenizer.eos_token_id, *_generation_ends(tokenizer)} - {None}),
+            deviations=(*text.deviations(appended=not drops), *([] if drops else end_deviation)),
             drops_thinking=drops,
-            _render=render,
+            _render=chosen,
             _control=_control_tokens(tokenizer, text, end),
         )
         chat._check()
         return chat
+
+    @property
+    def special_texts(self) -> tuple[str, ...]:
+        """The spellings of the tokens that no message may produce."""
+        return tuple(self._control)
 
     @property
     def vocabulary_size(self) -> int:
@@ -162,12 +190,16 @@ class ChatFormat:
         """Ids of a whole conversation as the template writes it, up to where the next reply begins.
 
         Args:
-            messages: {"role", "content"} from the system message on, a user message last.
+            messages: {"role", "content"} from the system message on, a user message last. A special token that an
+                assistant's message spells gets a space after its first character.
 
         Raises:
-            ValueError: a message that holds a special token.
+            ValueError: another message that holds a special token.
         """
         said = [dict(message) for message in messages]
+        for message in said:
+            if message["role"] == "assistant":
+                message["content"] = " ".join(self._cut(message["content"]))
         if self.text.fold_system and said[0]["role"] == "system":
             system, first, *others = said
             said = [{"role": "user", "content": f"{system['content']}\n\n{first['content']}"}, *others]
@@ -233,9 +265,13 @@ class ChatFormat:
 
     def _cut(self, message: str) -> list[str]:
         """The message in parts, cut after the first character of every special token that it spells."""
-        spelled = "|".join(re.escape(token) for token in sorted(self._control, key=len, reverse=True))
-        cuts = [match.start() + 1 for match in re.finditer(f"(?=(?:{spelled}))", message, re.IGNORECASE)]
+        cuts = [match.start() + 1 for match in self._spelled.finditer(message)]
         return [message[start:end] for start, end in zip([0, *cuts], [*cuts, None], strict=True)]
+
+    @cached_property
+    def _spelled(self) -> re.Pattern[str]:
+        tokens = "|".join(re.escape(token) for token in sorted(self._control, key=len, reverse=True))
+        return re.compile(f"(?=(?:{tokens}))", re.IGNORECASE)
 
     def _control_ids(self, ids: list[int]) -> list[int]:
         control = set(self._control.values())
@@ -274,6 +310,19 @@ def _decode(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> str:
     if backend is not None:
         return str(backend.decode(ids, skip_special_tokens=True))
     return str(tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))
+
+
+def _generation_ends(tokenizer: PreTrainedTokenizerBase) -> set[int]:
+    """The ids that end a reply by ``generation_config.json`` in the tokenizer's folder; none without one."""
+    if not tokenizer.name_or_path:
+        return set()
+    try:
+        path = Path(tokenizer.name_or_path, "generation_config.json")
+        ends = json.loads(path.read_text(encoding="utf-8")).get("eos_token_id")
+    except (OSError, ValueError, AttributeError):  # whoever loads the model says what is wrong with it
+        return set()
+    every = ends if isinstance(ends, list) else [ends]
+    return {end for end in every if isinstance(end, int) and 0 <= end < len(tokenizer)}
 
 
 def _end_of_reply(tokenizer: PreTrainedTokenizerBase, text: TemplateText) -> tuple[str, str, list[str]]:

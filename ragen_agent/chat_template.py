@@ -6,8 +6,9 @@ the marks come out. A template that can serve an append-only row of tokens write
     before_system SYSTEM before_user USER opening REPLY after_reply USER opening REPLY after_reply USER
     opening
 
-with the same texts at every turn and with the messages as they were given. Everything else is refused here,
-with a sentence that says what was found.
+with the same texts at every turn and with the messages as they were given. A template that writes replies of the past
+in another way than they were asked for (another header, another text) cannot be appended to, but it can begin every
+turn anew (``rewrites``). Everything else is refused here, with a sentence that says what was found.
 """
 
 from __future__ import annotations
@@ -15,12 +16,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-__all__ = ["DROPPED", "Render", "TemplateText", "read_template"]
+__all__ = ["Render", "TemplateText", "read_template"]
 
 Render = Callable[[list[dict[str, str]], bool], str]
 """(messages, add_generation_prompt) -> the template's text; raises whatever the template raises."""
 
-DROPPED = "the template drops the thinking of earlier replies; the row keeps every sampled token"
 
 _SYSTEM = "Marksystem"
 _USERS = ("Markfirst", "Marksecond", "Markthird")
@@ -47,15 +47,21 @@ class TemplateText:
     trims_messages: bool  # True where the template strips white space at the ends of system or user messages
     trims_replies: bool  # True where it strips white space at the ends of replies of the past
     keeps_thinking: bool  # False where it drops or rewrites the thinking in replies of the past
+    rewrites: str = ""  # how else it rewrites replies of the past, so that a row cannot be appended to; empty if not
 
-    @property
-    def deviations(self) -> tuple[str, ...]:
-        """Where a row of tokens, in which nothing is rewritten, differs from the template's own text."""
+    def deviations(self, *, appended: bool) -> tuple[str, ...]:
+        """Where a row of tokens differs from the template's own text.
+
+        ``appended``: whether turns are appended to it, so that nothing is rewritten; else each begins with the
+        template's text of the conversation.
+        """
         notes = []
         if self.fold_system:
             notes.append("the template has no lasting place for a system message; it begins the first user message")
+        if not appended:
+            return tuple(notes)
         if not self.keeps_thinking:
-            notes.append(DROPPED)
+            notes.append("the template drops the thinking of earlier replies; the row keeps every sampled token")
         if self.trims_replies:
             notes.append("the template strips white space at the ends of earlier replies; the row keeps it")
         if self.opening != self.past_opening:
@@ -94,7 +100,7 @@ def read_template(render: Render) -> TemplateText:
         render: renders a conversation; see ``Render``.
 
     Raises:
-        ValueError: the template cannot be used append-only; the message says why.
+        ValueError: the template cannot be used; the message says why.
     """
     bare, _ = _try_frame(render, system=False)
     frame, refusal = _try_frame(render, system=True)
@@ -105,6 +111,7 @@ def read_template(render: Render) -> TemplateText:
     if bare and replace(bare, starts=frame.starts) != frame:
         bare = None
     closing = _render(render, _conversation([_SYSTEM] * system + [_USERS[0], _REPLIES[0]], system), False)
+    trims_replies, changed = _trims_replies(render, frame)
     return TemplateText(
         before_system=frame.starts[0] if system else "",
         before_user=frame.starts[1] if system else "",
@@ -115,8 +122,9 @@ def read_template(render: Render) -> TemplateText:
         closing=closing.rpartition(_REPLIES[0])[2],
         fold_system=not system,
         trims_messages=_trims_messages(render, frame),
-        trims_replies=_trims_replies(render, frame),
+        trims_replies=trims_replies,
         keeps_thinking=all(_same(render, frame, _USERS, [t.format(r) for r in _REPLIES]) for t in _THOUGHTS),
+        rewrites=_other_header(render, frame) or changed,
     )
 
 
@@ -146,12 +154,24 @@ def _read_frame(render: Render, system: bool) -> _Frame:
                 f"the chat template rewrites a conversation when turns are added: {text!r} becomes "
                 f"{frame.fill(marks[:length])!r}; a row of tokens can only be appended to"
             )
-    if not (opening.startswith(past) or (past.startswith(opening) and past[len(opening) :].isspace())):
-        raise ValueError(
-            f"the chat template writes {past!r} before a past reply but {opening!r} when a reply is asked "
-            "for; it must write the assistant's header when add_generation_prompt is true"
-        )
     return frame
+
+
+def _other_header(render: Render, frame: _Frame) -> str:
+    """How the header of a past reply differs from that of a reply that is asked for; empty where the reply fits both.
+
+    Raises:
+        ValueError: no header is written when a reply is asked for.
+    """
+    past, opening = frame.past_opening, frame.opening
+    if opening.startswith(past) or (past.startswith(opening) and past[len(opening) :].isspace()):
+        return ""
+    found = f"the chat template writes {past!r} before a past reply but {opening!r} when a reply is asked for"
+    system = len(frame.starts) > 1
+    first = _conversation([_SYSTEM] * system + [_USERS[0]], system)
+    if _render(render, first, True) == _render(render, first, False):
+        raise ValueError(f"{found}; it must write the assistant's header when add_generation_prompt is true")
+    return found
 
 
 def _trims_messages(render: Render, frame: _Frame) -> bool:
@@ -167,16 +187,14 @@ def _trims_messages(render: Render, frame: _Frame) -> bool:
     )
 
 
-def _trims_replies(render: Render, frame: _Frame) -> bool:
+def _trims_replies(render: Render, frame: _Frame) -> tuple[bool, str]:
+    """Whether white space at the ends of past replies goes, and how else their text is changed, thinking apart."""
     replies = [_AWKWARD.format(reply) for reply in _REPLIES]
     if _same(render, frame, _USERS, replies):
-        return False
+        return False, ""
     if _same(render, frame, _USERS, [reply.strip() for reply in replies]):
-        return True
-    raise ValueError(
-        "the chat template changes the text of the assistant's past replies, thinking apart; "
-        "use a template that writes message['content'] as it is"
-    )
+        return True, ""
+    return False, "the chat template changes the text of the assistant's past replies, thinking apart"
 
 
 def _same(

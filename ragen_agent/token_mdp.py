@@ -64,7 +64,8 @@ class TokenMDP(InnerGenerator, gymnasium.Env[NDArray[np.int64], np.int64]):
       current turn alone. Where a turn falls out of the window, a new prefix begins: the prompt with the first message
       that is kept, the ids of the kept turns, the next message. ``context`` counts the prefixes of an episode, from 0.
     - ``chat.drops_thinking``: every prefix is then the conversation as the template writes it, without the thinking of
-      earlier replies, and a new one begins wherever that differs from the ids so far.
+      earlier replies, and a new one begins wherever that differs from the ids so far. A reply that spells a special
+      token in ordinary tokens is malformed then: ``env.forbidden_texts`` of a ``TurnEnv`` is set.
 
     ## Batched rollouts
     An engine that decodes many episodes at once calls ``begin`` instead of ``reset``, and instead of ``step(token)``
@@ -92,6 +93,8 @@ class TokenMDP(InnerGenerator, gymnasium.Env[NDArray[np.int64], np.int64]):
         self.max_tokens_per_turn = max_tokens_per_turn
         self.max_tokens_per_episode = max_tokens_per_episode
         self.history = history
+        if chat.drops_thinking and env.has_wrapper_attr("forbidden_texts"):
+            env.set_wrapper_attr("forbidden_texts", chat.special_texts)
         self._vocabulary = chat.vocabulary_size
         self.action_space = spaces.Discrete(self._vocabulary)
         prefix = spaces.Sequence(spaces.Discrete(self._vocabulary), stack=True)

@@ -42,6 +42,8 @@ class Problem(StrEnum):
     """The answer is empty."""
     UNKNOWN_ACTION = "unknown_action"
     """The answer names something that is not an action."""
+    FORBIDDEN_TEXT = "forbidden_text"
+    """It holds a text that no reply may hold, such as the spelling of a special token (``TurnEnv.forbidden_texts``)."""
 
 
 @dataclass(frozen=True)

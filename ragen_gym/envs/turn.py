@@ -15,7 +15,7 @@ from ragen_gym.core.levels import Level
 from ragen_gym.core.text import replace_surrogates
 from ragen_gym.core.turn_config import TurnConfig, split_turn_options, turn_config
 from ragen_gym.envs.board_view import TextSpace
-from ragen_gym.envs.reply import Reply, instructions, last_message, message, parse_reply
+from ragen_gym.envs.reply import Problem, Reply, instructions, last_message, message, parse_reply
 from ragen_gym.envs.step import InnerGenerator, StepEnv
 from ragen_gym.games.game import Game, Solution
 
@@ -83,6 +83,8 @@ class TurnEnv(InnerGenerator, gymnasium.Env[str, str]):
     """
 
     metadata: dict[str, Any] = StepEnv.metadata
+    #: Texts that make a reply malformed wherever they stand in it, in capitals or not: a tokenizer's special tokens.
+    forbidden_texts: tuple[str, ...] = ()
 
     def __init__(self, env: StepEnv, config: TurnConfig | None = None, **options: Any) -> None:
         self.config = config = turn_config(config, options)
@@ -192,6 +194,10 @@ class TurnEnv(InnerGenerator, gymnasium.Env[str, str]):
 
     def parse(self, text: str) -> Reply:
         """What a reply says, by the options of the turn and the names of the actions; plays nothing."""
+        if self.forbidden_texts:
+            plain = text.casefold()
+            if any(forbidden.casefold() in plain for forbidden in self.forbidden_texts):
+                return Reply(text, problem=Problem.FORBIDDEN_TEXT)
         return parse_reply(text, self.action_names, think=self.config.think, parts=self._state_parts)
 
     def render(self) -> Any:

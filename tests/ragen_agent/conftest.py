@@ -49,6 +49,25 @@ TEMPLATES = {
         "{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n{% endif %}{% endif %}"
     ),
 }
+_CHATML_PAST = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}{% if m.role == 'assistant' %}PAST"
+    "{{ m.content.split('</think>')[-1].lstrip('\n') }}{% else %}\n{{ m.content }}{% endif %}<|im_end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistantOPENING{% endif %}"
+)
+#: Families whose header before a reply of the past is not the one before a reply that is asked for.
+OTHER_HEADERS = {
+    "glm4-moe": _CHATML_PAST.replace("PAST", "\n<think></think>\n").replace("OPENING", ""),
+    "nemotron3": _CHATML_PAST.replace("PAST", "\n<think></think>").replace("OPENING", "\n<think>\n"),
+    "qwen3.5": _CHATML_PAST.replace("PAST", "\n<think>\n\n</think>\n\n").replace("OPENING", "\n<think>\n"),
+    # gpt-oss: the policy names the channel of its reply itself; the last reply of a conversation ends in another token.
+    "gpt-oss": (
+        "{% for m in messages %}<|start_header_id|>{{ m.role }}{{ ' final' if m.role == 'assistant' }}"
+        "<|end_header_id|>{{ m.content.split('</think>')[-1] }}"
+        "{{ '<|endoftext|>' if m.role == 'assistant' and loop.last else '<|eot_id|>' }}{% endfor %}"
+        "{% if add_generation_prompt %}<|start_header_id|>assistant{% endif %}"
+    ),
+}
+TEMPLATES |= OTHER_HEADERS
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|begin_of_text|>")
 LLAMA_SPECIAL = ("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<unk>")
 CORPUS = (

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, models, normalizers, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from ragen_agent import ChatFormat
 
@@ -108,6 +110,31 @@ def test_end_of_sequence_besides_the_end_token_stops_too(make_tokenizer: MakeTok
     chat = ChatFormat.from_tokenizer(tokenizer)
     assert chat.tokenizer.convert_ids_to_tokens(chat.end_id) == "<|im_end|>"
     assert chat.stop_ids == {chat.end_id, tokenizer.eos_token_id}
+
+
+@pytest.mark.parametrize(("ends", "added"), [([2, 0], {2, 0}), (0, {0}), (None, set()), ([10**9], set())])
+def test_every_end_of_the_generation_config_stops_too(
+    ends: object, added: set[int], make_tokenizer: MakeTokenizer, tmp_path: Path
+) -> None:
+    """Qwen2.5-Instruct names <|im_end|> and <|endoftext|>."""
+    make_tokenizer("bpe", "chatml").save_pretrained(tmp_path)
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": ends}), encoding="utf-8")
+    chat = ChatFormat.from_tokenizer(AutoTokenizer.from_pretrained(tmp_path))
+    assert chat.stop_ids == {chat.end_id} | added
+
+
+def test_a_template_that_takes_content_as_parts_alone(make_tokenizer: MakeTokenizer) -> None:
+    parts = (
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{% for part in m.content %}"
+        "{% if part.type == 'text' %}{{ part.text }}{% endif %}{% endfor %}<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    chat = ChatFormat.from_tokenizer(make_tokenizer("bpe", parts))
+    plain = ChatFormat.from_tokenizer(make_tokenizer("bpe", "chatml"))
+    assert chat.prompt_ids("S", "U") == plain.prompt_ids("S", "U")
+    assert chat.glue_ids("V") == plain.glue_ids("V")
+    talk = [{"role": "system", "content": "S"}, {"role": "user", "content": "U"}]
+    assert chat.conversation_ids(talk) == plain.prompt_ids("S", "U")
 
 
 def test_system_message_is_folded_into_the_first_user_message(make_tokenizer: MakeTokenizer) -> None:

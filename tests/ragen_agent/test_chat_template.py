@@ -111,20 +111,33 @@ def test_more_before_a_reply_than_before_an_earlier_one() -> None:
 @pytest.mark.parametrize(
     ("template", "says"),
     [
-        (HEAD + "{{ m.content }}</>{% endfor %}", "add_generation_prompt"),
-        (HEAD + "{{ m.content | e }}" + TAIL, "changes the text of system or user messages"),
-        (HEAD + "{{ m.content | replace('\n', ' ') }}" + TAIL, "changes the text of system or user messages"),
+        (HEAD + "{{ m.content }}" + TAIL, ""),
         (
             HEAD + "{{ m.content | e if m.role == 'assistant' else m.content }}" + TAIL,
             "changes the text of the assistant's past replies",
         ),
+        (HEAD + "{{ m.content }}" + TAIL.replace("<assistant>", "Your turn"), "before a past reply but '</>Your turn'"),
+    ],
+)
+def test_replies_of_the_past_that_are_rewritten_are_noticed(template: str, says: str) -> None:
+    text = read_template(jinja(template))
+    assert bool(text.rewrites) == bool(says)
+    assert says in text.rewrites
+    assert text.deviations(appended=False) == ()
+
+
+@pytest.mark.parametrize(
+    ("template", "says"),
+    [
+        (HEAD + "{{ m.content }}</>{% endfor %}", "add_generation_prompt"),
+        (HEAD + "{{ m.content | e }}" + TAIL, "changes the text of system or user messages"),
+        (HEAD + "{{ m.content | replace('\n', ' ') }}" + TAIL, "changes the text of system or user messages"),
         (HEAD.replace("messages", "messages | reverse") + "{{ m.content }}" + TAIL, "once and in order"),
         (HEAD + "{{ m.content }}{{ m.content }}" + TAIL, "once and in order"),
         (HEAD + "{{ m.content if loop.last else '...' }}" + TAIL, "once and in order"),
         (HEAD + "{{ loop.index }}{{ m.content }}" + TAIL, "at every turn"),
         ("{{ messages | length }}" + HEAD + "{{ m.content }}" + TAIL, "rewrites a conversation"),
         ("{{ raise_exception('never') }}", "fails on the messages .*never"),
-        (HEAD + "{{ m.content }}" + TAIL.replace("<assistant>", "Your turn"), "before a past reply"),
     ],
 )
 def test_refused(template: str, says: str) -> None:

@@ -19,6 +19,7 @@ from ragen_agent.training.batches import Batch
 from ragen_agent.training.policy import Policy
 from ragen_agent.training.scoring import sampled_scores
 from ragen_gym import make_turn
+from tests.ragen_agent.conftest import OTHER_HEADERS
 
 REPLIES = ("<answer>Up</answer>", "<answer>Left</answer>", "nothing", "<answer>Right || Down</answer>")
 
@@ -70,7 +71,7 @@ def test_each_turn_reads_its_window(chat: ChatFormat, data: st.DataObject, histo
 THOUGHTFUL = ("<think>up?</think><answer>Up</answer>", "<think>\nno\n</think>\n\n<answer>Left</answer>", "nothing")
 
 
-@pytest.mark.parametrize("template", ["qwen3", "chatml"])
+@pytest.mark.parametrize("template", ["qwen3", "chatml", *OTHER_HEADERS])
 @given(data=st.data(), history=st.integers(-1, 2))
 def test_thinking_is_dropped_as_the_template_drops_it(
     make_tokenizer: Callable[[str, str], PreTrainedTokenizerFast], template: str, data: st.DataObject, history: int
@@ -78,7 +79,7 @@ def test_thinking_is_dropped_as_the_template_drops_it(
     """What the model reads at each turn is the template's own text of the conversation, or of its last turns."""
     tokenizer = make_tokenizer("bpe", template)
     chat = ChatFormat.from_tokenizer(tokenizer, keep_thinking=False)
-    assert chat.drops_thinking == (template == "qwen3")
+    assert chat.drops_thinking == (template != "chatml")
     replies = data.draw(st.lists(st.sampled_from(THOUGHTFUL), min_size=1, max_size=5))
     row = written(chat, history, replies).trajectory()
     messages = [dict(message) for message in row.messages]
@@ -91,9 +92,54 @@ def test_thinking_is_dropped_as_the_template_drops_it(
         said = [system, *messages[1 + 2 * first : 2 + 2 * turn]]
         prompt = tokenizer.apply_chat_template(said, add_generation_prompt=True, return_dict=False)
         assert row.ids[begin : end + 1].tolist() == [*prompt, *sampled[turn]]
-    thoughts = [turn for turn, reply in enumerate(replies[:-1]) if "<think>" in reply]
+    rewritten = {
+        "chatml": [],
+        "qwen3": [reply for reply in replies[:-1] if "<think>" in reply],
+    }.get(template, replies[:-1])
     if history < 0:
-        assert len(row.contexts) == (1 + len(thoughts) if template == "qwen3" and thoughts else 0)
+        assert len(row.contexts) == (1 + len(rewritten) if rewritten else 0)
+
+
+@pytest.mark.parametrize("template", OTHER_HEADERS)
+def test_another_header_before_past_replies_cannot_be_appended_to(
+    make_tokenizer: Callable[[str, str], PreTrainedTokenizerFast], template: str
+) -> None:
+    with pytest.raises(ValueError, match=r"before a past reply but .* when a reply is asked for.*keep_thinking=false"):
+        ChatFormat.from_tokenizer(make_tokenizer("bpe", template))
+    assert ChatFormat.from_tokenizer(make_tokenizer("bpe", template), keep_thinking=False).deviations == ()
+
+
+@pytest.mark.parametrize("place", ["thought", "answer"])
+@pytest.mark.parametrize("template", ["qwen3", "nemotron3"])
+def test_a_reply_that_spells_a_special_token_is_malformed(
+    make_tokenizer: Callable[[str, str], PreTrainedTokenizerFast], template: str, place: str
+) -> None:
+    """In ordinary tokens: the episode goes on, the turn is penalised, its tokens are in the loss."""
+    tokenizer = make_tokenizer("bpe", template)
+    chat = ChatFormat.from_tokenizer(tokenizer, keep_thinking=False)
+    env = make_turn("FrozenLake", max_turns=2, success_rate=1.0, size=3, format_penalty=-0.25)
+    process = TokenMDP(env, chat, max_tokens_per_turn=200, max_tokens_per_episode=4000)
+    process.reset(options={"level": "P__\n___\n__G"})
+    opening = "" if template == "nemotron3" else "<think>"
+    rest = {"thought": "a~b</think><answer>Down</answer>", "answer": "a</think><answer>Down~</answer>"}[place]
+    reply = opening + rest
+    spelled = [tokenizer.encode(part, add_special_tokens=False) for part in (*reply.split("~"), "<", "|im_end|>")]
+    ids = [*spelled[0], *spelled[2], *spelled[3], *spelled[1]]
+    assert chat.end_id not in ids
+    assert chat.decode_reply(ids).endswith(reply.replace("~", "<|im_end|>"))
+    for token in [*ids, chat.end_id]:
+        process.append(token, -0.5)
+    assert not process.done
+    assert str(tokenizer.decode(process.ids)).count("<|im_end|>") == 4, "the template's own: no message ends a turn"
+    assert ("< |im_end|>" in str(tokenizer.decode(process.ids))) == (place == "answer"), "a thought is dropped"
+    for token in [*tokenizer.encode("x", add_special_tokens=False), chat.end_id]:
+        process.append(token, -0.5)
+    row = process.trajectory()
+    assert row.failure is None
+    assert row.turn_rewards == (-0.25, -0.25)
+    assert [turn.problem for turn in row.turn_infos] == ["forbidden_text", "no_answer"]
+    assert row.ids[row.sampled].tolist()[: len(ids)] == ids
+    assert "<|im_end|>" in row.messages[2]["content"], "people read what was sampled"
 
 
 def test_a_symbol_that_is_a_special_token_is_refused_where_nothing_can_be_cut(

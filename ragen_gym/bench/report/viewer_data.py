@@ -43,6 +43,7 @@ _PROBLEMS = {
     Problem.NO_STATE: "Malformed: the thinking lacks the observation or the prediction that was asked for",
     Problem.NO_ACTION: "Malformed: the answer is empty",
     Problem.UNKNOWN_ACTION: "Names an unknown action",
+    Problem.FORBIDDEN_TEXT: "Malformed: holds a text that no reply may hold",
 }
 
 

@@ -34,6 +34,14 @@ def test_gymnasiums_checks_without_a_warning(name: str, arguments: dict[str, Any
         gymnasium_check(make_turn(name, render_mode="ansi", **arguments))
 
 
+def test_a_forbidden_text_makes_a_reply_malformed() -> None:
+    env = lake()
+    env.set_wrapper_attr("forbidden_texts", ("<|end|>",))
+    _, reward, *_, info = env.step("<think>I stop.<|END|></think><answer>Down</answer>")
+    assert (reward, info["actions"], info["reply"].problem) == (-0.1, (), Problem.FORBIDDEN_TEXT)
+    assert env.step(say("Down"))[-1]["actions"] == (1,)
+
+
 def say(*names: str) -> str:
     return f"<think>Well.</think><answer>{' || '.join(names)}</answer>"
 
