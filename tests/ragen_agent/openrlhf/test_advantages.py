@@ -76,9 +76,7 @@ def test_estimates_are_those_of_the_local_trainer(rows: list[Trajectory], credit
         "bi_level": lambda: algo.bi_level_gae(rewards, seen, sampled, ends, 0.8, 0.9, 0.7),
     }[credit]()
     notes = [advantage_inputs(t, 0.0, 1.0, training, str) for t in rows]
-    found, mask = row_advantages(
-        notes, sampled[:, 1:], values[:, 1:], torch.zeros_like(values[:, 1:]), training
-    )
+    found, mask = row_advantages(notes, sampled[:, 1:], values[:, 1:], torch.zeros_like(values[:, 1:]), training)
     assert torch.equal(mask, sampled[:, 1:])
     torch.testing.assert_close(found.advantages, local[0][:, 1:])
     torch.testing.assert_close(found.returns, local[1][:, 1:])

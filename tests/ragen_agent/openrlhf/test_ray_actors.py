@@ -138,6 +138,3 @@ def test_every_term_of_the_loss_is_aggregated_alike(how: str, monkeypatch: pytes
     divergence = algo.kl_loss(log_probs, reference, chosen, "k2", how)
     expected = policy + 0.25 * divergence - 0.5 * algo.aggregate(entropy, chosen, how)
     torch.testing.assert_close(losses[0], expected)
-
-
-
