@@ -16,7 +16,7 @@ from ragen_agent.training.prefix_tree import PrefixTree, shares_prefixes
 
 __all__ = ["TOKENS_PER_PASS", "Scores", "passes", "sampled_scores"]
 
-TOKENS_PER_PASS = 8192
+TOKENS_PER_PASS = 4096
 """The most distinct prefixes that go forward at a time. With more, each part is computed again on the way back, since
 the memory that its gradient needs grows with them."""
 

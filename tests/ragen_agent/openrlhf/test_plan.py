@@ -97,7 +97,7 @@ def test_the_memory_of_a_run_on_a_cpu_counts_every_copy_of_the_model() -> None:
     assert found["actor: logits"] == pytest.approx(8 * 32 * 49_152 * 4 / 2**30), "where tokens are sampled alone"
     assert parts(short, {"zero_stage": 3})["actor: logits"] > 10 * found["actor: logits"]
     long = parts({"turns": {"max_tokens_per_episode": 4096}}, {"micro_batch": 32})
-    assert long["actor: layers"] == pytest.approx(2 * found["actor: layers"]), "8192 distinct tokens, not 32 x 4096"
+    assert long["actor: layers"] == pytest.approx(found["actor: layers"]), "4096 distinct tokens, not 32 x 4096"
     assert parts({**short, "training": {"starpo_s": False}})["reference: weights"] == pytest.approx(2 * gib)
     assert "critic: weights" in parts({**short, "training": {"algo": "ppo"}})
 
