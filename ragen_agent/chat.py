@@ -25,7 +25,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,6 +34,8 @@ from ragen_agent.chat_template import Render, TemplateText, read_template
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+    from ragen_agent.config import Turns
 
 __all__ = ["ChatFormat"]
 
@@ -55,6 +57,8 @@ class ChatFormat:
             that the generation config beside the tokenizer names.
         deviations: sentences that say where a row differs from the template's rendering of the same
             conversation; empty where it does not.
+        begun: the end of the generation prompt that belongs to the reply: a thinking that it opens, or
+            ``reply_opening``.
         drops_thinking: whether every turn begins with the conversation as the template writes it, which leaves out
             the thinking of earlier replies or writes them in another way; a ``TokenMDP`` then reads each turn anew.
     """
@@ -65,6 +69,7 @@ class ChatFormat:
     after_end: str
     stop_ids: frozenset[int]
     deviations: tuple[str, ...]
+    begun: str
     drops_thinking: bool
     _render: Render = field(repr=False, compare=False)
     _control: Mapping[str, int] = field(repr=False)
@@ -78,6 +83,7 @@ class ChatFormat:
         *,
         keep_thinking: bool = True,
         template_options: Mapping[str, Any] | None = None,
+        reply_opening: str = "",
     ) -> ChatFormat:
         """Take the tokenizer's chat template apart.
 
@@ -91,6 +97,8 @@ class ChatFormat:
             template_options: further variables of the template, such as ``{"enable_thinking": False}``
                 (Qwen3) or ``{"date_string": "26 Jul 2024"}`` (Llama 3, which otherwise writes today's date
                 into the prompt).
+            reply_opening: begins every reply, unsampled, such as ``<think>``; unless the template opens the thinking
+                itself.
 
         Raises:
             ValueError: the template cannot be used, or not append-only; the message says what was found and what to
@@ -127,6 +135,11 @@ class ChatFormat:
                 "(keep_thinking=False) each turn is a row of its own, as the template writes it"
             )
         drops = not keep_thinking and not (text.keeps_thinking and not text.rewrites)
+        deviations = text.deviations(appended=not drops)
+        begun = _open_thinking(text.opening)
+        if reply_opening and not begun:
+            text, begun = replace(text, opening=f"{text.opening}{reply_opening}"), reply_opening
+            chosen = _opened(chosen, reply_opening)
         end, after_end, end_deviation = _end_of_reply(tokenizer, text)
         end_id = _encode(tokenizer, end)[0]
         chat = cls(
@@ -135,13 +148,24 @@ class ChatFormat:
             end_id=end_id,
             after_end=after_end,
             stop_ids=frozenset({end_id, tokenizer.eos_token_id, *_generation_ends(tokenizer)} - {None}),
-            deviations=(*text.deviations(appended=not drops), *([] if drops else end_deviation)),
+            deviations=(*deviations, *([] if drops else end_deviation)),
+            begun=begun,
             drops_thinking=drops,
             _render=chosen,
             _control=_control_tokens(tokenizer, text, end),
         )
         chat._check()
         return chat
+
+    @classmethod
+    def from_settings(cls, tokenizer: PreTrainedTokenizerBase, turns: Turns) -> ChatFormat:
+        """The chat format of a run's settings; see ``from_tokenizer``."""
+        return cls.from_tokenizer(
+            tokenizer,
+            keep_thinking=turns.keep_thinking,
+            template_options=turns.template_options,
+            reply_opening=turns.reply_opening,
+        )
 
     @property
     def special_texts(self) -> tuple[str, ...]:
@@ -215,14 +239,19 @@ class ChatFormat:
     def decode_reply(self, ids: Sequence[int]) -> str:
         """The text of a sampled reply, as the environment reads it.
 
-        A stop token at its end is dropped, special tokens are skipped. Where the template's generation
-        prompt opens the thinking itself (it ends in a ``<think>`` that is not closed), that opening is put in
-        front, since the reply completes it.
+        A stop token at its end is dropped, special tokens are skipped. What of it the generation prompt has
+        begun is put in front, since the reply completes it.
         """
         content = list(ids[:-1]) if ids and ids[-1] in self.stop_ids else list(ids)
-        reply = _decode(self.tokenizer, content)
-        begun = self.text.opening.rfind(_THINK)
-        return self.text.opening[begun:] + reply if begun > self.text.opening.rfind(_END_THINK) else reply
+        return self.begun + _decode(self.tokenizer, content)
+
+    def reply_ids(self, reply: str) -> list[int]:
+        """The ids of a reply as a model would have sampled them, its end token included.
+
+        What of it the generation prompt has begun is left out.
+        """
+        rest = reply.removeprefix(self.begun.rstrip())
+        return [*_encode(self.tokenizer, rest), self.end_id]
 
     def _trimmed(self, message: str) -> str:
         return message.strip() if self.text.trims_messages else message
@@ -323,6 +352,21 @@ def _generation_ends(tokenizer: PreTrainedTokenizerBase) -> set[int]:
         return set()
     every = ends if isinstance(ends, list) else [ends]
     return {end for end in every if isinstance(end, int) and 0 <= end < len(tokenizer)}
+
+
+def _open_thinking(opening: str) -> str:
+    """The end of a generation prompt from a ``<think>`` on that is not closed; the empty text without one."""
+    begun = opening.rfind(_THINK)
+    return opening[begun:] if begun > opening.rfind(_END_THINK) else ""
+
+
+def _opened(render: Render, opening: str) -> Render:
+    """The template with ``opening`` after its generation prompt."""
+
+    def with_opening(messages: list[dict[str, str]], generate: bool) -> str:
+        return render(messages, generate) + opening * generate
+
+    return with_opening
 
 
 def _end_of_reply(tokenizer: PreTrainedTokenizerBase, text: TemplateText) -> tuple[str, str, list[str]]:

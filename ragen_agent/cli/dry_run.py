@@ -95,8 +95,7 @@ def dry_run(
             _say(console, f"Cluster: {recipe.cluster}")
     _title(console, "One scripted episode")
     tokenizer, note = tokenizer_of(config)
-    how = config.turns
-    chat = ChatFormat.from_tokenizer(tokenizer, keep_thinking=how.keep_thinking, template_options=how.template_options)
+    chat = ChatFormat.from_settings(tokenizer, config.turns)
     view = scripted_episode(config, chat)
     console.print(view.text, soft_wrap=True)
     _say(console, f"{LEGEND} {view.counts}{note}")

@@ -65,9 +65,7 @@ class AgentExecutor(AgentExecutorBase):  # type: ignore[misc]
         answers: list[float] = []
         config, settings = self.run.config, self.run.settings
         if self.chat is None:
-            self.chat = ChatFormat.from_tokenizer(
-                hf_tokenizer, keep_thinking=config.turns.keep_thinking, template_options=config.turns.template_options
-            )
+            self.chat = ChatFormat.from_settings(hf_tokenizer, config.turns)
             if self.chat.drops_thinking and config.training.critic:
                 raise ContractError(
                     "the chat template drops the thinking of earlier replies, so each turn is a row of its own, and "

@@ -49,7 +49,6 @@ __all__ = [
     "generate_demonstrations",
     "partial_file",
     "read_conversations",
-    "reply_ids",
     "scripted_reply",
     "trajectories_of",
     "trajectory_of",
@@ -76,11 +75,6 @@ def scripted_reply(env: TurnEnv, how: Demonstrations, rng: np.random.Generator) 
     return thinking(env, how.thought, actions) + write_reply([env.action_names[action] for action in actions])
 
 
-def reply_ids(chat: ChatFormat, reply: str) -> list[int]:
-    """The ids of a reply as a model would have sampled them, its end token included."""
-    return [*chat.tokenizer.encode(reply, add_special_tokens=False), chat.end_id]
-
-
 def demonstrate(process: TokenMDP, instances: Sequence[Instance], how: Demonstrations, seed: int) -> list[Trajectory]:
     """Episodes with the demonstrator's replies as the sampled tokens (their log-probs are 0).
 
@@ -94,7 +88,7 @@ def demonstrate(process: TokenMDP, instances: Sequence[Instance], how: Demonstra
     for instance in instances:
         process.reset(seed=instance.seed, options={"noise_seed": instance.noise_seed})
         while not process.done:
-            ids = reply_ids(chat, scripted_reply(env, how, rng))
+            ids = chat.reply_ids(scripted_reply(env, how, rng))
             if len(ids) > process.max_tokens_per_turn:
                 raise ValueError(
                     f"a reply has {len(ids)} tokens, turns.max_tokens_per_turn is {process.max_tokens_per_turn}; "
@@ -235,7 +229,7 @@ def trajectory_of(chat: ChatFormat, line: Mapping[str, Any]) -> Trajectory:
     ends = []
     for message in turns:
         written = message["role"] == "assistant"
-        new = reply_ids(chat, message["content"]) if written else chat.glue_ids(message["content"])
+        new = chat.reply_ids(message["content"]) if written else chat.glue_ids(message["content"])
         ids += new
         sampled += [written] * len(new)
         if written:

@@ -101,10 +101,7 @@ class Policy:
             )
         check_context(model, config.turns)
         check_targets(model, config.lora)
-        turns = config.turns
-        chat = ChatFormat.from_tokenizer(
-            tokenizer, keep_thinking=turns.keep_thinking, template_options=turns.template_options
-        )
+        chat = ChatFormat.from_settings(tokenizer, config.turns)
         return cls(config, model, tokenizer, chat, TorchEngine(model, chat.stop_ids, len(tokenizer)))
 
     def processes(self, split: str | None, count: int) -> list[TokenMDP]:

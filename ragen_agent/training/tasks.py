@@ -79,7 +79,8 @@ def make_env(config: Config, split: str | None) -> TurnEnv:
     env = make_turn(config.game, turns, split=split, **config.env_options)
     if split is not None and not env.game.has_splits:
         raise ValueError(
-            "the option names chooses the arms itself, so it has no splits to train and to measure on; leave it out."
+            "the option names chooses the arms itself, so it has no splits to train and to measure on; leave it out, "
+            'or give names = "ragen-v1".'
         )
     return env
 

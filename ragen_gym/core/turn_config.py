@@ -9,7 +9,13 @@ from typing import Any
 from ragen_gym.core.settings import check_settings, setting
 from ragen_gym.core.validation import did_you_mean
 
-__all__ = ["TurnConfig", "split_turn_options", "turn_config"]
+__all__ = ["PROMPTS", "TurnConfig", "split_turn_options", "turn_config"]
+
+#: Wordings of the messages, each with its grammar of replies.
+PROMPTS = {
+    "default": "rules and pay-outs in full, and replies of no other than the form asked for",
+    "ragen-v1": "what RAGEN's prompts tell (arXiv 2504.20073), and its lenient parser: see ragen_gym.envs.ragen_v1",
+}
 
 
 @dataclass(frozen=True)
@@ -17,8 +23,8 @@ class TurnConfig:
     """How a model's replies are read, bounded and paid in ``ragen_gym.TurnEnv``.
 
     Raises:
-        ValueError: an option out of range; grounding or world modelling without thinking; a state reward without
-            either of them.
+        ValueError: an option out of range; grounding or world modelling without thinking, or with another prompt than
+            the default one; a state reward without either of them.
     """
 
     max_turns: int = setting(5, "turns in an episode", low=1)
@@ -38,6 +44,7 @@ class TurnConfig:
         False, "whether the thinking must hold the board expected after the moves, in <prediction> tags (VAGEN)"
     )
     state_reward: float = setting(0.0, "what a right observation and a right prediction earn together, half each")
+    prompt: str = setting("default", "wording of the messages and grammar of the replies", choices=PROMPTS)
 
     def __post_init__(self) -> None:
         check_settings(self, self._where())
@@ -45,6 +52,11 @@ class TurnConfig:
             raise ValueError(
                 f"{self._where()}grounding and {self._where()}world_modelling are parts of the thinking; "
                 f"they need {self._where()}think=True."
+            )
+        if (self.grounding or self.world_modelling) and self.prompt != "default":
+            raise ValueError(
+                f"{self._where()}prompt={self.prompt!r} asks for no board in the thinking; {self._where()}grounding "
+                f"and {self._where()}world_modelling need {self._where()}prompt='default'."
             )
         if self.state_reward and not (self.grounding or self.world_modelling):
             raise ValueError(
@@ -56,6 +68,13 @@ class TurnConfig:
     def action_budget(self) -> int:
         """The most moves of an episode, within all budgets; a game may be shorter, see ``TurnEnv.action_budget``."""
         return min(self.max_actions, self.max_turns * self.max_actions_per_turn)
+
+    @property
+    def reply_opening(self) -> str:
+        """What a sampler begins every reply with in the model's stead; the empty text for nothing."""
+        if self.prompt != "ragen-v1":
+            return ""
+        return "<think>" if self.think else "<answer>"
 
     @property
     def state_parts(self) -> tuple[str, ...]:

@@ -17,7 +17,17 @@ from ragen_gym.core.text import Vocabulary
 from ragen_gym.core.turn_config import TurnConfig
 from ragen_gym.games.game import Game
 
-__all__ = ["SEPARATOR", "Problem", "Reply", "instructions", "last_message", "message", "parse_reply", "write_reply"]
+__all__ = [
+    "SEPARATOR",
+    "Problem",
+    "Reply",
+    "instructions",
+    "last_message",
+    "message",
+    "parse",
+    "parse_reply",
+    "write_reply",
+]
 
 SEPARATOR = "||"
 
@@ -79,6 +89,11 @@ def parse_reply(text: str, action_names: Sequence[str], *, think: bool = True, p
     """
     parse = _parse if len(text) <= _REMEMBERED else _parse.__wrapped__
     return parse(text, tuple(action_names), think, tuple(parts))
+
+
+def parse(text: str, action_names: Sequence[str], config: TurnConfig) -> Reply:
+    """``parse_reply`` with the options of a turn."""
+    return parse_reply(text, action_names, think=config.think, parts=config.state_parts)
 
 
 def write_reply(names: Sequence[str], thought: str | None = None) -> str:

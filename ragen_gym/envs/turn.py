@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import string
-from dataclasses import asdict, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import gymnasium
@@ -12,16 +13,36 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.error import ResetNeeded
 
 from ragen_gym.core.levels import Level
-from ragen_gym.core.text import replace_surrogates
+from ragen_gym.core.text import Vocabulary, replace_surrogates
 from ragen_gym.core.turn_config import TurnConfig, split_turn_options, turn_config
+from ragen_gym.envs import ragen_v1
 from ragen_gym.envs.board_view import TextSpace
-from ragen_gym.envs.reply import Problem, Reply, instructions, last_message, message, parse_reply
+from ragen_gym.envs.reply import Problem, Reply, instructions, last_message, message, parse
 from ragen_gym.envs.step import InnerGenerator, StepEnv
 from ragen_gym.games.game import Game, Solution
 
 __all__ = ["TurnEnv", "make_turn"]
 
 _LONGEST_REPLY = 4096
+
+
+@dataclass(frozen=True)
+class _Prompt:
+    """One of ``ragen_gym.core.turn_config.PROMPTS``; the budgets of its arguments are those of the game."""
+
+    instructions: Callable[[Game, Vocabulary, TurnConfig], str]
+    message: Callable[[TurnConfig, str, int, int, float | None], str]
+    last_message: Callable[[str, float | None], str]
+    parse: Callable[[str, Sequence[str], TurnConfig], Reply]
+    shows_penalty: bool  # whether the reward in the messages holds the penalty
+
+
+_PROMPTS = {
+    "default": _Prompt(instructions, message, last_message, parse, shows_penalty=True),
+    "ragen-v1": _Prompt(
+        ragen_v1.instructions, ragen_v1.message, ragen_v1.last_message, ragen_v1.parse, shows_penalty=False
+    ),
+}
 
 
 class TurnEnv(InnerGenerator, gymnasium.Env[str, str]):
@@ -74,6 +95,8 @@ class TurnEnv(InnerGenerator, gymnasium.Env[str, str]):
     - ``world_modelling`` (False): whether the thinking must hold the board expected after the moves, in
       ``<prediction>`` tags (VAGEN)
     - ``state_reward`` (0.0): what a right observation and a right prediction earn together, half each
+    - ``prompt`` (default): wording of the messages and grammar of the replies; "ragen-v1" tells what RAGEN's prompts
+      tell and reads replies as leniently (``ragen_gym.envs.ragen_v1`` compares the two)
 
     Raises:
         ValueError: an unknown option or one out of range; see ``TurnConfig``.
@@ -102,7 +125,8 @@ class TurnEnv(InnerGenerator, gymnasium.Env[str, str]):
         self.max_turns, self.max_actions = self._budgets.max_turns, self._budgets.max_actions
         self.max_actions_per_turn, self._state_parts = self._budgets.max_actions_per_turn, config.state_parts
         self.render_mode = env.render_mode
-        self.instructions = instructions(env.game, env.vocabulary, self._budgets)
+        self._prompt = _PROMPTS[config.prompt]
+        self.instructions = self._prompt.instructions(env.game, env.vocabulary, self._budgets)
         charset, _, longest = self.game.charset(env.vocabulary, env.text_format)
         characters = frozenset(string.printable) | charset
         self.observation_space = TextSpace(longest + 400, charset=characters)
@@ -189,7 +213,7 @@ class TurnEnv(InnerGenerator, gymnasium.Env[str, str]):
         terminated |= spent and self._bounded
         truncated = spent and not terminated
         self._over = terminated or truncated
-        said = self._say(total)
+        said = self._say(total if self._prompt.shows_penalty else sum(rewards))
         return said, total, terminated, truncated, self._report(reply, tuple(actions), tuple(rewards)) | right
 
     def parse(self, text: str) -> Reply:
@@ -198,7 +222,7 @@ class TurnEnv(InnerGenerator, gymnasium.Env[str, str]):
             plain = text.casefold()
             if any(forbidden.casefold() in plain for forbidden in self.forbidden_texts):
                 return Reply(text, problem=Problem.FORBIDDEN_TEXT)
-        return parse_reply(text, self.action_names, think=self.config.think, parts=self._state_parts)
+        return self._prompt.parse(text, self.action_names, self._budgets)
 
     def render(self) -> Any:
         """What the environment of single moves renders: text, a picture, or None."""
@@ -237,9 +261,9 @@ class TurnEnv(InnerGenerator, gymnasium.Env[str, str]):
 
     def _say(self, reward: float | None) -> str:
         if self._over:
-            said = last_message(self.board, reward)
+            said = self._prompt.last_message(self.board, reward)
         else:
-            said = message(self._budgets, self.board, self._turn + 1, self.actions_left, reward)
+            said = self._prompt.message(self._budgets, self.board, self._turn + 1, self.actions_left, reward)
         self._messages.append({"role": "user", "content": said})
         return said
 

@@ -36,6 +36,11 @@ SPLIT_OF_PAIR: dict[tuple[str, str], str] = {
     for low, _, high in (pair.partition("/") for pair in names.split())
 }
 
+#: Other pairs by name, each with its split: those that the paper itself names (arXiv 2504.20073, section 3.1).
+_NAMES: dict[str, dict[tuple[str, str], str]] = {
+    "ragen-v1": {("Teacher", "Engineer"): "train", ("Librarian", "Trader"): "test"},
+}
+
 #: Pulls are counted in 32 bits.
 _MOST_PULLS = 2**31 - 1
 
@@ -124,14 +129,15 @@ class Bandit(Game):
     low: what the low arm pays.
     high, high_prob: what the high arm pays when it pays, and the probability that it does.
     pulls: pulls in an episode, from 1 to 2,147,483,647.
-    names: pairs (low arm's name, high arm's name) to use instead of the paper's; ``split`` must then be None.
+    names: pairs (low arm's name, high arm's name) to use instead of the released code's; ``split`` must then be None.
+    Or "ragen-v1", the paper's own two pairs: Teacher and Engineer to train on, Librarian and Trader to test.
     """
 
     low: float = 0.15
     high: float = 1.0
     high_prob: float = 0.25
     pulls: int = 1
-    names: tuple[tuple[str, str], ...] | None = None
+    names: tuple[tuple[str, str], ...] | str | None = None
 
     name = "Bandit"
     Action = Action
@@ -158,7 +164,14 @@ class Bandit(Game):
         check_number(self.name, "high", self.high)
         check_number(self.name, "high_prob", self.high_prob, 0, 1)
         check_number(self.name, "pulls", self.pulls, 1, _MOST_PULLS, whole=True)
-        if self.names is not None:
+        if isinstance(self.names, str):
+            if self.names not in _NAMES:
+                known = ", ".join(map(repr, _NAMES))
+                raise ValueError(
+                    f"{self.name}: names={shown(self.names)} is no list of names: choose {known}, or give pairs (low, "
+                    "high)."
+                )
+        elif self.names is not None:
             pairs = items_of(self.names)
             whole = all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in pairs)
             every = [arm for pair in pairs if whole for arm in pair]
@@ -185,8 +198,8 @@ class Bandit(Game):
 
     @property
     def has_splits(self) -> bool:
-        """Unless the names are chosen: the splits are the paper's lists of names."""
-        return self.names is None
+        """Unless the names are one's own: the splits are lists of names."""
+        return self.names is None or isinstance(self.names, str)
 
     @property
     def longest(self) -> int:
@@ -196,7 +209,12 @@ class Bandit(Game):
     @cached_property
     def pairs(self) -> tuple[tuple[str, str], ...]:
         """The pairs (low, high) in play."""
-        return self.names or tuple(SPLIT_OF_PAIR)
+        return tuple(self._splits) if self.has_splits else self.names  # type: ignore[return-value]
+
+    @property
+    def _splits(self) -> dict[tuple[str, str], str]:
+        """The split of each pair (low, high)."""
+        return _NAMES[self.names] if isinstance(self.names, str) else SPLIT_OF_PAIR
 
     @cached_property
     def arms(self) -> tuple[str, ...]:
@@ -215,10 +233,13 @@ class Bandit(Game):
 
     def _pairs_of(self, split: str | None) -> list[int]:
         """The indices of a split's pairs."""
-        if split is not None and self.names is not None:
+        if split is not None and not self.has_splits:
             raise ValueError(f"{self.name}: names= chooses the arms itself; give split=None, or leave names out.")
         check_split(split)
-        return [i for i in range(len(self.pairs)) if self.owns(split, bytes((2 * i, 2 * i + 1)))]
+        found = [i for i in range(len(self.pairs)) if self.owns(split, bytes((2 * i, 2 * i + 1)))]
+        if not found:
+            raise ValueError(f"{self.name}: names={self.names!r} has no pair in split={split!r}; choose another split.")
+        return found
 
     def level_count(self, split: str | None) -> int:
         """Two orders of each pair."""
@@ -252,7 +273,7 @@ class Bandit(Game):
 
     def split_of(self, board: Board, version: int = SPLIT_VERSION) -> str | None:
         """The split of the paper's list that names this pair; None for any other."""
-        split = SPLIT_OF_PAIR.get(self.pairs[board[0] // 2])
+        split = self._splits.get(self.pairs[board[0] // 2])
         return split and same_version(split, version)
 
     def ids(self, boards: Boards) -> list[str]:
@@ -293,6 +314,16 @@ class Bandit(Game):
         return (
             ("the arm with a small sure pay", float(self.low)),
             ("the arm with a large rare pay, when it pays", float(self.high)),
+        )
+
+    def ragen_v1_task(self) -> str:
+        """As RAGEN's prompt, which is the same for a bandit whose names mislead: what the names suggest decides."""
+        return (
+            "You play a bandit game: choose the arm to pull that earns you the most.\n"
+            "1. There are two arms, whose names are the state.\n"
+            "2. Each arm pays by a law of its own, which has to do with its name.\n"
+            "3. Think of what each name stands for, and from that of how its arm may pay.\n"
+            "4. Decide which arm is likely to pay more on average, and answer with its name."
         )
 
     def legend(self, vocabulary: Vocabulary) -> tuple[tuple[str, str], ...]:

@@ -276,6 +276,10 @@ class Game(ABC):
     def rewards(self) -> tuple[tuple[str, float], ...]:
         """What is rewarded, in words, and by how much."""
 
+    def ragen_v1_task(self) -> str:
+        """The task with no more in it than RAGEN's prompt tells (``ragen_gym.envs.ragen_v1``)."""
+        return self.description
+
     def legend(self, vocabulary: Vocabulary) -> tuple[tuple[str, str], ...]:
         """The symbols of a text and what they mean."""
         return tuple((vocabulary.symbols[tile], tile.name.lower().replace("_", " ")) for tile in self.Tile)

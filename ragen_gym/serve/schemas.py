@@ -96,9 +96,8 @@ def _turn_option(name: str, option: Setting) -> tuple[Any, Any]:
     if option.type is not bool and not option.choices:
         most = TURN_LIMITS.get(name, LARGEST_NUMBER)
         ends = {"ge": -most if option.low is None else option.low, "le": most, "gt": option.above, "lt": option.below}
-    return option.type, Field(
-        option.default, description=option.doc, **{e: v for e, v in ends.items() if v is not None}
-    )
+    kind: Any = Literal[tuple(option.choices)] if option.choices else option.type
+    return kind, Field(option.default, description=option.doc, **{e: v for e, v in ends.items() if v is not None})
 
 
 _TURN_OPTIONS = {name: _turn_option(name, option) for name, option in declared(TurnConfig).items()}

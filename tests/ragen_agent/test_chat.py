@@ -205,6 +205,32 @@ def test_thinking_that_the_prompt_has_opened_belongs_to_the_reply(make_tokenizer
     assert chat.decode_reply(reply) == "<think>\nI go.</think><answer>Up</answer>"
 
 
+@pytest.mark.parametrize("opening", ["<think>", "<answer>"])
+def test_an_opening_that_is_written_for_the_model(opening: str, make_tokenizer: MakeTokenizer) -> None:
+    """It ends every prompt, unsampled, and belongs to the reply; the template's own text of the past is the same."""
+    plain = ChatFormat.from_tokenizer(make_tokenizer("bpe", "chatml"))
+    chat = ChatFormat.from_tokenizer(make_tokenizer("bpe", "chatml"), reply_opening=opening)
+    decode = chat.tokenizer.decode
+    assert decode(chat.prompt_ids("S", "U")) == f"{decode(plain.prompt_ids('S', 'U'))}{opening}"
+    assert decode(chat.glue_ids("V")) == f"{decode(plain.glue_ids('V'))}{opening}"
+    reply = f"{opening}up</think><answer>Up</answer>"
+    assert chat.reply_ids(reply) == encode(chat, "up</think><answer>Up</answer><|im_end|>")
+    assert chat.decode_reply(chat.reply_ids(reply)) == reply
+    row = [*chat.prompt_ids("S", "U"), *chat.reply_ids(reply), *chat.glue_ids("V")]
+    assert decode(row) == render(chat, ["S", "U", reply, "V"]) + opening
+    assert chat.deviations == ()
+
+
+def test_an_opening_is_not_written_twice(make_tokenizer: MakeTokenizer) -> None:
+    template = (
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n"
+        "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n{% endif %}"
+    )
+    chat = ChatFormat.from_tokenizer(make_tokenizer("bpe", template), reply_opening="<think>")
+    assert str(chat.tokenizer.decode(chat.prompt_ids("S", "U"))).endswith("assistant\n<think>\n")
+    assert chat.decode_reply(chat.reply_ids("<think>Up.</think>")) == "<think>\nUp.</think>"
+
+
 def test_cannot_be_used(make_tokenizer: MakeTokenizer) -> None:
     tokenizer = make_tokenizer("bpe", "chatml")
     tokenizer.chat_template = None

@@ -138,6 +138,11 @@ class FrozenLake(GridGame):
         """Whether the player is in a hole or on the goal."""
         return rules.Tile.PLAYER not in board
 
+    def ragen_v1_task(self) -> str:
+        """As RAGEN's prompt: keep out of the holes, reach the goal, and that the ice slips, where it does."""
+        slip = " The ice is slippery: a move may take you in a direction that you did not mean." * self.stochastic
+        return f"You play FrozenLake. Keep out of the holes and get to the goal.{slip}"
+
     def rewards(self) -> tuple[tuple[str, float], ...]:
         """What is rewarded."""
         return (("reaching the goal", 1.0), ("anything else", 0.0))

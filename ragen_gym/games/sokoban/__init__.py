@@ -246,6 +246,13 @@ class Sokoban(GridGame):
         """Whether every box is on a target."""
         return rules.Tile.BOX not in board
 
+    def ragen_v1_task(self) -> str:
+        """As RAGEN's prompt: push the boxes to the targets, and what cannot be done."""
+        return (
+            "You play Sokoban and are its player: push all boxes onto the targets. Beside a box, a move towards it "
+            "pushes it on in that direction. A box cannot be pushed through a wall, and it cannot be pulled."
+        )
+
     def rewards(self) -> tuple[tuple[str, float], ...]:
         """What is rewarded."""
         return (

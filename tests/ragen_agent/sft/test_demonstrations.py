@@ -210,3 +210,29 @@ def test_a_file_that_holds_no_conversations_is_refused(line: object, message: st
     path.write_text("" if line is None else json.dumps(line) + "\n")
     with pytest.raises(ValueError, match=message):
         read_conversations(path)
+
+
+@pytest.mark.parametrize("think", [True, False])
+def test_what_a_prompt_begins_is_not_sampled(think: bool) -> None:
+    """Under RAGEN's prompt every reply is begun for the model; the rest of it is demonstrated, and then sampled."""
+    thought = "choose" if think else "none"
+    config = with_settings(
+        Config(),
+        merged(
+            GAME_DEFAULTS["Bandit"],
+            {
+                "game": "Bandit",
+                "env_options": {"names": "ragen-v1"},
+                "turns": {"prompt": "ragen-v1", "think": think},
+                "demonstrations": {"thought": thought},
+                "small_model": {"hidden": 32, "layers": 1, "feed_forward": 32},
+            },
+        ),
+    )
+    agent, opening = Policy.build(config), "<think>" if think else "<answer>"
+    (row,) = demonstrate(agent.processes("train", 1)[0], group([3], 1), config.demonstrations, 0)
+    decode = agent.tokenizer.decode
+    assert decode(row.ids[: int(row.sampled.argmax())]).endswith(f"assistant\n{opening}")
+    assert f"{opening}{decode(row.ids[row.sampled])}" == f"{row.messages[2]['content']}<|im_end|>"
+    assert [turn.problem for turn in row.turn_infos] == [""]
+    assert all(t.failure is None for t in agent.play(agent.processes("test", 2), group([1, 2], 1), 1.0, 0))

@@ -11,7 +11,7 @@ import pytest
 from ragen_agent import Trajectory
 from ragen_agent.config import Config, Demonstrations, with_settings
 from ragen_agent.rollout import Instance
-from ragen_agent.sft.demonstrations import chunks, demonstrate, generate_demonstrations, reply_ids, scripted_reply
+from ragen_agent.sft.demonstrations import chunks, demonstrate, generate_demonstrations, scripted_reply
 from ragen_agent.training.demo_thoughts import thinking
 from ragen_agent.training.metrics import reply_figures
 from ragen_agent.training.policy import Policy
@@ -63,7 +63,7 @@ def test_the_small_tokenizer_has_every_word_of_a_thought(game: str, thought: str
         env.reset(seed=seed)
         while not env.over:
             reply = scripted_reply(env, config.demonstrations, rng)
-            assert not never_written & set(reply_ids(agent.chat, reply)), reply
+            assert not never_written & set(agent.chat.reply_ids(reply)), reply
             env.step(reply)
 
 

@@ -36,12 +36,20 @@ def test_the_parts_of_the_thinking_that_hold_boards(options: dict[str, Any], par
         ({"max_tokens_per_turn": 0}, "max_tokens_per_turn is 0; it must be at least 1"),
         ({"format_penalty": float("inf")}, "format_penalty is inf; it must be finite"),
         ({"world_modelling": True, "think": False}, "they need think=True"),
+        ({"prompt": "ragen"}, "prompt is 'ragen'; choose one of default, ragen-v1"),
+        ({"prompt": "ragen-v1", "grounding": True}, "prompt='ragen-v1' asks for no board in the thinking"),
         ({"state_reward": 0.5}, "state_reward=0.5 rewards nothing without grounding=True or world_modelling=True"),
     ],
 )
 def test_options_that_make_no_sense(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         TurnConfig(**options)
+
+
+def test_what_begins_a_reply() -> None:
+    assert TurnConfig().reply_opening == ""
+    assert TurnConfig(prompt="ragen-v1").reply_opening == "<think>"
+    assert TurnConfig(prompt="ragen-v1", think=False).reply_opening == "<answer>"
 
 
 def test_options_replace_those_of_a_config() -> None:

@@ -80,6 +80,17 @@ def test_whole_replies(server: str, name: str, arguments: dict[str, Any]) -> Non
     remote.close()
 
 
+def test_the_prompt_of_a_turn(server: str) -> None:
+    arguments: dict[str, Any] = {"prompt": "ragen-v1", "names": "ragen-v1", "split": "test"}
+    remote, local = RemoteTurnEnv(server, "BanditRev", **arguments), make_turn("BanditRev", **arguments)
+    assert remote.instructions == local.instructions
+    assert same(remote.reset(seed=3), local.reset(seed=3))
+    reply = f"Its name.</think><answer>{local.action_names[1]}</answer>"
+    assert same(remote.step(reply), local.step(reply))
+    assert local.over
+    remote.close()
+
+
 def test_every_option_of_a_turn(server: str) -> None:
     options: dict[str, Any] = {"grounding": True, "world_modelling": True, "state_reward": 0.5, "format_penalty": -0.25}
     remote = RemoteTurnEnv(server, "FrozenLake", TurnConfig(max_turns=4), success_rate=1, **options)
