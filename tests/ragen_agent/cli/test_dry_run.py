@@ -34,7 +34,7 @@ def test_a_dry_run_shows_everything_and_writes_nothing(
         "GPUs: 1, shared by all",
         "about 52.2 of 80 GiB",
         "not run here",
-        "⟦<think></think><answer>",
+        "<think>⟦</think><answer>",  # what the paper's prompt begins is not sampled
     ):
         assert part in said, part
     assert not list(tmp_path.iterdir())

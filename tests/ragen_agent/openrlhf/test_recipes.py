@@ -51,6 +51,7 @@ def test_the_recipes_are_those_that_are_promised() -> None:
         "qwen2.5-0.5b-sokoban-24gb",
         "qwen2.5-0.5b-sokoban-8gpu",
         "qwen2.5-0.5b-sokoban-two-nodes",
+        *(f"qwen2.5-0.5b-{game}-{rule}" for game in ("sokoban", "frozenlake", "bandit") for rule in ("starpo", "grpo")),
     } <= set(presets.recipe_names())
 
 
@@ -63,9 +64,13 @@ def test_a_recipe_keeps_to_the_paper_and_fits_its_gpus(name: str) -> None:
     recipe, config, settings = resolve(name)
     training, turns = config.training, config.turns
     assert (training.groups, training.group_size, training.minibatch, training.iterations) == (8, 16, 32, 200)
-    assert (training.keep, training.starpo_s, training.algo) == (0.25, True, "ppo")
-    assert (training.clip_low, training.upper_clip, training.entropy_bonus) == (0.2, 0.28, 0.001)
-    assert training.kl_estimate == "none"
+    assert (training.keep, training.entropy_bonus, training.clip_low) == (0.25, 0.001, 0.2)
+    assert training.algo == ("grpo" if name.endswith("-grpo") else "ppo")
+    vanilla = name.endswith(("-starpo", "-grpo"))
+    parts = (training.filter_rule, training.upper_clip, training.kl_estimate, training.kl_place)
+    assert parts == (("none", 0.2, "k1", "reward") if vanilla else ("top", 0.28, "none", "reward"))
+    assert not vanilla or training.kl == 0.001
+    assert turns.prompt == "ragen-v1"
     assert (training.temperature, config.evaluation.temperature) == (1.0, 0.5)
     assert (config.evaluation.levels, config.evaluation.split) == (256, "test")
     assert (turns.max_turns, turns.max_actions) == ((1, 1) if config.game == "Bandit" else (5, 10))
@@ -160,7 +165,7 @@ def test_openrlhf_reads_the_flags_of_a_recipe(name: str, monkeypatch: pytest.Mon
     assert parsed["rollout.batch_size"] == training.groups
     assert parsed["rollout.n_samples_per_prompt"] == training.group_size
     assert parsed["train.batch_size"] == rows_of_step(config, settings)
-    assert parsed["actor.eps_clip_low_high"] == [0.2, 0.28]
+    assert parsed["actor.eps_clip_low_high"] == [0.2, training.upper_clip]
     assert parsed["actor.entropy_coef"] == 0.001
     assert parsed["ds.overlap_comm"] is True
     assert parsed["ds.lora.rank"] == config.lora.rank
