@@ -232,7 +232,7 @@ def test_what_a_prompt_begins_is_not_sampled(think: bool) -> None:
     agent, opening = Policy.build(config), "<think>" if think else "<answer>"
     (row,) = demonstrate(agent.processes("train", 1)[0], group([3], 1), config.demonstrations, 0)
     decode = agent.tokenizer.decode
-    assert decode(row.ids[: int(row.sampled.argmax())]).endswith(f"assistant\n{opening}")
+    assert str(decode(row.ids[: int(row.sampled.argmax())])).endswith(f"assistant\n{opening}")
     assert f"{opening}{decode(row.ids[row.sampled])}" == f"{row.messages[2]['content']}<|im_end|>"
     assert [turn.problem for turn in row.turn_infos] == [""]
     assert all(t.failure is None for t in agent.play(agent.processes("test", 2), group([1, 2], 1), 1.0, 0))
