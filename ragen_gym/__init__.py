@@ -4,7 +4,7 @@ Importing this package registers every ``ragen/…`` id with Gymnasium::
 
     import gymnasium, ragen_gym
 
-    env = gymnasium.make("ragen/FrozenLake-v0")
+    env = gymnasium.make("ragen/FrozenLake-v0", split="train")
 
 ``make_turn`` gives the same games one grain coarser: an action is a whole reply of a language model. ``register``
 adds a game of your own.

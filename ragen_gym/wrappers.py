@@ -190,7 +190,7 @@ class Curriculum(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     Args:
         envs: environments from easy to hard, with equal spaces and ``info["success"]`` at each step, such as
-            ``[gymnasium.make("ragen/FrozenLake-v0", preset=p) for p in ("easy", "medium", "hard")]``.
+            ``[gymnasium.make("ragen/FrozenLake-v0", preset=p, split="train") for p in ("easy", "medium", "hard")]``.
         window: number of episodes looked back on, from 1 on.
         up: share of successes, in [0, 1], from which it moves on.
         down: share of successes, below ``up``, at which it moves back; a negative one never moves back.

@@ -100,6 +100,7 @@ def _prepare(config: Config, path: Path, warm: Path) -> None:
         shared = {name: value for name, value in summary.items() if name in SHARED}
         (folder / "summary.json").write_text(json.dumps(shared, indent=2) + "\n", encoding="utf-8")
         shutil.copyfile(warm / "episodes.jsonl", folder / "episodes.jsonl")
+        RunFolder(folder).begin_seen(config.model)
         (folder / "config.toml").write_text(to_toml(config), encoding="utf-8")
 
 

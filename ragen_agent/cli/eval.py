@@ -19,7 +19,8 @@ __all__ = ["add"]
 
 EVAL = """\
 Plays fixed levels of one split and prints the success rate next to random and optimal play on the same levels, with
-95 % Wilson intervals. The levels of validation and test are distinct from all training levels. Takes a
+95 % Wilson intervals. No level of validation and test makes one problem with a training level; where the run kept
+a record of the levels it was trained on (seen.npy), how many of these are among them is said beside the rates. Takes a
 run's folder, or the folder of any Hugging Face causal LM whose tokenizer has a chat template."""
 
 
@@ -59,17 +60,25 @@ def _evaluate(options: argparse.Namespace) -> int:
         config = configure(options, {**flags, "model": str(folder)}, fetch=True)
         folder = Path(config.model)
     with display.waiting("loading torch, transformers and the model"):  # imported only now, for it takes seconds
-        from ragen_agent.training.evaluation import measure
+        from ragen_agent.training.evaluation import fixed_instances, measure, seen_levels
         from ragen_agent.training.parameters import load_policy
         from ragen_agent.training.policy import Policy
+        from ragen_agent.training.tasks import make_env
+        from ragen_gym.core.seen import find_seen, read_seen
 
         agent = Policy.build(config, folder)
         if weights is not None:
             load_policy(agent.model, trained.lora, weights)
     rates = {row: rate.to_dict() for row, rate in measure(agent, display).items()}
     display.console.print(rates_table(config.game, config.evaluation, rates))
+    seen: dict[str, int] | None = None
+    if (record := find_seen(options.model)) is not None:
+        env = make_env(config, config.evaluation.split)
+        instances = fixed_instances(env, config.evaluation.levels)
+        seen = dict(zip(("levels", "of"), seen_levels(env, instances, read_seen(record)), strict=True))
+        display.say("{levels} of {of} levels were seen in training, up to what makes no other problem.".format(**seen))
     if options.json is not None:
-        write_atomic(options.json, json.dumps({"game": config.game, **rates}, indent=2) + "\n")
+        write_atomic(options.json, json.dumps({"game": config.game, **rates, "seen": seen}, indent=2) + "\n")
     return 0
 
 

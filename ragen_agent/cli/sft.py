@@ -194,8 +194,11 @@ def _train(options: argparse.Namespace) -> int:
 
 def _merge(options: argparse.Namespace) -> int:
     from ragen_agent.training.parameters import merge_adapter
+    from ragen_gym.core.seen import SEEN_FILE, find_seen, read_seen, write_seen
 
     base = merge_adapter(options.adapter, options.out, options.base)
+    if (record := find_seen(options.adapter)) is not None:
+        write_seen(options.out / SEEN_FILE, read_seen(record))
     _print(options, {"out": str(options.out), "base": str(base)}, f"{options.out}: {base} with the adapter in it")
     return 0
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from ragen_agent.config import Config, Demonstrations
 from ragen_agent.local.trainer import Trainer
-from ragen_agent.sft.demonstrations import demonstrator_rate, faultless, generate_demonstrations
+from ragen_agent.sft.demonstrations import demonstrated_families, demonstrator_rate, faultless, generate_demonstrations
 from ragen_agent.sft.trainer import imitate, warm_start
 from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.checkpoint import save_checkpoint
@@ -85,6 +85,7 @@ class TrainingRun:
 
     def warm_start(self) -> None:
         """Imitates the demonstrations, unless the run already did or ``warm_start.epochs`` is 0."""
+        self.folder.add_seen(demonstrated_families(self.config))  # also of a warm start that other runs share
         if self.folder.warm.is_dir():
             return
         self.demonstrations = warm_start(self.config, self.policy, self.folder.warm, self.display)

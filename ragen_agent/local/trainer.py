@@ -32,8 +32,10 @@ from ragen_agent.training.policy import Policy
 from ragen_agent.training.run_folder import RunFolder
 from ragen_agent.training.tasks import SeedStream, derive_seed, draw_games, games_at, level_seeds, make_env
 from ragen_agent.training.tracking import track
+from ragen_gym.core.levels import same_version, version_of
 from ragen_gym.core.stats import Rate
 from ragen_gym.core.storage import read_json_lines
+from ragen_gym.envs.turn import TurnEnv
 
 __all__ = ["RolloutWorker", "Trainer", "rate_factor"]
 
@@ -161,6 +163,7 @@ class Trainer:
         return derive_seed(self.seed, stream, self.iteration)
 
     def _save(self) -> None:
+        self.folder.add_seen(self.rollouts.seen)
         modules, optimisers = _modules(self.learner), _optimisers(self.learner)
         state: dict[str, Any] = {name: trained(module) for name, module in modules.items()}
         state |= {name: optimiser.state_dict() for name, optimiser in optimisers.items()}
@@ -185,6 +188,8 @@ class RolloutWorker:
 
     def __init__(self, config: Config, policy: Policy) -> None:
         self.config, self.policy = config, policy
+        #: The families of the levels that were played; see ``ragen_gym.games.game.Game.family``.
+        self.seen = set[int]()
         self._processes: list[tuple[Config, list[TokenMDP]]] = []
 
     def instances(self, iteration: int) -> list[Instance]:
@@ -207,8 +212,12 @@ class RolloutWorker:
             # One game samples with the seed of the iteration, several with one each: they must not share their draws.
             path = (iteration,) if len(games) == 1 else (iteration, 1 + index)
             if rows:
+                processes = self._processes_of(game.config)
+                env = processes[0].env.unwrapped
+                assert isinstance(env, TurnEnv)
+                self.seen.update(env.env.level_families({instances[row].seed for row in rows}))
                 episodes = self.policy.play(
-                    self._processes_of(game.config),
+                    processes,
                     [instances[row] for row in rows],
                     settings.temperature,
                     derive_seed(seed, SeedStream.SAMPLING, *path),
@@ -271,7 +280,8 @@ def _validator(config: Config, policy: Policy) -> Callable[[], Rate] | None:
     """Measures the policy on fixed levels of the split ``validation``; None where no validation is asked for."""
     if not config.stops.validate_every:
         return None
-    evaluation = replace(config.evaluation, split="validation", levels=config.stops.validation_levels)
+    split = same_version("validation", version_of(config.evaluation.split))
+    evaluation = replace(config.evaluation, split=split, levels=config.stops.validation_levels)
     player = replace(policy, config=replace(config, evaluation=evaluation))
     instances = fixed_instances(make_env(player.config, evaluation.split), evaluation.levels)
     return lambda: rate_of_played(play_fixed(player, instances))

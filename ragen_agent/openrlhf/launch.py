@@ -38,7 +38,7 @@ from ragen_agent.openrlhf.cli_flags import check_extra_flags, command_flags
 from ragen_agent.openrlhf.plan import CPU_CACHE, check_cpu_model, check_supported, devices_needed
 from ragen_agent.openrlhf.processes import VARIABLE, RunContext, repair, stop_process
 from ragen_agent.openrlhf.prompt_dataset import adopt_rows, train_rows, write_rows
-from ragen_agent.sft.demonstrations import demonstrator_rate
+from ragen_agent.sft.demonstrations import demonstrated_families, demonstrator_rate
 from ragen_agent.sft.trainer import warm_start
 from ragen_agent.training.console import Display, plot_curve
 from ragen_agent.training.cpu import cpu_threads
@@ -142,6 +142,7 @@ def starting_model(config: Config, folder: Path) -> Path:
 def _model(config: Config, folder: RunFolder, display: Display) -> Path:
     """``starting_model``, after the warm start in this process if there is one to do."""
     model = starting_model(config, folder.path)
+    folder.add_seen(demonstrated_families(config))
     if model == folder.warm.resolve() and not model.is_dir():
         warm_start(config, Policy.build(config), folder.warm, display)
         gc.collect()  # the memory of its weights and moments is needed by the processes of the run

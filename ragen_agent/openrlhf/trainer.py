@@ -38,7 +38,7 @@ from ragen_agent.openrlhf.experience import (
 )
 from ragen_agent.openrlhf.plan import planned_updates, rows_of_step
 from ragen_agent.openrlhf.processes import RunContext, RunState
-from ragen_agent.openrlhf.prompt_dataset import PromptRow, evaluation_rows
+from ragen_agent.openrlhf.prompt_dataset import PromptRow, env_of, evaluation_rows
 from ragen_agent.training.evaluation import baselines, fixed_instances, rate_of_played
 from ragen_agent.training.iteration import History, Iteration
 from ragen_agent.training.metrics import piece_decoder
@@ -81,6 +81,7 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
         self.rows = [PromptRow.from_label(label) for label in dataset.labels]
         self.piece = piece_decoder(self.tokenizer)
         self.history = History(read_json_lines(self.folder.metrics), self.run.config.stops)
+        self.seen = set[int]()  # the families of the levels that were played, see ragen_gym.games.game.Game.family
 
     def get_max_steps(self) -> int:
         """The updates that the learning-rate schedule is stretched over: those after the filter."""
@@ -122,6 +123,7 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
         first = iteration * training.groups
         rows = self.rows[first : first + training.groups]
         assert all(row.iteration == iteration for row in rows), "the prompt dataset is in the order of the iterations"
+        self._note_seen(rows)
         played = self._play(rows, training.group_size, training.temperature)
         decoded = time.monotonic()
         seed = derive_seed(self.run.config.seed, SeedStream.FILTER, iteration)
@@ -148,6 +150,14 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
             "seconds_own": now - decoded - theirs + episodes,
             "seconds": now - started,
         }
+
+    def _note_seen(self, rows: Sequence[PromptRow]) -> None:
+        """Notes the families of the levels that an iteration plays."""
+        alike: dict[str, list[PromptRow]] = {}
+        for row in rows:
+            alike.setdefault(row.environment, []).append(row)
+        for same in alike.values():
+            self.seen.update(env_of(same[0], self.run.config).env.level_families(row.seed for row in same))
 
     def _train(self, played: Sequence[EpisodeSample], scored: Iteration) -> dict[str, Any]:
         """Trains on the rows of an iteration."""
@@ -247,6 +257,7 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
         ray.get([ref for group in groups for ref in group.async_run_method(method_name=method, **arguments)])
 
     def _save(self, iteration: int) -> None:
+        self.folder.add_seen(self.seen)
         tag = f"iteration{iteration}"
         self._all_models("save_checkpoint", tag=tag)
         RunState(iteration, tag, self.history.stagnant).write(self.folder.path)

@@ -38,13 +38,16 @@ from ragen_gym.core.stats import Rate
 from ragen_gym.core.storage import append_json_lines, json_line, read_json_lines, write_atomic
 from ragen_gym.envs.policies import plan_moves
 from ragen_gym.envs.reply import write_reply
+from ragen_gym.envs.step import StepEnv
 from ragen_gym.envs.turn import TurnEnv
 
 __all__ = [
     "Chunk",
     "chunks",
     "demonstrate",
+    "demonstrated_families",
     "demonstrator_rate",
+    "families_of",
     "faultless",
     "generate_demonstrations",
     "partial_file",
@@ -142,6 +145,12 @@ def generate_demonstrations(config: Config, policy: Policy, how: Demonstrations,
     return [episodes[index] for index in range(how.episodes)]
 
 
+def demonstrated_families(config: Config) -> Iterator[int]:
+    """The family (``ragen_gym.games.game.Game.family``) of the level of each demonstration of the warm start."""
+    for chunk in chunks(config, config.demonstrations) if config.warm_start.epochs else ():
+        yield from make_env(chunk.config, SPLIT).env.level_families(instance.seed for instance in chunk.instances)
+
+
 def demonstrator_rate(how: Demonstrations, env: TurnEnv, instances: list[Instance]) -> Rate:
     """The success rate of the demonstrator on fixed levels."""
     seed = derive_seed(0, SeedStream.DEMONSTRATOR_RATE)
@@ -213,6 +222,30 @@ def read_conversations(path: Path) -> list[dict[str, Any]]:
                 "..., each with a content, and end with the assistant."
             )
     return lines
+
+
+def families_of(lines: Sequence[Mapping[str, Any]]) -> frozenset[int] | None:
+    """The families (``ragen_gym.games.game.Game.family``) of the levels that conversations show.
+
+    None where not every line says, as ``write_conversations`` does, which level of which environment it is of.
+    """
+    envs: dict[str, StepEnv] = {}
+    families = set[int]()
+    for line in lines:
+        try:
+            for split in (line["split"], same_version(line["split"], 1)):  # as earlier versions drew it
+                name = json.dumps([line["env"], line["knobs"], split])
+                if name not in envs:
+                    envs[name] = StepEnv(line["env"], split=split, **line["knobs"])
+                _, info = envs[name].reset(seed=line["seed"])
+                if info["level_id"] == line["level_id"]:
+                    families.add(envs[name].game.family(envs[name].state[0]))
+                    break
+            else:
+                return None
+        except (KeyError, TypeError, ValueError):
+            return None
+    return frozenset(families)
 
 
 def trajectory_of(chat: ChatFormat, line: Mapping[str, Any]) -> Trajectory:

@@ -9,6 +9,8 @@ state.pt        the last checkpoint: trained weights and optimiser
 model/          the trained model in Hugging Face format; with LoRA, instead:
 adapter/        the trained adapter in peft's format, for ``ragen-agent sft merge``
 start/          the small model before LoRA, which exists nowhere else
+seen.npy        the families of the levels that the conversations and the starting model's training showed, where every
+                conversation says which level it is of; see ``ragen_gym.core.seen``
 
 On a CUDA GPU a pretrained model computes in bfloat16: over float32 copies of its weights (``Float32AdamW``), or, with
 LoRA, frozen next to an adapter in float32. On a CPU a resumed fine-tuning equals an unbroken one bit for bit.
@@ -31,7 +33,7 @@ from transformers import AutoConfig
 
 from ragen_agent.config import Config, Lora, with_settings
 from ragen_agent.config.trainers import FineTuning
-from ragen_agent.sft.demonstrations import read_conversations, trajectories_of
+from ragen_agent.sft.demonstrations import families_of, read_conversations, trajectories_of
 from ragen_agent.sft.trainer import fit
 from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.checkpoint import move, save_checkpoint
@@ -92,6 +94,7 @@ def fine_tune(settings: FineTuning, out: Path, display: Display) -> dict[str, An
         KeyboardInterrupt: Ctrl-C was pressed; a checkpoint was written.
     """
     lines = read_conversations(Path(settings.data))
+    _note_seen(lines, settings, RunFolder(out), display)
     policy = Policy.build(_config(settings, lines))
     rows, left_out = trajectories_of(policy.chat, lines, settings.max_tokens, successes_only=settings.successes_only)
     for row in rows:
@@ -107,6 +110,20 @@ def fine_tune(settings: FineTuning, out: Path, display: Display) -> dict[str, An
         last = _train(policy, optimiser, rows, settings, RunFolder(out), display)
         kept = _save(policy, optimiser, adapter, settings, out)
     return {"model": str(kept), "rows": len(rows), **left_out, **last}
+
+
+def _note_seen(lines: list[dict[str, Any]], settings: FineTuning, folder: RunFolder, display: Display) -> None:
+    """Writes the record of the levels that the data show; says so where they are not all of the training split."""
+    families = families_of(lines)
+    if families is not None:
+        folder.begin_seen(settings.model)
+        folder.add_seen(families)
+    others = sum(line["split"] not in ("train", "train-v1") for line in lines if "split" in line)
+    if others:
+        display.say(
+            f"{others} of {len(lines)} conversations show levels outside the training split; what is trained on them "
+            "may have met the levels of test, so a rate measured there says less. (split=None draws from all splits.)"
+        )
 
 
 def _train(

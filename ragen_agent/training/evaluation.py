@@ -5,7 +5,7 @@ All play the same levels under the same budgets of turns and actions, one episod
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 
@@ -26,6 +26,7 @@ __all__ = [
     "play_fixed",
     "rate_of_played",
     "scripted_rate",
+    "seen_levels",
     "without_failed",
 ]
 
@@ -61,6 +62,12 @@ def fixed_instances(env: TurnEnv, count: int) -> list[Instance]:
             break
     seeds = list(distinct.values())
     return [Instance(seeds[i % len(seeds)], i) for i in range(count)]
+
+
+def seen_levels(env: TurnEnv, instances: Sequence[Instance], seen: Collection[int]) -> tuple[int, int]:
+    """How many of the levels of these instances are of a family in ``seen``, and how many levels they are."""
+    families = env.env.level_families(dict.fromkeys(instance.seed for instance in instances))
+    return sum(family in seen for family in families), len(families)
 
 
 def scripted_rate(

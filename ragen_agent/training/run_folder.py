@@ -11,6 +11,8 @@ checkpoint/      the model in Hugging Face format; warm/ the model before reinfo
 adapter/         with LoRA, the adapter that is merged into the checkpoint, made for the model in warm/
 tensorboard/     event files, and wandb/ with wandb.json what Weights & Biases needs, where the settings ask for them
 state.pt         what ``--resume`` needs next to them
+seen.npy         the families of all levels that the run and its starting model were trained on, demonstrations too, up
+                 to the last save; see ``ragen_gym.core.seen``. Runs that earlier versions began have none.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from ragen_agent.config import Config, read_toml, to_toml, with_settings
+from ragen_gym.core.seen import SEEN_FILE, find_seen, read_seen, write_seen
 from ragen_gym.core.storage import (
     DiskFullError,
     append_json_lines,
@@ -70,6 +73,7 @@ class RunFolder:
         self.path = path
         self.checkpoint, self.warm, self.adapter = path / "checkpoint", path / "warm", path / "adapter"
         self.metrics, self.episodes = path / "metrics.jsonl", path / "episodes.jsonl"
+        self.seen = path / SEEN_FILE
         self._state = path / "state.pt"
 
     @classmethod
@@ -78,6 +82,7 @@ class RunFolder:
         folder = cls(path)
         folder.check_new()
         path.mkdir(parents=True, exist_ok=True)
+        folder.begin_seen(config.model)
         write_atomic(path / "config.toml", to_toml(config))
         folder.note_versions()
         return folder
@@ -105,6 +110,16 @@ class RunFolder:
         """Drops the lines of ``metrics`` or ``episodes`` that are not wanted, and a torn last one."""
         records = filter(wanted, read_json_lines(path))
         write_atomic(path, b"".join(map(json_line, records)))
+
+    def begin_seen(self, model: str) -> None:
+        """Begins the record of the families of levels that were trained on, with that of the starting model."""
+        record = find_seen(model) if model else None
+        write_seen(self.seen, read_seen(record) if record else ())
+
+    def add_seen(self, families: Iterable[int]) -> None:
+        """Adds families of levels to the record; not to a run without one, whose record would not be complete."""
+        if self.seen.is_file() and not (known := read_seen(self.seen)) >= (new := set(families)):
+            write_seen(self.seen, known | new)
 
     def save_state(self, state: Mapping[str, Any]) -> None:
         """Replaces the saved state."""

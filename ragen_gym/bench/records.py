@@ -158,6 +158,7 @@ class InstanceCounts:
 
     indices: npt.NDArray[np.intp]  # the instances with an episode that counts, in order, integers (played,)
     levels: tuple[str, ...]  # the id of the level of each, (played,)
+    families: tuple[int, ...]  # the family of the level of each, (played,)
     rollouts: npt.NDArray[np.intp]  # how many of its episodes count, from 1 on, integers (played,)
     successes: npt.NDArray[np.intp]  # how many of these succeeded, integers (played,)
     returns: npt.NDArray[np.float64]  # mean sum of their rewards, floats (played,)
@@ -186,7 +187,7 @@ def group_by_split(suite: Suite, records: Iterable[EpisodeRecord]) -> list[tuple
     return [(split, of[split.name]) for split in suite.splits if of[split.name]]
 
 
-def count_by_instance(records: Sequence[EpisodeRecord]) -> InstanceCounts:
+def count_by_instance(split: Split, records: Sequence[EpisodeRecord]) -> InstanceCounts:
     """Count the episodes of a split."""
     episodes = tuple(record for record in records if record.counted)
     indices, first, which = np.unique(
@@ -197,6 +198,7 @@ def count_by_instance(records: Sequence[EpisodeRecord]) -> InstanceCounts:
     return InstanceCounts(
         indices=indices,
         levels=tuple(episodes[i].level_id for i in first),
+        families=tuple(split.families[i] for i in indices),
         rollouts=rollouts,
         successes=np.bincount(which, [record.success for record in episodes], len(indices)).astype(np.intp),
         returns=totals / np.maximum(rollouts, 1),

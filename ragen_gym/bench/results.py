@@ -6,6 +6,8 @@
                      ``HashChain``; only ever added to
     started.jsonl    key and session of each episode, written before the agent is first asked; only ever added to
     summary.json     the scores, from the end of a session to the begin of the next one that plays
+    seen.npy         the families of levels that the agent saw in training, where that is known; see
+                     ``ragen_gym.core.seen``
 
 An episode's line is handed to the operating system in one write as soon as the episode ends, so that a killed process
 loses only the episodes in play. Every two seconds, and at the end, the file is also flushed to the disk, so that a
@@ -32,6 +34,7 @@ from typing import Any
 from ragen_gym.bench.hash_chain import HashChain
 from ragen_gym.bench.records import MOST, EpisodeRecord
 from ragen_gym.bench.suites import Suite, load_suite
+from ragen_gym.core.seen import SEEN_FILE, read_seen
 from ragen_gym.core.storage import json_line, name_full_disk, read_json_lines, repair_json_lines, write_atomic
 from ragen_gym.core.validation import check_number, shown
 
@@ -93,6 +96,7 @@ class ResultsFolder:
         self.path = Path(path)
         self.episodes, self.summary = self.path / "episodes.jsonl", self.path / "summary.json"
         self.started = self.path / "started.jsonl"
+        self.seen = self.path / SEEN_FILE
         self._run = self.path / "run.json"
 
     @property
@@ -283,6 +287,7 @@ class BenchResults:
     records: tuple[EpisodeRecord, ...]  # the episodes, the last of each key
     retried: tuple[EpisodeRecord, ...] = ()  # earlier records of the same keys, in the order of the file
     cut_short: int = 0  # episodes that were started and left no record, as the process or the run ended
+    seen: frozenset[int] | None = None  # families of levels that the agent saw in training; None where nobody knows
 
     @property
     def asked(self) -> dict[str, list[int]]:
@@ -318,7 +323,10 @@ def load_results(path: str | Path, suite: str | Path | None = None) -> BenchResu
     records = _last(attempts)
     last = set(map(id, records))
     retried = tuple(record for record in attempts if id(record) not in last)
-    return BenchResults(Path(path), info, played, info["agent"], tuple(records), retried, folder.cut_short(attempts))
+    seen = read_seen(folder.seen) if folder.seen.is_file() else None
+    return BenchResults(
+        Path(path), info, played, info["agent"], tuple(records), retried, folder.cut_short(attempts), seen
+    )
 
 
 def load_several(paths: Sequence[str | Path], suite: str | Path | None = None) -> list[BenchResults]:

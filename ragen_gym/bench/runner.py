@@ -30,6 +30,7 @@ from ragen_gym.bench.suites import Split, Suite
 from ragen_gym.bench.timeouts import absorb_cancellation, shown_safely
 from ragen_gym.core.failures import INFRASTRUCTURE, Failure
 from ragen_gym.core.progress import ProgressBar
+from ragen_gym.core.seen import read_seen, write_seen
 from ragen_gym.core.text import without_controls
 from ragen_gym.envs.turn import TurnEnv
 
@@ -177,6 +178,8 @@ class _SuiteRunner:
         try:
             await self._start()
             self.extra = {"session": self.folder.begin(identity, _session(self.agent, self.options))}
+            if record := getattr(self.agent, "seen", None):
+                write_seen(self.folder.seen, read_seen(record))
             self._notice_new_code()
             with EpisodeLog(self.folder) as self.log:
                 await self._play_at_once(min(most, self.options.concurrency, len(planned)), left)

@@ -9,12 +9,15 @@ instances the suite has and how many of them no session asked for; and ``cut_sho
 no record. A split's entry holds, of the episodes that count (one that failed for reasons of infrastructure does not):
 
 - ``env``, ``about``, ``ladder``, ``published``: as in ``Split``.
-- ``instances``, ``played``, ``levels``, ``rollouts``: instances of the split; those of which an episode counts; how
-  many different levels these are; the most rollouts of one.
+- ``instances``, ``played``, ``levels``, ``families``, ``rollouts``: instances of the split; those of which an episode
+  counts; how many different levels these are, and of how many families (``ragen_gym.games.game.Game.family``), which
+  alone are independent of each other; the most rollouts of one.
+- ``seen``: how many of these levels are of a family that the agent saw in training; None where the run has no record
+  of that (``ragen_gym.core.seen``).
 - ``success``: {rate, low, high, n}, the share of episodes that succeeded, with Wilson's interval, which takes every
   episode as independent.
-- ``clustered``: {rate, low, high, n}, the same as a mean over instances (avg@k), with an interval clustered by level.
-  Where ``n`` of ``success`` exceeds ``levels``, this is the interval to read.
+- ``clustered``: {rate, low, high, n}, the same as a mean over instances (avg@k), with an interval clustered by the
+  family of the level. Where ``n`` of ``success`` exceeds ``families``, this is the interval to read.
 - ``random``: {rate, low, high, n}, uniformly random moves on the instances played.
 - ``optimal``: {rate, low, high, n}, the oracle on the same instances and rollouts, with the same transition noise.
 - ``optimal_expected``: the oracle's exact chance of success, the mean over the instances played.
@@ -27,7 +30,7 @@ no record. A split's entry holds, of the episodes that count (one that failed fo
 - ``regret``: {mean, low, high, n}, ``optimal_return`` less the agent's, instance by instance.
 - ``steps_over_optimal``: {mean, n}, moves beyond a shortest solution in the episodes that succeeded; None in a game of
   chance, and where none succeeded.
-- ``pass_at``, ``pass_hat``: {k: {rate, low, high, n}}, unbiased pass@k and pass^k with intervals clustered by level.
+- ``pass_at``, ``pass_hat``: {k: {rate, low, high, n}}, unbiased pass@k and pass^k with intervals clustered as above.
 - ``malformed``: {rate, n, problems}, the share of replies with a problem, and how many have which; None without
   replies.
 - ``turns``, ``actions``: their mean number in an episode.
@@ -46,7 +49,8 @@ no record. A split's entry holds, of the episodes that count (one that failed fo
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -78,9 +82,9 @@ ASKED_ENTRIES = ("asked", "missing", "excluded_in_play", "retried", "retried_in_
 SUITE_ENTRIES = ("suite_instances", "unasked", "cut_short")
 
 
-def score_results(run: BenchResults) -> dict[str, Any]:
-    """The summary of a run, next to what its sessions asked for."""
-    summary = score(run.suite, run.records, run.agent, run.asked, run.retried)
+def score_results(run: BenchResults, *, by_family: bool = True) -> dict[str, Any]:
+    """The summary of a run, next to what its sessions asked for; ``by_family`` as in ``score``."""
+    summary = score(run.suite, run.records, run.agent, run.asked, run.retried, run.seen, by_family=by_family)
     summary["overall"]["cut_short"] = run.cut_short
     return summary
 
@@ -91,6 +95,9 @@ def score(
     agent: str,
     asked: Mapping[str, Sequence[int]] | None = None,
     retried: Iterable[EpisodeRecord] = (),
+    seen: Collection[int] | None = None,
+    *,
+    by_family: bool = True,
 ) -> dict[str, Any]:
     """The summary of a run; see the module. Splits of which there is no record, and none was asked for, are left out.
 
@@ -100,6 +107,9 @@ def score(
         agent: who played.
         asked: for each split how many rollouts of each instance were asked for; None takes the records for all.
         retried: records of attempts that failed and were made again.
+        seen: the families of levels that the agent saw in training, or None where that is not known.
+        by_family: whether what is clustered is clustered by the family of the level; False for the summary that
+            earlier versions made, which clustered by level and knew neither ``families`` nor ``seen``.
 
     Raises:
         ValueError: a record is not of this suite.
@@ -112,7 +122,9 @@ def score(
         wanted = (asked or {}).get(split.name, ())
         if split.name in played or any(wanted):
             own = played.get(split.name, [])
-            splits[split.name] = _score_split(suite, split, own) | _asked(own, wanted) | _retried(split.name, failed)
+            known = seen if by_family else None
+            splits[split.name] = _score_split(suite, split, own, known, by_family=by_family)
+            splits[split.name] |= _asked(own, wanted) | _retried(split.name, failed)
     return {
         "suite": suite.name,
         "hash": suite.hash,
@@ -173,9 +185,11 @@ def _retried(split: str, retried: Sequence[EpisodeRecord]) -> dict[str, int]:
     return {"retried": len(own), "retried_in_play": sum(record.in_play for record in own)}
 
 
-def _score_split(suite: Suite, split: Split, records: Sequence[EpisodeRecord]) -> dict[str, Any]:
-    counts = count_by_instance(records)
-    about = {
+def _score_split(
+    suite: Suite, split: Split, records: Sequence[EpisodeRecord], seen: Collection[int] | None, *, by_family: bool
+) -> dict[str, Any]:
+    counts = count_by_instance(split, records)
+    about: dict[str, Any] = {
         "env": split.env,
         "about": split.about,
         "ladder": split.ladder,
@@ -185,6 +199,13 @@ def _score_split(suite: Suite, split: Split, records: Sequence[EpisodeRecord]) -
         "levels": len(set(counts.levels)),
         "rollouts": int(counts.rollouts.max(initial=0)),
     }
+    if by_family:
+        family_of = dict(zip(counts.levels, counts.families, strict=True))
+        met = None if seen is None else sum(family in seen for family in family_of.values())
+        about |= {"families": len(set(counts.families)), "seen": met}
+    else:
+        number = {level: place for place, level in enumerate(dict.fromkeys(counts.levels))}
+        counts = replace(counts, families=tuple(number[level] for level in counts.levels))
     effort = _replies(counts.episodes) | _effort(records)
     if not counts.episodes:  # only failures of the infrastructure: nothing is known
         nothing = {"rate": None, "low": 0.0, "high": 1.0, "n": 0}
@@ -197,10 +218,10 @@ def _success(suite: Suite, split: Split, counts: InstanceCounts) -> dict[str, An
     successes, n = int(counts.successes.sum()), int(counts.rollouts.sum())
     success = wilson(successes, n)
     shares = counts.successes / counts.rollouts
-    clustered = clustered_rate(shares, counts.levels, n)
+    clustered = clustered_rate(shares, counts.families, n)
     random = _random(expected, counts)
     optimal = _optimal(suite, split, counts)
-    differs, sentence = against_random(clustered if n > len(set(counts.levels)) else success, random.value)
+    differs, sentence = against_random(clustered if n > len(set(counts.families)) else success, random.value)
     return {
         "success": success.to_dict("rate"),
         "clustered": clustered.to_dict("rate"),
@@ -210,7 +231,7 @@ def _success(suite: Suite, split: Split, counts: InstanceCounts) -> dict[str, An
         "normalised": _normalised(success, random.value, optimal.value),
         "differs_from_random": differs,
         "sentence": sentence,
-        "detectable": detectable_difference(clustered.value, effective_episodes(shares, counts.levels, n)),
+        "detectable": detectable_difference(clustered.value, effective_episodes(shares, counts.families, n)),
     }
 
 
@@ -236,10 +257,10 @@ def _rewards(suite: Suite, split: Split, counts: InstanceCounts) -> dict[str, An
     expected = baseline(split)
     best = expected.optimal_return[counts.indices]
     return {
-        "return": clustered_mean(counts.returns, counts.levels).to_dict("mean"),
+        "return": clustered_mean(counts.returns, counts.families).to_dict("mean"),
         "random_return": float(expected.random_return[counts.indices].mean()),
         "optimal_return": float(best.mean()),
-        "regret": clustered_mean(best - counts.returns, counts.levels).to_dict("mean"),
+        "regret": clustered_mean(best - counts.returns, counts.families).to_dict("mean"),
         "steps_over_optimal": _steps_over_optimal(suite, split, counts),
     }
 
@@ -258,10 +279,10 @@ def _passes(counts: InstanceCounts) -> dict[str, Any]:
     passes: dict[str, dict[str, Any]] = {"pass_at": {}, "pass_hat": {}}
     for k in sorted({*powers, most}):
         enough = counts.rollouts >= k
-        levels = [level for level, kept in zip(counts.levels, enough, strict=True) if kept]
+        families = [family for family, kept in zip(counts.families, enough, strict=True) if kept]
         rollouts, successes = counts.rollouts[enough], counts.successes[enough]
         for name, share in (("pass_at", pass_at), ("pass_hat", pass_hat)):
-            rate = clustered_rate(share(successes, rollouts, k), levels, int(rollouts.sum()))
+            rate = clustered_rate(share(successes, rollouts, k), families, int(rollouts.sum()))
             passes[name][str(k)] = rate.to_dict("rate")
     return passes
 
@@ -343,8 +364,9 @@ def compare(
     """The paired comparison of two runs, as plain JSON.
 
     ``{"suite", "hash", "first", "second", "splits": {name: {"first", "second", "difference": {value, low, high, p,
-    levels}, "significant", "sentence"}}}``: the success rates of both on the instances that both played, the first's
-    less the second's with the interval of ``paired_difference``, whether it is significant, and the same in words.
+    levels, families}, "significant", "sentence"}}}``: the success rates of both on the instances that both played, the
+    first's less the second's with the interval of ``paired_difference``, clustered by the family of the level, whether
+    it is significant, and the same in words.
     Splits that one of them did not play are left out.
 
     Args:
@@ -356,10 +378,11 @@ def compare(
         ValueError: a record is not of this suite.
     """
     (one, first_records), (other, second_records) = first, second
-    tallies = {split.name: count_by_instance(records) for split, records in group_by_split(suite, second_records)}
+    played = group_by_split(suite, second_records)
+    tallies = {split.name: count_by_instance(split, records) for split, records in played}
     splits = {}
     for split, records in group_by_split(suite, first_records):
-        both = count_by_instance(records), tallies.get(split.name)
+        both = count_by_instance(split, records), tallies.get(split.name)
         if both[1] is not None and len(np.intersect1d(both[0].indices, both[1].indices)):
             splits[split.name] = _compare_split(one, other, both[0], both[1])
     return {"suite": suite.name, "hash": suite.hash, "first": one, "second": other, "splits": splits}
@@ -371,8 +394,9 @@ def _compare_split(one: str, other: str, first: InstanceCounts, second: Instance
     for counts in (first, second):
         of_common = np.isin(counts.indices, common)
         rates.append(counts.successes[of_common] / counts.rollouts[of_common])
-    levels = [level for index, level in zip(first.indices, first.levels, strict=True) if index in common]
-    difference = paired_difference(rates[0], rates[1], levels)
+    families = [family for index, family in zip(first.indices, first.families, strict=True) if index in common]
+    difference = paired_difference(rates[0], rates[1], families)
+    levels = len({level for index, level in zip(first.indices, first.levels, strict=True) if index in common})
     ends = (end if np.isfinite(end) else None for end in (difference.low, difference.high))
     return {
         "first": float(rates[0].mean()),
@@ -381,19 +405,21 @@ def _compare_split(one: str, other: str, first: InstanceCounts, second: Instance
             "value": difference.value,
             **dict(zip(("low", "high"), ends, strict=True)),
             "p": difference.p,
-            "levels": difference.levels,
+            "levels": levels,
+            "families": difference.levels,
         },
         "significant": difference.significant,
-        "sentence": _sentence(one, other, difference),
+        "sentence": _sentence(one, other, difference, levels),
     }
 
 
-def _sentence(one: str, other: str, difference: Difference) -> str:
+def _sentence(one: str, other: str, difference: Difference, levels: int) -> str:
     if not np.isfinite(difference.low):
         return f"One level is too few to compare {one} with {other}."
     above = difference.value >= 0
     low, high = (difference.low, difference.high) if above else (-difference.high, -difference.low)
-    ends = f"({percent(low, '')} to {percent(high, '')} points, {difference.levels} levels)"
+    of = f"{levels} levels" + f" of {difference.levels} families" * (difference.levels < levels)
+    ends = f"({percent(low, '')} to {percent(high, '')} points, {of})"
     if difference.value == 0:
         return f"{one} and {other} do not differ {ends}."
     if (points := percent(abs(difference.value), "")) == "0.0":

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ragen_gym.cli import bench_replays, bench_scores
 from ragen_gym.cli.command import add_command, print_json
 from ragen_gym.core.command_line import terminal_width, wrap
+from ragen_gym.core.seen import SEEN_FILE, read_seen, write_seen
 from ragen_gym.core.storage import DiskFullError
 from ragen_gym.core.text import without_controls
 
@@ -104,6 +105,9 @@ def _add_run(group: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         metavar="N",
         help=f"characters to which a longer reply is cut, marked in its record (default: {MAX_REPLY})",
     )
+    parser.add_argument(
+        "--seen", type=Path, metavar="FILE", help=f"{bench_scores.SEEN_HELP} (default: what hf:RUN/checkpoint has)"
+    )
     parser.add_argument("--price-in", type=float, metavar="P", help="price of a million tokens read")
     parser.add_argument("--price-out", type=float, metavar="P", help="price of a million tokens written")
     agent = parser.add_argument_group("settings of the agent")
@@ -139,6 +143,7 @@ def _run(arguments: argparse.Namespace) -> int:
         check_scipy()  # before the run, not after it
         suite, request = load_suite(arguments.suite), _request(arguments)
         agent = _agent(arguments)
+        seen = None if arguments.seen is None else read_seen(arguments.seen)
         if arguments.concurrency is None and hasattr(agent, "batch"):
             request = replace(request, concurrency=agent.batch)
         progress: RunProgress | None = RunProgress()
@@ -148,6 +153,8 @@ def _run(arguments: argparse.Namespace) -> int:
         raise ValueError(str(error)) from error
     try:
         outcome = run_suite(suite, agent, arguments.out, request, progress)
+        if seen is not None and (arguments.out / "run.json").is_file():
+            write_seen(arguments.out / SEEN_FILE, seen)
         return _report_outcome(suite, agent, arguments, outcome)
     except DiskFullError as error:
         raise DiskFullError(f"{error} Then the same command resumes the run.") from error

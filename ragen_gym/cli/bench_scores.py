@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from ragen_gym.core.stats import percent
 if TYPE_CHECKING:
     from ragen_gym.bench.suites import Split, Suite
 
-__all__ = ["add", "score_lines"]
+__all__ = ["SEEN_HELP", "add", "score_lines"]
 
 _SUITES_EXAMPLES = """\
 examples:
@@ -38,6 +39,9 @@ example:
   ragen-gym bench compare runs/new runs/old
 """
 
+#: Of the option ``--seen``.
+SEEN_HELP = "the record of the levels that the agent saw in training: seen.npy of its run, or the run's folder"
+
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the three commands."""
@@ -46,6 +50,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     score = add_command(commands, "score", "score the episodes of a run", _score, _SCORE_EXAMPLES)
     score.add_argument("run_folder", type=Path, metavar="RUN", help="the folder of a run")
     score.add_argument("--write", action="store_true", help="write the score as the run's summary.json")
+    score.add_argument("--seen", type=Path, metavar="FILE", help=SEEN_HELP)
     compare = add_command(
         commands, "compare", "compare two runs of one suite, level by level", _compare, _COMPARE_EXAMPLES
     )
@@ -79,10 +84,12 @@ def _suites(arguments: argparse.Namespace) -> int:
     rows = [("split", "env", "instances", "levels", "random", "optimal", "")]
     for split in splits:
         bounds = (percent(split[player]) for player in ("random", "optimal"))
-        rows.append(
-            (split["name"], split["env"], str(split["instances"]), str(split["levels"]), *bounds, split["about"])
-        )
+        levels = f"{split['levels']} ({split['families']})"
+        rows.append((split["name"], split["env"], str(split["instances"]), levels, *bounds, split["about"]))
     print("\n".join(table_lines(rows)))
+    print(
+        wrapped("levels: how many differ, and in brackets of how many families they are, which make one problem each")
+    )
     published = list(dict.fromkeys(name for split in splits for name in split["published"]))
     if published:
         print("\nPublished success rates")
@@ -111,7 +118,11 @@ def _about_suite(suite: Suite) -> dict[str, Any]:
 
 def _about_split(split: Split) -> dict[str, Any]:
     content = split.content()
-    levels = {"instances": len(split.levels), "levels": len(set(split.levels))}
+    levels = {
+        "instances": len(split.levels),
+        "levels": len(set(split.levels)),
+        "families": len(set(split.families)),
+    }
     about = {"about": split.about, "ladder": split.ladder, "published": split.published}
     return {key: content[key] for key in ("name", "env", "knobs", "budgets")} | levels | about
 
@@ -131,10 +142,16 @@ def _bounds(split: Split) -> dict[str, float]:
 def _score(arguments: argparse.Namespace) -> int:
     from ragen_gym.bench.results import ResultsFolder, load_results
     from ragen_gym.bench.score import score_results
+    from ragen_gym.core.seen import read_seen, write_seen
 
-    summary = score_results(load_results(arguments.run_folder, arguments.suite))
+    run, folder = load_results(arguments.run_folder, arguments.suite), ResultsFolder(arguments.run_folder)
+    if arguments.seen is not None:
+        run = replace(run, seen=read_seen(arguments.seen))
+    summary = score_results(run)
     if arguments.write:
-        ResultsFolder(arguments.run_folder).write_summary(summary)
+        if arguments.seen is not None and run.seen is not None:
+            write_seen(folder.seen, run.seen)
+        folder.write_summary(summary)
     if arguments.json:
         print_json(summary)
     else:
@@ -185,13 +202,14 @@ def _of_asked(run: dict[str, Any]) -> str:
 
 def score_lines(summary: dict[str, Any]) -> list[str]:
     """A summary as a table for the terminal, with a note for each split that does not differ from random play."""
-    from ragen_gym.bench.report.tables import episodes_asked, left_out
+    from ragen_gym.bench.report.tables import episodes_asked, left_out, seen_in_training
 
     overall = summary["overall"]
     title = f"{summary['suite']} {summary['hash']}: {summary['agent']}, {episodes_asked(overall)}"
     heads = ["split", "success", "95 %", "by level", "random", "optimal", "normalised", "detects", "malformed"]
-    rows: list[Sequence[str]] = [[*heads, "n of asked", "excluded", "bounds"]]
-    rows += [_score_row(name, split) for name, split in summary["splits"].items()]
+    known = any(split.get("seen") is not None for split in summary["splits"].values())
+    rows: list[Sequence[str]] = [[*heads, *["seen in training"] * known, "n of asked", "excluded", "bounds"]]
+    rows += [_score_row(name, split, known) for name, split in summary["splits"].items()]
     notes = [
         f"{name}: {split['sentence']}"
         for name, split in summary["splits"].items()
@@ -201,19 +219,20 @@ def score_lines(summary: dict[str, Any]) -> list[str]:
     spent = [f"{tokens['prompt']} prompt and {tokens['completion']} completion tokens"] if tokens else []
     spent += [f"cost {cost:.4f}"] if cost is not None else []
     legend = [
-        "by level: the interval clustered by level, where levels were played more than once",
+        "by level: the interval clustered by level, where levels, or several of a family, were played more than once",
         "detects: points by which another agent must differ for the difference to be significant",
     ]
     if overall["episodes"] < overall["asked"]:
         legend.append("bounds: success of all episodes asked for if those missing or excluded had failed, or succeeded")
-    return [title, "", *table_lines(rows), "", *legend, *[", ".join(spent)] * bool(spent), *left_out(summary), *notes]
+    notes = [*seen_in_training(summary), *left_out(summary), *notes]
+    return [title, "", *table_lines(rows), "", *legend, *[", ".join(spent)] * bool(spent), *notes]
 
 
-def _score_row(name: str, split: dict[str, Any]) -> tuple[str, ...]:
-    from ragen_gym.bench.report.tables import bounds
+def _score_row(name: str, split: dict[str, Any], known: bool) -> tuple[str, ...]:
+    from ragen_gym.bench.report.tables import bounds, seen
 
     success = split["success"]
-    asked = f"{success['n']} of {split['asked']}", str(split["excluded"]), bounds(split)
+    asked = *[seen(split)] * known, f"{success['n']} of {split['asked']}", str(split["excluded"]), bounds(split)
     if success["rate"] is None:
         return name, "none", *[""] * 7, *asked
     normalised, malformed = split["normalised"], split["malformed"]
@@ -221,7 +240,7 @@ def _score_row(name: str, split: dict[str, Any]) -> tuple[str, ...]:
         name,
         percent(success["rate"]),
         _interval(success),
-        _interval(split["clustered"]) if success["n"] > split["levels"] else "",
+        _interval(split["clustered"]) if success["n"] > split["families"] else "",
         percent(split["random"]["rate"]),
         percent(split["optimal"]["rate"]),
         f"{normalised['value']:z.2f}" if normalised else "",

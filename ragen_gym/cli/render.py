@@ -70,7 +70,8 @@ _SIDE = 288  # pixels of the longer side of a picture
 
 _SHARED = (
     "Every id also takes `observation` (`text`, `grid` or `rgb`), `text_format` (`grid`, `spaced`, `coord` or "
-    "`grid_coord`), `vocabulary`, `preset`, `split` (`train`, `validation`, `test`, or None for all levels), "
+    "`grid_coord`), `vocabulary`, `preset`, `split` (`train`, `validation`, `test`, or None for all levels, "
+    "those of `test` too: train with `train`), "
     "`levels` (a file, or a list of levels), `render_mode` (`ansi`, `rgb_array`, `human`) and `tile_size`."
 )
 
@@ -289,7 +290,7 @@ def _difficulty(spec: GameSpec, rates: dict[str, dict[str, Rate]], levels: int) 
     curriculum = (
         "`ragen_gym.Curriculum` moves from one to the next as the player succeeds:\n\n```python\n"
         f"presets = ({names})\nenv = ragen_gym.Curriculum("
-        f'[gymnasium.make("{spec.id}", preset=preset) for preset in presets])\n```'
+        f'[gymnasium.make("{spec.id}", preset=preset, split="train") for preset in presets])\n```'
     )
     parts = [note, _table(("preset", "options", "random play", "optimal play"), rows)]
     return [*parts, curriculum] if len(spec.game_class.presets) > 1 else parts

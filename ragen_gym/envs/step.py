@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import gymnasium
@@ -12,10 +12,11 @@ from gymnasium.error import ResetNeeded
 from gymnasium.utils import seeding
 
 from ragen_gym.core.levels import Level, check_split
+from ragen_gym.core.seeding import Stream, episode_key, stream_key
 from ragen_gym.core.text import TextFormat, Vocabulary
 from ragen_gym.core.validation import check_choice
 from ragen_gym.envs.board_view import BoardView
-from ragen_gym.envs.episode_stream import DRAWS, Episode, Episodes, draws
+from ragen_gym.envs.episode_stream import DRAWS, Episode, Episodes, draws, level_boards
 from ragen_gym.games.game import SUCCESS, Board, Game, Rule, Solution, listed
 from ragen_gym.games.registry import GameSpec, build_game, find
 
@@ -110,8 +111,9 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
     text_format: ``"grid"``, ``"spaced"``, ``"coord"`` or ``"grid_coord"``.
     vocabulary: name of one of the game's vocabularies, or a ``ragen_gym.core.text.Vocabulary``.
     preset: a difficulty of the game, such as ``"easy"``; options given next to it override those of the preset.
-    split: ``"train"``, ``"validation"``, ``"test"``, or None for all levels, those of ``"test"`` too. The first version
-        of the splits is there as ``"train-v1"``, ``"validation-v1"`` and ``"test-v1"``.
+    split: ``"train"``, ``"validation"``, ``"test"``, or None for all levels, those of ``"test"`` too. Who trains gives
+        ``"train"``: with None the agent meets most of what a benchmark of small boards holds out. The first version of
+        the splits is there as ``"train-v1"``, ``"validation-v1"`` and ``"test-v1"``.
     levels: path of a level file, or a list of levels or board texts, to draw from instead of generating.
     render_mode: ``"ansi"``, ``"rgb_array"``, ``"human"`` (a window) or None. The pictures show the last move, and a
         caption with step and reward.
@@ -244,6 +246,18 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
     def level(self) -> Level:
         """The level of this episode."""
         return self.game.level(self._start)
+
+    def level_families(self, seeds: Iterable[int]) -> list[int]:
+        """The family (``ragen_gym.games.game.Game.family``) of the level that ``reset(seed=…)`` begins with, for each.
+
+        The episode in play goes on as if nothing had been asked.
+
+        Raises:
+            ValueError: a seed that is negative or no integer.
+        """
+        keys = np.array([episode_key(stream_key(seed, Stream.LEVEL), 0) for seed in seeds], np.uint64)
+        boards = level_boards(self.game, keys, self.split, self._levels) if len(keys) else ()
+        return [self.game.family(bytes(board)) for board in boards]
 
     @property
     def state(self) -> tuple[bytes, tuple[int, ...]]:

@@ -271,6 +271,10 @@ class Bandit(Game):
         """The arm with the higher mean."""
         return BanditSolution(self, board)
 
+    def family(self, board: Board, version: int = SPLIT_VERSION) -> int:
+        """The hash of the pair of names, in whichever order they stand."""
+        return text_hash(self.name, "\n".join(sorted(self.action_names(board))))
+
     def split_of(self, board: Board, version: int = SPLIT_VERSION) -> str | None:
         """The split of the paper's list that names this pair; None for any other."""
         split = self._splits.get(self.pairs[board[0] // 2])

@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import numpy.typing as npt
 
-from ragen_gym.core.levels import SPLIT_VERSION, Level, check_split, read_levels, version_of
+from ragen_gym.core.levels import SPLIT_VERSION, Level, check_split, read_levels, split_of_hash, version_of
 from ragen_gym.core.seeding import Stream
 from ragen_gym.core.text import TextFormat, Vocabulary
 from ragen_gym.core.validation import items_of, shown
@@ -231,14 +231,27 @@ class Game(ABC):
     def solve(self, board: Board) -> Solution:
         """The oracle of the level that this board belongs to."""
 
-    @abstractmethod
+    def family(self, board: Board, version: int = SPLIT_VERSION) -> int:
+        """The hash, 0 to 2**64 - 1, of all levels that are one problem with the one that starts with this board.
+
+        A split owns families whole, a benchmark takes the levels of one as one, and a training run notes which it has
+        seen. Here each level is a family of its own; a game overrides this where levels differ in nothing that matters,
+        such as the order of two names, and must keep the name of the game in the hash.
+
+        Args:
+            board: of a level.
+            version: of the splits, as in ``split_of``.
+        """
+        return int(self.ids(np.frombuffer(bytes(board), np.uint8)[None])[0], 16)
+
     def split_of(self, board: Board, version: int = SPLIT_VERSION) -> str | None:
-        """The split that owns this first board, or None where no split does.
+        """The split that owns the family of this first board, or None where no split does.
 
         Args:
             board: of a level.
             version: of the splits: ``SPLIT_VERSION``, or 1 for those whose names end in ``-v1``.
         """
+        return split_of_hash(self.family(board, version), version)
 
     def owns(self, split: str | None, board: Board) -> bool:
         """Whether a first board belongs to a split, of whichever version; every board belongs to None."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from ragen_gym.core.levels import SPLIT_SALTS, SPLIT_VERSION, SPLITS, check_split, fnv, split_of_hash, version_of
+from ragen_gym.core.levels import SPLIT_SALTS, SPLIT_VERSION, SPLITS, check_split, fnv, version_of
 from ragen_gym.core.text import (
     EDGE,
     BoardWriter,
@@ -76,8 +76,8 @@ class GridGame(Game):
         return codes, np.uint64(fnv(self.name + "\n"))
 
     @cached_property
-    def families(self) -> dict[int, npt.NDArray[np.uint64]]:
-        """Version of the splits -> code point of each tile, where those of a family are to have the same hash."""
+    def family_codes(self) -> dict[int, npt.NDArray[np.uint64]]:
+        """Version of the splits -> code point of each tile, the same for tiles that a family does not tell apart."""
         codes = self.identity[0].copy()
         for tile, other in self.read_as.items():
             codes[tile] = codes[other]
@@ -87,7 +87,7 @@ class GridGame(Game):
         """What ``ragen_gym.games.kernels.in_split`` needs to know of a split; every board belongs to None."""
         version, (_, basis) = version_of(check_split(split)), self.identity
         index = SPLITS.index(split.removesuffix("-v1")) if split else -1
-        return self.families[version], basis, np.uint64(SPLIT_SALTS[version]), index
+        return self.family_codes[version], basis, np.uint64(SPLIT_SALTS[version]), index
 
     def ids(self, boards: Boards) -> list[str]:
         """``Level.id`` of each board."""
@@ -97,15 +97,11 @@ class GridGame(Game):
         return [digits[i : i + 16] for i in range(0, len(digits), 16)]
 
     def family(self, board: Board, version: int = SPLIT_VERSION) -> int:
-        """The hash of all boards that are one problem with this first one: its rotations, reflections, ``read_as``."""
+        """The smallest hash among the rotations and reflections of the board, its tiles read by ``read_as``."""
         from ragen_gym.games.kernels import canonical_hash
 
         row = np.frombuffer(bytes(board), np.uint8)
-        return int(canonical_hash(row, self.families[version], self.identity[1], self.height, self.width))
-
-    def split_of(self, board: Board, version: int = SPLIT_VERSION) -> str | None:
-        """The split that owns this first board and its family."""
-        return split_of_hash(self.family(board, version), version)
+        return int(canonical_hash(row, self.family_codes[version], self.identity[1], self.height, self.width))
 
     def formatter(self, vocabulary: Vocabulary, text_format: TextFormat) -> Callable[[Board], str]:
         """A function from a board to its text."""

@@ -166,17 +166,21 @@ def _kind(value: Any) -> str:
 
 
 def _check_splits(game: Game) -> None:
-    owners: dict[str, str] = {}
+    owners: dict[int, str] = {}
     for split in SPLITS:
         try:
             boards = game.generate(_keys(32), split)
         except ValueError:
             continue  # with these options the split is empty
-        for board, level_id in zip(boards, game.ids(boards), strict=True):
-            text, owner = game.own_text(bytes(board)), game.split_of(bytes(board))
+        for board in map(bytes, boards):
+            text, owner, family = game.own_text(board), game.split_of(board), game.family(board)
             require(owner == split, f"{game.name}: split={split!r} gave a level that split_of calls {owner!r}:\n{text}")
-            other = owners.setdefault(level_id, split)
-            require(other == split, f"{game.name}: this level is in {other!r} and in {split!r}:\n{text}")
+            require(
+                type(family) is int and 0 <= family < 2**64 and family == game.family(bytearray(board)),
+                f"{game.name}.family gives {family!r}; it must be an int from 0 to 2**64 - 1 that the board decides.",
+            )
+            other = owners.setdefault(family, split)
+            require(other == split, f"{game.name}: the family of this level is in {other!r} and in {split!r}:\n{text}")
     for board in game.generate(_keys(32), None):
         owner = game.split_of(bytes(board))
         require(owner in (*SPLITS, None), f"{game.name}.split_of gives {owner!r}, not one of {SPLITS} or None.")

@@ -33,6 +33,7 @@ What else the runner looks for, none of it needed:
 ``observation``      what an agent that moves is shown: ``"text"`` (the default), ``"grid"`` or ``"rgb"``.
 ``concurrency``      the most episodes it can play at a time.
 ``batch``            how many questions it answers together: how many episodes ``bench run`` plays at a time by default.
+``seen``             path of the record of the levels that it saw in training (``ragen_gym.core.seen``), or None.
 ``keeps_time``       True where it sees to the limit of a single request by itself.
 ``start()``          called before the first episode; a ValueError ends the run, a str that it returns is shown.
 ``begin(task)``      called before each episode.

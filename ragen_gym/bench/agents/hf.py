@@ -36,6 +36,7 @@ from ragen_gym.bench.agent import AgentFailure, Answer, Message, Task
 from ragen_gym.core.cpu import bfloat16_units
 from ragen_gym.core.failures import Failure
 from ragen_gym.core.seeding import mix
+from ragen_gym.core.seen import find_seen
 from ragen_gym.core.validation import check_number
 
 if TYPE_CHECKING:
@@ -125,6 +126,7 @@ class HFAgent:
         self._working = False
         self._complained = False
         self._worker = _one_thread()
+        self.seen = find_seen(path)
         self.settings = {
             "max_tokens": max_tokens,
             "top_p": top_p,

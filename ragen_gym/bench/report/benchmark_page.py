@@ -12,7 +12,7 @@ from ragen_gym.bench.replay import Replayer
 from ragen_gym.bench.report import plots
 from ragen_gym.bench.report.html_page import Archive, Entry, EpisodeViewer, pack, plural, render_page
 from ragen_gym.bench.report.plots import COLOURS, bound_rate
-from ragen_gym.bench.report.tables import bounds, left_out, number, percent, thousands
+from ragen_gym.bench.report.tables import bounds, left_out, number, percent, seen, seen_in_training, thousands
 from ragen_gym.bench.report.viewer_data import board_style, details, heading
 from ragen_gym.bench.results import BenchResults
 from ragen_gym.bench.suites import Suite
@@ -235,7 +235,7 @@ def _findings(summaries: Sequence[Summary], comparisons: Sequence[Summary]) -> l
             )
         elif splits:
             said.append(f"{agent} differs significantly from random play on every split.")
-        said += [f"{agent}: {sentence}" for sentence in left_out(summary)]
+        said += [f"{agent}: {sentence}" for sentence in (*seen_in_training(summary), *left_out(summary))]
     for pair in comparisons:
         differing = [name for name, split in pair["splits"].items() if split["significant"]]
         of = len(pair["splits"])
@@ -299,8 +299,9 @@ def _cells(split: Summary) -> list[tuple[str, str]]:
 
     normalised, malformed = split.get("normalised"), split.get("malformed")
     left = [f"{split['excluded']:,} excluded", *[f"{split['missing']:,} missing"] * bool(split["missing"])]
+    met = [f"{seen(split)} levels seen in training"] * bool(split.get("seen"))
     return [
-        (percent(success["rate"]), _interval(success)),
+        (percent(success["rate"]), ", ".join([*filter(None, [_interval(success)]), *met])),
         (f"{success['n']} of {split['asked']}", ", ".join(left)),
         (bounds(split), ""),
         (number(normalised["value"] if normalised else None), ""),

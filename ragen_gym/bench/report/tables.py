@@ -17,6 +17,8 @@ __all__ = [
     "markdown_tables",
     "number",
     "percent",
+    "seen",
+    "seen_in_training",
     "thousands",
 ]
 
@@ -30,6 +32,8 @@ _PLACES = {
     "n": "success.n",
     "instances": "instances",
     "levels": "levels",
+    "families": "families",
+    "seen": "seen",
     "clustered_low": "clustered.low",
     "clustered_high": "clustered.high",
     "random": "random.rate",
@@ -129,6 +133,21 @@ def left_out(summary: Summary) -> list[str]:
     return said
 
 
+def seen(split: Summary) -> str:
+    """How many levels of a split the agent saw in training, such as ``3 of 256``; nothing where that is not known."""
+    met = split.get("seen")
+    return "" if met is None else f"{met:,} of {split['levels']:,}"
+
+
+def seen_in_training(summary: Summary) -> list[str]:
+    """A sentence on the levels that the agent saw in training, where the run has a record of that."""
+    splits = {name: split for name, split in summary["splits"].items() if split.get("seen") is not None}
+    met = [f"{seen(split)} of {name}" for name, split in splits.items() if split["seen"]]
+    if met:
+        return [f"Levels that the agent saw in training, up to what makes no other problem: {', '.join(met)}."]
+    return ["The agent saw none of these levels in training."] if splits else []
+
+
 def _scored(entry: Summary) -> int:
     scored: int = entry["episodes"] if "episodes" in entry else entry["success"]["n"]
     return scored
@@ -168,7 +187,11 @@ def markdown_tables(summaries: Sequence[Summary]) -> str:
                 lines.append(_markdown_row(_cells(name, summary["agent"], split)))
                 if split.get("differs_from_random") is False:
                     notes.append(f"- {_plain(summary['agent'])} on {name}: {split['sentence']}")
-    notes += [f"- {_plain(summary['agent'])}: {said}" for summary in summaries for said in left_out(summary)]
+    notes += [
+        f"- {_plain(summary['agent'])}: {said}"
+        for summary in summaries
+        for said in (*seen_in_training(summary), *left_out(summary))
+    ]
     return "\n".join([*lines, *([""] if notes else []), *notes, ""])
 
 

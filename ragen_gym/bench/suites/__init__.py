@@ -75,6 +75,13 @@ class Split:
         """
         return make_turn(self.env, self.turn_config, levels=self.levels[:1], **self.env_options)
 
+    @cached_property
+    def families(self) -> tuple[int, ...]:
+        """The family of the level of each instance, in order; see ``ragen_gym.games.game.Game.family``."""
+        game = self.make_env().game
+        known = {level: game.family(game.board(level)) for level in dict.fromkeys(self.levels)}
+        return tuple(known[level] for level in self.levels)
+
     def content(self) -> dict[str, Any]:
         """All that decides what is played, as JSON."""
         return {
@@ -119,7 +126,8 @@ SUITE_FILE = "suite.toml"
 
 #: The folders of the suites of this package, by name.
 SUITES: dict[str, Path] = {
-    name: Path(__file__).with_name(name) for name in ("ragen-v1", "generalization-v0", "difficulty-v0", "smoke")
+    name: Path(__file__).with_name(name)
+    for name in ("ragen-v1", "generalization-v1", "difficulty-v1", "generalization-v0", "difficulty-v0", "smoke")
 }
 
 _TURN_OPTIONS = tuple(field.name for field in fields(TurnConfig))

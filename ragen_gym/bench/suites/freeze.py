@@ -3,14 +3,15 @@
 Run ``python -m ragen_gym.bench.suites.freeze`` for the suites of this package, or give folders. The same table always
 gives the same bytes. A file is the first ``distinct`` different levels (by default all of ``count``) that the split's
 environment draws from ``split`` (by default ``"test"``, which no training meets) with ``seed`` (by default 0), repeated
-in turn up to ``count``. A file without ``freeze`` is given, and left alone.
+in turn up to ``count``. With ``families`` in place of ``distinct`` it is the first so many levels of which no two are
+of one family. A file without ``freeze`` is given, and left alone.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from ragen_gym.bench.suites import SUITE_FILE, SUITES, env_options, read_table
 from ragen_gym.core.levels import Level, write_levels
 from ragen_gym.envs.episode_stream import distinct_boards
 from ragen_gym.envs.step import StepEnv
+from ragen_gym.games.game import Game
 
 __all__ = ["frozen_levels", "main", "recipes"]
 
@@ -47,16 +49,31 @@ def frozen_levels(row: dict[str, Any]) -> list[Level]:
     """
     recipe = {"seed": 0, "split": "test", **row["freeze"]}
     count, seed, split = (recipe.pop(key, None) for key in ("count", "seed", "split"))
-    distinct = recipe.pop("distinct", count)
+    apart = "families" if "families" in recipe else "distinct"
+    distinct = recipe.pop(apart, count)
     if recipe or not all(isinstance(n, int) and n > 0 for n in (count, distinct)):
-        raise ValueError(f"{row['name']}: freeze takes count and distinct from 1 on, seed and split; got {recipe}.")
-    env = StepEnv(row["env"], split=split, **env_options(row.get("knobs", {})))
-    boards = [*islice(distinct_boards(env.game, seed, split), distinct)]
-    if len(boards) < distinct:
         raise ValueError(
-            f"{row['name']}: {env.game_spec.id} has only {len(boards)} of {distinct} different levels; ask for fewer."
+            f"{row['name']}: freeze takes count, and distinct or families, from 1 on, seed and split; got {recipe}."
+        )
+    env = StepEnv(row["env"], split=split, **env_options(row.get("knobs", {})))
+    found = distinct_boards(env.game, seed, split)
+    boards = [*islice(_of_other_families(env.game, found) if apart == "families" else found, distinct)]
+    if len(boards) < distinct:
+        what = {"families": "families of levels", "distinct": "different levels"}[apart]
+        raise ValueError(
+            f"{row['name']}: {env.game_spec.id} has only {len(boards)} of {distinct} {what}; ask for fewer."
         )
     return list(islice(cycle(map(env.game.level, boards)), count))
+
+
+def _of_other_families(game: Game, boards: Iterable[bytes]) -> Iterator[bytes]:
+    """The first board of each family."""
+    met = set[int]()
+    for board in boards:
+        family = game.family(board)
+        if family not in met:
+            met.add(family)
+            yield board
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -41,6 +41,10 @@ def test_train_then_eval(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     rates = json.loads((tmp_path / "rates.json").read_text())
     assert rates["model"] == summary["after"]
     assert rates["random"] == summary["random"]
+    assert rates["seen"] == {"levels": 8, "of": 8}
+    assert "8 of 8 levels were seen in training" in capsys.readouterr().out
+    assert main(["eval", str(out / "checkpoint"), "--game", "Bandit", "--split", "test", "--levels", "8"]) == 0
+    assert "0 of 8 levels were seen in training" in capsys.readouterr().out
     assert main(["eval", str(out / "warm"), "--game", "Bandit", "--levels", "4", "--split", "validation"]) == 0
     assert "4 fixed validation levels" in capsys.readouterr().out
     kept = (out / "metrics.jsonl").read_bytes()

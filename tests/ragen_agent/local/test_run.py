@@ -19,7 +19,7 @@ from ragen_agent.config import Config, merged, with_settings
 from ragen_agent.config.presets import GAME_DEFAULTS
 from ragen_agent.local import run as training
 from ragen_agent.rollout import group
-from ragen_agent.sft.demonstrations import demonstrate
+from ragen_agent.sft.demonstrations import demonstrate, demonstrated_families
 from ragen_agent.training.console import Display, measured_on, rates_table
 from ragen_agent.training.evaluation import (
     fixed_instances,
@@ -27,11 +27,13 @@ from ragen_agent.training.evaluation import (
     play_fixed,
     rate_of_played,
     scripted_rate,
+    seen_levels,
 )
 from ragen_agent.training.iteration import STAGNANT_ITERATIONS, score
 from ragen_agent.training.policy import Policy
 from ragen_agent.training.run_folder import RunFolder
-from ragen_agent.training.tasks import make_env
+from ragen_agent.training.tasks import draw_games, games_at, level_seeds, make_env
+from ragen_gym.core.seen import read_seen
 from ragen_gym.core.stats import wilson
 from ragen_gym.core.storage import append_json_lines, read_json_lines
 from ragen_gym.envs.policies import random_reply
@@ -136,6 +138,49 @@ def test_a_resumed_run_equals_an_unbroken_one(
     assert files(tmp_path / "whole") == files(tmp_path / "broken")
     training.train(again, reopened, quiet())
     assert files(tmp_path / "whole") == files(tmp_path / "broken"), "a finished run that is resumed stays as it is"
+
+
+@pytest.mark.parametrize(
+    "games",
+    [
+        {"game": "FrozenLake", "env_options": {"size": 3}},
+        {"games": [{"game": "Bandit"}, {"game": "FrozenLake", "env_options": {"size": 3}}]},
+        {
+            "game": "FrozenLake",
+            "evaluation": {"split": "test-v1"},
+            "curriculum": [{"iteration": 2, "env_options": {"size": 5}}],
+        },
+    ],
+    ids=["lake", "mixture", "first version, curriculum"],
+)
+def test_a_run_records_the_levels_it_was_trained_on(games: dict[str, Any], tmp_path: Path) -> None:
+    few = merged(TINY, {"demonstrations": {"episodes": 20}, "evaluation": {"split": "test"}})
+    config = configure(merged(few, games))
+    folder = RunFolder.create(tmp_path / "run", config)
+    run = training.TrainingRun(config, folder, quiet())
+    run.warm_start()
+    shown = read_seen(folder.seen)
+    assert shown == set(demonstrated_families(config))
+    assert len(shown) > 10
+    run.measure("before")
+    assert read_seen(folder.seen) == shown, "what is measured is not trained on"
+    run.reinforce()
+    played = set()
+    for number in range(len(read_json_lines(folder.metrics))):
+        shares = games_at(config, number)
+        seeds = level_seeds(config.seed, number, config.training.groups)
+        chosen = draw_games(shares, config.seed, number, config.training.groups)
+        for seed, game in zip(seeds, chosen, strict=True):
+            env = make_env(shares[game].config, "train")
+            env.reset(seed=seed)
+            board = env.env.game.board(env.env.level)
+            assert env.env.game.owns("train-v1" if "v1" in config.evaluation.split else "train", board)
+            played.add(env.env.game.family(board))
+    assert read_seen(folder.seen) == shown | played
+    levels = seen_levels(make_env(config, config.evaluation.split), run.instances, read_seen(folder.seen))
+    assert levels == (0, len({i.seed for i in run.instances}))
+    measured = run.env.env.level_families(dict.fromkeys(i.seed for i in run.instances))
+    assert seen_levels(run.env, run.instances, measured[:1]) == (measured.count(measured[0]), len(measured))
 
 
 def test_torn_and_unfinished_records_are_dropped_before_any_phase(

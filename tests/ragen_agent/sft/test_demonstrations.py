@@ -20,6 +20,8 @@ from ragen_agent.rollout import group
 from ragen_agent.sft import demonstrations
 from ragen_agent.sft.demonstrations import (
     demonstrate,
+    demonstrated_families,
+    families_of,
     generate_demonstrations,
     partial_file,
     read_conversations,
@@ -80,6 +82,23 @@ def test_a_line_says_how_to_play_it_again(tmp_path: Path) -> None:
         assert env.over
         assert list(info["messages"][:-1]) == line["messages"]
         assert info["success"] == line["success"]
+
+
+def test_conversations_say_the_families_of_their_levels(tmp_path: Path) -> None:
+    write_conversations(LAKE, tmp_path / "demos.jsonl", quiet())
+    lines = lines_of(tmp_path / "demos.jsonl")
+    warm = replace(LAKE, warm_start=replace(LAKE.warm_start, epochs=1))
+    assert families_of(lines) == frozenset(demonstrated_families(warm))
+    assert not [*demonstrated_families(replace(LAKE, warm_start=replace(LAKE.warm_start, epochs=0)))]
+    first = replace(LAKE, evaluation=replace(LAKE.evaluation, split="test-v1"))
+    write_conversations(first, tmp_path / "first.jsonl", quiet())
+    older = lines_of(tmp_path / "first.jsonl")
+    assert {line.pop("split") for line in older} == {"train-v1"}
+    warm = replace(first, warm_start=warm.warm_start)
+    assert families_of([{**line, "split": "train"} for line in older]) == frozenset(demonstrated_families(warm))
+    for name, value in (("level_id", "0" * 16), ("seed", None), ("env", "Chess"), ("knobs", {"sise": 3})):
+        assert families_of([*lines, {**lines[0], name: value}]) is None
+    assert families_of([*lines, {"messages": []}]) is None
 
 
 def test_data_that_were_stopped_go_on_to_the_same_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

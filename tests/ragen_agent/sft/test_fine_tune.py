@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 import signal
@@ -12,16 +13,18 @@ from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 
 from ragen_agent.cli import main
 from ragen_agent.config import Config, Lora, with_settings
 from ragen_agent.config.trainers import FineTuning
-from ragen_agent.sft.demonstrations import trajectory_of
+from ragen_agent.sft.demonstrations import families_of, trajectory_of
 from ragen_agent.sft.fine_tune import begin, fine_tune, reopen
 from ragen_agent.training import policy
 from ragen_agent.training.checkpoint import load_checkpoint, save_checkpoint
 from ragen_agent.training.console import Display
 from ragen_agent.training.policy import Policy
+from ragen_gym.core.seen import read_seen
 from ragen_gym.core.storage import DiskFullError
 from tests.ragen_agent.sft.test_demonstrations import lines_of, quiet
 from tests.ragen_gym.core.test_storage import limited_files
@@ -73,13 +76,28 @@ def test_from_data_to_reinforcement_and_measurement(
     assert last < 0.5 * first
     assert (out / "model" / "chat_template.jinja").is_file()
     game = ["--game", "Bandit"]
+    assert read_seen(out / "model") == families_of(lines_of(data))
     assert main(["eval", str(out / "model"), *game, "--levels", "24", "--json", str(rates)]) == 0
+    assert json.loads(rates.read_text())["seen"] == {"levels": 20, "of": 20}
     assert json.loads(rates.read_text())["model"]["rate"] > 0.4, "it has learned how to answer"
     run = tmp_path / "run"
     tiny = ["--iterations", "1", "--set", "training.groups=2", "--set", "training.group_size=2"]
     tiny += ["--set", "evaluation.levels=8", "--out", str(run)]
     assert main(["train", *game, "--model", str(out / "model"), *tiny]) == 0
     assert "after" in json.loads((run / "summary.json").read_text())
+    assert read_seen(run) >= read_seen(out / "model"), "a run inherits what its model has seen"
+
+
+def test_data_of_other_splits_are_said_to_be(data: Path, model: Path, tmp_path: Path) -> None:
+    lines = lines_of(data)
+    for line in lines[:5]:
+        line["split"] = None
+    other = tmp_path / "other.jsonl"
+    other.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    settings, screen = settings_of(other, model, batch=96), io.StringIO()
+    fine_tune(begin(settings, tmp_path / "sft"), tmp_path / "sft", Display(Console(file=screen, width=400)))
+    assert screen.getvalue().count("5 of 96 conversations show levels outside the training split") == 1
+    assert not (tmp_path / "sft" / "seen.npy").exists(), "with another split these seeds are other levels"
 
 
 def test_the_first_loss_is_the_mean_over_the_assistants_tokens_alone(data: Path, model: Path, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from ragen_agent.config import Config
 from ragen_agent.training import run_folder
 from ragen_agent.training.run_folder import RunFolder, runs_below
+from ragen_gym.core.seen import read_seen
 from ragen_gym.core.storage import read_json_lines
 
 
@@ -74,6 +75,21 @@ def test_state_is_replaced_whole(tmp_path: Path) -> None:
     assert state["iteration"] == 2
     assert state["model"]["w"].tolist() == [2.0, 2.0]
     assert [path.name for path in tmp_path.iterdir()] == ["state.pt"]
+
+
+def test_the_levels_that_were_trained_on(tmp_path: Path) -> None:
+    model = RunFolder.create(tmp_path / "model", Config())
+    assert read_seen(model.path) == frozenset()
+    model.add_seen([3, 1])
+    model.add_seen([2, 3])
+    model.checkpoint.mkdir()
+    run = RunFolder.create(tmp_path / "run", Config(model=str(model.checkpoint)))
+    assert read_seen(run.seen) == {1, 2, 3}, "what the starting model was trained on"
+    RunFolder(run.path).add_seen([2**64 - 1])
+    assert read_seen(run.seen) == {1, 2, 3, 2**64 - 1}
+    run.seen.unlink()  # a run of an earlier version: what it saw before is not known
+    run.add_seen([4])
+    assert not run.seen.exists()
 
 
 def git(folder: Path, *words: str) -> str:

@@ -29,6 +29,7 @@ from ragen_gym.bench.results import ResultsFolder
 from ragen_gym.bench.runner import run_suite
 from ragen_gym.bench.suites import load_suite
 from ragen_gym.core.failures import Failure
+from ragen_gym.core.seen import write_seen
 
 SMOKE = load_suite("smoke")
 LAKE = next(split for split in SMOKE.splits if split.name == "frozen_lake")
@@ -96,6 +97,13 @@ async def ask_once(agent: Any) -> Answer:
         return await ask(agent)
     finally:
         await agent.close()
+
+
+def test_the_record_of_the_run_that_made_the_model_is_found(model: Path, tmp_path: Path) -> None:
+    assert agent_of(model).seen is None
+    shutil.copytree(model, tmp_path / "run" / "checkpoint")
+    write_seen(tmp_path / "run" / "seen.npy", [7])
+    assert agent_of(tmp_path / "run" / "checkpoint").seen == tmp_path / "run" / "seen.npy"
 
 
 def test_the_clock_starts_with_the_requests_own_generation(model: Path) -> None:

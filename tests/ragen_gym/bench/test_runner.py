@@ -32,6 +32,7 @@ from ragen_gym.bench.suites import Suite, load_suite
 from ragen_gym.bench.verify import verify
 from ragen_gym.cli import main
 from ragen_gym.core.failures import Failure
+from ragen_gym.core.seen import read_seen, write_seen
 from ragen_gym.core.turn_config import TurnConfig
 
 SMOKE = load_suite("smoke")
@@ -593,6 +594,35 @@ def test_new_code_in_an_old_run_is_noticed(
     source.write_text("def reply(messages):\n    return 'Down'\n")
     assert main([*arguments, "3"]) == 0
     assert "the agent's code has changed since an earlier session" in capsys.readouterr().err
+
+
+def test_the_record_of_what_an_agent_was_trained_on_stays_with_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    met = {split.name: split.families[:3] for split in SMOKE.splits[:2]}
+    write_seen(tmp_path / "seen.npy", [family for families in met.values() for family in families])
+
+    class Trained(Scripted):
+        seen = tmp_path / "seen.npy"
+
+    play(Trained(), tmp_path / "trained", limit=1)
+    assert load_results(tmp_path / "trained").seen == read_seen(tmp_path / "seen.npy")
+    play(Scripted(), tmp_path / "new", limit=1)
+    assert load_results(tmp_path / "new").seen is None
+    command = ["bench", "run", "--suite", "smoke", "--agent", "random", "--out", str(tmp_path / "run")]
+    assert main([*command, "--limit", "4", "--seen", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    for name, split in summary["splits"].items():
+        families = next(split.families for split in SMOKE.splits if split.name == name)
+        assert split["seen"] == sum(family in read_seen(tmp_path) for family in families[:4])
+    assert summary["splits"]["sokoban"]["seen"] == 3
+    assert "3 of 4 of sokoban" in printed
+    assert main([*command, "--seen", str(tmp_path / "run.npy")]) == 2
+    assert "run.npy is no record of the levels seen in training" in capsys.readouterr().err
+    assert main(["bench", "report", str(tmp_path / "run"), "--out", str(tmp_path / "page.html")]) == 0
+    assert "3 of 4 levels seen in training" in (tmp_path / "page.html").read_text()
+    assert verify(load_results(tmp_path / "run")).summary == []
 
 
 def test_the_exit_code_says_that_something_is_left_to_play(

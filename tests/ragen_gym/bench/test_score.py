@@ -20,9 +20,11 @@ from ragen_gym.bench.records import EpisodeRecord, TurnRecord
 from ragen_gym.bench.results import EpisodeLog, ResultsFolder, load_results
 from ragen_gym.bench.score import ASKED_ENTRIES, compare, score, score_results
 from ragen_gym.bench.suites import Split, Suite, load_suite, noise_seed
-from ragen_gym.bench.verify import EXIT_CODES
+from ragen_gym.bench.verify import EXIT_CODES, verify
 from ragen_gym.cli import bench_scores, main
 from ragen_gym.core.failures import INFRASTRUCTURE, Failure
+from ragen_gym.core.levels import Level
+from ragen_gym.core.seen import write_seen
 from ragen_gym.core.stats import Difference, wilson
 from ragen_gym.envs.turn import TurnEnv
 
@@ -272,6 +274,75 @@ def test_an_instance_with_too_few_rollouts_is_left_out_of_pass_at_k() -> None:
     assert split["pass_at"]["2"] == {**split["pass_at"]["2"], "rate": 1, "n": 2}
 
 
+ROOM = "######\n#P___#\n#____#\n#_X__#\n#_O__#\n######"
+
+
+def one_room() -> Suite:
+    """Eight levels of two rooms, in which the player begins in different places."""
+    other = ROOM.replace("#____#\n#_X__#", "#__X_#\n#____#")
+    places = [("#P___#", "#P___#"), ("#P___#", "#_P__#"), ("#P___#", "#__P_#"), ("#P___#", "#___P#")]
+    levels = tuple(Level("Sokoban", room.replace(*place)) for room in (ROOM, other) for place in places)
+    return Suite("rooms", (Split("sokoban", "Sokoban", {}, levels),))
+
+
+def test_the_levels_of_a_family_count_as_one() -> None:
+    suite = one_room()
+    split = suite.splits[0]
+    assert (len(set(split.levels)), len(set(split.families))) == (8, 2)
+    records = [replace(record, success=record.index < 4) for record in play(suite, by_shouting)]
+    entry = score(suite, records, "some")["splits"]["sokoban"]
+    assert (entry["levels"], entry["families"], entry["seen"]) == (8, 2, None)
+    assert entry["clustered"]["rate"] == entry["success"]["rate"] == 0.5
+    assert entry["clustered"]["low"] < entry["success"]["low"], "two families say less than eight episodes"
+    assert entry["clustered"]["high"] > entry["success"]["high"]
+    by_level = score(suite, records, "some", by_family=False)["splits"]["sokoban"]
+    assert not {"families", "seen"} & set(by_level)
+    assert by_level["clustered"]["low"] > entry["clustered"]["low"]
+    worse = [replace(record, success=False) for record in records]
+    difference = compare(suite, ("some", records), ("none", worse))["splits"]["sokoban"]
+    assert (difference["difference"]["levels"], difference["difference"]["families"]) == (8, 2)
+    assert "8 levels of 2 families" in difference["sentence"]
+    lines = "\n".join(bench_scores.score_lines(score(suite, records, "some")))
+    assert f"({100 * entry['clustered']['low']:.1f} to {100 * entry['clustered']['high']:.1f})" in lines
+
+
+def test_levels_seen_in_training_are_counted() -> None:
+    suite = one_room()
+    split, records = suite.splits[0], play(one_room(), by_shouting)
+    for seen, met in ((frozenset(split.families[:1]), 4), (frozenset(split.families), 8), (frozenset({1}), 0)):
+        summary = score(suite, records, "some", seen=seen)
+        assert summary["splits"]["sokoban"]["seen"] == met
+        lines = "\n".join(bench_scores.score_lines(summary))
+        assert "seen in training" in lines
+        assert f"{met} of 8" in lines
+        assert ("none of these levels" in lines) == (met == 0)
+    assert "in training" not in "\n".join(bench_scores.score_lines(score(suite, records, "some")))
+
+
+def test_the_command_takes_a_record_and_keeps_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    records = [record for record in play(SMOKE, by_shouting) if record.split == "sokoban"]
+    folder = write_run(tmp_path / "run", records, "shouting")
+    met = SMOKE.splits[0].families[:3]
+    (tmp_path / "trained").mkdir()
+    write_seen(tmp_path / "trained" / "seen.npy", met)
+    assert run_command("score", folder, "--seen", tmp_path / "trained") == 0
+    assert "3 of 8" in capsys.readouterr().out
+    assert not (folder / "seen.npy").exists()
+    assert run_command("score", folder, "--seen", tmp_path / "trained" / "seen.npy", "--write", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["splits"]["sokoban"]["seen"] == 3
+    assert json.loads((folder / "summary.json").read_text())["splits"]["sokoban"]["seen"] == 3
+    assert load_results(folder).seen == frozenset(met)
+    assert verify(load_results(folder)).summary == []
+    (folder / "seen.npy").unlink()
+    found = verify(load_results(folder)).summary or []
+    assert [each.found for each in found if (each.where, each.claimed) == ("summary.splits.sokoban", 3)] == [None]
+    run = load_results(folder)
+    ResultsFolder(folder).write_summary(score_results(run, by_family=False))
+    assert verify(run).summary == [], "a summary of an earlier version, which clustered by level"
+    with pytest.raises(ValueError, match="holds no record of the levels seen"):
+        run_command("score", folder, "--seen", tmp_path)
+
+
 @pytest.mark.parametrize("player", [by_oracle, by_chance, by_shouting])
 def test_a_summary_is_plain_json(player: Player) -> None:
     summary = score(SMOKE, play(SMOKE, player), "somebody")
@@ -316,7 +387,8 @@ def test_an_agent_does_not_differ_from_itself(random_run: list[EpisodeRecord]) -
         assert not split["significant"]
         assert split["difference"]["value"] == 0
         assert re.fullmatch(
-            r"one and other do not differ \(-\d+\.\d to \d+\.\d points, \d+ levels\)\.", split["sentence"]
+            r"one and other do not differ \(-\d+\.\d to \d+\.\d points, \d+ levels( of \d+ families)?\)\.",
+            split["sentence"],
         )
         assert split["difference"]["low"] < 0 < split["difference"]["high"]
     alone = compare(CALM, ("one", random_run[:1]), ("other", random_run))["splits"]["sokoban"]
@@ -326,7 +398,7 @@ def test_an_agent_does_not_differ_from_itself(random_run: list[EpisodeRecord]) -
 
 def test_a_difference_that_rounds_to_nothing_is_not_above() -> None:
     def sentence(difference: Difference) -> str:
-        return score_module._sentence("a", "b", difference)
+        return score_module._sentence("a", "b", difference, difference.levels)
 
     assert sentence(Difference(0.0004, -0.01, 0.011, 0.9, 900)) == (
         "a and b differ by less than 0.1 points (-1.0 to 1.1 points, 900 levels), which is not significant."
@@ -459,13 +531,17 @@ def test_bench_suites_prints(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command("suites", "--json") == 0
     assert [suite["name"] for suite in json.loads(capsys.readouterr().out)] == [
         "ragen-v1",
+        "generalization-v1",
+        "difficulty-v1",
         "generalization-v0",
         "difficulty-v0",
         "smoke",
     ]
     assert run_command("suites", "ragen-v1") == 0
     assert "19.1 %" in capsys.readouterr().out
-    assert run_command("suites", "generalization-v0", "--json") == 0
+    assert run_command("suites", "generalization-v1", "--json") == 0
     splits = {split["name"]: split for split in json.loads(capsys.readouterr().out)["splits"]}
-    assert splits["in_distribution"]["optimal"] == 1
+    assert [splits["in_distribution"][size] for size in ("instances", "levels", "families")] == [256] * 3
+    assert [splits["unseen_arms"][size] for size in ("instances", "levels", "families")] == [256, 16, 8]
+    assert splits["in_distribution"]["optimal"] == 253 / 256, "three rooms take more than ten moves"
     assert splits["symbols_shuffled"]["knobs"]["vocabulary"]["name"] == "shuffled"

@@ -24,10 +24,14 @@ from ragen_gym.games.game import PLAYING, SUCCESS
 #: What every result of a suite carries. A suite that changes gets another name, and another line here.
 HASHES = {
     "ragen-v1": "735014860742cc33",
+    "generalization-v1": "00394fbee6cdbe00",
+    "difficulty-v1": "6e019edf4fb933e0",
     "generalization-v0": "54f61d221b257b57",
     "difficulty-v0": "74f71809b1e899e1",
     "smoke": "a1ba5507de8a1a37",
 }
+#: The suites in which no two levels of a split are of one family, but for the two orders of a pair of arms.
+FAMILIES = ("generalization-v1", "difficulty-v1")
 every_suite = pytest.mark.parametrize("name", SUITES)
 SPLITS = [(name, split) for name in SUITES for split in load_suite(name).splits]
 every_split = pytest.mark.parametrize(("name", "split"), SPLITS, ids=[f"{name}/{split.name}" for name, split in SPLITS])
@@ -73,9 +77,29 @@ def test_each_level_stands_in_its_file_under_its_id(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in SUITES if name != "ragen-v1"])
 def test_no_level_is_one_that_training_draws(name: str) -> None:
+    test = "test" if name in FAMILIES else "test-v1"
     for split in load_suite(name).splits:
         game = split.make_env().game
-        assert {game.split_of(game.board(level), 1) for level in split.levels} == {"test-v1"}, split.name
+        assert all(game.owns(test, game.board(level)) for level in split.levels), split.name
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_no_two_levels_are_of_one_family(name: str) -> None:
+    for split in load_suite(name).splits:
+        levels, families = len(set(split.levels)), len(set(split.families))
+        assert families == (8 if split.env.startswith("Bandit") else len(split.levels)), split.name
+        assert levels == (16 if split.env.startswith("Bandit") else len(split.levels)), split.name
+
+
+def test_families_of_the_papers_instances() -> None:
+    assert {name: len(set(split.families)) for name, split in PAPER.items()} == {
+        "sokoban": 173,
+        "new_vocab": 173,
+        "large_sokoban": 255,
+        "frozen_lake": 249,
+        "bandit": 8,
+        "bandit_rev": 8,
+    }
 
 
 @pytest.mark.parametrize(
@@ -123,7 +147,7 @@ def test_the_papers_protocol() -> None:
 
 
 def test_shuffled_symbols_are_the_known_ones_with_other_meanings() -> None:
-    splits = {split.name: split for split in load_suite("generalization-v0").splits}
+    splits = {split.name: split for split in load_suite("generalization-v1").splits}
     shuffled, own = splits["symbols_shuffled"], splits["in_distribution"]
     vocabulary, known = shuffled.env_options["vocabulary"], own.make_env().env.vocabulary
     assert isinstance(vocabulary, Vocabulary)
@@ -140,7 +164,7 @@ def test_shuffled_symbols_are_the_known_ones_with_other_meanings() -> None:
 
 def test_a_ladder_goes_from_easy_to_hard() -> None:
     ladders: dict[str, list[float]] = {}
-    for split in load_suite("difficulty-v0").splits:
+    for split in load_suite("difficulty-v1").splits:
         ladders.setdefault(split.ladder, []).append(float(baseline(split).random_success.mean()))
     assert {name: len(rungs) for name, rungs in ladders.items()} == {
         "sokoban": 4,
@@ -250,7 +274,11 @@ def test_more_levels_than_there_are_cannot_be_frozen() -> None:
     row = {"name": "arms", "env": "Bandit", "freeze": {"count": 17}}
     with pytest.raises(ValueError, match="has only 16 of 17"):
         frozen_levels(row)
-    with pytest.raises(ValueError, match="count and distinct"):
+    with pytest.raises(ValueError, match="has only 8 of 9 families of levels"):
+        frozen_levels({**row, "freeze": {"count": 9, "families": 9}})
+    with pytest.raises(ValueError, match="count, and distinct or families"):
+        frozen_levels({**row, "freeze": {"count": 8, "families": 8, "distinct": 8}})
+    with pytest.raises(ValueError, match="count, and distinct or families"):
         frozen_levels({**row, "freeze": {"count": 1, "colour": 2}})
 
 

@@ -31,6 +31,7 @@ from ragen_gym.games.frozen_lake import FrozenLake
 from ragen_gym.games.game import Game
 from ragen_gym.games.grid import GridGame
 from ragen_gym.games.registry import TABLE, build_game
+from ragen_gym.games.sokoban.rules import Tile
 from ragen_gym.testing import boards, games
 
 # Names of levels and their splits in both versions, for ever: a level that changes its split would leak.
@@ -126,8 +127,7 @@ def test_compiled_split_is_the_split(family: int) -> None:
 @pytest.mark.parametrize("knobs", [{}, {"height": 5, "width": 7}, {"size": 8, "boxes": 2}], ids=str)
 def test_a_split_owns_a_room_wherever_its_player_begins(knobs: dict[str, Any]) -> None:
     game = build_game(TABLE["Sokoban"], knobs)
-    tiles: Any = game.Tile
-    player, target, floor, on_target = tiles.PLAYER, tiles.TARGET, tiles.FLOOR, tiles.PLAYER_ON_TARGET
+    player, target, floor, on_target = Tile.PLAYER, Tile.TARGET, Tile.FLOOR, Tile.PLAYER_ON_TARGET
     leaks = 0
     for split in SPLITS:
         for board in some_boards(game, 20, split):
@@ -152,6 +152,29 @@ def test_a_split_owns_a_lake_whichever_end_is_the_start() -> None:
     assert leaks
 
 
+@pytest.mark.parametrize("name", ["Bandit", "BanditRev"])
+def test_a_pair_of_arms_is_one_family_in_either_order(name: str) -> None:
+    game = build_game(TABLE[name], {})
+    pairs = range(len(SPLIT_OF_PAIR))
+    orders = [{game.family(bytes(arms)) for arms in ((2 * i, 2 * i + 1), (2 * i + 1, 2 * i))} for i in pairs]
+    assert all(len(families) == 1 for families in orders)
+    assert len(set.union(*orders)) == len(SPLIT_OF_PAIR)
+    mine = build_game(TABLE[name], {"names": (("Low", "High"),)})
+    assert mine.family(bytes((0, 1))) == mine.family(bytes((1, 0)))
+
+
+def test_families_of_two_games_are_never_one() -> None:
+    arms = [build_game(TABLE[name], {}).family(bytes((0, 1))) for name in ("Bandit", "BanditRev")]
+    assert len(set(arms)) == 2
+
+
+def test_where_a_game_says_nothing_each_level_is_a_family() -> None:
+    game = FrozenLake()
+    for board in some_boards(game, 20):
+        assert Game.family(game, board) == int(game.level(board).id, 16)
+        assert Game.split_of(game, board) == game.split_of(board)
+
+
 def test_splits_own_eight_one_and_one_tenths_of_all_problems() -> None:
     """Every lake of 3x3, one of each family counted."""
     game = FrozenLake(size=3)
@@ -169,7 +192,7 @@ def test_splits_own_eight_one_and_one_tenths_of_all_problems() -> None:
                 owners[family] = game.split_of(game.parse("\n".join(rows)))
     counts = Counter(owners.values())
     share = {split: counts[split] / len(owners) for split in SPLITS}
-    assert len(owners) > 1000
+    assert len(owners) == 656
     assert sum(share.values()) == pytest.approx(1)
     for split, part in zip(SPLITS, (0.8, 0.1, 0.1), strict=True):
         assert abs(share[split] - part) < 4 * (part * (1 - part) / len(owners)) ** 0.5, share
@@ -234,7 +257,7 @@ def test_bad_level_files(tmp_path: Path) -> None:
     lake = next(board for board in some_boards(FrozenLake(), 9) if FrozenLake().split_of(board) == "train")
     with pytest.raises(ValueError, match=r"none of the 1 levels given belongs to split='test'"):
         FrozenLake().fixed_boards([FrozenLake().level(lake)], "test")
-    with pytest.raises(ValueError, match="split='dev' is not a split: choose one of train, validation, test, or None"):
+    with pytest.raises(ValueError, match="split='dev' is not a split: choose one of train, validation, test, train-v1"):
         FrozenLake().fixed_boards(["P__G\n____\n____\n____"], "dev")
 
 

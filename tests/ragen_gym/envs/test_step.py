@@ -26,6 +26,7 @@ from ragen_gym.games.registry import TABLE
 from ragen_gym.testing import action_sequences, check_env, replay
 
 LAKE = "P__O\n____\n_O__\n___G"
+LAKES = [LAKE, "P___\n____\n____\n___G", "G__P\n____\n____\n____"]
 GRIDS = [name for name, spec in TABLE.items() if issubclass(spec.game_class, GridGame)]
 VIEWS: list[dict[str, Any]] = [
     *({"text_format": text_format} for text_format in get_args(TextFormat)),
@@ -183,6 +184,20 @@ def test_levels_from_a_list_are_all_played() -> None:
     assert seen == set(map(str, levels))
 
 
+@pytest.mark.parametrize("knobs", [{}, {"split": "test"}, {"split": "train-v1"}, {"levels": LAKES}], ids=str)
+def test_the_families_of_the_levels_of_seeds(knobs: dict[str, Any]) -> None:
+    env, other = StepEnv("FrozenLake", **knobs), StepEnv("FrozenLake", **knobs)
+    env.reset(seed=5)
+    families = env.level_families(range(40))
+    env.step(0)
+    for seed, family in enumerate(families):
+        other.reset(seed=seed)
+        assert family == other.game.family(other.game.board(other.level))
+    other.reset(seed=5)
+    other.step(0)
+    assert (env.reset()[1]["level_id"], env.level_families([])) == (other.reset()[1]["level_id"], [])
+
+
 def test_level_and_noise_together() -> None:
     env = StepEnv("FrozenLake")
     options = {"level": LAKE, "noise_seed": 2**70}
@@ -203,7 +218,10 @@ BAD: list[tuple[dict[str, Any], str]] = [
         "text_format='table' is not known: choose one of 'grid', 'spaced', 'coord', 'grid_coord'",
     ),
     ({"render_mode": "opengl"}, "render_mode='opengl' is not known: choose one of 'ansi'"),
-    ({"split": "dev"}, "split='dev' is not a split: choose one of train, validation, test, or None for all levels"),
+    (
+        {"split": "dev"},
+        "split='dev' is not a split: choose one of train, validation, test, train-v1",
+    ),
     ({"levels": "nowhere.txt"}, "levels='nowhere.txt' is not a file: give a path to a text file of boards, or a list"),
     ({"levels": []}, r"levels=\[\] holds no level"),
     ({"levels": ["PG"]}, "the board is 1x2, this environment plays 4x4; make it with height=1, width=2"),

@@ -16,6 +16,7 @@ import gymnasium
 import numpy as np
 import pytest
 
+from ragen_gym.core.levels import split_of_hash
 from ragen_gym.core.seeding import Stream
 from ragen_gym.core.text import Vocabulary
 from ragen_gym.envs.step import StepEnv
@@ -97,6 +98,14 @@ def flat_text(game: Tightrope, vocabulary: Any, text_format: Any) -> Callable[[B
     return lambda board: write(board).replace("X", "A")
 
 
+def one_family(game: Tightrope, board: Board, version: int = 2) -> int:
+    return 7
+
+
+def split_by_level(game: Tightrope, board: Board, version: int = 2) -> str:
+    return split_of_hash(Tightrope.family(game, board, version), version)
+
+
 FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"noise": Stream.LEVEL}, "it must be Stream.DYNAMICS or Stream.REWARD, or the noise would depend"),
     ({"stochastic": False}, "a rule may compare u only with numbers in params"),
@@ -119,7 +128,9 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"generate": lambda game, keys, split: Tightrope.generate(game, keys, None)}, "that split_of calls"),
     ({"generate": lambda game, keys, split: Tightrope.generate(game, keys, None).astype(int)}, "must be uint8"),
     ({"starts": lambda game, boards: Tightrope.starts(game, boards).astype(np.int64)}, "it must be int32"),
-    ({"split_of": lambda game, board: "dev"}, "split_of gives 'dev', not one of"),
+    ({"split_of": lambda game, board, version=2: "dev"}, "split_of gives 'dev', not one of"),
+    ({"family": lambda game, board, version=2: -1}, "family gives -1; it must be an int from 0 to"),
+    ({"family": one_family, "split_of": split_by_level}, "the family of this level is in 'train' and in"),
     ({"ids": lambda game, boards: ["0" * 16 for _ in boards]}, "disagrees with Level.id"),
     ({"formatter": flat_text}, "the text does not read back as its board"),
     ({"charset": lambda game, vocabulary, text_format: (frozenset("-FA\n"), 1, 999)}, r"charset lacks"),

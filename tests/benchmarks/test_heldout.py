@@ -1,0 +1,37 @@
+"""The page on held-out levels: what it takes for the levels of a family, and that it covers every suite."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import pytest
+
+from benchmarks import heldout
+from ragen_gym.bench.suites import SUITES, load_suite
+from ragen_gym.envs.episode_stream import distinct_boards
+from ragen_gym.games.registry import TABLE, build_game
+
+
+@pytest.mark.parametrize("name", heldout.GAMES)
+def test_variants_are_the_levels_of_a_family(name: str) -> None:
+    game = build_game(TABLE[name], {})
+    more = 0
+    for board in islice(distinct_boards(game, 0, "test"), 20):
+        variants = [*heldout.variants(game, board)]
+        assert board in variants
+        assert len(set(variants)) == len(variants)
+        more += len(variants) - 1
+        assert {game.family(variant) for variant in variants} == {game.family(board)}
+        assert all(game.board(game.level(variant)) == variant for variant in variants)
+    assert more >= 20
+
+
+def test_the_page_has_a_row_for_every_split() -> None:
+    rows = (heldout.HERE / "heldout.md").read_text(encoding="utf-8").splitlines()
+    for suite in map(load_suite, SUITES):
+        for split in suite.splits:
+            sizes = len(split.levels), len(set(split.levels)), len(set(split.families))
+            start = f"| {suite.name} | {split.name} | {' | '.join(map(str, sizes))} | "
+            [row] = [row for row in rows if row.startswith(start)]
+            if suite.name in ("generalization-v1", "difficulty-v1"):
+                assert row.endswith("| 0.0 % |"), "training draws none of them"
