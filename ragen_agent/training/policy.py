@@ -18,7 +18,7 @@ from ragen_agent.config.settings import pretrained
 from ragen_agent.rollout import Instance, play
 from ragen_agent.token_mdp import TokenMDP, Trajectory
 from ragen_agent.training.checkpoint import check_context, load_checkpoint, move
-from ragen_agent.training.cpu import cpu_threads, keep_freed_memory
+from ragen_agent.training.cpu import cpu_threads
 from ragen_agent.training.named_models import model_folder
 from ragen_agent.training.parameters import check_targets
 from ragen_agent.training.small_model import build_model, build_tokenizer, check_known, game_texts
@@ -84,8 +84,6 @@ class Policy:
             ImportError: the settings ask for LoRA, and peft is not installed.
         """
         torch.set_num_threads(cpu_threads(config))
-        if pretrained(config.model):
-            keep_freed_memory()
         _settle()
         device, dtype = device_and_dtype(config)
         if folder is None and config.model:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
-import subprocess
-import sys
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -98,32 +95,3 @@ def test_threads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert (cpu_threads(LARGE), cpu_threads(Config()), cpu_threads(replace(LARGE, threads=5))) == (2, 1, 5)
     monkeypatch.setenv("OMP_NUM_THREADS", "0")
     assert cpu_threads(LARGE) == 3
-
-
-@pytest.mark.skipif(sys.platform != "linux" or not hasattr(ctypes.CDLL(None), "mallopt"), reason="glibc's own")
-@pytest.mark.parametrize("keep", [True, False])
-def test_freed_memory_stays_with_the_process(keep: bool) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", MEMORY.format(first="keep_freed_memory()" if keep else "")],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    before, after = map(int, done.stdout.split())
-    assert (after - before > 200_000) is keep, (before, after)
-
-
-MEMORY = """
-import re
-from pathlib import Path
-from ragen_agent.training.cpu import keep_freed_memory
-
-def resident():
-    return re.search(r"VmRSS:\\s*(\\d+)", Path("/proc/self/status").read_text())[1]
-
-{first}
-before = resident()
-blocks = [bytearray(b"1" * 2**26) for _ in range(4)]
-del blocks
-print(before, resident())
-"""
