@@ -149,6 +149,7 @@ MEASURES = {
     "iterations": Measure("iterations until it ended", lambda run: float(len(run.metrics)) if run.metrics else None),
     "trained_tokens": Measure("tokens trained on", _sum("train_tokens")),
     "seconds": Measure("seconds in all", lambda run: run.summary.get("wall_s")),
+    "memory": Measure("the most memory at once, in GiB", lambda run: run.summary.get("memory_gib")),
 }
 
 

@@ -26,6 +26,7 @@ from ragen_agent.sft.trainer import imitate, warm_start
 from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.checkpoint import save_checkpoint
 from ragen_agent.training.console import Display, plot_curve
+from ragen_agent.training.cpu import peak_memory_gib
 from ragen_agent.training.evaluation import baselines, fixed_instances, play_fixed, rate_of_played
 from ragen_agent.training.metrics import cost_line
 from ragen_agent.training.parameters import load_policy
@@ -196,6 +197,7 @@ class TrainingRun:
         self.display.rate(name, value)
 
     def _write_summary(self) -> None:
-        """Writes the summary with the seconds that the run has taken."""
+        """Writes the summary with the seconds that the run has taken, and the most memory."""
         self.summary["wall_s"] = time.monotonic() - self.begun
+        self.summary["memory_gib"] = max(peak_memory_gib(), self.summary.get("memory_gib", 0.0))
         self.folder.write_summary(self.summary)

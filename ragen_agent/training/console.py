@@ -119,7 +119,7 @@ class Display:
         self.say(
             f"\nIn {folder.path}: summary.json, curve.png, metrics.jsonl, episodes.jsonl, config.toml, checkpoint/"
             f"\nMeasure again: ragen-agent eval {folder.path} --split {evaluation.split}"
-            f"\nTook {summary['wall_s']:.0f} s."
+            f"\nTook {summary['wall_s']:.0f} s and {summary['memory_gib']:.1f} GiB of memory."
         )
 
     def _transcript(self, title: str, episode: Mapping[str, Any]) -> None:

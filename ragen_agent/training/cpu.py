@@ -1,14 +1,16 @@
-"""How many threads of the CPU a run takes; what the CPU offers is in ``ragen_gym.core.cpu``."""
+"""What a run takes of the machine: threads and memory; what the CPU offers is in ``ragen_gym.core.cpu``."""
 
 from __future__ import annotations
 
 import os
+import sys
+from contextlib import suppress
 
 from ragen_agent.config import Config
 from ragen_agent.config.settings import pretrained
 from ragen_gym.core.cpu import free_cores
 
-__all__ = ["cpu_threads"]
+__all__ = ["cpu_threads", "peak_memory_gib"]
 
 
 def cpu_threads(config: Config) -> int:
@@ -23,3 +25,13 @@ def cpu_threads(config: Config) -> int:
         return 1
     wanted = os.environ.get("OMP_NUM_THREADS", "")
     return int(wanted) if wanted.isdigit() and int(wanted) else free_cores()
+
+
+def peak_memory_gib() -> float:
+    """The most memory that this process has held at once, in GiB, without a GPU's; 0 where the system does not say."""
+    with suppress(ImportError):
+        import resource  # not on Windows
+
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak / (2**30 if sys.platform == "darwin" else 2**20)
+    return 0.0

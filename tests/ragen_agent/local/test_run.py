@@ -132,7 +132,9 @@ def test_a_resumed_run_equals_an_unbroken_one(
     assert without_clock(tmp_path / "whole") == without_clock(tmp_path / "broken")
     one, two = weights(tmp_path / "whole"), weights(tmp_path / "broken")
     assert all(torch.equal(one[name], two[name]) for name in one)
-    assert {k: v for k, v in whole.items() if k != "wall_s"} == {k: v for k, v in resumed.items() if k != "wall_s"}
+    spent = ("wall_s", "memory_gib")
+    assert {k: v for k, v in whole.items() if k not in spent} == {k: v for k, v in resumed.items() if k not in spent}
+    assert 0.1 < whole["memory_gib"] < 100
     episodes = [read_json_lines(path / "episodes.jsonl") for path in (tmp_path / "whole", tmp_path / "broken")]
     assert sorted(map(json.dumps, episodes[0])) == sorted(map(json.dumps, episodes[1]))
     assert files(tmp_path / "whole") == files(tmp_path / "broken")
@@ -277,7 +279,7 @@ def test_a_bandits_success_without_a_return_is_explained(tmp_path: Path) -> None
     for success in (True, False):
         append_json_lines(folder.episodes, [{**episode, "success": success}])
     out = io.StringIO()
-    Display(Console(file=out, width=200)).report(config, {"wall_s": 1}, folder)
+    Display(Console(file=out, width=200)).report(config, {"wall_s": 1, "memory_gib": 1}, folder)
     assert (
         "A success: the last pull was of an arm with the highest mean, whatever it paid (level 0, return 0)"
         in out.getvalue()
