@@ -29,6 +29,7 @@ __all__ = [
     "check_rows",
     "env_of",
     "evaluation_rows",
+    "families_of_rows",
     "read_rows",
     "train_rows",
     "turns_of",
@@ -109,6 +110,17 @@ def env_of(row: PromptRow, config: Config) -> TurnEnv:
     """The environment in which a row is played; raises a ValueError for an unknown game or option."""
     settings = replace(config, game=row.game, env_options=dict(row.env_options), turns=turns_of(row, config))
     return make_env(settings, row.split)
+
+
+def families_of_rows(rows: Iterable[PromptRow], config: Config) -> set[int]:
+    """The families (``ragen_gym.games.game.Game.family``) of the levels of rows."""
+    seeds: dict[str, list[int]] = {}
+    first: dict[str, PromptRow] = {}
+    for row in rows:
+        first.setdefault(row.environment, row)
+        seeds.setdefault(row.environment, []).append(row.seed)
+    envs = {name: env_of(row, config).env for name, row in first.items()}
+    return {family for name, env in envs.items() for family in env.level_families(seeds[name])}
 
 
 def turns_of(row: PromptRow, config: Config) -> Turns:

@@ -38,7 +38,7 @@ from ragen_agent.openrlhf.experience import (
 )
 from ragen_agent.openrlhf.plan import planned_updates, rows_of_step
 from ragen_agent.openrlhf.processes import RunContext, RunState
-from ragen_agent.openrlhf.prompt_dataset import PromptRow, env_of, evaluation_rows
+from ragen_agent.openrlhf.prompt_dataset import PromptRow, evaluation_rows, families_of_rows
 from ragen_agent.training.evaluation import baselines, fixed_instances, rate_of_played
 from ragen_agent.training.iteration import History, Iteration
 from ragen_agent.training.metrics import piece_decoder
@@ -123,7 +123,7 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
         first = iteration * training.groups
         rows = self.rows[first : first + training.groups]
         assert all(row.iteration == iteration for row in rows), "the prompt dataset is in the order of the iterations"
-        self._note_seen(rows)
+        self.seen |= families_of_rows(rows, self.run.config)
         played = self._play(rows, training.group_size, training.temperature)
         decoded = time.monotonic()
         seed = derive_seed(self.run.config.seed, SeedStream.FILTER, iteration)
@@ -150,14 +150,6 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
             "seconds_own": now - decoded - theirs + episodes,
             "seconds": now - started,
         }
-
-    def _note_seen(self, rows: Sequence[PromptRow]) -> None:
-        """Notes the families of the levels that an iteration plays."""
-        alike: dict[str, list[PromptRow]] = {}
-        for row in rows:
-            alike.setdefault(row.environment, []).append(row)
-        for same in alike.values():
-            self.seen.update(env_of(same[0], self.run.config).env.level_families(row.seed for row in same))
 
     def _train(self, played: Sequence[EpisodeSample], scored: Iteration) -> dict[str, Any]:
         """Trains on the rows of an iteration."""

@@ -16,6 +16,7 @@ from ragen_agent.openrlhf.prompt_dataset import (
     adopt_rows,
     env_of,
     evaluation_rows,
+    families_of_rows,
     read_rows,
     train_rows,
     write_rows,
@@ -55,6 +56,7 @@ def test_levels_are_fresh_and_of_the_training_split_only() -> None:
     trained = {env_of(row, CONFIG).reset(seed=row.seed)[1]["level_id"] for row in rows}
     assert len(held_out) == 12
     assert not trained & held_out
+    assert not families_of_rows(rows, CONFIG) & families_of_rows(evaluation_rows(CONFIG), CONFIG)
 
 
 def test_both_trainers_meet_the_same_levels() -> None:
@@ -62,6 +64,8 @@ def test_both_trainers_meet_the_same_levels() -> None:
     local, _ = worker.play(2, worker.instances(2))
     rows = [row for row in train_rows(CONFIG) if row.iteration == 2]
     assert [t.seed for t in local[::2]] == [row.seed for row in rows]
+    assert families_of_rows(rows, CONFIG) == worker.seen
+    assert len(worker.seen) == 6
     fixed = fixed_instances(make_env(CONFIG, "test"), 12)
     assert [(row.seed, row.noise(9, 0)) for row in evaluation_rows(CONFIG)] == [(i.seed, i.noise_seed) for i in fixed]
 
