@@ -23,6 +23,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, Cache, PreTrainedModel
 
 from ragen_gym.inference.kv_cache import use_attention
+from ragen_gym.inference.linear_layers import OrderedLinears
 from ragen_gym.inference.torch_engine import attention_windows
 
 __all__ = ["PackedModel", "Segment"]
@@ -232,6 +233,7 @@ class PackedModel:
             )
         self.model, self.slots = model, slots
         self.cache = PackedCache(slots)
+        self.linears = OrderedLinears(model)
 
     def clear(self) -> None:
         """Forgets all conversations."""
@@ -268,7 +270,7 @@ class PackedModel:
             end += len(segment.ids)
             ends += [end - 1] * want
         ids = torch.tensor([token for segment in segments for token in segment.ids], device=device)
-        with _packed(self.model, self.cache):
+        with _packed(self.model, self.cache), self.linears.in_use():
             output = self.model(
                 input_ids=ids[None],
                 position_ids=self.cache.current.positions[None],

@@ -26,6 +26,7 @@ from transformers import PreTrainedModel
 from ragen_gym.core.seeding import GOLDEN, Stream, episode_key, mix, stream_key, uniforms
 from ragen_gym.inference import Sampled
 from ragen_gym.inference.kv_cache import SharedPrefixes, SlotCache, decode_attention, padded_columns
+from ragen_gym.inference.linear_layers import OrderedLinears
 from ragen_gym.inference.sampling import draw_scored
 
 __all__ = [
@@ -124,6 +125,7 @@ class TorchEngine:
         self.bias = suppression(model, vocabulary_size)
         self.stops = np.isin(np.arange(len(self.bias)), self.stop_ids)
         self.windows = attention_windows(model)
+        self.linears = OrderedLinears(model)
 
     def start(
         self, prompts: Sequence[Sequence[int]], *, temperature: float, seed: int, episodes: Sequence[int] | None = None
@@ -190,7 +192,7 @@ class TorchSession:
         if len(limits) != rows or not rows or min(limits) < 1:
             raise ValueError(f"{rows} rows need {rows} limits of at least 1, not {list(limits)}.")
         stats, started = self.engine.stats, time.perf_counter()
-        with decode_attention(self.engine.model):
+        with decode_attention(self.engine.model), self.engine.linears.in_use():
             replies, unfinished = self._sample(self._read(), np.asarray(limits))
         stats.sampled += sum(len(new.ids) for new in replies)
         self.pending = [[new.ids[-1]] for new in replies]  # sampled last and not read yet: it is read with what follows
