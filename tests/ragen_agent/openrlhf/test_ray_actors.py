@@ -10,10 +10,12 @@ import torch
 from openrlhf.models import Actor, PolicyLoss
 from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ray import ppo_actor
+from ray import cloudpickle
 from torch import Tensor, nn
 
 from ragen_agent import algo
 from ragen_agent.openrlhf import ray_actors
+from ragen_agent.openrlhf.experience import NO_RETURN
 from ragen_agent.openrlhf.plan import AGGREGATIONS
 from ragen_agent.openrlhf.ray_actors import SampledActor
 from tests.ragen_agent.openrlhf.test_lora import adapted
@@ -138,3 +140,16 @@ def test_every_term_of_the_loss_is_aggregated_alike(how: str, monkeypatch: pytes
     divergence = algo.kl_loss(log_probs, reference, chosen, "k2", how)
     expected = policy + 0.25 * divergence - 0.5 * algo.aggregate(entropy, chosen, how)
     torch.testing.assert_close(losses[0], expected)
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_critic_learns_where_it_has_a_return() -> None:
+    """As Ray sends the class to the process of the critic."""
+    sent = cloudpickle.loads(cloudpickle.dumps(ray_actors.CriticActor.__ray_metadata__.modified_class))
+    critic = sent.__new__(sent)
+    critic.trainer = SimpleNamespace(replay_buffer=[])
+    rows = Experience(action_mask=torch.tensor([[1, 1, 0, 1]]), returns=torch.tensor([[NO_RETURN, 2.0, 0.0, 3.0]]))
+    critic.append(rows)
+    assert critic.trainer.replay_buffer == [rows]
+    assert rows.action_mask.tolist() == [[0, 1, 0, 1]]
+    assert rows.returns.tolist() == [[0.0, 2.0, 0.0, 3.0]]
