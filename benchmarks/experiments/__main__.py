@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +26,8 @@ __all__ = ["add"]
 ABOUT = """\
 Runs an experiment: a table of configurations with some seeds each, and controls. It writes plots, a page with intervals
 and a JSON file into its folder. Stop it at any moment, even by kill -9, and give the same command to go on; finished
-runs are not repeated. The conclusions on the page follow from the intervals alone.
+runs are not repeated. The conclusions on the page follow from the intervals alone. An experiment with `looks` in its
+table adds seeds to the arms whose comparisons are open, look by look, until each is decided or --hours are over.
 
 examples:
   python -m benchmarks.experiments --list
@@ -43,7 +46,12 @@ def add(commands: Any) -> None:
     parser.set_defaults(run=_run)
     parser.add_argument("name", nargs="?", metavar="NAME", help="an experiment, or all; see --list")
     parser.add_argument("--list", action="store_true", help="list the experiments and their questions")
-    parser.add_argument("--seeds", type=int, default=3, metavar="N", help="seeds of each arm (default 3)")
+    parser.add_argument(
+        "--seeds", type=int, metavar="N", help="seeds of each arm (default 3, or the looks of the experiment up to N)"
+    )
+    parser.add_argument(
+        "--hours", type=float, default=inf, metavar="H", help="begin no further look after so many hours"
+    )
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder (default runs/experiments, or -quick)")
     parser.add_argument(
         "--pages", type=Path, metavar="DIR", help="folder for pages, plots and JSON (default: next to the runs)"
@@ -65,92 +73,110 @@ def _run(options: argparse.Namespace) -> int:
     console = Console(highlight=False)
     if options.list or not options.name:
         return _list(console, options.json)
-    for name in ("seeds", "jobs"):
-        if getattr(options, name) < 1:
-            raise ValueError(f"--{name} is {getattr(options, name)}; it must be at least 1.")
+    for name in ("seeds", "jobs", "hours"):
+        given = getattr(options, name)
+        if given is not None and not given > (0 if name == "hours" else 0.5):
+            raise ValueError(f"--{name} is {given}; it must be {'above 0' if name == 'hours' else 'at least 1'}.")
     experiments = [read(name) for name in (names() if options.name == "all" else [options.name])]
     out = options.out or Path("runs") / ("experiments-quick" if options.quick else "experiments")
     pages = options.pages or out
     for folder in (out, pages):
         if folder.exists() and not folder.is_dir():
             raise ValueError(f"{folder} is a file; give a folder.")
-    planned = {each.name: _planned(each, options, out, options.only) for each in experiments}
+    planned = {each.name: _planned(each, options, out, _looks(each, options)[-1], options.only) for each in experiments}
     if options.dry_run:
         return _dry(planned, options.jobs, console, options.json)
     from benchmarks.experiments.runner import check_settings
 
-    # A page is of all arms and of all seeds that are there.
-    shown = {each.name: _planned(each, options, out, seeds=_seeds(out / each.name)) for each in experiments}
+    shown = {each.name: _shown(each, options, out) for each in experiments}
     if options.write and not any(run.folder.is_dir() for runs in shown.values() for run in runs):
         raise ValueError(f"there are no runs of {options.name} in {out}.")
     for runs in shown.values():  # all of them, before the first takes its hour
         check_settings(runs)
-    failed = 0
+    failed, ends = 0, time.monotonic() + 3600 * options.hours
     for each in experiments:
-        failed += _play_and_write(each, planned[each.name], shown[each.name], options, pages / each.name, console)
+        failed += _play_and_write(each, options, out, pages / each.name, ends, console)
     if options.name == "all":
         from benchmarks.experiments.pages import write_overview
 
-        write_overview(experiments, shown, pages)
+        write_overview(experiments, {each.name: _shown(each, options, out) for each in experiments}, pages)
         if not options.json:
             console.print(f"Overview: {pages / 'README.md'}")
     return 1 if failed else 0
 
 
-def _seeds(out: Path) -> int:
-    """The number of seeds among the runs in an experiment's folder."""
-    ends = [path.name.rpartition("-seed")[2] for path in (out / "runs").glob("*-seed*")]
-    return max((int(end) + 1 for end in ends if end.isdecimal()), default=0)
+def _looks(experiment: Experiment, options: argparse.Namespace) -> list[int]:
+    """At how many seeds the experiment is looked at, one after another."""
+    if options.seeds is None and experiment.looks and not options.quick:
+        return list(experiment.looks)
+    most = options.seeds or 3
+    return [*(look for look in experiment.looks if look < most and not options.quick), most]
 
 
 def _planned(
-    experiment: Experiment, options: argparse.Namespace, out: Path, only: Sequence[str] = (), seeds: int = 0
+    experiment: Experiment, options: argparse.Namespace, out: Path, seeds: int, only: Sequence[str] = ()
 ) -> list[PlannedRun]:
     from benchmarks.experiments.plan import plan
     from ragen_agent.config.io import settings_of_pairs
 
     overrides = settings_of_pairs("--set", options.set)
-    seeds = max(seeds, options.seeds)
     return plan(experiment, out / experiment.name, seeds, only=only, overrides=overrides, quick=options.quick)
 
 
-def _play_and_write(
-    experiment: Experiment,
-    planned: Sequence[PlannedRun],
-    shown: Sequence[PlannedRun],
-    options: argparse.Namespace,
-    out: Path,
-    console: Console,
-) -> int:
-    """Plays what is missing of ``planned`` and writes the page of ``shown``; returns how many runs failed."""
-    from benchmarks.experiments.pages import write_page
-    from benchmarks.experiments.runner import missing, run_all
+def _shown(experiment: Experiment, options: argparse.Namespace, out: Path) -> list[PlannedRun]:
+    """What a page is of: all arms, with all seeds that are asked for or there; seeds of a later look where they are."""
+    ends = [path.name.rpartition("-seed")[2] for path in (out / experiment.name / "runs").glob("*-seed*")]
+    there = max((int(end) + 1 for end in ends if end.isdecimal()), default=0)
+    asked = _looks(experiment, options)[0]
+    runs = _planned(experiment, options, out, max(there, asked))
+    return [run for run in runs if run.config.seed < asked or run.folder.is_dir() or not experiment.looks]
 
-    failures: dict[str, str] = {}
-    if not options.write:
-        left = len(missing(planned))
-        log = Console(stderr=True, highlight=False)
-        log.print(
-            f"{experiment.name}: {len(planned)} runs, {len(planned) - left} complete, {left} to play.", markup=False
-        )
-        try:
-            failures = run_all(planned, options.jobs, log)
-        except KeyboardInterrupt:
-            done = len(planned) - len(missing(planned))
-            log.print(
-                f"\nStopped: {done} of {len(planned)} runs are complete, and what the others have is kept. The same "
-                "command goes on.",
-                markup=False,
+
+def _play_and_write(
+    experiment: Experiment, options: argparse.Namespace, out: Path, pages: Path, ends: float, console: Console
+) -> int:
+    """Plays what is missing, look by look, and writes the page after each; returns how many runs failed."""
+    from benchmarks.experiments.pages import write_page
+
+    arms, failures, written = list(options.only), dict[str, str](), dict[str, Any]()
+    for number, look in enumerate(_looks(experiment, options)):
+        if not options.write:
+            failures = _play(experiment.name, _planned(experiment, options, out, look, arms), options.jobs)
+        written = write_page(experiment, _shown(experiment, options, out), failures, pages, quick=options.quick)
+        wanted = [arm for arm in written["undecided"] if not options.only or arm in options.only]
+        if options.write or failures or not wanted or time.monotonic() > ends:
+            break
+        arms = wanted
+        if number + 1 < len(_looks(experiment, options)):
+            Console(stderr=True, highlight=False).print(
+                f"{experiment.name}: after {look} seeds {len(arms)} arms get more: {', '.join(arms)}.", markup=False
             )
-            raise
-    written = write_page(experiment, shown, failures, out, quick=options.quick)
     if options.json:
         console.print_json(json.dumps(written))
     else:
         for sentence in written["conclusion"]:
             console.print(f"- {sentence}", markup=False, soft_wrap=True)
-        console.print(f"In {out}: {experiment.name}.md, results.json, curves.png, {', '.join(written['pictures'])}")
+        console.print(f"In {pages}: {experiment.name}.md, results.json, curves.png, {', '.join(written['pictures'])}")
     return len(failures)
+
+
+def _play(name: str, planned: Sequence[PlannedRun], jobs: int) -> dict[str, str]:
+    """Plays what is missing of ``planned``; what went wrong, by the name of the run."""
+    from benchmarks.experiments.runner import missing, run_all
+
+    log = Console(stderr=True, highlight=False)
+    left = len(missing(planned))
+    log.print(f"{name}: {len(planned)} runs, {len(planned) - left} complete, {left} to play.", markup=False)
+    try:
+        return run_all(planned, jobs, log)
+    except KeyboardInterrupt:
+        done = len(planned) - len(missing(planned))
+        log.print(
+            f"\nStopped: {done} of {len(planned)} runs are complete, and what the others have is kept. The same "
+            "command goes on.",
+            markup=False,
+        )
+        raise
 
 
 def _list(console: Console, as_json: bool) -> int:
@@ -164,7 +190,7 @@ def _list(console: Console, as_json: bool) -> int:
     for each in experiments:
         table.add_row(f"[bold]{each.name}[/bold]", str(len(each.arms)), each.question)
     console.print(table)
-    console.print("--seeds sets the seeds of each arm (default 3); --dry-run estimates the minutes.")
+    console.print("--seeds sets the seeds of each arm; --dry-run estimates the minutes.")
     return 0
 
 

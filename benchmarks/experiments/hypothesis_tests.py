@@ -1,26 +1,44 @@
 """Comparisons of arms over seeds: intervals by Student's t, and the verdicts on claims.
 
-A verdict is a function of an interval and of the claim. Where the interval holds 0 the difference is not significant,
-and the sentence says how large a difference the runs could have shown.
+A verdict is a function of an interval, of the claim, and of a margin that was stated beforehand. Where the interval
+excludes 0 the arms differ; where it lies within the margin they are equivalent (two one-sided tests, here at half the
+usual chance of error); else the question is open, and the sentence says how large a difference would have been seen.
+
+An experiment with ``looks`` adds seeds until its claims are decided. Each look spends a part of the 5 % chance of error
+in proportion to the seeds that it adds (the spending function alpha * t of Lan and DeMets, Biometrika 70, 1983), so
+that by Bonferroni's inequality all intervals of a comparison hold together with 95 %, however often it is looked at.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from math import inf
 
 from benchmarks.experiments.spec import MEASURES, Comparison, measure
 from ragen_agent.report.runs import RecordedRun
 from ragen_gym.core.stats import CONFIDENCE, Estimate, mean_interval
 
-__all__ = ["TESTED", "VERDICTS", "Finding", "Runs", "compare", "conclusion", "format_measure", "summarise", "verdict"]
+__all__ = [
+    "TESTED",
+    "VERDICTS",
+    "Finding",
+    "Runs",
+    "compare",
+    "conclusion",
+    "format_measure",
+    "is_decided",
+    "summarise",
+    "verdict",
+]
 
 Runs = Mapping[str, Mapping[int, RecordedRun]]
 """Complete runs by arm and seed."""
 
-SUPPORTS, AGAINST, OPEN = "supported", "contradicted", "open"
+SUPPORTS, AGAINST, EQUAL, OPEN = "supported", "contradicted", "equivalent", "open"
 SHOWN, FIXED, MISSING = "seen", "fixed", "missing"
-VERDICTS = (SUPPORTS, AGAINST, OPEN)
+VERDICTS = (SUPPORTS, AGAINST, EQUAL, OPEN)
 """What can become of a claim where there are runs."""
 TESTED = (*VERDICTS, SHOWN)
 """What follows from an interval."""
@@ -53,24 +71,53 @@ def compare(runs: Runs, comparison: Comparison) -> Finding:
         differences = {seed: first[seed] - second[seed] for seed in sorted(set(first) & set(second))}
     else:
         differences = first
-    found = mean_interval(list(differences.values())) if differences else None
-    known = comparison.measure in ("random", "optimal")  # which no run decides, and no seed changes
-    result = FIXED if known and found is not None else verdict(found, comparison.claim)
+    margin = comparison.margin if MEASURES[comparison.measure].rate else 0.0
+    found, result = None, MISSING
+    for found in _intervals(list(differences.values()), comparison.looks):
+        result = verdict(found, comparison.claim, margin)
+        if result != OPEN:
+            break
+    if comparison.measure in ("random", "optimal") and found is not None:  # which no run decides, and no seed changes
+        result = FIXED
     return Finding(comparison, differences, found, result, _sentence(comparison, found, result))
 
 
-def verdict(found: Estimate | None, claim: str) -> str:
-    """Supported or contradicted by the interval, seen where nothing was claimed; open; or missing.
+def verdict(found: Estimate | None, claim: str, margin: float = 0.0) -> str:
+    """Supported or contradicted by the interval, or equivalent; seen where nothing was claimed; open; or missing.
 
-    That two things are equal is never supported: an interval that holds 0 leaves it open how far they are apart.
+    Args:
+        found: the difference.
+        claim: one of ``CLAIMS``.
+        margin: differences below it count as none; 0 where nothing counts as equal.
     """
     if found is None:
         return MISSING
+    within = found.low < found.high and -margin < found.low and found.high < margin
+    if claim == "equal" and within:
+        return SUPPORTS
     if not found.significant:
-        return OPEN
+        return EQUAL if within else OPEN
     if not claim:
         return SHOWN
     return SUPPORTS if claim == ("higher" if found.value > 0 else "lower") else AGAINST
+
+
+def is_decided(finding: Finding) -> bool:
+    """Whether more seeds are not needed: it claims nothing, or its claim is not open any more."""
+    return not finding.comparison.claim or finding.verdict not in (OPEN, MISSING)
+
+
+def _intervals(differences: Sequence[float], looks: Sequence[int]) -> Iterator[Estimate]:
+    """The interval at each look that there are seeds for; without looks, one over all seeds."""
+    if not differences:
+        return
+    if not looks:
+        yield mean_interval(differences)
+    elif len(differences) < looks[0]:
+        yield Estimate(mean_interval(differences).value, -inf, inf, len(differences))
+    for before, look in pairwise((0, *looks)):
+        if look <= len(differences):
+            yield mean_interval(differences[:look], 1 - (1 - CONFIDENCE) * (look - before) / looks[-1])
 
 
 def conclusion(findings: Sequence[Finding]) -> list[str]:
@@ -80,6 +127,7 @@ def conclusion(findings: Sequence[Finding]) -> list[str]:
     for kind, words in (
         (SUPPORTS, "At this scale the runs support"),
         (AGAINST, "At this scale the runs contradict"),
+        (EQUAL, "At this scale the arms differ by less than the margin in"),
         (OPEN, "The runs leave open (the interval holds 0, or has no width)"),
         (MISSING, "There are no runs for"),
     ):
@@ -89,7 +137,7 @@ def conclusion(findings: Sequence[Finding]) -> list[str]:
     shown = [_asked(finding.comparison) for finding in findings if finding.verdict == SHOWN]
     if shown:
         said.append(f"Significant without a claim: {'; '.join(shown)}.")
-    quiet = [_asked(f.comparison) for f in findings if not f.comparison.claim and f.verdict == OPEN]
+    quiet = [_asked(f.comparison) for f in findings if not f.comparison.claim and f.verdict in (OPEN, EQUAL)]
     if quiet:
         said.append(f"Not significant, without a claim: {'; '.join(quiet)}.")
     tested = sum(finding.verdict in TESTED for finding in findings)
@@ -128,22 +176,28 @@ def _sentence(comparison: Comparison, found: Estimate | None, result: str) -> st
     mean = format_measure(found.value, name, signed=True)
     if result == FIXED:
         return f"{mean}{unit}: a property of the levels and the budget, not of a run."
-    if found.n < 2:
-        return f"{mean}{unit} on one seed, which says nothing about other seeds."
+    if found.n < 2 or found.low in (-inf, found.high):
+        return _without_interval(f"{mean}{unit}", found, comparison.looks)
     ends = f"{format_measure(found.low, name, signed=True)} to {format_measure(found.high, name, signed=True)}"
-    measured = f"{mean}{unit} [{ends}], {found.n} seeds"
-    if found.low == found.high:
-        return f"{mean}{unit} in each of {found.n} seeds: an interval without width, from which nothing is concluded."
-    if result == OPEN:
-        equal = (
-            " The claim is that they are equal, which an interval cannot prove." if comparison.claim == "equal" else ""
-        )
-        half = format_measure(found.half_width, name, signed=True).removeprefix("+")
-        return f"{measured}: not significant; a difference of {half}{unit} would be missed half the time.{equal}"
-    direction = "higher" if found.value > 0 else "lower"
-    against = {
-        SUPPORTS: "as claimed",
-        AGAINST: f"where {comparison.claim} was claimed",
-        SHOWN: "where nothing was claimed",
+    look = f", look {comparison.looks.index(found.n) + 1} of {len(comparison.looks)}" if comparison.looks else ""
+    half, margin = (
+        format_measure(size, name, signed=True).removeprefix("+") for size in (found.half_width, comparison.margin)
+    )
+    meaning = {
+        OPEN: f"not significant; a difference of {half}{unit} would be missed half the time",
+        EQUAL: f"less than {margin}{unit} apart",
+        SUPPORTS: f"{comparison.claim}, as claimed",
+        AGAINST: f"{'higher' if found.value > 0 else 'lower'}, where {comparison.claim} was claimed",
+        SHOWN: f"{'higher' if found.value > 0 else 'lower'}, where nothing was claimed",
     }[result]
-    return f"{measured}: {direction}, {against}."
+    if result == SUPPORTS and comparison.claim == "equal":
+        meaning = f"less than {margin}{unit} apart, as claimed"
+    return f"{mean}{unit} [{ends}], {found.n} seeds{look}: {meaning}."
+
+
+def _without_interval(mean: str, found: Estimate, looks: Sequence[int]) -> str:
+    if found.n < 2:
+        return f"{mean} on one seed, which says nothing about other seeds."
+    if found.low == found.high:
+        return f"{mean} in each of {found.n} seeds: an interval without width, from which nothing is concluded."
+    return f"{mean} on {found.n} seeds; the first look is at {looks[0]}."

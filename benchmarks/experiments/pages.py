@@ -17,6 +17,7 @@ from benchmarks.experiments.hypothesis_tests import (
     compare,
     conclusion,
     format_measure,
+    is_decided,
     summarise,
 )
 from benchmarks.experiments.plan import PlannedRun
@@ -35,6 +36,7 @@ __all__ = [
     "markdown_overview",
     "markdown_page",
     "markdown_table",
+    "undecided_arms",
     "without_copies",
     "without_misleading",
     "write_overview",
@@ -98,11 +100,18 @@ def write_page(
         ],
         "comparisons": [_finding_json(finding) for finding in findings],
         "conclusion": conclusion(findings),
+        "undecided": undecided_arms(experiment, findings),
         "failures": dict(failures),
         "pictures": pictures,
     }
     write_atomic(out / "results.json", json.dumps(results, indent=2, ensure_ascii=False) + "\n")
     return results
+
+
+def undecided_arms(experiment: Experiment, findings: Sequence[Finding]) -> list[str]:
+    """The arms whose claims more seeds could decide."""
+    wanted = {arm for f in findings if not is_decided(f) for arm in (f.comparison.first, f.comparison.second)}
+    return [arm.name for arm in experiment.arms if arm.name in wanted]
 
 
 def markdown_page(

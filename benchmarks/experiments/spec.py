@@ -182,6 +182,8 @@ class Comparison:
     second: str = ""  # name of an arm; empty to compare with 0
     claim: str = ""  # what is said of the first, one of ``CLAIMS``
     by: str = "source"  # who claims it: the source, or this project ("ours")
+    margin: float = 0.05  # two rates that differ by less count as equal; stated before the first run
+    looks: tuple[int, ...] = ()  # as of the experiment
 
 
 @dataclass(frozen=True)
@@ -200,6 +202,9 @@ class Experiment:
     settings: Settings
     arms: tuple[Arm, ...]
     comparisons: tuple[Comparison, ...]
+    #: At how many seeds the comparisons are looked at: arms get more seeds until each claim is decided. Empty where
+    #: they are compared once, over however many seeds there are.
+    looks: tuple[int, ...] = ()
 
 
 def names() -> list[str]:
@@ -219,6 +224,7 @@ def read(name: str, folder: Path = TABLES) -> Experiment:
             f"there is no experiment {name!r}: choose one of {', '.join(names())}.{did_you_mean(name, names())}"
         )
     content = read_toml(path)
+    shared = {"looks": tuple(content.pop("looks", ())), "margin": content.pop("margin", 5) / 100}
     try:
         made = Experiment(
             name=name,
@@ -227,7 +233,8 @@ def read(name: str, folder: Path = TABLES) -> Experiment:
             columns=tuple(content.pop("columns")),
             settings=content.pop("settings"),
             arms=tuple(Arm(**row) for row in content.pop("arms")),
-            comparisons=tuple(Comparison(**row) for row in content.pop("comparisons")),
+            comparisons=tuple(Comparison(**{**shared, **row}) for row in content.pop("comparisons")),
+            looks=shared["looks"],
         )
     except (KeyError, TypeError) as error:
         raise ValueError(f"{path.name} is not the table of an experiment: {error}") from error
@@ -246,6 +253,9 @@ def _check(experiment: Experiment) -> None:
     twice = {name for name in arms if arms.count(name) > 1}
     if twice:
         raise ValueError(f"{experiment.name} has several arms of the name {', '.join(sorted(twice))}.")
+    looks = experiment.looks
+    if any(not isinstance(look, int) or look < 2 for look in looks) or list(looks) != sorted(set(looks)):
+        raise ValueError(f"{experiment.name} has looks={list(looks)}; give rising numbers of seeds, from 2 on.")
     compared = [arm for each in experiment.comparisons for arm in (each.first, each.second) if arm]
     measured = [*experiment.columns, *(comparison.measure for comparison in experiment.comparisons)]
     for what, given, known in (

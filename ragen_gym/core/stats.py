@@ -147,12 +147,12 @@ def wilson(successes: float, n: int, *, failed: int = 0) -> Rate:
     return Rate(successes / n, low, 1.0 if whole == n else centre + half, n, failed)
 
 
-def mean_interval(values: Sequence[float]) -> Estimate:
+def mean_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Estimate:
     """The mean of independent values, such as one a seed, with Student's t interval; unbounded for one value."""
     mean, n = fmean(values), len(values)
     if n < 2:
         return Estimate(mean, -inf, inf, n)
-    half = float(_scipy_stats().t.ppf((1 + CONFIDENCE) / 2, n - 1)) * stdev(values) / sqrt(n)
+    half = float(_scipy_stats().t.ppf((1 + confidence) / 2, n - 1)) * stdev(values) / sqrt(n)
     return Estimate(mean, mean - half, mean + half, n)
 
 

@@ -8,14 +8,16 @@ import shutil
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from benchmarks.experiments import spec
 from benchmarks.experiments.plan import plan
 from benchmarks.experiments.runner import missing
-from benchmarks.experiments.spec import read
+from benchmarks.experiments.spec import Comparison, read
 from ragen_agent.cli import main
 from ragen_agent.config import to_toml
 from ragen_gym.core.storage import read_json_lines
@@ -132,6 +134,29 @@ def test_a_run_that_fails_does_not_end_the_others(tmp_path: Path, capsys: pytest
     assert "1 of 16 runs are complete" in page
     assert "is not JSON" in page
     assert "Bandit-none-seed0" in capsys.readouterr().err
+
+
+def test_arms_with_an_open_claim_get_more_seeds_look_by_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = read("thinking")
+    arms = tuple(arm for arm in table.arms if arm.name in (ARMS[1], ARMS[3]))
+    [one] = [arm.name for arm in arms if arm.name == ARMS[1]]
+    never = Comparison(one, "after", "Is it higher than itself?", one, "higher", looks=(2, 3))
+    looked_at = replace(table, arms=arms, comparisons=(never,), looks=(2, 3))
+    monkeypatch.setattr(spec, "read", lambda name: looked_at)
+    small = ("iterations=1", "groups=2", "group_size=2", "minibatch=4")
+    settings = [*(f"training.{each}" for each in small), "demonstrations.episodes=4", "evaluation.levels=4"]
+    asked = ["experiment", "thinking", "--out", str(tmp_path), *(f"--set={each}" for each in settings)]
+    assert main(asked) == 0
+    assert "after 2 seeds 1 arms get more: Bandit, none" in capsys.readouterr().err
+    names = sorted(path.name for path in (tmp_path / "thinking" / "runs").iterdir())
+    assert names == [*(f"Bandit-none-seed{n}" for n in range(3)), *(f"BanditRev-none-seed{n}" for n in range(2))]
+    page = (tmp_path / "thinking" / "thinking.md").read_text(encoding="utf-8")
+    assert "All 5 runs are complete" in page
+    assert "in each of 3 seeds: an interval without width" in page
+    assert main([*asked, "--hours", "0"]) == 2
+    assert "--hours is 0.0; it must be above 0" in capsys.readouterr().err
 
 
 def test_the_list_and_the_estimate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

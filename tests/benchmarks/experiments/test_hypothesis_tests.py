@@ -8,15 +8,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
 from benchmarks.experiments.alarm_evaluation import collapse_start, outcome, score_signs
-from benchmarks.experiments.hypothesis_tests import compare, conclusion, format_measure, verdict
-from benchmarks.experiments.pages import without_copies
-from benchmarks.experiments.spec import Comparison, measure, window_means
+from benchmarks.experiments.hypothesis_tests import compare, conclusion, format_measure, is_decided, verdict
+from benchmarks.experiments.pages import undecided_arms, without_copies
+from benchmarks.experiments.spec import Arm, Comparison, measure, read, window_means
 from ragen_agent.config import Config, with_settings
 from ragen_agent.report.runs import RecordedRun
 from ragen_agent.training.metrics import smooth
@@ -73,6 +74,13 @@ def test_one_seed_and_equal_seeds_tell_nothing() -> None:
         (None, "higher", "missing"),
         (Estimate(0.1, -0.1, 0.3, 3), "higher", "open"),
         (Estimate(0.1, -0.1, 0.3, 3), "equal", "open"),
+        (Estimate(0.01, -0.02, 0.04, 3), "equal", "supported"),
+        (Estimate(0.03, 0.02, 0.04, 3), "equal", "supported"),
+        (Estimate(0.03, 0.02, 0.06, 3), "equal", "contradicted"),
+        (Estimate(0.01, -0.02, 0.04, 3), "higher", "equivalent"),
+        (Estimate(0.01, -0.02, 0.04, 3), "", "equivalent"),
+        (Estimate(0.01, -0.02, 0.05, 3), "higher", "open"),
+        (Estimate(0.03, 0.02, 0.04, 3), "higher", "supported"),
         (Estimate(0.2, 0.1, 0.3, 3), "higher", "supported"),
         (Estimate(0.2, 0.1, 0.3, 3), "lower", "contradicted"),
         (Estimate(-0.2, -0.3, -0.1, 3), "lower", "supported"),
@@ -83,7 +91,46 @@ def test_one_seed_and_equal_seeds_tell_nothing() -> None:
     ],
 )
 def test_verdicts(found: Estimate | None, claim: str, expected: str) -> None:
-    assert verdict(found, claim) == expected
+    assert verdict(found, claim, 0.05) == expected
+
+
+def test_looking_again_and_again_errs_no_more_often() -> None:
+    """Of arms that do not differ some 5 % would be called different if each look were at 95 %; here fewer."""
+    rng, looks = np.random.default_rng(0), (3, 6, 12, 24)
+    found = {"looks": 0, "as often": 0}
+    for _ in range(400):
+        values = rng.normal(0, 0.2, looks[-1])
+        runs = {"new": {seed: run(float(value)) for seed, value in enumerate(values)}}
+        comparison = Comparison("new", "after", "More than nothing?", claim="higher", looks=looks, margin=0.0)
+        found["looks"] += is_decided(compare(runs, comparison))
+        found["as often"] += any(mean_interval(values[:look].tolist()).significant for look in looks)
+    assert found["looks"] / 400 < 0.05, found
+    assert found["as often"] / 400 > 0.07, found
+
+
+def test_a_claim_is_decided_at_the_first_look_that_can() -> None:
+    looks = (2, 4)
+    claim = Comparison("new", "after", "Better?", "old", "higher", looks=looks)
+    old = {seed: run(0.5) for seed in range(4)}
+    few = compare({"new": {0: run(0.7)}, "old": old}, claim)
+    assert (few.verdict, is_decided(few)) == ("open", False)
+    assert few.sentence == "+20.0 points on one seed, which says nothing about other seeds."
+    first = compare({"new": {0: run(0.7), 1: run(0.701), 2: run(0.1), 3: run(0.1)}, "old": old}, claim)
+    assert (first.verdict, is_decided(first)) == ("supported", True), "later seeds do not undo it"
+    assert ", 2 seeds, look 1 of 2: higher, as claimed." in first.sentence
+    third = compare({"new": {0: run(0.7), 1: run(0.1), 2: run(0.1)}, "old": old}, claim)
+    assert third.interval is not None
+    assert third.interval.n == 2, "seeds between two looks do not count yet"
+    same = {seed: run(0.5 + offset) for seed, offset in enumerate((0.01, -0.01, 0.012, -0.008))}
+    equal = compare({"new": same, "old": old}, claim)
+    assert (equal.verdict, is_decided(equal)) == ("equivalent", True)
+    assert "4 seeds, look 2 of 2: less than 5.0 points apart." in equal.sentence
+    everywhere = compare({"new": same, "old": old}, replace(claim, margin=0.0))
+    assert not is_decided(everywhere)
+    assert is_decided(compare({}, replace(claim, claim="")))
+    experiment = replace(read("thinking"), arms=(Arm("new", ""), Arm("old", ""), Arm("other", "")))
+    assert undecided_arms(experiment, [first, equal]) == []
+    assert undecided_arms(experiment, [first, everywhere]) == ["new", "old"]
 
 
 def test_arms_are_compared_seed_by_seed() -> None:

@@ -17,6 +17,7 @@ WANTED = {
     "echo-trap",
     "echo-trap-smollm2",
     "freshness",
+    "lora-smollm2",
     "noise-sharing",
     "thinking",
     "uncertainty-filter",
