@@ -24,6 +24,7 @@ from ragen_agent.rollout import Instance, group
 from ragen_agent.token_mdp import TokenMDP, Trajectory
 from ragen_agent.training.batches import distinct_prefixes
 from ragen_agent.training.console import Display
+from ragen_agent.training.cpu import release_freed_memory
 from ragen_agent.training.evaluation import fixed_instances, play_fixed, rate_of_played, without_failed
 from ragen_agent.training.iteration import History, Iteration
 from ragen_agent.training.metrics import piece_decoder
@@ -75,6 +76,7 @@ class Trainer:
                     self.folder.append(self.folder.metrics, [record])
                     self.folder.append(self.folder.episodes, episodes)
                     self.iteration += 1
+                    release_freed_memory()
                     for tracker in trackers:
                         tracker.add(record)
                     self.display.advance(record)

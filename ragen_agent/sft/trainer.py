@@ -20,6 +20,7 @@ from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.batches import Batch, by_length, distinct_prefixes
 from ragen_agent.training.checkpoint import save_checkpoint
 from ragen_agent.training.console import Display
+from ragen_agent.training.cpu import release_freed_memory
 from ragen_agent.training.parameters import adamw, clip_gradients
 from ragen_agent.training.policy import Policy
 from ragen_agent.training.scoring import sampled_scores
@@ -28,6 +29,7 @@ from ragen_agent.training.tasks import SeedStream, derive_seed
 __all__ = ["fit", "imitate", "warm_start"]
 
 WARM_UP = 20  # steps of a phase until the learning rate is full
+RELEASE_EVERY = 4  # steps between two times that freed memory is given back
 
 Figures = dict[str, float]
 
@@ -87,6 +89,8 @@ def fit(
         optimiser.step()
         tokens += int(figures["tokens"])
         figures |= {"grad_norm": float(norm), "learning_rate": optimiser.param_groups[0]["lr"]}
+        if step % RELEASE_EVERY == 0:
+            release_freed_memory()
         after_step(step + 1, figures)
     for group, lr in zip(optimiser.param_groups, base, strict=True):
         group["lr"] = lr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 from contextlib import suppress
@@ -10,7 +11,7 @@ from ragen_agent.config import Config
 from ragen_agent.config.settings import pretrained
 from ragen_gym.core.cpu import free_cores
 
-__all__ = ["cpu_threads", "peak_memory_gib"]
+__all__ = ["cpu_threads", "peak_memory_gib", "release_freed_memory"]
 
 
 def cpu_threads(config: Config) -> int:
@@ -25,6 +26,16 @@ def cpu_threads(config: Config) -> int:
         return 1
     wanted = os.environ.get("OMP_NUM_THREADS", "")
     return int(wanted) if wanted.isdigit() and int(wanted) else free_cores()
+
+
+def release_freed_memory() -> None:
+    """Gives freed memory back to the system, where the C library can (glibc's ``malloc_trim``).
+
+    Updates free tensors of ever other sizes. glibc keeps the pieces, which fit no later tensor: without this, the
+    process of a pretrained model grows from 5 to 11 GB within some hundred updates.
+    """
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def peak_memory_gib() -> float:
