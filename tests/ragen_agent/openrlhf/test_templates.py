@@ -28,12 +28,12 @@ MakeTokenizer = Callable[[str, str], PreTrainedTokenizerFast]
 CONFIG = with_settings(
     Config(),
     {
-        "env_options": {"size": 4},
+        "env_options": {"size": 4, "random_start": False, "success_rate": 1.0},
         "turns": {"max_turns": 3, "max_tokens_per_turn": 80, "max_tokens_per_episode": 4000},
         "training": {"iterations": 1, "groups": 1, "group_size": 2},
     },
 )
-REPLY = "<think>up or left</think><answer>Up</answer>"  # against the border of the start: the game goes on
+REPLY = "<think>up or left</think><answer>Up</answer>"  # against the border: the game goes on
 
 
 class Engine:
