@@ -31,7 +31,12 @@ def add(commands: Any) -> None:
     evaluate.add_argument(
         "model", type=Path, metavar="RUN|MODEL", help="a run's folder, or a model as train --model takes it"
     )
-    evaluate.add_argument("--split", choices=SPLIT_NAMES, help="whose levels (default: the run's, test)")
+    evaluate.add_argument(
+        "--split",
+        choices=SPLIT_NAMES,
+        metavar="SPLIT",
+        help=f"whose levels: {', '.join(SPLIT_NAMES)} (default: the run's, test)",
+    )
     evaluate.add_argument("--levels", type=int, metavar="N", help="how many levels (default 256)")
     evaluate.add_argument("--temperature", type=float, metavar="T", help="of sampling (default 0.5)")
     evaluate.add_argument("--json", type=Path, metavar="FILE", help="write the rates here")

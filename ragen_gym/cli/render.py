@@ -289,8 +289,9 @@ def _difficulty(spec: GameSpec, rates: dict[str, dict[str, Rate]], levels: int) 
     names = ", ".join(f'"{name}"' for name in spec.game_class.presets)
     curriculum = (
         "`ragen_gym.Curriculum` moves from one to the next as the player succeeds:\n\n```python\n"
-        f"presets = ({names})\nenv = ragen_gym.Curriculum("
-        f'[gymnasium.make("{spec.id}", preset=preset, split="train") for preset in presets])\n```'
+        f"presets = ({names})\n"
+        f'envs = [gymnasium.make("{spec.id}", preset=preset, split="train") for preset in presets]\n'
+        "env = ragen_gym.Curriculum(envs)\n```"
     )
     parts = [note, _table(("preset", "options", "random play", "optimal play"), rows)]
     return [*parts, curriculum] if len(spec.game_class.presets) > 1 else parts
