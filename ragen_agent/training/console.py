@@ -116,10 +116,11 @@ class Display:
             found = [episode for episode in episodes if episode["success"] is success and episode["failure"] is None]
             if found:
                 self._transcript(title, max(found, key=lambda episode: len(episode["turn_ends"])))
+        memory = f" and {summary['memory_gib']:.1f} GiB of memory" if "memory_gib" in summary else ""
         self.say(
             f"\nIn {folder.path}: summary.json, curve.png, metrics.jsonl, episodes.jsonl, config.toml, checkpoint/"
             f"\nMeasure again: ragen-agent eval {folder.path} --split {evaluation.split}"
-            f"\nTook {summary['wall_s']:.0f} s and {summary['memory_gib']:.1f} GiB of memory."
+            f"\nTook {summary['wall_s']:.0f} s{memory}."
         )
 
     def _transcript(self, title: str, episode: Mapping[str, Any]) -> None:
