@@ -114,7 +114,7 @@ def test_every_rule_and_filter_of_the_local_trainer_reaches_the_rows(
     made = trainer([])
     made.run = RunContext(config, OpenRLHF(), "", (), 1)
     made.piece = str
-    made.experience_maker = SimpleNamespace(vllm_kl=0.0, vllm_gap=0.0)
+    made.experience_maker = SimpleNamespace(vllm_kl=0.0, vllm_gap=0.0, reference_kl=0.0)
     made.critic_model_group = None
     made.actor_model_group = SimpleNamespace(async_run_method=lambda **arguments: [])
     batches: list[list[Any]] = []
