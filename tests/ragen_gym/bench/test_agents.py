@@ -286,10 +286,10 @@ def test_a_function_that_blocks_holds_up_nobody(here: Path) -> None:
     )
     began = time.monotonic()
     outcome, _ = play(
-        make_agent("python:slow:reply"), here / "run", "sokoban", concurrency=8, timeouts=Timeouts(request=0.5)
+        make_agent("python:slow:reply"), here / "run", "sokoban", concurrency=8, timeouts=Timeouts(request=5)
     )
     assert outcome.failures == {Failure.TIMEOUT: 1}
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 50
 
 
 def test_threads_say_what_was_raised(here: Path) -> None:
