@@ -40,7 +40,7 @@ PAGE = """\
 Written by `python -m benchmarks.recipes`. Each recipe imitates scripted demonstrations and goes on by reinforcement
 (StarPO-S); what reinforcement is worth is its distance from more imitation of the same demonstrations at the same
 cost. Success in %, a column for each seed; in the last column the mean over seeds, with Student's 95 % interval where
-seeds differ, which few seeds make wide. Minutes are by the clock, beside whatever else the machine did.
+seeds differ, which few seeds make wide. Minutes are by the clock, whatever else ran on the machine.
 
 {sections}
 Machine: {machine}.

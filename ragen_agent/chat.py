@@ -54,7 +54,7 @@ class ChatFormat:
         end_id: the id that ends a reply; appended, unsampled, to a reply that was cut by length.
         after_end: the template's text between the end token and the next user message.
         stop_ids: the ids that end a turn when they are sampled: ``end_id``, the tokenizer's end of sequence, and those
-            that the generation config beside the tokenizer names.
+            that the generation config next to the tokenizer names.
         deviations: sentences that say where a row differs from the template's rendering of the same
             conversation; empty where it does not.
         begun: the end of the generation prompt that belongs to the reply: a thinking that it opens, or

@@ -73,10 +73,12 @@ def _run(options: argparse.Namespace) -> int:
     console = Console(highlight=False)
     if options.list or not options.name:
         return _list(console, options.json)
-    for name in ("seeds", "jobs", "hours"):
+    for name in ("seeds", "jobs"):
         given = getattr(options, name)
-        if given is not None and not given > (0 if name == "hours" else 0.5):
-            raise ValueError(f"--{name} is {given}; it must be {'above 0' if name == 'hours' else 'at least 1'}.")
+        if given is not None and given < 1:
+            raise ValueError(f"--{name} is {given}; it must be at least 1.")
+    if not options.hours > 0:
+        raise ValueError(f"--hours is {options.hours:g}; it must be above 0.")
     experiments = [read(name) for name in (names() if options.name == "all" else [options.name])]
     out = options.out or Path("runs") / ("experiments-quick" if options.quick else "experiments")
     pages = options.pages or out

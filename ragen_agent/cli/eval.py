@@ -20,7 +20,7 @@ __all__ = ["add"]
 EVAL = """\
 Plays fixed levels of one split and prints the success rate next to random and optimal play on the same levels, with
 95 % Wilson intervals. No level of validation and test makes one problem with a training level; where the run kept
-a record of the levels it was trained on (seen.npy), how many of these are among them is said beside the rates. Takes a
+a record of the levels it was trained on (seen.npy), how many of these are among them is said next to the rates. Takes a
 run's folder, or the folder of any Hugging Face causal LM whose tokenizer has a chat template."""
 
 

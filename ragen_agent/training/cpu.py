@@ -31,10 +31,9 @@ def cpu_threads(config: Config) -> int:
 def release_freed_memory() -> None:
     """Gives freed memory back to the system, where the C library can (glibc's ``malloc_trim``).
 
-    Updates free tensors of ever other sizes. glibc keeps the pieces, which fit no later tensor: without this, the
-    process of a pretrained model grows from 5 to 11 GB within some hundred updates.
+    Updates free tensors of ever other sizes. glibc keeps the pieces, which fit no later tensor, and the process grows.
     """
-    with suppress(OSError, AttributeError):
+    with suppress(OSError, AttributeError, TypeError):  # no such function, or, on Windows, no such library
         ctypes.CDLL(None).malloc_trim(0)
 
 

@@ -63,7 +63,7 @@ def wait_passively() -> None:
     """Lets OpenMP's threads sleep while they wait for each other; to be called before torch is imported.
 
     By default they spin, and a thread that spins takes the core that another one, which all wait for, would run on:
-    beside other programs decoding comes almost to a halt. Waking up takes time too, so on idle cores spinning is
+    next to other programs decoding comes almost to a halt. Waking up takes time too, so on idle cores spinning is
     faster. What the user has set, such as OMP_WAIT_POLICY=ACTIVE, stays as it is.
     """
     if not any(name in os.environ for name in WAITING):

@@ -1,14 +1,14 @@
 """``prompt="ragen-v1"``: the messages and the reply grammar of RAGEN (arXiv 2504.20073 and its released code).
 
-What an agent is told and how its reply is read, in words of our own:
+What an agent is given to read and how its reply is read, in words of our own:
 
 | | ``default`` | ``ragen-v1`` |
 |---|---|---|
-| slip of the ice | not told | told, where the ice slips |
-| pay-outs | told in the system message | hidden: only the reward after each turn shows them |
+| slip of the ice | not stated | stated, where the ice slips |
+| pay-outs | stated in the system message | hidden: only the reward after each turn shows them |
 | BanditRev | says that names may mislead | the very text of Bandit |
 | reward after a turn | with the format penalty | the game's alone |
-| moves of one reply | the most are told | not told; names beyond the most are not read |
+| moves of one reply | the most are stated | not stated; names beyond the most are not read |
 | reply | the whole text, of no other than the form asked for | ``</think>``, white space, ``<answer>``, ``</answer>`` |
 | ``<think>`` at its start | the model's to write | begun for the model; the reply need not hold it |
 | tags written twice | malformed | left out |

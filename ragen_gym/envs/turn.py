@@ -95,8 +95,8 @@ class TurnEnv(InnerGenerator, gymnasium.Env[str, str]):
     - ``world_modelling`` (False): whether the thinking must hold the board expected after the moves, in
       ``<prediction>`` tags (VAGEN)
     - ``state_reward`` (0.0): what a right observation and a right prediction earn together, half each
-    - ``prompt`` (default): wording of the messages and grammar of the replies; "ragen-v1" tells what RAGEN's prompts
-      tell and reads replies as leniently (``ragen_gym.envs.ragen_v1`` compares the two)
+    - ``prompt`` (default): wording of the messages and grammar of the replies; "ragen-v1" states what RAGEN's prompts
+      state and reads replies as leniently (``ragen_gym.envs.ragen_v1`` compares the two)
 
     Raises:
         ValueError: an unknown option or one out of range; see ``TurnConfig``.

@@ -290,7 +290,7 @@ class Game(ABC):
         """What is rewarded, in words, and by how much."""
 
     def ragen_v1_task(self) -> str:
-        """The task with no more in it than RAGEN's prompt tells (``ragen_gym.envs.ragen_v1``)."""
+        """The task with no more in it than RAGEN's prompt states (``ragen_gym.envs.ragen_v1``)."""
         return self.description
 
     def legend(self, vocabulary: Vocabulary) -> tuple[tuple[str, str], ...]:

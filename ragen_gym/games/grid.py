@@ -40,7 +40,7 @@ class GridGame(Game):
     width: int = 4
 
     layout = "grid"
-    #: Tiles that are read as another one where families of levels are told apart, such as the player as the floor.
+    #: Tiles that are read as another one where families of levels are distinguished, such as the player as the floor.
     read_as: ClassVar[Mapping[int, int]] = {}
 
     def square(self, size: int | None, low: int, high: int) -> None:

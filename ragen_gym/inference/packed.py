@@ -23,7 +23,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, Cache, PreTrainedModel
 
 from ragen_gym.inference.kv_cache import use_attention
-from ragen_gym.inference.linear_layers import OrderedLinears
+from ragen_gym.inference.prepacking import PrepackedLinears
 from ragen_gym.inference.torch_engine import attention_windows
 
 __all__ = ["PackedModel", "Segment"]
@@ -233,7 +233,7 @@ class PackedModel:
             )
         self.model, self.slots = model, slots
         self.cache = PackedCache(slots)
-        self.linears = OrderedLinears(model)
+        self.linears = PrepackedLinears(model)
 
     def clear(self) -> None:
         """Forgets all conversations."""

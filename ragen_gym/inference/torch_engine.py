@@ -26,7 +26,7 @@ from transformers import PreTrainedModel
 from ragen_gym.core.seeding import GOLDEN, Stream, episode_key, mix, stream_key, uniforms
 from ragen_gym.inference import Sampled
 from ragen_gym.inference.kv_cache import SharedPrefixes, SlotCache, decode_attention, padded_columns
-from ragen_gym.inference.linear_layers import OrderedLinears
+from ragen_gym.inference.prepacking import PrepackedLinears
 from ragen_gym.inference.sampling import draw_scored
 
 __all__ = [
@@ -125,7 +125,7 @@ class TorchEngine:
         self.bias = suppression(model, vocabulary_size)
         self.stops = np.isin(np.arange(len(self.bias)), self.stop_ids)
         self.windows = attention_windows(model)
-        self.linears = OrderedLinears(model)
+        self.linears = PrepackedLinears(model)
 
     def start(
         self, prompts: Sequence[Sequence[int]], *, temperature: float, seed: int, episodes: Sequence[int] | None = None

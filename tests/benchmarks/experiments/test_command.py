@@ -156,7 +156,7 @@ def test_arms_with_an_open_claim_get_more_seeds_look_by_look(
     assert "All 5 runs are complete" in page
     assert "in each of 3 seeds: an interval without width" in page
     assert main([*asked, "--hours", "0"]) == 2
-    assert "--hours is 0.0; it must be above 0" in capsys.readouterr().err
+    assert "--hours is 0; it must be above 0" in capsys.readouterr().err
 
 
 def test_the_list_and_the_estimate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -144,10 +144,12 @@ def check_schedule(records: list[dict[str, Any]], rate: float) -> None:
     planned = ITERATIONS * 2  # half of 64 episodes in minibatches of 16
     warming, done = math.ceil(0.2 * planned), 0
     for record in records:
+        kept = record["kept"] if record["train_tokens"] else 0  # fewer where few groups differ within
+        assert record["updates"] == math.ceil(kept / 16)
         done += record["updates"]
         share = done / warming if done < warming else (planned - done) / (planned - warming)
         assert record["learning_rate"] == pytest.approx(rate * share, rel=1e-6, abs=1e-12)
-    assert planned - 2 <= done <= planned, "an iteration may keep fewer rows"
+    assert 0.8 * planned <= done <= planned
 
 
 def check_seeds(run: Path, config: Config) -> None:

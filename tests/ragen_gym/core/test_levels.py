@@ -138,7 +138,7 @@ def test_a_split_owns_a_room_wherever_its_player_begins(knobs: dict[str, Any]) -
                     other[cell] = player if tile == floor else on_target
                     assert game.split_of(bytes(other)) == split
                     leaks += game.split_of(bytes(other), 1) != game.split_of(board, 1)
-    assert leaks  # in the first version the player told them apart
+    assert leaks  # the first version distinguishes them by the player
 
 
 def test_a_split_owns_a_lake_whichever_end_is_the_start() -> None:

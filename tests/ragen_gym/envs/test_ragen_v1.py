@@ -1,4 +1,4 @@
-"""RAGEN's prompts and parser: what is told, how replies are read, and that well-formed play is the same under both."""
+"""RAGEN's prompts and parser: what is stated, how replies are read, and that well-formed play is the same."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def played(name: str, optimal: bool, **options: Any) -> list[Any]:
 @pytest.mark.parametrize("think", [True, False])
 @pytest.mark.parametrize("name", TABLE)
 def test_random_and_optimal_play_are_the_same_under_both_prompts(name: str, think: bool) -> None:
-    """Move by move: their rates, which every score stands beside, are the same."""
+    """Move by move: their rates, which stand next to every score, are the same."""
     for optimal in (True, False):
         assert played(name, optimal, think=think, prompt="ragen-v1") == played(name, optimal, think=think)
 

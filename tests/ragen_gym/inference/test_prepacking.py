@@ -1,4 +1,4 @@
-"""Ordered weights multiply like the weights themselves, whatever happens to those."""
+"""Prepacked weights multiply like the weights themselves, whatever happens to those."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from ragen_gym.core.cpu import bfloat16_units
-from ragen_gym.inference import linear_layers
-from ragen_gym.inference.linear_layers import OrderedLinears
+from ragen_gym.inference import prepacking
+from ragen_gym.inference.prepacking import PrepackedLinears
 
 SHAPES = [(40,), (1, 40), (3, 5, 40), (200, 40)]
 
@@ -27,18 +27,18 @@ def outputs(model: nn.Module) -> list[torch.Tensor]:
 @pytest.mark.skipif(not bfloat16_units(), reason="no units for bfloat16 here")
 def test_products_are_those_of_the_weights_before_and_after_they_change() -> None:
     model = layers()
-    linears = OrderedLinears(model)
+    linears = PrepackedLinears(model)
     last = None
     for _ in range(3):
         plain = outputs(model)
         with linears.in_use():
             assert all("forward" in layer.__dict__ for layer in (model[0], model[2]))
-            ordered = outputs(model)
+            packed = outputs(model)
         assert not any("forward" in layer.__dict__ for layer in model)
-        for ours, theirs in zip(ordered, plain, strict=True):
+        for ours, theirs in zip(packed, plain, strict=True):
             torch.testing.assert_close(ours, theirs)
-        assert last is None or not torch.equal(ordered[0], last)
-        last = ordered[0]
+        assert last is None or not torch.equal(packed[0], last)
+        last = packed[0]
         with torch.no_grad():
             model.get_parameter("0.weight").mul_(1.5)
 
@@ -46,7 +46,7 @@ def test_products_are_those_of_the_weights_before_and_after_they_change() -> Non
 @pytest.mark.skipif(not bfloat16_units(), reason="no units for bfloat16 here")
 def test_an_error_within_leaves_the_layers_as_they_were() -> None:
     model = layers()
-    with pytest.raises(RuntimeError, match="interrupted"), OrderedLinears(model).in_use():
+    with pytest.raises(RuntimeError, match="interrupted"), PrepackedLinears(model).in_use():
         raise RuntimeError("interrupted")
     assert not any("forward" in layer.__dict__ for layer in model)
     assert outputs(model)[0].shape == (24,)
@@ -56,8 +56,8 @@ def test_an_error_within_leaves_the_layers_as_they_were() -> None:
 def test_other_models_are_left_alone(why: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = layers()
     if why == "no units":
-        monkeypatch.setattr(linear_layers, "bfloat16_units", lambda: "")
+        monkeypatch.setattr(prepacking, "bfloat16_units", lambda: "")
     else:
         model.float()
-    with OrderedLinears(model).in_use():
+    with PrepackedLinears(model).in_use():
         assert not any("forward" in layer.__dict__ for layer in model)
