@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ragen_agent.cli.settings import add_settings, configure, given, settings_of
-from ragen_agent.config import Config, merged, with_settings
+from ragen_agent.config import Config, Settings, merged, with_settings
 from ragen_gym.core.levels import SPLIT_NAMES
 
 if TYPE_CHECKING:
@@ -21,7 +22,8 @@ EVAL = """\
 Plays fixed levels of one split and prints the success rate next to random and optimal play on the same levels, with
 95 % Wilson intervals. No level of validation and test makes one problem with a training level; where the run kept
 a record of the levels it was trained on (seen.npy), how many of these are among them is said next to the rates. Takes a
-run's folder, or the folder of any Hugging Face causal LM whose tokenizer has a chat template."""
+run's folder, or the folder of any Hugging Face causal LM whose tokenizer has a chat template. With --game a run's model
+plays another game than it was trained on: by that game's options and the run's turns, thinking and limits of tokens."""
 
 
 def add(commands: Any) -> None:
@@ -60,7 +62,8 @@ def _evaluate(options: argparse.Namespace) -> int:
         if options.game is None and options.config is None:
             config = with_settings(trained, merged(flags, settings_of(options)))
         else:
-            config = configure(options, flags)
+            of_run: Settings = {"turns": asdict(trained.turns)} if options.config is None else {}
+            config = configure(options, merged(of_run, flags))
     else:
         config = configure(options, {**flags, "model": str(folder)}, fetch=True)
         folder = Path(config.model)

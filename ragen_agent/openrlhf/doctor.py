@@ -181,11 +181,10 @@ def flash_attention_check(cuda: bool) -> Check:
 
 def model_checks(folder: Path | None, *, cpu: bool, config: Config | None = None) -> list[Check]:
     """Checks of a model's folder; without one, of the small model's tokenizer. ``config`` as in ``examine``."""
-    from ragen_agent.training.small_model import build_tokenizer, game_texts
-    from ragen_gym.envs.turn import make_turn
+    from ragen_agent.training.small_model import build_tokenizer
 
     if folder is None:
-        tokenizer = build_tokenizer([game_texts(make_turn("FrozenLake"), "direction")])
+        tokenizer = build_tokenizer()
         return [_round_trip(tokenizer, ("FrozenLake",), "the small model's"), *_template(tokenizer)]
     if not (folder / "config.json").is_file():
         return [fail("model", f"{folder} has no config.json", "give the folder of a Hugging Face causal LM")]

@@ -99,8 +99,10 @@ THOUGHTS: dict[str, Thought] = {
     "relative": relative,
 }
 
-#: Every word of a thought that may not come up on the few levels from which the small tokenizer is made.
+#: Every word of a thought but the names of arms, for the small tokenizer.
 WORDS = {
+    "direction": "up left,down right,left up,right down",
+    "choose": "Up or Down?",
     "plan": "I am at row 0, column 0. Up: nowhere. Down: to row 0, column 0. Left: to a hole. Right: to the goal. "
     "Up: push a box. Up: push a box onto a target. Up: push a box off a target. Up: push the last box onto a target. "
     "Up: more on average. Up: less on average.",

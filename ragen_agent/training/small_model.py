@@ -1,41 +1,57 @@
 """The small model: a Qwen2 of a few hundred thousand parameters from scratch, and a tokenizer made from the games.
 
 The head size is 32, which inference servers' attention kernels support, so the checkpoint loads wherever a Qwen2 loads.
-The tokenizer has words, digits and board symbols, one id each. Three rules make it exact and short:
+The tokenizer has the words, digits and board symbols of every game of the suite, one id each, so an agent that was
+trained on one game plays them all. Four rules make it exact and short:
 
 - Every piece keeps its white space and decoding joins pieces, so text -> ids -> text is the identity.
-- A capital letter that no small letter follows is a piece of its own, as is every sign: neighbouring symbols of a
-  board never merge into a word.
-- A phrase of the rules that stands in every level's messages, such as a whole sentence of the instructions, is one
-  id. The text that a reader sees is unchanged and the prompt is several times shorter. Such ids are for reading
-  only: ``reading_only`` lists them, and a model that uses this tokenizer suppresses them when it writes.
+- A capital letter that no small letter follows is a piece of its own, as are every sign and digit: neighbouring symbols
+  of a board never merge into a word.
+- A place such as ``(2,4)`` is two pieces, its row and its column.
+- A phrase that stands in the messages of every level, such as a sentence of the instructions, is one id. The text that
+  a reader sees is unchanged and the prompt is several times shorter. Boards and the meaning of their symbols are never
+  part of a phrase: a game that is written in other symbols differs in those alone. Such ids are for reading only:
+  ``reading_only`` lists them, and a model that uses this tokenizer suppresses them when it writes.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import torch
 from tokenizers import AddedToken
 from tokenizers.pre_tokenizers import ByteLevel
 from transformers import GenerationConfig, PreTrainedTokenizerBase, Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
 
+from ragen_agent.board_tokens import formats_of
 from ragen_agent.config import SmallModel
 from ragen_agent.training.checkpoint import tokenizer_hash
 from ragen_agent.training.demo_thoughts import WORDS, thinking
-from ragen_gym.envs.turn import TurnEnv
+from ragen_gym.envs.turn import TurnEnv, make_turn
+from ragen_gym.games.registry import TABLE
 
-__all__ = ["END", "START", "GameTexts", "build_model", "build_tokenizer", "check_known", "game_texts", "reading_only"]
+__all__ = [
+    "END",
+    "START",
+    "GameTexts",
+    "build_model",
+    "build_tokenizer",
+    "check_known",
+    "game_texts",
+    "reading_only",
+    "suite_texts",
+]
 
 HEAD_SIZE = 32
 CONTEXT = 4096
 INITIAL_SCALE = 0.1  # about 1 / sqrt(hidden); the usual 0.02, meant for wide models, learns several times slower here
 
 PAD, START, END = "<|pad|>", "<|im_start|>", "<|im_end|>"
-PIECE = r"</?[a-z]+>| ?\|\|| ?[A-Z]?[a-z]+| ?(?:1[0-9]|[0-9])|\s|\S"
+PIECE = r"</?[a-z]+>| ?\|\|| ?[A-Z]?[a-z]+| ?\([0-9],|[0-9]\)| ?[0-9]|\s|\S"
 ROLES = ("system", "user", "assistant")
 TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
@@ -43,7 +59,19 @@ TEMPLATE = (
 )
 
 LEVELS = 200  # enough to meet every pair of the bandits' names
+FEW = 8  # enough that what recurs in all of them is no chance, in a game whose names are the same on every level
 PLAYED = 8
+
+#: What changes the wording of the messages, each with the defaults for the rest.
+WORDINGS: tuple[dict[str, Any], ...] = (
+    {},
+    {"think": False},
+    {"grounding": True, "world_modelling": True},
+    {"max_turns": 1, "max_actions_per_turn": 1, "max_actions": 1},
+    {"max_actions_per_turn": 1, "think": False},
+    {"prompt": "ragen-v1"},
+    {"prompt": "ragen-v1", "think": False},
+)
 
 
 def build_model(shape: SmallModel, tokenizer: PreTrainedTokenizerBase, seed: int) -> Qwen2ForCausalLM:
@@ -83,13 +111,17 @@ def build_model(shape: SmallModel, tokenizer: PreTrainedTokenizerBase, seed: int
     return model
 
 
-def build_tokenizer(games: Sequence[GameTexts]) -> Qwen2Tokenizer:
-    """A word-level tokenizer with a ChatML template; its ids depend on the texts alone, not on their order."""
-    phrases = {phrase for game in games for phrase in _phrases(game.levels)} | {f"{role}\n" for role in ROLES}
-    texts = [text for game in games for level in game.levels for text in level]
-    texts += [text for game in games for text in game.replies]
+def build_tokenizer(games: Sequence[GameTexts] = ()) -> Qwen2Tokenizer:
+    """A word-level tokenizer with a ChatML template, of the suite's texts and these.
+
+    Its ids depend on the texts alone, not on their order: it is the same one for every run on games of the suite,
+    unless options of a run, such as names of arms, bring words of their own.
+    """
+    every = [*suite_texts(), *games]
+    phrases = {phrase for game in every for phrase in _phrases(game.frames)} | {f"{role}\n" for role in ROLES}
+    texts = {text for game in every for level in game.frames for text in level}.union(*(game.texts for game in every))
     words = {piece for text in texts for piece in re.findall(PIECE, text)}
-    words |= {f"{space}{n}" for space in ("", " ") for n in range(20)}  # numbers that no text happened to hold
+    words |= {form.format(digit) for digit in range(10) for form in ("{}", " {}", "({},", " ({},", "{})")}
     control = [PAD, START, END]
     vocabulary = dict.fromkeys([*control, *sorted(phrases), *sorted(words - phrases), *sorted(ByteLevel.alphabet())])
     tokenizer = Qwen2Tokenizer(
@@ -125,8 +157,8 @@ def check_known(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> None:
         spelled = [place for place, index in enumerate(ids) if index not in known]
         nearby = ids[max(0, spelled[0] - 8) : spelled[0] + 12]
         raise ValueError(
-            f"the small model's tokenizer lacks a word, here: {tokenizer.decode(list(nearby))!r}. It was made from "
-            "another game's texts: train a model on this game, or give --model a model with a general tokenizer."
+            f"the small model's tokenizer lacks a word, here: {tokenizer.decode(list(nearby))!r}. It was made without "
+            "the texts of these settings: train a model with them, or give --model one with a general tokenizer."
         )
 
 
@@ -138,15 +170,15 @@ def _known(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
 
 
 def _phrases(levels: Sequence[Sequence[str]]) -> set[str]:
-    """Runs of two words or more, without digits or line ends, that every level's messages hold; and whole messages."""
+    """Runs of two words or more, without digits or line ends, that the texts of every level hold."""
     each = [
         {
             run
-            for text in messages
-            for run in [text, *re.split(r"[0-9\n]", text)]
+            for text in texts
+            for run in re.split(r" ?\((?=[0-9])|[0-9\n]", text)
             if len(re.findall(r"[A-Za-z]+", run)) > 1
         }
-        for messages in levels
+        for texts in levels
     ]
     return set.intersection(*each) if each else set()
 
@@ -155,24 +187,56 @@ def _phrases(levels: Sequence[Sequence[str]]) -> set[str]:
 class GameTexts:
     """The texts of a game that its tokenizer is made from."""
 
-    levels: list[list[str]]
-    """The instructions and user messages of an episode on each level."""
-    replies: set[str]
-    """What a policy may write."""
+    frames: list[list[str]]
+    """The instructions and user messages of an episode on each level, without boards and symbols."""
+    texts: set[str]
+    """Boards, the meaning of their symbols, and what a policy may write."""
+
+
+@cache
+def suite_texts() -> tuple[GameTexts, ...]:
+    """The texts of every game of the suite: in each of its vocabularies, text formats and ``WORDINGS``."""
+    words = GameTexts([], set(WORDS.values()))
+    return (words, *(_texts(env, "none", LEVELS if env.game.layout == "arms" else FEW) for env in _suite()))
 
 
 def game_texts(env: TurnEnv, thought: str) -> GameTexts:
-    """Messages on ``LEVELS`` levels; the first ``PLAYED`` are played badly and well, so that every kind occurs."""
-    texts = GameTexts([], {WORDS[thought]} if thought in WORDS else set())
-    for seed in range(LEVELS):
-        _, info = env.reset(seed=seed)
-        over = seed >= PLAYED
+    """The texts of one environment, and what a demonstrator with this thought writes in it."""
+    return _texts(env, thought, LEVELS)
+
+
+def _suite() -> Iterator[TurnEnv]:
+    """Every game of the suite in every form; a game that a user adds brings its texts with its own runs."""
+    for spec in TABLE.values():
+        if not spec.game.startswith("ragen_gym."):
+            continue
+        plain = make_turn(spec.name)
+        yield from (make_turn(spec.name, **wording) for wording in WORDINGS)
+        yield from (make_turn(spec.name, vocabulary=name) for name in plain.game.vocabularies)
+        yield from (make_turn(spec.name, text_format=name) for name in formats_of(plain))
+
+
+def _texts(env: TurnEnv, thought: str, levels: int) -> GameTexts:
+    """Messages on so many levels; the first ``PLAYED`` are played badly and well, so that every kind occurs."""
+    legend = [meaning for _, meaning in env.game.legend(env.env.vocabulary)]
+    lines = env.instructions.split("\n")
+    symbols = [line for line in lines if legend and all(meaning in line for meaning in legend)]
+    rules = [line for line in lines if line not in symbols]
+    found = GameTexts([], {*symbols, *env.env.vocabulary.symbols, WORDS.get(thought, "")})
+    cells = env.game.layout == "grid" and env.env.text_format != "coord"  # whose symbols are words by themselves
+    for seed in range(levels):
+        said, info = env.reset(seed=seed)
+        frame, over = list(rules), seed >= PLAYED
         names = env.action_names
         opening = thinking(env, thought)
-        texts.replies.update(f"{opening}<answer>{name} || {name}</answer>" for name in names)
+        found.texts.update(f"{opening}<answer>{name} || {name}</answer>" for name in names)
         replies: Sequence[str] = [names[seed % len(names)], f"{opening}<answer>{' || '.join(names)}</answer>"]
-        while not over:
-            _, _, terminated, truncated, info = env.step(replies[info["turn"] % 2])
+        while True:
+            found.texts.add("" if cells else env.board)
+            frame.append(said.replace(env.board, "\n", 1))
+            if over:
+                break
+            said, _, terminated, truncated, info = env.step(replies[info["turn"] % 2])
             over = terminated or truncated
-        texts.levels.append([m["content"] for m in info["messages"] if m["role"] != "assistant"])
-    return texts
+        found.frames.append(frame)
+    return found

@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerFast
 
 from ragen_agent.board_tokens import BoardTokens, board_tokens, formats_of
 from ragen_agent.cli import main
-from ragen_agent.training.small_model import build_tokenizer, game_texts
+from ragen_agent.training.small_model import build_tokenizer
 from ragen_gym import make_turn
 
 SEEDS = range(40)
@@ -53,7 +53,7 @@ def test_a_spaced_grid_is_read_cell_by_cell(bpe: PreTrainedTokenizerFast) -> Non
 @pytest.mark.parametrize("game", ["FrozenLake", "Sokoban", "NewVocab", "Bandit"])
 def test_the_small_tokenizer_reads_every_format(game: str) -> None:
     env = make_turn(game)
-    tokenizer = build_tokenizer([game_texts(env, "none")])
+    tokenizer = build_tokenizer()
     for text_format in formats_of(env):
         assert of(tokenizer, game, text_format).verdict == "good"
 

@@ -48,6 +48,8 @@ def test_train_then_eval(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert main(["eval", str(out / "warm"), "--game", "Bandit", "--levels", "4", "--split", "validation"]) == 0
     assert "4 fixed validation levels" in capsys.readouterr().out
     kept = (out / "metrics.jsonl").read_bytes()
+    assert main(["eval", str(out), "--game", "NewVocab", "--levels", "4", "--json", str(tmp_path / "other.json")]) == 0
+    assert json.loads((tmp_path / "other.json").read_text())["model"]["n"] == 4
     assert main(["train", *TINY, "--out", str(out)]) == 2
     assert "--resume" in capsys.readouterr().err
     assert (out / "metrics.jsonl").read_bytes() == kept

@@ -21,7 +21,7 @@ from ragen_agent.openrlhf import doctor, machine_checks
 from ragen_agent.openrlhf.doctor import model_checks
 from ragen_agent.openrlhf.machine_checks import STALE_LOCK_AGE, holders, lock_checks
 from ragen_agent.training.checkpoint import save_checkpoint
-from ragen_agent.training.small_model import build_model, build_tokenizer, game_texts
+from ragen_agent.training.small_model import build_model, build_tokenizer
 from ragen_gym.envs.turn import make_turn
 
 ROOT = Path(__file__).parents[3]
@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture(scope="module")
 def tokenizer() -> PreTrainedTokenizerBase:
-    return build_tokenizer([game_texts(make_turn("FrozenLake"), "direction")])
+    return build_tokenizer()
 
 
 @pytest.fixture

@@ -198,6 +198,7 @@ def test_what_does_not_fit_is_one_line(
     bare.write_text(json.dumps({"messages": lines_of(data)[0]["messages"]}) + "\n")
     lake = tmp_path / "lake.jsonl"
     assert main(["sft", "data", "--game", "FrozenLake", "--episodes", "4", "--out", str(lake)]) == 0
+    lake.write_text(lake.read_text().replace("lake", "quagga"))
     for arguments, message in (
         (["--data", str(data)], "needs --data FILE and --out DIR"),
         (["--data", str(tmp_path / "none.jsonl"), "--out", str(tmp_path / "x")], "there is no such file"),

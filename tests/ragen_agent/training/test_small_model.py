@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -13,10 +15,15 @@ from transformers import AutoTokenizer
 
 from ragen_agent.chat import ChatFormat
 from ragen_agent.config import Config, with_settings
-from ragen_agent.training.checkpoint import load_checkpoint, save_checkpoint
+from ragen_agent.training.checkpoint import load_checkpoint, save_checkpoint, tokenizer_hash
 from ragen_agent.training.policy import Policy
-from ragen_agent.training.small_model import check_known, reading_only
+from ragen_agent.training.small_model import GameTexts, build_tokenizer, check_known, game_texts, reading_only
 from ragen_agent.training.tasks import make_env
+from ragen_gym.core.text import TEXT_FORMATS
+from ragen_gym.envs.policies import random_reply
+from ragen_gym.envs.reply import write_reply
+from ragen_gym.envs.turn import make_turn
+from ragen_gym.games.registry import find
 
 LAKE = with_settings(Config(), {"demonstrations": {"thought": "direction"}})
 BANDIT = with_settings(Config(), {"game": "Bandit", "demonstrations": {"thought": "choose"}})
@@ -41,29 +48,76 @@ def test_any_text_survives_the_tokenizer(lake: Policy, text: str) -> None:
 
 
 def test_board_symbols_stay_apart_and_sentences_are_short(lake: Policy) -> None:
-    assert len(lake.tokenizer.encode("OOGP\nO__X", add_special_tokens=False)) == 9
+    for board in ("OOGP\nO__X", ".oo*\nxo.+", "FHHG\nSDWW", "WW.G\nCBA@", "0110\n2345"):
+        assert len(lake.tokenizer.encode(board, add_special_tokens=False)) == 9
     env = make_env(LAKE, "train")
     message, _ = env.reset(seed=0)
-    assert len(lake.tokenizer.encode(env.instructions, add_special_tokens=False)) == 1
-    assert len(lake.chat.prompt_ids(env.instructions, message)) < 50
+    assert len(lake.chat.prompt_ids(env.instructions, message)) < 110
+    assert len(lake.chat.prompt_ids(env.instructions, message)) < len(message + env.instructions) / 5
 
 
-@pytest.mark.parametrize("name", ["lake", "bandit"])
-def test_every_message_of_the_game_is_known(name: str, request: pytest.FixtureRequest) -> None:
-    agent: Policy = request.getfixturevalue(name)
+def test_a_place_is_a_row_and_a_column(lake: Policy) -> None:
+    tokens = lake.tokenizer.tokenize("player: (3,9)\nbox on target: (2,4) (1,10)")
+    assert tokens == ["player", ":", " (3,", "9)", "\n", "box", " on", " target", ":", " (2,", "4)", " (1,", "1", "0)"]
+
+
+FORMS = [
+    *((game, {"text_format": way}) for game in ("Sokoban", "LargeSokoban", "FrozenLake") for way in TEXT_FORMATS),
+    *((name, {"vocabulary": of}) for name in ("NewVocab", "FrozenLake") for of in find(name).game_class.vocabularies),
+    ("Sokoban", {"size": 12, "boxes": 4, "generator": "reverse_walk"}),
+    ("FrozenLake", {"success_rate": 1.0, "prompt": "ragen-v1"}),
+    ("Bandit", {}),
+    ("BanditRev", {"prompt": "ragen-v1"}),
+    ("Bandit", {"pulls": 3, "max_actions_per_turn": 2}),
+    ("LargeSokoban", {"grounding": True, "max_turns": 3}),
+    ("NewVocab", {"think": False, "max_actions_per_turn": 1}),
+]
+
+
+@pytest.mark.parametrize(("game", "options"), FORMS, ids=str)
+def test_an_agent_of_one_game_knows_every_message_of_all(lake: Policy, game: str, options: dict[str, Any]) -> None:
+    own_words = set(range(len(lake.tokenizer))) - set(reading_only(lake.tokenizer))
     for split in ("train", "validation", "test"):
-        env = make_env(agent.config, split)
-        for seed in range(30):
+        env, rng = make_turn(game, split=split, **options), np.random.default_rng(0)
+        for seed in range(12):
             message, _ = env.reset(seed=seed)
-            check_known(agent.tokenizer, agent.chat.prompt_ids(env.instructions, message))
-            assert agent.tokenizer.decode(agent.tokenizer.encode(message)) == message
+            check_known(lake.tokenizer, lake.chat.prompt_ids(env.instructions, message))
+            while not env.over:
+                reply = random_reply(env, rng)
+                assert own_words.issuperset(lake.chat.reply_ids(write_reply(env.action_names, ""))), env.action_names
+                message, *_ = env.step(reply)
+                check_known(lake.tokenizer, lake.chat.glue_ids(message))
+                assert lake.tokenizer.decode(lake.tokenizer.encode(message)) == message
 
 
-def test_another_games_words_are_refused(lake: Policy) -> None:
-    env = make_env(BANDIT, "train")
+def test_all_runs_on_games_of_the_suite_have_one_tokenizer(lake: Policy, bandit: Policy) -> None:
+    coordinates = {
+        "game": "Sokoban",
+        "env_options": {"text_format": "coord"},
+        "demonstrations": {"thought": "relative"},
+    }
+    sokoban = Policy.build(with_settings(Config(), coordinates))
+    assert len({tokenizer_hash(agent.tokenizer) for agent in (lake, bandit, sokoban)}) == 1
+
+
+def test_other_symbols_change_nothing_but_the_symbols(lake: Policy) -> None:
+    """What an agent learns of a game's messages holds in other symbols: no phrase has the symbols in it."""
+    one, other = make_turn("Sokoban"), make_turn("NewVocab")
+    cut = [lake.tokenizer.tokenize(env.instructions) for env in (one, other)]
+    assert len(cut[0]) == len(cut[1])
+    differ = {pair for pair in zip(*cut, strict=True) if pair[0] != pair[1]}
+    assert {(a.strip(), b.strip()) for a, b in differ} == set(zip("#_O√XPS", "W.GCBA@", strict=True))
+
+
+def test_words_of_no_game_are_refused_and_those_of_a_run_are_added(lake: Policy) -> None:
+    names = {"game": "Bandit", "env_options": {"names": [["Zebra", "Quagga"]]}}
+    env = make_env(with_settings(Config(), names), None)
     message, _ = env.reset(seed=0)
     with pytest.raises(ValueError, match="lacks a word"):
         check_known(lake.tokenizer, lake.chat.prompt_ids(env.instructions, message))
+    own = build_tokenizer([game_texts(env, "choose")])
+    check_known(own, ChatFormat.from_tokenizer(own).prompt_ids(env.instructions, message))
+    assert lake.tokenizer.get_vocab().keys() < own.get_vocab().keys()
 
 
 def test_ids_for_reading_are_not_words(lake: Policy) -> None:
@@ -85,8 +139,9 @@ def test_a_checkpoint_comes_back_whole(lake: Policy, tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model"]
 
 
-def test_a_tokenizer_of_another_model_is_noticed(lake: Policy, bandit: Policy, tmp_path: Path) -> None:
-    save_checkpoint(lake.model, bandit.tokenizer, tmp_path / "mixed")
+def test_a_tokenizer_of_another_model_is_noticed(lake: Policy, tmp_path: Path) -> None:
+    other = build_tokenizer([GameTexts([], {"Zebra"})])
+    save_checkpoint(lake.model, other, tmp_path / "mixed")
     with pytest.raises(ValueError, match="not the one that it was trained with"):
         load_checkpoint(tmp_path / "mixed")
 
