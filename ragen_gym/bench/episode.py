@@ -23,7 +23,7 @@ from ragen_gym.bench.records import MOST, EpisodeRecord, TurnRecord
 from ragen_gym.bench.timeouts import AgentCaller, EpisodeFailed, describe_error, shown_safely
 from ragen_gym.core.failures import Failure
 from ragen_gym.core.text import replace_surrogates
-from ragen_gym.envs.turn import TurnEnv
+from ragen_gym.envs.turn import TurnEnv, with_images
 
 __all__ = ["play_episode"]
 
@@ -114,11 +114,13 @@ class _Episode:
     async def play_turns(self) -> None:
         """Play by replies."""
         reply = self.agent.reply
-        message, info = self._env_call(self.env.reset)
+        _, info = self._env_call(self.env.reset)
         await self._begin()
         while not (self.terminated or self.truncated):
             called = time.perf_counter()
-            answer = await self.agent_calls.call(reply, info["messages"], self.task)
+            message = self.env.message_text
+            messages = with_images(info["messages"], self.env.images)
+            answer = await self.agent_calls.call(reply, messages, self.task)
             seconds = time.perf_counter() - called
             if isinstance(answer, str):
                 answer = Answer(str.__str__(answer))
@@ -131,7 +133,7 @@ class _Episode:
                 cut = answer.text[: self.max_reply], answer.reasoning and answer.reasoning[: self.max_reply]
                 answer = replace(answer, text=cut[0], reasoning=cut[1], finish_reason="max_reply")
             text, reasoning = replace_surrogates(answer.text), answer.reasoning and replace_surrogates(answer.reasoning)
-            next_message, reward, self.terminated, self.truncated, info = self._env_call(self.env.step, text)
+            _, reward, self.terminated, self.truncated, info = self._env_call(self.env.step, text)
             self.success = info["success"]
             problem = info["reply"].problem
             self.turns.append(
@@ -149,7 +151,6 @@ class _Episode:
                     seconds=seconds,
                 )
             )
-            message = next_message
 
     async def play_moves(self) -> None:
         """Play by single moves."""

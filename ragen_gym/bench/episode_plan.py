@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ragen_gym.bench.agent import ReplyAgent, StepAgent
 from ragen_gym.bench.records import TurnRecord
 from ragen_gym.bench.suites import Split, Suite, noise_seed
 from ragen_gym.core.validation import check_number
+from ragen_gym.envs.step import StepEnv
 from ragen_gym.envs.turn import TurnEnv
 
 __all__ = [
@@ -68,11 +69,12 @@ class Prices:
         return total / 1e6
 
 
-def make_env(split: Split, observation: str = "text") -> TurnEnv:
+def make_env(split: Split, observation: Any = "text") -> TurnEnv:
     """The environment that plays any instance of a split; ``observation`` is what an agent that moves is shown."""
-    if observation != "text":
-        split = replace(split, env_options={**split.env_options, "observation": observation})
     env = split.make_env()
+    if observation != "text":
+        moves = StepEnv(split.env, observation=observation, levels=split.levels[:1], **split.env_options)
+        env = TurnEnv(moves, split.turn_config)
     env.reset(seed=0)
     return env
 

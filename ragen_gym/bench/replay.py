@@ -126,17 +126,17 @@ class Replayer:
         by_moves = bool(record.turns) and all(turn.reply is None for turn in record.turns)
         env = self._env(by_moves)
         level = self.split.levels[record.index]
-        message, info = env.reset(options={"level": level, "noise_seed": record.noise_seed})
+        _, info = env.reset(options={"level": level, "noise_seed": record.noise_seed})
         first, names = env.moves.grid_text(), env.action_names
         turns: list[ReplayedTurn] = []
         terminated, truncated, diverged_at = False, False, None
         for turn in record.turns:
             if env.over or diverged_at is not None:
                 break
-            before = env.moves.text if by_moves else message
+            before = env.moves.text if by_moves else env.message_text
             parsed = self.parse(turn.reply, names) if self.rules and turn.reply is not None else None
             env.reply = parsed or _recorded_reply(turn, len(names))
-            message, reward, terminated, truncated, info = env.step(turn.reply or "")
+            _, reward, terminated, truncated, info = env.step(turn.reply or "")
             moves = env.moves.take()
             if parsed and self.rules and self.rules.reward:
                 reward = self.rules.reward(parsed, tuple(move.reward for move in moves))

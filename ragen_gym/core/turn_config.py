@@ -6,16 +6,53 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from ragen_gym.core.settings import check_settings, setting
+from ragen_gym.core.image_style import ImageStyle
+from ragen_gym.core.settings import check_settings, declared, setting
 from ragen_gym.core.validation import did_you_mean
 
-__all__ = ["PROMPTS", "TurnConfig", "split_turn_options", "turn_config"]
+__all__ = [
+    "OBSERVATIONS",
+    "PROMPTS",
+    "STATE_FORMATS",
+    "STATE_SCORES",
+    "TurnConfig",
+    "split_turn_options",
+    "turn_config",
+]
 
 #: Wordings of the messages, each with its grammar of replies.
 PROMPTS = {
     "default": "rules and pay-outs in full, and replies of no other than the form asked for",
     "ragen-v1": "what RAGEN's prompts tell (arXiv 2504.20073), and its lenient parser: see ragen_gym.envs.ragen_v1",
 }
+
+#: What a message shows of the board.
+OBSERVATIONS = {
+    "text": "the board as text",
+    "image": "a picture of the board",
+    "both": "the board as text and, after it, as a picture",
+}
+
+#: How a reply writes the boards of its thinking (VAGEN, arXiv 2510.16907, compares the last three).
+STATE_FORMATS = {
+    "text": "as the messages write a board, or would write it",
+    "symbols": "rows of symbols",
+    "coordinates": "the places (row,column) of every kind of tile",
+    "sentences": "sentences on where the player is, and every other thing as seen from it",
+}
+
+#: How a board in the thinking is scored, from 0 to 1.
+STATE_SCORES = {
+    "exact": "1 for the true board, else 0",
+    "objects": "the share of the things on the board that are named in their places, less if others are named too",
+    "f1": "the F1 of the places of each kind of tile (for sentences, of its relations), averaged over the kinds",
+}
+
+
+def _image_setting(name: str) -> Any:
+    """The declaration of an option of ``ImageStyle``."""
+    each = declared(ImageStyle)[name]
+    return setting(each.default, each.doc, low=each.low, high=each.high, choices=each.choices, unit=each.unit)
 
 
 @dataclass(frozen=True)
@@ -43,8 +80,17 @@ class TurnConfig:
     world_modelling: bool = setting(
         False, "whether the thinking must hold the board expected after the moves, in <prediction> tags (VAGEN)"
     )
-    state_reward: float = setting(0.0, "what a right observation and a right prediction earn together, half each")
+    state_reward: float = setting(
+        0.0, "what a right observation and a right prediction earn together, half each, in proportion to their scores"
+    )
     prompt: str = setting("default", "wording of the messages and grammar of the replies", choices=PROMPTS)
+    observation: str = setting("text", "what the messages show of the board", choices=OBSERVATIONS)
+    image_tiles: str = _image_setting("tiles")
+    image_tile_size: int = _image_setting("tile_size")
+    image_palette: str = _image_setting("palette")
+    image_coordinates: bool = _image_setting("coordinates")
+    state_format: str = setting("text", "how the thinking writes its boards", choices=STATE_FORMATS)
+    state_score: str = setting("exact", "how an observation and a prediction are scored", choices=STATE_SCORES)
 
     def __post_init__(self) -> None:
         check_settings(self, self._where())
@@ -75,6 +121,16 @@ class TurnConfig:
         if self.prompt != "ragen-v1":
             return ""
         return "<think>" if self.think else "<answer>"
+
+    @property
+    def sees(self) -> bool:
+        """Whether the messages hold pictures."""
+        return self.observation != "text"
+
+    @property
+    def image_style(self) -> ImageStyle:
+        """The look of the pictures."""
+        return ImageStyle(self.image_tiles, self.image_tile_size, self.image_palette, self.image_coordinates)
 
     @property
     def state_parts(self) -> tuple[str, ...]:

@@ -28,7 +28,7 @@ from collections.abc import Sequence
 
 from ragen_gym.core.text import Vocabulary
 from ragen_gym.core.turn_config import TurnConfig
-from ragen_gym.envs.reply import SEPARATOR, Problem, Reply
+from ragen_gym.envs.reply import SEPARATOR, Problem, Reply, shown_symbols, shown_tiles
 from ragen_gym.games.game import Game
 
 __all__ = ["instructions", "last_message", "message", "parse"]
@@ -39,10 +39,11 @@ _TAGS = ("<think>", "</think>", "<answer>", "</answer>", "<|im_start|>", "<|im_e
 
 def instructions(game: Game, vocabulary: Vocabulary, config: TurnConfig) -> str:
     """The system message."""
-    legend = ", ".join(f"{symbol}: {meaning}" for symbol, meaning in game.legend(vocabulary))
+    legend = ", ".join(f"{symbol}: {meaning}" for symbol, meaning in shown_symbols(game, vocabulary, config))
     lines = [game.ragen_v1_task()]
     if legend:
         lines += ["What the symbols of a state mean:", legend]
+    lines += shown_tiles(game, config)
     if game.layout != "arms":
         names = [action.name.capitalize() for action in game.Action]
         lines += [

@@ -38,6 +38,14 @@ _THINK_ANSWER = re.compile(r"\s*<think>(?P<think>.*?)</think>" + _ANSWER.pattern
 _TAG = re.compile(r"</?(?:think|answer)>")
 _PARTS = {part: re.compile(f"<{part}>(.*?)</{part}>", re.DOTALL) for part in ("observation", "prediction")}
 
+#: What a message says of how the thinking is to write a board.
+_WRITTEN = {
+    "text": "",
+    "symbols": ", in rows of symbols",
+    "coordinates": ", a line for each kind of thing, such as player: (0,1)",
+    "sentences": ", such as: The player is in row 0, column 1. A thing is 2 below and 1 left of the player.",
+}
+
 
 class Problem(StrEnum):
     """What is wrong with a reply."""
@@ -127,13 +135,14 @@ def _parse(text: str, action_names: tuple[str, ...], think: bool, parts: tuple[s
 
 def instructions(game: Game, vocabulary: Vocabulary, config: TurnConfig) -> str:
     """The system message; the budgets are those of ``config``."""
-    legend = ", ".join(f"{symbol} {meaning}" for symbol, meaning in game.legend(vocabulary))
+    legend = ", ".join(f"{symbol} {meaning}" for symbol, meaning in shown_symbols(game, vocabulary, config))
     names = "the names of the arms" if game.layout == "arms" else ", ".join(a.name.capitalize() for a in game.Action)
     rewards = "; ".join(f"{value:g} for {what}" for what, value in game.rewards())
     turns, actions = config.max_turns, config.max_actions
     lines = [
         game.description,
         f"Symbols: {legend}." if legend else "",
+        *shown_tiles(game, config),
         f"Actions: {names}.",
         f"Rewards: {rewards}.",
         f"You have {turns} turn{'s' * (turns > 1)} and {actions} action{'s' * (actions > 1)}, "
@@ -142,14 +151,40 @@ def instructions(game: Game, vocabulary: Vocabulary, config: TurnConfig) -> str:
     return "\n".join(line for line in lines if line)
 
 
+def shown_symbols(game: Game, vocabulary: Vocabulary, config: TurnConfig) -> tuple[tuple[str, str], ...]:
+    """The legend of the symbols in a conversation: none where boards are pictures of things and never written."""
+    written = bool(config.state_parts) and config.state_format in ("text", "symbols")
+    if config.observation != "image" or config.image_tiles == "letters" or written:
+        return game.legend(vocabulary)
+    return ()
+
+
+def shown_tiles(game: Game, config: TurnConfig) -> list[str]:
+    """What a system message says of pictures, and of the kinds of tile that a reply is to name."""
+    lines = []
+    if config.sees and game.layout == "arms":
+        lines.append("The picture shows the arms and their names; a name in two lines is written as one word.")
+    if config.sees and config.image_tiles == "shapes" and game.layout == "grid":
+        from ragen_gym.render.tile_sets import shape_names
+
+        names = shape_names(game.codes)
+        tiles = ", ".join(f"{names[tile]} {tile.name.lower().replace('_', ' ')}" for tile in game.Tile)
+        lines.append(f"In the pictures: {tiles}.")
+    if config.state_parts and config.state_format in ("coordinates", "sentences"):
+        things = ", ".join(tile.name.lower().replace("_", " ") for tile in game.Tile if tile not in game.ground_tiles)
+        lines.append(f"Things on a board: {things}. Rows and columns count from 0, from the upper left corner.")
+    return lines
+
+
 def message(config: TurnConfig, board: str, turn: int, actions_left: int, reward: float | None) -> str:
     """The user message before turn number ``turn``, from 1 on; ``reward`` is that of the turn before, or None."""
     form = (
         f"<answer>first {SEPARATOR} second</answer>" if config.max_actions_per_turn > 1 else "<answer>action</answer>"
     )
     if config.think:
-        seen = "<observation>the board as it is</observation>" if config.grounding else ""
-        expected = "<prediction>the board after your moves</prediction>" if config.world_modelling else ""
+        written = _WRITTEN[config.state_format]
+        seen = f"<observation>the board as it is{written}</observation>" if config.grounding else ""
+        expected = f"<prediction>the board after your moves{written}</prediction>" if config.world_modelling else ""
         form = f"<think>{seen}your thoughts{expected}</think>{form}"
     limit = f", in at most {config.max_tokens_per_turn} tokens" if config.max_tokens_per_turn else ""
     lines = [

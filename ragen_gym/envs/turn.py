@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import string
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
+import numpy as np
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.error import ResetNeeded
@@ -18,12 +20,21 @@ from ragen_gym.core.turn_config import TurnConfig, split_turn_options, turn_conf
 from ragen_gym.envs import ragen_v1
 from ragen_gym.envs.board_view import TextSpace
 from ragen_gym.envs.reply import Problem, Reply, instructions, last_message, message, parse
+from ragen_gym.envs.state import StateScore, StateText
 from ragen_gym.envs.step import InnerGenerator, StepEnv
 from ragen_gym.games.game import Game, Solution
 
-__all__ = ["TurnEnv", "make_turn"]
+if TYPE_CHECKING:
+    from ragen_gym.render.images import BoardImages, Pixels
+
+__all__ = ["IMAGE", "TurnEnv", "make_turn", "with_images"]
+
+#: What stands for a picture where a message is one text.
+IMAGE = "<image>"
 
 _LONGEST_REPLY = 4096
+_LONGEST_FRAME = 400, 800  # characters of a message around its board, plainly and with a form of boards in it
+_BOARD = "\0"  # stands for the board where a message is taken apart; no board can hold it
 
 
 @dataclass(frozen=True)
@@ -45,7 +56,7 @@ _PROMPTS = {
 }
 
 
-class TurnEnv(InnerGenerator, gymnasium.Env[str, str]):
+class TurnEnv(InnerGenerator, gymnasium.Env[Any, str]):
     """A game of the suite, one reply an action.
 
     ## Description
@@ -58,15 +69,17 @@ class TurnEnv(InnerGenerator, gymnasium.Env[str, str]):
 
     ## Observation Space
     ``Text``: the next user message, with the turn, the board, what is left and how to reply; after a turn, its reward.
-    ``instructions`` is the system message that goes before the first one.
+    ``instructions`` is the system message that goes before the first one. With ``observation="image"`` or ``"both"``
+    ``Dict``: ``text``, the same with ``<image>`` where the picture stands, and ``image``, ``Box`` of uint8 (height,
+    width, 3).
 
     ## Starting State
     As in ``StepEnv``: ``reset(seed=s, options={"level": …, "noise_seed": …})``.
 
     ## Rewards
     The sum of the rewards of the moves played, plus ``format_penalty`` if the reply is malformed or names an unknown
-    action, plus for a reply without fault ``state_reward`` / 2 for each of its observation and its prediction that is
-    the true board, before and after the moves.
+    action, plus for a reply without fault ``state_reward`` / 2 times the score of its observation and of its
+    prediction, compared with the true boards before and after the moves.
 
     ## Episode End
     Terminated when the game is over, or when the last turn of a game that is bounded by its rules (a bandit) has gone
@@ -75,7 +88,12 @@ class TurnEnv(InnerGenerator, gymnasium.Env[str, str]):
     ## Information
     ``messages`` (tuple of {"role", "content"}, the whole conversation), ``reply`` (``Reply``, None at reset),
     ``actions`` (ids played this turn), ``rewards`` (of each of them), ``success`` (bool), ``level_id`` (str), ``turn``
-    (turns taken), ``actions_left``; where they are asked for, ``observation_right`` and ``prediction_right`` (bool).
+    (turns taken), ``actions_left``; where they are asked for, ``observation_right`` and ``prediction_right`` (bool),
+    ``observation_score`` and ``prediction_score`` (float, 0 to 1, by ``state_score``); with pictures, ``images``: a
+    list of uint8 (height, width, 3), one for each image part of the newest user message.
+
+    With pictures the ``content`` of every message is a list of parts, ``{"type": "text", "text": …}`` or ``{"type":
+    "image"}``, the shape that the chat templates of Hugging Face and the API of OpenAI share.
 
     ## Arguments
     env: a ``StepEnv``.
@@ -94,9 +112,21 @@ class TurnEnv(InnerGenerator, gymnasium.Env[str, str]):
       2510.16907)
     - ``world_modelling`` (False): whether the thinking must hold the board expected after the moves, in
       ``<prediction>`` tags (VAGEN)
-    - ``state_reward`` (0.0): what a right observation and a right prediction earn together, half each
+    - ``state_reward`` (0.0): what a right observation and a right prediction earn together, half each, in proportion to
+      their scores
     - ``prompt`` (default): wording of the messages and grammar of the replies; "ragen-v1" states what RAGEN's prompts
       state and reads replies as leniently (``ragen_gym.envs.ragen_v1`` compares the two)
+    - ``observation`` (text): what the messages show of the board: "text", "image" or "both"
+    - ``image_tiles`` (pictures): set of tiles of the pictures: "pictures", "shapes" or "letters"
+    - ``image_tile_size`` (28): side of a tile in the pictures; 28 is one visual token a tile for patches of 14 that are
+      merged 2 x 2
+    - ``image_palette`` (plain): colours of the pictures: "plain" or "photographic"
+    - ``image_coordinates`` (False): whether the pictures have the numbers of the rows and columns, from 0 on, in a
+      margin of one tile
+    - ``state_format`` (text): how the thinking writes its boards: as the "text" of the messages, in "symbols",
+      "coordinates" or "sentences"
+    - ``state_score`` (exact): how an observation and a prediction are scored: "exact", or the share of "objects" or
+      the "f1" that is right
 
     Raises:
         ValueError: an unknown option or one out of range; see ``TurnConfig``.
@@ -127,11 +157,22 @@ class TurnEnv(InnerGenerator, gymnasium.Env[str, str]):
         self.render_mode = env.render_mode
         self._prompt = _PROMPTS[config.prompt]
         self.instructions = self._prompt.instructions(env.game, env.vocabulary, self._budgets)
+        self._state_text = StateText(env.game, env.vocabulary, env.text_format, config.state_format, config.state_score)
+        self._pictures: BoardImages | None = None
         charset, _, longest = self.game.charset(env.vocabulary, env.text_format)
         characters = frozenset(string.printable) | charset
-        self.observation_space = TextSpace(longest + 400, charset=characters)
+        self.observation_space: spaces.Space[Any] = TextSpace(longest + self._frame_length(), charset=characters)
+        if config.sees:
+            from ragen_gym.render.images import BoardImages  # only where there are pictures
+
+            self._pictures = BoardImages(env.game, config.image_style, env.vocabulary)
+            picture = spaces.Box(0, 255, self._pictures.shape, np.uint8)
+            self.observation_space = spaces.Dict({"text": self.observation_space, "image": picture})
         self.action_space = spaces.Text(_LONGEST_REPLY, charset=characters, min_length=0)
         self._turn, self._played, self._over = 0, 0, True
+        #: The newest user message as one text, ``<image>`` where its picture stands.
+        self.message_text = ""
+        self._images: list[Pixels] = []
 
     @property
     def game(self) -> Game:
@@ -147,6 +188,11 @@ class TurnEnv(InnerGenerator, gymnasium.Env[str, str]):
     def board(self) -> str:
         """The board as it stands, as text."""
         return self.env.text
+
+    @property
+    def images(self) -> tuple[Pixels, ...]:
+        """The pictures of the conversation so far, uint8 (height, width, 3), in the order of its image parts."""
+        return tuple(self._images)
 
     @property
     def level(self) -> Level:
@@ -173,15 +219,16 @@ class TurnEnv(InnerGenerator, gymnasium.Env[str, str]):
         """Moves that the budgets of turns and of actions still allow."""
         return min(self.max_actions - self._played, (self.max_turns - self._turn) * self.max_actions_per_turn)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start an episode; the first message, and the information of the class's list."""
         _, self._info = self.env.reset(seed=seed, options=options)
         self._turn, self._played, self._over = 0, 0, False
-        self._messages: list[dict[str, str]] = [{"role": "system", "content": self.instructions}]
-        said = self._say(None)
-        return said, self._report(None, (), ())
+        self._messages: list[dict[str, Any]] = []
+        self._images = []
+        self._add("system", self.instructions)
+        return self._say(None), self._report(None, (), ())
 
-    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+    def step(self, action: str) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Take a reply.
 
         Raises:
@@ -193,7 +240,7 @@ class TurnEnv(InnerGenerator, gymnasium.Env[str, str]):
         if not isinstance(action, str):
             raise ValueError(f"a turn's action is the reply's text, not {type(action).__name__}: {action!r}.")
         reply = self.parse(replace_surrogates(action))
-        self._messages.append({"role": "assistant", "content": reply.text})
+        self._add("assistant", reply.text)
         budget = min(self.max_actions_per_turn, self.max_actions - self._played)
         actions: list[int] = []
         rewards: list[float] = []
@@ -206,15 +253,17 @@ class TurnEnv(InnerGenerator, gymnasium.Env[str, str]):
                 break
         self._turn += 1
         self._played += len(actions)
-        right = self._right(reply, before)
-        earned = sum(right.values()) * self.config.state_reward / 2
+        scores = self._scores(reply, before)
+        earned = sum(score.score for score in scores.values()) * self.config.state_reward / 2
+        judged: dict[str, Any] = {f"{part}_right": score.right for part, score in scores.items()}
+        judged |= {f"{part}_score": score.score for part, score in scores.items()}
         total = sum(rewards) + (self.config.format_penalty if reply.problem else earned)
         spent = self._turn == self.max_turns or self._played == self.max_actions
         terminated |= spent and self._bounded
         truncated = spent and not terminated
         self._over = terminated or truncated
         said = self._say(total if self._prompt.shows_penalty else sum(rewards))
-        return said, total, terminated, truncated, self._report(reply, tuple(actions), tuple(rewards)) | right
+        return said, total, terminated, truncated, self._report(reply, tuple(actions), tuple(rewards)) | judged
 
     def parse(self, text: str) -> Reply:
         """What a reply says, by the options of the turn and the names of the actions; plays nothing."""
@@ -240,36 +289,42 @@ class TurnEnv(InnerGenerator, gymnasium.Env[str, str]):
         """A best action here, with the actions that are left."""
         return self.env.oracle_action(self.actions_left)
 
-    def _right(self, reply: Reply, before: bytes) -> dict[str, bool]:
-        """Whether what the reply says of the boards is true, by the names of the information."""
+    def _scores(self, reply: Reply, before: bytes) -> dict[str, StateScore]:
+        """How true what the reply says of the boards is, by the part that says it."""
         if not self._state_parts:
             return {}
         boards = {"observation": before, "prediction": self.env.state[0]}
-        return {f"{part}_right": self._is(getattr(reply, part), boards[part]) for part in self._state_parts}
+        return {part: self._state_text.compare(getattr(reply, part), boards[part]) for part in self._state_parts}
 
-    def _is(self, text: str | None, board: bytes) -> bool:
-        """Whether a text is read as this board; empty lines around it do not matter, nor space that is no symbol."""
-        if text is None:
-            return False
-        text = text.strip("\r\n")
-        if not any(symbol.isspace() for symbol in self.env.vocabulary.symbols):
-            text = "\n".join(line.strip() for line in text.strip().splitlines())
-        try:
-            return self.game.parse(text, self.env.vocabulary, self.env.text_format) == board
-        except ValueError:
-            return False
-
-    def _say(self, reward: float | None) -> str:
+    def _say(self, reward: float | None) -> Any:
+        """Add the next user message; the observation that it is."""
+        board = _BOARD if self.config.observation == "image" else self.board
+        if self.config.observation == "both":
+            board = f"{board}\n{_BOARD}"
         if self._over:
-            said = self._prompt.last_message(self.board, reward)
+            text = self._prompt.last_message(board, reward)
         else:
-            said = self._prompt.message(self._budgets, self.board, self._turn + 1, self.actions_left, reward)
-        self._messages.append({"role": "user", "content": said})
-        return said
+            text = self._prompt.message(self._budgets, board, self._turn + 1, self.actions_left, reward)
+        self.message_text = text if self._pictures is None else text.replace(_BOARD, IMAGE)
+        self._add("user", text)
+        if self._pictures is None:
+            return text
+        self._images.append(self._pictures.image(self.env.state[0]))
+        return {"text": self.message_text, "image": self._images[-1].copy()}
+
+    def _add(self, role: str, text: str) -> None:
+        """Add a message, in parts where there are pictures."""
+        content: str | list[dict[str, str]] = text
+        if self._pictures is not None:
+            before, board, after = text.partition(_BOARD) if role == "user" else (text, "", "")
+            parts = [{"type": "text", "text": before}, {"type": "image"}, {"type": "text", "text": after}]
+            content = [part for part in parts if part.get("text") != ""] if board else parts[:1]
+        self._messages.append({"role": role, "content": content})
 
     def _report(self, reply: Any, actions: tuple[int, ...], rewards: tuple[float, ...]) -> dict[str, Any]:
-        return {
-            "messages": tuple(map(dict, self._messages)),
+        copied = dict if self._pictures is None else deepcopy
+        report = {
+            "messages": tuple(map(copied, self._messages)),
             "reply": reply,
             "actions": actions,
             "rewards": rewards,
@@ -278,6 +333,34 @@ class TurnEnv(InnerGenerator, gymnasium.Env[str, str]):
             "turn": self._turn,
             "actions_left": 0 if self._over else self.actions_left,
         }
+        if self._pictures is not None:
+            report["images"] = [self._images[-1].copy()]
+        return report
+
+    def _frame_length(self) -> int:
+        """The most characters of a message around its board."""
+        return _LONGEST_FRAME[self.config.sees or self.config.state_format != "text"]
+
+
+def with_images(messages: Sequence[Mapping[str, Any]], images: Sequence[Pixels]) -> tuple[Mapping[str, Any], ...]:
+    """Messages whose image parts hold their pictures: ``{"type": "image", "image": picture}``; others as they are.
+
+    Args:
+        messages: of the information of a ``TurnEnv``.
+        images: as many pictures as there are image parts, in their order, such as ``TurnEnv.images``.
+    """
+    if not images:
+        return tuple(messages)
+    pictures = iter(images)
+    return tuple(
+        {
+            **message,
+            "content": [
+                {**part, "image": next(pictures)} if part["type"] == "image" else part for part in message["content"]
+            ],
+        }
+        for message in messages
+    )
 
 
 def make_turn(name: str, config: TurnConfig | None = None, **options: Any) -> TurnEnv:

@@ -134,6 +134,8 @@ class Game(ABC):
     goal_tiles: ClassVar[frozenset[int]] = frozenset()
     box_tiles: ClassVar[frozenset[int]] = frozenset()
     target_tiles: ClassVar[frozenset[int]] = frozenset()
+    #: Codes of the tiles that are ground or wall, not things: what a list of the things on a board leaves out.
+    ground_tiles: ClassVar[frozenset[int]] = frozenset({0})
     #: The stream that a step's random number comes from.
     noise: ClassVar[Stream]
     #: The rule; see ``Rule``.

@@ -94,7 +94,7 @@ def _lever(canvas: Canvas, pulled: bool) -> None:
 
 def _sign(canvas: Canvas, name: str, lit: bool) -> None:
     lines = lines_of(name)
-    if canvas.unit < 96:  # so small that the name needs all the room
+    if canvas.unit < 96 or canvas.pixel_font:  # so small or so coarse that the name needs all the room
         canvas.rectangle(0, 0.01, 0.96, 0.36, _GOLD if lit else _GOLD_DARK, 0.05)
         canvas.rectangle(0.02, 0.03, 0.92, 0.32, _SIGN, 0.03)
         for i, line in enumerate(lines):

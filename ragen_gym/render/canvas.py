@@ -1,24 +1,22 @@
-"""Shapes in units of a cell, with smooth edges: drawn several times as large, then averaged down in NumPy.
+"""Shapes in units of a cell, with smooth edges: drawn several times as large, then averaged down, all in NumPy.
 
-Pygame's own smooth scaling rounds in ways that depend on the machine; the averages here are exact.
+The same shapes give the same bits on every machine. Only lines of text that are not in pixel font need pygame.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from itertools import pairwise
 from math import ceil, cos, floor, pi, sin
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from gymnasium.error import DependencyNotInstalled
 
-if TYPE_CHECKING:
-    import pygame
+from ragen_gym.render.font import ADVANCE, glyphs
 
 __all__ = ["Canvas", "Colour", "Pixels", "Point", "load_pygame"]
 
@@ -32,6 +30,8 @@ _LEAST_SIDE, _LEAST_FACTOR = 384, 2
 
 #: Pygame's size of its own font for text one unit high, and the height of a capital as a part of that size.
 _FONT_SIZE, _CAPITAL = 1.37, 0.5
+#: Height of a capital of the pixel font in its pixels, and as a part of the height of a text.
+_PIXELS, _PIXEL_CAPITAL = 7, 0.68
 
 
 def load_pygame() -> ModuleType:
@@ -56,55 +56,63 @@ class Canvas:
         rows: height in cells.
         unit: side of a cell in pixels of the finished picture.
         fineness: how many times as large it draws; None chooses enough for a tile's details.
+        pixel_font: whether text is in the font of ``ragen_gym.render.font``, without pygame.
     """
 
-    def __init__(self, columns: float, rows: float, unit: int, fineness: int | None = None) -> None:
-        self.pygame = load_pygame()
-        self.unit = unit
+    def __init__(
+        self, columns: float, rows: float, unit: int, fineness: int | None = None, pixel_font: bool = False
+    ) -> None:
+        self.unit, self.pixel_font = unit, pixel_font
         self._size = round(columns * unit), round(rows * unit)
         f = self._factor = fineness or max(_LEAST_FACTOR, -(-_LEAST_SIDE // unit))
         self._scale = float(unit * f)
-        self._canvas = self.pygame.Surface((self._size[0] * f, self._size[1] * f), self.pygame.SRCALPHA)
+        #: Red, green and blue, each times the opacity, and the opacity.
+        self._canvas = np.zeros((self._size[1] * f, self._size[0] * f, 4), np.uint8)
 
     def pixels(self) -> Pixels:
         """The picture at its own size, uint8 (height, width, 3); black where nothing was drawn."""
-        return self._reduced(self.pygame.surfarray.pixels3d(self._canvas.premul_alpha()))
+        return self._reduced(self._canvas[..., :3])
 
     def over(self, pixels: Pixels, x: int, y: int) -> None:
         """Lay the picture over another one, its upper left corner at that pixel; what lies outside is cut off."""
         left, top = max(x, 0), max(y, 0)
         below = pixels[top : max(y + self._size[1], 0), left : max(x + self._size[0], 0)]
         part = (slice(top - y, top - y + below.shape[0]), slice(left - x, left - x + below.shape[1]))
-        opacity = self._reduced(self.pygame.surfarray.pixels_alpha(self._canvas)[..., None])[part].astype(np.uint16)
+        opacity = self._reduced(self._canvas[..., 3:])[part].astype(np.uint16)
         below[:] = self.pixels()[part] + (below * (255 - opacity) + 127) // 255
 
     def _reduced(self, canvas: Pixels) -> Pixels:
-        """Averages over the squares that become one pixel: (width * f, height * f, c) to (height, width, c)."""
+        """Averages over the squares that become one pixel: (height * f, width * f, c) to (height, width, c)."""
         f, (width, height) = self._factor, self._size
-        lines = canvas.reshape(width, f, height * f, -1).sum(axis=1, dtype=np.uint16)
-        sums = lines.reshape(width, height, f, -1).sum(axis=2, dtype=np.uint32)
-        averages: Pixels = ((sums + f * f // 2) // (f * f)).astype(np.uint8).swapaxes(0, 1)
+        lines = canvas.reshape(height, f, width * f, -1).sum(axis=1, dtype=np.uint16)
+        sums = lines.reshape(height, width, f, -1).sum(axis=2, dtype=np.uint32)
+        averages: Pixels = ((sums + f * f // 2) // (f * f)).astype(np.uint8)
         return averages
 
     def fill(self, colour: Colour) -> None:
         """Cover everything."""
-        self._canvas.fill(colour)
+        self._canvas[:] = (*colour[:3], 255)
 
     def rectangle(self, x: float, y: float, width: float, height: float, colour: Colour, radius: float = 0.0) -> None:
         """A rectangle from its upper left corner, its corners rounded."""
         s = self._scale
         left, top = round(x * s), round(y * s)
-        size = round((x + width) * s) - left, round((y + height) * s) - top
-        with self._layer(left, top, *size, colour) as (canvas, dx, dy):
-            box = (left - dx, top - dy, *size)
-            self.pygame.draw.rect(canvas, colour, box, border_radius=round(radius * s))
+        right, bottom = round((x + width) * s), round((y + height) * s)
+        part, xs, ys = self._part(left, top, right, bottom)
+        r = min(round(radius * s), (right - left) // 2, (bottom - top) // 2)
+        aside = np.maximum(np.maximum(left + r - xs, xs - (right - r)), 0)
+        above = np.maximum(np.maximum(top + r - ys, ys - (bottom - r)), 0)
+        _paint(part, aside * aside + above * above <= r * r, colour)
 
     def ellipse(self, x: float, y: float, across: float, down: float, colour: Colour) -> None:
         """An ellipse from its centre and its two radii."""
         s = self._scale
-        left, top, size = round((x - across) * s), round((y - down) * s), (round(2 * across * s), round(2 * down * s))
-        with self._layer(left, top, *size, colour) as (canvas, dx, dy):
-            self.pygame.draw.ellipse(canvas, colour, (left - dx, top - dy, *size))
+        left, top, width, height = (round(length * s) for length in (x - across, y - down, 2 * across, 2 * down))
+        if width <= 0 or height <= 0:
+            return
+        part, xs, ys = self._part(left, top, left + width, top + height)
+        aside, above = (2 * (xs - left) - width) / width, (2 * (ys - top) - height) / height
+        _paint(part, aside * aside + above * above <= 1, colour)
 
     def circle(self, x: float, y: float, radius: float, colour: Colour) -> None:
         """A disc."""
@@ -112,21 +120,26 @@ class Canvas:
 
     def polygon(self, points: Sequence[Point], colour: Colour) -> None:
         """A filled polygon."""
-        corners = [(x * self._scale, y * self._scale) for x, y in points]
+        # To a 256th of a pixel: sines and cosines end in other bits on other machines.
+        corners = [(round(x * self._scale * 256) / 256, round(y * self._scale * 256) / 256) for x, y in points]
         left, top = (floor(min(corner[axis] for corner in corners)) for axis in (0, 1))
         right, bottom = (ceil(max(corner[axis] for corner in corners)) for axis in (0, 1))
-        with self._layer(left, top, right - left + 1, bottom - top + 1, colour) as (canvas, dx, dy):
-            self.pygame.draw.polygon(canvas, colour, [(x - dx, y - dy) for x, y in corners])
+        part, xs, ys = self._part(left, top, right, bottom)
+        inside = np.zeros(part.shape[:2], np.bool_)
+        for (x0, y0), (x1, y1) in zip(corners, [*corners[1:], corners[0]], strict=True):
+            if y0 != y1:
+                inside ^= ((y0 > ys) != (y1 > ys)) & (xs < x0 + (ys - y0) * ((x1 - x0) / (y1 - y0)))
+        _paint(part, inside, colour)
 
     def line(self, points: Sequence[Point], width: float, colour: Colour) -> None:
         """A line through points, with round ends and joints, in a colour without opacity."""
-        s, half = self._scale, width / 2
+        half = width / 2
         for (x0, y0), (x1, y1) in pairwise(points):
             length = max(1e-9, ((x1 - x0) ** 2 + (y1 - y0) ** 2) ** 0.5)
             dx, dy = (y1 - y0) / length * half, (x0 - x1) / length * half
             self.polygon([(x0 + dx, y0 + dy), (x1 + dx, y1 + dy), (x1 - dx, y1 - dy), (x0 - dx, y0 - dy)], colour)
         for x, y in points:
-            self.pygame.draw.circle(self._canvas, colour, (x * s, y * s), half * s)
+            self.circle(x, y, half, colour)
 
     def arc(self, x: float, y: float, radius: float, start: float, end: float, width: float, colour: Colour) -> None:
         """A part of a circle from the angle ``start`` to ``end``, in turns, clockwise from the right."""
@@ -147,27 +160,59 @@ class Canvas:
 
         The capitals have their middle at y. x is the middle of the line, or its left end where ``left`` is set.
         """
-        s = self._scale
-        font = self.pygame.font
-        if not font.get_init():
-            font.init()
+        opacity, up = self._pixel_text(height, text, width) if self.pixel_font else self._text(height, text, width)
+        s, f = self._scale, self._factor if self.pixel_font else 1
+        at = int(x * s - (0 if left else opacity.shape[1] / 2)) // f * f
+        top = int(y * s - up) // f * f
+        part, xs, ys = self._part(at, top, at + opacity.shape[1], top + opacity.shape[0])
+        rows, columns = ys[:, 0].astype(np.intp) - top, xs[0].astype(np.intp) - at
+        _blend(part, opacity[rows][:, columns], colour)
+
+    def _pixel_text(self, height: float, text: str, width: float | None) -> tuple[Pixels, float]:
+        """The opacity of a line in pixel font, and how far its top lies above the middle of its capitals."""
+        size = max(1, round(height * self.unit * _PIXEL_CAPITAL / _PIXELS))
+        if width is not None and text:
+            size = max(1, min(size, int(width * self.unit) // (len(text) * ADVANCE - 1)))
+        size *= self._factor
+        ink = glyphs(text).repeat(size, 0).repeat(size, 1)
+        return ink.astype(np.uint8) * np.uint8(255), _PIXELS * size / 2
+
+    def _text(self, height: float, text: str, width: float | None) -> tuple[Pixels, float]:
+        """The same in pygame's font."""
+        pygame, s = load_pygame(), self._scale
+        if not pygame.font.get_init():
+            pygame.font.init()
         size = max(4, round(height * s * _FONT_SIZE))
-        wide = font.Font(None, size).size(text)[0]
+        wide = pygame.font.Font(None, size).size(text)[0]
         if width is not None and wide > width * s:
             size = max(4, int(size * width * s / wide))
-        face = font.Font(None, size)
-        drawn = face.render(text, True, colour)
-        baseline = y * s + _CAPITAL * size / 2
-        self._canvas.blit(drawn, (x * s - (0 if left else drawn.get_width() / 2), baseline - face.get_ascent()))
+        face = pygame.font.Font(None, size)
+        drawn = face.render(text, True, (255, 255, 255))
+        opacity: Pixels = pygame.surfarray.array_alpha(drawn).T
+        return opacity, face.get_ascent() - _CAPITAL * size / 2
 
-    @contextmanager
-    def _layer(
-        self, left: int, top: int, width: int, height: int, colour: Colour
-    ) -> Iterator[tuple[pygame.Surface, int, int]]:
-        """What to draw on, and the offset of its origin: the canvas; for a translucent colour a layer laid over it."""
-        if len(colour) == 3:
-            yield self._canvas, 0, 0
-            return
-        layer = self.pygame.Surface((max(1, width), max(1, height)), self.pygame.SRCALPHA)
-        yield layer, left, top
-        self._canvas.blit(layer, (left, top))
+    def _part(
+        self, left: int, top: int, right: int, bottom: int
+    ) -> tuple[Pixels, npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """What of a box lies on the canvas, and the middles of its pixels: x of (1, width), y of (height, 1)."""
+        left, top = max(left, 0), max(top, 0)
+        part = self._canvas[top : max(bottom, top), left : max(right, left)]
+        xs = np.arange(left, left + part.shape[1]) + 0.5
+        return part, xs[None, :], (np.arange(top, top + part.shape[0]) + 0.5)[:, None]
+
+
+def _paint(part: Pixels, where: Any, colour: Colour) -> None:
+    """Lay a colour over the pixels of a part of a canvas that ``where`` marks, bool (height, width)."""
+    where = np.broadcast_to(where, part.shape[:2])
+    if len(colour) == 3:
+        part[where] = (*colour, 255)
+        return
+    opacity = colour[3]
+    over = np.array((*colour[:3], 255), np.uint32) * opacity
+    part[where] = (over + part[where].astype(np.uint32) * (255 - opacity) + 127) // 255
+
+
+def _blend(part: Pixels, opacity: Pixels, colour: Colour) -> None:
+    """Lay a colour over a part of a canvas, with an opacity for each pixel, uint8 (height, width)."""
+    share = opacity[..., None].astype(np.uint32)
+    part[:] = (np.array((*colour[:3], 255), np.uint32) * share + part.astype(np.uint32) * (255 - share) + 127) // 255

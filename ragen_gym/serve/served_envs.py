@@ -272,6 +272,7 @@ def make_env(spec: GameSpec, request: CreateRequest, max_reply: int) -> ServedEn
 
             load_pygame()
         if request.grain == "turn":
+            del arguments["observation"]  # an option of a turn, among the budgets
             options = request.budgets.model_dump() if request.budgets else {}
             return ServedTurn(make_turn(spec.name, **options, **arguments), max_reply)
         if request.max_episode_steps is not None:

@@ -102,6 +102,7 @@ class Sokoban(GridGame):
     player_tiles = frozenset(rules.PLAYERS)
     box_tiles = frozenset(rules.BOXES)
     target_tiles = frozenset(rules.TARGETS)
+    ground_tiles = frozenset({rules.Tile.WALL, rules.Tile.FLOOR})
     read_as: ClassVar = {rules.Tile.PLAYER: rules.Tile.FLOOR, rules.Tile.PLAYER_ON_TARGET: rules.Tile.TARGET}
     noise = Stream.DYNAMICS
     rule = staticmethod(rules.step)

@@ -61,5 +61,8 @@ def test_options_replace_those_of_a_config() -> None:
 
 
 def test_options_of_turns_and_of_environments_are_parted() -> None:
-    turn, env = split_turn_options({"max_turns": 2, "size": 4, "think": False, "observation": "grid"})
-    assert (turn, env) == ({"max_turns": 2, "think": False}, {"size": 4, "observation": "grid"})
+    turn, env = split_turn_options({"max_turns": 2, "size": 4, "think": False, "observation": "image", "split": "test"})
+    assert (turn, env) == (
+        {"max_turns": 2, "think": False, "observation": "image"},
+        {"size": 4, "split": "test"},
+    )

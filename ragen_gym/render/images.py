@@ -1,0 +1,183 @@
+"""Boards as pictures for visual models: the same level has the same pixels everywhere, many boards at once.
+
+Neither pygame nor a window system takes part. Each tile is drawn once per process, game and style; a picture is then
+put together from the lines of its tiles.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ragen_gym.core.image_style import ImageStyle
+from ragen_gym.core.seeding import uniforms
+from ragen_gym.core.text import Vocabulary
+from ragen_gym.games.game import Board, Boards, Game
+from ragen_gym.render.bandit import lines_of
+from ragen_gym.render.canvas import Canvas, Pixels
+from ragen_gym.render.font import ADVANCE, missing
+from ragen_gym.render.frames import board_codes
+from ragen_gym.render.tile_sets import draw_number, tile_drawer
+
+__all__ = ["BoardImages", "Pixels", "photographed"]
+
+_VERSIONS = 4  # of each tile of the photographic palette
+_CHUNK = 64  # boards put together at once: their indices stay in the cache
+_SIGN = 0.89  # width of a name on a bandit's machine, as a part of the machine's
+
+
+class BoardImages:
+    """Makes pictures of a game's boards.
+
+    Args:
+        game: the game.
+        style: the look.
+        vocabulary: whose symbols the tile set "letters" draws; None for the game's own.
+
+    Attributes:
+        shape: (height, width, 3) of a picture: ``tile_size`` pixels a cell (six times that for the arms of a bandit),
+            and one cell more each way with coordinates.
+
+    Raises:
+        ValueError: coordinates of a game without rows and columns, symbols or names that the pixel font lacks, or tiles
+            too small for the names of a bandit.
+    """
+
+    def __init__(self, game: Game, style: ImageStyle | None = None, vocabulary: Vocabulary | None = None) -> None:
+        self.game, self.style = game, style or ImageStyle()
+        self._vocabulary = vocabulary or game.own_vocabulary
+        self._check()
+        self._tiles = _tiles(game, self.style, self._vocabulary)
+        margin = int(self.style.coordinates)
+        self._rows, self._columns, self._margin = game.height + margin, game.width + margin, margin
+        side = self._tiles.side
+        self.shape = self._rows * side, self._columns * side, 3
+        row, column = np.arange(self._rows)[:, None], np.arange(self._columns)
+        version = (row + 2 * column + row * column) % len(self._tiles.lines)
+        #: For each line of pixels and column of cells, where its version of the tiles begins, and the line in it.
+        self._offsets = (version * self._tiles.count * side)[:, None, :] + np.arange(side)[None, :, None]
+        self._frame = np.zeros((self._rows, self._columns), np.intp)
+        if margin:
+            self._frame[0, :] = self._frame[:, 0] = game.codes
+            self._frame[0, 1:] += 1 + np.arange(game.width)
+            self._frame[1:, 0] += 1 + np.arange(game.height)
+            self._tiles.need(np.unique(self._frame))
+
+    def __reduce__(self) -> tuple[type[BoardImages], tuple[Any, ...]]:
+        return type(self), (self.game, self.style, self._vocabulary)
+
+    def image(self, board: Board) -> Pixels:
+        """The picture of one board, uint8 of ``shape``; fresh memory."""
+        picture: Pixels = self.images(board_codes(self.game, board)[None])[0]
+        return picture
+
+    def images(self, codes: Boards, out: Pixels | None = None) -> Pixels:
+        """Pictures of many boards.
+
+        Args:
+            codes: tile codes, uint8 (n, height, width).
+            out: C-contiguous uint8 (n, *shape) to write into, or None for fresh memory.
+
+        Returns:
+            uint8 (n, *shape).
+        """
+        self._tiles.need(codes)
+        n, side = len(codes), self._tiles.side
+        if out is None:
+            out = np.empty((n, *self.shape), np.uint8)
+        lines = self._tiles.lines.reshape(-1, side * 3)
+        target = out.reshape(n, self._rows, side, self._columns, side * 3)
+        for start in range(0, n, _CHUNK):
+            part = codes[start : start + _CHUNK]
+            cells = np.repeat(self._frame[None], len(part), 0)
+            cells[:, self._margin :, self._margin :] = part
+            cells *= side
+            # Clipping cannot happen; it is the mode in which NumPy copies straight into ``out``.
+            index = cells[:, :, None, :] + self._offsets
+            np.take(lines, index, axis=0, out=target[start : start + _CHUNK], mode="clip")
+        return out
+
+    def _check(self) -> None:
+        game, style = self.game, self.style
+        if game.layout != "grid":
+            if style.coordinates:
+                raise ValueError(f"image_coordinates: {game.name} has no rows and columns to number; leave it out.")
+            names = [line for arm in getattr(game, "arms", ()) for line in lines_of(arm)]
+            if lacking := missing("".join(names)):
+                raise ValueError(
+                    f"{game.name}: pictures have no letter for {lacking!r}; use names in ASCII, or observation='text'."
+                )
+            least = -(-max(map(len, names), default=0) * ADVANCE // (6 * _SIGN))
+            if style.tile_size < least:
+                raise ValueError(
+                    f"image_tile_size={style.tile_size} is too small for the names of {game.name}; it must be at least "
+                    f"{int(least)}."
+                )
+        elif style.tiles == "letters" and (lacking := missing("".join(self._vocabulary.symbols))):
+            raise ValueError(
+                f"image_tiles='letters': pictures have no letter for {lacking!r} of vocabulary "
+                f"{self._vocabulary.name!r}; choose another vocabulary, or other tiles."
+            )
+
+
+class _Tiles:
+    """The tiles of a game in one style, each drawn when it is first needed; after them the cells of the margin."""
+
+    def __init__(self, game: Game, style: ImageStyle, vocabulary: Vocabulary) -> None:
+        self._draw, cell = tile_drawer(style.tiles, game, vocabulary)
+        self._codes, self._style = game.codes, style
+        self.side = cell * style.tile_size
+        self.count = game.codes + (1 + max(game.height, game.width)) * style.coordinates
+        versions = _VERSIONS if style.palette == "photographic" else 1
+        #: uint8 (versions, tiles, side, side, 3)
+        self.lines = np.empty((versions, self.count, self.side, self.side, 3), np.uint8)
+        self._missing = np.ones(self.count, np.bool_)
+
+    def need(self, codes: npt.NDArray[np.integer[Any]]) -> None:
+        """Draw those of the tiles that are not yet drawn."""
+        if not self._missing.any() or not (wanted := self._missing[codes]).any():
+            return
+        for code in np.unique(codes[wanted]).tolist():
+            canvas = Canvas(1, 1, self.side, pixel_font=True)
+            if code < self._codes:
+                self._draw(canvas, code)
+            else:
+                draw_number(canvas, code - self._codes - 1 if code > self._codes else None)
+            drawn = canvas.pixels()
+            for version in range(len(self.lines)):
+                photo = self._style.palette == "photographic"
+                self.lines[version, code] = photographed(drawn, code * _VERSIONS + version) if photo else drawn
+            self._missing[code] = False
+
+
+_tiles = lru_cache(maxsize=32)(_Tiles)
+
+
+def photographed(tile: Pixels, key: int) -> Pixels:
+    """A tile as if photographed: stained, unevenly lit, tinted and grainy; a function of the tile and the key alone.
+
+    Args:
+        tile: uint8 (side, side, 3).
+        key: of the draws; each gives another version.
+    """
+    side = len(tile)
+    stains, grain = 16, side * side * 3
+    draws = uniforms(np.array([key], np.uint64), 0, stains + 6 + grain)[0] - 0.5
+    # Stains: brightness on a lattice of 4 x 4 points, in between by lines.
+    at = np.arange(side) * 3 / side
+    low = at.astype(np.intp)
+    share = at - low
+    lattice = draws[:stains].reshape(4, 4)
+    rows = lattice[low] * (1 - share)[:, None] + lattice[low + 1] * share[:, None]
+    stained = rows[:, low] * (1 - share) + rows[:, low + 1] * share
+    slope_down, slope_right, brightness, *tint = draws[stains : stains + 6]
+    place = np.arange(side) / side - 0.5
+    light = 1 + 0.3 * stained + 0.16 * slope_down * place[:, None] + 0.16 * slope_right * place + 0.1 * brightness
+    colour = 1 + 0.08 * np.array(tint)
+    noise = 26 * draws[stains + 6 :].reshape(side, side, 3)
+    seen = (18 + 0.9 * tile) * light[..., None] * colour + noise
+    photo: Pixels = np.clip(np.rint(seen), 0, 255).astype(np.uint8)
+    return photo

@@ -1,0 +1,116 @@
+"""Tile sets for pictures that visual models read (``ragen_gym.core.image_style.TILE_SETS``): how each draws a tile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ragen_gym.core.text import Vocabulary
+from ragen_gym.games.game import Game
+from ragen_gym.render.bandit import lines_of
+from ragen_gym.render.canvas import Canvas, Colour
+from ragen_gym.render.frames import painter_of
+
+__all__ = ["draw_number", "shape_names", "tile_drawer"]
+
+_PAPER: Colour = (246, 244, 238)
+_INK: Colour = (28, 30, 40)
+_LINE: Colour = (206, 204, 196)
+_MARGIN: Colour = (58, 62, 74)
+
+_COLOURS: dict[str, Colour] = {
+    "blue": (46, 104, 206),
+    "red": (214, 52, 52),
+    "green": (40, 150, 82),
+    "orange": (238, 142, 32),
+    "purple": (140, 72, 182),
+    "black": (30, 32, 42),
+    "turquoise": (28, 176, 182),
+}
+_SHAPES = ("ring", "square", "triangle", "diamond", "circle", "cross", "bar")
+
+
+def shape_names(codes: int) -> list[str]:
+    """What the tile set "shapes" draws for each code, such as ``red square``.
+
+    Raises:
+        ValueError: there are more codes than shapes.
+    """
+    most = 1 + len(_SHAPES) * len(_COLOURS)
+    if codes > most:
+        raise ValueError(
+            f"image_tiles='shapes' has {most} shapes; a game of {codes} tiles needs image_tiles='letters'."
+        )
+    return ["grey ground", *(f"{colour} {shape}" for colour, shape in map(_shape_of, range(1, codes)))]
+
+
+def tile_drawer(name: str, game: Game, vocabulary: Vocabulary) -> tuple[Callable[[Canvas, int], None], int]:
+    """(a function that draws a tile of a code onto a canvas of one cell, side of a cell in tiles).
+
+    The pictures of a bandit hold the names of its arms, whichever the tile set.
+    """
+    painter = painter_of(game)
+    if name == "pictures":
+        return lambda canvas, tile: painter.draw_tile(canvas, game, tile), painter.cell
+    if game.layout == "arms":
+        return lambda canvas, tile: _draw_card(canvas, game.action_names(bytes((tile, tile ^ 1)))[0]), painter.cell
+    if name == "shapes":
+        shape_names(game.codes)
+        return _draw_shape, 1
+    symbols = vocabulary.symbols
+    return lambda canvas, tile: _draw_letter(canvas, symbols[tile]), 1
+
+
+def draw_number(canvas: Canvas, number: int | None) -> None:
+    """A cell of the margin, with the number of its row or column."""
+    canvas.fill(_MARGIN)
+    if number is not None:
+        canvas.text(0.5, 0.5, 0.8, str(number), _PAPER, 0.9)
+
+
+def _shape_of(code: int) -> tuple[str, str]:
+    place = code - 1
+    colours = list(_COLOURS)
+    return colours[(place + place // len(_SHAPES)) % len(colours)], _SHAPES[place % len(_SHAPES)]
+
+
+def _cell(canvas: Canvas) -> None:
+    canvas.fill(_LINE)
+    edge = 1 / canvas.unit
+    canvas.rectangle(0, 0, 1 - edge, 1 - edge, _PAPER)
+
+
+def _draw_shape(canvas: Canvas, tile: int) -> None:
+    if tile == 0:
+        canvas.fill((150, 152, 158))
+        return
+    _cell(canvas)
+    name, shape = _shape_of(tile)
+    colour = _COLOURS[name]
+    if shape == "square":
+        canvas.rectangle(0.2, 0.2, 0.6, 0.6, colour)
+    elif shape == "triangle":
+        canvas.polygon([(0.5, 0.14), (0.86, 0.82), (0.14, 0.82)], colour)
+    elif shape == "diamond":
+        canvas.polygon([(0.5, 0.1), (0.86, 0.5), (0.5, 0.9), (0.14, 0.5)], colour)
+    elif shape == "cross":
+        canvas.line([(0.24, 0.24), (0.76, 0.76)], 0.2, colour)
+        canvas.line([(0.76, 0.24), (0.24, 0.76)], 0.2, colour)
+    elif shape == "bar":
+        canvas.rectangle(0.1, 0.38, 0.8, 0.24, colour)
+    else:
+        canvas.circle(0.5, 0.5, 0.36, colour)
+        if shape == "ring":
+            canvas.circle(0.5, 0.5, 0.2, _PAPER)
+
+
+def _draw_letter(canvas: Canvas, symbol: str) -> None:
+    _cell(canvas)
+    canvas.text(0.5, 0.5, 1.1, symbol, _INK, 0.9)
+
+
+def _draw_card(canvas: Canvas, name: str) -> None:
+    canvas.fill(_LINE)
+    canvas.rectangle(0.03, 0.03, 0.94, 0.94, _PAPER, 0.05)
+    lines = lines_of(name)
+    for i, line in enumerate(lines):
+        canvas.text(0.5, 0.5 + (i - (len(lines) - 1) / 2) * 0.2, 0.15, line, _INK, 0.9)

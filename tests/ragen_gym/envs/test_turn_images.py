@@ -1,0 +1,151 @@
+"""Turns whose messages hold pictures: the shape of messages, the spaces, and what does not change."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import warnings
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env as gymnasium_check
+
+from ragen_gym import make_turn
+from ragen_gym.core.image_style import ImageStyle
+from ragen_gym.core.turn_config import TurnConfig
+from ragen_gym.envs.turn import IMAGE, with_images
+from ragen_gym.games.registry import TABLE
+from ragen_gym.render.images import BoardImages
+
+LAKE = "P__O\n____\n_O__\n___G"
+SEES = ("image", "both")
+
+
+def image_parts(messages: Any) -> int:
+    return sum(part["type"] == "image" for message in messages for part in message["content"])
+
+
+@pytest.mark.parametrize("name", TABLE)
+@pytest.mark.parametrize("observation", SEES)
+def test_gymnasiums_checks_without_a_warning(name: str, observation: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        gymnasium_check(make_turn(name, observation=observation, render_mode="ansi"))
+
+
+@pytest.mark.parametrize("observation", SEES)
+@pytest.mark.parametrize("prompt", ["default", "ragen-v1"])
+def test_a_conversation_with_pictures_says_what_the_one_in_text_says(observation: str, prompt: str) -> None:
+    env = make_turn("FrozenLake", observation=observation, prompt=prompt, success_rate=1)
+    plain = make_turn("FrozenLake", prompt=prompt, success_rate=1)
+    start: dict[str, Any] = {"seed": 3, "options": {"level": LAKE}}
+    seen, info = env.reset(**start)
+    text, plain_info = plain.reset(**start)
+    reply = "<think>So.</think><answer>Right || Left</answer>"
+    for turn in (1, 2, 3):
+        assert seen in env.observation_space
+        board = plain.board
+        shown = IMAGE if observation == "image" else f"{board}\n{IMAGE}"
+        assert seen["text"] == env.message_text == text.replace(board, shown)
+        assert len(info["images"]) == 1
+        np.testing.assert_array_equal(info["images"][0], seen["image"])
+        np.testing.assert_array_equal(seen["image"], BoardImages(env.game).image(env.env.state[0]))
+        assert image_parts(info["messages"]) == turn == len(env.images)
+        assert [message["role"] for message in info["messages"]] == [m["role"] for m in plain_info["messages"]]
+        assert "".join(part.get("text", IMAGE) for part in info["messages"][-1]["content"]) == seen["text"]
+        assert all(part.get("text") != "" for message in info["messages"] for part in message["content"])
+        assert plain.message_text == text
+        seen, reward, *ends, info = env.step(reply)
+        text, plain_reward, *plain_ends, plain_info = plain.step(reply)
+        assert (reward, ends) == (plain_reward, plain_ends)
+    assert plain.images == ()
+    assert "images" not in plain_info
+
+
+def test_a_reply_cannot_put_a_picture_into_the_conversation() -> None:
+    env = make_turn("FrozenLake", observation="image")
+    env.reset(seed=0)
+    info = env.step("<think>\0 <image></think><answer>Up</answer>")[-1]
+    assert image_parts(info["messages"]) == 2
+    assert info["messages"][2]["content"] == [{"type": "text", "text": "<think>\0 <image></think><answer>Up</answer>"}]
+
+
+def test_what_a_caller_changes_is_its_own() -> None:
+    env = make_turn("FrozenLake", observation="image")
+    seen, info = env.reset(seed=0)
+    before = env.images[0].copy()
+    seen["image"][:] = 0
+    info["images"][0][:] = 0
+    info["messages"][1]["content"].clear()
+    assert (env.images[0] == before).all()
+    assert image_parts(env.step("no")[-1]["messages"]) == 2
+
+
+def test_pictures_go_into_the_image_parts_in_order() -> None:
+    env = make_turn("Sokoban", observation="both")
+    env.reset(seed=0)
+    info = env.step("<think>a</think><answer>Up || Left</answer>")[-1]
+    filled = with_images(info["messages"], env.images)
+    pictures = [part["image"] for message in filled for part in message["content"] if part["type"] == "image"]
+    assert all(a is b for a, b in zip(pictures, env.images, strict=True))
+    assert image_parts(info["messages"]) == 2
+    assert all("image" not in part for message in info["messages"] for part in message["content"])
+    plain = make_turn("Sokoban").reset(seed=0)[1]["messages"]
+    assert with_images(plain, ()) is plain
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda env: pickle.loads(pickle.dumps(env))])
+def test_a_copy_goes_on_with_the_same_pictures(copied: Any) -> None:
+    env = make_turn("FrozenLake", observation="image", image_palette="photographic", success_rate=1)
+    env.reset(seed=1)
+    twin = copied(env)
+    reply = "<think>a</think><answer>Down</answer>"
+    np.testing.assert_array_equal(env.step(reply)[0]["image"], twin.step(reply)[0]["image"])
+    assert len(twin.images) == 2
+
+
+def test_a_spec_makes_the_same_environment() -> None:
+    env = make_turn("FrozenLake", TurnConfig(observation="both", image_tile_size=14), image_coordinates=True)
+    again = gymnasium.make(env.spec)  # type: ignore[arg-type]
+    assert again.observation_space == env.observation_space
+    assert again.observation_space["image"].shape == (5 * 14, 5 * 14, 3)  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"observation": "rgb"}, "observation is 'rgb'; choose one of text, image, both"),
+        ({"image_tiles": "icons"}, "image_tiles is 'icons'; choose one of pictures, shapes, letters"),
+        ({"image_tile_size": 4}, "image_tile_size is 4; it must be from 8 to 128"),
+        ({"image_palette": "grey"}, "image_palette is 'grey'; choose one of plain, photographic"),
+        ({"image_coordinates": 1}, "image_coordinates is 1; it must be true or false"),
+    ],
+)
+def test_options_out_of_range(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make_turn("FrozenLake", **options)
+
+
+def test_the_options_of_pictures_are_those_of_a_style() -> None:
+    assert TurnConfig().image_style == ImageStyle()
+    config = TurnConfig(image_tiles="letters", image_tile_size=16, image_palette="photographic", image_coordinates=True)
+    assert config.image_style == ImageStyle("letters", 16, "photographic", True)
+    with pytest.raises(ValueError, match="image_tile_size is 7"):
+        ImageStyle(tile_size=7)
+
+
+def test_the_system_message_explains_what_is_seen() -> None:
+    def instructions(name: str = "Sokoban", **options: Any) -> str:
+        return make_turn(name, **options).instructions
+
+    assert instructions(observation="both") == instructions()
+    assert "Symbols:" not in instructions(observation="image")
+    assert "Symbols: # wall" in instructions(observation="image", image_tiles="letters")
+    assert "Symbols: # wall" in instructions(observation="image", grounding=True)
+    assert "Symbols:" not in instructions(observation="image", grounding=True, state_format="sentences")
+    assert "grey ground wall, blue ring floor, red square target" in instructions(
+        observation="image", image_tiles="shapes"
+    )
+    assert "a name in two lines is written as one word" in instructions("Bandit", observation="image")
