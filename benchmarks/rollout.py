@@ -35,7 +35,7 @@ from ragen_agent.training.console import Display
 from ragen_agent.training.policy import Policy
 from ragen_agent.training.run_folder import RunFolder
 from ragen_gym.core.storage import read_json_lines, write_atomic
-from ragen_gym.inference import Engine, Sampled
+from ragen_gym.inference import Engine, ImageSpan, Sampled
 from ragen_gym.inference.torch_engine import TorchEngine
 
 __all__ = ["GenerateEngine", "main"]
@@ -56,7 +56,13 @@ class GenerateEngine:
         self.temperature = 1.0
 
     def start(
-        self, prompts: Sequence[Sequence[int]], *, temperature: float, seed: int, episodes: Sequence[int] | None = None
+        self,
+        prompts: Sequence[Sequence[int]],
+        *,
+        temperature: float,
+        seed: int,
+        episodes: Sequence[int] | None = None,
+        images: Sequence[Sequence[ImageSpan]] | None = None,
     ) -> GenerateEngine:
         """See ``Engine.start``; it draws from the global generator, as ``generate`` does."""
         torch.manual_seed(seed)
@@ -67,7 +73,13 @@ class GenerateEngine:
         """See ``Engine.rows``: no bound."""
         return 1 << 30
 
-    def join(self, prompts: Sequence[Sequence[int]], episodes: Sequence[int]) -> None:
+    def join(
+        self,
+        prompts: Sequence[Sequence[int]],
+        episodes: Sequence[int],
+        *,
+        images: Sequence[Sequence[ImageSpan]] | None = None,
+    ) -> None:
         """See ``GenerationSession.join``."""
         self.rows_of += [list(prompt) for prompt in prompts]
 
@@ -104,7 +116,13 @@ class GenerateEngine:
             replies.append(Sampled(reply, log_probs[: len(reply)]))
         return replies
 
-    def feed(self, rows: Sequence[int], ids: Sequence[Sequence[int]]) -> None:
+    def feed(
+        self,
+        rows: Sequence[int],
+        ids: Sequence[Sequence[int]],
+        *,
+        images: Sequence[Sequence[ImageSpan]] | None = None,
+    ) -> None:
         """See ``GenerationSession.feed``."""
         self.rows_of = [self.rows_of[row] + list(new) for row, new in zip(rows, ids, strict=True)]
 

@@ -18,6 +18,8 @@ How text becomes ids:
   only what was sampled after it is trained on. A reply that spells a special token in ordinary tokens could then end a
   turn, so it is malformed (``special_texts``), and later prompts hold it with a space in the spelling.
 - The seam before a reply belongs to the sampler: the prompt's ids are those of the text that ends there.
+- A picture in a message becomes the template's text for it, whose placeholder is repeated for each visual token, as the
+  model's processor does.
 """
 
 from __future__ import annotations
@@ -30,14 +32,25 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ragen_agent.chat_template import Render, TemplateText, read_template
+import numpy as np
+from numpy.typing import NDArray
+
+from ragen_agent.chat_template import Render, TemplateText, read_image_text, read_template
+from ragen_gym.inference import ImageSpan
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from ragen_agent.config import Turns
+    from ragen_gym.inference.vision import Vision
 
-__all__ = ["ChatFormat"]
+__all__ = ["ChatFormat", "Content"]
+
+Content = str | Sequence[Mapping[str, Any]]
+"""What a message says: a text, or parts: ``{"type": "text", "text": ...}`` and ``{"type": "image"}``."""
+
+Images = Sequence[NDArray[np.uint8]]
+"""The pictures of a message in the order of its parts, each uint8 (height, width, 3)."""
 
 _THINK, _END_THINK = "<think>", "</think>"
 _CACHED = 4096  # parts of conversations
@@ -61,6 +74,9 @@ class ChatFormat:
             ``reply_opening``.
         drops_thinking: whether every turn begins with the conversation as the template writes it, which leaves out
             the thinking of earlier replies or writes them in another way; a ``TokenMDP`` then reads each turn anew.
+        vision: how the model reads pictures; None for a model that reads text only.
+        image_text: the template's text for a picture; empty where there is none.
+        image_refusal: why messages may hold no picture; empty where they may.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -71,6 +87,9 @@ class ChatFormat:
     deviations: tuple[str, ...]
     begun: str
     drops_thinking: bool
+    vision: Vision | None
+    image_text: str
+    image_refusal: str
     _render: Render = field(repr=False, compare=False)
     _control: Mapping[str, int] = field(repr=False)
     _expected: dict[tuple[str, ...], list[int]] = field(default_factory=dict, repr=False, compare=False)
@@ -84,6 +103,7 @@ class ChatFormat:
         keep_thinking: bool = True,
         template_options: Mapping[str, Any] | None = None,
         reply_opening: str = "",
+        vision: Vision | None = None,
     ) -> ChatFormat:
         """Take the tokenizer's chat template apart.
 
@@ -99,6 +119,7 @@ class ChatFormat:
                 into the prompt).
             reply_opening: begins every reply, unsampled, such as ``<think>``; unless the template opens the thinking
                 itself.
+            vision: how the model reads pictures; None for a model that reads text only.
 
         Raises:
             ValueError: the template cannot be used, or not append-only; the message says what was found and what to
@@ -117,9 +138,8 @@ class ChatFormat:
             assert isinstance(text, str)
             return text
 
-        def render_lists(messages: list[dict[str, str]], generate: bool) -> str:
-            parts = [{**each, "content": [{"type": "text", "text": each["content"]}]} for each in messages]
-            return render(parts, generate)
+        def render_lists(messages: list[dict[str, Any]], generate: bool) -> str:
+            return render([{**each, "content": _parts_of(each["content"])} for each in messages], generate)
 
         chosen: Render = render
         try:
@@ -142,6 +162,7 @@ class ChatFormat:
             chosen = _opened(chosen, reply_opening)
         end, after_end, end_deviation = _end_of_reply(tokenizer, text)
         end_id = _encode(tokenizer, end)[0]
+        image_text, image_refusal = _image_text(tokenizer, chosen, text, vision)
         chat = cls(
             tokenizer=tokenizer,
             text=text,
@@ -151,6 +172,9 @@ class ChatFormat:
             deviations=(*deviations, *([] if drops else end_deviation)),
             begun=begun,
             drops_thinking=drops,
+            vision=vision,
+            image_text=image_text,
+            image_refusal=image_refusal,
             _render=chosen,
             _control=_control_tokens(tokenizer, text, end),
         )
@@ -158,13 +182,16 @@ class ChatFormat:
         return chat
 
     @classmethod
-    def from_settings(cls, tokenizer: PreTrainedTokenizerBase, turns: Turns) -> ChatFormat:
+    def from_settings(
+        cls, tokenizer: PreTrainedTokenizerBase, turns: Turns, vision: Vision | None = None
+    ) -> ChatFormat:
         """The chat format of a run's settings; see ``from_tokenizer``."""
         return cls.from_tokenizer(
             tokenizer,
             keep_thinking=turns.keep_thinking,
             template_options=turns.template_options,
             reply_opening=turns.reply_opening,
+            vision=vision,
         )
 
     @property
@@ -177,7 +204,12 @@ class ChatFormat:
         """The number of token ids, added ones included; a model's output layer may be wider (padded)."""
         return len(self.tokenizer)
 
-    def prompt_ids(self, system: str, user: str) -> list[int]:
+    @property
+    def reserved_ids(self) -> frozenset[int]:
+        """The ids that mean pictures, which no reply may hold."""
+        return frozenset() if self.vision is None else self.vision.reserved_ids
+
+    def prompt_ids(self, system: str, user: Content, images: Images = ()) -> list[int]:
         """Ids of the conversation's start, up to where the first reply begins.
 
         Args:
@@ -185,56 +217,81 @@ class ChatFormat:
                 without one (Qwen2.5 its default). A template without a place for it gets it as the start of
                 the first user message, followed by an empty line.
             user: the first user message.
+            images: its pictures.
 
         Raises:
-            ValueError: an empty ``system`` where the template demands one, or a message that holds a special
-                token which cannot be spelled in another way.
+            ValueError: an empty ``system`` where the template demands one, a message that holds a special token which
+                cannot be spelled in another way, pictures that the model or its template does not take, or as many
+                as the message does not show.
         """
         text = self.text
-        system, user = self._trimmed(system), self._trimmed(user)
+        system, (first, *others) = self._trimmed(system), self._pieces(user)
         if system and not text.fold_system:
-            return self._ids([text.before_system, system, text.before_user, user, text.opening])
+            pieces = [text.before_system, system, text.before_user, first, *others, text.opening]
+            return self._expanded(self._ids(pieces), images)
         if text.without_system is None:
             raise ValueError("the chat template demands a system message; give instructions that are not empty")
-        return self._ids([text.without_system, f"{system}\n\n{user}" if system else user, text.opening])
+        first = f"{system}\n\n{first}" if system else first
+        return self._expanded(self._ids([text.without_system, first, *others, text.opening]), images)
 
-    def glue_ids(self, user: str) -> list[int]:
+    def glue_ids(self, user: Content, images: Images = ()) -> list[int]:
         """Ids between a reply's end token (excluded) and the place where the next reply begins.
 
         Args:
             user: the next user message.
+            images: its pictures.
 
         Raises:
-            ValueError: a message that holds a special token which cannot be spelled in another way.
+            ValueError: a message that holds a special token which cannot be spelled in another way; or its pictures,
+                see ``prompt_ids``.
         """
         end = self.tokenizer.convert_ids_to_tokens(self.end_id)
-        return self._ids([f"{end}{self.after_end}", self._trimmed(user), self.text.opening])[1:]
+        ids = self._ids([f"{end}{self.after_end}", *self._pieces(user), self.text.opening])
+        return self._expanded(ids[1:], images)
 
-    def conversation_ids(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+    def conversation_ids(self, messages: Sequence[Mapping[str, Any]], images: Images = ()) -> list[int]:
         """Ids of a whole conversation as the template writes it, up to where the next reply begins.
 
         Args:
             messages: {"role", "content"} from the system message on, a user message last. A special token that an
                 assistant's message spells gets a space after its first character.
+            images: the pictures of all messages.
 
         Raises:
-            ValueError: another message that holds a special token.
+            ValueError: another message that holds a special token; or pictures, see ``prompt_ids``.
         """
+        for message in messages:
+            self._pieces(message["content"])  # raises for pictures that are not taken
         said = [dict(message) for message in messages]
         for message in said:
             if message["role"] == "assistant":
                 message["content"] = " ".join(self._cut(message["content"]))
         if self.text.fold_system and said[0]["role"] == "system":
             system, first, *others = said
-            said = [{"role": "user", "content": f"{system['content']}\n\n{first['content']}"}, *others]
+            folded = [*_parts_of(f"{system['content']}\n\n"), *_parts_of(first["content"])]
+            told = isinstance(first["content"], str)
+            said = [{"role": "user", "content": "".join(p["text"] for p in folded) if told else folded}, *others]
         ids = _encode(self.tokenizer, self._render(said, True))
-        frame = _encode(self.tokenizer, self._render([{**message, "content": "x"} for message in said], True))
+        wordless = [{**message, "content": _without_words(message["content"])} for message in said]
+        frame = _encode(self.tokenizer, self._render(wordless, True))
         if self._control_ids(ids) != self._control_ids(frame):
             raise ValueError(
                 "a message holds a special token, which a conversation that drops its thinking cannot spell in "
                 "another way; choose symbols for the board that are not special tokens, or keep_thinking=True"
             )
-        return ids
+        return self._expanded(ids, images)
+
+    def image_spans(self, ids: Sequence[int], images: Images) -> list[ImageSpan]:
+        """Where pictures stand in ids that hold their placeholders and no others."""
+        if not images:
+            return []
+        assert self.vision is not None
+        spans, at = [], 0
+        for pixels in images:
+            at = ids.index(self.vision.image_id, at)
+            spans.append(ImageSpan(at, self.vision.processor.grid(pixels), pixels))
+            at = spans[-1].end
+        return spans
 
     def decode_reply(self, ids: Sequence[int]) -> str:
         """The text of a sampled reply, as the environment reads it.
@@ -252,6 +309,38 @@ class ChatFormat:
         """
         rest = reply.removeprefix(self.begun.rstrip())
         return [*_encode(self.tokenizer, rest), self.end_id]
+
+    def _pieces(self, message: Content) -> list[str]:
+        """The texts of a message, with the template's text for a picture between them; a text first and last."""
+        if isinstance(message, str):
+            return [self._trimmed(message)]
+        pieces = [""]
+        for part in message:
+            if part["type"] == "text":
+                pieces[-1] += part["text"]
+            elif self.image_refusal:
+                raise ValueError(self.image_refusal)
+            else:
+                pieces += [self.image_text, ""]
+        return pieces if len(pieces) > 1 else [self._trimmed(pieces[0])]
+
+    def _expanded(self, ids: list[int], images: Images) -> list[int]:
+        """The ids with a placeholder for each visual token; they hold one for each picture."""
+        if self.vision is None:
+            return ids
+        image_id, processor = self.vision.image_id, self.vision.processor
+        if (shown := ids.count(image_id)) != len(images):
+            raise ValueError(
+                f"the messages show {shown} picture{'s' * (shown != 1)}, but {len(images)} are given; an environment "
+                "gives the pictures of its last message in info['images']."
+            )
+        if not images:
+            return ids
+        expanded: list[int] = []
+        counts = (rows * columns for rows, columns in map(processor.grid, images))
+        for token in ids:
+            expanded += [token] * (next(counts) if token == image_id else 1)
+        return expanded
 
     def _trimmed(self, message: str) -> str:
         return message.strip() if self.text.trims_messages else message
@@ -360,10 +449,43 @@ def _open_thinking(opening: str) -> str:
     return opening[begun:] if begun > opening.rfind(_END_THINK) else ""
 
 
+def _parts_of(content: Content) -> Sequence[Mapping[str, Any]]:
+    """A message as parts."""
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+
+
+def _without_words(content: Content) -> Content:
+    """A message whose texts say nothing, with its pictures."""
+    if isinstance(content, str):
+        return "x"
+    return [{"type": "text", "text": "x"} if part["type"] == "text" else part for part in content]
+
+
+def _image_text(
+    tokenizer: PreTrainedTokenizerBase, render: Render, text: TemplateText, vision: Vision | None
+) -> tuple[str, str]:
+    """The template's text for a picture, and why there is none; one of the two is empty."""
+    if vision is None:
+        name = tokenizer.name_or_path or "here"
+        return "", (
+            f"a message holds a picture, but the model {name} reads text only; use a visual model "
+            "(small_model.kind='vision' trains one from scratch), or turns.observation='text'."
+        )
+    fix = "use the model's own chat template, saved with the tokenizer, or turns.observation='text'."
+    try:
+        found = read_image_text(render)
+    except ValueError as error:
+        return "", f"a message holds a picture, but {error}; {fix}"
+    if text.trims_messages or _encode(tokenizer, found).count(vision.image_id) != 1:
+        one = f"one {tokenizer.convert_ids_to_tokens(vision.image_id)} among messages that it leaves as they are"
+        return "", f"a message holds a picture, for which the chat template writes {found!r}, not {one}; {fix}"
+    return found, ""
+
+
 def _opened(render: Render, opening: str) -> Render:
     """The template with ``opening`` after its generation prompt."""
 
-    def with_opening(messages: list[dict[str, str]], generate: bool) -> str:
+    def with_opening(messages: list[dict[str, Any]], generate: bool) -> str:
         return render(messages, generate) + opening * generate
 
     return with_opening

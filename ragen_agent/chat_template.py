@@ -15,10 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
-__all__ = ["Render", "TemplateText", "read_template"]
+__all__ = ["Render", "TemplateText", "read_image_text", "read_template"]
 
-Render = Callable[[list[dict[str, str]], bool], str]
+Render = Callable[[list[dict[str, Any]], bool], str]
 """(messages, add_generation_prompt) -> the template's text; raises whatever the template raises."""
 
 
@@ -128,6 +129,29 @@ def read_template(render: Render) -> TemplateText:
     )
 
 
+def read_image_text(render: Render) -> str:
+    """The text that the template writes for a picture among the texts of a user message, the same at every turn.
+
+    Raises:
+        ValueError: it takes no pictures, numbers them, or changes the texts around them.
+    """
+    marks = [f"{mark} \n" for mark in (*_USERS, "Markfourth")]
+    messages: list[dict[str, Any]] = []
+    for before, after in (marks[:2], marks[2:]):
+        shown = [{"type": "text", "text": before}, {"type": "image"}, {"type": "text", "text": after}]
+        messages += [{"role": "user", "content": shown}, {"role": "assistant", "content": _REPLIES[0]}]
+    texts = _between(_render(render, messages[:-1], True), marks)
+    first, second = texts[1], texts[3]
+    if not first:
+        raise ValueError("the chat template writes nothing for a picture")
+    if first != second:
+        raise ValueError(
+            f"the chat template writes {first!r} for the first picture but {second!r} for the second; a row of tokens "
+            "needs them to be the same at every turn (turns.template_options may turn a numbering off)"
+        )
+    return first
+
+
 def _try_frame(render: Render, system: bool) -> tuple[_Frame | None, str]:
     """The frame, or None and why there is none."""
     try:
@@ -210,12 +234,12 @@ def _same(
     return _render(render, _conversation(contents, has_system), True) == frame.fill(contents)
 
 
-def _conversation(contents: Sequence[str], system: bool) -> list[dict[str, str]]:
+def _conversation(contents: Sequence[str], system: bool) -> list[dict[str, Any]]:
     roles = ["system"] * system + ["user", "assistant"] * len(contents)
     return [{"role": role, "content": content} for role, content in zip(roles, contents, strict=False)]
 
 
-def _render(render: Render, messages: list[dict[str, str]], generate: bool) -> str:
+def _render(render: Render, messages: list[dict[str, Any]], generate: bool) -> str:
     try:
         return render(messages, generate)
     except Exception as error:  # a template is a program of somebody else's and may raise anything

@@ -117,15 +117,16 @@ class _Rollout:
         self.slots += new
         joining, self.moved = [*self.moved, *new], []
         prompts = [process.ids for _, process in joining]
+        images = [process.images for _, process in joining]
         # A row's number decides its draws, so every prefix of an episode has one of its own.
         episodes = [episode + len(self.instances) * process.context for episode, process in joining]
         try:
             if self.session is None:
                 self.session = self.engine.start(
-                    prompts, temperature=self.temperature, seed=self.seed, episodes=episodes
+                    prompts, temperature=self.temperature, seed=self.seed, episodes=episodes, images=images
                 )
             elif joining:
-                self.session.join(prompts, episodes)
+                self.session.join(prompts, episodes, images=images)
         except ValueError:  # of the arguments, which no other episode would change
             raise
         except Exception as error:
@@ -142,7 +143,7 @@ class _Rollout:
         except Exception as error:  # out of memory, a lost device: whatever it was, these episodes cannot go on
             self._break(error)
             return
-        rows, feeds = [], []
+        rows, feeds, images = [], [], []
         for row, ((episode, process), reply) in enumerate(replies):
             context = process.context
             glue = [] if reply is None else _append(process, reply)  # None: it is still writing
@@ -154,6 +155,7 @@ class _Rollout:
             else:
                 rows.append(row)
                 feeds.append(glue)
+                images.append(process.images_of(len(glue)))
         over = [slot for slot, _ in replies if slot[1].done]
         self.slots = [*(self.slots[row] for row in rows), *self.moved, *over]
         if not rows:
@@ -161,7 +163,7 @@ class _Rollout:
             self.session = None
             return
         try:
-            self.session.feed(rows, feeds)
+            self.session.feed(rows, feeds, images=images)
         except Exception as error:
             self._break(error)
 

@@ -8,20 +8,41 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from ragen_agent.chat import ChatFormat
+from ragen_agent.chat import ChatFormat, Content, Images
 from ragen_agent.config import Turns
 from ragen_agent.trajectory import Trajectory, TurnInfo
 from ragen_gym.core.failures import Failure
 from ragen_gym.envs.step import InnerGenerator
+from ragen_gym.inference import ImageSpan
 
 __all__ = ["TokenMDP", "Trajectory"]
+
+
+class _Message(NamedTuple):
+    """What the environment said, with its pictures."""
+
+    content: Content
+    images: Images
+
+    @classmethod
+    def of(cls, observation: str, info: Mapping[str, Any]) -> _Message:
+        """From what a reset or a step of the environment gave; where there are pictures, the message has parts."""
+        images = tuple(info.get("images", ()))
+        return cls(info["messages"][-1]["content"], images) if images else cls(observation, images)
+
+
+class _Prefix(NamedTuple):
+    """Ids that a context begins with, and where pictures stand in them."""
+
+    ids: list[int]
+    images: list[ImageSpan]
 
 
 class TokenMDP(InnerGenerator, gymnasium.Env[NDArray[np.int64], np.int64]):
@@ -31,10 +52,11 @@ class TokenMDP(InnerGenerator, gymnasium.Env[NDArray[np.int64], np.int64]):
     The policy writes its replies one token at a time. A turn ends when a stop token is sampled or a limit cuts the
     reply; the reply's text then goes to the turn environment, and its next message, in the chat template's words, is
     appended to the prefix before the next action is asked for. Sampled ids stay in the prefix exactly as they were
-    sampled.
+    sampled. A picture in a message is a run of placeholder ids, one for each visual token, and an ``ImageSpan`` in
+    ``images``; a model that reads pictures puts its visual tokens in their places.
 
     ## Action Space
-    ``Discrete(vocabulary)``: the next token's id.
+    ``Discrete(vocabulary)``: the next token's id. An id that means a picture is no action.
 
     ## Observation Space
     ``Sequence(Discrete(vocabulary), stack=True)``: the whole prefix, int64 (T,), T at most ``max_tokens_per_episode``.
@@ -52,7 +74,8 @@ class TokenMDP(InnerGenerator, gymnasium.Env[NDArray[np.int64], np.int64]):
     ## Information
     Inside a turn: ``sampled`` (int, tokens sampled this turn). At reset and at a turn's end, the turn environment's own
     entries; at a turn's end also ``reply_text`` (str), ``cut`` (None, "turn" or "episode": the limit that cut the
-    reply) and, when something broke, ``failure`` (str).
+    reply) and, when something broke, ``failure`` (str). ``images`` are the turn environment's: the pictures of its
+    last message.
 
     ## Arguments
     - ``env``: the turn environment (``ragen_gym.make_turn``); text in, text out, with the attribute ``instructions``.
@@ -70,7 +93,13 @@ class TokenMDP(InnerGenerator, gymnasium.Env[NDArray[np.int64], np.int64]):
     ## Batched rollouts
     An engine that decodes many episodes at once calls ``begin`` instead of ``reset``, and instead of ``step(token)``
     ``append_reply(ids, log_probs)`` once a turn, or ``append(token, log_prob)``. It reads what to feed next from their
-    results, and takes ``trajectory()`` when ``done``.
+    results, with the pictures in it from ``images_of(count)``, and takes ``trajectory()`` when ``done``.
+
+    ## Attributes
+    - ``ids``: the prefix.
+    - ``images``: the pictures in it, counted from its first id.
+    - ``context``: the number of this prefix, from 0.
+    - ``done``: whether the episode has ended, or none has begun.
     """
 
     def __init__(
@@ -102,6 +131,7 @@ class TokenMDP(InnerGenerator, gymnasium.Env[NDArray[np.int64], np.int64]):
         self.metadata = env.metadata
         self.render_mode = env.render_mode
         self.ids: list[int] = []
+        self.images: list[ImageSpan] = []
         self.context = 0
         self.done = True
 
@@ -127,28 +157,34 @@ class TokenMDP(InnerGenerator, gymnasium.Env[NDArray[np.int64], np.int64]):
         """Start an episode, for engines, which read the prefix from ``ids``; see ``reset`` of the turn environment.
 
         Raises:
-            ValueError: the prompt leaves no room for a token. The turn environment's errors are passed on.
+            ValueError: the prompt leaves no room for a token, or holds pictures that the model does not read. The turn
+                environment's errors are passed on.
         """
-        self.ids, self.done = [], True
-        message, info = self.env.reset(seed=seed, options=options)
+        self.ids, self.images, self.done = [], [], True
+        observation, info = self.env.reset(seed=seed, options=options)
+        message = _Message.of(observation, info)
         instructions = str(self.env.get_wrapper_attr("instructions"))
-        prompt = self.chat.prompt_ids(instructions, message)
+        prompt, images = self._prompt(message)
         if len(prompt) >= self.max_tokens_per_episode:
+            seen = sum(image.tokens for image in images)
+            shown = f" ({seen} of them visual: a smaller turns.image_tile_size needs fewer)" if seen else ""
             raise ValueError(
-                f"the prompt has {len(prompt)} tokens, which leaves none for a reply within "
+                f"the prompt has {len(prompt)} tokens{shown}, which leaves none for a reply within "
                 f"max_tokens_per_episode={self.max_tokens_per_episode}; raise it"
             )
-        self.ids, self.done = prompt, False
+        self.ids, self.images, self.done = prompt, images, False
         self._start = len(prompt)
         self._seed = None if seed is None else int(seed)
         self._level_id = str(info.get("level_id", ""))
-        self._messages: tuple[Mapping[str, str], ...] = tuple(info.get("messages", ()))
+        self._messages: tuple[Mapping[str, Any], ...] = tuple(info.get("messages", ()))
         self.context = 0
         self._past: list[int] = []  # the prefixes before this one
+        self._past_images: list[ImageSpan] = []
         self._contexts = [0]
-        self._conversation = [{"role": "system", "content": instructions}] if instructions else []
-        self._conversation.append({"role": "user", "content": message})
-        self._window: list[tuple[str, list[int]]] = [(message, [])] if self.history >= 0 else []
+        self._conversation: list[dict[str, Any]] = [{"role": "system", "content": instructions}] if instructions else []
+        self._conversation.append({"role": "user", "content": message.content})
+        self._shown = [message]  # all messages of the user, in order
+        self._window = [(message, _Prefix([], []))] if self.history >= 0 else []
         self._spans: list[tuple[int, int]] = []
         self._log_probs: list[float] = []
         self._rewards: list[float] = []
@@ -218,12 +254,18 @@ class TokenMDP(InnerGenerator, gymnasium.Env[NDArray[np.int64], np.int64]):
                 f"a reply of {len(ids)} tokens and {len(log_probs)} log-probabilities is not one whole turn; it must "
                 f"end with its first stop token or its {room}th token"
             )
-        if min(ids) < 0 or max(ids) >= self._vocabulary or not all(map(math.isfinite, log_probs)):
+        known = min(ids) >= 0 and max(ids) < self._vocabulary and self.chat.reserved_ids.isdisjoint(ids)
+        if not known or not all(map(math.isfinite, log_probs)):
             for token, log_prob in zip(ids, log_probs, strict=True):
                 self._check(token, log_prob)
         self.ids += ids
         self._log_probs += log_probs
         return self._end_turn()
+
+    def images_of(self, count: int) -> list[ImageSpan]:
+        """The pictures in the last ``count`` ids of the prefix, counted from the first of these."""
+        first = len(self.ids) - count
+        return [image.moved(-first) for image in self.images if image.start >= first]
 
     def fail(self, reason: str) -> None:
         """End a running episode as a failure from outside; ``reason`` is "kind: details"."""
@@ -259,6 +301,7 @@ class TokenMDP(InnerGenerator, gymnasium.Env[NDArray[np.int64], np.int64]):
             seed=self._seed,
             messages=self._messages,
             contexts=tuple(self._contexts) if self.context else (),
+            images=(*self._past_images, *(image.moved(len(self._past)) for image in self.images)),
             turn_infos=tuple(self._infos) if len(self._infos) == len(self._rewards) else (),
         )
 
@@ -276,6 +319,11 @@ class TokenMDP(InnerGenerator, gymnasium.Env[NDArray[np.int64], np.int64]):
                 f"token id {token} is outside the tokenizer's vocabulary of {self._vocabulary}; "
                 "suppress such ids when sampling"
             )
+        if token in self.chat.reserved_ids:
+            raise ValueError(
+                f"token id {token} means a picture, which no reply may hold: the rest of the row would be read beside "
+                "other pictures; suppress such ids when sampling"
+            )
         if not math.isfinite(log_prob):
             raise ValueError(f"the log-probability of a sampled token is {log_prob}; the model's logits are broken")
 
@@ -287,15 +335,18 @@ class TokenMDP(InnerGenerator, gymnasium.Env[NDArray[np.int64], np.int64]):
         self._spans.append(self._span())
         self._info = {"reply_text": reply, "cut": cut}
         written = {"role": "assistant", "content": reply}
-        prefix: list[int] | None = None
+        prefix: _Prefix | None = None
+        images: list[ImageSpan] = []
         try:
-            message, reward, terminated, truncated, info = self.env.step(reply)
+            observation, reward, terminated, truncated, info = self.env.step(reply)
             if not math.isfinite(reward):
                 raise ValueError(f"the turn's reward is {reward}")
             follow = [] if self.ids[-1] == self.chat.end_id else [self.chat.end_id]
             if not (terminated or truncated):
-                follow += self.chat.glue_ids(message)
-                prefix = self._next_prefix(follow, message)
+                message = _Message.of(observation, info)
+                follow += self.chat.glue_ids(message.content, message.images)
+                images = self.chat.image_spans(follow, message.images)
+                prefix = self._next_prefix(_Prefix(follow, images), message)
         except Exception as error:  # whatever a game raises fails its own episode, never the run
             self._failure = f"{Failure.ENVIRONMENT_ERROR}: {type(error).__name__}: {error}"
             self._info["failure"] = self._failure
@@ -309,7 +360,7 @@ class TokenMDP(InnerGenerator, gymnasium.Env[NDArray[np.int64], np.int64]):
         self._infos += [turn_info] if turn_info is not None else []
         self._messages = tuple(info["messages"]) if "messages" in info else (*self._messages, written)
         self._success = bool(info.get("success", False))
-        following = len(self.ids) + len(follow) if prefix is None else len(prefix)
+        following = len(self.ids) + len(follow) if prefix is None else len(prefix.ids)
         full = following >= self.max_tokens_per_episode
         self._terminated = bool(terminated)
         self._truncated = not terminated and (bool(truncated) or full)
@@ -317,10 +368,12 @@ class TokenMDP(InnerGenerator, gymnasium.Env[NDArray[np.int64], np.int64]):
         if self.done:
             return []
         if prefix is not None:
+            self._past_images += [image.moved(len(self._past)) for image in self.images]
             self._past += self.ids
             self._contexts.append(len(self._past))
             self.context += 1
-            self.ids, follow = prefix, []
+            (self.ids, self.images), follow, images = prefix, [], []
+        self.images += [image.moved(len(self.ids)) for image in images]
         self.ids += follow
         self._start = len(self.ids)
         return follow
@@ -329,7 +382,13 @@ class TokenMDP(InnerGenerator, gymnasium.Env[NDArray[np.int64], np.int64]):
         """Where the turn's sampled ids stand in the trajectory."""
         return len(self._past) + self._start, len(self._past) + len(self.ids)
 
-    def _next_prefix(self, follow: list[int], message: str) -> list[int] | None:
+    def _prompt(self, message: _Message) -> _Prefix:
+        """The prompt with this message of the user's."""
+        instructions = str(self.env.get_wrapper_attr("instructions"))
+        ids = self.chat.prompt_ids(instructions, message.content, message.images)
+        return _Prefix(ids, self.chat.image_spans(ids, message.images))
+
+    def _next_prefix(self, follow: _Prefix, message: _Message) -> _Prefix | None:
         """The next turn's prefix, if ``history`` drops an earlier turn from it; None to go on with this one.
 
         The window holds the messages that the prefix shows, each with the ids from its reply to the next reply.
@@ -339,23 +398,30 @@ class TokenMDP(InnerGenerator, gymnasium.Env[NDArray[np.int64], np.int64]):
         if self.history < 0:
             return None
         shown, _ = self._window[-1]
-        self._window[-1] = (shown, self.ids[self._start :] + follow)
-        self._window.append((message, []))
+        replied = self.ids[self._start :]
+        images = [image.moved(len(replied)) for image in follow.images]
+        self._window[-1] = (shown, _Prefix(replied + follow.ids, images))
+        self._window.append((message, _Prefix([], [])))
         if len(self._window) <= self.history + 1:
             return None
         self._window = self._window[-self.history - 1 :]
-        prompt = self.chat.prompt_ids(str(self.env.get_wrapper_attr("instructions")), self._window[0][0])
-        return prompt + [token for _, ids in self._window for token in ids]
+        ids, images = self._prompt(self._window[0][0])
+        for _, part in self._window:
+            images += [image.moved(len(ids)) for image in part.images]
+            ids += part.ids
+        return _Prefix(ids, images)
 
-    def _template_prefix(self, follow: list[int], message: str) -> list[int] | None:
+    def _template_prefix(self, follow: _Prefix, message: _Message) -> _Prefix | None:
         """The next turn's prefix as the template writes it; None where the ids are already that."""
         reply = {"role": "assistant", "content": self._info["reply_text"]}
-        self._conversation += [reply, {"role": "user", "content": message}]
+        self._conversation += [reply, {"role": "user", "content": message.content}]
+        self._shown.append(message)
         first = 1 if self._conversation[0]["role"] == "system" else 0
         turns = self._conversation[first:]
         window = turns if self.history < 0 else turns[-2 * self.history - 1 :]
-        prefix = self.chat.conversation_ids([*self._conversation[:first], *window])
-        return None if prefix == self.ids + follow else prefix
+        pixels = [image for each in self._shown[-(len(window) + 1) // 2 :] for image in each.images]
+        ids = self.chat.conversation_ids([*self._conversation[:first], *window], pixels)
+        return None if ids == self.ids + follow.ids else _Prefix(ids, self.chat.image_spans(ids, pixels))
 
     def _observation(self) -> NDArray[np.int64]:
         return np.array(self.ids, dtype=np.int64)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from ragen_gym.inference import ImageSpan
 
 __all__ = ["Trajectory", "TurnInfo"]
 
@@ -31,10 +36,13 @@ class Trajectory:
         level_id: the level's content hash.
         seed: the seed of the reset, if one was given.
         messages: the conversation as ``({"role", "content"}, ...)``, for people to read. Training never uses it.
+            A content with pictures is a list of ``{"type": "text", "text"}`` and ``{"type": "image"}``.
         turn_infos: one ``TurnInfo`` a turn; empty where the environment gives no such information.
         contexts: the indices at which a new prompt begins, ascending from 0, if a prompt did not keep every earlier
             turn (``history`` of ``TokenMDP``): the model no longer saw what stands before. Empty if it saw the whole
             row.
+        images: the pictures that the model saw, where their placeholders stand in ``ids``. One that a new prompt
+            shows again is there again.
     """
 
     ids: NDArray[np.int64]
@@ -48,9 +56,10 @@ class Trajectory:
     failure: str | None
     level_id: str
     seed: int | None
-    messages: tuple[Mapping[str, str], ...] = ()
+    messages: tuple[Mapping[str, Any], ...] = ()
     turn_infos: tuple[TurnInfo, ...] = ()
     contexts: tuple[int, ...] = ()
+    images: tuple[ImageSpan, ...] = ()
 
     def __post_init__(self) -> None:
         ids, sampled, log_probs, ends = self.ids, self.sampled, self.log_probs, self.turn_ends
@@ -67,6 +76,9 @@ class Trajectory:
         assert all(0 <= end < len(ids) and sampled[end] for end in ends)
         assert not self.contexts or self.contexts[0] == 0, "the first context begins with the row"
         assert list(self.contexts) == sorted(set(self.contexts)), "contexts follow one another"
+        assert all(a.end <= b.start for a, b in pairwise(self.images)), "pictures follow one another"
+        assert not self.images or self.images[-1].end <= len(ids)
+        assert not any(sampled[image.start : image.end].any() for image in self.images), "nobody samples a picture"
         assert not (self.terminated and self.truncated), "an episode ends once"
         if self.failure is None:
             assert self.terminated or self.truncated, "an episode ends by the game, a budget or a failure"
@@ -99,6 +111,7 @@ class Trajectory:
                 turn_rewards=tuple(self.turn_rewards[turn] for turn in turns),
                 turn_infos=tuple(self.turn_infos[turn] for turn in turns) if self.turn_infos else (),
                 contexts=(),
+                images=tuple(image.moved(-first) for image in self.images if first <= image.start < end),
             )
             parts.append(part)
         return parts
@@ -120,6 +133,7 @@ class Trajectory:
             "messages": [dict(message) for message in self.messages],
             "turn_facts": [asdict(info) for info in self.turn_infos],
             **({"contexts": list(self.contexts)} if self.contexts else {}),
+            **({"images": _images_to_list(self.images)} if self.images else {}),
         }
 
     @classmethod
@@ -144,6 +158,7 @@ class Trajectory:
             messages=tuple(record["messages"]),
             turn_infos=tuple(TurnInfo(**info) for info in record.get("turn_facts", ())),
             contexts=tuple(record.get("contexts", ())),
+            images=_images_of_list(record.get("images", ())),
         )
 
 
@@ -175,3 +190,41 @@ class TurnInfo:
             info.get("observation_right"),
             info.get("prediction_right"),
         )
+
+
+def _images_to_list(images: Sequence[ImageSpan]) -> list[dict[str, Any]]:
+    """Pictures for JSON, each as a PNG in base 64; one that was there before names that one's place in the list.
+
+    The pixels themselves are kept, not what is needed to draw them again: a record then shows and trains what the model
+    saw, whatever later versions draw. A board of flat tiles takes one or two kilobytes.
+    """
+    from PIL import Image
+
+    first: dict[bytes, int] = {}
+    records: list[dict[str, Any]] = []
+    for place, image in enumerate(images):
+        record: dict[str, Any] = {"start": image.start, "grid": list(image.grid)}
+        if image.digest in first:
+            record["same_as"] = first[image.digest]
+        else:
+            first[image.digest], file = place, io.BytesIO()
+            Image.fromarray(image.pixels).save(file, "PNG")
+            record["png"] = base64.b64encode(file.getvalue()).decode()
+        records.append(record)
+    return records
+
+
+def _images_of_list(records: Sequence[Mapping[str, Any]]) -> tuple[ImageSpan, ...]:
+    """What ``_images_to_list`` wrote."""
+    from PIL import Image
+
+    images: list[ImageSpan] = []
+    for record in records:
+        rows, columns = record["grid"]
+        if "same_as" in record:
+            same = images[record["same_as"]]
+            images.append(replace(same, start=record["start"], grid=(rows, columns)))
+        else:
+            with Image.open(io.BytesIO(base64.b64decode(record["png"]))) as file:
+                images.append(ImageSpan(record["start"], (rows, columns), np.asarray(file.convert("RGB"))))
+    return tuple(images)

@@ -69,11 +69,14 @@ class Turns(TurnConfig):
 
 @dataclass(frozen=True)
 class SmallModel:
-    """Shape of the transformer that is trained from scratch where no model is given."""
+    """Kind and shape of the transformer that is trained from scratch where no model is given."""
 
     hidden: int = setting(64, "width, a multiple of the head size, 32", low=32)
     layers: int = setting(2, "transformer blocks", low=1)
     feed_forward: int = setting(192, "width of the feed-forward layer", low=1)
+    kind: str = setting(
+        "text", "what it reads", choices={"text": "text only", "vision": "text and pictures, turns.observation"}
+    )
 
     def __post_init__(self) -> None:
         check_settings(self, "small_model.")

@@ -122,12 +122,13 @@ class Critic(nn.Module):
         """
         read = batch.split_contexts()
         if shares_prefixes(self.backbone):
-            tree = PrefixTree.of(read.ids, read.attention)
+            tree = PrefixTree.of(read.ids, read.attention, read.images)
             with tree.attention(self.backbone) as inputs:
                 hidden = self.backbone(**inputs, use_cache=False).last_hidden_state[0]
             values = self.head(hidden.float()).squeeze(-1)[tree.node]
         else:
-            values = self.head(self.backbone(read.ids, use_cache=False).last_hidden_state.float()).squeeze(-1)
+            hidden = self.backbone(**read.inputs(self.backbone), use_cache=False).last_hidden_state
+            values = self.head(hidden.float()).squeeze(-1)
         before: Tensor = torch.nn.functional.pad(values[:, :-1], (1, 0))
         if not batch.contexts:
             return before

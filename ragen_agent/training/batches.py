@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from ragen_agent.token_mdp import Trajectory
+from ragen_gym.inference.vision import ImageTable
 
 __all__ = ["Batch", "by_length", "common_prefix", "distinct_prefixes"]
 
@@ -19,7 +20,8 @@ __all__ = ["Batch", "by_length", "common_prefix", "distinct_prefixes"]
 class Batch:
     """Rows of equal width: ``ids``, ``sampled`` (bool), ``attention``, ``log_probs`` (as recorded), each (rows, width).
 
-    ``contexts``: for each row where the model began to read anew; empty if it read every row as a whole.
+    ``contexts``: for each row where the model began to read anew; empty if it read every row as a whole. ``images``:
+    the pictures of all rows, whose visual tokens stand in ``ids`` as it numbers them; None where there are none.
     """
 
     ids: Tensor
@@ -27,6 +29,7 @@ class Batch:
     attention: Tensor
     log_probs: Tensor
     contexts: tuple[tuple[int, ...], ...] = ()
+    images: ImageTable | None = None
 
     @classmethod
     def of(cls, trajectories: Sequence[Trajectory], device: torch.device | str = "cpu") -> Batch:
@@ -35,20 +38,21 @@ class Batch:
         shape = (len(trajectories), width)
         ids, log_probs = torch.zeros(shape, dtype=torch.long), torch.zeros(shape)
         sampled, attention = torch.zeros(shape, dtype=torch.bool), torch.zeros(shape, dtype=torch.long)
+        images = ImageTable() if any(t.images for t in trajectories) else None
         for row, t in enumerate(trajectories):
-            ids[row, : len(t.ids)] = torch.as_tensor(t.ids)
+            ids[row, : len(t.ids)] = torch.as_tensor(t.ids if images is None else images.keys(t.ids, t.images))
             sampled[row, : len(t.ids)] = torch.as_tensor(t.sampled)
             log_probs[row, : len(t.ids)] = torch.as_tensor(t.log_probs, dtype=torch.float32)
             attention[row, : len(t.ids)] = 1
         contexts = tuple(t.contexts or (0,) for t in trajectories) if any(t.contexts for t in trajectories) else ()
-        return cls(ids.to(device), sampled.to(device), attention.to(device), log_probs.to(device), contexts)
+        return cls(ids.to(device), sampled.to(device), attention.to(device), log_probs.to(device), contexts, images)
 
     def rows(self, rows: Tensor) -> Batch:
         """These rows, without the columns that are padding in all of them."""
         width = int(self.attention[rows].sum(1).max())
         contexts = tuple(self.contexts[row] for row in rows.tolist()) if self.contexts else ()
         parts = [part[rows, :width] for part in (self.ids, self.sampled, self.attention, self.log_probs)]
-        return Batch(parts[0], parts[1], parts[2], parts[3], contexts)
+        return Batch(parts[0], parts[1], parts[2], parts[3], contexts, self.images)
 
     def split_contexts(self) -> Batch:
         """The rows as the model read them: one for each context that holds a sampled token.
@@ -68,7 +72,11 @@ class Batch:
             pad_sequence([part[row, first:end] for row, first, end in spans], batch_first=True)
             for part in (self.ids, self.sampled, self.attention, self.log_probs)
         )
-        return Batch(ids, sampled, attention, log_probs)
+        return Batch(ids, sampled, attention, log_probs, (), self.images)
+
+    def inputs(self, model: torch.nn.Module) -> dict[str, Tensor]:
+        """What the model reads for the rows as they are."""
+        return {"input_ids": self.ids} if self.images is None else self.images.inputs(model, self.ids)
 
     @property
     def tokens(self) -> int:

@@ -8,11 +8,19 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.utils import logging
 
 from ragen_agent.config import Turns
 from ragen_gym.core.storage import atomic_folder
+from ragen_gym.inference.vision import FAMILIES, Vision, attach, vision_of
 
 __all__ = ["check_context", "load_checkpoint", "move", "save_checkpoint", "tokenizer_hash"]
 
@@ -31,11 +39,16 @@ def tokenizer_hash(tokenizer: PreTrainedTokenizerBase) -> str:
 
 
 def save_checkpoint(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    """Writes model and tokenizer side by side; a folder that exists is replaced only once the new one is complete."""
+    """Writes model and tokenizer side by side, and the image processor of a model that reads pictures.
+
+    A folder that exists is replaced only once the new one is complete.
+    """
     logging.disable_progress_bar()
     with atomic_folder(folder) as new:
         model.save_pretrained(new)
         tokenizer.save_pretrained(new)
+        if (vision := vision_of(model)) is not None:
+            vision.save(new)
 
 
 def load_checkpoint(
@@ -43,8 +56,11 @@ def load_checkpoint(
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Model (of ``dtype``, in evaluation mode) and tokenizer of a Hugging Face folder.
 
+    A visual model's image processor is attached to it (``ragen_gym.inference.vision.vision_of``).
+
     Raises:
-        ValueError: no such folder, no model, tokenizer or chat template in it, or a tokenizer that is not the model's.
+        ValueError: no such folder, no model, tokenizer or chat template in it, a tokenizer that is not the model's, or
+            a visual model without its image processor.
     """
     if not folder.is_dir():
         raise ValueError(f"{folder}: there is no such folder; give that of a run, or of a Hugging Face causal LM.")
@@ -57,7 +73,9 @@ def load_checkpoint(
     logging.disable_progress_bar()
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-        model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, dtype=dtype)
+        config = AutoConfig.from_pretrained(folder, local_files_only=True)
+        auto = AutoModelForImageTextToText if config.model_type in FAMILIES else AutoModelForCausalLM
+        model = auto.from_pretrained(folder, local_files_only=True, dtype=dtype)
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise ValueError(f"--model {folder}: transformers cannot load it: {error}") from error
     if not tokenizer.chat_template:
@@ -72,6 +90,8 @@ def load_checkpoint(
         )
     for name in ("is_local", "local_files_only"):  # how it was loaded is nothing to save with it
         tokenizer.init_kwargs.pop(name, None)
+    if (vision := Vision.from_folder(model.config, folder)) is not None:
+        attach(model, vision)
     model.eval()
     return move(model, device, dtype), tokenizer
 

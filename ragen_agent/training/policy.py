@@ -22,9 +22,11 @@ from ragen_agent.training.cpu import cpu_threads
 from ragen_agent.training.named_models import model_folder
 from ragen_agent.training.parameters import check_targets
 from ragen_agent.training.small_model import build_model, build_tokenizer, check_known, game_texts
+from ragen_agent.training.small_vision_model import build_vision_model, with_images
 from ragen_agent.training.tasks import SeedStream, all_settings, derive_seed, make_env
 from ragen_gym.core.cpu import bfloat16_units
 from ragen_gym.inference.torch_engine import TorchEngine
+from ragen_gym.inference.vision import vision_of
 
 __all__ = ["Policy", "device_and_dtype"]
 
@@ -94,12 +96,15 @@ class Policy:
             games = all_settings(config)
             texts = [game_texts(make_env(game, None), game.demonstrations.thought) for game in games]
             tokenizer = build_tokenizer(texts)
-            model = move(
-                build_model(config.small_model, tokenizer, derive_seed(config.seed, SeedStream.MODEL)), device, dtype
-            )
+            seed = derive_seed(config.seed, SeedStream.MODEL)
+            if config.small_model.kind == "vision":
+                with_images(tokenizer)
+                model = move(build_vision_model(config.small_model, tokenizer, seed), device, dtype)
+            else:
+                model = move(build_model(config.small_model, tokenizer, seed), device, dtype)
         check_context(model, config.turns)
         check_targets(model, config.lora)
-        chat = ChatFormat.from_settings(tokenizer, config.turns)
+        chat = ChatFormat.from_settings(tokenizer, config.turns, vision_of(model))
         return cls(config, model, tokenizer, chat, TorchEngine(model, chat.stop_ids, len(tokenizer)))
 
     def processes(self, split: str | None, count: int) -> list[TokenMDP]:

@@ -24,6 +24,7 @@ from transformers import AttentionInterface, PreTrainedModel
 
 from ragen_agent.training.batches import common_prefix
 from ragen_gym.inference.kv_cache import GENERAL_ATTENTION, use_attention
+from ragen_gym.inference.vision import ImageTable
 
 __all__ = ["PrefixTree", "shares_prefixes"]
 
@@ -75,10 +76,11 @@ class PrefixTree:
 
     Attributes:
         ids: int64 (nodes,), the last token of each prefix.
-        positions: int64 (nodes,), how many tokens precede it.
+        positions: int64 (nodes,), how many tokens precede it; (3, nodes) where rows hold pictures, see ``ImageTable``.
         node: int64 (rows, width), the prefix that ends at each token of a row; 0 at padding.
         buckets: where attention runs.
         place: int64 (nodes,), where the buckets' outputs, one after another, hold each node's.
+        images: the pictures of the rows, if there are any.
     """
 
     ids: Tensor
@@ -86,9 +88,10 @@ class PrefixTree:
     node: Tensor
     buckets: tuple[_Bucket, ...]
     place: Tensor
+    images: ImageTable | None = None
 
     @classmethod
-    def of(cls, ids: Tensor, attention: Tensor) -> PrefixTree:
+    def of(cls, ids: Tensor, attention: Tensor, images: ImageTable | None = None) -> PrefixTree:
         """The tree of rows padded on the right; ``ids`` and ``attention`` are int64 (rows, width)."""
         lengths = attention.sum(1).tolist()
         rows = [row[:length] for row, length in zip(ids.tolist(), lengths, strict=True)]
@@ -108,10 +111,16 @@ class PrefixTree:
             last, before = row, rows[row]
         buckets, place = _plan(np.array(parent), np.array(depth), ids.device)
         own_ids, positions, nodes = (torch.as_tensor(values, device=ids.device) for values in (tokens, depth, node))
-        return cls(own_ids, positions, nodes, buckets, place)
+        if images is not None:  # where a node stands is the same in all of its rows
+            read = attention.bool()
+            positions = positions.repeat(3, 1)
+            positions[:, nodes[read]] = images.positions(ids)[:, read]
+        return cls(own_ids, positions, nodes, buckets, place, images)
 
     @classmethod
-    def parts(cls, ids: Tensor, attention: Tensor, limit: int) -> Iterator[tuple[PrefixTree, Tensor]]:
+    def parts(
+        cls, ids: Tensor, attention: Tensor, limit: int, images: ImageTable | None = None
+    ) -> Iterator[tuple[PrefixTree, Tensor]]:
         """Trees of at most ``limit`` prefixes, where one row is not longer, each with its rows, int64 (some,)."""
         lengths, rows = attention.sum(1), ids.tolist()
         order = sorted(range(len(rows)), key=rows.__getitem__)
@@ -119,7 +128,7 @@ class PrefixTree:
         while waiting:
             chosen = waiting.pop()
             width = int(lengths[chosen].max())
-            tree = cls.of(ids[chosen, :width], attention[chosen, :width])
+            tree = cls.of(ids[chosen, :width], attention[chosen, :width], images)
             if len(tree.ids) <= limit or len(chosen) == 1:
                 yield tree, chosen
             else:
@@ -133,12 +142,16 @@ class PrefixTree:
     def attention(self, model: nn.Module) -> Iterator[dict[str, Tensor]]:
         """Within it ``model`` attends along the tree; gives the inputs that read all nodes as one row."""
         assert isinstance(model, PreTrainedModel)
+        if self.images is None:
+            inputs = {"input_ids": self.ids[None], "position_ids": self.positions[None]}
+        else:  # pictures are read before, with the model's own attention
+            words = self.images.embed(model, self.ids[None])
+            inputs = {"inputs_embeds": words, "position_ids": self.positions[:, None]}
         token = _TREE.set((self, {}))
         try:
             with use_attention(model, TREE_ATTENTION):
                 yield {
-                    "input_ids": self.ids[None],
-                    "position_ids": self.positions[None],
+                    **inputs,
                     "attention_mask": torch.ones(1, 1, 1, 1, dtype=torch.bool, device=self.ids.device),  # not read
                 }
         finally:

@@ -51,7 +51,7 @@ def sampled_scores(model: PreTrainedModel, batch: Batch, bias: Tensor, temperatu
     else:
         first = int(columns.min()) if len(columns) else 0  # nothing before it is scored: no logits are made there
         # Padded on the right: causal attention never sees it.
-        output = model(read.ids, use_cache=False, logits_to_keep=read.ids.shape[1] - first + 1)
+        output = model(**read.inputs(model), use_cache=False, logits_to_keep=read.ids.shape[1] - first + 1)
         logits = output.logits[rows, columns - first]
         found = _scores(logits, read.ids[rows, columns], torch.arange(len(rows), device=rows.device), bias, temperature)
     return Scores(
@@ -66,7 +66,7 @@ def passes(model: PreTrainedModel, batch: Batch) -> list[Tensor]:
     """
     if not shares_prefixes(model) or batch.tokens <= TOKENS_PER_PASS:
         return [torch.arange(len(batch.ids), device=batch.ids.device)]
-    return [rows for _, rows in PrefixTree.parts(batch.ids, batch.attention, TOKENS_PER_PASS)]
+    return [rows for _, rows in PrefixTree.parts(batch.ids, batch.attention, TOKENS_PER_PASS, batch.images)]
 
 
 def _by_prefixes(model: PreTrainedModel, batch: Batch, bias: Tensor, temperature: float) -> tuple[Tensor, ...]:
@@ -79,7 +79,7 @@ def _by_prefixes(model: PreTrainedModel, batch: Batch, bias: Tensor, temperature
             logits = model(**inputs, use_cache=False, logits_to_keep=nodes).logits[0]
         return _scores(logits, batch.ids[rows, : sampled.shape[1]][sampled], drawn_from, bias, temperature)
 
-    parts = list(PrefixTree.parts(batch.ids, batch.attention, TOKENS_PER_PASS))
+    parts = list(PrefixTree.parts(batch.ids, batch.attention, TOKENS_PER_PASS, batch.images))
     if len(parts) == 1 or not torch.is_grad_enabled():
         found = [score(*part) for part in parts]
     else:

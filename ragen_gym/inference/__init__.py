@@ -1,15 +1,66 @@
 """Generation engines: an ``Engine`` continues rows of token ids; rollouts and benchmarks need nothing else of a model.
 
+A picture stands in a row as a run of placeholder ids, and as an ``ImageSpan`` next to it.
+
 The interface needs nothing installed; ``torch_engine`` needs the extra ``agent``: torch and transformers.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
-__all__ = ["Engine", "GenerationSession", "Sampled"]
+import numpy as np
+from numpy.typing import NDArray
+
+from ragen_gym.inference.torchvision_ops import prepare
+
+__all__ = ["Engine", "GenerationSession", "ImageSpan", "Sampled"]
+
+prepare()
+
+
+@dataclass(frozen=True, eq=False)
+class ImageSpan:
+    """A picture in a row of tokens, and where its placeholders stand.
+
+    Attributes:
+        start: index of the first placeholder.
+        grid: (rows, columns) of visual tokens; as many placeholders as their product stand one after another.
+        pixels: uint8 (height, width, 3).
+        digest: of the pixels and their shape; computed where it is not given.
+    """
+
+    start: int
+    grid: tuple[int, int]
+    pixels: NDArray[np.uint8]
+    digest: bytes = b""
+
+    def __post_init__(self) -> None:
+        assert self.start >= 0
+        assert min(self.grid) >= 1
+        assert self.pixels.dtype == np.uint8
+        assert self.pixels.ndim == 3
+        if not self.digest:
+            found = hashlib.blake2b(self.pixels.tobytes(), digest_size=16)
+            found.update(repr(self.pixels.shape).encode())
+            object.__setattr__(self, "digest", found.digest())
+
+    @property
+    def tokens(self) -> int:
+        """How many placeholders it has."""
+        return self.grid[0] * self.grid[1]
+
+    @property
+    def end(self) -> int:
+        """The index after its last placeholder."""
+        return self.start + self.tokens
+
+    def moved(self, by: int) -> ImageSpan:
+        """The same picture so many tokens further on."""
+        return replace(self, start=self.start + by)
 
 
 @dataclass(frozen=True)
@@ -29,8 +80,17 @@ class Sampled:
 class GenerationSession(Protocol):
     """Rows that are being generated, numbered from 0 in the order in which they joined; ``feed`` renumbers them."""
 
-    def join(self, prompts: Sequence[Sequence[int]], episodes: Sequence[int]) -> None:
-        """Appends one row for each prompt; ``episodes`` are numbers that no other row of the session has."""
+    def join(
+        self,
+        prompts: Sequence[Sequence[int]],
+        episodes: Sequence[int],
+        *,
+        images: Sequence[Sequence[ImageSpan]] | None = None,
+    ) -> None:
+        """Appends one row for each prompt; ``episodes`` are numbers that no other row of the session has.
+
+        ``images`` are the pictures of each prompt, counted from its first token; None where there are none.
+        """
         ...
 
     def reply(self, limits: Sequence[int]) -> list[Sampled | None]:
@@ -42,8 +102,17 @@ class GenerationSession(Protocol):
         """
         ...
 
-    def feed(self, rows: Sequence[int], ids: Sequence[Sequence[int]]) -> None:
-        """Keeps only ``rows`` (increasing) and appends ``ids[i]``, tokens of the chat template, to the i-th of them."""
+    def feed(
+        self,
+        rows: Sequence[int],
+        ids: Sequence[Sequence[int]],
+        *,
+        images: Sequence[Sequence[ImageSpan]] | None = None,
+    ) -> None:
+        """Keeps only ``rows`` (increasing) and appends ``ids[i]``, tokens of the chat template, to the i-th of them.
+
+        ``images`` are the pictures in each of the ``ids``, counted from its first token; None where there are none.
+        """
         ...
 
     def close(self) -> None:
@@ -55,11 +124,18 @@ class Engine(Protocol):
     """Continues token ids. It never sees text, so sampled tokens are never re-encoded."""
 
     def start(
-        self, prompts: Sequence[Sequence[int]], *, temperature: float, seed: int, episodes: Sequence[int] | None = None
+        self,
+        prompts: Sequence[Sequence[int]],
+        *,
+        temperature: float,
+        seed: int,
+        episodes: Sequence[int] | None = None,
+        images: Sequence[Sequence[ImageSpan]] | None = None,
     ) -> GenerationSession:
         """Opens a session with one row for each prompt; equal arguments and weights give equal samples.
 
         ``episodes`` number the rows, by default from 0. A row's samples depend on the seed and on its own number.
+        ``images`` as in ``GenerationSession.join``.
         """
         ...
 

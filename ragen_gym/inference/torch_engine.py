@@ -6,6 +6,9 @@ all rows together. Rows with equal prefixes, such as those of a group at its sta
 returned, and they read their next message while the stragglers continue. Rows whose episode has ended leave, and new
 ones join.
 
+Pictures are read as ``ragen_gym.inference.vision`` numbers their visual tokens: rows that saw other pictures share no
+prefix. The vision encoder runs once for each distinct picture of a session.
+
 Every row draws from its own uniform numbers, a function of (seed, episode, tokens drawn so far), so its tokens depend
 neither on the other rows nor on when it joined, up to rounding: batches of different size sum in different order.
 """
@@ -24,10 +27,11 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ragen_gym.core.seeding import GOLDEN, Stream, episode_key, mix, stream_key, uniforms
-from ragen_gym.inference import Sampled
+from ragen_gym.inference import ImageSpan, Sampled
 from ragen_gym.inference.kv_cache import SharedPrefixes, SlotCache, decode_attention, padded_columns
 from ragen_gym.inference.prepacking import PrepackedLinears
 from ragen_gym.inference.sampling import draw_scored
+from ragen_gym.inference.vision import ImageTable, vision_of
 
 __all__ = [
     "CACHED_TOKENS",
@@ -65,7 +69,7 @@ def suppression(model: PreTrainedModel, vocabulary_size: int | None = None) -> T
     """What is added to the logits so that some ids are never sampled, float32 (output layer,).
 
     ``SUPPRESSED`` at ``generation_config.suppress_tokens`` and at ids from ``vocabulary_size`` on (output layers are
-    often padded beyond the tokenizer's ids), 0 elsewhere.
+    often padded beyond the tokenizer's ids) and at the ids of a visual model that mean pictures, 0 elsewhere.
 
     Rollout and training both add it, so a suppressed id has probability 0 in both and their log-probs agree.
     """
@@ -78,6 +82,8 @@ def suppression(model: PreTrainedModel, vocabulary_size: int | None = None) -> T
         bias[torch.as_tensor(suppressed, device=weight.device)] = SUPPRESSED
     if vocabulary_size is not None:
         bias[vocabulary_size:] = SUPPRESSED
+    if (vision := vision_of(model)) is not None:
+        bias[sorted(vision.reserved_ids)] = SUPPRESSED
     return bias
 
 
@@ -128,19 +134,25 @@ class TorchEngine:
         self.linears = PrepackedLinears(model)
 
     def start(
-        self, prompts: Sequence[Sequence[int]], *, temperature: float, seed: int, episodes: Sequence[int] | None = None
+        self,
+        prompts: Sequence[Sequence[int]],
+        *,
+        temperature: float,
+        seed: int,
+        episodes: Sequence[int] | None = None,
+        images: Sequence[Sequence[ImageSpan]] | None = None,
     ) -> TorchSession:
         """Opens a session; the rows are the episodes 0, 1, 2, ... of ``seed`` unless ``episodes`` names others.
 
         Raises:
-            ValueError: an empty prompt or a temperature that is not positive.
+            ValueError: an empty prompt, a temperature that is not positive, or pictures for a model that reads text.
         """
         if temperature <= 0:
             raise ValueError(
                 f"temperature is {temperature}; it must be positive (0.5 is the usual one for evaluation)."
             )
         session = TorchSession(self, temperature, seed)
-        session.join(prompts, range(len(prompts)) if episodes is None else episodes)
+        session.join(prompts, range(len(prompts)) if episodes is None else episodes, images=images)
         return session
 
     def max_rows(self, tokens: int) -> int:
@@ -154,8 +166,11 @@ class TorchSession:
     Attributes:
         keys: uint64 (rows,), the key of each row's uniform numbers.
         drawn: uint64 (rows,), how many of them were used.
-        pending: for each row, the ids that the cache does not hold yet.
+        pending: for each row, the ids that the cache does not hold yet; visual tokens as ``images`` numbers them.
         partial: for each row, what it has sampled so far of an unfinished reply.
+        images: the pictures of all rows; None where the model reads text only.
+        features: their visual tokens, float (tokens + 1, hidden), as far as they were read.
+        reached: int64 (rows,), the position of the next token of each row in a model that reads pictures.
     """
 
     def __init__(self, engine: TorchEngine, temperature: float, seed: int) -> None:
@@ -171,18 +186,33 @@ class TorchSession:
         self.partial: list[Sampled] = []
         self.keys = np.zeros(0, np.uint64)
         self.drawn = np.zeros(0, np.uint64)
+        self.vision = vision_of(engine.model)
+        self.images = None if self.vision is None else ImageTable()
+        self.features = torch.zeros(1, 0, device=self.device)
+        self.reached = np.zeros(0, np.int64)
 
-    def join(self, prompts: Sequence[Sequence[int]], episodes: Sequence[int]) -> None:
-        """See ``GenerationSession.join``; raises a ValueError for no prompt or an empty one."""
+    def join(
+        self,
+        prompts: Sequence[Sequence[int]],
+        episodes: Sequence[int],
+        *,
+        images: Sequence[Sequence[ImageSpan]] | None = None,
+    ) -> None:
+        """See ``GenerationSession.join``.
+
+        Raises:
+            ValueError: no prompt, an empty one, or pictures for a model that reads text only.
+        """
         if not prompts or not all(prompts):
             raise ValueError("a session needs at least one prompt, and no prompt may be empty.")
         started = time.perf_counter()
         new = [episode_key(self.key, episode) for _, episode in zip(prompts, episodes, strict=True)]
         self.prefixes.add(len(prompts))
-        self.pending += [list(prompt) for prompt in prompts]
+        self.pending += self._with_images(prompts, images)
         self.partial += [Sampled([], []) for _ in prompts]
         self.keys = np.concatenate([self.keys, np.array(new, np.uint64)])
         self.drawn = np.concatenate([self.drawn, np.zeros(len(prompts), np.uint64)])
+        self.reached = np.concatenate([self.reached, np.zeros(len(prompts), np.int64)])
         self.engine.stats.seconds += time.perf_counter() - started
 
     @torch.inference_mode()
@@ -202,12 +232,20 @@ class TorchSession:
         return [None if on else reply for reply, on in zip(whole, unfinished, strict=True)]
 
     @torch.inference_mode()
-    def feed(self, rows: Sequence[int], ids: Sequence[Sequence[int]]) -> None:
+    def feed(
+        self,
+        rows: Sequence[int],
+        ids: Sequence[Sequence[int]],
+        *,
+        images: Sequence[Sequence[ImageSpan]] | None = None,
+    ) -> None:
         """See ``GenerationSession.feed``."""
         started = time.perf_counter()
-        self.pending = [self.pending[row] + list(new) for row, new in zip(rows, ids, strict=True)]
+        fed = self._with_images(ids, images)
+        self.pending = [self.pending[row] + new for row, new in zip(rows, fed, strict=True)]
         self.partial = [self.partial[row] for row in rows]
         self.keys, self.drawn = self.keys[list(rows)], self.drawn[list(rows)]
+        self.reached = self.reached[list(rows)]
         self.cache.move(*self.prefixes.keep(rows))
         self.engine.stats.seconds += time.perf_counter() - started
 
@@ -216,8 +254,34 @@ class TorchSession:
         if self.device.type == "cpu":
             self.engine.spare = self.cache
 
+    def _with_images(
+        self, ids: Sequence[Sequence[int]], images: Sequence[Sequence[ImageSpan]] | None
+    ) -> list[list[int]]:
+        """The ids of rows, with the numbers of their visual tokens in place of placeholders."""
+        if images is None or not any(images):
+            return [list(each) for each in ids]
+        if self.images is None:
+            raise ValueError(
+                f"the model {self.engine.model.config.model_type} reads text only, and the messages hold pictures; "
+                "use a visual model, or observation='text'."
+            )
+        return [self.images.keys(each, spans).tolist() for each, spans in zip(ids, images, strict=True)]
+
+    def _encode_new_images(self) -> None:
+        """Runs the vision encoder over the pictures that it has not read yet."""
+        if self.images is None or self.images.tokens < len(self.features):
+            return
+        assert self.vision is not None
+        read, pictures = len(self.features) - 1, self.images.pictures
+        while read:  # pictures are numbered one after another
+            read, pictures = read - pictures[0].tokens, pictures[1:]
+        new = self.vision.features(self.engine.model, pictures)
+        before = self.features if self.features.shape[1] else torch.zeros(1, new.shape[1], device=self.device)
+        self.features = torch.cat([before.to(new.dtype), new])
+
     def _read(self) -> Tensor:
         """Reads the pending ids; returns the logits after them, float (slots, vocabulary)."""
+        self._encode_new_images()
         prefixes, pending = self.prefixes, [tuple(ids) for ids in self.pending]
         waiting = np.array([len(ids) for ids in self.pending])
         needed = int((prefixes.length + waiting).max()) + 1
@@ -233,7 +297,8 @@ class TorchSession:
             positions = self._tensor(prefixes.length[rows])[:, None] + offsets
             # Padding goes to the last column, which no row has reached yet.
             self.cache.set_positions(slice(first, last), positions.clamp(max=self.cache.columns - 1))
-            logits.append(self._last([pending[row] for row in rows], positions, self.cache.columns))
+            reached = self.reached[rows]
+            logits.append(self._last([pending[row] for row in rows], positions, self.cache.columns, reached))
         prompts: dict[tuple[int, ...], list[int]] = {}
         for row in np.flatnonzero(prefixes.slot < 0):
             prompts.setdefault(pending[row], []).append(int(row))
@@ -242,8 +307,9 @@ class TorchSession:
         for first, last in _parts([len(prompt) for prompt in each]):
             positions = torch.arange(len(each[last - 1]), device=self.device)[None]
             self.cache.set_prompts(slice(end + first, end + last))
-            logits.append(self._last(each[first:last], positions, positions.shape[1]))
+            logits.append(self._last(each[first:last], positions, positions.shape[1], np.zeros(last - first, np.int64)))
         prefixes.length += waiting
+        self.reached += waiting if self.images is None else [self.images.length(ids) for ids in pending]
         self.engine.stats.read += int(waiting.sum())
         return torch.cat(logits)
 
@@ -287,20 +353,30 @@ class TorchSession:
         ids[prefixes.slot[rows]] = tokens.numpy()
         where = self._tensor(positions[:front])[:, None]
         self.cache.set_positions(slice(front), where)
-        logits = self._forward(self._tensor(ids)[:, None], where, self.cache.columns, torch.zeros(1).long())
+        reached = positions[:front].copy()
+        reached[prefixes.slot[rows]] = self.reached[rows]
+        logits = self._forward(self._tensor(ids)[:, None], where, self.cache.columns, torch.zeros(1).long(), reached)
         prefixes.length[rows] += 1
+        self.reached[rows] += 1
         return logits[:, 0]
 
-    def _last(self, parts: Sequence[Sequence[int]], positions: Tensor, columns: int) -> Tensor:
+    def _last(
+        self, parts: Sequence[Sequence[int]], positions: Tensor, columns: int, reached: NDArray[np.int64]
+    ) -> Tensor:
         """Reads rows of ids, padded on the right; returns the logits after the last id of each, (rows, vocabulary)."""
         pad, width = self.engine.pad_id, positions.shape[1]
         chunk = self._tensor([[*ids, *[pad] * (width - len(ids))] for ids in parts])
         ends, end_of = np.unique([len(ids) - 1 for ids in parts], return_inverse=True)
-        logits = self._forward(chunk, positions.expand(len(parts), -1), columns, self._tensor(ends))
+        logits = self._forward(chunk, positions.expand(len(parts), -1), columns, self._tensor(ends), reached)
         return logits[torch.arange(len(parts), device=self.device), self._tensor(end_of)]
 
-    def _forward(self, ids: Tensor, positions: Tensor, columns: int, kept: Tensor) -> Tensor:
-        """Reads ids (rows, width) at ``positions``; logits (rows, len(kept), vocabulary) of the kept columns."""
+    def _forward(
+        self, ids: Tensor, positions: Tensor, columns: int, kept: Tensor, reached: NDArray[np.int64]
+    ) -> Tensor:
+        """Reads ids (rows, width) into ``positions``; logits (rows, len(kept), vocabulary) of the kept columns.
+
+        A model that reads pictures counts positions in another way: from ``reached`` on, int64 (rows,).
+        """
         model = self.engine.model
         column = torch.arange(columns, device=self.device)
         query = positions[:, None, :, None]
@@ -309,10 +385,16 @@ class TorchSession:
             hidden = column > query if window is None else (column > query) | (column <= query - window)
             mask = torch.zeros(hidden.shape, dtype=model.dtype, device=self.device)
             masks[kind] = mask.masked_fill_(hidden, torch.finfo(model.dtype).min)
+        if self.images is None:
+            inputs = {"input_ids": ids, "position_ids": positions}
+        else:
+            inputs = {
+                "inputs_embeds": self.images.embed(model, ids, self.features),
+                "position_ids": self.images.positions(ids) + self._tensor(reached)[:, None],
+            }
         output = model(
-            input_ids=ids,
+            **inputs,
             attention_mask=masks if len(masks) > 1 else next(iter(masks.values())),
-            position_ids=positions,
             past_key_values=self.cache,
             use_cache=True,
             logits_to_keep=kept.to(self.device),

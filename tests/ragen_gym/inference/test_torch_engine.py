@@ -186,9 +186,9 @@ def test_places_are_taken_over_as_soon_as_an_episode_ends(agent: Policy, monkeyp
     joined: list[int] = []
     join = TorchSession.join
 
-    def noted(session: TorchSession, prompts: Sequence[Sequence[int]], episodes: Sequence[int]) -> None:
+    def noted(session: TorchSession, prompts: Sequence[Sequence[int]], episodes: Sequence[int], **others: Any) -> None:
         joined.append(len(prompts))
-        join(session, prompts, episodes)
+        join(session, prompts, episodes, **others)
 
     monkeypatch.setattr(TorchSession, "join", noted)
     short = replace(agent, config=with_settings(agent.config, {"turns": {"max_turns": 1}}))

@@ -1,0 +1,110 @@
+"""The small model with eyes: a Qwen2.5-VL of a few hundred thousand parameters, from scratch.
+
+Its tokenizer is the small model's, with the ids that mean pictures after all others, so a text has the same ids in
+both. A patch has 14 pixels and 2 x 2 patches become a visual token: pictures with tiles of 28 pixels have one visual
+token a tile. The vision encoder is as wide and as deep as the language model; its attention sees the whole picture in
+every layer. The checkpoint loads wherever a Qwen2.5-VL loads.
+"""
+
+from __future__ import annotations
+
+import torch
+from transformers import (
+    GenerationConfig,
+    PreTrainedTokenizerBase,
+    Qwen2_5_VLConfig,
+    Qwen2_5_VLForConditionalGeneration,
+)
+
+from ragen_agent.config import SmallModel
+from ragen_agent.training.checkpoint import tokenizer_hash
+from ragen_agent.training.small_model import CONTEXT, HEAD_SIZE, INITIAL_SCALE, reading_only
+from ragen_gym.inference.vision import ImageProcessor, Vision, attach
+
+__all__ = ["IMAGE", "build_vision_model", "with_images"]
+
+IMAGE, VIDEO, VISION_START, VISION_END = "<|image_pad|>", "<|video_pad|>", "<|vision_start|>", "<|vision_end|>"
+TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
+    "{% if message['content'] is string %}{{ message['content'] }}{% else %}{% for part in message['content'] %}"
+    "{% if part['type'] == 'image' %}<|vision_start|><|image_pad|><|vision_end|>{% else %}{{ part['text'] }}{% endif %}"
+    "{% endfor %}{% endif %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+PROCESSOR = ImageProcessor(min_pixels=28 * 28, max_pixels=28 * 28 * 1024)
+"""Pictures of up to 1,024 tiles of 28 pixels are read as they are."""
+
+SECTIONS = [HEAD_SIZE // 2 - 4 * (HEAD_SIZE // 11), *[2 * (HEAD_SIZE // 11)] * 2]
+"""Rotary frequencies of a head for time, rows and columns: about as Qwen2.5-VL shares them out, 16, 24, 24 of 64."""
+
+
+def with_images(tokenizer: PreTrainedTokenizerBase) -> None:
+    """Gives the small model's tokenizer the ids that mean pictures, and a template that shows them."""
+    names = [VISION_START, VISION_END, IMAGE, VIDEO]
+    tokenizer.add_special_tokens({"additional_special_tokens": [*_extra(tokenizer), *names]})
+    tokenizer.chat_template = TEMPLATE
+
+
+def build_vision_model(
+    shape: SmallModel, tokenizer: PreTrainedTokenizerBase, seed: int
+) -> Qwen2_5_VLForConditionalGeneration:
+    """A model with weights drawn from ``seed``, which may not write the tokenizer's ids for reading only.
+
+    Its image processor is attached (``ragen_gym.inference.vision.vision_of``). ``tokenizer`` is one of ``with_images``.
+    """
+    heads = shape.hidden // HEAD_SIZE
+    ids = tokenizer.get_vocab()
+    config = Qwen2_5_VLConfig(
+        text_config={
+            "vocab_size": len(tokenizer),
+            "hidden_size": shape.hidden,
+            "intermediate_size": shape.feed_forward,
+            "num_hidden_layers": shape.layers,
+            "num_attention_heads": heads,
+            "num_key_value_heads": heads,
+            "max_position_embeddings": CONTEXT,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0, "mrope_section": SECTIONS},
+            "initializer_range": INITIAL_SCALE,
+            "bos_token_id": None,
+            "eos_token_id": tokenizer.eos_token_id,
+            "pad_token_id": tokenizer.pad_token_id,
+            "tie_word_embeddings": True,
+        },
+        vision_config={
+            "depth": shape.layers,
+            "hidden_size": shape.hidden,
+            "intermediate_size": shape.feed_forward,
+            "num_heads": heads,
+            "out_hidden_size": shape.hidden,
+            "patch_size": PROCESSOR.patch_size,
+            "spatial_merge_size": PROCESSOR.merge_size,
+            "temporal_patch_size": PROCESSOR.temporal_patch_size,
+            "fullatt_block_indexes": list(range(shape.layers)),
+            "initializer_range": INITIAL_SCALE,
+        },
+        image_token_id=ids[IMAGE],
+        video_token_id=ids[VIDEO],
+        vision_start_token_id=ids[VISION_START],
+        vision_end_token_id=ids[VISION_END],
+        tie_word_embeddings=True,
+    )
+    config.tokenizer_sha256 = tokenizer_hash(tokenizer)
+    with torch.random.fork_rng():  # weights are drawn from torch's global state: seed it, then put it back as it was
+        torch.manual_seed(seed)
+        model = Qwen2_5_VLForConditionalGeneration(config)
+    model.generation_config = GenerationConfig(
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        suppress_tokens=reading_only(tokenizer),
+        do_sample=True,
+    )
+    attach(model, Vision.from_config(config, PROCESSOR))
+    model.eval()
+    return model
+
+
+def _extra(tokenizer: PreTrainedTokenizerBase) -> list[str]:
+    """The special tokens that the tokenizer names besides those with a role of their own."""
+    roles = {tokenizer.pad_token, tokenizer.eos_token, tokenizer.unk_token}
+    return [token for token in tokenizer.all_special_tokens if token not in roles]
