@@ -24,33 +24,36 @@ if TYPE_CHECKING:
 __all__ = ["add"]
 
 ABOUT = """\
-Runs an experiment: a table of configurations with some seeds each, and controls. It writes plots, a page with intervals
+Runs experiments: tables of configurations with some seeds each, and controls. Each writes plots, a page with intervals
 and a JSON file into its folder. Stop it at any moment, even by kill -9, and give the same command to go on; finished
-runs are not repeated. The conclusions on the page follow from the intervals alone. An experiment with `looks` in its
-table adds seeds to the arms whose comparisons are open, look by look, until each is decided or --hours are over.
+runs are not repeated. The conclusions on the pages follow from the intervals alone. An experiment with `looks` in its
+table adds seeds to the arms whose comparisons are open, look by look, until each is decided or --hours are over; of
+several experiments each is looked at before the first is looked at again.
 
 examples:
   python -m benchmarks.experiments --list
   python -m benchmarks.experiments echo-trap --dry-run
-  python -m benchmarks.experiments echo-trap --seeds 3 --jobs 2
+  python -m benchmarks.experiments echo-trap --jobs 2
   python -m benchmarks.experiments uncertainty-filter --only "top 25" --only "random 25" --seeds 5
-  python -m benchmarks.experiments all --dry-run
+  python -m benchmarks.experiments all --jobs 2 --hours 4
   python -m benchmarks.experiments thinking --quick     (a minute; shows that it runs, proves nothing)"""
 
 
 def add(commands: Any) -> None:
     """Adds the command to the parser."""
     parser = commands.add_parser(
-        "experiment", help="run an experiment (in a checkout of the repository)", description=ABOUT
+        "experiment", help="run experiments (in a checkout of the repository)", description=ABOUT
     )
     parser.set_defaults(run=_run)
-    parser.add_argument("name", nargs="?", metavar="NAME", help="an experiment, or all; see --list")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help="experiments, or all: those of the small model; see --list"
+    )
     parser.add_argument("--list", action="store_true", help="list the experiments and their questions")
     parser.add_argument(
         "--seeds", type=int, metavar="N", help="seeds of each arm (default 3, or the looks of the experiment up to N)"
     )
     parser.add_argument(
-        "--hours", type=float, default=inf, metavar="H", help="begin no further look after so many hours"
+        "--hours", type=float, default=inf, metavar="H", help="begin no further run after so many hours"
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder (default runs/experiments, or -quick)")
     parser.add_argument(
@@ -71,7 +74,7 @@ def _run(options: argparse.Namespace) -> int:
     from benchmarks.experiments.spec import names, read
 
     console = Console(highlight=False)
-    if options.list or not options.name:
+    if options.list or not options.names:
         return _list(console, options.json)
     for name in ("seeds", "jobs"):
         given = getattr(options, name)
@@ -79,32 +82,27 @@ def _run(options: argparse.Namespace) -> int:
             raise ValueError(f"--{name} is {given}; it must be at least 1.")
     if not options.hours > 0:
         raise ValueError(f"--hours is {options.hours:g}; it must be above 0.")
-    experiments = [read(name) for name in (names() if options.name == "all" else [options.name])]
+    everything = "all" in options.names
+    experiments = [read(name) for name in (names() if everything else dict.fromkeys(options.names))]
     out = options.out or Path("runs") / ("experiments-quick" if options.quick else "experiments")
     pages = options.pages or out
     for folder in (out, pages):
         if folder.exists() and not folder.is_dir():
             raise ValueError(f"{folder} is a file; give a folder.")
     planned = {each.name: _planned(each, options, out, _looks(each, options)[-1], options.only) for each in experiments}
+    if everything:
+        experiments = [each for each in experiments if not planned[each.name][0].config.model]
+        planned = {each.name: planned[each.name] for each in experiments}
     if options.dry_run:
         return _dry(planned, options.jobs, console, options.json)
     from benchmarks.experiments.runner import check_settings
 
     shown = {each.name: _shown(each, options, out) for each in experiments}
     if options.write and not any(run.folder.is_dir() for runs in shown.values() for run in runs):
-        raise ValueError(f"there are no runs of {options.name} in {out}.")
+        raise ValueError(f"there are no runs of {', '.join(options.names)} in {out}.")
     for runs in shown.values():  # all of them, before the first takes its hour
         check_settings(runs)
-    failed, ends = 0, time.monotonic() + 3600 * options.hours
-    for each in experiments:
-        failed += _play_and_write(each, options, out, pages / each.name, ends, console)
-    if options.name == "all":
-        from benchmarks.experiments.pages import write_overview
-
-        write_overview(experiments, {each.name: _shown(each, options, out) for each in experiments}, pages)
-        if not options.json:
-            console.print(f"Overview: {pages / 'README.md'}")
-    return 1 if failed else 0
+    return 1 if _play_and_write(experiments, options, out, pages, console) else 0
 
 
 def _looks(experiment: Experiment, options: argparse.Namespace) -> list[int]:
@@ -135,42 +133,62 @@ def _shown(experiment: Experiment, options: argparse.Namespace, out: Path) -> li
 
 
 def _play_and_write(
-    experiment: Experiment, options: argparse.Namespace, out: Path, pages: Path, ends: float, console: Console
+    experiments: Sequence[Experiment], options: argparse.Namespace, out: Path, pages: Path, console: Console
 ) -> int:
-    """Plays what is missing, look by look, and writes the page after each; returns how many runs failed."""
+    """Plays what is missing, look by look, and writes the pages after each; returns how many runs failed."""
+    from benchmarks.experiments.overview import write_overview
     from benchmarks.experiments.pages import write_page
 
-    arms, failures, written = list(options.only), dict[str, str](), dict[str, Any]()
-    for number, look in enumerate(_looks(experiment, options)):
-        if not options.write:
-            failures = _play(experiment.name, _planned(experiment, options, out, look, arms), options.jobs)
-        written = write_page(experiment, _shown(experiment, options, out), failures, pages, quick=options.quick)
-        wanted = [arm for arm in written["undecided"] if not options.only or arm in options.only]
-        if options.write or failures or not wanted or time.monotonic() > ends:
-            break
-        arms = wanted
-        if number + 1 < len(_looks(experiment, options)):
-            Console(stderr=True, highlight=False).print(
-                f"{experiment.name}: after {look} seeds {len(arms)} arms get more: {', '.join(arms)}.", markup=False
-            )
-    if options.json:
+    begun, failed = list(experiments), 0
+    arms = {each.name: list(options.only) for each in experiments}
+    ends = time.monotonic() + 3600 * options.hours
+    number = 0
+    while begun:
+        for each in list(begun):
+            looks, failures, folder = _looks(each, options), dict[str, str](), pages / each.name
+            if not options.write:
+                planned = _planned(each, options, out, looks[number], arms[each.name])
+                failures = _play(each.name, planned, options.jobs, ends)
+            written = write_page(each, _shown(each, options, out), failures, folder, quick=options.quick)
+            wanted = [arm for arm in written["undecided"] if not options.only or arm in options.only]
+            arms[each.name] = wanted
+            if number + 1 == len(looks) or options.write or failures or not wanted or time.monotonic() > ends:
+                begun.remove(each)
+                failed += len(failures)
+                _report(written, folder, options.json, console)
+            else:
+                Console(stderr=True, highlight=False).print(
+                    f"{each.name}: after {looks[number]} seeds {len(wanted)} arms get more: {', '.join(wanted)}.",
+                    markup=False,
+                )
+        if "all" in options.names:
+            write_overview(experiments, {each.name: _shown(each, options, out) for each in experiments}, pages)
+        number += 1
+    if "all" in options.names and not options.json:
+        console.print(f"Overview: {pages / 'README.md'}")
+    return failed
+
+
+def _report(written: Mapping[str, Any], pages: Path, as_json: bool, console: Console) -> None:
+    """What an experiment found, printed."""
+    if as_json:
         console.print_json(json.dumps(written))
-    else:
-        for sentence in written["conclusion"]:
-            console.print(f"- {sentence}", markup=False, soft_wrap=True)
-        console.print(f"In {pages}: {experiment.name}.md, results.json, curves.png, {', '.join(written['pictures'])}")
-    return len(failures)
+        return
+    for sentence in written["conclusion"]:
+        console.print(f"- {sentence}", markup=False, soft_wrap=True)
+    name, pictures = written["experiment"], ", ".join(written["pictures"])
+    console.print(f"In {pages}: {name}.md, results.json, curves.png, {pictures}")
 
 
-def _play(name: str, planned: Sequence[PlannedRun], jobs: int) -> dict[str, str]:
-    """Plays what is missing of ``planned``; what went wrong, by the name of the run."""
+def _play(name: str, planned: Sequence[PlannedRun], jobs: int, ends: float) -> dict[str, str]:
+    """Plays what is missing of ``planned``, beginning none after ``ends``; what went wrong, by the name of the run."""
     from benchmarks.experiments.runner import missing, run_all
 
     log = Console(stderr=True, highlight=False)
     left = len(missing(planned))
     log.print(f"{name}: {len(planned)} runs, {len(planned) - left} complete, {left} to play.", markup=False)
     try:
-        return run_all(planned, jobs, log)
+        return run_all(planned, jobs, log, ends)
     except KeyboardInterrupt:
         done = len(planned) - len(missing(planned))
         log.print(

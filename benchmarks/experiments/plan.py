@@ -1,7 +1,7 @@
 """The runs of an experiment: its arms times its seeds, each with its settings, its folder and its estimated cost.
 
-Runs whose settings before reinforcement are the same share one warm start, so that arms differ in nothing else and
-the cost is paid once.
+Runs whose settings before reinforcement are the same share one warm start, those of other experiments included, so that
+arms differ in nothing else and the cost is paid once.
 """
 
 from __future__ import annotations
@@ -76,6 +76,7 @@ class PlannedRun:
     config: Config
     folder: Path
     warm: WarmStart
+    evaluations: int = 1  # see ``Experiment``
 
     @property
     def name(self) -> str:
@@ -104,7 +105,7 @@ def plan(
 
     Args:
         experiment: the table.
-        out: the experiment's folder.
+        out: the experiment's folder; warm starts are in ``warm`` next to it.
         seeds: how many, from 0.
         only: names of arms; all if empty.
         overrides: settings that replace those of every arm.
@@ -149,7 +150,8 @@ def _planned(
     kept = {name: getattr(config, name) for name in (*BEFORE, "device", "threads")}
     before = replace(Config(), **kept, training=replace(Config().training, iterations=0))
     slug = "-".join("".join(c if c.isalnum() or c == "." else " " for c in arm.name).split())
-    return PlannedRun(arm, config, out / "runs" / f"{slug}-seed{seed}", WarmStart(before, out / "warm" / digest))
+    warm = WarmStart(before, out.parent / "warm" / digest)
+    return PlannedRun(arm, config, out / "runs" / f"{slug}-seed{seed}", warm, experiment.evaluations)
 
 
 def costs(planned: Sequence[PlannedRun]) -> list[Cost]:

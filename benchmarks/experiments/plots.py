@@ -24,7 +24,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 STYLES = ("-", "--", ":")
 COLUMNS = 3
 
-BOUNDED = ("after", "before")  # measured on the fixed levels, as random and optimal play are
+BOUNDED = ("end", "after", "before")  # measured on the fixed levels, as random and optimal play are
 
 
 def draw_curves(experiment: Experiment, runs: Runs, path: Path) -> None:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +44,10 @@ def missing(planned: Sequence[PlannedRun]) -> list[PlannedRun]:
     return [run for run in planned if not is_complete(run.folder, run.arm.imitation)]
 
 
-def run_all(planned: Sequence[PlannedRun], jobs: int, console: Console) -> dict[str, str]:
+def run_all(planned: Sequence[PlannedRun], jobs: int, console: Console, ends: float = inf) -> dict[str, str]:
     """Plays every run that is not complete, so many at a time; what went wrong, by the name of the run.
+
+    None is begun after ``ends`` (``time.monotonic()``).
 
     Raises:
         KeyboardInterrupt: after the processes have ended; all that they wrote is kept.
@@ -54,23 +57,26 @@ def run_all(planned: Sequence[PlannedRun], jobs: int, console: Console) -> dict[
     failures: dict[str, str] = {}
     steps = [(f"warm start {each.folder.name}", _job(each.config, each.folder)) for each in warm]
     workers = _Workers()
-    failures |= _play(steps, jobs, console, "warm starts", workers)
+    failures |= _play(steps, jobs, console, "warm starts", workers, ends)
     ready = [run for run in wanted if is_warm(run.warm.folder, run.warm.config)]
-    failures |= {run.name: "its warm start failed" for run in wanted if run not in ready}
-    steps = [(run.name, _job(run.config, run.folder, run.warm.folder, run.arm.imitation)) for run in ready]
-    failures |= _play(steps, jobs, console, "runs", workers)
+    if time.monotonic() < ends:
+        failures |= {run.name: "its warm start failed" for run in wanted if run not in ready}
+    steps = [(run.name, _job(run.config, run.folder, run)) for run in ready]
+    failures |= _play(steps, jobs, console, "runs", workers, ends)
     workers.close(kill=False)
     return failures
 
 
-def _job(config: Config, folder: Path, warm: Path | None = None, imitation: bool = False) -> dict[str, Any]:
+def _job(config: Config, folder: Path, run: PlannedRun | None = None) -> dict[str, Any]:
+    """A job of the worker: a warm start, or ``run``."""
     return {
         "parent": os.getpid(),
         "config": to_toml(config),
         "folder": str(folder.resolve()),
-        "warm": str(warm.resolve()) if warm else "",
-        "imitation": imitation,
-        "iterations": config.training.iterations if warm else None,
+        "warm": str(run.warm.folder.resolve()) if run else "",
+        "imitation": run is not None and run.arm.imitation,
+        "evaluations": run.evaluations if run else 1,
+        "iterations": config.training.iterations if run else None,
     }
 
 
@@ -123,9 +129,9 @@ class _Workers:
 
 
 def _play(
-    steps: Sequence[tuple[str, dict[str, Any]]], jobs: int, console: Console, what: str, workers: _Workers
+    steps: Sequence[tuple[str, dict[str, Any]]], jobs: int, console: Console, what: str, workers: _Workers, ends: float
 ) -> dict[str, str]:
-    """Plays jobs, so many at a time; what went wrong by name."""
+    """Plays jobs, so many at a time, and begins none after ``ends``; what went wrong by name."""
     failures: dict[str, str] = {}
     if not steps:
         return failures
@@ -133,8 +139,8 @@ def _play(
     pool = ThreadPoolExecutor(jobs)
     try:
         with ProgressBar(what, len(steps), console=console) as bar:
-            while left or running:
-                while left and len(running) < jobs:
+            while running or (left and time.monotonic() < ends):
+                while left and len(running) < jobs and time.monotonic() < ends:
                     name, job = left.pop(0)
                     running[pool.submit(workers.play, job)] = (name, job, time.monotonic())
                 done, _ = wait(running, timeout=POLL_S, return_when=FIRST_COMPLETED)

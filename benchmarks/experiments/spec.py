@@ -4,8 +4,13 @@ Means at a run's start and end are over ``WINDOW`` iterations: one iteration of 
 about three points. A run that was stopped early, because nothing was left to learn from, keeps its last figures for the
 iterations that it did not play.
 
+What a claim compares is ``end``, the mean over the policies after each of the last ``evaluations`` iterations, all on
+the same fixed levels, and on the same in every arm; the k-th last of every run draws the same noise.
+
 title, question, claim, source, evidence, limits    text, for the page
 curves, columns                                     figures by iteration (``METRICS``); measures of a run (``MEASURES``)
+looks, evaluations                                  see ``Experiment``
+margin                                              of all comparisons, in points; see ``Comparison``
 [settings]                                          over the game's defaults, or a recipe's, for all arms
 [[arms]] name, about, settings, ...                 over those; see ``Arm``
 [[comparisons]] first, second, measure, asks, ...   without a second: against 0; see ``Comparison``
@@ -26,12 +31,14 @@ from ragen_gym.core.validation import did_you_mean
 
 __all__ = [
     "MEASURES",
+    "MOST_EVALUATIONS",
     "TABLES",
     "WINDOW",
     "Arm",
     "Comparison",
     "Experiment",
     "Measure",
+    "end_row",
     "measure",
     "names",
     "read",
@@ -40,6 +47,12 @@ __all__ = [
 ]
 
 WINDOW = 5
+MOST_EVALUATIONS = 10
+
+
+def end_row(before: int) -> str:
+    """The row of the summary with the evaluation of the policy so many iterations before the last, 1 or more."""
+    return f"end_{before}"
 
 
 @dataclass(frozen=True)
@@ -83,10 +96,10 @@ def _difference(first: str, second: str) -> Callable[[RecordedRun], float | None
 
 
 def _normalised(run: RecordedRun) -> float | None:
-    after, random, optimal = (_rate(name)(run) for name in ("after", "random", "optimal"))
-    if after is None or random is None or optimal is None or optimal <= random:
+    end, random, optimal = _end(run), _rate("random")(run), _rate("optimal")(run)
+    if end is None or random is None or optimal is None or optimal <= random:
         return None
-    return (after - random) / (optimal - random)
+    return (end - random) / (optimal - random)
 
 
 def _window(name: str, pick: Callable[[list[float]], float]) -> Callable[[RecordedRun], float | None]:
@@ -95,6 +108,16 @@ def _window(name: str, pick: Callable[[list[float]], float]) -> Callable[[Record
         return pick(means) if means else None
 
     return of
+
+
+def _end(run: RecordedRun) -> float | None:
+    """The mean of the final evaluation and of those before it; see ``end_row``."""
+    rows = [run.summary[name] for name in ("after", *map(end_row, range(1, MOST_EVALUATIONS))) if name in run.summary]
+    return fmean(row["rate"] for row in rows) if "after" in run.summary else None
+
+
+def _shrinking(means: list[float]) -> float:
+    return means[-1] / means[0] - 1 if means[0] else 0.0
 
 
 def _early(run: RecordedRun) -> float | None:
@@ -113,12 +136,13 @@ def _sum(name: str) -> Callable[[RecordedRun], float | None]:
 
 #: All measures of a run, by name.
 MEASURES = {
-    "after": Measure("success on the fixed levels after reinforcement", _rate("after"), rate=True),
+    "end": Measure("success on the fixed levels, mean over the last policies", _end, rate=True),
+    "after": Measure("success on the fixed levels of the last policy", _rate("after"), rate=True),
     "before": Measure("success on the fixed levels before it", _rate("before"), rate=True),
     "gain": Measure("after \N{MINUS SIGN} before", _difference("after", "before"), rate=True, signed=True),
     "random": Measure("random play on the same levels", _rate("random"), rate=True),
     "optimal": Measure("optimal play on the same levels", _rate("optimal"), rate=True),
-    "normalised": Measure("after, from random play (0) to optimal play (100)", _normalised, rate=True, signed=True),
+    "normalised": Measure("end, from random play (0) to optimal play (100)", _normalised, rate=True, signed=True),
     "more_imitation": Measure("further imitation at the cost of the reinforcement", _rate("more_imitation"), rate=True),
     "over_imitation": Measure(
         "after \N{MINUS SIGN} more imitation", _difference("after", "more_imitation"), rate=True, signed=True
@@ -144,8 +168,9 @@ MEASURES = {
     "reasoning_start": Measure("reasoning tokens at the start", _window("reasoning_tokens", lambda m: m[0])),
     "reasoning_end": Measure("reasoning tokens at the end", _window("reasoning_tokens", lambda m: m[-1])),
     "reasoning_change": Measure(
-        "reasoning tokens, end \N{MINUS SIGN} start", _window("reasoning_tokens", lambda m: m[-1] - m[0])
+        "reasoning tokens, change from start to end", _window("reasoning_tokens", _shrinking), rate=True, signed=True
     ),
+    "observed_end": Measure("right observations at the end", _window("observation_rate", lambda m: m[-1]), rate=True),
     "iterations": Measure("iterations until it ended", lambda run: float(len(run.metrics)) if run.metrics else None),
     "trained_tokens": Measure("tokens trained on", _sum("train_tokens")),
     "seconds": Measure("seconds in all", lambda run: run.summary.get("wall_s")),
@@ -205,6 +230,7 @@ class Experiment:
     #: At how many seeds the comparisons are looked at: arms get more seeds until each claim is decided. Empty where
     #: they are compared once, over however many seeds there are.
     looks: tuple[int, ...] = ()
+    evaluations: int = 1  #: how many policies are evaluated: those after each of the last iterations
 
 
 def names() -> list[str]:
@@ -224,6 +250,7 @@ def read(name: str, folder: Path = TABLES) -> Experiment:
             f"there is no experiment {name!r}: choose one of {', '.join(names())}.{did_you_mean(name, names())}"
         )
     content = read_toml(path)
+    evaluations = content.pop("evaluations", 1)
     shared = {"looks": tuple(content.pop("looks", ())), "margin": content.pop("margin", 5) / 100}
     try:
         made = Experiment(
@@ -235,6 +262,7 @@ def read(name: str, folder: Path = TABLES) -> Experiment:
             arms=tuple(Arm(**row) for row in content.pop("arms")),
             comparisons=tuple(Comparison(**{**shared, **row}) for row in content.pop("comparisons")),
             looks=shared["looks"],
+            evaluations=evaluations,
         )
     except (KeyError, TypeError) as error:
         raise ValueError(f"{path.name} is not the table of an experiment: {error}") from error
@@ -256,6 +284,10 @@ def _check(experiment: Experiment) -> None:
     looks = experiment.looks
     if any(not isinstance(look, int) or look < 2 for look in looks) or list(looks) != sorted(set(looks)):
         raise ValueError(f"{experiment.name} has looks={list(looks)}; give rising numbers of seeds, from 2 on.")
+    if not isinstance(experiment.evaluations, int) or not 1 <= experiment.evaluations <= MOST_EVALUATIONS:
+        raise ValueError(
+            f"{experiment.name} has evaluations={experiment.evaluations}; give a number from 1 to {MOST_EVALUATIONS}."
+        )
     compared = [arm for each in experiment.comparisons for arm in (each.first, each.second) if arm]
     measured = [*experiment.columns, *(comparison.measure for comparison in experiment.comparisons)]
     for what, given, known in (

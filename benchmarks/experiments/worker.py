@@ -11,15 +11,18 @@ import time
 import tomllib
 import traceback
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
 from rich.console import Console
 
+from benchmarks.experiments.spec import end_row
 from ragen_agent.config import Config, read_toml, to_toml, with_settings
 from ragen_agent.local.run import TrainingRun
 from ragen_agent.training.console import Display
 from ragen_agent.training.run_folder import RunFolder
+from ragen_gym.core.seen import SEEN_FILE
 from ragen_gym.core.storage import atomic_folder
 
 __all__ = ["is_complete", "is_warm", "play_run", "play_warm"]
@@ -51,8 +54,11 @@ def play_warm(config: Config, path: Path) -> None:
         _begun(config, folder, log)
 
 
-def play_run(config: Config, path: Path, warm: Path, imitation: bool) -> None:
-    """The run from its warm start to its measurements; nothing where they are there."""
+def play_run(config: Config, path: Path, warm: Path, *, imitation: bool, evaluations: int) -> None:
+    """The run from its warm start to its measurements; nothing where they are there.
+
+    The policies after each of the last ``evaluations`` iterations are measured.
+    """
     if not (path / "config.toml").is_file():
         _prepare(config, path, warm)
     folder = _opened(config, path)
@@ -61,11 +67,12 @@ def play_run(config: Config, path: Path, warm: Path, imitation: bool) -> None:
     folder.note_versions()
     with (path / "log.txt").open("a", encoding="utf-8") as log:
         run = _begun(config, folder, log)
-        run.reinforce()
+        run.reinforce(partial(_measure_before_end, run, evaluations))
         run.measure("after")
         if imitation:
             run.compare_imitation()
-        folder.write_summary(run.finish() | {"finished": True})
+        run.write_summary()
+        folder.write_summary(run.summary | {"finished": True})
     (path / "state.pt").unlink(missing_ok=True)  # the run is over, and its checkpoint is there
 
 
@@ -91,6 +98,12 @@ def _begun(config: Config, folder: RunFolder, log: TextIO) -> TrainingRun:
     return run
 
 
+def _measure_before_end(run: TrainingRun, evaluations: int, iterations: int) -> None:
+    left = run.config.training.iterations - iterations
+    if 0 < left < evaluations:
+        run.measure_meanwhile(end_row(left), left)
+
+
 def _prepare(config: Config, path: Path, warm: Path) -> None:
     """The run's folder with its warm start in it, in place of what an earlier process did not bring to its settings."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -100,7 +113,7 @@ def _prepare(config: Config, path: Path, warm: Path) -> None:
         shared = {name: value for name, value in summary.items() if name in SHARED}
         (folder / "summary.json").write_text(json.dumps(shared, indent=2) + "\n", encoding="utf-8")
         shutil.copyfile(warm / "episodes.jsonl", folder / "episodes.jsonl")
-        RunFolder(folder).begin_seen(config.model)
+        shutil.copyfile(warm / SEEN_FILE, folder / SEEN_FILE)
         (folder / "config.toml").write_text(to_toml(config), encoding="utf-8")
 
 
@@ -142,7 +155,8 @@ def _one(job: Mapping[str, Any]) -> str:
     folder = Path(job["folder"])
     try:
         if job["warm"]:
-            play_run(config, folder, Path(job["warm"]), bool(job["imitation"]))
+            warm, imitation = Path(job["warm"]), bool(job["imitation"])
+            play_run(config, folder, warm, imitation=imitation, evaluations=int(job["evaluations"]))
         else:
             play_warm(config, folder)
     except (ValueError, OSError, RuntimeError) as error:

@@ -16,14 +16,16 @@ less. More imitation may spend what reinforcement spent.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 from ragen_agent.config import Config, Demonstrations
 from ragen_agent.local.trainer import Trainer
 from ragen_agent.sft.demonstrations import demonstrated_families, demonstrator_rate, faultless, generate_demonstrations
 from ragen_agent.sft.trainer import imitate, warm_start
-from ragen_agent.token_mdp import Trajectory
+from ragen_agent.token_mdp import TokenMDP, Trajectory
 from ragen_agent.training.checkpoint import save_checkpoint
 from ragen_agent.training.console import Display, plot_curve
 from ragen_agent.training.cpu import peak_memory_gib
@@ -86,18 +88,21 @@ class TrainingRun:
 
     def warm_start(self) -> None:
         """Imitates the demonstrations, unless the run already did or ``warm_start.epochs`` is 0."""
-        self.folder.add_seen(demonstrated_families(self.config))  # also of a warm start that other runs share
         if self.folder.warm.is_dir():
             return
+        self.folder.add_seen(demonstrated_families(self.config))
         self.demonstrations = warm_start(self.config, self.policy, self.folder.warm, self.display)
 
-    def reinforce(self) -> None:
-        """StarPO-S or StarPO from the last saved iteration on; nothing where the run is over."""
+    def reinforce(self, iterated: Callable[[int], None] = lambda iterations: None) -> None:
+        """StarPO-S or StarPO from the last saved iteration on; nothing where the run is over.
+
+        ``iterated`` is called after each iteration, before its state is saved, with how many the run has had.
+        """
         if self.over:
             return
         trainer = Trainer(self.config, self.policy, self.folder, self.display, self.state)
         self.state = None  # as large as the optimiser: not needed again
-        trainer.run(self._write_summary)
+        trainer.run(self.write_summary, iterated)
         trainer.merge()
         if trainer.stop_reason:
             self.summary["stopped"] = trainer.stop_reason
@@ -108,7 +113,7 @@ class TrainingRun:
         """Plays the fixed levels and writes the rate down."""
         if row in self.summary:
             return
-        played = play_fixed(policy or self.policy, self.instances, self.display)
+        played = play_fixed(policy or self.policy, self.instances, self.display, processes=self._processes)
         self.folder.append(
             self.folder.episodes,
             [
@@ -117,6 +122,12 @@ class TrainingRun:
             ],
         )
         self._note(row, rate_of_played(played).to_dict())
+
+    def measure_meanwhile(self, row: str, repetition: int) -> None:
+        """Within the reinforcement: writes down the rate of the policy as it is, of a further ``play_fixed``."""
+        played = play_fixed(self.policy, self.instances, repetition=repetition, processes=self._processes)
+        self.summary[row] = rate_of_played(played).to_dict()
+        self.write_summary()
 
     def measure_games(self, row: str) -> None:
         """The same for the other games of a mixture, with their baselines; into the summary's ``games``."""
@@ -169,17 +180,24 @@ class TrainingRun:
                 self.policy = Policy.build(self.config, self.folder.warm)
             load_policy(self.policy.model, self.config.lora, state["model"])
             save_checkpoint(self.policy.model, self.policy.tokenizer, self.folder.checkpoint)
-        self._write_summary()
+        self.write_summary()
 
     def finish(self) -> dict[str, Any]:
         """Draws the curve, prints the table."""
         metrics = read_json_lines(self.folder.metrics)
         plot_curve(metrics, self.summary, self.folder.path / "curve.png", self.config)
-        self._write_summary()
+        self.write_summary()
         self.display.report(self.config, self.summary, self.folder)
         if line := cost_line(metrics):
             self.display.say(line)
         return self.summary
+
+    @cached_property
+    def _processes(self) -> list[TokenMDP]:
+        """What the fixed levels are played with, whichever policy plays them: making them takes as long as to play."""
+        return self.policy.processes(
+            self.config.evaluation.split, min(self.config.evaluation.batch, len(self.instances))
+        )
 
     def _drop_unfinished(self, iteration: int) -> None:
         """Drops, before anything is appended, torn lines and the records of phases and iterations to be repeated."""
@@ -193,10 +211,10 @@ class TrainingRun:
 
     def _note(self, name: str, value: Any) -> None:
         self.summary[name] = value
-        self._write_summary()
+        self.write_summary()
         self.display.rate(name, value)
 
-    def _write_summary(self) -> None:
+    def write_summary(self) -> None:
         """Writes the summary with the seconds that the run has taken, and the most memory."""
         self.summary["wall_s"] = time.monotonic() - self.begun
         self.summary["memory_gib"] = max(peak_memory_gib(), self.summary.get("memory_gib", 0.0))

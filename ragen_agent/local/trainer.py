@@ -65,8 +65,13 @@ class Trainer:
         if state is not None:
             self._restore(state)
 
-    def run(self, saved: Callable[[], None] = lambda: None) -> None:
-        """Iterates until the last iteration or a reason to stop, which is shown; calls ``saved`` after each save."""
+    def run(
+        self, saved: Callable[[], None] = lambda: None, iterated: Callable[[int], None] = lambda iterations: None
+    ) -> None:
+        """Iterates until the last iteration or a reason to stop, which is shown.
+
+        Calls ``iterated`` after each iteration, with how many the run has had, and ``saved`` after each save.
+        """
         begun, last = self.iteration, self.settings.iterations
         with track(self.config, self.folder) as trackers:
             self.display.begin("reinforcement", last, begun)
@@ -80,6 +85,7 @@ class Trainer:
                     for tracker in trackers:
                         tracker.add(record)
                     self.display.advance(record)
+                    iterated(self.iteration)
                     if self.iteration == last or self.stop_reason or self.iteration % self.settings.save_every == 0:
                         self._save()
                         saved()

@@ -6,11 +6,12 @@ All play the same levels under the same budgets of turns and actions, one episod
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from ragen_agent.rollout import Instance
-from ragen_agent.token_mdp import Trajectory
+from ragen_agent.token_mdp import TokenMDP, Trajectory
 from ragen_agent.training.console import Display
 from ragen_agent.training.policy import Policy
 from ragen_agent.training.tasks import SeedStream, derive_seed, make_env
@@ -103,13 +104,24 @@ def baselines(env: TurnEnv, instances: list[Instance]) -> dict[str, Rate]:
     }
 
 
-def play_fixed(policy: Policy, instances: list[Instance], display: Display | None = None) -> list[Trajectory]:
+def play_fixed(
+    policy: Policy,
+    instances: list[Instance],
+    display: Display | None = None,
+    *,
+    repetition: int = 0,
+    processes: Sequence[TokenMDP] = (),
+) -> list[Trajectory]:
     """The policy's episodes on the fixed levels, at the temperature of evaluation; sampled alike for every run.
 
-    A ``display`` shows the progress; within another phase there is none.
+    A ``display`` shows the progress; within another phase there is none. Each ``repetition`` is of the same levels with
+    transition and sampling noise of its own, so that means over several have less of it. ``processes`` are the
+    policy's, where the caller has them already.
     """
-    settings, seed = policy.config.evaluation, derive_seed(0, SeedStream.EVALUATION)
-    processes = policy.processes(settings.split, min(settings.batch, len(instances)))
+    settings, seed = policy.config.evaluation, derive_seed(0, SeedStream.EVALUATION, repetition)
+    if repetition:
+        instances = [replace(each, noise_seed=each.noise_seed + repetition * len(instances)) for each in instances]
+    processes = processes or policy.processes(settings.split, min(settings.batch, len(instances)))
     if display is None:
         return policy.play(processes, instances, settings.temperature, seed)
     display.begin("evaluation", len(instances))

@@ -59,7 +59,7 @@ def test_it_leaves_a_page_figures_and_numbers(whole: Path, capsys: pytest.Captur
     assert all(0 <= row["random"] <= row["optimal"] <= 1 for row in results["runs"])
     page = (folder / "thinking.md").read_text(encoding="utf-8")
     assert "evidence of nothing" in page
-    assert "4 of 16 runs are complete" in page, "a page is of all arms"
+    assert "4 of 12 runs are complete" in page, "a page is of all arms"
     for picture in ["curves.png", *results["pictures"]]:
         assert (folder / picture).read_bytes().startswith(b"\x89PNG")
         assert picture in page
@@ -131,7 +131,7 @@ def test_a_run_that_fails_does_not_end_the_others(tmp_path: Path, capsys: pytest
     arguments = ["experiment", "thinking", "--quick", "--seeds", "2", "--only", ARMS[1], "--out", str(tmp_path)]
     assert main(arguments) == 1
     page = (tmp_path / "thinking" / "thinking.md").read_text(encoding="utf-8")
-    assert "1 of 16 runs are complete" in page
+    assert "1 of 12 runs are complete" in page
     assert "is not JSON" in page
     assert "Bandit-none-seed0" in capsys.readouterr().err
 

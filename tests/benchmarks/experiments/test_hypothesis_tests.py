@@ -16,8 +16,10 @@ from scipy import stats
 
 from benchmarks.experiments.alarm_evaluation import collapse_start, outcome, score_signs
 from benchmarks.experiments.hypothesis_tests import compare, conclusion, format_measure, is_decided, verdict
-from benchmarks.experiments.pages import undecided_arms, without_copies
-from benchmarks.experiments.spec import Arm, Comparison, measure, read, window_means
+from benchmarks.experiments.overview import without_copies
+from benchmarks.experiments.pages import undecided_arms
+from benchmarks.experiments.precision import precisions
+from benchmarks.experiments.spec import Arm, Comparison, end_row, measure, read, window_means
 from ragen_agent.config import Config, with_settings
 from ragen_agent.report.runs import RecordedRun
 from ragen_agent.training.metrics import smooth
@@ -28,9 +30,16 @@ rates = st.integers(0, 1000).map(lambda thousandths: thousandths / 1000)
 
 
 def run(
-    after: float | None = None, success: Sequence[float] = (), iterations: int = 1, **more: Sequence[float]
+    after: float | None = None,
+    success: Sequence[float] = (),
+    iterations: int = 1,
+    before: Sequence[float] = (),
+    **more: Sequence[float],
 ) -> RecordedRun:
-    """A run with these figures in its iterations; the others are those of a healthy run."""
+    """A run with these figures in its iterations; the others are those of a healthy run.
+
+    ``before`` are the evaluations before the last one, backwards.
+    """
     rows: list[dict[str, Any]] = []
     for place, rate in enumerate(success):
         row: dict[str, Any] = {
@@ -46,7 +55,10 @@ def run(
             "effective_rate": 0.9,
         }
         rows.append(row | {name: values[place] for name, values in more.items()})
-    summary = {} if after is None else {"after": {"rate": after}, "random": {"rate": 0.1}, "optimal": {"rate": 0.9}}
+    summary: dict[str, Any] = (
+        {} if after is None else {"after": {"rate": after}, "random": {"rate": 0.1}, "optimal": {"rate": 0.9}}
+    )
+    summary |= {end_row(place): {"rate": rate} for place, rate in enumerate(before, 1)}
     config = with_settings(Config(), {"training": {"iterations": max(iterations, len(rows))}})
     return RecordedRun("run", RunFolder(Path()), config, summary, rows)
 
@@ -170,6 +182,40 @@ def test_measures_of_a_run() -> None:
     assert measure(played, "normalised") == pytest.approx(0.5)
     assert measure(run(), "after") is measure(run(), "peak") is None
     assert window_means(run(0.5, [0.2, 0.4]), "success") == pytest.approx([0.3])
+
+
+def test_the_end_is_the_mean_of_the_last_evaluations() -> None:
+    assert measure(run(0.5, before=(0.6, 0.7)), "end") == pytest.approx(0.6)
+    assert measure(run(0.5), "end") == 0.5
+    assert measure(run(before=(0.6,)), "end") is None, "it is not over"
+    assert measure(run(0.5, before=(0.7,)), "normalised") == pytest.approx((0.6 - 0.1) / 0.8)
+
+
+def test_what_narrows_an_interval() -> None:
+    """A seed moves both arms alike, which pairing takes out; evaluations have noise, of which their mean has less."""
+    rng = np.random.default_rng(0)
+    seeds, common = 400, rng.normal(0.5, 0.1, 400)
+
+    def arm(shift: float) -> dict[int, RecordedRun]:
+        noise = rng.normal(0, 0.04, (seeds, 4))
+        rates = common[:, None] + shift + noise
+        return {seed: run(row[0], [0.5], before=row[1:]) for seed, row in enumerate(rates)}
+
+    runs = {"new": arm(0.1), "old": arm(0.0)}
+    finding = compare(runs, Comparison("new", "end", "Better?", "old", "higher"))
+    unpaired, paired, two, four = precisions([(runs, finding)])
+    assert unpaired.deviation == pytest.approx(math.sqrt(2 * (0.1**2 + 0.04**2)), rel=0.1)
+    assert paired.deviation == pytest.approx(math.sqrt(2) * 0.04, rel=0.1)
+    assert two.deviation == pytest.approx(paired.deviation / math.sqrt(2), rel=0.1)
+    assert four.deviation == pytest.approx(paired.deviation / 2, rel=0.1)
+    assert four.seeds(0.05) < paired.seeds(0.05) < unpaired.seeds(0.05) == 36
+    few = {name: {seed: made[seed] for seed in range(3)} for name, made in runs.items()}
+    assert precisions([(few, compare(few, finding.comparison))]) == []
+
+
+def test_a_change_of_the_reasoning_is_a_share_of_what_it_was() -> None:
+    shrinking = run(0.5, [0.5] * 10, reasoning_tokens=[20.0] * 5 + [15.0] * 5)
+    assert measure(shrinking, "reasoning_change") == pytest.approx(-0.25)
 
 
 @given(st.lists(rates, min_size=1, max_size=30))

@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from benchmarks.experiments.plan import costs, plan, warm_starts
-from benchmarks.experiments.spec import names, read
+from benchmarks.experiments.spec import MEASURES, names, read
 from ragen_agent.config import Config, to_toml
 
 WANTED = {
     "action-budget",
+    "advantages",
     "credit",
     "diversity",
     "echo-trap",
@@ -19,9 +20,15 @@ WANTED = {
     "freshness",
     "lora-smollm2",
     "noise-sharing",
+    "paper-bandit",
+    "paper-banditrev",
+    "paper-frozenlake",
+    "paper-sokoban",
+    "rewards",
     "thinking",
     "uncertainty-filter",
 }
+SMALL = sorted(name for name in WANTED if not name.endswith("-smollm2"))
 
 TABLE = """
 title = "T"
@@ -69,6 +76,35 @@ def test_every_arm_is_a_configuration_of_its_own(name: str, tmp_path: Path) -> N
     assert not all(arm.control for arm in experiment.arms)
 
 
+@pytest.mark.parametrize("name", SMALL)
+def test_every_claim_is_looked_at_with_a_margin_of_five_points(name: str) -> None:
+    experiment = read(name)
+    assert experiment.evaluations > 1
+    claims = [comparison for comparison in experiment.comparisons if comparison.claim]
+    assert claims
+    for claim in claims:
+        assert len(claim.looks) > 1
+        assert claim.margin == 0.05
+        assert MEASURES[claim.measure].rate, "a margin in points is one of shares"
+    used = {arm for each in experiment.comparisons for arm in (each.first, each.second)}
+    assert {arm.name for arm in experiment.arms} <= used, "an arm that nothing is compared with is redundant"
+
+
+def test_experiments_share_the_warm_starts_of_equal_settings(tmp_path: Path) -> None:
+    named = ("uncertainty-filter", "diversity", "freshness", "echo-trap", "advantages")
+    warm = warm_starts([run for name in named for run in plan(read(name), tmp_path / name, 2)])
+    assert len(warm) == 2, "one for each seed"
+    assert {each.folder.parent for each in warm} == {tmp_path / "warm"}
+
+
+def test_arms_of_a_paper_game_differ_in_nothing_before_reinforcement(tmp_path: Path) -> None:
+    for game in ("bandit", "banditrev", "frozenlake", "sokoban"):
+        planned = plan(read(f"paper-{game}"), tmp_path / game, 1)
+        assert len(warm_starts(planned)) == 1
+        kinds = {(run.config.training.critic, run.config.training.starpo_s) for run in planned}
+        assert kinds == {(critic, starpo_s) for critic in (False, True) for starpo_s in (False, True)}
+
+
 def test_runs_that_differ_before_their_reinforcement_share_nothing(tmp_path: Path) -> None:
     thinking = plan(read("thinking"), tmp_path, 1)
     warm = {run.arm.name: run.warm.folder for run in thinking}
@@ -94,12 +130,13 @@ def test_quick_makes_everything_small_and_settings_lie_over_every_arm(tmp_path: 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (('measure = "after"', 'measure = "luck"'), "asks for 'luck'; measures are after"),
+        (('measure = "after"', 'measure = "luck"'), "asks for 'luck'; measures are end"),
         (('second = "two"', 'second = "three"'), "compares 'three'; its arms are one, two"),
         (('name = "two"', 'name = "one"'), "several arms of the name one"),
         (('curves = ["success"]', 'curves = ["joy"]'), "draws 'joy'; curves are success"),
         (('title = "T"', 'titel = "T"'), "not the table of an experiment: 'title'"),
         (('limits = "L"', 'limits = "L"\nmood = "good"'), "unknown keys: mood"),
+        (('limits = "L"', 'limits = "L"\nevaluations = 0'), "mine has evaluations=0; give a number from 1 to 10"),
         (('asks = "Which?"', 'asks = "Which?"\nclaim = "better"'), "claims 'better'; a claim is higher, lower, equal"),
     ],
 )
@@ -114,5 +151,5 @@ def test_a_wrong_table_says_what_is_wrong(change: tuple[str, str], message: str,
 def test_unknown_names_are_answered_with_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"no experiment 'echo-trip'.*Did you mean echo-trap\?"):
         read("echo-trip")
-    with pytest.raises(ValueError, match=r"echo-trap has no arm 'cold'\. Its arms are 'vanilla'; "):
+    with pytest.raises(ValueError, match=r"echo-trap has no arm 'cold'\. Its arms are 'hot vanilla'; "):
         plan(read("echo-trap"), tmp_path, 1, only=["cold"])

@@ -1,0 +1,197 @@
+"""The page over all experiments, which begins with the claims that were decided."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from benchmarks.experiments.alarm_evaluation import AT_ONCE, OUTCOMES, outcome, score_signs
+from benchmarks.experiments.hypothesis_tests import TESTED, VERDICTS, Finding, compare, format_measure, is_decided
+from benchmarks.experiments.pages import alarm_table, complete_runs, markdown_table, without_misleading
+from benchmarks.experiments.plan import PlannedRun
+from benchmarks.experiments.precision import FEWEST_SEEDS, Precision, precisions
+from benchmarks.experiments.spec import Experiment
+from ragen_agent.report.runs import RecordedRun
+from ragen_agent.training.alarm import AlarmThresholds
+from ragen_gym.core.stats import percent
+from ragen_gym.core.storage import write_atomic
+
+__all__ = ["markdown_overview", "without_copies", "write_overview"]
+
+#: Factors of the alarm that are tried, by the sign that each decides.
+FACTORS: dict[str, tuple[str, tuple[float, ...]]] = {
+    "spread_fall": ("fall", (0.2, 0.3, 0.4, 0.5, 0.6, 0.7)),
+    "entropy_fall": ("fall", (0.2, 0.3, 0.4, 0.5, 0.6, 0.7)),
+    "entropy_jump": ("jump", (1.5, 2.0, 3.0, 4.0)),
+    "gradient_spike": ("spike", (3.0, 5.0, 8.0, 12.0)),
+    "invalid_rise": ("invalid", (0.1, 0.2, 0.3, 0.5)),
+}
+
+#: Figures of an iteration that are equal in two runs only if one is a copy of the other.
+TRACE = ("success", "return", "spread", "grad_norm", "entropy", "reply_tokens", "repeated_rate", "response_tokens")
+
+
+def write_overview(experiments: Sequence[Experiment], planned: Mapping[str, Sequence[PlannedRun]], out: Path) -> None:
+    """Writes ``README.md``, the page over the experiments whose pages are in the same folder."""
+    runs = {each.name: complete_runs(planned[each.name]) for each in experiments}
+    findings = {each.name: [compare(runs[each.name], c) for c in each.comparisons] for each in experiments}
+    judged = {each.name: without_misleading(each, runs[each.name]) for each in experiments}
+    narrowed = precisions((runs[name], finding) for name, found in findings.items() for finding in found)
+    write_atomic(out / "README.md", markdown_overview(experiments, findings, judged, narrowed))
+
+
+def markdown_overview(
+    experiments: Sequence[Experiment],
+    findings: Mapping[str, Sequence[Finding]],
+    runs: Mapping[str, Sequence[RecordedRun]],
+    narrowed: Sequence[Precision] = (),
+) -> str:
+    """The page in Markdown, of each experiment's findings and its complete runs whose fall would be a collapse.
+
+    ``narrowed`` is what ``precisions`` found.
+    """
+    there = [experiment for experiment in experiments if runs[experiment.name]]
+    absent = [experiment.name for experiment in experiments if not runs[experiment.name]]
+    every = without_copies([run for name in runs for run in runs[name]])
+    lines = [
+        "# Experiments on small models",
+        "",
+        "Written by `python -m benchmarks.experiments all --jobs 2`, with the pages that it links; stopped, the same",
+        "command goes on. Verdicts follow from the intervals over seeds alone; each page says what would count as",
+        "evidence, and its limits.",
+        "",
+    ]
+    claims = [(experiment, f) for experiment in experiments for f in findings[experiment.name] if f.comparison.claim]
+    lines += [_count([finding for each in findings.values() for finding in each]), ""]
+    lines += ["## Decided", "", *_claims([claim for claim in claims if is_decided(claim[1])]), ""]
+    lines += ["## Still open", "", *_claims([claim for claim in claims if not is_decided(claim[1])]), ""]
+    lines += [f"Not run: {', '.join(absent)}.", ""] if absent else []
+    lines += _precision(narrowed)
+    lines += ["## The experiments", ""]
+    for experiment in there:
+        lines += [f"### [{experiment.title}]({experiment.name}/{experiment.name}.md)", "", experiment.question, ""]
+        measures = dict.fromkeys(c.measure for c in experiment.comparisons if c.claim)
+        pictures = [f"![{experiment.name}, {name}]({experiment.name}/{name}.png)" for name in [*measures][:1]]
+        lines += [*pictures, ""]
+    lines += ["## Outcomes of the runs", ""]
+    rows = []
+    for experiment in there:
+        outcomes = [outcome(run) for run in runs[experiment.name]]
+        rows.append([experiment.name, str(len(outcomes)), *[str(outcomes.count(name)) for name in OUTCOMES]])
+    lines += markdown_table(["experiment", "runs", *OUTCOMES], rows)
+    lines += ["", "Runs of arms whose rewards teach what is measured as failure are excluded here and below.", ""]
+    lines += ["## The alarm", ""]
+    outcomes = [outcome(run) for run in every]
+    never, at_once = outcomes.count("never learned"), outcomes.count("collapse at once")
+    lines += [
+        f"Over {len(every) - never - at_once} runs; what several experiments share is counted once. Excluded are",
+        f"{at_once} runs that collapsed within {AT_ONCE} iterations, which no sign could have predicted, and {never}",
+        "that never learned. The lead is counted from the sign to the first iteration of the collapse.",
+        "",
+    ]
+    lines += alarm_table(score_signs(every))
+    lines += [
+        "",
+        "The same for other thresholds of the signs; the default is in bold. A threshold that is chosen by this",
+        "table must be evaluated on other runs.",
+        "",
+    ]
+    lines += _factors(every)
+    return "\n".join([*lines, ""])
+
+
+def _claims(claims: Sequence[tuple[Experiment, Finding]]) -> list[str]:
+    """Claims as rows, those with the same verdict together."""
+    rows = []
+    for experiment, finding in sorted(claims, key=lambda claim: [*VERDICTS, claim[1].verdict].index(claim[1].verdict)):
+        c, found = finding.comparison, finding.interval
+        arms = f"{c.first} \N{MINUS SIGN} {c.second or 0}" + ("" if c.measure == "end" else f", {c.measure}")
+        claim = f"{c.claim}{' (ours)' if c.by == 'ours' else ''}"
+        seeds = str(found.n) if found else "0"
+        linked = f"[{c.asks}]({experiment.name}/{experiment.name}.md)"
+        rows.append([linked, arms, claim, f"**{finding.verdict}**", _interval(finding), seeds])
+    if not rows:
+        return ["None."]
+    return markdown_table(["question", "compared", "claim", "found", "difference [95 %]", "seeds"], rows)
+
+
+def _interval(finding: Finding) -> str:
+    """The difference with its interval, as text."""
+    found, name = finding.interval, finding.comparison.measure
+    if found is None:
+        return "\N{EN DASH}"
+    value, low, high = (format_measure(end, name, signed=True) for end in (found.value, found.low, found.high))
+    return f"{value} [{low} to {high}]" if isfinite(found.low) and found.low < found.high else value
+
+
+def _precision(narrowed: Sequence[Precision]) -> list[str]:
+    """How much each measure against noise narrows the intervals."""
+    if not narrowed:
+        return []
+    first = narrowed[0].deviation
+    rows = [
+        [
+            each.how,
+            f"{100 * each.deviation:.1f}",
+            percent(each.deviation / first if first else 1),
+            str(each.seeds(0.05)),
+        ]
+        for each in narrowed
+    ]
+    return [
+        "## What narrows the intervals",
+        "",
+        "The difference of two arms varies over the seeds, and the width of an interval is proportional to its std.",
+        f"Here that is a root mean square over the {narrowed[0].comparisons} comparisons of `end` whose arms have",
+        f"{FEWEST_SEEDS} seeds or more. All evaluations are on the same levels with common random numbers: the k-th",
+        "last of every run draws the same noise, and each of a run draws another.",
+        "",
+        *markdown_table(
+            ["difference of", "std over seeds (points)", "width", "seeds for \N{PLUS-MINUS SIGN}5 points"], rows
+        ),
+        "",
+    ]
+
+
+def _count(findings: Sequence[Finding]) -> str:
+    """How many claims were decided, and how many supported, contradicted or left open, by whose they are."""
+    claims = [finding for finding in findings if finding.comparison.claim]
+    decided = sum(map(is_decided, claims))
+    said = [f"**{decided} of {len(claims)} claims are decided.**"]
+    for by, whose in (("source", "of the papers"), ("ours", "of this project")):
+        verdicts = [f.verdict for f in findings if f.comparison.claim and f.comparison.by == by]
+        counts = ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in dict.fromkeys((*VERDICTS, *verdicts)))
+        if verdicts:
+            said.append(f"Of {len(verdicts)} comparisons with a claim {whose}: {counts}.")
+    tested = sum(finding.verdict in TESTED for finding in findings)
+    return " ".join(said) + (
+        f" With {tested} comparisons at 95 % each, about {0.05 * tested:.1g} would be significant by chance."
+    )
+
+
+def without_copies(runs: Sequence[RecordedRun]) -> list[RecordedRun]:
+    """The runs without those that are the beginning of another, or the same run in another experiment."""
+    kept: dict[Any, list[RecordedRun]] = {}
+    for run in sorted(runs, key=lambda run: -len(run.metrics)):
+        alike = kept.setdefault(_trace(run)[0] if run.metrics else None, [])
+        if not any(_trace(other)[: len(run.metrics)] == _trace(run) for other in alike):
+            alike.append(run)
+    return [run for alike in kept.values() for run in alike]
+
+
+def _trace(run: RecordedRun) -> list[tuple[Any, ...]]:
+    return [tuple(record.get(name) for name in TRACE) for record in run.metrics]
+
+
+def _factors(runs: Sequence[RecordedRun]) -> list[str]:
+    rows = []
+    for sign, (factor, values) in FACTORS.items():
+        for value in values:
+            changed: dict[str, Any] = {factor: value}
+            [judged] = [each for each in score_signs(runs, replace(AlarmThresholds(), **changed)) if each.sign == sign]
+            said = f"**{value:g}**" if value == getattr(AlarmThresholds(), factor) else f"{value:g}"
+            rows.append((said, judged))
+    return alarm_table([judged for _, judged in rows], [said for said, _ in rows])
