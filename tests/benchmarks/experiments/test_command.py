@@ -57,6 +57,9 @@ def test_it_leaves_a_page_figures_and_numbers(whole: Path, capsys: pytest.Captur
         ("BanditRev, none", 1),
     ]
     assert all(0 <= row["random"] <= row["optimal"] <= 1 for row in results["runs"])
+    summary = json.loads((folder / "runs" / "Bandit-none-seed0" / "summary.json").read_text(encoding="utf-8"))
+    last = [summary[name]["rate"] for name in ("after", "end_1", "end_2")]
+    assert results["runs"][0]["end"] == pytest.approx(sum(last) / 3), "all three policies of a quick run are measured"
     page = (folder / "thinking.md").read_text(encoding="utf-8")
     assert "evidence of nothing" in page
     assert "4 of 12 runs are complete" in page, "a page is of all arms"
@@ -176,9 +179,12 @@ def test_the_page_over_all_experiments(whole: Path, tmp_path: Path) -> None:
     written = ["--quick", "--seeds", "2", "--write", "--out", str(whole), "--pages", str(pages)]
     assert main(["experiment", "all", *written]) == 0
     page = (pages / "README.md").read_text(encoding="utf-8")
-    assert "Not run: action-budget, credit, " in page
+    assert "Not run: action-budget, advantages, credit, " in page
     assert "](thinking/thinking.md)" in page
-    assert (pages / "thinking" / "after.png").is_file()
+    assert "smollm2" not in page, "all are those of the small model"
+    assert page.index("## Decided") < page.index("## Still open") < page.index("## The experiments")
+    assert re.search(r"\*\*\d of \d+ claims are decided\.\*\*", page)
+    assert (pages / "thinking" / "end.png").is_file()
     assert "evidence of nothing" in (pages / "thinking" / "thinking.md").read_text(encoding="utf-8")
     assert re.search(r"\| thinking \| 4 \| \d \| \d \| 0 \| 0 \| 0 \| 0 \|", page), "what became of the four runs"
     assert "The alarm" in page

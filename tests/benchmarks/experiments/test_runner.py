@@ -45,6 +45,12 @@ def test_the_iterations_of_each_run_are_shown(tmp_path: Path, monkeypatch: pytes
     assert runner.run_all(planned, 1, Console(file=terminal, force_terminal=True, width=100)) == {}
 
 
+def test_nothing_begins_when_the_time_is_over(tmp_path: Path) -> None:
+    planned = plan(read("thinking"), tmp_path / "thinking", 1, only=["Bandit, none"], quick=True)
+    assert runner.run_all(planned, 1, Console(file=io.StringIO()), ends=time.monotonic()) == {}
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_folder_that_goes_away_ends_nothing(tmp_path: Path) -> None:
     assert runner._progress({"folder": str(tmp_path / "gone"), "iterations": 3}) == " 0/3"
     (tmp_path / "metrics.jsonl").mkdir()
