@@ -27,6 +27,7 @@ __all__ = ["check_settings", "missing", "run_all"]
 
 ROOT = str(Path(__file__).parents[2])  # from which workers import this package
 POLL_S = 1.0  # between two updates of the progress
+JOBS_OF_A_PROCESS = 40  # after which another takes its place, so that what libraries keep of each run is given back
 
 
 def check_settings(planned: Sequence[PlannedRun]) -> None:
@@ -84,13 +85,13 @@ class _Workers:
     """Processes that take one job after another, since starting one costs seconds; made when they are needed."""
 
     def __init__(self) -> None:
-        self._idle: list[subprocess.Popen[str]] = []
+        self._idle: list[tuple[subprocess.Popen[str], int]] = []  # and how many jobs each has had
         self._all: list[subprocess.Popen[str]] = []
 
     def play(self, job: Mapping[str, Any]) -> str:
         """Waits for one job; what went wrong, or the empty text. Safe from several threads."""
         try:
-            process = self._idle.pop()
+            process, jobs = self._idle.pop()
         except IndexError:
             process = subprocess.Popen(
                 [sys.executable, "-m", "benchmarks.experiments.worker"],
@@ -101,6 +102,7 @@ class _Workers:
                 text=True,
             )
             self._all.append(process)
+            jobs = 0
         assert process.stdin is not None
         assert process.stdout is not None
         try:
@@ -111,7 +113,11 @@ class _Workers:
             answer = ""
         if not answer.endswith("\n"):
             return f"its process ended with {process.wait()}"
-        self._idle.append(process)
+        if jobs + 1 < JOBS_OF_A_PROCESS:
+            self._idle.append((process, jobs + 1))
+        else:
+            process.stdin.close()
+            process.wait()
         return str(json.loads(answer))
 
     def close(self, kill: bool) -> None:
