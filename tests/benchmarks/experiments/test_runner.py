@@ -14,6 +14,7 @@ from rich.console import Console
 from benchmarks.experiments import runner
 from benchmarks.experiments.plan import plan
 from benchmarks.experiments.spec import read
+from ragen_agent.config import Config
 
 
 def test_the_iterations_of_each_run_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,6 +50,18 @@ def test_nothing_begins_when_the_time_is_over(tmp_path: Path) -> None:
     planned = plan(read("thinking"), tmp_path / "thinking", 1, only=["Bandit, none"], quick=True)
     assert runner.run_all(planned, 1, Console(file=io.StringIO()), ends=time.monotonic()) == {}
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow  # two processes import torch
+def test_a_process_makes_room_for_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "JOBS_OF_A_PROCESS", 1)
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "config.toml").write_text("seed = 1\n", encoding="utf-8")
+    workers, job = runner._Workers(), runner._job(Config(), folder)
+    assert ["started with other settings" in workers.play(job) for _ in range(2)] == [True, True]
+    assert [process.poll() for process in workers._all] == [0, 0]
+    workers.close(kill=False)
 
 
 def test_a_folder_that_goes_away_ends_nothing(tmp_path: Path) -> None:
