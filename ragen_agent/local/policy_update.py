@@ -1,20 +1,14 @@
-"""The update of StarPO: steps of the policy, and of PPO's critic, on kept episodes, replayed ones included.
-
-RAGEN (arXiv 2504.20073, section on rollout freshness) compares one update for each batch of rollouts with several.
-``Training.updates`` passes over one batch several times; ``Training.replay`` mixes earlier batches in. A replayed token
-keeps the log-prob with which it was sampled, so the policy loss weighs it by the ratio of the policy now to the
-policy then, within the clip.
-"""
+"""The update of StarPO: steps of the policy, and of PPO's critic, on kept episodes, replayed ones included."""
 
 from __future__ import annotations
 
 import copy
 import math
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +18,7 @@ from ragen_agent import algo
 from ragen_agent.config import Training
 from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.batches import Batch
-from ragen_agent.training.iteration import Iteration, critic_estimates
+from ragen_agent.training.iteration import critic_estimates
 from ragen_agent.training.metrics import reply_parts
 from ragen_agent.training.parameters import clip_gradients
 from ragen_agent.training.prefix_tree import PrefixTree, shares_prefixes
@@ -33,72 +27,7 @@ from ragen_agent.training.scoring import passes, sampled_scores
 if TYPE_CHECKING:
     from peft import PeftModel
 
-__all__ = [
-    "Critic",
-    "KeptEpisodes",
-    "Learner",
-    "ReplayBuffer",
-    "Targets",
-    "cut",
-    "policy_terms",
-    "targets_of",
-    "update",
-]
-
-
-@dataclass(frozen=True)
-class KeptEpisodes:
-    """Episodes to learn from, with the advantages and group weights that they had when played, float (rows,) each."""
-
-    trajectories: list[Trajectory]
-    advantages: Tensor
-    weights: Tensor
-
-    @classmethod
-    def none(cls) -> KeptEpisodes:
-        """No episode."""
-        return cls([], torch.zeros(0), torch.zeros(0))
-
-    @classmethod
-    def of(cls, iteration: Iteration) -> KeptEpisodes:
-        """Those of an iteration that the filter keeps."""
-        groups, rows = iteration.groups, iteration.kept
-        weights = groups.weights[:, None].expand(groups.kept.shape).flatten()
-        return cls([iteration.learned[row] for row in rows], groups.advantages.flatten()[rows], weights[rows])
-
-
-class ReplayBuffer:
-    """The kept episodes of the last ``iterations`` iterations, those without any included."""
-
-    def __init__(self, iterations: int) -> None:
-        self._past: deque[KeptEpisodes] = deque(maxlen=iterations)
-
-    def joined(self, now: KeptEpisodes) -> KeptEpisodes:
-        """This iteration's episodes, first, and those remembered; afterwards this iteration's are remembered too."""
-        parts = [now, *self._past]
-        self._past.append(now)
-        return KeptEpisodes(
-            [trajectory for part in parts for trajectory in part.trajectories],
-            torch.cat([part.advantages for part in parts]),
-            torch.cat([part.weights for part in parts]),
-        )
-
-    def state(self) -> list[dict[str, Any]]:
-        """What ``restore`` needs, as lists and tensors."""
-        return [
-            {
-                "trajectories": [replace(t, messages=()).to_dict() for t in part.trajectories],
-                "advantages": part.advantages,
-                "weights": part.weights,
-            }
-            for part in self._past
-        ]
-
-    def restore(self, state: Sequence[Mapping[str, Any]]) -> None:
-        """Puts back what ``state`` gave."""
-        for part in state:
-            trajectories = [Trajectory.from_dict(record) for record in part["trajectories"]]
-            self._past.append(KeptEpisodes(trajectories, part["advantages"], part["weights"]))
+__all__ = ["Critic", "Learner", "Targets", "cut", "policy_terms", "targets_of", "update"]
 
 
 class Critic(nn.Module):

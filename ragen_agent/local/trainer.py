@@ -18,22 +18,29 @@ import numpy as np
 import torch
 
 from ragen_agent.config import Config, Training
-from ragen_agent.local.diagnostics import Monitor
-from ragen_agent.local.policy_update import Critic, KeptEpisodes, Learner, ReplayBuffer, Targets, update
+from ragen_agent.local.diagnostics import LearnerDiagnostics
+from ragen_agent.local.policy_update import Critic, Learner, Targets, update
 from ragen_agent.rollout import Instance, group
 from ragen_agent.token_mdp import TokenMDP, Trajectory
 from ragen_agent.training.batches import distinct_prefixes
 from ragen_agent.training.console import Display
 from ragen_agent.training.cpu import release_freed_memory
-from ragen_agent.training.evaluation import fixed_instances, play_fixed, rate_of_played, without_failed
+from ragen_agent.training.diagnostics import Monitor
+from ragen_agent.training.evaluation import (
+    fixed_instances,
+    play_fixed,
+    rate_of_played,
+    validation_settings,
+    without_failed,
+)
 from ragen_agent.training.iteration import History, Iteration
 from ragen_agent.training.metrics import piece_decoder
 from ragen_agent.training.parameters import adamw, adapt, load_trained, merge, save_adapter, trained
 from ragen_agent.training.policy import Policy
+from ragen_agent.training.replay import KeptEpisodes, ReplayBuffer
 from ragen_agent.training.run_folder import RunFolder
 from ragen_agent.training.tasks import SeedStream, derive_seed, draw_games, games_at, level_seeds, make_env
 from ragen_agent.training.tracking import track
-from ragen_gym.core.levels import same_version, version_of
 from ragen_gym.core.stats import Rate
 from ragen_gym.core.storage import read_json_lines
 from ragen_gym.envs.turn import TurnEnv
@@ -58,9 +65,7 @@ class Trainer:
         self.learner = _learner(config, policy)
         self.replay = ReplayBuffer(config.training.replay)
         self.history = History(read_json_lines(folder.metrics), config.stops)
-        self.monitor = Monitor(
-            config.diagnostics, config.training, config.stops.validate_every, _validator(config, policy)
-        )
+        self.monitor = Monitor(config, piece_decoder(policy.tokenizer), _validator(config, policy))
         self.iteration = self.spent = 0
         if state is not None:
             self._restore(state)
@@ -110,7 +115,7 @@ class Trainer:
         iteration = Iteration.score_and_filter(  # format reward, return std, filter, advantages
             number, played, games, self.settings, self._seed(SeedStream.FILTER)
         )
-        figures = self.monitor.before_update(self.learner, iteration)
+        figures = self.monitor.before_update(LearnerDiagnostics(self.learner, self.settings), iteration)
         self._set_rates(number)
         measured, targets = self._update(iteration)
 
@@ -125,7 +130,7 @@ class Trainer:
             "seconds_rollout": decoded - started,
         }
         record |= self.monitor.validate(number)
-        if self.monitor.diagnostics.alarm:
+        if self.config.diagnostics.alarm:
             signs = self.monitor.timed("alarm", lambda: self.history.new_signs(record))
             for sign in signs:
                 self.display.say(str(sign))
@@ -288,9 +293,8 @@ def _validator(config: Config, policy: Policy) -> Callable[[], Rate] | None:
     """Measures the policy on fixed levels of the split ``validation``; None where no validation is asked for."""
     if not config.stops.validate_every:
         return None
-    split = same_version("validation", version_of(config.evaluation.split))
-    evaluation = replace(config.evaluation, split=split, levels=config.stops.validation_levels)
-    player = replace(policy, config=replace(config, evaluation=evaluation))
+    player = replace(policy, config=validation_settings(config))
+    evaluation = player.config.evaluation
     instances = fixed_instances(make_env(player.config, evaluation.split), evaluation.levels)
     return lambda: rate_of_played(play_fixed(player, instances))
 

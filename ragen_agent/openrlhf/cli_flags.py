@@ -14,7 +14,7 @@ from typing import Any
 
 from ragen_agent.config import Config, Training
 from ragen_agent.config.trainers import OpenRLHF
-from ragen_agent.openrlhf.plan import AGGREGATIONS, rows_of_step
+from ragen_agent.openrlhf.plan import rows_of_step
 
 __all__ = ["DECIDED", "MODULE", "check_extra_flags", "command_flags"]
 
@@ -46,6 +46,11 @@ class _Start:
         """The schedule by its name in ``transformers``, where the constant one has another with a warm-up."""
         constant = self.training.schedule == "constant" and self.training.warm_up > 0
         return "constant_with_warmup" if constant else self.training.schedule
+
+    @property
+    def aggregation(self) -> str:
+        """OpenRLHF's aggregation that is nearest; ``ragen_agent.openrlhf.loss`` replaces it where ours is another."""
+        return "token-mean" if self.training.aggregation == "token_mean" else "seq-mean-token-mean"
 
     @property
     def with_kl(self) -> bool:
@@ -112,7 +117,7 @@ _FLAGS: dict[str, str | tuple[str, Callable[[_Start], Any]]] = {
     ),
     "actor.dual_clip": ("training.dual_clip", lambda start: start.training.dual_clip or None),
     "actor.entropy_coef": "training.entropy_bonus",
-    "actor.loss_agg_mode": ("training.aggregation", lambda start: AGGREGATIONS[start.training.aggregation]),
+    "actor.loss_agg_mode": ("training.aggregation", lambda start: start.aggregation),
     "actor.gradient_checkpointing_enable": "openrlhf.gradient_checkpointing",
     "critic.adam.lr": "training.critic_learning_rate",
     "critic.adam.betas": ("(0.9 and 0.999, as in the local trainer)", lambda start: BETAS),

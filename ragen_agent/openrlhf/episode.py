@@ -28,7 +28,7 @@ __all__ = [
     "check_failures",
     "failed",
     "play_episode",
-    "tokens_of",
+    "response_of",
 ]
 
 
@@ -135,15 +135,23 @@ def _append(process: TokenMDP, reply: Sampled) -> list[int]:
     return glue
 
 
-def tokens_of(trajectory: Trajectory) -> dict[str, Any]:
-    """What ``SamplesGenerator`` reads of a row's tokens; a failed episode has no action, so no loss."""
-    sampled = trajectory.sampled
+def response_of(trajectory: Trajectory, prompt: str = "", label: str = "") -> dict[str, Any]:
+    """A row as OpenRLHF's ``SamplesGenerator`` reads it; a failed episode has no action, so no loss, and no reward."""
+    played, sampled = trajectory.failure is None, trajectory.sampled
     edges = [0, *(sampled[1:] != sampled[:-1]).nonzero()[0] + 1, len(trajectory.ids)]
     spans = [(int(a), int(b)) for a, b in pairwise(edges) if sampled[a]]
     return {
+        "prompt": prompt,
+        "label": label,
+        "images": None,
+        "mm_train_inputs": None,
+        "reward": trajectory.total_reward if played else 0.0,
+        "scores": float(trajectory.success),
         "observation_tokens": trajectory.ids.tolist(),
-        "action_ranges": spans if trajectory.failure is None else [],
+        "action_ranges": spans if played else [],
         "rollout_log_probs": trajectory.log_probs.tolist(),
+        "truncated": trajectory.truncated,
+        "extra_logs": {},
     }
 
 

@@ -17,10 +17,10 @@ from typing import Any
 from openrlhf.utils.agent import AgentExecutorBase
 
 from ragen_agent.chat import ChatFormat
-from ragen_agent.openrlhf.episode import ContractError, play_episode, tokens_of
+from ragen_agent.openrlhf.episode import ContractError, play_episode, response_of
 from ragen_agent.openrlhf.processes import RunContext
 from ragen_agent.openrlhf.prompt_dataset import PromptRow, env_of, turns_of
-from ragen_agent.token_mdp import TokenMDP, Trajectory
+from ragen_agent.token_mdp import TokenMDP
 from ragen_agent.training.small_model import check_known
 from ragen_gym.core.threads import in_thread
 from ragen_gym.envs.turn import TurnEnv
@@ -66,12 +66,6 @@ class AgentExecutor(AgentExecutorBase):  # type: ignore[misc]
         config, settings = self.run.config, self.run.settings
         if self.chat is None:
             self.chat = ChatFormat.from_settings(hf_tokenizer, config.turns)
-            if self.chat.drops_thinking and config.training.critic:
-                raise ContractError(
-                    "the chat template drops the thinking of earlier replies, so each turn is a row of its own, and "
-                    "the critic of the distributed trainer values rows, not episodes; use turns.keep_thinking=true, an "
-                    "algorithm without a critic, or the local trainer"
-                )
         process = await self._process(row, self.chat)
         trajectory = await play_episode(
             process,
@@ -86,7 +80,8 @@ class AgentExecutor(AgentExecutorBase):  # type: ignore[misc]
         if trajectory.failure is None:  # a process that failed may still be held by a thread
             self.idle[row.environment].append(process)
         own = time.monotonic() - began - sum(answers)
-        return _response(prompt, member, trajectory) | {"own_seconds": own}
+        label = json.dumps({"member": member, "trajectory": trajectory.to_dict()})
+        return response_of(trajectory, prompt, label) | {"own_seconds": own}
 
     def _member(self, label: str) -> int:
         """The number of this sample in its group, in the order in which they start."""
@@ -136,19 +131,3 @@ class AgentExecutor(AgentExecutorBase):  # type: ignore[misc]
         output = answer.outputs[0]
         sampled = list(output.token_ids)
         return Sampled(sampled, [step[token].logprob for token, step in zip(sampled, output.logprobs, strict=True)])
-
-
-def _response(prompt: str, member: int, trajectory: Trajectory) -> dict[str, Any]:
-    """What ``SamplesGenerator._process_response_into_experience`` reads; a failed episode has no reward."""
-    played = trajectory.failure is None
-    return {
-        "prompt": prompt,
-        "label": json.dumps({"member": member, "trajectory": trajectory.to_dict()}),
-        "images": None,
-        "mm_train_inputs": None,
-        "reward": trajectory.total_reward if played else 0.0,
-        "scores": float(trajectory.success),
-        **tokens_of(trajectory),
-        "truncated": trajectory.truncated,
-        "extra_logs": {},
-    }

@@ -24,10 +24,11 @@ from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 from openrlhf.trainer.ray.vllm_engine import batch_vllm_engine_call
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from ragen_agent import algo
 from ragen_agent.config import Training
-from ragen_agent.openrlhf.episode import tokens_of
+from ragen_agent.openrlhf.episode import response_of
 from ragen_agent.openrlhf.processes import RunContext
 from ragen_agent.openrlhf.prompt_dataset import PromptRow
 from ragen_agent.token_mdp import Trajectory
@@ -58,8 +59,7 @@ class EpisodeSample:
 
     row: PromptRow  # the prompt
     member: int  # its number in the group
-    trajectory: Trajectory  # the episode, which our code reads
-    experiences: tuple[Any, ...]  # the rows that OpenRLHF trains on, one for each of ``trajectory.split_contexts()``
+    trajectory: Trajectory  # the episode
     own_seconds: float = 0.0  # that it took without vLLM's answers
 
 
@@ -80,27 +80,28 @@ class EpisodeGenerator(SamplesGenerator):  # type: ignore[misc]
         refs = self._dispatch_prompts_to_vllm(names, [row.label for row in rows], **settings)
         answers = ray.get(refs)
         self._engines("sleep")
-        return [
-            self._played(row, response, settings)
-            for row, responses in zip(rows, answers, strict=True)
-            for response in responses
-        ]
+        return [_sample(row, response) for row, responses in zip(rows, answers, strict=True) for response in responses]
 
     def _engines(self, method: str) -> None:
         """Wakes engines that share their GPUs with the models, or sends them back to sleep."""
         if self.args.vllm.enable_sleep:
             batch_vllm_engine_call(self.vllm_engines, method)
 
-    def _played(self, row: PromptRow, response: dict[str, Any], settings: dict[str, Any]) -> EpisodeSample:
-        label = json.loads(response["label"])
-        trajectory = Trajectory.from_dict(label["trajectory"])
-        experiences = []
+    def rows(self, trajectory: Trajectory) -> list[Any]:
+        """The rows that OpenRLHF trains on, one for each of ``trajectory.split_contexts()``."""
+        rows = []
         for part in trajectory.split_contexts():
-            experience = self._process_response_into_experience({**response, **tokens_of(part)}, **settings)
-            # Without the tokens of the environment.
-            experience.response_length = torch.tensor([int(part.sampled.sum())])
-            experiences.append(experience)
-        return EpisodeSample(row, label["member"], trajectory, tuple(experiences), response.get("own_seconds", 0.0))
+            response = response_of(part, label=AdvantageInputs().to_json())
+            row = self._process_response_into_experience(response, max_len=len(part.ids) + 1)  # which cuts nothing
+            row.response_length = torch.tensor([int(part.sampled.sum())])  # without the tokens of the environment
+            rows.append(row)
+        return rows
+
+
+def _sample(row: PromptRow, response: dict[str, Any]) -> EpisodeSample:
+    label = json.loads(response["label"])
+    trajectory = Trajectory.from_dict(label["trajectory"])
+    return EpisodeSample(row, label["member"], trajectory, response.get("own_seconds", 0.0))
 
 
 class WeightsLostError(RuntimeError):
@@ -129,6 +130,8 @@ class AdvantageInputs:
     turn_rewards: tuple[float, ...] = ()
     loss: tuple[tuple[int, int], ...] | None = None  # (first, end) of M_loss in columns of actions; None for all
     estimate: tuple[tuple[int, int], ...] | None = None  # the same of M_adv
+    continues: bool = False  # the episode of the row before, whose prompts left out earlier turns
+    replayed: bool = False  # from an earlier iteration
 
     def to_json(self) -> str:
         """The label of a row."""
@@ -177,8 +180,13 @@ def log_prob_difference(experiences: Sequence[Any]) -> tuple[float, float]:
     """How far vLLM's log-probs of the sampled tokens are from the trainer's, before any step is taken, in nats a token.
 
     ``vllm_kl`` is the mean of their difference (the k1 estimate of KL(vLLM || trainer)), ``vllm_gap`` of its absolute.
+    Replayed rows were sampled from other weights and are left out.
     """
-    parts = [(e.rollout_log_probs.float() - e.action_log_probs.float())[e.action_mask.bool()] for e in experiences]
+    parts = []
+    for e in experiences:
+        fresh = torch.tensor([not note.replayed for note in _notes(e)])
+        chosen = e.action_mask.bool() & fresh[:, None]
+        parts.append((e.rollout_log_probs.float() - e.action_log_probs.float())[chosen])
     difference = torch.cat(parts)
     return float(difference.mean()), float(difference.abs().mean())
 
@@ -215,55 +223,106 @@ class StarPOExperience(RemoteExperienceMaker):  # type: ignore[misc]
     def make_experience(self, samples_list: list[Any]) -> list[Any]:
         """As OpenRLHF; then checks that the weights of the last synchronisation arrived.
 
+        A replayed token keeps the log-prob with which it was sampled, as in the local trainer.
+
         Raises:
             WeightsLostError: the log-probs of vLLM and of the trainer differ by more than ``max_vllm_kl``.
         """
-        experiences: list[Any] = super().make_experience(samples_list)
-        self.reference_kl = float(torch.cat([e.kl.float()[e.action_mask.bool()] for e in experiences]).mean())
+        settings, penalty = self.run.config.training, self.args.algo.kl
+        in_loss, penalty.use_loss = penalty.use_loss, True  # or OpenRLHF would drop the reference's log-probs
+        try:
+            experiences: list[Any] = super().make_experience(samples_list)
+        finally:
+            penalty.use_loss = in_loss
         self.vllm_kl, self.vllm_gap = log_prob_difference(experiences)
         most = self.run.settings.max_vllm_kl
         if not (isfinite(self.vllm_kl) and abs(self.vllm_kl) <= most):
             raise WeightsLostError(
                 f"vllm_kl is {self.vllm_kl:.4g} nats a token, more than openrlhf.max_vllm_kl={most:g} from 0"
             )
+        for e in experiences:
+            replayed = torch.tensor([note.replayed for note in _notes(e)])[:, None]
+            e.action_log_probs = torch.where(replayed, e.rollout_log_probs.float(), e.action_log_probs.float())
+            if e.base_action_log_probs is not None and not in_loss:
+                e.kl = algo.kl_penalty(e.action_log_probs, e.base_action_log_probs.float(), settings.kl_estimate)
+                e.base_action_log_probs = None
+        self.reference_kl = float(torch.cat([e.kl.float()[e.action_mask.bool()] for e in experiences]).mean())
         return experiences
 
     @torch.no_grad()
     def compute_advantages_and_returns(self, experiences: list[Any]) -> list[Any]:
         """Fills in ``advantages`` and ``returns``, both (rows, T - 1), and narrows ``action_mask`` to M_loss."""
         settings = self.run.config.training
-        notes = [[AdvantageInputs(**json.loads(label)) for label in e.labels] for e in experiences]
-        masks, compared = [], []
-        for experience, rows in zip(experiences, notes, strict=True):
-            mask = experience.action_mask.bool()
-            cost = self.kl_ctl.value * torch.where(mask, experience.kl.float(), 0.0)
-            if settings.critic:
-                found, mask = row_advantages(rows, mask, experience.values.float(), cost, settings)
-                experience.advantages = found.advantages
-                experience.returns = found.returns.masked_fill(experience.action_mask.bool() & ~mask, NO_RETURN)
-                compared.append(found.compared)
-            else:
+        notes = [_notes(e) for e in experiences]
+        costs = [self.kl_ctl.value * torch.where(e.action_mask.bool(), e.kl.float(), 0.0) for e in experiences]
+        if settings.critic:
+            _estimate(experiences, notes, costs, settings)
+        for experience, rows, cost in zip(experiences, notes, costs, strict=True):
+            if not settings.critic:
                 flat = torch.tensor([note.advantage for note in rows])
-                experience.advantages = algo.broadcast_to_tokens(flat, mask) - cost
+                experience.advantages = algo.broadcast_to_tokens(flat, experience.action_mask.bool()) - cost
                 experience.returns = experience.advantages.clone()
-            masks.append(mask)
             experience.info["return"] = torch.tensor([float(sum(note.turn_rewards)) for note in rows])
             experience.kl = None
             experience.labels = [""] * len(rows)  # read; the models' processes need not have it
-        if settings.critic:
-            _whiten(experiences, masks, compared)
-        for experience, rows in zip(experiences, notes, strict=True):
             _narrow(experience, rows, settings)
         return experiences
 
 
-def _whiten(experiences: Sequence[Any], masks: Sequence[Tensor], compared: Sequence[Tensor]) -> None:
-    """One mean and one deviation for the tokens of all rows, however they are cut into batches."""
-    flat = torch.cat([e.advantages[mask] for e, mask in zip(experiences, masks, strict=True)])
-    over = torch.cat([one[mask] for one, mask in zip(compared, masks, strict=True)])
-    white = algo.whiten(flat, torch.ones_like(flat, dtype=torch.bool), over=over)
-    for experience, mask, part in zip(experiences, masks, white.split([int(m.sum()) for m in masks]), strict=True):
-        experience.advantages = torch.zeros_like(experience.advantages).masked_scatter(mask, part)
+def _notes(experience: Any) -> list[AdvantageInputs]:
+    return [AdvantageInputs(**json.loads(label)) for label in experience.labels]
+
+
+def _estimate(
+    experiences: Sequence[Any], notes: Sequence[Sequence[AdvantageInputs]], costs: Sequence[Tensor], settings: Training
+) -> None:
+    """Advantages, whitened over the tokens of all rows, and returns by the critic's values.
+
+    The recursion runs over whole episodes: the rows of one follow each other, and are joined here.
+    """
+    episodes: list[list[tuple[int, int]]] = []  # of each its rows: the batch, and the row in it
+    for batch, batch_notes in enumerate(notes):
+        for row, note in enumerate(batch_notes):
+            if note.continues:
+                episodes[-1].append((batch, row))
+            else:
+                episodes.append([(batch, row)])
+
+    def joined(tensors: Sequence[Tensor]) -> Tensor:
+        parts = [torch.cat([tensors[batch][row] for batch, row in rows]) for rows in episodes]
+        return pad_sequence(parts, batch_first=True)
+
+    sampled = joined([e.action_mask.bool() for e in experiences])
+    values = joined([e.values.float() for e in experiences])
+    widths = [e.action_mask.shape[1] for e in experiences]
+    whole = [_joined([(notes[batch][row], widths[batch]) for batch, row in rows]) for rows in episodes]
+    found, mask = row_advantages(whole, sampled, values, joined(costs), settings)
+    advantages = algo.whiten(found.advantages, mask, over=found.compared)
+    returns = found.returns.masked_fill(sampled & ~mask, NO_RETURN)
+    for experience in experiences:
+        experience.advantages = torch.zeros(experience.action_mask.shape)
+        experience.returns = torch.zeros(experience.action_mask.shape)
+    for number, rows in enumerate(episodes):
+        first = 0
+        for batch, row in rows:
+            columns = slice(first, first + widths[batch])
+            experiences[batch].advantages[row] = advantages[number, columns]
+            experiences[batch].returns[row] = returns[number, columns]
+            first += widths[batch]
+
+
+def _joined(parts: Sequence[tuple[AdvantageInputs, int]]) -> AdvantageInputs:
+    """The note of an episode, from those of its rows and their widths in columns."""
+    ends: list[int] = []
+    rewards: list[float] = []
+    spans: list[tuple[int, int]] = []
+    first = 0
+    for note, width in parts:
+        ends += [first + end for end in note.turn_ends]
+        rewards += note.turn_rewards
+        spans += [(first + start, first + end) for start, end in note.estimate or ()]
+        first += width
+    return AdvantageInputs(turn_ends=tuple(ends), turn_rewards=tuple(rewards), estimate=tuple(spans))
 
 
 def _narrow(experience: Any, notes: Sequence[AdvantageInputs], settings: Training) -> None:

@@ -21,14 +21,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ragen_agent.config import Config, Turns
+from ragen_agent.config import Config, Training, Turns
 from ragen_agent.config.algorithms import FILTER_RULES
 from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.training.scoring import TOKENS_PER_PASS
 from ragen_agent.training.tasks import all_settings
 
 __all__ = [
-    "AGGREGATIONS",
     "CPU_CACHE",
     "CPU_HEADS",
     "SHAPES",
@@ -50,10 +49,6 @@ __all__ = [
 CPU_HEADS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 """Head sizes that vLLM's attention has on a CPU."""
 
-AGGREGATIONS = {"token_mean": "token-mean", "sequence_mean": "seq-mean-token-mean"}
-"""The aggregations of the loss that OpenRLHF has, by our names."""
-
-
 GIB = 2**30
 LOGITS = 2 + 4 + 4 + 4  # bytes for each token and id
 CONTEXT = 0.5  # GiB that a process on a GPU takes for itself
@@ -70,7 +65,8 @@ class BatchPlan:
     kept_groups: int  # trained on, at most
     kept_episodes: int  # of those groups
     rows: int  # the most training rows of the kept episodes
-    updates: int  # steps of the optimiser
+    trained: int  # the same with the replayed episodes, once as many iterations are remembered as are replayed
+    updates: int  # steps of the optimiser on those
 
     @classmethod
     def of(cls, config: Config, *, distributed: bool) -> BatchPlan:
@@ -80,8 +76,14 @@ class BatchPlan:
         episodes = rows = kept * training.group_size
         if distributed:
             rows *= max(_rows_of_episode(settings.turns) for settings in all_settings(config))
-        updates = training.updates * math.ceil(rows / training.minibatch)
-        return cls(training.groups * training.group_size, kept, episodes, rows, updates)
+        trained = rows * (1 + min(training.replay, max(0, training.iterations - 1)))
+        updates = training.updates * math.ceil(trained / training.minibatch)
+        return cls(training.groups * training.group_size, kept, episodes, rows, trained, updates)
+
+    def updates_at(self, iteration: int, training: Training) -> int:
+        """Steps of the optimiser in an iteration, counted from 0: the first ones replay less."""
+        rows = self.rows * (1 + min(training.replay, iteration))
+        return training.updates * math.ceil(rows / training.minibatch)
 
 
 def _rows_of_episode(turns: Turns) -> int:
@@ -93,7 +95,8 @@ def _rows_of_episode(turns: Turns) -> int:
 
 def planned_updates(config: Config) -> int:
     """Optimiser steps of a whole distributed run, counted after the filter."""
-    return config.training.iterations * BatchPlan.of(config, distributed=True).updates
+    training, plan = config.training, BatchPlan.of(config, distributed=True)
+    return sum(plan.updates_at(iteration, training) for iteration in range(training.iterations))
 
 
 def rows_of_step(config: Config, settings: OpenRLHF) -> int:
@@ -103,7 +106,7 @@ def rows_of_step(config: Config, settings: OpenRLHF) -> int:
     """
     gpus = _gpus(config, settings)
     at_once = settings.micro_batch * math.lcm(*(gpus[model] for model in ("actor", "critic") if gpus[model]))
-    rows = BatchPlan.of(config, distributed=True).rows
+    rows = BatchPlan.of(config, distributed=True).trained
     return min(config.training.minibatch, math.ceil(rows / at_once) * at_once)
 
 
@@ -122,23 +125,25 @@ def describe(config: Config, settings: OpenRLHF | None) -> list[str]:
         )
     if plan.rows > learned:
         kept += f" Their prompts leave out earlier turns, so each is several rows, {plan.rows} in all at most."
+    if plan.trained > plan.rows:
+        kept += f" With those of earlier iterations, trained on again, they are {plan.trained} at most."
     unit = "episodes" if plan.rows == learned else "rows"
     rest = ""
     step = rows_of_step(config, settings) if settings else training.minibatch
-    if padding := -plan.rows % step:
+    if padding := -plan.trained % step:
         filled = f" and {padding} rows of padding without loss" if settings else ""
         rest = f" The last minibatch of a pass has {step - padding} {unit}{filled}."
     passes = training.updates
+    updates = sum(plan.updates_at(iteration, training) for iteration in range(training.iterations))
     sentences = [
         f"An iteration plays {training.groups} prompts (levels) x {training.group_size} samples = {plan.episodes} "
         f"episodes, of at most {tokens} tokens each: at most {plan.episodes * tokens:,} tokens.",
         kept,
-        f"Those are cut into minibatches of {step}: {math.ceil(plan.rows / step)} of them, "
+        f"Those are cut into minibatches of {step}: {math.ceil(plan.trained / step)} of them, "
         f"{passes} pass{'es' * (passes > 1)} over them, so {plan.updates} update{'s' * (plan.updates > 1)} of the "
         f"policy{' and of the critic' if training.critic else ''} in an iteration.{rest}",
         f"The run: {training.iterations} iterations, {training.iterations * plan.episodes:,} episodes, "
-        f"{training.iterations * plan.updates:,} updates"
-        + (", and the learning-rate schedule covers exactly those." if settings else "."),
+        f"{updates:,} updates" + (", and the learning-rate schedule covers exactly those." if settings else "."),
         f"Evaluated before and after on {evaluation.levels} fixed levels of the split {evaluation.split}, one episode "
         f"each, at temperature {evaluation.temperature:g}"
         + (f", and every {settings.evaluate_every} iterations." if settings and settings.evaluate_every else "."),
@@ -188,28 +193,18 @@ def devices_needed(config: Config, settings: OpenRLHF) -> int:
 
 
 def check_supported(config: Config, settings: OpenRLHF) -> None:
-    """Checks that the distributed trainer has what is asked for, and that the GPUs can share it.
+    """Checks that the distributed trainer can do what is asked for, and that the GPUs can share it.
 
     Raises:
-        ValueError: a setting that only the local trainer has, a minibatch that the GPUs cannot share, models that
-            cannot be placed on the GPUs as the settings say, or LoRA settings that OpenRLHF does not take.
+        ValueError: gradient norms of a model that is divided among GPUs, a minibatch that the GPUs cannot share, models
+            that cannot be placed on the GPUs as the settings say, or LoRA settings that OpenRLHF does not take.
     """
-    training, stops, diagnostics, lora = config.training, config.stops, config.diagnostics, config.lora
-    only_local: list[tuple[str, object, tuple[object, ...]]] = [
-        ("training.replay", training.replay, (0,)),
-        ("training.aggregation", training.aggregation, tuple(AGGREGATIONS)),
-        ("stops.validate_every", stops.validate_every, (0,)),
-        ("diagnostics.gradients_every", diagnostics.gradients_every, (0,)),
-        ("diagnostics.information_every", diagnostics.information_every, (0,)),
-    ]
-    if training.critic:  # which values rows, and an episode whose prompts leave out turns has several
-        only_local += [("turns.history", each.turns.history, (-1,)) for each in all_settings(config)]
-    for setting, value, possible in only_local:
-        if value not in possible:
-            raise ValueError(
-                f"{setting} is {value!r}, which the distributed trainer does not have; use "
-                f"{' or '.join(map(str, possible))}, or the local trainer."
-            )
+    training, lora = config.training, config.lora
+    if config.diagnostics.gradients_every and settings.zero_stage == 3:
+        raise ValueError(
+            "diagnostics.gradients_every needs openrlhf.zero_stage 2: at stage 3 no GPU holds all the weights in which "
+            "the parts of the loss have their gradients. Use diagnostics.gradients_every=0, or stage 2."
+        )
     gpus = _gpus(config, settings)
     for model in ("actor", "critic"):
         if gpus[model] and training.minibatch % (settings.micro_batch * gpus[model]):

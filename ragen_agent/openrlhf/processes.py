@@ -13,16 +13,27 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from ragen_agent.config import Config, with_settings
 from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.training.run_folder import RunFolder
-from ragen_gym.core.storage import write_atomic
+from ragen_gym.core.storage import atomic_path, write_atomic
 
-__all__ = ["VARIABLE", "RunContext", "RunState", "kill_after_exit", "repair", "stop_process", "stop_without_parent"]
+__all__ = [
+    "VARIABLE",
+    "RunContext",
+    "RunState",
+    "kill_after_exit",
+    "read_replay",
+    "repair",
+    "stop_process",
+    "stop_without_parent",
+    "write_replay",
+]
 
 VARIABLE = "RAGEN_AGENT_RUN"
 """The environment variable in which every process of a run finds its ``RunContext``."""
@@ -30,6 +41,7 @@ VARIABLE = "RAGEN_AGENT_RUN"
 POLL_INTERVAL = 1.0  # seconds
 STOP_TIMEOUT = 30.0  # seconds in which a process may stop in order
 GRACE_PERIOD = 5  # seconds in which a process may end by itself before it is killed
+KEPT_STATES = 2  # so that one is always complete
 
 
 @dataclass(frozen=True)
@@ -86,6 +98,31 @@ class RunState:
     def write(self, folder: Path) -> None:
         """Replaces the state; the iteration counts as saved from here on."""
         write_atomic(folder / "state.json", json.dumps(asdict(self)) + "\n")
+
+
+def write_replay(folder: Path, state: RunState, episodes: Sequence[Mapping[str, Any]]) -> None:
+    """Writes the replay buffer of a state, before the state itself; nothing for an empty one."""
+    if not episodes:
+        return
+    import torch
+
+    place = folder / "deepspeed" / "_replay"
+    (place / state.tag).mkdir(parents=True, exist_ok=True)
+    with atomic_path(place / state.tag / "episodes.pt") as temporary, temporary.open("wb") as file:
+        torch.save(list(episodes), file)
+    for old in sorted(place.glob("iteration*"), key=lambda path: int(path.name.removeprefix("iteration")))[
+        :-KEPT_STATES
+    ]:
+        shutil.rmtree(old)
+
+
+def read_replay(folder: Path, state: RunState) -> list[dict[str, Any]]:
+    """What ``write_replay`` wrote with a state; empty if that was nothing."""
+    import torch
+
+    path = folder / "deepspeed" / "_replay" / state.tag / "episodes.pt"
+    episodes: list[dict[str, Any]] = torch.load(path, weights_only=True) if path.is_file() else []
+    return episodes
 
 
 def repair(folder: RunFolder) -> RunState:

@@ -4,8 +4,8 @@ A model's output layer may hold ids that must not be sampled: padding beyond the
 model only reads. vLLM never draws them, and here they are suppressed in the trainer's logits too, so that both compute
 the same policy and their log-probs agree.
 
-OpenRLHF's entropy bonus and KL term are token means under every aggregation, and its critic learns on all tokens in the
-policy's loss. Here both terms are aggregated as the policy's loss is, and a critic learns where it has a return.
+OpenRLHF's critic learns on all tokens in the policy's loss, and starts at random. Here it learns where it has a return,
+and its estimates start at 0, as in the local trainer. The policy's loss is that of ``ragen_agent.openrlhf.loss``.
 
 OpenRLHF computes the logits of every token of every row. Where rows are not packed, ``SampledActor`` scores them as the
 local trainer does: logits only where a token was sampled, and each distinct prefix of a micro-batch once.
@@ -13,31 +13,41 @@ local trainer does: logits only where a token was sampled, and each distinct pre
 
 from __future__ import annotations
 
-import sys
-from functools import partial
 from multiprocessing import active_children
 from pathlib import Path
+from statistics import fmean
 from types import SimpleNamespace
 from typing import Any
 
+import deepspeed
 import ray
 import torch
-from openrlhf.models import Actor, aggregate_loss
+from openrlhf.models import Actor
 from openrlhf.trainer.ray.launcher import ReferenceModelActor
 from openrlhf.trainer.ray.ppo_actor import PolicyModelActor
 from openrlhf.trainer.ray.ppo_critic import CriticModelActor
 from openrlhf.trainer.ray.vllm_engine import RolloutRayActor
 from peft import PeftModel
+from peft.tuners.lora import LoraLayer
 from torch import Tensor, nn
 
 from ragen_agent.openrlhf.experience import narrow_to_returns
+from ragen_agent.openrlhf.loss import gradient_norms, install, measured
 from ragen_agent.openrlhf.processes import RunContext, kill_after_exit
 from ragen_agent.openrlhf.weight_broadcast import save_merged, send_merged
 from ragen_agent.training.batches import Batch
 from ragen_agent.training.scoring import sampled_scores
 from ragen_gym.inference.torch_engine import SUPPRESSED
 
-__all__ = ["CpuVllmActor", "CriticActor", "PolicyActor", "ReferenceActor", "SampledActor", "VllmActor"]
+__all__ = [
+    "CpuVllmActor",
+    "CriticActor",
+    "PolicyActor",
+    "ReferenceActor",
+    "SampledActor",
+    "VllmActor",
+    "start_at_zero",
+]
 
 MAX_BATCHED_TOKENS = 8192  # that vLLM reads at a time on a CPU; at least one prompt
 
@@ -108,10 +118,28 @@ def _suppress(model: nn.Module, bias: Tensor) -> None:
     model.register_forward_hook(suppress)
 
 
-def _aggregate_alike(trainer: Any) -> None:
-    """Gives the other terms of the loss the aggregation of the policy's; this process has no other trainer."""
-    module: Any = sys.modules[type(trainer).__module__]
-    module.aggregate_loss = partial(aggregate_loss, token_level_loss=trainer.actor_loss_fn.token_level_loss)
+class GradNorms:
+    """Takes the place of the ``get_grad_norm`` of OpenRLHF's strategy and notes the norm of every step.
+
+    OpenRLHF asks after each micro-batch, when DeepSpeed still has the norm of the step before.
+    """
+
+    def __init__(self, strategy: Any) -> None:
+        self.asked, self.micro_batches, self.calls = strategy.get_grad_norm, strategy.accumulated_gradient, 0
+        self.norms: list[float] = []
+        strategy.get_grad_norm = self
+
+    def __call__(self, model: Any) -> float:
+        norm = float(self.asked(model))
+        self.calls += 1
+        if not self.calls % self.micro_batches:
+            self.norms.append(norm)
+        return norm
+
+    def mean(self, name: str) -> dict[str, float]:
+        """Their mean since the last call, under this name; empty if there was no step."""
+        norms, self.norms = self.norms, []
+        return {name: fmean(norms)} if norms else {}
 
 
 @ray.remote(num_gpus=1)
@@ -124,17 +152,55 @@ class PolicyActor(PolicyModelActor.__ray_metadata__.modified_class):  # type: ig
         _adapt(self.actor, strategy.args)
         if _has_adapters():
             send_merged(self.trainer, self.actor.model.module)
-        _aggregate_alike(self.trainer)
-        step = self.trainer.training_step
+        install(self.trainer, RunContext.from_environment().config)
+        self.norms = GradNorms(strategy)
+        step, arguments = self.trainer.training_step, strategy.args
 
         def training_step(*args: Any, **kwargs: Any) -> Any:
             status = step(*args, **kwargs)
+            metrics, weights = status["metrics"], status["weights"]
+            metrics |= measured(self.trainer)
+            weights["approx_kl"] = "token"
+            if arguments.algo.kl.use_loss:  # a part of the minibatch's, not a mean over these rows
+                weights["kl"] = "sample"
             if not status["num_action_tokens"]:  # only padding: its means are 0 / 0
-                status["metrics"] = {name: torch.as_tensor(value).float() for name, value in status["metrics"].items()}
-                status["metrics"] = {name: value.nan_to_num() for name, value in status["metrics"].items()}
+                metrics = {name: torch.as_tensor(value).float() for name, value in metrics.items()}
+                status["metrics"] = {name: value.nan_to_num() for name, value in metrics.items()}
             return status
 
         self.trainer.training_step = training_step
+
+    def fit(self, kl_ctl: float = 0.0) -> Any:
+        """As OpenRLHF; but the gradient norm is the mean over the steps, not that of the last."""
+        return super().fit(kl_ctl) | self.norms.mean("actor_grad_norm")
+
+    def entropy(self, sequences: Tensor, action_mask: Tensor, attention_mask: Tensor) -> float:
+        """The sum of the entropies, in nats, of the distributions that the actions of some rows were drawn from."""
+        device = torch.cuda.current_device()
+        mask = action_mask.to(device)
+        self.actor.eval()
+        with torch.no_grad():
+            _, output = self.actor(
+                sequences.to(device),
+                mask,
+                attention_mask=attention_mask.to(device),
+                return_output=True,
+                ring_attn_group=self.strategy.ring_attn_group,
+                return_entropy=True,
+            )
+        self.actor.train()
+        return float(torch.where(mask.bool(), output.entropy[:, -mask.shape[1] :], 0.0).sum(dtype=torch.float64))
+
+    def gradient_norms(self, experiences: list[Any], kl: float) -> dict[str, float]:
+        """See ``ragen_agent.openrlhf.loss.gradient_norms``; empty but on the first of the policy's processes."""
+        if not self.strategy.is_rank_0():
+            return {}
+        engine = self.actor.model
+        self.actor.model = engine.module
+        try:
+            return gradient_norms(self.trainer, experiences, kl)
+        finally:
+            self.actor.model = engine
 
     def save_model(self) -> None:
         """As OpenRLHF; a model with LoRA adapters is saved merged, not as adapters."""
@@ -148,9 +214,35 @@ class PolicyActor(PolicyModelActor.__ray_metadata__.modified_class):  # type: ig
         torch.manual_seed(seed)
 
 
+def start_at_zero(critic: Any) -> None:
+    """Makes the estimates of OpenRLHF's critic 0 everywhere, and its head one that is trained."""
+    head = getattr(critic, critic.value_head_prefix)
+    adapted = isinstance(head, LoraLayer)  # whose adapter adds 0 at first
+    weight = head.get_base_layer().weight if adapted else head.weight.requires_grad_(True)
+    with deepspeed.zero.GatheredParameters([weight], modifier_rank=0), torch.no_grad():  # divided at stage 3
+        weight.zero_()
+
+
 @ray.remote(num_gpus=1)
 class CriticActor(CriticModelActor.__ray_metadata__.modified_class):  # type: ignore[misc]
     """The model that estimates values."""
+
+    def init_model_from_pretrained(self, strategy: Any, *args: Any, **kwargs: Any) -> None:
+        """As OpenRLHF; but the estimates start at 0."""
+        prepare = strategy.prepare
+
+        def prepare_at_zero(model_and_settings: tuple[Any, Any]) -> Any:
+            start_at_zero(model_and_settings[0])
+            return prepare(model_and_settings)
+
+        strategy.prepare = prepare_at_zero
+        super().init_model_from_pretrained(strategy, *args, **kwargs)
+        del strategy.prepare  # from which on it is OpenRLHF's again
+        self.norms = GradNorms(strategy)
+
+    def fit(self) -> Any:
+        """As OpenRLHF; but the gradient norm is the mean over the steps, not over their micro-batches."""
+        return super().fit() | self.norms.mean("critic_grad_norm")
 
     def append(self, experience: Any) -> None:
         """As OpenRLHF, for a loss over the tokens that have a return alone."""

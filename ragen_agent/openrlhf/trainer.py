@@ -9,16 +9,15 @@ A line of ``metrics.jsonl`` holds the keys of the local trainer and, next to the
 come), ``vllm_kl`` and ``vllm_gap`` (see ``experience.log_prob_difference``), ``critic_grad_norm``, ``eval_success``,
 ``eval_random`` and ``eval_optimal`` where the fixed levels were played, and the seconds of each part. ``seconds_own``
 are those of this project's code: of an iteration what is neither rollout nor OpenRLHF's, and of an episode, in the
-mean, what is not vLLM's answer (an upper bound: episodes wait for each other). OpenRLHF reports another estimate of the
-divergence from the policy that sampled, ``approx_kl_k1`` instead of ``approx_kl`` (k3), and the gradient norms of the
-last step instead of their means.
+mean, what is not vLLM's answer (an upper bound: episodes wait for each other). ``approx_kl_k1`` is OpenRLHF's estimate
+of the divergence from the policy that sampled.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from copy import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from openrlhf.trainer.ppo_trainer import PPOTrainer
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 
 from ragen_agent.config import Config
+from ragen_agent.openrlhf.diagnostics import ActorDiagnostics
 from ragen_agent.openrlhf.episode import check_failures
 from ragen_agent.openrlhf.experience import (
     EpisodeGenerator,
@@ -37,14 +37,17 @@ from ragen_agent.openrlhf.experience import (
     pad_rows,
 )
 from ragen_agent.openrlhf.plan import planned_updates, rows_of_step
-from ragen_agent.openrlhf.processes import RunContext, RunState
+from ragen_agent.openrlhf.processes import RunContext, RunState, read_replay, write_replay
 from ragen_agent.openrlhf.prompt_dataset import PromptRow, evaluation_rows, families_of_rows
-from ragen_agent.training.evaluation import baselines, fixed_instances, rate_of_played
+from ragen_agent.training.diagnostics import Monitor
+from ragen_agent.training.evaluation import baselines, fixed_instances, rate_of_played, validation_settings
 from ragen_agent.training.iteration import History, Iteration
 from ragen_agent.training.metrics import piece_decoder
+from ragen_agent.training.replay import KeptEpisodes, ReplayBuffer
 from ragen_agent.training.run_folder import RunFolder
 from ragen_agent.training.tasks import SeedStream, derive_seed, games_at, make_env
 from ragen_gym.core.failures import Failure
+from ragen_gym.core.stats import Rate
 from ragen_gym.core.storage import read_json_lines
 
 __all__ = ["StarPO"]
@@ -54,6 +57,7 @@ STATUS_KEYS = {
     "entropy_loss": "entropy",
     "actor_grad_norm": "grad_norm",
     "ppo_clip_ratio": "clip_fraction",
+    "approx_kl": "approx_kl",
     "ppo_kl": "approx_kl_k1",
     "critic_loss": "value_loss",
     "critic_grad_norm": "critic_grad_norm",
@@ -62,6 +66,7 @@ STATUS_KEYS = {
 }
 
 LINES = ("random", "optimal")  # what a rate is read against; the launcher has measured those of the run's own game
+MODELS_WORK = ("entropy", "gradients", "information", "validation")  # diagnostics that are not this project's code
 
 
 @ray.remote
@@ -81,6 +86,12 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
         self.rows = [PromptRow.from_label(label) for label in dataset.labels]
         self.piece = piece_decoder(self.tokenizer)
         self.history = History(read_json_lines(self.folder.metrics), self.run.config.stops)
+        validated = self._validate if self.run.config.stops.validate_every else None
+        self.monitor = Monitor(self.run.config, self.piece, validated)
+        self.diagnostics = ActorDiagnostics(
+            self.experience_maker, self.rollouts, lambda kept: self._training_rows(kept, len(kept.trajectories))
+        )
+        self.replay = ReplayBuffer(self.run.config.training.replay)
         self.seen = set[int]()  # the families of the levels that were played, see ragen_gym.games.game.Game.family
 
     def get_max_steps(self) -> int:
@@ -93,6 +104,7 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
         state = RunState.read(self.folder.path)
         self.history.stagnant = state.stagnant
         if state.iteration:
+            self.replay.restore(read_replay(self.folder.path, state))
             self.broadcast_to_vllm()  # vLLM has read the weights from before the first iteration
         self._evaluate("before", 0)
         for iteration in range(state.iteration, training.iterations):
@@ -129,44 +141,58 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
         seed = derive_seed(self.run.config.seed, SeedStream.FILTER, iteration)
         trajectories = [p.trajectory for p in played]
         scored = Iteration.score_and_filter(iteration, trajectories, [row.game for row in rows], training, seed)
-        record = {"iteration": iteration, **scored.figures(self.piece)}
-        if scored.rows:
-            record |= self._train(played, scored)
-        else:
-            record |= {"train_tokens": 0, "updates": 0, "empty_updates": 1}
+        record: dict[str, Any] = {"iteration": iteration, **self.monitor.before_update(self.diagnostics, scored)}
+        record |= self._update(scored)
+        record |= self.monitor.validate(iteration)
         self.folder.append(self.folder.episodes, scored.episode_records([self._noise_seed(p) for p in played]).values())
         if self.run.config.diagnostics.alarm:
-            signs = self.history.new_signs(record)
+            signs = self.monitor.timed("alarm", lambda: self.history.new_signs(record))
             for sign in signs:
                 print(sign, flush=True)
             record |= {"alarm": [sign.name for sign in signs]} if signs else {}
         self.history.add(record, scored.stagnant)
+        costs = self.monitor.take_costs()
         theirs = sum(record.get(f"seconds_{part}", 0.0) for part in ("score", "train", "synchronise"))
+        theirs += sum(costs.get(name, 0.0) for name in MODELS_WORK)
         episodes = sum(p.own_seconds for p in played) / len(played)
         now = time.monotonic()
         return record | {
             "tokens_per_s": sum(int(t.sampled.sum()) for t in trajectories) / (decoded - started),
             "seconds_rollout": decoded - started,
             "seconds_own": now - decoded - theirs + episodes,
+            "diagnostics_s": costs,
             "seconds": now - started,
         }
 
-    def _train(self, played: Sequence[EpisodeSample], scored: Iteration) -> dict[str, Any]:
-        """Trains on the rows of an iteration."""
-        training, groups = self.run.config.training, scored.groups
-        advantages = groups.advantages.flatten()
-        rows = []
-        for i in scored.rows:
-            weight = float(groups.weights[i // training.group_size])
-            for part, experience in zip(scored.learned[i].split_contexts(), played[i].experiences, strict=True):
-                row = copy(experience)
-                row.labels = [advantage_inputs(part, float(advantages[i]), weight, training, self.piece).to_json()]
+    def _update(self, scored: Iteration) -> dict[str, Any]:
+        """Trains on the kept episodes and those of the replay buffer; what was measured."""
+        fresh = len(scored.rows)
+        episodes = self.replay.joined(KeptEpisodes.of(scored) if fresh else KeptEpisodes.none())
+        replayed = {"replayed": len(episodes.trajectories) - fresh} if self.run.config.training.replay else {}
+        if not fresh:
+            return {"train_tokens": 0, "updates": 0, "empty_updates": 1, **replayed}
+        return {**self._train(scored.number, episodes, fresh), **replayed}
+
+    def _training_rows(self, episodes: KeptEpisodes, fresh: int) -> list[Any]:
+        """The rows of episodes, of which the first are of this iteration, and padding up to whole minibatches."""
+        training, rows = self.run.config.training, []
+        together = zip(episodes.trajectories, episodes.advantages.tolist(), episodes.weights.tolist(), strict=True)
+        for number, (trajectory, advantage, weight) in enumerate(together):
+            parts = zip(trajectory.split_contexts(), self.rollouts.rows(trajectory), strict=True)
+            for turn, (part, row) in enumerate(parts):
+                note = advantage_inputs(part, advantage, weight, training, self.piece)
+                row.labels = [replace(note, continues=turn > 0, replayed=number >= fresh).to_json()]
                 rows.append(row)
+        return pad_rows(rows, rows_of_step(self.run.config, self.run.settings))
+
+    def _train(self, number: int, episodes: KeptEpisodes, fresh: int) -> dict[str, Any]:
+        """The steps of an iteration."""
+        training = self.run.config.training
+        samples = self._training_rows(episodes, fresh)
         step = rows_of_step(self.run.config, self.run.settings)
-        samples = pad_rows(rows, step)
-        seed = derive_seed(self.run.config.seed, SeedStream.MINIBATCHES, scored.number) % 2**32
+        seed = derive_seed(self.run.config.seed, SeedStream.MINIBATCHES, number) % 2**32
         self._all_models("seed_minibatches", seed=seed)
-        status, _ = self.train_step(samples, scored.number)
+        status, _ = self.train_step(samples, number)
         passes = training.updates * (2 if training.critic else 1)
         figures = {ours: float(status[theirs]) for theirs, ours in STATUS_KEYS.items() if theirs in status}
         if training.kl_place == "reward":  # OpenRLHF's is a mean over rows, padding included
@@ -176,7 +202,7 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
             "vllm_kl": self.experience_maker.vllm_kl,
             "vllm_gap": self.experience_maker.vllm_gap,
             "updates": training.updates * len(samples) // step,
-            "train_tokens": passes * sum(len(scored.played[i].ids) for i in scored.rows),
+            "train_tokens": passes * sum(len(t.ids) for t in episodes.trajectories),
             "seconds_score": status["timing/make_experience"],
             "seconds_train": status["timing/ppo_train"],
             "seconds_synchronise": status["timing/broadcast"],
@@ -186,7 +212,7 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
         """Each iteration checks the weights of the one before it; here a group is played for those of the last."""
         training = self.run.config.training
         played = self._play(self.rows[:1], training.group_size, training.temperature)
-        rows = [copy(row) for p in played if p.trajectory.failure is None for row in p.experiences]
+        rows = [row for p in played if p.trajectory.failure is None for row in self.rollouts.rows(p.trajectory)]
         if rows:
             maker = self.experience_maker
             maker.make_experience(
@@ -199,7 +225,7 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
         if name in summary:
             return {}
         played, rate = self._measure(config)
-        result = {"eval_success": rate["rate"], **{f"eval_{line}": summary[line]["rate"] for line in LINES}}
+        result = {"eval_success": rate.rate, **{f"eval_{line}": summary[line]["rate"] for line in LINES}}
         for share in games_at(config, 0):
             game = share.config.game
             if game == config.game:
@@ -209,7 +235,7 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
                 env = make_env(share.config, share.config.evaluation.split)
                 lines = baselines(env, fixed_instances(env, share.config.evaluation.levels))
                 rates |= {line: lines[line].to_dict() for line in LINES}
-            latest = self._measure(share.config)[1]
+            latest = self._measure(share.config)[1].to_dict()
             rates |= {name: latest} if name else {}
             result |= {f"eval_success/{game}": latest["rate"]}
             result |= {f"eval_{line}/{game}": rates[line]["rate"] for line in LINES}
@@ -218,14 +244,18 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
                 self.folder.episodes,
                 [{"phase": name, **p.trajectory.to_dict(), "noise_seed": self._noise_seed(p)} for p in played],
             )
-            self.folder.write_summary({**summary, name: rate})
+            self.folder.write_summary({**summary, name: rate.to_dict()})
         self._show("log_eval", iteration, result)
         return result
 
-    def _measure(self, config: Config) -> tuple[list[EpisodeSample], dict[str, Any]]:
+    def _measure(self, config: Config) -> tuple[list[EpisodeSample], Rate]:
         """The episodes of one game's fixed levels, and their rate."""
         played = self._play(evaluation_rows(config), 1, config.evaluation.temperature)
-        return played, rate_of_played([p.trajectory for p in played]).to_dict()
+        return played, rate_of_played([p.trajectory for p in played])
+
+    def _validate(self) -> Rate:
+        """The success on the fixed levels of the split ``validation``."""
+        return self._measure(validation_settings(self.run.config))[1]
 
     def _noise_seed(self, played: EpisodeSample) -> int:
         """Of an episode; with it and the level's seed it can be played again."""
@@ -252,7 +282,9 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
         self.folder.add_seen(self.seen)
         tag = f"iteration{iteration}"
         self._all_models("save_checkpoint", tag=tag)
-        RunState(iteration, tag, self.history.stagnant).write(self.folder.path)
+        state = RunState(iteration, tag, self.history.stagnant)
+        write_replay(self.folder.path, state, self.replay.state())
+        state.write(self.folder.path)
 
     def _play(self, rows: Sequence[PromptRow], members: int, temperature: float) -> list[EpisodeSample]:
         """See ``EpisodeGenerator.play``.

@@ -10,11 +10,13 @@ from dataclasses import replace
 
 import numpy as np
 
+from ragen_agent.config import Config
 from ragen_agent.rollout import Instance
 from ragen_agent.token_mdp import TokenMDP, Trajectory
 from ragen_agent.training.console import Display
 from ragen_agent.training.policy import Policy
 from ragen_agent.training.tasks import SeedStream, derive_seed, make_env
+from ragen_gym.core.levels import same_version, version_of
 from ragen_gym.core.stats import Rate, wilson
 from ragen_gym.envs.policies import play_turns, random_reply
 from ragen_gym.envs.turn import TurnEnv
@@ -28,6 +30,7 @@ __all__ = [
     "rate_of_played",
     "scripted_rate",
     "seen_levels",
+    "validation_settings",
     "without_failed",
 ]
 
@@ -63,6 +66,12 @@ def fixed_instances(env: TurnEnv, count: int) -> list[Instance]:
             break
     seeds = list(distinct.values())
     return [Instance(seeds[i % len(seeds)], i) for i in range(count)]
+
+
+def validation_settings(config: Config) -> Config:
+    """A run's settings whose evaluation is that of its early stopping: fixed levels of the split ``validation``."""
+    split = same_version("validation", version_of(config.evaluation.split))
+    return replace(config, evaluation=replace(config.evaluation, split=split, levels=config.stops.validation_levels))
 
 
 def seen_levels(env: TurnEnv, instances: Sequence[Instance], seen: Collection[int]) -> tuple[int, int]:

@@ -18,16 +18,8 @@ from ragen_agent.config import Config, Training, merged, with_settings
 from ragen_agent.config.algorithms import AGGREGATIONS
 from ragen_agent.config.presets import GAME_DEFAULTS
 from ragen_agent.local import run as training
-from ragen_agent.local.diagnostics import gradient_figures, information_figures, rollout_entropy
-from ragen_agent.local.policy_update import (
-    Critic,
-    KeptEpisodes,
-    Learner,
-    ReplayBuffer,
-    policy_terms,
-    targets_of,
-    update,
-)
+from ragen_agent.local.diagnostics import LearnerDiagnostics
+from ragen_agent.local.policy_update import Critic, Learner, policy_terms, targets_of, update
 from ragen_agent.local.trainer import RolloutWorker, rate_factor
 from ragen_agent.rollout import group
 from ragen_agent.sft.demonstrations import generate_demonstrations
@@ -36,9 +28,11 @@ from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.batches import Batch
 from ragen_agent.training.checkpoint import save_checkpoint
 from ragen_agent.training.console import Display
+from ragen_agent.training.diagnostics import gradient_figures, information_figures, rollout_entropy
 from ragen_agent.training.iteration import Iteration, rewarded, score
 from ragen_agent.training.metrics import cost_line, piece_decoder
 from ragen_agent.training.policy import Policy
+from ragen_agent.training.replay import KeptEpisodes, ReplayBuffer
 from ragen_agent.training.run_folder import RunFolder
 from ragen_agent.training.scoring import sampled_scores
 from ragen_agent.training.tasks import draw_games, games_at
@@ -301,7 +295,8 @@ def test_gradient_norms_add_up_to_the_step(warm: tuple[Config, Policy]) -> None:
     settings = Training(group_size=4, minibatch=16, keep=1.0, entropy_bonus=0.0, filter="none")
     policy = policy_of(warm[1])
     before = copy.deepcopy(warm[1].model.state_dict())
-    figures = gradient_figures(policy, rows, score(rows, settings), settings)
+    iteration = Iteration.score_and_filter(0, rows, ["FrozenLake"] * 4, settings, 0)
+    figures = gradient_figures(LearnerDiagnostics(policy, settings), iteration, settings.minibatch)
     assert set(figures) == {"grad_policy", "grad_entropy", *(f"grad_spread_{q}" for q in range(1, 5))}
     assert figures["grad_entropy"] == 0.0
     assert all(torch.equal(before[name], value) for name, value in warm[1].model.state_dict().items())
@@ -314,23 +309,26 @@ def test_gradient_norms_add_up_to_the_step(warm: tuple[Config, Policy]) -> None:
 
 def test_the_two_entropies_agree(warm: tuple[Config, Policy]) -> None:
     rows = played(warm[1], seeds=24)
-    forced = rollout_entropy(policy_of(warm[1]), rows, Training())["entropy_forced"]
+    forced = rollout_entropy(LearnerDiagnostics(policy_of(warm[1]), Training()), rows)["entropy_forced"]
     sampled = Iteration.score_and_filter(0, rows, ["FrozenLake"] * 24, Training(group_size=4), 0).figures(None)[
         "entropy_sampled"
     ]
     assert forced > 0
     assert sampled == pytest.approx(forced, abs=0.1)
-    assert rollout_entropy(policy_of(warm[1]), [], Training()) == {}
+    assert rollout_entropy(LearnerDiagnostics(policy_of(warm[1]), Training()), []) == {}
 
 
 def test_information_of_the_reasoning(warm: tuple[Config, Policy]) -> None:
     """Where the first thought names the way to the goal it tells of its prompt; a fresh model's does not."""
     config, agent = warm
     rows = played(agent, seeds=16)
-    figures = information_figures(policy_of(agent), rows, Training(), config.diagnostics)
+    learner = policy_of(agent)
+    assert learner.piece is not None
+    measured = LearnerDiagnostics(learner, Training())
+    figures = information_figures(measured, rows, learner.piece, config.diagnostics)
     assert figures["retrieval_chance"] == 1 / 8
     assert figures["conditional_entropy"] > 0
-    assert information_figures(policy_of(agent), rows[:4], Training(), config.diagnostics) == {}, "one prompt"
+    assert information_figures(measured, rows[:4], learner.piece, config.diagnostics) == {}, "one prompt"
 
 
 # --- whole runs ---------------------------------------------------------------------------------------------------

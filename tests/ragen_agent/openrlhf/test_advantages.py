@@ -214,6 +214,7 @@ def test_agreement_reads_the_sampled_tokens_alone() -> None:
         rollout_log_probs=torch.tensor([[-1.0, -2.0, 9.0]]),
         action_log_probs=torch.tensor([[-1.5, -1.75, 0.0]]),
         action_mask=torch.tensor([[1, 1, 0]]),
+        labels=[AdvantageInputs().to_json()],
     )
     assert log_prob_difference([one]) == (0.125, 0.375)
     one.rollout_log_probs[0, 0] = float("nan")

@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 
 from ragen_agent.config import Config, with_settings
+from ragen_agent.config.algorithms import AGGREGATIONS
 from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.openrlhf.plan import (
     ModelShape,
     check_cpu_model,
     check_supported,
     cpu_memory_parts,
+    describe,
     planned_updates,
     rows_of_step,
 )
@@ -28,33 +30,36 @@ def updates(config: dict[str, Any]) -> int:
     return planned_updates(with_settings(Config(), config))
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"training": {"replay": 2}}, "training.replay is 2, which the distributed trainer does not have; use 0"),
-        ({"training": {"aggregation": "constant"}}, "'constant', which .*; use token_mean or sequence_mean, or the lo"),
-        (
-            {"turns": {"history": 0}, "training": {"algo": "ppo"}},
-            "turns.history is 0, which .*; use -1, or the local trainer",
-        ),
-        (
-            {
-                "games": [{"game": "FrozenLake"}, {"game": "Bandit", "turns": {"history": 2}}],
-                "training": {"algo": "ppo"},
-            },
-            "turns.history is 2, which",
-        ),
-        (
-            {"stops": {"validate_every": 3}},
-            "stops.validate_every is 3, which the distributed trainer does not have",
-        ),
-        ({"diagnostics": {"information_every": 5}}, "diagnostics.information_every is 5, which the distributed"),
-        ({"training": {"minibatch": 12}}, "training.minibatch is 12; it must be a multiple of openrlhf.micro_batch=8"),
-    ],
-)
-def test_what_the_distributed_trainer_does_not_have_is_refused(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        check(settings)
+def test_gradient_norms_need_whole_weights() -> None:
+    measured = {"diagnostics": {"gradients_every": 2}}
+    check(measured)
+    with pytest.raises(ValueError, match=r"gradients_every needs openrlhf.zero_stage 2: .* Use .*=0, or stage 2"):
+        check(measured, {"zero_stage": 3})
+
+
+@pytest.mark.parametrize("aggregation", AGGREGATIONS)
+def test_what_the_local_trainer_has_is_possible(aggregation: str) -> None:
+    """Everything that is measured, every aggregation, and a critic whose prompts leave out turns."""
+    check(
+        {
+            "turns": {"history": 0},
+            "training": {"algo": "ppo", "replay": 2, "aggregation": aggregation},
+            "stops": {"validate_every": 2, "validation_patience": 2, "return_std_patience": 2},
+            "diagnostics": {"gradients_every": 1, "information_every": 1, "entropy_every": 1},
+        }
+    )
+
+
+def test_replayed_episodes_fill_later_steps() -> None:
+    training = {"iterations": 4, "groups": 8, "group_size": 8, "keep": 0.5, "minibatch": 16}
+    assert updates({"training": training}) == 4 * 2
+    assert updates({"training": {**training, "replay": 2}}) == 2 + 4 + 6 + 6
+    assert updates({"training": {**training, "minibatch": 96, "replay": 2}}) == 4
+    config = with_settings(Config(), {"training": {**training, "minibatch": 128, "replay": 2}})
+    assert rows_of_step(config, OpenRLHF()) == 96
+    said = " ".join(describe(config, OpenRLHF()))
+    assert "With those of earlier iterations, trained on again, they are 96 at most." in said
+    assert "so 1 update of the policy in an iteration" in said
 
 
 def test_the_default_run_is_possible_and_counts_its_updates_after_the_filter() -> None:
@@ -129,6 +134,8 @@ def test_models_that_share_gpus_must_be_equally_many() -> None:
 
 
 def test_gpus_must_be_able_to_share_a_minibatch() -> None:
+    with pytest.raises(ValueError, match=r"minibatch is 12; it must be a multiple of openrlhf.micro_batch=8"):
+        check({"training": {"minibatch": 12}})
     with pytest.raises(ValueError, match=r"must be a multiple of openrlhf.micro_batch=8 times the 3 GPUs of the actor"):
         check({"training": {"minibatch": 64}}, {"actor_gpus": 3})
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import openrlhf.models.loss
 import pytest
 import torch
 from openrlhf.models import Actor, PolicyLoss
@@ -14,9 +15,10 @@ from ray import cloudpickle
 from torch import Tensor, nn
 
 from ragen_agent import algo
-from ragen_agent.openrlhf import ray_actors
+from ragen_agent.config import Config, with_settings
+from ragen_agent.config.algorithms import AGGREGATIONS
+from ragen_agent.openrlhf import loss, ray_actors
 from ragen_agent.openrlhf.experience import NO_RETURN
-from ragen_agent.openrlhf.plan import AGGREGATIONS
 from ragen_agent.openrlhf.ray_actors import SampledActor
 from tests.ragen_agent.openrlhf.test_lora import adapted
 
@@ -123,8 +125,10 @@ def test_every_term_of_the_loss_is_aggregated_alike(how: str, monkeypatch: pytes
     trainer.actor_scheduler = SimpleNamespace(get_last_lr=lambda: [0.0])
     trainer.aux_loss = False
     trainer.actor_loss_fn = PolicyLoss(0.2, 0.28, token_level_loss=how == "token_mean")
-    monkeypatch.setattr(ppo_actor, "aggregate_loss", ppo_actor.aggregate_loss)  # put back afterwards
-    ray_actors._aggregate_alike(trainer)
+    for module in (ppo_actor, openrlhf.models.loss):
+        monkeypatch.setattr(module, "aggregate_loss", module.aggregate_loss)  # put back afterwards
+    settings = {"training": {"aggregation": how}, "turns": {"max_tokens_per_episode": 5}}
+    loss.install(trainer, with_settings(Config(), settings))
     rows = Experience(
         sequences=torch.zeros(2, 4, dtype=torch.long),
         attention_mask=torch.ones(2, 4),
@@ -136,10 +140,11 @@ def test_every_term_of_the_loss_is_aggregated_alike(how: str, monkeypatch: pytes
     )
     trainer.training_step(rows, 0.25, 0)
     chosen = mask.bool()
-    policy, _ = algo.policy_loss(log_probs, old, advantages, chosen, how=how)
-    divergence = algo.kl_loss(log_probs, reference, chosen, "k2", how)
-    expected = policy + 0.25 * divergence - 0.5 * algo.aggregate(entropy, chosen, how)
+    policy, stats = algo.policy_loss(log_probs, old, advantages, chosen, how=how, length=5)
+    divergence = algo.kl_loss(log_probs, reference, chosen, "k2", how, length=5)
+    expected = policy + 0.25 * divergence - 0.5 * algo.aggregate(entropy, chosen, how, length=5)
     torch.testing.assert_close(losses[0], expected)
+    torch.testing.assert_close(trainer.actor_loss_fn.approx_kl, stats.approx_kl)
 
 
 @pytest.mark.filterwarnings("default")

@@ -16,7 +16,7 @@ from vllm import SamplingParams
 from ragen_agent import ChatFormat
 from ragen_agent.config import Config, with_settings
 from ragen_agent.config.trainers import OpenRLHF
-from ragen_agent.openrlhf.episode import tokens_of
+from ragen_agent.openrlhf.episode import response_of
 from ragen_agent.openrlhf.executor import AgentExecutor
 from ragen_agent.openrlhf.processes import VARIABLE, RunContext
 from ragen_agent.openrlhf.prompt_dataset import train_rows
@@ -98,11 +98,10 @@ def test_thinking_that_the_template_drops_is_kept_or_dropped_on_wish(
         messages = [dict(message) for message in part.messages[: 2 + 2 * turn]]
         prompt = dropping.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
         assert part.ids.tolist() == [*prompt, *said]
-        assert tokens_of(part)["action_ranges"] == [(len(prompt), len(prompt) + len(said))]
+        assert response_of(part)["action_ranges"] == [(len(prompt), len(prompt) + len(said))]
     critic = executor(monkeypatch, keep_thinking=False)
     critic.run = replace(critic.run, config=with_settings(critic.run.config, {"training": {"algo": "ppo"}}))
-    with pytest.raises(ValueError, match="values rows, not episodes"):
-        play(critic, dropping, REPLY)
+    assert play(critic, dropping, REPLY)["action_ranges"] == answer["action_ranges"], "values are joined by the trainer"
     assert play(executor(monkeypatch, keep_thinking=False), make_tokenizer("bpe", "chatml"), REPLY)["action_ranges"]
     silent = executor(monkeypatch, template_options={"enable_thinking": False})
     tokenizer = make_tokenizer("bpe", "qwen3")

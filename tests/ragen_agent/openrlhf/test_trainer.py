@@ -22,6 +22,7 @@ from ragen_agent.openrlhf.prompt_dataset import PromptRow
 from ragen_agent.openrlhf.trainer import StarPO
 from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.iteration import Iteration
+from ragen_agent.training.replay import ReplayBuffer
 
 pytestmark = pytest.mark.filterwarnings("default")
 
@@ -34,7 +35,7 @@ def trainer(reasons: list[str]) -> Any:
     made = kind.__new__(kind)
     made.run = RunContext(Config(), OpenRLHF(), "", (), 1)
     made.generate_kwargs = {"temperature": 1.0, "max_len": 10}
-    played = [EpisodeSample(ROW, i, failed([1, 2], reason), ()) for i, reason in enumerate(reasons)]
+    played = [EpisodeSample(ROW, i, failed([1, 2], reason)) for i, reason in enumerate(reasons)]
     made.rollouts = SimpleNamespace(play=lambda rows, members, temperature, **settings: played)
     return made
 
@@ -104,10 +105,7 @@ def test_every_rule_and_filter_of_the_local_trainer_reaches_the_rows(
     }
     config = with_settings(Config(), {"training": training})
     rng = np.random.default_rng(7)
-    played = [
-        EpisodeSample(ROW, i % 3, episode(i // 3, float(reward)), (row(),)) for i, reward in enumerate(rng.random(12))
-    ]
-    learned = [p.trajectory for p in played]
+    learned = [episode(i // 3, float(reward)) for i, reward in enumerate(rng.random(12))]
     iteration = Iteration.score_and_filter(0, learned, ["FrozenLake"] * 4, config.training, 5)
     scored = iteration.groups
     status = {"timing/make_experience": 0.0, "timing/ppo_train": 0.0, "timing/broadcast": 0.0}
@@ -125,7 +123,8 @@ def test_every_rule_and_filter_of_the_local_trainer_reaches_the_rows(
 
     made.train_step = train_step
     monkeypatch.setattr("ray.get", lambda refs: refs)
-    record = made._train(played, iteration)
+    made.rollouts, made.replay = SimpleNamespace(rows=lambda trajectory: [row()]), ReplayBuffer(0)
+    record = made._update(iteration)
     kept = scored.kept.flatten().nonzero().flatten().tolist()
     (seen,) = batches
     notes = [AdvantageInputs(**json.loads(row.labels[0])) for row in seen]

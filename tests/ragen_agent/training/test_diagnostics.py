@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
 from ragen_agent import ChatFormat, TokenMDP
-from ragen_agent.local.diagnostics import information
 from ragen_agent.training.alarm import FOLLOWS, AlarmThresholds, signs_at
+from ragen_agent.training.diagnostics import information
 from ragen_agent.training.metrics import piece_decoder, reasoning_spans, reply_figures, reply_parts, turn_spans
 from ragen_agent.trajectory import Trajectory, TurnInfo
 from ragen_gym import make_turn

@@ -1,0 +1,80 @@
+"""What the diagnostics of an iteration (``ragen_agent.training.diagnostics``) ask of the policy's processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import ray
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from ragen_agent.openrlhf.experience import EpisodeGenerator, StarPOExperience
+from ragen_agent.token_mdp import Trajectory
+from ragen_agent.training.iteration import Iteration
+from ragen_agent.training.replay import KeptEpisodes
+
+__all__ = ["ActorDiagnostics"]
+
+
+class ActorDiagnostics:
+    """See ``ragen_agent.training.diagnostics.MeasuredPolicy``.
+
+    ``rows`` makes of episodes the rows that are trained on, with padding up to whole minibatches.
+    """
+
+    def __init__(
+        self, maker: StarPOExperience, rollouts: EpisodeGenerator, rows: Callable[[KeptEpisodes], list[Any]]
+    ) -> None:
+        self.maker, self.rollouts, self.rows = maker, rollouts, rows
+
+    def log_probs(self, rows: Sequence[tuple[list[int], list[int]]]) -> Tensor:
+        """As the protocol says."""
+        scores = torch.zeros(len(rows), dtype=torch.float64)
+        wanted = torch.tensor([index for index, (_, said) in enumerate(rows) if said])
+        parts = wanted.split(self.maker.args.rollout.micro_batch_size)
+        batches = [_batch([rows[index] for index in part.tolist()]) for part in parts]
+        for part, log_probs in zip(parts, self._everywhere("forward", batches), strict=True):
+            scores[part] = log_probs.sum(dim=1, dtype=torch.float64)
+        return scores
+
+    def entropy(self, played: Sequence[Trajectory]) -> float:
+        """As the protocol says."""
+        batches = self.maker.split_rollout_samples([row for t in played for row in self.rollouts.rows(t)])
+        arguments = [(b.sequences, b.action_mask, b.attention_mask) for b in batches]
+        return float(sum(self._everywhere("entropy", arguments)))
+
+    def gradient_norms(self, iteration: Iteration, rows: Sequence[int]) -> dict[str, float]:
+        """As the protocol says; a critic's advantages are those of these episodes alone."""
+        if not rows:
+            return {}
+        experiences = self.maker.make_experience_batch(self.rows(KeptEpisodes.of(iteration, rows)))
+        group, kl = self.maker.actor_model_group, self.maker.kl_ctl.value
+        refs = group.async_run_method(method_name="gradient_norms", experiences=experiences, kl=kl)
+        found: dict[str, float] = ray.get(refs)[0]
+        return found
+
+    def _everywhere(self, method: str, batches: Sequence[tuple[Tensor, Tensor, Tensor]]) -> list[Any]:
+        """What a method of the policy's processes says of each batch: its ids, and the masks of actions and of ids.
+
+        Each process works off as many batches, since those of a divided model compute together.
+        """
+        arguments = self.maker.args
+        copies = arguments.ds.ring_attn_size * arguments.ds.tensor_parallel_size
+        processes = arguments.actor.num_nodes * arguments.actor.num_gpus_per_node // copies
+        filled = [*batches, *[batches[-1]] * (-len(batches) % processes)]
+        names = ("sequences", "action_mask", "attention_mask")
+        columns = dict(zip(names, map(list, zip(*filled, strict=True)), strict=True))
+        refs = self.maker.actor_model_group.async_run_method_batch(method_name=method, **columns)
+        results: list[Any] = self.maker._flatten_results(refs, copies)
+        return results[: len(batches)]
+
+
+def _batch(rows: Sequence[tuple[list[int], list[int]]]) -> tuple[Tensor, Tensor, Tensor]:
+    """Ids, mask of actions and mask of ids, padded on the right; the second part of each row is its actions."""
+    ids = pad_sequence([torch.tensor([*before, *said]) for before, said in rows], batch_first=True)
+    first = torch.tensor([len(before) for before, _ in rows])[:, None]
+    end = first + torch.tensor([len(said) for _, said in rows])[:, None]
+    places = torch.arange(ids.shape[1])
+    return ids, ((places >= first) & (places < end)).long()[:, 1:], (places < end).long()
