@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Callable, MutableSequence, Sequence
+from collections.abc import Callable, Iterator, MutableSequence, Sequence
 from dataclasses import fields
 from enum import IntEnum
 from functools import cached_property
 from inspect import signature
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -59,6 +60,15 @@ def listed(params: Sequence[Any]) -> Sequence[Any]:
     if isinstance(params, array):
         return params.tolist()
     return tuple(each.tolist() if isinstance(each, array) else each for each in params)
+
+
+def _floats(params: Any) -> Iterator[float]:
+    """The floats among ``Game.params``; arrays are tables, which hold none that a rule compares its draw with."""
+    if isinstance(params, tuple | list):
+        for part in params:
+            yield from _floats(part)
+    elif isinstance(params, float):
+        yield params
 
 
 class Masker:
@@ -151,6 +161,11 @@ class Game(ABC):
     description: ClassVar[str]
     #: What a success is, where the return does not show it; "" where a success is what the description asks for.
     success_means: ClassVar[str] = ""
+    #: Whether the rule compares its draw with nothing but numbers between 0 and 1 that stand in ``params``. The chances of
+    #: what an action does follow from these; a game whose rule does otherwise has no exact values (``games.values``).
+    noise_in_params: ClassVar[bool] = True
+    #: What a mistake is called, by its kind (``ragen_gym.bench.mistakes.KINDS``), where the game has better words.
+    mistakes: ClassVar[dict[str, str]] = {}
     #: Whether the oracle searches. A solution then has the limit ``max_nodes`` of each search, which may be set, and
     #: ``push_plan(board)``, a plan with the fewest pushes.
     solved_by_search: ClassVar[bool] = False
@@ -342,6 +357,27 @@ class Game(ABC):
         if self.over(board):
             raise ValueError(f"{self.name}: the game on this board is over already; a level starts before that.")
         return board
+
+    @property
+    def noise_thresholds(self) -> list[float]:
+        """The numbers in ``params`` strictly between 0 and 1, in order: all that a rule may compare its draw with."""
+        return sorted({number for number in _floats(self.params) if 0 < number < 1})
+
+    def noise_intervals(self) -> list[tuple[float, float]]:
+        """(probability, a draw in it) of each interval of draws within which the rule does the same.
+
+        Raises:
+            ValueError: the rule compares its draw with other numbers than those of ``params``.
+        """
+        if not self.stochastic:
+            return [(1.0, 0.5)]
+        if not self.noise_in_params:
+            raise ValueError(
+                f"{self.name} has no exact values: its rule compares its random number with numbers that do not stand in "
+                "params. Ask for no regret, or put these numbers into params and set noise_in_params."
+            )
+        ends = [0.0, *self.noise_thresholds, 1.0]
+        return [(high - low, (low + high) / 2) for low, high in pairwise(ends)]
 
     def over(self, board: Board) -> bool:
         """Whether the board shows the end of a game."""

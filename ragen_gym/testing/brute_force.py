@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
 from typing import Any
 
 from ragen_gym.games.game import PLAYING, SUCCESS, Board, Game
@@ -18,17 +17,9 @@ class TooLarge(Exception):
     """The game has more states than the search was allowed to look at."""
 
 
-def thresholds(game: Game) -> list[float]:
-    """The numbers in ``Game.params`` strictly between 0 and 1, in order: all that a rule may compare its draw with."""
-    return sorted({number for number in _numbers(game.params) if 0 < number < 1})
-
-
 def intervals(game: Game) -> list[tuple[float, float]]:
-    """(probability, a draw in it) of each interval of draws within which the rule does the same."""
-    if not game.stochastic:
-        return [(1.0, 0.5)]
-    ends = [0.0, *thresholds(game), 1.0]
-    return [(high - low, (low + high) / 2) for low, high in pairwise(ends)]
+    """``Game.noise_intervals``."""
+    return game.noise_intervals()
 
 
 class Search:
@@ -41,7 +32,7 @@ class Search:
 
     def __init__(self, game: Game, max_nodes: int = 100_000) -> None:
         self.game = game
-        self._intervals = intervals(game)
+        self._intervals = game.noise_intervals()
         self._left = max_nodes
         self._best: dict[tuple[bytes, tuple[int, ...], int], tuple[float, float]] = {}
 
@@ -105,11 +96,3 @@ class Search:
         self._left -= 1
         if self._left < 0:
             raise TooLarge(f"{self.game.name}: too many states to try them all; give a smaller board or fewer actions.")
-
-
-def _numbers(params: Any) -> Iterator[float]:
-    if isinstance(params, tuple | list):
-        for part in params:
-            yield from _numbers(part)
-    elif isinstance(params, float):
-        yield params

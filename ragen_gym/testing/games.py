@@ -22,7 +22,7 @@ from ragen_gym.core.seeding import Stream, episode_keys, stream_key
 from ragen_gym.core.text import TextFormat, Vocabulary
 from ragen_gym.games.game import OVER, PLAYING, SUCCESS, Game, Solution
 from ragen_gym.games.grid import GridGame
-from ragen_gym.testing.brute_force import Search, TooLarge, intervals, thresholds
+from ragen_gym.testing.brute_force import Search, TooLarge
 from ragen_gym.testing.strategies import Play, plays
 
 __all__ = ["CLOSE", "check_declared", "check_episode", "check_game", "require"]
@@ -275,7 +275,7 @@ def check_episode(game: Game, play: Play, actions_left: int) -> None:
             f"{label}returns {reward!r}, {outcome!r}; it must return a float and {PLAYING}, {OVER} or {SUCCESS}.",
         )
         result = reward, outcome, bytes(board), state
-        part = intervals(game)[bisect_right(thresholds(game), u) if game.stochastic else 0]
+        part = game.noise_intervals()[bisect_right(game.noise_thresholds, u) if game.stochastic else 0]
         same = *game.rule(middle, middle_state, action, part[1], game.params), bytes(middle), middle_state
         require(
             same == result,

@@ -15,7 +15,6 @@ from hypothesis.strategies import SearchStrategy
 
 from ragen_gym.core.levels import Level
 from ragen_gym.games.game import PLAYING, Game
-from ragen_gym.testing.brute_force import thresholds
 
 __all__ = ["Play", "action_sequences", "boards", "games", "levels", "options", "plays", "replies", "states"]
 
@@ -76,7 +75,7 @@ def action_sequences(game: Game, max_size: int = 20) -> SearchStrategy[list[int]
 def draws(game: Game) -> SearchStrategy[float]:
     """Random numbers of a step in [0, 1), often the very ones where the rule changes its mind."""
     anywhere = st.floats(0, 1, exclude_max=True)
-    edges = [edge for number in thresholds(game) for edge in (number, nextafter(number, 0))]
+    edges = [edge for number in game.noise_thresholds for edge in (number, nextafter(number, 0))]
     return st.sampled_from([0.0, *edges, nextafter(1, 0)]) | anywhere if game.stochastic else anywhere
 
 

@@ -1,0 +1,311 @@
+"""Exact values of the states of a level: what is still possible in the moves that are left, and what a move gives away.
+
+With n moves left, Q*(s, a) = E[r + V*(s')] over the transition noise, V*(s) = max_a Q*(s, a), and V* = 0 where the game
+is over or no move is left (finite-horizon dynamic programming, Puterman 1994, section 4.3). From these follow, exactly:
+
+- the regret of a move, V*(s) - Q*(s, a), never negative;
+- what chance added, r + V*(s') - Q*(s, a), of mean zero.
+
+Along an episode the two add up: the return is V*(s_0) less all regret plus all chance. Both are given twice, of the
+return and of the probability of success, each with an optimum of its own.
+
+The states are found by playing the rule from the states that are asked about, as far as moves are left, so the tables
+are exact for every game whose levels are small enough: a lake and a bandit of any size, Sokoban of 8x8 cells and two
+boxes. Where there are more states than ``MAX_STATES`` the answer is NaN: unknown, never wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from math import nan
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ragen_gym.games.game import PLAYING, SUCCESS, Board, Game, listed
+
+__all__ = [
+    "MAX_STATES",
+    "NOTHING",
+    "TOLERANCE",
+    "UNKNOWN",
+    "LevelValues",
+    "MoveValue",
+    "TurnValue",
+    "Value",
+    "level_values",
+    "pivot",
+]
+
+#: States of a level that are looked at, at most.
+MAX_STATES = 50_000
+#: Values that the tables of a level hold, at most: states x actions x moves left.
+_MAX_ENTRIES = 2**23
+#: Levels whose tables are kept: the rollouts of a group play the same one.
+_KEPT_LEVELS = 256
+#: Regret up to this is rounding: the tables are sums of some ten float64 numbers.
+TOLERANCE = 1e-9
+
+_Floats = npt.NDArray[np.float64]
+_Key = tuple[bytes, tuple[int, ...]]
+
+
+class Value(NamedTuple):
+    """A pair of numbers: of the return, and of the probability of success. NaN where unknown."""
+
+    total: float
+    success: float
+
+    def plus(self, other: Value) -> Value:
+        """The sum, number by number."""
+        return Value(self.total + other.total, self.success + other.success)
+
+    def minus(self, other: Value) -> Value:
+        """The difference, number by number."""
+        return Value(self.total - other.total, self.success - other.success)
+
+
+NOTHING = Value(0.0, 0.0)
+UNKNOWN = Value(nan, nan)
+
+
+class MoveValue(NamedTuple):
+    """What a move gave away, and what chance added to it."""
+
+    regret: Value
+    chance: Value
+
+
+class TurnValue(NamedTuple):
+    """What a reply was worth. A turn may play fewer moves than are left, so V* here never forces a move.
+
+    Along an episode the game's return is ``before`` of the first turn less all ``regret`` plus all ``chance``.
+    """
+
+    before: Value  # V* before the turn, with the moves left then
+    after: Value  # V* after it, with the moves left then; 0 where the episode is over
+    regret: Value  # of its moves, and ``forfeited``
+    chance: Value  # what chance added to its moves
+    #: the part of the regret that no move has: moves that the budgets of turns and actions no longer allow, because the
+    #: reply played none (a malformed one) or fewer than it could
+    forfeited: Value
+    #: E[sum of rewards + V* after] - V* before, over fresh transition noise: the turn's advantage over optimal play,
+    #: never positive, whatever the noise of this episode was
+    advantage: Value
+    moves: tuple[MoveValue, ...]  # of each move
+
+
+class LevelValues:
+    """V* and Q* of every state of one level, tabled as far as they are asked for.
+
+    Args:
+        game: the game.
+        may_stop: whether an episode may end with moves left, at no cost: V* is then at least 0. A turn environment is
+            so, as a reply may name few moves; the environment of single moves is not.
+
+    Raises:
+        ValueError: the chances of what a move does cannot be known; see ``Game.noise_intervals``.
+    """
+
+    def __init__(self, game: Game, *, may_stop: bool = False) -> None:
+        self.game, self.may_stop = game, may_stop
+        intervals = game.noise_intervals()
+        self._chances: _Floats = np.array([chance for chance, _ in intervals])
+        self._draws = [u for _, u in intervals]
+        self._params = listed(game.params)
+        self._ids: dict[_Key, int] = {}
+        self._keys: list[_Key] = []
+        #: Of each state: how many moves further all states are expanded.
+        self._reach: list[int] = []
+        #: Of each state that is expanded, action by action and draw by draw: (next state, reward, outcome).
+        self._after: dict[int, list[tuple[int, float, int]]] = {}
+        self._tables: list[tuple[_Floats, _Floats, _Floats, _Floats]] = []
+
+    def value(self, board: Board, state: Sequence[int], moves_left: int) -> Value:
+        """V* of a state in which the game goes on: the highest expected return, the highest probability of success."""
+        if moves_left <= 0:
+            return NOTHING
+        node = self._node(board, state, moves_left)
+        if node is None:
+            return UNKNOWN
+        total, success, _, _ = self._tables[moves_left]
+        return Value(float(total[node]), float(success[node]))
+
+    def actions(self, board: Board, state: Sequence[int], moves_left: int) -> tuple[Value, ...]:
+        """Q* of each action in a state in which the game goes on.
+
+        Raises:
+            ValueError: no move is left.
+        """
+        if moves_left <= 0:
+            raise ValueError(f"moves_left={moves_left}: an action needs a move; ask with 1 or more.")
+        node = self._node(board, state, moves_left)
+        if node is None:
+            return (UNKNOWN,) * len(self.game.Action)
+        _, _, totals, successes = self._tables[moves_left]
+        return tuple(map(Value, totals[node].tolist(), successes[node].tolist()))
+
+    def move(
+        self,
+        before: tuple[Board, Sequence[int]],
+        moves_left: int,
+        action: int,
+        reward: float,
+        after: tuple[Board, Sequence[int]] | None,
+        success: bool = False,
+    ) -> MoveValue:
+        """What a move that was played gave away, and what chance added.
+
+        Args:
+            before: board and integers of the state that it was played in.
+            moves_left: with that move.
+            action: its id.
+            reward: what it earned.
+            after: the state that it led to, or None where the game was over with it.
+            success: whether it was over with a success.
+        """
+        expected = self.actions(*before, moves_left)[action]
+        later = Value(0.0, float(success)) if after is None else self.value(*after, moves_left - 1)
+        chance = Value(reward + later.total, later.success).minus(expected)
+        return MoveValue(self.value(*before, moves_left).minus(expected), chance)
+
+    def expected(
+        self, board: Board, state: Sequence[int], actions: Sequence[int], moves_left: int, then_left: int
+    ) -> Value:
+        """E[rewards of these actions, in this order whatever happens, + V* after them], over the transition noise.
+
+        Args:
+            board: of a state in which the game goes on.
+            state: its integers.
+            actions: what is played, until the game is over.
+            moves_left: before them.
+            then_left: after them, where the game goes on.
+        """
+        node = self._node(board, state, max(moves_left, then_left))
+        if node is None:
+            return UNKNOWN
+        total, success, here = 0.0, 0.0, {node: 1.0}
+        for action in actions:
+            there: dict[int, float] = {}
+            for node, weight in here.items():
+                results = self._after[node][action * len(self._draws) :]
+                for chance, (after, reward, outcome) in zip(self._chances.tolist(), results, strict=False):
+                    total += weight * chance * reward
+                    success += weight * chance * (outcome == SUCCESS)
+                    if outcome == PLAYING:
+                        there[after] = there.get(after, 0.0) + weight * chance
+            here = there
+        if then_left > 0:
+            totals, successes, _, _ = self._tables[then_left]
+            total += sum(weight * float(totals[node]) for node, weight in here.items())
+            success += sum(weight * float(successes[node]) for node, weight in here.items())
+        return Value(total, success)
+
+    def _node(self, board: Board, state: Sequence[int], moves_left: int) -> int | None:
+        """The state's place in the tables, which then reach that far; None where they would be too large."""
+        key = bytes(board), tuple(state)
+        node = self._ids.get(key)
+        if node is None or self._reach[node] < moves_left:
+            if not self._explore(key, moves_left):
+                return None
+            node = self._ids[key]
+            self._tables = []
+        if len(self._tables) <= moves_left:
+            if len(self._keys) * len(self.game.Action) * moves_left > _MAX_ENTRIES:
+                return None
+            self._extend(moves_left)
+        return node
+
+    def _explore(self, start: _Key, moves: int) -> bool:
+        """Expand all states that can be reached within so many moves; False where they are too many."""
+        layer, reached, left = [self._id(start)], dict[int, int](), moves
+        while layer:
+            following = []
+            for node in layer:
+                if self._reach[node] >= left or node in reached:
+                    continue
+                reached[node] = left
+                if left:
+                    if node not in self._after:
+                        self._after[node] = self._expand(node)
+                        if len(self._keys) > MAX_STATES:
+                            return False
+                    following += [after for after, _, outcome in self._after[node] if outcome == PLAYING]
+            layer, left = following, left - 1
+        for node, far in reached.items():
+            self._reach[node] = far
+        return True
+
+    def _id(self, key: _Key) -> int:
+        node = self._ids.setdefault(key, len(self._keys))
+        if node == len(self._keys):
+            self._keys.append(key)
+            self._reach.append(-1)
+        return node
+
+    def _expand(self, node: int) -> list[tuple[int, float, int]]:
+        rule, params, found = self.game.rule, self._params, []
+        first, integers = self._keys[node]
+        for action in range(len(self.game.Action)):
+            for u in self._draws:
+                board, state = bytearray(first), list(integers)
+                reward, outcome = rule(board, state, action, u, params)
+                after = self._id((bytes(board), tuple(state))) if outcome == PLAYING else node
+                found.append((after, float(reward), int(outcome)))
+        return found
+
+    def _extend(self, moves_left: int) -> None:
+        """Table V* and Q* for up to so many moves left."""
+        size, actions = len(self._keys), len(self.game.Action)
+        shape = size, actions, len(self._draws)
+        after, rewards = np.zeros(shape, np.intp), np.zeros(shape)
+        outcomes = np.full(shape, SUCCESS + 1, np.uint8)  # of states that are not expanded: nothing asks for them
+        for node, found in self._after.items():
+            columns = zip(*found, strict=True)
+            after[node], rewards[node], outcomes[node] = (
+                np.reshape(column, shape[1:]) for column in columns
+            )
+        earned, won = rewards @ self._chances, (outcomes == SUCCESS) @ self._chances
+        goes_on = (outcomes == PLAYING) * self._chances
+        if not self._tables:
+            self._tables = [(np.zeros(size), np.zeros(size), np.zeros(shape[:2]), np.zeros(shape[:2]))]
+        while len(self._tables) <= moves_left:
+            total, success, _, _ = self._tables[-1]
+            totals = earned + (total[after] * goes_on).sum(2)
+            successes = won + (success[after] * goes_on).sum(2)
+            best = totals.max(1)
+            self._tables.append((np.maximum(best, 0.0) if self.may_stop else best, successes.max(1), totals, successes))
+
+
+@lru_cache(_KEPT_LEVELS)
+def _kept(game: Game, board: bytes, may_stop: bool) -> LevelValues:
+    return LevelValues(game, may_stop=may_stop)
+
+
+def level_values(game: Game, board: Board, *, may_stop: bool = False) -> LevelValues:
+    """The values of the level that starts with this board; those of the last levels are kept.
+
+    Raises:
+        ValueError: see ``LevelValues``.
+    """
+    try:
+        return _kept(game, bytes(board), may_stop)
+    except TypeError:  # an option that cannot be hashed, such as a list
+        return LevelValues(game, may_stop=may_stop)
+
+
+def pivot(moves: Sequence[tuple[float, float]]) -> int | None:
+    """Where an episode was lost: the first move with which the optimum drops, or after which it cannot be won.
+
+    Args:
+        moves: for each move its regret of the probability of success, and V* of it after the move (1 after a success).
+
+    Returns:
+        the index of the move, or None where there is none.
+    """
+    for index, (regret, after) in enumerate(moves):
+        if regret > TOLERANCE or after <= TOLERANCE:
+            return index
+    return None

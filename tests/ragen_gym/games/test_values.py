@@ -1,0 +1,193 @@
+"""Exact values of states: against the oracles, and what must hold of regret and chance by their definitions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import isnan
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ragen_gym.core.seeding import episode_keys
+from ragen_gym.games import values as module
+from ragen_gym.games.bandit import Bandit, BanditRev
+from ragen_gym.games.frozen_lake import FrozenLake
+from ragen_gym.games.game import PLAYING, SUCCESS, Game
+from ragen_gym.games.sokoban import Sokoban
+from ragen_gym.games.values import NOTHING, LevelValues, MoveValue, Value, level_values, pivot
+from ragen_gym.testing import action_sequences, games, states
+from tests.ragen_gym.testing.tightrope import Tightrope
+
+Drawn = tuple[Game, tuple[bytes, Any]]
+
+
+def drawn_states(*kinds: type[Game]) -> st.SearchStrategy[Drawn]:
+    return st.sampled_from(kinds).flatmap(games).flatmap(lambda game: st.tuples(st.just(game), states(game)))
+
+
+def walk(game: Game, values: LevelValues, start: Any, actions: list[int], draws: list[float]) -> Iterator[Any]:
+    """(value before, reward, what the move was worth, value after) of each move of an episode of so many moves."""
+    board, state = bytearray(start[0]), list(start[1])
+    for done, (action, u) in enumerate(zip(actions, draws, strict=True)):
+        left, before = len(actions) - done, (bytes(board), tuple(state))
+        reward, outcome = game.rule(board, state, action, u, game.params)
+        after = (bytes(board), tuple(state)) if outcome == PLAYING else None
+        later = values.value(*after, left - 1) if after else Value(0.0, float(outcome == SUCCESS))
+        yield (
+            values.value(*before, left),
+            reward,
+            values.move(before, left, action, reward, after, outcome == SUCCESS),
+            later,
+        )
+        if outcome != PLAYING:
+            return
+
+
+@given(drawn_states(FrozenLake, Bandit, BanditRev, Sokoban), st.integers(0, 7))
+@settings(max_examples=60)
+def test_values_are_the_oracles(drawn: Drawn, left: int) -> None:
+    game, (board, state) = drawn
+    solution, values = game.solve(board), LevelValues(game)
+    said = solution.expected_return(board, state, left), solution.success(board, state, left)
+    assert values.value(board, state, left) == pytest.approx(said)
+
+
+@given(drawn_states(FrozenLake, Bandit, Sokoban), st.integers(1, 6), st.booleans())
+@settings(max_examples=60)
+def test_no_regret_is_negative_and_chance_has_mean_zero(drawn: Drawn, left: int, may_stop: bool) -> None:
+    """By enumeration of all that an action can do: no sample, no tolerance for noise."""
+    game, start = drawn
+    values, least = LevelValues(game, may_stop=may_stop), []
+    for action in range(len(game.Action)):
+        mean = NOTHING
+        for chance, u in game.noise_intervals():
+            _, _, move, _ = next(walk(game, values, start, [action] * left, [u] * left))
+            assert move.regret.total >= 0
+            assert move.regret.success >= 0
+            mean = mean.plus(Value(chance * move.chance.total, chance * move.chance.success))
+        assert mean == pytest.approx((0, 0), abs=1e-9)
+        least.append(move.regret)
+    assert min(regret.success for regret in least) == 0
+    assert may_stop or min(regret.total for regret in least) == 0
+
+
+@given(st.data())
+@settings(max_examples=60)
+def test_an_episodes_return_is_the_optimum_less_regret_plus_chance(data: st.DataObject) -> None:
+    game, start = data.draw(drawn_states(FrozenLake, Bandit, Sokoban))
+    actions = data.draw(action_sequences(game, 8).filter(bool))
+    draws = data.draw(st.lists(st.floats(0, 1, exclude_max=True), min_size=len(actions), max_size=len(actions)))
+    values = LevelValues(game)
+    moves = list(walk(game, values, start, actions, draws))
+    total = sum(reward for _, reward, _, _ in moves)
+    regret = sum(move.regret.total for _, _, move, _ in moves)
+    chance = sum(move.chance.total for _, _, move, _ in moves)
+    assert total == pytest.approx(moves[0][0].total - regret + chance, abs=1e-9)
+    if not game.stochastic:
+        assert chance == pytest.approx(0, abs=1e-9)
+        assert total == pytest.approx(moves[0][0].total - regret, abs=1e-9)
+    success = moves[-1][3].success
+    regret = sum(move.regret.success for _, _, move, _ in moves)
+    chance = sum(move.chance.success for _, _, move, _ in moves)
+    assert success == pytest.approx(moves[0][0].success - regret + chance, abs=1e-9)
+
+
+@pytest.mark.parametrize("size", [6, 7, 8])
+def test_two_boxes_are_exact_up_to_8x8(size: int) -> None:
+    game = Sokoban(size=size, boxes=2, search_depth=10)
+    boards = game.generate(episode_keys(5, 0, 2), None)
+    for board, state in zip(map(bytes, boards), game.starts(boards).tolist(), strict=True):
+        solution, values = game.solve(board), LevelValues(game)
+        for left in (10, 6, 1):
+            said = solution.expected_return(board, state, left), solution.success(board, state, left)
+            assert values.value(board, state, left) == pytest.approx(said)
+
+
+def test_an_open_warehouse_of_8x8_with_two_boxes_has_few_enough_states() -> None:
+    game = Sokoban(size=8, boxes=2)
+    rows = ["########", "#P_____#", "#_X____#", "#___X__#", "#______#", "#____O_#", "#_____O#", "########"]
+    board = game.parse("\n".join(rows))
+    state = game.starts(np.frombuffer(board, np.uint8)[None])[0].tolist()
+    values = LevelValues(game)
+    assert values.value(board, state, 30).success == game.solve(board).success(board, state, 30) == 1
+
+
+def test_what_is_too_large_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    game = Sokoban(size=6)
+    board = bytes(game.generate(episode_keys(1, 0, 1), None)[0])
+    state = game.starts(np.frombuffer(board, np.uint8)[None])[0].tolist()
+    monkeypatch.setattr(module, "MAX_STATES", 10)
+    values = LevelValues(game)
+    assert all(map(isnan, values.value(board, state, 10)))
+    assert all(isnan(number) for value in values.actions(board, state, 10) for number in value)
+    assert all(map(isnan, values.expected(board, state, [0], 10, 9)))
+    near = values.value(board, state, 1)
+    assert near == pytest.approx((game.solve(board).expected_return(board, state, 1), 0))
+
+
+def test_by_hand_on_ice() -> None:
+    """One step from the goal with a hole on the other side: straight with 1/2, to either side with 1/4."""
+    game = FrozenLake(size=2, success_rate=0.5)
+    board = game.parse("PG\nO_")
+    values, right, down = LevelValues(game), FrozenLake.Action.RIGHT, FrozenLake.Action.DOWN
+    assert values.value(board, [0], 1) == pytest.approx((0.5, 0.5))
+    assert values.actions(board, [0], 1)[down].total == pytest.approx(0.25)
+    won = values.move((board, [0]), 1, right, 1.0, None, success=True)
+    assert won == MoveValue(NOTHING, Value(0.5, 0.5))
+    drowned = values.move((board, [0]), 1, down, 0.0, None)
+    assert drowned == (pytest.approx((0.25, 0.25)), pytest.approx((-0.25, -0.25)))
+    # Right twice: 1/2, and 1/4 (bumped into the upper edge) times 1/2 again.
+    assert values.expected(board, [0], [right, right], 2, 0).success == pytest.approx(0.5 + 0.25 * 0.5)
+
+
+def test_who_may_stop_loses_nothing_by_it() -> None:
+    """In a corner a box is lost: each further move costs 0.1, unless one may stop."""
+    game = Sokoban(size=5)
+    board = game.parse("#####\n#X__#\n#_P_#\n#_O_#\n#####")
+    state = game.starts(np.frombuffer(board, np.uint8)[None])[0].tolist()
+    assert LevelValues(game).value(board, state, 4) == pytest.approx((-0.4, 0))
+    assert LevelValues(game, may_stop=True).value(board, state, 4) == (0, 0)
+
+
+def test_tables_grow_with_what_is_asked() -> None:
+    game = FrozenLake(size=4)
+    board = bytes(game.generate(episode_keys(3, 0, 1), None)[0])
+    state = game.starts(np.frombuffer(board, np.uint8)[None])[0].tolist()
+    values = LevelValues(game)
+    grown = [values.value(board, state, left) for left in (1, 2, 9, 3, 20)]
+    assert grown == [LevelValues(game).value(board, state, left) for left in (1, 2, 9, 3, 20)]
+    assert level_values(game, board) is level_values(FrozenLake(size=4), bytearray(board))
+
+
+def test_a_bandit_of_very_many_pulls_is_valued_as_far_as_moves_are_left() -> None:
+    game = Bandit(pulls=2**31 - 1)
+    board = bytes(game.generate(episode_keys(3, 0, 1), None)[0])
+    assert LevelValues(game).value(board, [0], 40) == pytest.approx((10.0, 0.0))
+
+
+class Opaque(Tightrope):
+    """A game whose rule keeps its chances to itself."""
+
+    noise_in_params: ClassVar[bool] = False
+
+
+def test_a_game_without_exact_values_says_so() -> None:
+    with pytest.raises(ValueError, match=r"no exact values: its rule compares .* Ask for no regret"):
+        LevelValues(Opaque(width=4, grip=0.5))
+
+
+@pytest.mark.parametrize(
+    ("moves", "found"),
+    [
+        ([], None),
+        ([(0.0, 1.0), (0.0, 1.0)], None),
+        ([(0.0, 0.5), (0.2, 0.3), (0.3, 0.0)], 1),
+        ([(0.0, 0.5), (0.0, 0.0)], 1),
+        ([(1e-12, 0.5), (0.0, 0.5)], None),
+    ],
+)
+def test_the_pivot(moves: list[tuple[float, float]], found: int | None) -> None:
+    assert pivot(moves) == found
