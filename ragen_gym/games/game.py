@@ -161,8 +161,8 @@ class Game(ABC):
     description: ClassVar[str]
     #: What a success is, where the return does not show it; "" where a success is what the description asks for.
     success_means: ClassVar[str] = ""
-    #: Whether the rule compares its draw with nothing but numbers between 0 and 1 that stand in ``params``. The chances of
-    #: what an action does follow from these; a game whose rule does otherwise has no exact values (``games.values``).
+    #: Whether the rule compares its draw with nothing but numbers between 0 and 1 that stand in ``params``, which the
+    #: chances of what an action does follow from. Without it a game has no exact values (``ragen_gym.games.values``).
     noise_in_params: ClassVar[bool] = True
     #: What a mistake is called, by its kind (``ragen_gym.bench.mistakes.KINDS``), where the game has better words.
     mistakes: ClassVar[dict[str, str]] = {}
@@ -373,8 +373,8 @@ class Game(ABC):
             return [(1.0, 0.5)]
         if not self.noise_in_params:
             raise ValueError(
-                f"{self.name} has no exact values: its rule compares its random number with numbers that do not stand in "
-                "params. Ask for no regret, or put these numbers into params and set noise_in_params."
+                f"{self.name} has no exact values: its rule compares its random number with numbers that do not "
+                "stand in params. Ask for no regret, or put these numbers into params and set noise_in_params."
             )
         ends = [0.0, *self.noise_thresholds, 1.0]
         return [(high - low, (low + high) / 2) for low, high in pairwise(ends)]

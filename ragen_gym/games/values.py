@@ -264,9 +264,7 @@ class LevelValues:
         outcomes = np.full(shape, SUCCESS + 1, np.uint8)  # of states that are not expanded: nothing asks for them
         for node, found in self._after.items():
             columns = zip(*found, strict=True)
-            after[node], rewards[node], outcomes[node] = (
-                np.reshape(column, shape[1:]) for column in columns
-            )
+            after[node], rewards[node], outcomes[node] = (np.reshape(column, shape[1:]) for column in columns)
         earned, won = rewards @ self._chances, (outcomes == SUCCESS) @ self._chances
         goes_on = (outcomes == PLAYING) * self._chances
         if not self._tables:

@@ -62,14 +62,15 @@ def test_no_regret_is_negative_and_chance_has_mean_zero(drawn: Drawn, left: int,
     game, start = drawn
     values, least = LevelValues(game, may_stop=may_stop), []
     for action in range(len(game.Action)):
-        mean = NOTHING
+        mean, regret = NOTHING, NOTHING
         for chance, u in game.noise_intervals():
             _, _, move, _ = next(walk(game, values, start, [action] * left, [u] * left))
-            assert move.regret.total >= 0
-            assert move.regret.success >= 0
+            regret = move.regret
+            assert regret.total >= 0
+            assert regret.success >= 0
             mean = mean.plus(Value(chance * move.chance.total, chance * move.chance.success))
         assert mean == pytest.approx((0, 0), abs=1e-9)
-        least.append(move.regret)
+        least.append(regret)
     assert min(regret.success for regret in least) == 0
     assert may_stop or min(regret.total for regret in least) == 0
 
@@ -138,7 +139,8 @@ def test_by_hand_on_ice() -> None:
     won = values.move((board, [0]), 1, right, 1.0, None, success=True)
     assert won == MoveValue(NOTHING, Value(0.5, 0.5))
     drowned = values.move((board, [0]), 1, down, 0.0, None)
-    assert drowned == (pytest.approx((0.25, 0.25)), pytest.approx((-0.25, -0.25)))
+    assert drowned.regret == pytest.approx((0.25, 0.25))
+    assert drowned.chance == pytest.approx((-0.25, -0.25))
     # Right twice: 1/2, and 1/4 (bumped into the upper edge) times 1/2 again.
     assert values.expected(board, [0], [right, right], 2, 0).success == pytest.approx(0.5 + 0.25 * 0.5)
 
