@@ -72,7 +72,7 @@ def _run(options: argparse.Namespace) -> int:
 
 def _games(mix: str) -> list[dict[str, Any]]:
     """Tables for ``Config.games``; raises a ValueError for what is no GAME=WEIGHT."""
-    from ragen_gym.games.registry import find
+    from ragen_gym.games.registry import full_name
 
     games: list[dict[str, Any]] = []
     for part in mix.split(","):
@@ -83,5 +83,5 @@ def _games(mix: str) -> list[dict[str, Any]]:
             number = 0.0
         if not equals or not number > 0:
             raise ValueError(f"--mix {part!r} is no game and weight; give them such as Sokoban=2,FrozenLake=1.")
-        games.append({"game": find(name.strip()).name, "weight": number})
+        games.append({"game": full_name(name.strip()), "weight": number})
     return games

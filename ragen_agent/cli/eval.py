@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ragen_agent.cli.settings import add_settings, configure, given, settings_of
+from ragen_agent.cli.settings import add_run_code, add_settings, check_code, configure, given, settings_of
 from ragen_agent.config import Config, Settings, merged, with_settings
 from ragen_gym.core.levels import SPLIT_NAMES
 
@@ -42,6 +42,7 @@ def add(commands: Any) -> None:
     evaluate.add_argument("--levels", type=int, metavar="N", help="how many levels (default 256)")
     evaluate.add_argument("--temperature", type=float, metavar="T", help="of sampling (default 0.5)")
     evaluate.add_argument("--json", type=Path, metavar="FILE", help="write the rates here")
+    add_run_code(evaluate)
     add_settings(evaluate, both_trainers=False)
 
 
@@ -58,6 +59,7 @@ def _evaluate(options: argparse.Namespace) -> int:
     folder, weights, trained = options.model, None, Config()
     if (folder / "config.toml").is_file():
         run, trained = RunFolder.reopen(folder)
+        check_code(trained, options.run_code, folder)
         folder, weights = _policy_of(run)
         if options.game is None and options.config is None:
             config = with_settings(trained, merged(flags, settings_of(options)))

@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ragen_agent.cli.settings import add_run_code, check_code
+
 if TYPE_CHECKING:
     from ragen_agent.report.watch import RunStatus
 
@@ -57,6 +59,7 @@ def add(commands: Any) -> None:
         help="write no page, but each run's figures as event files into tensorboard/ in its folder "
         "(a run writes them itself with --set diagnostics.tensorboard=true)",
     )
+    add_run_code(report)
     watch = commands.add_parser("watch", help="show a run in the terminal while it goes on", description=WATCH)
     watch.set_defaults(run=_watch)
     watch.add_argument("run_folder", type=Path, metavar="RUN", help="the folder of a run, which may still be empty")
@@ -79,6 +82,8 @@ def _report(options: argparse.Namespace) -> int:
     if options.tensorboard:
         return _events(options.runs)
     runs = load_runs(options.runs)
+    for run in runs:
+        check_code(run.config, options.run_code, run.folder.path)
     if not options.json:
         check_free(out, options.force)
     if options.json:

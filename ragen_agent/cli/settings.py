@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,18 @@ from ragen_agent.config.io import ALIASES, OPENRLHF, Group, check_name, file_sch
 from ragen_gym.core.command_line import terminal_width, wrap
 from ragen_gym.core.settings import Setting
 
-__all__ = ["add", "add_set", "add_settings", "configure", "distributed", "given", "help_text", "settings_of"]
+__all__ = [
+    "add",
+    "add_run_code",
+    "add_set",
+    "add_settings",
+    "check_code",
+    "configure",
+    "distributed",
+    "given",
+    "help_text",
+    "settings_of",
+]
 
 ABOUT = """\
 Lists every setting of a run: type, default, range, unit and meaning. A setting is given in a TOML file (--config), as
@@ -130,10 +142,10 @@ def configure(options: argparse.Namespace, flags: Settings, *, fetch: bool = Fal
     With ``fetch`` a model that is named, not given as a folder, is fetched if need be.
     """
     from ragen_agent.config.presets import default_settings
-    from ragen_gym.games.registry import find
+    from ragen_gym.games.registry import full_name
 
     file = _files(options)
-    game = find(options.game or file.get("game", Config.game)).name
+    game = full_name(options.game or file.get("game", Config.game))
     settings: Settings = merged(default_settings(game, str(flags.get("model") or file.get("model", ""))), file)
     settings = merged(merged(settings, flags), settings_of(options))
     settings.pop(OPENRLHF, None)  # one file serves both trainers
@@ -143,6 +155,25 @@ def configure(options: argparse.Namespace, flags: Settings, *, fetch: bool = Fal
     from ragen_agent.training.named_models import model_folder
 
     return replace(config, model=str(model_folder(config.model)))
+
+
+def add_run_code(parser: argparse.ArgumentParser) -> None:
+    """Adds ``--run-code``, for commands that take a run's folder."""
+    parser.add_argument(
+        "--run-code", action="store_true", help="import the modules of games that are not of this package"
+    )
+
+
+def check_code(config: Config, run_code: bool, path: Path) -> None:
+    """Raises a ValueError if the settings in a run's folder name a module that was not asked for."""
+    from ragen_gym.games.registry import module_of
+
+    for game in [config.game, *(row["game"] for row in config.games)]:
+        if (module := module_of(game)) and module not in sys.modules and not run_code:
+            raise ValueError(
+                f"{path} plays {game}, a game of the module {module}: give --run-code to import it, if you trust who "
+                "wrote the run."
+            )
 
 
 def given(options: argparse.Namespace, *names: str) -> Settings:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ragen_agent.cli.settings import add_settings, configure, distributed, given
+from ragen_agent.cli.settings import add_run_code, add_settings, check_code, configure, distributed, given
 from ragen_agent.config import Config, Settings, with_settings
 from ragen_agent.config.algorithms import ADVANTAGE_RULES
 
@@ -70,6 +70,7 @@ def add(commands: Any) -> None:
     train.add_argument(
         "--resume", type=Path, metavar="DIR", help="go on with the run in this folder; takes no other setting"
     )
+    add_run_code(train)
     add_settings(train)
 
 
@@ -81,12 +82,13 @@ def _train(options: argparse.Namespace) -> int:
 
     display = Display()
     if options.resume is not None:
-        own = ("run", "resume", "extra", "backend", "dry_run", "list_recipes")
+        own = ("run", "run_code", "resume", "extra", "backend", "dry_run", "list_recipes")
         others = {k: v for k, v in vars(options).items() if k not in own and v not in (None, [])}
         if others:
             flags = ", ".join(f"--{name.replace('_', '-')}" for name in others)
             raise ValueError(f"--resume goes on with the run's own settings: leave out {flags}.")
         folder, config = RunFolder.reopen(options.resume)
+        check_code(config, options.run_code, options.resume)
         if options.dry_run:
             return _dry_run(options, config, folder)
     else:
@@ -180,6 +182,7 @@ def _usable(config: Config) -> Policy:
 
 def fresh_folder(config: Config) -> Path:
     """The first folder for such a run that is not there yet."""
-    name = f"{config.game}-{config.training.algo}-seed{config.seed}"
+    game = config.game.rpartition(":")[2]  # a colon is no part of a file's name everywhere
+    name = f"{game}-{config.training.algo}-seed{config.seed}"
     candidates = [Path("runs") / (name if number == 1 else f"{name}-{number}") for number in range(1, 10_000)]
     return next(path for path in candidates if not path.exists())

@@ -340,7 +340,7 @@ class Evaluation:
 class Config:
     """One run."""
 
-    game: str = setting("FrozenLake", "the game's name; see ragen-gym list")
+    game: str = setting("FrozenLake", "the game's name, see ragen-gym list; module:Name for one of your own")
     seed: int = setting(0, "seed of everything random", low=0)
     model: str = setting("", "folder of a Hugging Face causal LM", empty="the small model, from scratch")
     device: str = setting(

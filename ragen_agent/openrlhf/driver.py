@@ -13,6 +13,7 @@ import runpy
 import shutil
 import sys
 from contextlib import suppress
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -91,6 +92,8 @@ def _start_ray(address: str, start: dict[str, Any]) -> None:
     environment: dict[str, Any] = {"env_vars": {**start["environment"], **private}}
     if start["cpu"]:
         environment["worker_process_setup_hook"] = cpu_patches.HOOK
+    if start["modules"]:
+        environment["py_modules"] = [import_module(name) for name in start["modules"]]
     if address:
         ray.init(address=address, runtime_env=environment)
         return

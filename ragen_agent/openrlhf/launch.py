@@ -45,9 +45,10 @@ from ragen_agent.training.cpu import cpu_threads
 from ragen_agent.training.evaluation import baselines, fixed_instances
 from ragen_agent.training.policy import Policy
 from ragen_agent.training.run_folder import RunFolder, resumable
-from ragen_agent.training.tasks import make_env
+from ragen_agent.training.tasks import all_settings, make_env
 from ragen_gym.core.storage import read_json_lines, write_atomic
 from ragen_gym.core.threads import WAITING, wait_passively
+from ragen_gym.games.registry import module_of
 
 __all__ = ["RunStoppedError", "starting_model", "train_distributed"]
 
@@ -102,6 +103,7 @@ def train_distributed(
             "cpu": on_cpu,
             "devices": devices_needed(config, settings),
             "environment": _environment(context, on_cpu),
+            "modules": _own_modules(config),
             "flags": command_flags(
                 config, settings, path, model, cpu=on_cpu, resume=bool(state.iteration), extra=extra
             ),
@@ -191,6 +193,11 @@ def _environment(context: RunContext, on_cpu: bool) -> dict[str, str]:
         **{name: value for name, value in os.environ.items() if name.startswith(PASSED_PREFIXES) or name in WAITING},
         **(CPU_ENVIRONMENT if on_cpu else {}),
     }
+
+
+def _own_modules(config: Config) -> list[str]:
+    """Packages or modules of games that are not of this suite, which the machines of a cluster may not have."""
+    return sorted({module_of(game.game).partition(".")[0] for game in all_settings(config)} - {""})
 
 
 def _run(folder: RunFolder, log: Path, iterations: int, done: int, display: Display) -> None:

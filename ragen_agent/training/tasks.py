@@ -15,6 +15,7 @@ from ragen_agent.config import Config, Turns, with_settings
 from ragen_agent.config.settings import pretrained
 from ragen_gym.core.levels import SPLITS, same_version, version_of
 from ragen_gym.envs.turn import TurnEnv, make_turn
+from ragen_gym.games.registry import load
 
 __all__ = [
     "MixtureGame",
@@ -73,6 +74,7 @@ def make_env(config: Config, split: str | None) -> TurnEnv:
             raise ValueError(f"{name} is no option of the game; give --set turns.{name}=...")
         if name == "split":
             raise ValueError("split is no option of the game; give --set evaluation.split=...")
+    load(config.game)
     if split in SPLITS:
         split = same_version(split, version_of(config.evaluation.split))
     turns = config.turns.of_environment(states_limit=pretrained(config.model))

@@ -313,7 +313,7 @@ def load_results(path: str | Path, suite: str | Path | None = None) -> BenchResu
     """
     folder = ResultsFolder(path)
     info = folder.info
-    played = load_suite(suite or info["suite"])
+    played = load_suite(suite) if suite else load_suite(info["suite"], run_code=False)
     if info["hash"] != played.hash:
         raise ValueError(
             f"{path} played suite {info['suite']} with hash {info['hash']}; {played.name} has hash {played.hash}, so "

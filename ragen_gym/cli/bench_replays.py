@@ -121,7 +121,9 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     rescore.add_argument("--json", action="store_true", help="print JSON")
     for parser in (report, verify, rescore):
         parser.add_argument(
-            "--suite", metavar="SUITE", help="the suite, by name or folder, if it is not where the run says"
+            "--suite",
+            metavar="SUITE",
+            help="the suite, by name or folder: needed where it moved or has games of your own",
         )
 
 

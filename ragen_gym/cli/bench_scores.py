@@ -60,7 +60,9 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         parser.add_argument("--json", action="store_true", help="print JSON")
     for parser in (score, compare):
         parser.add_argument(
-            "--suite", metavar="SUITE", help="the suite, by name or folder, if it is not where the run says"
+            "--suite",
+            metavar="SUITE",
+            help="the suite, by name or folder: needed where it moved or has games of your own",
         )
 
 

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import argparse
 import ast
-import os
 import re
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from importlib import import_module
 from inspect import Parameter, getdoc, signature
 from typing import Any
 
 from ragen_gym.core.levels import SPLIT_NAMES
 from ragen_gym.core.text import TEXT_FORMATS
 from ragen_gym.games.game import Game
-from ragen_gym.games.registry import TABLE, GameSpec, build_game, find
+from ragen_gym.games.registry import GameSpec, build_game, load
 
 __all__ = [
     "EnvOption",
@@ -27,7 +24,6 @@ __all__ = [
     "options_of",
     "read_options",
     "sections",
-    "spec_named",
 ]
 
 
@@ -118,38 +114,13 @@ def add_environment_options(parser: argparse.ArgumentParser, *, rules_only: bool
 
 def chosen_environment(arguments: argparse.Namespace) -> tuple[GameSpec, dict[str, Any]]:
     """The entry of the table, and the arguments of ``ragen_gym.StepEnv``, that the flags choose."""
-    spec = spec_named(arguments.id)
+    spec = load(arguments.id)
     chosen: dict[str, Any] = {
         name: getattr(arguments, name)
         for name in ("preset", "split", "levels", "vocabulary", "text_format")
         if getattr(arguments, name) is not None
     }
     return spec, chosen | read_options(spec, arguments.options)
-
-
-def spec_named(name: str) -> GameSpec:
-    """The spec of a name or id; what stands before a colon is a module that is imported first, and adds the spec.
-
-    Raises:
-        ValueError: there is no such game, or its module cannot be imported.
-    """
-    module = name.rpartition(":")[0]
-    if not module or module == "ragen_gym":
-        return find(name)
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    before = set(TABLE)
-    try:
-        import_module(module)
-    except ImportError as error:
-        raise ValueError(f"{name}: importing the module {module} failed here, in {os.getcwd()}: {error}.") from None
-    try:
-        return find(name)
-    except ValueError:
-        added = ", ".join(sorted(set(TABLE) - before)) or "none"
-        raise ValueError(
-            f"{name}: the module {module} adds no game of that name (it adds {added}): call ragen_gym.register in it."
-        ) from None
 
 
 def describe(value: Any) -> str:

@@ -19,7 +19,6 @@ from ragen_gym.cli.env_options import (
     describe,
     options_of,
     sections,
-    spec_named,
 )
 from ragen_gym.cli.episodes import (
     conversation,
@@ -34,7 +33,7 @@ from ragen_gym.core.storage import check_free, write_atomic
 from ragen_gym.core.text import TextFormat
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.games.game import Game
-from ragen_gym.games.registry import TABLE, GameSpec
+from ragen_gym.games.registry import TABLE, GameSpec, load
 from ragen_gym.render.frames import gif, png
 from ragen_gym.render.recorder import key_names
 
@@ -132,7 +131,7 @@ def _render(arguments: argparse.Namespace) -> int:
 
 
 def _gallery(arguments: argparse.Namespace) -> int:
-    specs = [spec_named(name) for name in arguments.ids] or list(TABLE.values())
+    specs = [load(name) for name in arguments.ids] or list(TABLE.values())
     for path in write_gallery(Path(arguments.out), specs):
         print(path)
     return 0

@@ -8,6 +8,7 @@ import sys
 
 from ragen_gym.cli.command import add_command
 from ragen_gym.core.settings import declared
+from ragen_gym.games.registry import load
 from ragen_gym.serve.limits import Limits
 
 __all__ = ["add"]
@@ -36,6 +37,9 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         help="environment variable with the token that clients must show; needed with a --host that is not this "
         "machine alone (default: RAGEN_GYM_TOKEN)",
     )
+    parser.add_argument(
+        "--game", action="append", default=[], metavar="MODULE:NAME", help="offer a game of your own too; repeatable"
+    )
     limits = parser.add_argument_group("limits")
     for name, each in declared(Limits).items():
         limits.add_argument(
@@ -56,6 +60,9 @@ def _serve(arguments: argparse.Namespace) -> int:
     token = check_token(arguments.host, os.environ.get(arguments.token_env), arguments.token_env)
     if not 0 <= arguments.port < 2**16:
         raise ValueError(f"--port {arguments.port} is not a port: choose 0 to 65535.")
+
+    for name in arguments.game:
+        load(name)
 
     def started(url: str) -> None:
         who = "with a token" if token else "this machine only, no token"

@@ -6,7 +6,10 @@ a folder in ``games/`` and one entry here.
 
 from __future__ import annotations
 
+import os
+import sys
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ragen_gym.core.validation import did_you_mean, load_object, shown
@@ -14,7 +17,7 @@ from ragen_gym.core.validation import did_you_mean, load_object, shown
 if TYPE_CHECKING:
     from ragen_gym.games.game import Game
 
-__all__ = ["TABLE", "GameSpec", "add", "build_game", "find"]
+__all__ = ["TABLE", "GameSpec", "add", "build_game", "find", "full_name", "load", "module_of"]
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,9 @@ TABLE: dict[str, GameSpec] = {
 def find(name: str) -> GameSpec:
     """The entry of a name or id: ``FrozenLake``, ``ragen/FrozenLake-v0`` or ``ragen_gym:ragen/FrozenLake-v0``.
 
+    A game of another package, ``my_package.my_game:MyGame``, is found once its module has been imported; this function
+    imports nothing (``load`` does), so it may be given names that come from elsewhere.
+
     Raises:
         ValueError: there is no such environment.
     """
@@ -95,9 +101,56 @@ def find(name: str) -> GameSpec:
         raise ValueError(f"{name!r} is not a name: choose one of {', '.join(TABLE)}.")
     short = name.rpartition(":")[2].removeprefix("ragen/").removesuffix("-v0")
     if short not in TABLE:
+        module = module_of(name)
+        if module and module not in sys.modules:
+            raise ValueError(f"{name!r} is not known here, and {module} has not been imported: import it first.")
         hint = did_you_mean(short, TABLE)
         raise ValueError(f"{name!r} is not a game of this suite: choose one of {', '.join(TABLE)}.{hint}")
     return TABLE[short]
+
+
+def module_of(name: str) -> str:
+    """The module of a game of one's own, ``my_package.my_game`` of ``my_package.my_game:MyGame``; else empty."""
+    module = name.rpartition(":")[0]
+    return "" if module == "ragen_gym" else module
+
+
+def load(name: str) -> GameSpec:
+    """The entry of a name or id, as ``find`` gives it, after importing the module that stands before a colon.
+
+    The module calls ``ragen_gym.register``; it is looked for where Python looks, then in the current folder. Importing
+    runs its code: give only names that the user chose, not those of a request or of a file from elsewhere.
+
+    Raises:
+        ValueError: there is no such game, or its module cannot be imported.
+    """
+    module = module_of(name) if isinstance(name, str) else ""
+    if not module:
+        return find(name)
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    before = set(TABLE)
+    try:
+        import_module(module)
+    except ImportError as error:
+        raise ValueError(f"{name}: importing the module {module} failed here, in {os.getcwd()}: {error}.") from None
+    try:
+        return find(name)
+    except ValueError:
+        added = ", ".join(sorted(set(TABLE) - before)) or "none"
+        raise ValueError(
+            f"{name}: the module {module} adds no game of that name (it adds {added}): call ragen_gym.register in it."
+        ) from None
+
+
+def full_name(name: str) -> str:
+    """The name by which another process finds the same entry with ``load``: with its module if it is not of this suite.
+
+    Raises:
+        ValueError: see ``load``.
+    """
+    spec, module = load(name), module_of(name)
+    return f"{module}:{spec.name}" if module else spec.name
 
 
 def build_game(spec: GameSpec, options: dict[str, Any], preset: str | None = None) -> Game:

@@ -29,8 +29,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, fields
 from functools import cache, cached_property
 from pathlib import Path
@@ -41,6 +42,7 @@ from ragen_gym.core.text import Vocabulary
 from ragen_gym.core.turn_config import TurnConfig
 from ragen_gym.core.validation import did_you_mean
 from ragen_gym.envs.turn import TurnEnv, make_turn
+from ragen_gym.games.registry import GameSpec, find, load, module_of
 
 __all__ = ["SUITES", "SUITE_FILE", "Split", "Suite", "env_options", "load_suite", "noise_seed", "read_table"]
 
@@ -54,7 +56,7 @@ class Split:
     """Levels of one kind."""
 
     name: str  # such as ``"sokoban"``
-    env: str  # name of a row of the registry, such as ``"Sokoban"``
+    env: str  # name of a row of the registry, such as ``"Sokoban"``, or ``"module:Name"`` of a game of one's own
     #: arguments of ``ragen_gym.make_turn`` besides the levels and the options of a turn, such as ``{"success_rate":
     #: 0.8}``; plain values, or a ``Vocabulary``
     env_options: dict[str, Any]
@@ -135,8 +137,12 @@ _SUITE_KEYS = ("name", "about", "temperature", "budgets", "splits")
 _SPLIT_KEYS = ("name", "env", "levels", "about", "knobs", "budgets", "published", "ladder", "freeze")
 
 
-def load_suite(name_or_path: str | Path) -> Suite:
+def load_suite(name_or_path: str | Path, *, run_code: bool = True) -> Suite:
     """The suite of that name, or of a folder or a file of one's own.
+
+    Args:
+        name_or_path: the name or the path.
+        run_code: whether the modules may be imported of games that are not of this package.
 
     Raises:
         ValueError: there is no such suite, or what is wrong with its table or with a level.
@@ -149,21 +155,32 @@ def load_suite(name_or_path: str | Path) -> Suite:
             f"{str(name_or_path)!r} is not a suite: choose one of {', '.join(SUITES)}, "
             f"or give the path of a folder with a {SUITE_FILE}.{did_you_mean(str(name_or_path), SUITES)}"
         )
-    return _load(path / SUITE_FILE if path.is_dir() else path)
+    return _load(path / SUITE_FILE if path.is_dir() else path, load if run_code else _find)
 
 
 @cache
 def _load_own(name: str) -> Suite:
-    return _load(SUITES[name] / SUITE_FILE)
+    return _load(SUITES[name] / SUITE_FILE, _find)
 
 
-def _load(path: Path) -> Suite:
+def _find(name: str) -> GameSpec:
+    """The game of that name, without running code that a file names."""
+    module = module_of(name) if isinstance(name, str) else ""
+    if module and module not in sys.modules:
+        raise ValueError(
+            f"{name} is a game of the module {module}, which is imported only for a suite that you name: give the "
+            "suite's folder with --suite, if you trust who wrote it."
+        )
+    return find(name)
+
+
+def _load(path: Path, known: Callable[[str], GameSpec]) -> Suite:
     table = read_table(path)
     try:
         temperature = table.get("temperature", 0.5)
         if isinstance(temperature, bool) or not isinstance(temperature, int | float) or temperature < 0:
             raise ValueError(f"temperature={temperature!r} must be a number from 0 on.")
-        splits = tuple(_split(row, table.get("budgets", {}), path.parent) for row in table["splits"])
+        splits = tuple(_split(row, table.get("budgets", {}), path.parent, known) for row in table["splits"])
         return Suite(str(table["name"]), splits, float(temperature), str(table.get("about", "")))
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
@@ -210,8 +227,9 @@ def env_options(knobs: dict[str, Any]) -> dict[str, Any]:
     return {**knobs, "vocabulary": Vocabulary(chosen["name"], chosen["symbols"])}
 
 
-def _split(row: dict[str, Any], shared: dict[str, Any], folder: Path) -> Split:
+def _split(row: dict[str, Any], shared: dict[str, Any], folder: Path, known: Callable[[str], GameSpec]) -> Split:
     try:
+        known(row["env"])
         turn_config = TurnConfig(**{**shared, **row.get("budgets", {})})
         options = env_options(row.get("knobs", {}))
         game = make_turn(row["env"], turn_config, **options).game

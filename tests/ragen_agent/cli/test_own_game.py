@@ -1,0 +1,124 @@
+"""A game of one's own, from the guide, through every command: it is named as ``module:Name`` and nothing else."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import gymnasium
+import pytest
+
+from ragen_agent import cli as agent_cli
+from ragen_agent.config.io import read_toml
+from ragen_gym import cli as gym_cli
+from ragen_gym.bench.suites import load_suite
+from ragen_gym.games import registry
+from ragen_gym.serve import RemoteTurnEnv
+from tests.ragen_gym.serve.test_command import started
+from tests.test_documentation import script_of
+
+GUIDE = Path(__file__).parents[3] / "renders" / "guides" / "your_own_game.md"
+NAME = "lights_out:LightsOut"
+SETTINGS = (
+    "training.iterations=1", "training.groups=2", "training.group_size=2", "demonstrations.episodes=64",
+    "evaluation.levels=4", "turns.max_tokens_per_turn=20",
+)  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The current folder, which holds the guide's module ``lights_out``, as yet not imported."""
+    script_of(GUIDE, "python", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield tmp_path
+    forget()
+
+
+def forget() -> None:
+    """As in a new process: the game is neither imported nor registered."""
+    sys.modules.pop("lights_out", None)
+    registry.TABLE.pop("LightsOut", None)
+    gymnasium.registry.pop("ragen/LightsOut-v0", None)
+
+
+def settings(*names: str) -> list[str]:
+    return [word for name in names for word in ("--set", name)]
+
+
+@pytest.mark.slow
+def test_a_run_of_it_is_trained_measured_resumed_and_reported(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert agent_cli.main(["train", "--game", NAME, "--out", "run", *settings(*SETTINGS)]) == 0
+    run = folder / "run"
+    assert read_toml(run / "config.toml")["game"] == NAME
+    for command in (["eval", "run"], ["report", "run"], ["train", "--resume", "run"]):
+        forget()
+        capsys.readouterr()
+        assert agent_cli.main(command) == 2
+        assert "lights_out" not in sys.modules, "a folder's settings made its code run"
+        error = capsys.readouterr().err
+        assert NAME in error
+        assert "--run-code" in error
+        assert agent_cli.main([*command, "--run-code"]) == 0
+    assert (run / "report.html").is_file()
+
+
+def test_the_default_folder_of_its_run_has_a_name_that_every_system_takes(folder: Path) -> None:
+    assert agent_cli.main(["train", "--game", NAME, "--dry-run"]) == 0
+    from ragen_agent.cli.train import fresh_folder
+    from ragen_agent.config import Config
+
+    assert fresh_folder(Config(game=NAME)) == Path("runs/LightsOut-grpo-seed0")
+
+
+def test_demonstrations_and_mixtures_take_it(folder: Path) -> None:
+    assert agent_cli.main(["sft", "data", "--game", NAME, "--episodes", "8", "--out", "demos.jsonl"]) == 0
+    forget()
+    words = ["data", "--mix", f"{NAME}=1,FrozenLake=1", "--out", "rows.jsonl", *settings(*SETTINGS[:2])]
+    assert agent_cli.main(words) == 0
+    assert "lights_out:LightsOut" in (folder / "rows.jsonl").read_text(encoding="utf-8")
+
+
+def test_a_suite_of_it_is_played_and_scored(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "lights").mkdir()
+    assert gym_cli.main(["levels", "export", NAME, "-n", "6", "--split", "test", "--out", "lights/lights.txt"]) == 0
+    table = f'name = "lights"\n[[splits]]\nname = "lights"\nenv = "{NAME}"\nlevels = "lights.txt"\n'
+    (folder / "lights" / "suite.toml").write_text(table, encoding="utf-8")
+    assert gym_cli.main(["bench", "run", "--suite", "lights", "--agent", "oracle", "--out", "played"]) == 0
+    for command in ("score", "verify", "report"):
+        forget()
+        capsys.readouterr()
+        assert gym_cli.main(["bench", command, "played"]) == 2
+        assert "lights_out" not in sys.modules, "a run's folder made code run"
+        assert "--suite" in capsys.readouterr().err
+        assert gym_cli.main(["bench", command, "played", "--suite", "lights"]) == 0
+
+
+def test_a_server_offers_it(folder: Path) -> None:
+    with started("--port", "0", "--game", NAME) as (url, _):
+        env = RemoteTurnEnv(url, "LightsOut", split="train")
+        message, info = env.reset(seed=0)
+        assert "Nine lamps" in f"{message}{info}"
+        assert env.step("<think>The middle.</think><answer>B2</answer>")[4]["actions"] == (4,)
+        env.close()
+
+
+def test_find_imports_nothing(folder: Path) -> None:
+    with pytest.raises(ValueError, match="lights_out has not been imported"):
+        registry.find(NAME)
+    assert registry.full_name("lights_out:ragen/LightsOut-v0") == NAME
+    assert registry.find(NAME).name == "LightsOut"
+    assert registry.full_name("ragen/FrozenLake-v0") == "FrozenLake"
+    with pytest.raises(ValueError, match="adds no game of that name"):
+        registry.load("lights_out:Darkness")
+    with pytest.raises(ValueError, match="importing the module nowhere failed"):
+        registry.load("nowhere:Game")
+
+
+def test_a_suite_names_what_is_wrong_with_its_game(folder: Path) -> None:
+    (folder / "suite.toml").write_text(
+        'name = "x"\n[[splits]]\nname = "x"\nenv = "nowhere:Game"\nlevels = "x.txt"\n', encoding="utf-8"
+    )
+    with pytest.raises(ValueError, match="importing the module nowhere failed"):
+        load_suite("suite.toml")
