@@ -16,8 +16,12 @@ from ragen_gym.envs.turn import TurnEnv
 
 __all__ = ["AgentFailure", "Answer", "Message", "ReplyAgent", "StepAgent", "StopRun", "Task"]
 
-Message = Mapping[str, str]
-"""``{"role": "system" | "user" | "assistant", "content": text}``."""
+Message = Mapping[str, Any]
+"""``{"role": "system" | "user" | "assistant", "content": text}``.
+
+Where a split shows pictures, the content is a list of parts: ``{"type": "text", "text": text}`` and ``{"type": "image",
+"image": picture}``, the picture an array, uint8 (height, width, 3).
+"""
 
 
 @dataclass(frozen=True)

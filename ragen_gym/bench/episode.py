@@ -23,7 +23,8 @@ from ragen_gym.bench.records import MOST, EpisodeRecord, TurnRecord
 from ragen_gym.bench.timeouts import AgentCaller, EpisodeFailed, describe_error, shown_safely
 from ragen_gym.core.failures import Failure
 from ragen_gym.core.text import replace_surrogates
-from ragen_gym.envs.turn import TurnEnv, with_images
+from ragen_gym.envs.messages import with_images
+from ragen_gym.envs.turn import TurnEnv
 
 __all__ = ["play_episode"]
 

@@ -337,15 +337,18 @@ def _board(played: HumanPlay) -> str:
 def play_turns(env: TurnEnv, seed: int, lines: Iterator[str]) -> int:
     """Play level after level with whole replies, each one line, until there are no more or one says to quit."""
     ended: list[bool] = []
-    message, _ = env.reset(seed=seed)
-    print(f"{env.instructions}\n\n{message}\n(? shows the oracle's move, n plays the next level, q quits.)", flush=True)
+    env.reset(seed=seed)
+    print(
+        f"{env.instructions}\n\n{env.message_text}\n(? shows the oracle's move, n plays the next level, q quits.)",
+        flush=True,
+    )
     for line in lines:
         word = line.strip().lower()
         if word in _QUIT:
             break
         if word in _NEXT:
-            message, _ = env.reset()
-            print(message, flush=True)
+            env.reset()
+            print(env.message_text, flush=True)
         elif word and env.over:
             print("This level is over: n plays the next one, q quits.")
         elif word in _HINT:
@@ -358,13 +361,13 @@ def play_turns(env: TurnEnv, seed: int, lines: Iterator[str]) -> int:
 
 def _take(env: TurnEnv, line: str) -> list[bool]:
     """Take one reply; whether the level ended in success, in a list that is empty while it goes on."""
-    message, _, terminated, truncated, info = env.step(line)
+    _, _, terminated, truncated, info = env.step(line)
     reply = info["reply"]
     played = ", ".join(env.action_names[action] for action in info["actions"]) or "nothing"
     print(f"\nPlayed: {played}." + (f" Problem: {reply.problem.value}." if reply.problem else ""))
     if reply.problem and not (terminated or truncated):
         print(f"For example: {reply_for(env, [0], 'I try this one.')}")
-    print(message, flush=True)
+    print(env.message_text, flush=True)
     if not (terminated or truncated):
         return []
     print("Success! " * info["success"] + "n plays the next level, q quits.")

@@ -166,7 +166,8 @@ def reply_for(env: TurnEnv, actions: Sequence[int], thought: str = "") -> str:
     names = [env.action_names[action] for action in actions]
     if not env.config.think:
         return write_reply(names)
-    seen = f"<observation>\n{env.board}\n</observation>" if env.config.grounding else ""
+    board = env.state_text.write(env.env.state[0])
+    seen = f"<observation>\n{board}\n</observation>" if env.config.grounding else ""
     expected = f"<prediction>\n{_board_after(env, actions)}\n</prediction>" if env.config.world_modelling else ""
     return write_reply(names, f"{seen}{thought}{expected}")
 
@@ -177,11 +178,11 @@ def random_reply(env: TurnEnv, rng: np.random.Generator) -> str:
 
 
 def _board_after(env: TurnEnv, actions: Sequence[int]) -> str:
-    """The board after the actions, as text, if every move goes where it is meant to."""
+    """The board after the actions, as a reply writes it, if every move goes where it is meant to."""
     game = env.game
     board, state = env.env.state
     cells, integers = bytearray(board), list(state)
     for action in actions:
         if game.rule(cells, integers, action, 0.0, game.params)[1] != PLAYING:
             break
-    return game.formatter(env.env.vocabulary, env.env.text_format)(cells)
+    return env.state_text.write(cells)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import string
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from ragen_gym.core.text import Vocabulary, replace_surrogates
 from ragen_gym.core.turn_config import TurnConfig, split_turn_options, turn_config
 from ragen_gym.envs import ragen_v1
 from ragen_gym.envs.board_view import TextSpace
+from ragen_gym.envs.messages import IMAGE, parts_of
 from ragen_gym.envs.reply import Problem, Reply, instructions, last_message, message, parse
 from ragen_gym.envs.state import StateScore, StateText
 from ragen_gym.envs.step import InnerGenerator, StepEnv
@@ -27,14 +28,10 @@ from ragen_gym.games.game import Game, Solution
 if TYPE_CHECKING:
     from ragen_gym.render.images import BoardImages, Pixels
 
-__all__ = ["IMAGE", "TurnEnv", "make_turn", "with_images"]
-
-#: What stands for a picture where a message is one text.
-IMAGE = "<image>"
+__all__ = ["TurnEnv", "make_turn"]
 
 _LONGEST_REPLY = 4096
 _LONGEST_FRAME = 400, 800  # characters of a message around its board, plainly and with a form of boards in it
-_BOARD = "\0"  # stands for the board where a message is taken apart; no board can hold it
 
 
 @dataclass(frozen=True)
@@ -157,7 +154,8 @@ class TurnEnv(InnerGenerator, gymnasium.Env[Any, str]):
         self.render_mode = env.render_mode
         self._prompt = _PROMPTS[config.prompt]
         self.instructions = self._prompt.instructions(env.game, env.vocabulary, self._budgets)
-        self._state_text = StateText(env.game, env.vocabulary, env.text_format, config.state_format, config.state_score)
+        #: How the boards in the thinking are written and scored.
+        self.state_text = StateText(env.game, env.vocabulary, env.text_format, config.state_format, config.state_score)
         self._pictures: BoardImages | None = None
         charset, _, longest = self.game.charset(env.vocabulary, env.text_format)
         characters = frozenset(string.printable) | charset
@@ -294,31 +292,27 @@ class TurnEnv(InnerGenerator, gymnasium.Env[Any, str]):
         if not self._state_parts:
             return {}
         boards = {"observation": before, "prediction": self.env.state[0]}
-        return {part: self._state_text.compare(getattr(reply, part), boards[part]) for part in self._state_parts}
+        return {part: self.state_text.compare(getattr(reply, part), boards[part]) for part in self._state_parts}
 
     def _say(self, reward: float | None) -> Any:
         """Add the next user message; the observation that it is."""
-        board = _BOARD if self.config.observation == "image" else self.board
+        board = IMAGE if self.config.observation == "image" else self.board
         if self.config.observation == "both":
-            board = f"{board}\n{_BOARD}"
+            board = f"{board}\n{IMAGE}"
         if self._over:
             text = self._prompt.last_message(board, reward)
         else:
             text = self._prompt.message(self._budgets, board, self._turn + 1, self.actions_left, reward)
-        self.message_text = text if self._pictures is None else text.replace(_BOARD, IMAGE)
+        self.message_text = text
         self._add("user", text)
         if self._pictures is None:
             return text
         self._images.append(self._pictures.image(self.env.state[0]))
-        return {"text": self.message_text, "image": self._images[-1].copy()}
+        return {"text": text, "image": self._images[-1].copy()}
 
     def _add(self, role: str, text: str) -> None:
         """Add a message, in parts where there are pictures."""
-        content: str | list[dict[str, str]] = text
-        if self._pictures is not None:
-            before, board, after = text.partition(_BOARD) if role == "user" else (text, "", "")
-            parts = [{"type": "text", "text": before}, {"type": "image"}, {"type": "text", "text": after}]
-            content = [part for part in parts if part.get("text") != ""] if board else parts[:1]
+        content = text if self._pictures is None else parts_of(text, picture=role == "user")
         self._messages.append({"role": role, "content": content})
 
     def _report(self, reply: Any, actions: tuple[int, ...], rewards: tuple[float, ...]) -> dict[str, Any]:
@@ -340,27 +334,6 @@ class TurnEnv(InnerGenerator, gymnasium.Env[Any, str]):
     def _frame_length(self) -> int:
         """The most characters of a message around its board."""
         return _LONGEST_FRAME[self.config.sees or self.config.state_format != "text"]
-
-
-def with_images(messages: Sequence[Mapping[str, Any]], images: Sequence[Pixels]) -> tuple[Mapping[str, Any], ...]:
-    """Messages whose image parts hold their pictures: ``{"type": "image", "image": picture}``; others as they are.
-
-    Args:
-        messages: of the information of a ``TurnEnv``.
-        images: as many pictures as there are image parts, in their order, such as ``TurnEnv.images``.
-    """
-    if not images:
-        return tuple(messages)
-    pictures = iter(images)
-    return tuple(
-        {
-            **message,
-            "content": [
-                {**part, "image": next(pictures)} if part["type"] == "image" else part for part in message["content"]
-            ],
-        }
-        for message in messages
-    )
 
 
 def make_turn(name: str, config: TurnConfig | None = None, **options: Any) -> TurnEnv:

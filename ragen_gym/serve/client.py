@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import asdict
 from typing import Any
 
@@ -15,9 +16,10 @@ from ragen_gym.core.levels import Level
 from ragen_gym.core.text import replace_surrogates
 from ragen_gym.core.turn_config import TurnConfig, split_turn_options, turn_config
 from ragen_gym.envs.batch_outputs import batched
+from ragen_gym.envs.messages import parts_of
 from ragen_gym.envs.reply import Problem, Reply
 from ragen_gym.serve.http_client import RemoteSession
-from ragen_gym.serve.serialization import Json, create_body, options_body, pixels, space_of
+from ragen_gym.serve.serialization import Json, Pixels, create_body, images_of, options_body, pixels, space_of
 
 __all__ = ["RemoteBatchEnv", "RemoteEnv", "RemoteTurnEnv"]
 
@@ -168,35 +170,61 @@ class RemoteTurnEnv(_RemoteSingle):
         self.instructions: str = self.about["instructions"]
         self.action_names: tuple[str, ...] = tuple(self.about["action_names"])
         self.over = True
-        self._messages: list[dict[str, str]] = []
+        self._messages: list[dict[str, Any]] = []
+        self._images: list[Pixels] = []
+        space = self.observation_space
+        self._image_shape = (space["image"].shape or ()) if isinstance(space, gymnasium.spaces.Dict) else ()
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start an episode, as the local environment does."""
         answer = self._reset(seed, options)
-        self._messages = [{"role": "system", "content": self.instructions}]
+        self._messages, self._images = [], []
+        self._add("system", self.instructions)
         self.over = False
-        return answer["observation"], self._info(answer, None)
+        return self._observed(answer), self._info(answer, None)
 
-    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+    def step(self, action: str) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Take a reply; raises as ``RemoteEnv.step`` does."""
         if not isinstance(action, str):
             raise ValueError(f"a turn's action is the reply's text, not {type(action).__name__}: {action!r}.")
         action = replace_surrogates(action)
         answer = self._remote.post("turn", {"reply": action})
-        self._messages.append({"role": "assistant", "content": action})
+        self._add("assistant", action)
         terminated, truncated = answer["terminated"], answer["truncated"]
         self.over = terminated or truncated
-        return answer["observation"], answer["reward"], terminated, truncated, self._info(answer, action)
+        return self._observed(answer), answer["reward"], terminated, truncated, self._info(answer, action)
+
+    @property
+    def images(self) -> tuple[Pixels, ...]:
+        """The pictures of the conversation so far, uint8 (height, width, 3), in the order of its image parts."""
+        return tuple(self._images)
+
+    def _observed(self, answer: Json) -> Any:
+        """Add the user message of an answer; the observation that it is."""
+        text = answer["observation"]
+        self._add("user", text)
+        if not self.config.sees:
+            return text
+        pictures = images_of(answer.get("images") or [], self._image_shape)
+        if len(pictures) != 1:
+            raise ValueError(f"the server sent {len(pictures)} pictures with a message that shows one.")
+        picture = pictures[0]
+        self._images.append(picture)
+        return {"text": text, "image": picture.copy()}
+
+    def _add(self, role: str, text: str) -> None:
+        content = parts_of(text, picture=role == "user") if self.config.sees else text
+        self._messages.append({"role": role, "content": content})
 
     def _info(self, answer: Json, text: str | None) -> Json:
         """The information of the local environment; the conversation is kept here, and not sent again each turn."""
-        self._messages.append({"role": "user", "content": answer["observation"]})
         info = dict(answer["info"])
         self.action_names = tuple(info.pop("action_names"))
         reply = info["reply"]
         return {
             **info,
-            "messages": tuple(map(dict, self._messages)),
+            "messages": tuple(map(deepcopy if self.config.sees else dict, self._messages)),
+            **({"images": [self._images[-1].copy()]} if self.config.sees else {}),
             "reply": None if reply is None or text is None else _reply(text, reply),
             "actions": tuple(info["actions"]),
             "rewards": tuple(info["rewards"]),

@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isfinite
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from gymnasium.spaces import Dict
 
 from ragen_gym.core.settings import check_settings, setting
 from ragen_gym.serve.errors import RequestError
 
-__all__ = ["LARGEST_NUMBER", "TURN_LIMITS", "Limits", "check_boards", "check_options"]
+if TYPE_CHECKING:
+    from ragen_gym.envs.turn import TurnEnv
+
+__all__ = ["LARGEST_NUMBER", "TURN_LIMITS", "Limits", "check_boards", "check_images", "check_options"]
 
 #: The most that each of these options of games may be; the games themselves allow more.
 OPTION_LIMITS = {
@@ -23,7 +28,15 @@ OPTION_LIMITS = {
     "pulls": 1_000,
 }
 #: The most that each of these options of a turn may be.
-TURN_LIMITS = {"max_turns": 100, "max_actions_per_turn": 100, "max_actions": 1_000, "max_tokens_per_turn": 2**31 - 1}
+TURN_LIMITS = {
+    "max_turns": 100,
+    "max_actions_per_turn": 100,
+    "max_actions": 1_000,
+    "max_tokens_per_turn": 2**31 - 1,
+    "image_tile_size": 64,
+}
+#: Pixels of all pictures of an episode, which the session keeps: three bytes each.
+EPISODE_PIXELS = 2**21
 #: The bound of every other number.
 LARGEST_NUMBER = 1_000_000
 #: Characters of a text in an option.
@@ -105,6 +118,20 @@ def _check_names(name: str, value: list[Any]) -> None:
             raise RequestError(
                 "too_large", f"option {name!r} must be up to {_NAMES} texts or pairs of up to {_TEXT} characters each."
             )
+
+
+def check_images(env: TurnEnv) -> None:
+    """Check that the pictures of an episode of turns are not more than a session may keep."""
+    if not isinstance(env.observation_space, Dict):
+        return
+    height, width, _ = env.observation_space["image"].shape  # type: ignore[misc]
+    number = env.max_turns + 1
+    if height * width * number > EPISODE_PIXELS:
+        raise RequestError(
+            "too_large",
+            f"an episode would show {number} pictures of {height} x {width} pixels, {height * width * number} in all; "
+            f"this server keeps {EPISODE_PIXELS}: lower image_tile_size or max_turns, or choose a smaller board.",
+        )
 
 
 def check_boards(texts: str | list[str] | None) -> None:

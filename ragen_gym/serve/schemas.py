@@ -94,7 +94,7 @@ def _turn_option(name: str, option: Setting) -> tuple[Any, Any]:
     """Type and field of a turn's option: its declared range, and the server's own upper limit of every number."""
     ends: dict[str, Any] = {}
     if option.type is not bool and not option.choices:
-        most = TURN_LIMITS.get(name, LARGEST_NUMBER)
+        most = TURN_LIMITS.get(name, LARGEST_NUMBER if option.high is None else option.high)
         ends = {"ge": -most if option.low is None else option.low, "le": most, "gt": option.above, "lt": option.below}
     kind: Any = Literal[tuple(option.choices)] if option.choices else option.type
     return kind, Field(option.default, description=option.doc, **{e: v for e, v in ends.items() if v is not None})
@@ -221,12 +221,17 @@ class TurnInfo(BaseModel):
     action_names: list[str] = Field(description="What a reply calls the actions, in the order of their ids.")
     observation_right: bool | None = Field(None, description="With `grounding`: whether the observation is true.")
     prediction_right: bool | None = Field(None, description="With `world_modelling`: whether the prediction is.")
+    observation_score: float | None = Field(None, description="Its score, from 0 to 1, by `state_score`.")
+    prediction_score: float | None = Field(None, description="Likewise.")
 
 
 class TurnReset(BaseModel):
     """The start of an episode of turns."""
 
-    observation: str = Field(description="The user message to answer.")
+    observation: str = Field(description="The user message to answer, `<image>` where its picture stands.")
+    images: list[str] | None = Field(
+        None, description="With pictures: PNG files in base64, one for each `<image>` that is a picture, in order."
+    )
     info: TurnInfo
 
 
@@ -297,7 +302,9 @@ class State(BaseModel):
     playing: bool = Field(description="Whether a step or a turn will be taken.")
     boards: list[str] = Field(description="The boards as text; none before the first reset.")
     levels: list[str] = Field(description="The levels being played, in the game's own symbols.")
-    messages: list[dict[str, str]] | None = Field(description="The conversation so far; grain turn only.")
+    messages: list[dict[str, Any]] | None = Field(
+        description="The conversation so far, in parts where there are pictures; grain turn only."
+    )
     expires_after: float
 
 

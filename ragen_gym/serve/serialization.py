@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from base64 import b64decode, b64encode
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,11 +14,14 @@ from gymnasium import spaces
 from ragen_gym.core.levels import Level
 from ragen_gym.core.text import Vocabulary
 from ragen_gym.envs.board_view import TextSpace
+from ragen_gym.render.png import decode_png, encode_png
 
 __all__ = [
     "Json",
     "Pixels",
     "create_body",
+    "images_json",
+    "images_of",
     "observation_json",
     "options_body",
     "pixels",
@@ -50,7 +54,9 @@ def create_body(env: str, arguments: Json, **fields: Any) -> Json:
 
 
 def space_json(space: Any) -> Json:
-    """A space of the suite as JSON: ``Discrete``, ``Text`` or ``Box``."""
+    """A space of the suite as JSON: ``Discrete``, ``Text``, ``Box`` or a ``Dict`` of these."""
+    if isinstance(space, spaces.Dict):
+        return {"type": "Dict", "spaces": {name: space_json(each) for name, each in space.items()}}
     if isinstance(space, spaces.Discrete):
         return {"type": "Discrete", "n": int(space.n)}
     if isinstance(space, spaces.Text):
@@ -67,6 +73,8 @@ def space_json(space: Any) -> Json:
 
 def space_of(about: Json) -> Any:
     """The space that ``space_json`` describes."""
+    if about["type"] == "Dict":
+        return spaces.Dict({name: space_of(each) for name, each in about["spaces"].items()})
     if about["type"] == "Discrete":
         return spaces.Discrete(about["n"])
     if about["type"] == "Text":
@@ -81,6 +89,26 @@ def observation_json(observation: Any) -> Any:
     if isinstance(observation, np.ndarray) and observation.dtype != object:
         return observation.tolist()
     return [None if one is None else observation_json(one) for one in observation]
+
+
+def images_json(pictures: Sequence[Pixels]) -> list[str]:
+    """Pictures as PNG files in base64."""
+    return [b64encode(encode_png(picture)).decode() for picture in pictures]
+
+
+def images_of(texts: Any, shape: tuple[int, ...]) -> list[Pixels]:
+    """The pictures of ``images_json``, each uint8 of ``shape``.
+
+    Raises:
+        ValueError: what a server sent is not that; which picture, and what is wrong with it.
+    """
+    found = []
+    for place, text in enumerate(texts):
+        try:
+            found.append(decode_png(b64decode(text, validate=True), shape))
+        except (ValueError, TypeError) as error:  # a binascii.Error is a ValueError
+            raise ValueError(f"the server sent a picture, number {place}, that cannot be read: {error}") from None
+    return found
 
 
 def pixels(png: bytes) -> Pixels:

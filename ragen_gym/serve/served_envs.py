@@ -12,8 +12,9 @@ from ragen_gym.core.text import Vocabulary
 from ragen_gym.envs.turn import TurnEnv, make_turn
 from ragen_gym.games.registry import GameSpec, build_game
 from ragen_gym.serve.errors import RequestError, library_errors
+from ragen_gym.serve.limits import check_images
 from ragen_gym.serve.schemas import BatchResetRequest, CreateRequest, ResetRequest
-from ragen_gym.serve.serialization import Json, Pixels, observation_json, space_json
+from ragen_gym.serve.serialization import Json, Pixels, images_json, observation_json, space_json
 
 __all__ = ["ServedBatch", "ServedEnv", "ServedSingle", "ServedStep", "ServedTurn", "make_env"]
 
@@ -24,6 +25,7 @@ class ServedEnv:
     """One environment, or one batch, with its state."""
 
     num_envs = 1  # of a batch
+    draws = False  # whether its answers hold pictures, which take time to make
 
     def __init__(self, env: Any) -> None:
         self.env = env  # as Gymnasium or ``ragen_gym.make_turn`` makes it
@@ -81,7 +83,7 @@ class ServedEnv:
     def _boards_and_levels(self) -> tuple[list[str], list[str]]:
         raise NotImplementedError
 
-    def _messages(self) -> list[dict[str, str]] | None:
+    def _messages(self) -> list[dict[str, Any]] | None:
         return None
 
 
@@ -96,19 +98,23 @@ class ServedSingle(ServedEnv):
             )
         seed = options.pop("seed", None)
         observation, info = self.env.reset(seed=seed, options=options or None)
-        return {"observation": observation_json(observation), "info": self._info(info)}
+        return {**self._observed(observation), "info": self._info(info)}
 
     def _step(self, action: Any) -> Json:
         with library_errors():
             observation, reward, terminated, truncated, info = self.env.step(action)
         self.playing = not (terminated or truncated)
         return {
-            "observation": observation_json(observation),
+            **self._observed(observation),
             "reward": float(reward),
             "terminated": terminated,
             "truncated": truncated,
             "info": self._info(info),
         }
+
+    def _observed(self, observation: Any) -> Json:
+        """An observation as fields of the answer."""
+        return {"observation": observation_json(observation)}
 
     def _boards_and_levels(self) -> tuple[list[str], list[str]]:
         env = self.env.env if isinstance(self.env, TurnEnv) else self.env.unwrapped
@@ -140,7 +146,8 @@ class ServedTurn(ServedSingle):
 
     def __init__(self, env: TurnEnv, max_reply: int) -> None:
         super().__init__(env)
-        self._conversation: list[dict[str, str]] = []
+        self.draws = env.config.sees
+        self._conversation: list[dict[str, Any]] = []
         self._characters, self._max_reply = 0, max_reply
 
     def describe(self) -> Json:
@@ -166,16 +173,22 @@ class ServedTurn(ServedSingle):
         self._characters = characters
         return answer
 
+    def _observed(self, observation: Any) -> Json:
+        if isinstance(observation, str):
+            return {"observation": observation}
+        return {"observation": observation["text"], "images": images_json([observation["image"]])}
+
     def _reset(self, request: AnyReset) -> Json:
         answer = super()._reset(request)
         self._characters = 0
         return answer
 
-    def _messages(self) -> list[dict[str, str]]:
+    def _messages(self) -> list[dict[str, Any]]:
         return self._conversation
 
     def _info(self, info: Json) -> Json:
         self._conversation = list(info.pop("messages"))
+        info.pop("images", None)
         reply = info["reply"]
         fields = reply and {name: value for name, value in vars(reply).items() if name != "text"}
         return {**info, "reply": fields, "action_names": list(self.env.action_names)}
@@ -274,7 +287,9 @@ def make_env(spec: GameSpec, request: CreateRequest, max_reply: int) -> ServedEn
         if request.grain == "turn":
             del arguments["observation"]  # an option of a turn, among the budgets
             options = request.budgets.model_dump() if request.budgets else {}
-            return ServedTurn(make_turn(spec.name, **options, **arguments), max_reply)
+            env = make_turn(spec.name, **options, **arguments)
+            check_images(env)
+            return ServedTurn(env, max_reply)
         if request.max_episode_steps is not None:
             arguments["max_episode_steps"] = request.max_episode_steps
         if request.num_envs is None:

@@ -95,7 +95,7 @@ class Service:
             at_once = _AHEAD * request.num_envs if request.num_envs else _BLOCK
             self._check_cost(seconds, at_once)
             session = Session(spec.id, env, request.num_envs, owner)
-            session.quick = seconds * at_once < _QUICK and (request.num_envs or 0) <= _QUICK_ENVS
+            session.quick = not env.draws and seconds * at_once < _QUICK and (request.num_envs or 0) <= _QUICK_ENVS
             answer = await self._run(session, False, _created, self._named(session), env, request)
         except BaseException:
             self.store.give_place_back(owner, request.num_envs)
@@ -115,7 +115,7 @@ class Service:
         if not isinstance(session.env, kind):
             what, how = _HOW[kind]
             raise RequestError("wrong_grain", f"this session takes no {what}: create one with {how}.")
-        return await self._run(session, light, _encoded, call, session.env)
+        return await self._run(session, light and not session.env.draws, _encoded, call, session.env)
 
     async def state(self, session_id: str) -> bytes:
         """A session as it stands; a ``ragen_gym.serve.schemas.State``."""

@@ -41,6 +41,9 @@ What else the runner looks for, none of it needed:
 ``close()``          called after the last episode, however the run ended.
 ===================  ================================================================================================
 
+Where a split shows pictures, the content of every message is a list of parts, with pictures as arrays; see
+``ragen_gym.bench.agent.Message``.
+
 All methods may be coroutines. Whatever a method raises ends its episode and never the run: an ``AgentFailure`` says
 how, a TimeoutError is a ``Failure.TIMEOUT``, anything else a ``Failure.AGENT_ERROR``; ``StopRun`` alone ends the run.
 Many episodes are in play at once, so what an agent remembers it keeps by ``(task.split, task.index, task.rollout)``.

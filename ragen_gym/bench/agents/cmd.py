@@ -5,6 +5,9 @@ A question is one line, and so is its answer, in any order; the answer repeats t
     {"id": 7, "kind": "reply", "messages": [{"role": "system", "content": "…"}, …], "task": {…}}
     {"id": 7, "reply": "<think>…</think><answer>Up</answer>"}
 
+Where a split shows pictures, a content is a list of parts, ``{"type": "text", "text": "…"}`` and ``{"type": "image",
+"png": "…"}``, a PNG file in base64.
+
 With ``kind=step`` the program is asked for single moves, and names an action or gives its number from 0::
 
     {"id": 8, "kind": "step", "observation": "####…", "actions": ["Up", …], "info": {…}, "task": {…}}
@@ -32,6 +35,7 @@ from shutil import which
 from typing import Any
 
 from ragen_gym.bench.agent import AgentFailure, Answer, Message, Task
+from ragen_gym.bench.agents.pictures import as_png
 from ragen_gym.core.failures import Failure
 from ragen_gym.core.validation import check_number
 
@@ -117,7 +121,7 @@ class CommandReplies(_Command):
 
     async def reply(self, messages: Sequence[Message], task: Task) -> Answer:
         """The program's reply."""
-        answer = await self.ask({"kind": "reply", "messages": list(messages)}, task)
+        answer = await self.ask({"kind": "reply", "messages": as_png(messages)}, task)
         text = answer.get("reply")
         optional = {name: answer[name] for name, kind in _OPTIONAL.items() if type(answer.get(name)) is kind}
         if not isinstance(text, str):

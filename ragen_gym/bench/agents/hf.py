@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ragen_gym.bench.agent import AgentFailure, Answer, Message, Task
+from ragen_gym.bench.agents.pictures import refuse_pictures
 from ragen_gym.core.cpu import bfloat16_units
 from ragen_gym.core.failures import Failure
 from ragen_gym.core.seeding import mix
@@ -143,6 +144,7 @@ class HFAgent:
         Raises:
             AgentFailure: the conversation leaves no room for a reply in the model's context, or it took too long.
         """
+        refuse_pictures(messages, self.name)
         from ragen_gym.inference.continuous import Request
 
         prompt = self._tokenizer.apply_chat_template(

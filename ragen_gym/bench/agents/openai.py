@@ -10,6 +10,8 @@ recorded, and sent back as the conversation goes on. Tags quoted inside the reas
 clear which answer is meant. With ``reasoning=drop`` the reply is parsed as it came. Either way the record keeps the
 reasoning as the server gave it.
 
+**Pictures** are sent as image parts, PNG files in data URLs.
+
 **Failures.** After a timeout, a cut connection, an answer that is no JSON or holds no choice, and HTTP 408, 409, 425,
 429 and 5xx, a request is sent again, up to ``retries`` times and later each time. Where the server says
 ``Retry-After``, all requests of the agent wait as long, and ten such waits count as one retry. What still fails is a
@@ -30,6 +32,7 @@ from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 from ragen_gym.bench.agent import AgentFailure, Answer, Message, Task
+from ragen_gym.bench.agents.pictures import as_data_urls
 from ragen_gym.bench.agents.rate_limit import RequestPacer, backoff, retry_after
 from ragen_gym.bench.records import MOST
 from ragen_gym.core.failures import Failure
@@ -224,7 +227,7 @@ class OpenAIAgent:
     def _body(self, messages: Sequence[Message], task: Task) -> dict[str, Any]:
         body: dict[str, Any] = {
             "model": self._model,
-            "messages": list(messages),
+            "messages": as_data_urls(messages),
             "temperature": task.temperature,
             # Another one for each turn, below 2**31, which every server takes.
             "seed": mix(task.seed + len(messages)) & 0x7FFFFFFF,

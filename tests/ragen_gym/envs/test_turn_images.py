@@ -15,7 +15,7 @@ from gymnasium.utils.env_checker import check_env as gymnasium_check
 from ragen_gym import make_turn
 from ragen_gym.core.image_style import ImageStyle
 from ragen_gym.core.turn_config import TurnConfig
-from ragen_gym.envs.turn import IMAGE, with_images
+from ragen_gym.envs.messages import IMAGE, with_images
 from ragen_gym.games.registry import TABLE
 from ragen_gym.render.images import BoardImages
 

@@ -188,3 +188,58 @@ def test_gymnasium_accepts_the_clients(server: str) -> None:
 def test_files_stay_here(server: str) -> None:
     with pytest.raises(ValueError, match="a server reads no files"):
         RemoteEnv(server, "Sokoban", levels="levels.txt")
+
+
+@pytest.mark.parametrize("observation", ["image", "both"])
+@pytest.mark.parametrize("name", ["FrozenLake", "Sokoban", "Bandit"])
+def test_turns_with_pictures(server: str, name: str, observation: str) -> None:
+    options: dict[str, Any] = {"observation": observation, "image_palette": "photographic", "image_tile_size": 14}
+    remote, local = RemoteTurnEnv(server, name, **options), make_turn(name, **options)
+    assert remote.observation_space == local.observation_space
+    rng = np.random.default_rng(1)
+    for seed in (5, None):
+        results: Any = remote.reset(seed=seed), local.reset(seed=seed)
+        while True:
+            mine, other = results
+            assert mine[-1]["messages"] == other[-1]["messages"]
+            np.testing.assert_array_equal(mine[-1]["images"], other[-1]["images"])
+            assert mine[0]["text"] == other[0]["text"]
+            np.testing.assert_array_equal(mine[0]["image"], other[0]["image"])
+            assert mine[1:-1] == other[1:-1]
+            assert mine[0] in remote.observation_space
+            assert len(remote.images) == len(local.images)
+            if local.over:
+                break
+            names = [local.action_names[i] for i in rng.integers(len(local.action_names), size=2)]
+            reply = f"<think>√</think><answer>{' || '.join(names)}</answer>"
+            results = remote.step(reply), local.step(reply)
+    remote.close()
+
+
+def test_pictures_that_are_too_many_or_too_large(server: str) -> None:
+    with pytest.raises(ValueError, match="an episode would show 101 pictures of 224 x 224 pixels"):
+        RemoteTurnEnv(server, "LargeSokoban", observation="image", max_turns=100)
+    with pytest.raises(ValueError, match="image_tile_size"):
+        RemoteTurnEnv(server, "FrozenLake", observation="image", image_tile_size=65)
+    RemoteTurnEnv(server, "LargeSokoban", observation="text", max_turns=100).close()
+
+
+@pytest.mark.parametrize(
+    ("images", "message"),
+    [
+        (["no base64!"], "number 0, that cannot be read"),
+        (["aGVsbG8="], "number 0, that cannot be read: this is no PNG"),
+        ([], "the server sent 0 pictures with a message that shows one"),
+        (None, "the server sent 0 pictures"),
+    ],
+)
+def test_a_damaged_picture_from_a_server(
+    server: str, images: Any, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remote = RemoteTurnEnv(server, "FrozenLake", observation="image")
+    post = remote._remote.post
+    monkeypatch.setattr(remote._remote, "post", lambda *arguments: {**post(*arguments), "images": images})
+    with pytest.raises(ValueError, match=message):
+        remote.reset(seed=0)
+    monkeypatch.undo()
+    remote.close()
