@@ -25,7 +25,9 @@ def encode_png(picture: Pixels) -> bytes:
     lines[0, 1:] = flat[0]
     np.subtract(flat[1:], flat[:-1], out=lines[1:, 1:])
     header = _HEADER.pack(width, height, 8, 2, 0, 0, 0)
-    return _SIGNATURE + _chunk(b"IHDR", header) + _chunk(b"IDAT", zlib.compress(lines.tobytes(), 6)) + _chunk(b"IEND", b"")
+    return (
+        _SIGNATURE + _chunk(b"IHDR", header) + _chunk(b"IDAT", zlib.compress(lines.tobytes(), 6)) + _chunk(b"IEND", b"")
+    )
 
 
 def decode_png(data: bytes, shape: tuple[int, ...]) -> Pixels:
