@@ -256,6 +256,39 @@ def test_an_evaluation_shows_how_far_it_is() -> None:
     assert [t.to_dict() for t in shown] == [t.to_dict() for t in play_fixed(policy, instances)]
 
 
+def test_policies_are_measured_within_the_reinforcement_and_it_does_not_change(tmp_path: Path) -> None:
+    config = configure(merged(TINY, {"training": {"algo": "ppo"}}))
+
+    def reinforced(name: str, last: int) -> tuple[training.TrainingRun, list[int]]:
+        run = training.TrainingRun(config, RunFolder.create(tmp_path / name, config), quiet())
+        run.warm_start()
+        counts: list[int] = []
+
+        def iterated(iterations: int) -> None:
+            counts.append(iterations)
+            if 0 < (left := 4 - iterations) < last:
+                run.measure_meanwhile(f"end_{left}", left)
+
+        run.reinforce(iterated)
+        return run, counts
+
+    run, counts = reinforced("measured", 3)
+    assert counts == [1, 2, 3, 4]
+    assert run.folder.read_summary()["end_1"] == run.summary["end_1"]
+    assert "end_3" not in run.summary
+    assert run.summary["end_2"]["n"] == 12
+    reinforced("plain", 1)
+    assert without_clock(tmp_path / "measured") == without_clock(tmp_path / "plain")
+    processes = run.policy.processes("train", 12)
+    first, again, other = (
+        play_fixed(run.policy, run.instances, repetition=number, processes=processes) for number in (0, 0, 1)
+    )
+    assert [t.ids.tolist() for t in first] == [t.ids.tolist() for t in play_fixed(run.policy, run.instances)]
+    assert [t.ids.tolist() for t in first] == [t.ids.tolist() for t in again]
+    assert [t.level_id for t in first] == [t.level_id for t in other]
+    assert [t.log_probs.tolist() for t in first] != [t.log_probs.tolist() for t in other]
+
+
 def test_the_report_says_which_levels_were_played() -> None:
     assert measured_on(configure(TINY).evaluation.split) == "fixed levels of the training split"
     assert measured_on(Config().evaluation.split) == "held-out test levels"
