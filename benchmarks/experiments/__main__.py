@@ -98,11 +98,20 @@ def _run(options: argparse.Namespace) -> int:
     from benchmarks.experiments.runner import check_settings
 
     shown = {each.name: _shown(each, options, out) for each in experiments}
+    if everything and not options.write:
+        experiments.sort(key=lambda each: _seed_cost(planned[each.name]))
     if options.write and not any(run.folder.is_dir() for runs in shown.values() for run in runs):
         raise ValueError(f"there are no runs of {', '.join(options.names)} in {out}.")
     for runs in shown.values():  # all of them, before the first takes its hour
         check_settings(runs)
     return 1 if _play_and_write(experiments, options, out, pages, console) else 0
+
+
+def _seed_cost(planned: Sequence[PlannedRun]) -> float:
+    """Estimated minutes of one seed: the cheapest experiments come first, and so the most decisions."""
+    from benchmarks.experiments.plan import costs
+
+    return sum(cost.run + cost.warm for cost in costs([run for run in planned if run.config.seed == 0]))
 
 
 def _looks(experiment: Experiment, options: argparse.Namespace) -> list[int]:
@@ -176,8 +185,8 @@ def _report(written: Mapping[str, Any], pages: Path, as_json: bool, console: Con
         return
     for sentence in written["conclusion"]:
         console.print(f"- {sentence}", markup=False, soft_wrap=True)
-    name, pictures = written["experiment"], ", ".join(written["pictures"])
-    console.print(f"In {pages}: {name}.md, results.json, curves.png, {pictures}")
+    files = [f"{written['experiment']}.md", "results.json", *written["pictures"]]
+    console.print(f"In {pages}: {', '.join(files)}", soft_wrap=True)
 
 
 def _play(name: str, planned: Sequence[PlannedRun], jobs: int, ends: float) -> dict[str, str]:

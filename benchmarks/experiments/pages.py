@@ -57,20 +57,26 @@ def complete_runs(planned: Sequence[PlannedRun]) -> Runs:
 def write_page(
     experiment: Experiment, planned: Sequence[PlannedRun], failures: Mapping[str, str], out: Path, *, quick: bool
 ) -> dict[str, Any]:
-    """Writes ``<experiment>.md``, ``results.json`` and the figures; returns the content of ``results.json``."""
+    """Writes ``<experiment>.md``, ``results.json`` and the figures; returns the content of ``results.json``.
+
+    Other pictures in the folder are removed.
+    """
     out.mkdir(parents=True, exist_ok=True)
     runs = complete_runs(planned)
     findings = [compare(runs, comparison) for comparison in experiment.comparisons]
-    pictures = []
+    pictures: list[str] = []
     if runs:
         draw_curves(experiment, runs, out / "curves.png")
+        pictures.append("curves.png")
         measures = dict.fromkeys(["end", *(c.measure for c in experiment.comparisons)])
         for name in measures:
             draw_arms(experiment, runs, name, out / f"{name}.png")
             pictures.append(f"{name}.png")
-    names = (["curves.png"] if runs else []) + pictures
+    for left in out.glob("*.png"):  # of a measure that the table no longer asks for
+        if left.name not in pictures:
+            left.unlink()
     text = markdown_page(
-        experiment, runs, findings, failures, wanted=len(planned), pictures=names, note=QUICK if quick else ""
+        experiment, runs, findings, failures, wanted=len(planned), pictures=pictures, note=QUICK if quick else ""
     )
     write_atomic(out / f"{experiment.name}.md", text)
     results = {

@@ -63,7 +63,8 @@ def test_it_leaves_a_page_figures_and_numbers(whole: Path, capsys: pytest.Captur
     page = (folder / "thinking.md").read_text(encoding="utf-8")
     assert "evidence of nothing" in page
     assert "4 of 12 runs are complete" in page, "a page is of all arms"
-    for picture in ["curves.png", *results["pictures"]]:
+    assert "curves.png" in results["pictures"]
+    for picture in results["pictures"]:
         assert (folder / picture).read_bytes().startswith(b"\x89PNG")
         assert picture in page
     assert main(command(whole, "--write", "--json")) == 0
