@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -236,7 +237,7 @@ def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[s
 def _finding_json(finding: Finding) -> dict[str, Any]:
     """A finding as JSON, which has no infinity."""
     found = finding.interval
-    bounded = found is not None and found.n > 1
+    bounded = found is not None and isfinite(found.low)
     return {
         **asdict(finding.comparison),
         "differences": {str(seed): value for seed, value in finding.differences.items()},

@@ -16,8 +16,8 @@ from scipy import stats
 
 from benchmarks.experiments.alarm_evaluation import collapse_start, outcome, score_signs
 from benchmarks.experiments.hypothesis_tests import compare, conclusion, format_measure, is_decided, verdict
-from benchmarks.experiments.overview import without_copies
-from benchmarks.experiments.pages import undecided_arms
+from benchmarks.experiments.overview import markdown_overview, without_copies
+from benchmarks.experiments.pages import _finding_json, undecided_arms
 from benchmarks.experiments.precision import precisions
 from benchmarks.experiments.spec import Arm, Comparison, end_row, measure, read, window_means
 from ragen_agent.config import Config, with_settings
@@ -143,6 +143,19 @@ def test_a_claim_is_decided_at_the_first_look_that_can() -> None:
     experiment = replace(read("thinking"), arms=(Arm("new", ""), Arm("old", ""), Arm("other", "")))
     assert undecided_arms(experiment, [first, equal]) == []
     assert undecided_arms(experiment, [first, everywhere]) == ["new", "old"]
+
+
+def test_before_the_first_look_nothing_is_said() -> None:
+    runs = {"new": {seed: run(0.9) for seed in range(3)}, "old": {seed: run(0.1 * seed) for seed in range(3)}}
+    claim = Comparison("new", "end", "Better?", "old", "higher", looks=(8, 16))
+    early = compare(runs, claim)
+    assert (early.verdict, is_decided(early)) == ("open", False)
+    assert early.sentence == "+80.0 points on 3 seeds; the first look is at 8."
+    experiment = replace(read("thinking"), comparisons=(claim,))
+    page = markdown_overview([experiment], {"thinking": [early]}, {"thinking": [*runs["new"].values()]})
+    assert "**0 of 1 claims are decided.**" in page
+    assert "| new \N{MINUS SIGN} old | higher | **open** | +80.0 | 3 |" in page
+    assert (_finding_json(early)["low"], _finding_json(early)["mean"]) == (None, pytest.approx(0.8))
 
 
 def test_arms_are_compared_seed_by_seed() -> None:
