@@ -12,6 +12,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ragen_gym.cli.command import add_command, add_seed
 from ragen_gym.cli.env_options import (
     add_environment_options,
@@ -28,13 +30,16 @@ from ragen_gym.cli.episodes import (
     success_rates,
     turn_options,
 )
+from ragen_gym.core.image_style import ImageStyle
 from ragen_gym.core.stats import Rate
 from ragen_gym.core.storage import check_free, write_atomic
 from ragen_gym.core.text import TextFormat
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.games.game import Game
 from ragen_gym.games.registry import TABLE, GameSpec, load
+from ragen_gym.render.canvas import Pixels
 from ragen_gym.render.frames import gif, png
+from ragen_gym.render.images import BoardImages
 from ragen_gym.render.recorder import key_names
 
 __all__ = [
@@ -66,6 +71,16 @@ examples:
 LEVELS = 256
 
 _SIDE = 288  # pixels of the longer side of a picture
+_LOOK_TILE, _GAP = 20, 12  # pixels of a tile where looks are compared, and between two of them
+
+#: Looks of the pictures that turns show, by what a page calls them.
+_LOOKS = {
+    "pictures": ImageStyle("pictures", _LOOK_TILE),
+    "pictures with coordinates": ImageStyle("pictures", _LOOK_TILE, coordinates=True),
+    "pictures in the photographic palette": ImageStyle("pictures", _LOOK_TILE, "photographic"),
+    "shapes": ImageStyle("shapes", _LOOK_TILE),
+    "letters": ImageStyle("letters", _LOOK_TILE),
+}
 
 _SHARED = (
     "Every id also takes `observation` (`text`, `grid` or `rgb`), `text_format` (`grid`, `spaced`, `coord` or "
@@ -78,6 +93,11 @@ _SHARED = (
 _GUIDES = (
     ("your_own_game.md", "Add your own game", "one class, registered under an id, checked by `check_game`"),
     ("benchmark_an_agent.md", "Benchmark an agent", "any model, program or policy on frozen levels, and its report"),
+    (
+        "turns_with_pictures.md",
+        "Turns with pictures",
+        "boards that an agent sees, and exact scores of what it says of them",
+    ),
     ("serve.md", "Play over HTTP", "the server, its JSON requests, and Gymnasium clients"),
     (
         "with_other_libraries.md",
@@ -158,7 +178,7 @@ def page(spec: GameSpec, seed: int, rates: dict[str, dict[str, Rate]], levels: i
         f'env = gymnasium.make("{spec.id}")\nobservation, info = env.reset(seed={seed})\n```',
         _section("Description", _prose(text.get("Description", ""))),
         _section("Actions", _table(("id", "name", "key"), _actions(env.game))),
-        _section("Observations", *_observations(env)),
+        _section("Observations", *_observations(env), _pictured(env)),
         _section("Starting state", _prose(text.get("Starting State", ""))),
         _section("Levels", _prose(text.get("Levels", ""))),
         _section("Rewards", _prose(text.get("Rewards", "")), _table(("what", "reward"), _rewards(env.game))),
@@ -253,6 +273,18 @@ def _observations(env: StepEnv) -> list[str]:
     ]
 
 
+def _pictured(env: StepEnv) -> str:
+    """The pictures of turns."""
+    names = [name for name, style in _LOOKS.items() if env.game.layout == "grid" or not style.coordinates]
+    name = env.game_spec.name
+    shape = BoardImages(env.game).shape
+    return (
+        f'`ragen_gym.make_turn("{name}", observation="image")` shows the board as a picture, `uint8` of {shape} by '
+        "default; `image_tiles`, `image_tile_size`, `image_palette` and `image_coordinates` choose its look. "
+        f"From left to right: {', '.join(names)}.\n\n![the board in every look]({name}-images.png)"
+    )
+
+
 def _formats(spec: GameSpec) -> str:
     blocks = []
     formats: tuple[TextFormat, ...] = ("grid", "spaced", "coord")
@@ -321,10 +353,32 @@ def write_gallery(folder: Path, specs: Sequence[GameSpec]) -> Iterator[Path]:
 
 
 def pictures(spec: GameSpec) -> dict[str, bytes]:
-    """A picture and a GIF of the oracle's episode on its showcase level, by file name."""
+    """A picture and a GIF of the oracle's episode on its showcase level, and ``looks``, by file name."""
     tile_size = fitting_tile_size(first_environment(spec), _SIDE)
     played = picture_episode(spec, {}, showcase_seed(spec, {}), tile_size=tile_size)
-    return {f"{spec.name}.png": png(played.pictures[1]), f"{spec.name}.gif": gif(played.pictures)}
+    return {
+        f"{spec.name}.png": png(played.pictures[1]),
+        f"{spec.name}.gif": gif(played.pictures),
+        f"{spec.name}-images.png": png(looks(spec)),
+    }
+
+
+def looks(spec: GameSpec) -> Pixels:
+    """The first board of the showcase level as messages show it, in every look that ``_LOOKS`` names, side by side."""
+    env = first_environment(spec)
+    env.reset(seed=showcase_seed(spec, {}))
+    shown = [
+        BoardImages(env.game, style, env.vocabulary).image(env.state[0])
+        for style in _LOOKS.values()
+        if env.game.layout == "grid" or not style.coordinates
+    ]
+    height = max(len(picture) for picture in shown)
+    gap = np.full((height, _GAP, 3), 255, np.uint8)
+    columns = [gap]
+    for picture in shown:
+        below = np.full((height - len(picture), picture.shape[1], 3), 255, np.uint8)
+        columns += [np.concatenate([picture, below]), gap]
+    return np.concatenate(columns[1:-1], axis=1)
 
 
 def measured(spec: GameSpec) -> dict[str, dict[str, Rate]]:

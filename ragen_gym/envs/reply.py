@@ -167,7 +167,7 @@ def shown_tiles(game: Game, config: TurnConfig) -> list[str]:
     if config.sees and config.image_tiles == "shapes" and game.layout == "grid":
         from ragen_gym.render.tile_sets import shape_names
 
-        names = shape_names(game.codes)
+        names = shape_names(game)
         tiles = ", ".join(f"{names[tile]} {tile.name.lower().replace('_', ' ')}" for tile in game.Tile)
         lines.append(f"In the pictures: {tiles}.")
     if config.state_parts and config.state_format in ("coordinates", "sentences"):

@@ -26,21 +26,26 @@ _COLOURS: dict[str, Colour] = {
     "black": (30, 32, 42),
     "turquoise": (28, 176, 182),
 }
+#: Of ground and walls, in the order of their codes.
+_GROUNDS: dict[str, Colour] = {"grey": (150, 152, 158), "white": _PAPER}
 _SHAPES = ("ring", "square", "triangle", "diamond", "circle", "cross", "bar")
 
 
-def shape_names(codes: int) -> list[str]:
-    """What the tile set "shapes" draws for each code, such as ``red square``.
+def shape_names(game: Game) -> list[str]:
+    """What the tile set "shapes" draws for each code, such as ``red square``; grounds are without a shape.
 
     Raises:
         ValueError: there are more codes than shapes.
     """
-    most = 1 + len(_SHAPES) * len(_COLOURS)
-    if codes > most:
+    grounds = dict(zip(sorted(game.ground_tiles), _GROUNDS, strict=False))
+    shapes = [f"{colour} {shape}" for shape, colour in _shapes()]
+    if game.codes > len(grounds) + len(shapes):
         raise ValueError(
-            f"image_tiles='shapes' has {most} shapes; a game of {codes} tiles needs image_tiles='letters'."
+            f"image_tiles='shapes' has {len(shapes)} shapes, too few for the {game.codes} tiles of {game.name}; use "
+            "image_tiles='letters'."
         )
-    return ["grey ground", *(f"{colour} {shape}" for colour, shape in map(_shape_of, range(1, codes)))]
+    others = iter(shapes)
+    return [f"{grounds[code]} ground" if code in grounds else next(others) for code in range(game.codes)]
 
 
 def tile_drawer(name: str, game: Game, vocabulary: Vocabulary) -> tuple[Callable[[Canvas, int], None], int]:
@@ -54,8 +59,8 @@ def tile_drawer(name: str, game: Game, vocabulary: Vocabulary) -> tuple[Callable
     if game.layout == "arms":
         return lambda canvas, tile: _draw_card(canvas, game.action_names(bytes((tile, tile ^ 1)))[0]), painter.cell
     if name == "shapes":
-        shape_names(game.codes)
-        return _draw_shape, 1
+        names = shape_names(game)
+        return lambda canvas, tile: _draw_shape(canvas, *names[tile].split()), 1
     symbols = vocabulary.symbols
     return lambda canvas, tile: _draw_letter(canvas, symbols[tile]), 1
 
@@ -67,10 +72,11 @@ def draw_number(canvas: Canvas, number: int | None) -> None:
         canvas.text(0.5, 0.5, 0.8, str(number), _PAPER, 0.9)
 
 
-def _shape_of(code: int) -> tuple[str, str]:
-    place = code - 1
+def _shapes() -> list[tuple[str, str]]:
+    """Every (shape, colour), so that neighbours in the list differ in both."""
     colours = list(_COLOURS)
-    return colours[(place + place // len(_SHAPES)) % len(colours)], _SHAPES[place % len(_SHAPES)]
+    number = len(_SHAPES) * len(colours)
+    return [(_SHAPES[i % len(_SHAPES)], colours[(i + i // len(_SHAPES)) % len(colours)]) for i in range(number)]
 
 
 def _cell(canvas: Canvas) -> None:
@@ -79,12 +85,11 @@ def _cell(canvas: Canvas) -> None:
     canvas.rectangle(0, 0, 1 - edge, 1 - edge, _PAPER)
 
 
-def _draw_shape(canvas: Canvas, tile: int) -> None:
-    if tile == 0:
-        canvas.fill((150, 152, 158))
+def _draw_shape(canvas: Canvas, name: str, shape: str) -> None:
+    if shape == "ground":
+        canvas.fill(_GROUNDS[name])
         return
     _cell(canvas)
-    name, shape = _shape_of(tile)
     colour = _COLOURS[name]
     if shape == "square":
         canvas.rectangle(0.2, 0.2, 0.6, 0.6, colour)

@@ -145,7 +145,7 @@ def test_the_system_message_explains_what_is_seen() -> None:
     assert "Symbols: # wall" in instructions(observation="image", image_tiles="letters")
     assert "Symbols: # wall" in instructions(observation="image", grounding=True)
     assert "Symbols:" not in instructions(observation="image", grounding=True, state_format="sentences")
-    assert "grey ground wall, blue ring floor, red square target" in instructions(
+    assert "grey ground wall, white ground floor, blue ring target" in instructions(
         observation="image", image_tiles="shapes"
     )
     assert "a name in two lines is written as one word" in instructions("Bandit", observation="image")

@@ -162,12 +162,15 @@ def test_a_game_without_a_painter_has_pictures(monkeypatch: pytest.MonkeyPatch) 
     assert len({picture[:28, 28 * i : 28 * i + 28].tobytes() for i in (0, 1, 3)}) == 3
 
 
-def test_every_shape_has_a_name_of_its_own() -> None:
-    names = shape_names(50)
-    assert len(set(names)) == 50
-    assert names[:3] == ["grey ground", "blue ring", "red square"]
-    with pytest.raises(ValueError, match="50 shapes; a game of 51 tiles needs image_tiles='letters'"):
-        shape_names(51)
+def test_every_shape_has_a_name_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert shape_names(FrozenLake())[:3] == ["grey ground", "blue ring", "red square"]
+    assert shape_names(Sokoban())[:4] == ["grey ground", "white ground", "blue ring", "red square"]
+    game = FrozenLake()
+    monkeypatch.setattr(FrozenLake, "codes", 50)
+    assert len(set(shape_names(game))) == 50
+    monkeypatch.setattr(FrozenLake, "codes", 51)
+    with pytest.raises(ValueError, match="has 49 shapes, too few for the 51 tiles of FrozenLake"):
+        shape_names(game)
 
 
 def test_the_font_has_every_printable_letter_of_ascii_and_each_is_another() -> None:
