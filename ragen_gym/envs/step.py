@@ -17,6 +17,7 @@ from ragen_gym.core.text import TextFormat, Vocabulary
 from ragen_gym.core.validation import check_choice
 from ragen_gym.envs.board_view import BoardView
 from ragen_gym.envs.episode_stream import DRAWS, Episode, Episodes, draws, level_boards
+from ragen_gym.envs.regret import StepRegret, TurnRegret, moves_valued
 from ragen_gym.games.game import SUCCESS, Board, Game, Rule, Solution, listed
 from ragen_gym.games.registry import GameSpec, build_game, find
 
@@ -104,6 +105,10 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
     ``level_id`` (str), ``action_mask`` (int8 (actions,): 1 where the action can change the state) and
     ``success`` (bool), at every reset and step. The mask belongs to the board as it stands, and to nothing else: after
     the end it says what could be moved on the last board, although no action is taken there any more.
+    With ``regret``, exact and of the move just played (0 at a reset, NaN where unknown; ``ragen_gym.games.values``):
+    ``regret``, how much lower the highest expected return is with this action than with a best one, and ``chance``,
+    what its transition noise added to the expected return; ``success_regret`` and ``success_chance``, the same of the
+    probability of success.
 
     ## Arguments
     name: name or id of an environment of ``ragen_gym.games.registry.TABLE``.
@@ -118,6 +123,8 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
     render_mode: ``"ansi"``, ``"rgb_array"``, ``"human"`` (a window) or None. The pictures show the last move, and a
         caption with step and reward.
     tile_size: side of a tile in pixels, 8 to 128.
+    regret: whether ``info`` says what each move gave away. What is possible depends on the moves that are left: True
+        counts them from the id's horizon, an integer is the number of moves of an episode.
     options: the game's own options, such as ``size``.
 
     Raises:
@@ -142,6 +149,7 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
         levels: Any = None,
         render_mode: str | None = None,
         tile_size: int = 48,
+        regret: bool | int = False,
         **options: Any,
     ) -> None:
         self.game_spec: GameSpec = find(name)
@@ -162,6 +170,9 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
         self.observation_space = self._view.space()
         self._episodes: Episodes | None = None
         self._solution: Solution | None = None
+        self.regret = regret
+        moves = moves_valued(regret, self.game_spec, self.game)
+        self._regret = StepRegret(self.game, moves) if moves else None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_parts": None, "_solution": None}  # they hold functions, and are made again
@@ -187,7 +198,10 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
         self._allowed = self._actions
         board = self._board = bytearray(self._start)
         _, _, observe, mask, _ = self._parts
-        return observe(board), {"level_id": level_id, "action_mask": mask(board, state), "success": False}
+        info = {"level_id": level_id, "action_mask": mask(board, state), "success": False}
+        if self._regret:
+            info |= self._regret.begin(self._start)
+        return observe(board), info
 
     def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Play one move.
@@ -204,16 +218,14 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
         if stochastic:
             draws = self._draws
             u = draws.pop() if draws else self._draw()
+        before = self.state if self._regret else None
         reward, outcome = rule(board, state, action, u, params)
         if outcome:
             self._allowed = 0
-        return (
-            observe(board),
-            reward,
-            outcome > 0,
-            False,
-            {"level_id": self._level_id, "action_mask": mask(board, state), "success": outcome == SUCCESS},
-        )
+        info = {"level_id": self._level_id, "action_mask": mask(board, state), "success": outcome == SUCCESS}
+        if before and self._regret:
+            info |= self._regret.info(before, action, reward, None if outcome else self.state, outcome == SUCCESS)
+        return observe(board), reward, outcome > 0, False, info
 
     def render(self) -> Any:
         """The board as text in mode ``"ansi"``, a uint8 (height, width, 3) array in ``"rgb_array"``, else None.
@@ -274,6 +286,13 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
         if self._solution is None:
             self._solution = self.game.solve(self._start)
         return self._solution
+
+    def value_by_turns(self) -> TurnRegret | None:
+        """Leave it to a turn environment to say what moves gave away, where that is asked for."""
+        if self._regret is None:
+            return None
+        self._regret = None
+        return TurnRegret(self.game)
 
     def oracle_action(self, actions_left: int) -> int:
         """A best action here, with that many actions left."""

@@ -89,6 +89,10 @@ class TurnEnv(InnerGenerator, gymnasium.Env[Any, str]):
     ``observation_score`` and ``prediction_score`` (float, 0 to 1, by ``state_score``); with pictures, ``images``: a
     list of uint8 (height, width, 3), one for each image part of the newest user message.
 
+    With ``regret`` (an argument of the ``StepEnv``): ``regret``, what the turn gave away of the highest expected return
+    of the game's own rewards, penalties and state rewards left out, and ``turn_value``, a
+    ``ragen_gym.games.values.TurnValue`` with all else; NaN where unknown.
+
     With pictures the ``content`` of every message is a list of parts, ``{"type": "text", "text": …}`` or ``{"type":
     "image"}``, the shape that the chat templates of Hugging Face and the API of OpenAI share.
 
@@ -168,6 +172,7 @@ class TurnEnv(InnerGenerator, gymnasium.Env[Any, str]):
             self.observation_space = spaces.Dict({"text": self.observation_space, "image": picture})
         self.action_space = spaces.Text(_LONGEST_REPLY, charset=characters, min_length=0)
         self._turn, self._played, self._over = 0, 0, True
+        self._regret = env.value_by_turns()
         #: The newest user message as one text, ``<image>`` where its picture stands.
         self.message_text = ""
         self._images: list[Pixels] = []
@@ -215,7 +220,7 @@ class TurnEnv(InnerGenerator, gymnasium.Env[Any, str]):
     @property
     def actions_left(self) -> int:
         """Moves that the budgets of turns and of actions still allow."""
-        return min(self.max_actions - self._played, (self.max_turns - self._turn) * self.max_actions_per_turn)
+        return self._left(self._played)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start an episode; the first message, and the information of the class's list."""
@@ -224,7 +229,10 @@ class TurnEnv(InnerGenerator, gymnasium.Env[Any, str]):
         self._messages: list[dict[str, Any]] = []
         self._images = []
         self._add("system", self.instructions)
-        return self._say(None), self._report(None, (), ())
+        said, info = self._say(None), self._report(None, (), ())
+        if self._regret:
+            info |= self._regret.begin(self.env.state, self.action_budget)
+        return said, info
 
     def step(self, action: str) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Take a reply.
@@ -243,10 +251,15 @@ class TurnEnv(InnerGenerator, gymnasium.Env[Any, str]):
         actions: list[int] = []
         rewards: list[float] = []
         terminated, before = False, self.env.state[0] if self._state_parts else b""
+        regret = self._regret
+        if regret:
+            regret.start(self.env.state, self.actions_left)
         for move in reply.actions[:budget]:
             _, reward, terminated, _, self._info = self.env.step(move)
             actions.append(move)
             rewards.append(reward)
+            if regret:
+                regret.move(move, reward, self.env.state, over=terminated, success=self._info["success"])
             if terminated:
                 break
         self._turn += 1
@@ -255,6 +268,9 @@ class TurnEnv(InnerGenerator, gymnasium.Env[Any, str]):
         earned = sum(score.score for score in scores.values()) * self.config.state_reward / 2
         judged: dict[str, Any] = {f"{part}_right": score.right for part, score in scores.items()}
         judged |= {f"{part}_score": score.score for part, score in scores.items()}
+        if regret:
+            planned = reply.actions[:budget]
+            judged |= regret.info(planned, self.actions_left, self._left(self._played + len(planned) - len(actions)))
         total = sum(rewards) + (self.config.format_penalty if reply.problem else earned)
         spent = self._turn == self.max_turns or self._played == self.max_actions
         terminated |= spent and self._bounded
@@ -330,6 +346,10 @@ class TurnEnv(InnerGenerator, gymnasium.Env[Any, str]):
         if self._pictures is not None:
             report["images"] = [self._images[-1].copy()]
         return report
+
+    def _left(self, played: int) -> int:
+        """Moves that the budgets allow after so many moves and the turns taken."""
+        return min(self.max_actions - played, (self.max_turns - self._turn) * self.max_actions_per_turn)
 
     def _frame_length(self) -> int:
         """The most characters of a message around its board."""
