@@ -1,7 +1,8 @@
 """Agents by name, such as ``openai:MODEL``, and how to write your own.
 
 ``make_agent`` makes one of ``random``, ``oracle``, ``greedy``, ``human``, ``openai:MODEL``, ``hf:PATH``,
-``python:module:callable``, ``cmd:PROGRAM`` and ``sb3:PATH``; the module of each says what it can do.
+``hf-vision:PATH``, ``python:module:callable``, ``cmd:PROGRAM`` and ``sb3:PATH``; the module of each says what it can
+do.
 
 An agent is an object with a ``name`` and one of two methods. One that answers messages has ``reply``, one that chooses
 moves has ``act``; either may be a plain method or a coroutine. This is a whole one::
@@ -80,6 +81,7 @@ KINDS: dict[str, Kind] = {
     "human": Kind(_HERE + "builtin:HumanAgent", "", "you, in the terminal"),
     "openai": Kind(_HERE + "openai:OpenAIAgent", "MODEL", "a model behind an OpenAI-compatible server"),
     "hf": Kind(_HERE + "hf:HFAgent", "PATH", "a transformers model in this process"),
+    "hf-vision": Kind(_HERE + "hf_vision:HFVisionAgent", "PATH", "a visual transformers model in this process"),
     "python": Kind(_HERE + "python:load", "module:callable", "Python code of yours"),
     "cmd": Kind(_HERE + "cmd:load", "PROGRAM", "a program in any language, lines of JSON"),
     "sb3": Kind(_HERE + "sb3:SB3Agent", "PATH", "a policy of Stable-Baselines3"),
