@@ -49,7 +49,7 @@ class _Start:
 
     @property
     def aggregation(self) -> str:
-        """OpenRLHF's aggregation that is nearest; ``ragen_agent.openrlhf.loss`` replaces it where ours is another."""
+        """A value that OpenRLHF takes; ``ragen_agent.openrlhf.loss`` aggregates."""
         return "token-mean" if self.training.aggregation == "token_mean" else "seq-mean-token-mean"
 
     @property

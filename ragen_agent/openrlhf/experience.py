@@ -36,6 +36,8 @@ from ragen_agent.training.iteration import CriticEstimates, critic_estimates
 from ragen_agent.training.metrics import reply_parts
 
 __all__ = [
+    "EPISODE_ROWS",
+    "EPISODE_TOKENS",
     "AdvantageInputs",
     "EpisodeGenerator",
     "EpisodeSample",
@@ -51,6 +53,9 @@ __all__ = [
 
 NO_RETURN = float("-inf")
 """Stands in ``returns`` outside M_adv, where a critic has nothing to learn from."""
+
+EPISODE_TOKENS, EPISODE_ROWS = "episode_tokens", "episode_rows"
+"""In ``info``: the tokens of a row's episode that are in the loss, and how many of its rows have one."""
 
 
 @dataclass(frozen=True)
@@ -266,11 +271,36 @@ class StarPOExperience(RemoteExperienceMaker):  # type: ignore[misc]
             experience.kl = None
             experience.labels = [""] * len(rows)  # read; the models' processes need not have it
             _narrow(experience, rows, settings)
+        _count(experiences, notes)
         return experiences
 
 
 def _notes(experience: Any) -> list[AdvantageInputs]:
     return [AdvantageInputs(**json.loads(label)) for label in experience.labels]
+
+
+def _episodes(notes: Sequence[Sequence[AdvantageInputs]]) -> list[list[tuple[int, int]]]:
+    """The rows of each episode: their batches, and their places in them."""
+    episodes: list[list[tuple[int, int]]] = []
+    for batch, rows in enumerate(notes):
+        for row, note in enumerate(rows):
+            if note.continues:
+                episodes[-1].append((batch, row))
+            else:
+                episodes.append([(batch, row)])
+    return episodes
+
+
+def _count(experiences: Sequence[Any], notes: Sequence[Sequence[AdvantageInputs]]) -> None:
+    """Notes at each row what ``ragen_agent.openrlhf.loss`` reads of its episode: its tokens, and rows with a token."""
+    for experience in experiences:
+        ones = torch.ones(len(experience.action_mask))
+        experience.info |= {EPISODE_TOKENS: ones, EPISODE_ROWS: ones.clone()}
+    for rows in _episodes(notes):
+        tokens = [float(experiences[batch].action_mask[row].sum()) for batch, row in rows]
+        for batch, row in rows:
+            experiences[batch].info[EPISODE_TOKENS][row] = max(1.0, sum(tokens))
+            experiences[batch].info[EPISODE_ROWS][row] = max(1, sum(count > 0 for count in tokens))
 
 
 def _estimate(
@@ -280,13 +310,7 @@ def _estimate(
 
     The recursion runs over whole episodes: the rows of one follow each other, and are joined here.
     """
-    episodes: list[list[tuple[int, int]]] = []  # of each its rows: the batch, and the row in it
-    for batch, batch_notes in enumerate(notes):
-        for row, note in enumerate(batch_notes):
-            if note.continues:
-                episodes[-1].append((batch, row))
-            else:
-                episodes.append([(batch, row)])
+    episodes = _episodes(notes)
 
     def joined(tensors: Sequence[Tensor]) -> Tensor:
         parts = [torch.cat([tensors[batch][row] for batch, row in rows]) for rows in episodes]

@@ -5,8 +5,7 @@ OpenRLHF's entropy bonus and KL term are token means under every aggregation; he
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import openrlhf.models.loss
@@ -18,35 +17,19 @@ from torch import Tensor
 
 from ragen_agent.algo.losses import MAX_LOG_RATIO
 from ragen_agent.config import Config
+from ragen_agent.openrlhf.experience import EPISODE_ROWS, EPISODE_TOKENS
 
-__all__ = ["MeasuredPolicyLoss", "aggregate_rows", "gradient_norms", "install", "measured"]
+__all__ = ["Aggregation", "MeasuredPolicyLoss", "count_episodes", "gradient_norms", "install"]
 
 _STOCK: Callable[..., Tensor] = openrlhf.models.loss.aggregate_loss
-
-
-def aggregate_rows(
-    loss: Tensor,
-    loss_mask: Tensor,
-    token_level_loss: bool = False,
-    dp_size: int = 1,
-    batch_num_tokens: Tensor | float | None = None,
-    global_batch_size: Tensor | float | None = None,
-    *,
-    length: float = 1.0,
-) -> Tensor:
-    """``sequence_sum``, and with a length ``constant``: the rows' sums, averaged over a step's rows that have a token.
-
-    The arguments are those of OpenRLHF's ``aggregate_loss``, and ``length`` is what the sums are divided by.
-    """
-    if global_batch_size is None:
-        global_batch_size = (loss_mask.sum(dim=-1) > 0).sum()
-    return (loss * loss_mask).sum() / length / global_batch_size * dp_size
+_STOCK_STEPS: Callable[..., Iterator[Any]] = ppo_actor.iter_grad_accum_global_norm
 
 
 class MeasuredPolicyLoss(PolicyLoss):  # type: ignore[misc]
-    """OpenRLHF's; ``approx_kl`` is the k3 estimate of the last rows, as the local trainer records it."""
+    """OpenRLHF's with our aggregation; ``approx_kl`` is the k3 estimate of the last rows, as in the local trainer."""
 
     approx_kl: Tensor
+    aggregation: Aggregation
 
     def forward(self, log_probs: Tensor, old_log_probs: Tensor, *others: Any, action_mask: Tensor, **named: Any) -> Any:
         """As OpenRLHF's."""
@@ -54,37 +37,96 @@ class MeasuredPolicyLoss(PolicyLoss):  # type: ignore[misc]
             log_ratio = torch.where(action_mask.bool(), (log_probs - old_log_probs).float(), 0.0)
             log_ratio = log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
             self.approx_kl = (log_ratio.exp() - 1 - log_ratio).sum() / action_mask.sum().clamp(min=1)
-        return super().forward(log_probs, old_log_probs, *others, action_mask=action_mask, **named)
+        openrlhf.models.loss.aggregate_loss = self.aggregation  # for this loss alone: a critic's has its own
+        try:
+            return super().forward(log_probs, old_log_probs, *others, action_mask=action_mask, **named)
+        finally:
+            openrlhf.models.loss.aggregate_loss = _STOCK
 
 
-class _Aggregation:
-    """``aggregate``, which keeps the token mean of what it aggregated last: in a step that is the entropy."""
+class Aggregation:
+    """Takes the place of OpenRLHF's ``aggregate_loss``: ``Training.aggregation`` over a step; its micro-batches add up.
 
-    def __init__(self, aggregate: Callable[..., Tensor]) -> None:
-        self.aggregate, self.token_mean = aggregate, torch.zeros(())
+    A sequence is an episode, also where its prompts leave out earlier turns, so that it is several rows.
+    ``episode_tokens`` are those of the rows that are aggregated next, or None where each row is an episode.
+    ``token_mean`` is that of what was aggregated last: in a step of OpenRLHF's that is the entropy.
+    """
 
-    def __call__(self, loss: Tensor, loss_mask: Tensor, **batch: Any) -> Tensor:
+    def __init__(self, how: str, length: int) -> None:
+        self.how, self.length = how, length
+        self.episode_tokens: Tensor | None = None
+        self.token_mean = torch.zeros(())
+
+    def __call__(
+        self,
+        loss: Tensor,
+        loss_mask: Tensor,
+        token_level_loss: bool = False,
+        dp_size: int = 1,
+        batch_num_tokens: Tensor | float | None = None,
+        global_batch_size: Tensor | float | None = None,
+    ) -> Tensor:
+        """The arguments are those of ``aggregate_loss``; the divisors are by default those of these rows alone."""
         with torch.no_grad():
             self.token_mean = (loss * loss_mask).sum() / loss_mask.sum()
-        return self.aggregate(loss, loss_mask, **batch)
+        if self.how == "token_mean":
+            return _STOCK(loss, loss_mask, True, dp_size, batch_num_tokens)
+        sums, tokens = (loss * loss_mask).sum(dim=-1), loss_mask.sum(dim=-1)
+        if self.how == "sequence_mean":
+            whole = tokens.clamp(min=1) if self.episode_tokens is None else self.episode_tokens.to(sums.device)
+            sums = sums / whole
+        elif self.how == "constant":
+            sums = sums / self.length
+        return sums.sum() / ((tokens > 0).sum() if global_batch_size is None else global_batch_size) * dp_size
+
+
+def count_episodes(experience: Any) -> float:
+    """How many episodes these rows are, each row counted as its share of its episode; rows without a token as none."""
+    shares = 1 / _per_row(experience, EPISODE_ROWS)
+    return float((shares * (experience.action_mask.sum(dim=-1) > 0)).sum())
+
+
+def _per_row(experience: Any, name: str) -> Tensor:
+    """A number of each row, on the CPU, which OpenRLHF keeps as one tensor or as a list of them."""
+    return torch.stack([torch.as_tensor(value).cpu() for value in experience.info[name]])
+
+
+def _steps(data: Iterable[Any], strategy: Any, micro_batches: int, mask_of: Callable[[Any], Tensor]) -> Iterator[Any]:
+    """As ``iter_grad_accum_global_norm``, whose ``global_batch_size`` counts episodes here, not rows."""
+    window: list[tuple[Any, dict[str, Any]]] = []
+    for pair in _STOCK_STEPS(data, strategy, micro_batches, mask_of):
+        window.append(pair)
+        if len(window) == micro_batches:
+            mean = strategy.all_reduce(sum(count_episodes(rows) for rows, _ in window))  # over the processes
+            for rows, batch in window:
+                yield rows, batch | {"global_batch_size": mean * batch["dp_size"] / micro_batches}
+            window.clear()
+    assert not window, "an iteration has whole minibatches"
 
 
 def install(trainer: Any, config: Config) -> None:
     """Gives every term of the loss the run's aggregation; this process has no other trainer."""
+    aggregation = Aggregation(config.training.aggregation, config.turns.max_tokens_per_episode)
     trainer.actor_loss_fn.__class__ = MeasuredPolicyLoss
-    how = config.training.aggregation
-    aggregate: Callable[..., Tensor] = partial(_STOCK, token_level_loss=how == "token_mean")
-    in_loss = _STOCK
-    if how in ("sequence_sum", "constant"):
-        length = float(config.turns.max_tokens_per_episode) if how == "constant" else 1.0
-        aggregate = in_loss = partial(aggregate_rows, length=length)
-    ppo_actor.aggregate_loss = _Aggregation(aggregate)
-    openrlhf.models.loss.aggregate_loss = in_loss
+    trainer.actor_loss_fn.aggregation = ppo_actor.aggregate_loss = aggregation
+    ppo_actor.iter_grad_accum_global_norm = _steps
+    step = trainer.training_step
 
+    def training_step(experience: Any, *args: Any, **kwargs: Any) -> Any:
+        """Records what the local trainer records, under OpenRLHF's names: token means, and a KL term as in the loss."""
+        aggregation.episode_tokens = _per_row(experience, EPISODE_TOKENS)
+        status = step(experience, *args, **kwargs)
+        metrics, weights = status["metrics"], status["weights"]
+        metrics |= {"approx_kl": trainer.actor_loss_fn.approx_kl, "entropy_loss": aggregation.token_mean}
+        weights["approx_kl"] = "token"
+        if trainer.args.algo.kl.use_loss:  # a part of the minibatch's, not a mean over these rows
+            weights["kl"] = "sample"
+        if not status["num_action_tokens"]:  # only padding: its means are 0 / 0
+            metrics = {name: torch.as_tensor(value).float() for name, value in metrics.items()}
+            status["metrics"] = {name: value.nan_to_num() for name, value in metrics.items()}
+        return status
 
-def measured(trainer: Any) -> dict[str, Tensor]:
-    """The figures of the rows of the last step, under OpenRLHF's names, as the local trainer has them: token means."""
-    return {"approx_kl": trainer.actor_loss_fn.approx_kl, "entropy_loss": ppo_actor.aggregate_loss.token_mean}
+    trainer.training_step = training_step
 
 
 def gradient_norms(trainer: Any, experiences: Sequence[Any], kl: float) -> dict[str, float]:
@@ -94,8 +136,8 @@ def gradient_norms(trainer: Any, experiences: Sequence[Any], kl: float) -> dict[
     token. The model of ``trainer`` must hold all its weights, and DeepSpeed must not see its passes.
     """
     tokens = sum(float(e.action_mask.sum()) for e in experiences)
-    rows = sum(float((e.action_mask.sum(dim=-1) > 0).sum()) for e in experiences)
-    batch = {"dp_size": 1, "batch_num_tokens": tokens, "global_batch_size": rows}
+    episodes = sum(count_episodes(e) for e in experiences)
+    batch = {"dp_size": 1, "batch_num_tokens": tokens, "global_batch_size": episodes}
     parameters = [parameter for parameter in trainer.actor.parameters() if parameter.requires_grad]
     found: dict[str, list[Tensor]] = {}
     for experience in experiences:
@@ -114,6 +156,7 @@ def gradient_norms(trainer: Any, experiences: Sequence[Any], kl: float) -> dict[
 def _terms(trainer: Any, experience: Any, kl: float, batch: dict[str, Any]) -> dict[str, Tensor]:
     """The terms of the loss that ``ActorPPOTrainer.training_step`` adds up, with gradient."""
     arguments, mask, old = trainer.args, experience.action_mask, experience.action_log_probs
+    ppo_actor.aggregate_loss.episode_tokens = _per_row(experience, EPISODE_TOKENS)
     log_probs, output = trainer.actor(
         experience.sequences,
         mask,

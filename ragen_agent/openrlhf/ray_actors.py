@@ -32,7 +32,7 @@ from peft.tuners.lora import LoraLayer
 from torch import Tensor, nn
 
 from ragen_agent.openrlhf.experience import narrow_to_returns
-from ragen_agent.openrlhf.loss import gradient_norms, install, measured
+from ragen_agent.openrlhf.loss import gradient_norms, install
 from ragen_agent.openrlhf.processes import RunContext, kill_after_exit
 from ragen_agent.openrlhf.weight_broadcast import save_merged, send_merged
 from ragen_agent.training.batches import Batch
@@ -147,28 +147,13 @@ class PolicyActor(PolicyModelActor.__ray_metadata__.modified_class):  # type: ig
     """The model that is trained."""
 
     def init_model_from_pretrained(self, strategy: Any, *args: Any, **kwargs: Any) -> None:
-        """As OpenRLHF; then scores as the module says and keeps minibatches of padding out of the means."""
+        """As OpenRLHF; then scores as the module says."""
         super().init_model_from_pretrained(strategy, *args, **kwargs)
         _adapt(self.actor, strategy.args)
         if _has_adapters():
             send_merged(self.trainer, self.actor.model.module)
         install(self.trainer, RunContext.from_environment().config)
         self.norms = GradNorms(strategy)
-        step, arguments = self.trainer.training_step, strategy.args
-
-        def training_step(*args: Any, **kwargs: Any) -> Any:
-            status = step(*args, **kwargs)
-            metrics, weights = status["metrics"], status["weights"]
-            metrics |= measured(self.trainer)
-            weights["approx_kl"] = "token"
-            if arguments.algo.kl.use_loss:  # a part of the minibatch's, not a mean over these rows
-                weights["kl"] = "sample"
-            if not status["num_action_tokens"]:  # only padding: its means are 0 / 0
-                metrics = {name: torch.as_tensor(value).float() for name, value in metrics.items()}
-                status["metrics"] = {name: value.nan_to_num() for name, value in metrics.items()}
-            return status
-
-        self.trainer.training_step = training_step
 
     def fit(self, kl_ctl: float = 0.0) -> Any:
         """As OpenRLHF; but the gradient norm is the mean over the steps, not that of the last."""

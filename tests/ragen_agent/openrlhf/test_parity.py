@@ -22,10 +22,12 @@ import pytest
 import torch
 from openrlhf.models import Actor
 from openrlhf.trainer.ppo_utils.kl_controller import FixedKLController
+from openrlhf.trainer.ray import ppo_actor
 from openrlhf.utils import utils
 from torch import Tensor
 
 from ragen_agent.config import Config, merged, with_settings
+from ragen_agent.config.algorithms import AGGREGATIONS
 from ragen_agent.config.presets import GAME_DEFAULTS
 from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.local.diagnostics import LearnerDiagnostics
@@ -67,6 +69,8 @@ CASES: dict[str, dict[str, Any]] = {
     "PPO": {"algo": "ppo"},
     "PPO, bi-level": {"algo": "ppo", "credit": "bi_level", "starpo_s": False, "reweight": 0.5, "gae_lambda": 0.9},
 }
+#: What ``ragen_agent.openrlhf.loss.install`` replaces in OpenRLHF's module.
+INSTALLED = ("aggregate_loss", "iter_grad_accum_global_norm")
 FORGETFUL = {"turns": {"history": 0}, "training": {"minibatch": 64}}
 
 
@@ -171,8 +175,8 @@ def both(case: Mapping[str, Any], folder: Path) -> Iterator[Both]:
         monkeypatch.setattr("ray.get", lambda refs: refs)
         monkeypatch.setattr("ray.put", lambda value: value)
         monkeypatch.setattr(utils, "convert_to_torch_dtype", lambda name: torch.float32)
-        for module in (openrlhf.models.loss, openrlhf.trainer.ray.ppo_actor):
-            monkeypatch.setattr(module, "aggregate_loss", module.aggregate_loss)  # put back afterwards
+        for name in INSTALLED:
+            monkeypatch.setattr(ppo_actor, name, getattr(ppo_actor, name))  # put back afterwards
         flags = command_flags(config, settings, folder, folder / "model", cpu=True)
         found: dict[str, dict[str, Tensor]] = {}
 
@@ -252,9 +256,11 @@ def test_the_first_update_has_the_same_gradients(case: str, tmp_path: Path) -> N
         check_first_update(trainers)
 
 
+@pytest.mark.parametrize("how", AGGREGATIONS)
 @pytest.mark.parametrize("training", [{}, {"algo": "ppo", "credit": "turn"}], ids=["GRPO", "PPO"])
-def test_prompts_that_leave_out_turns(training: dict[str, Any], tmp_path: Path) -> None:
-    """An episode is several rows of the distributed trainer, whose values are joined."""
+def test_prompts_that_leave_out_turns(training: dict[str, Any], how: str, tmp_path: Path) -> None:
+    """An episode is several rows of the distributed trainer, which are joined in its values and its loss."""
+    training = {**training, "aggregation": how}
     with both(merged(FORGETFUL, {"training": training}), tmp_path) as trainers:
         assert any(len(t.split_contexts()) > 1 for t in trainers.played)
         check_first_update(trainers)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import openrlhf.models.loss
 import pytest
 import torch
-from openrlhf.models import Actor, PolicyLoss
+from openrlhf.models import Actor, PolicyLoss, get_llm_for_sequence_regression
 from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ray import ppo_actor
 from ray import cloudpickle
@@ -18,9 +18,12 @@ from ragen_agent import algo
 from ragen_agent.config import Config, with_settings
 from ragen_agent.config.algorithms import AGGREGATIONS
 from ragen_agent.openrlhf import loss, ray_actors
-from ragen_agent.openrlhf.experience import NO_RETURN
+from ragen_agent.openrlhf.experience import EPISODE_ROWS, EPISODE_TOKENS, NO_RETURN
 from ragen_agent.openrlhf.ray_actors import SampledActor
 from tests.ragen_agent.openrlhf.test_lora import adapted
+
+#: What ``loss.install`` replaces in OpenRLHF's module.
+INSTALLED = ("aggregate_loss", "iter_grad_accum_global_norm")
 
 IDS = torch.tensor([[5, 6, 7, 8, 9, 1, 2], [5, 6, 7, 8, 3, 4, 0], [5, 6, 2, 0, 0, 0, 0], [5, 6, 0, 0, 0, 0, 0]])
 LENGTHS = torch.tensor([7, 6, 3, 2])
@@ -125,8 +128,8 @@ def test_every_term_of_the_loss_is_aggregated_alike(how: str, monkeypatch: pytes
     trainer.actor_scheduler = SimpleNamespace(get_last_lr=lambda: [0.0])
     trainer.aux_loss = False
     trainer.actor_loss_fn = PolicyLoss(0.2, 0.28, token_level_loss=how == "token_mean")
-    for module in (ppo_actor, openrlhf.models.loss):
-        monkeypatch.setattr(module, "aggregate_loss", module.aggregate_loss)  # put back afterwards
+    for name in INSTALLED:
+        monkeypatch.setattr(ppo_actor, name, getattr(ppo_actor, name))  # put back afterwards
     settings = {"training": {"aggregation": how}, "turns": {"max_tokens_per_episode": 5}}
     loss.install(trainer, with_settings(Config(), settings))
     rows = Experience(
@@ -137,14 +140,17 @@ def test_every_term_of_the_loss_is_aggregated_alike(how: str, monkeypatch: pytes
         base_action_log_probs=reference,
         rollout_log_probs=old,
         advantages=advantages,
+        info={EPISODE_TOKENS: torch.tensor([3.0, 1.0]), EPISODE_ROWS: torch.ones(2)},
     )
-    trainer.training_step(rows, 0.25, 0)
+    recorded = trainer.training_step(rows, 0.25, 0)["metrics"]
     chosen = mask.bool()
     policy, stats = algo.policy_loss(log_probs, old, advantages, chosen, how=how, length=5)
     divergence = algo.kl_loss(log_probs, reference, chosen, "k2", how, length=5)
     expected = policy + 0.25 * divergence - 0.5 * algo.aggregate(entropy, chosen, how, length=5)
     torch.testing.assert_close(losses[0], expected)
-    torch.testing.assert_close(trainer.actor_loss_fn.approx_kl, stats.approx_kl)
+    torch.testing.assert_close(recorded["approx_kl"], stats.approx_kl)
+    torch.testing.assert_close(recorded["entropy_loss"], algo.masked_mean(entropy, chosen))
+    torch.testing.assert_close(recorded["kl"], divergence)
 
 
 @pytest.mark.filterwarnings("default")
@@ -158,3 +164,42 @@ def test_a_critic_learns_where_it_has_a_return() -> None:
     assert critic.trainer.replay_buffer == [rows]
     assert rows.action_mask.tolist() == [[0, 1, 0, 1]]
     assert rows.returns.tolist() == [[0.0, 2.0, 0.0, 3.0]]
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("targets", [None, "all-linear", ["q_proj"]], ids=["whole", "every layer", "without the head"])
+def test_a_critic_starts_at_zero_and_learns(targets: Any, tmp_path: Path) -> None:
+    """Also with LoRA, which leaves a head without an adapter frozen."""
+    model: Any = adapted()
+    model.merge_and_unload().save_pretrained(tmp_path)
+    critic = get_llm_for_sequence_regression(
+        str(tmp_path),
+        "critic",
+        attn_implementation="sdpa",
+        lora_rank=4 if targets else 0,
+        target_modules=targets,
+        init_value_head=True,
+    ).float()
+    assert bool(critic(IDS, ACTIONS, ATTENTION).any()), "OpenRLHF's is random"
+    ray_actors.start_at_zero(critic)
+    values = critic(IDS, ACTIONS, ATTENTION)
+    assert not bool(values.any())
+    trained = [parameter for parameter in critic.parameters() if parameter.requires_grad]
+    optimiser = torch.optim.SGD(trained, 0.1)
+    for _ in range(2):
+        optimiser.zero_grad()
+        ((critic(IDS, ACTIONS, ATTENTION) - 1) * ACTIONS).square().sum().backward()
+        optimiser.step()
+    assert bool(critic(IDS, ACTIONS, ATTENTION)[ACTIONS.bool()].all())
+
+
+def test_the_norm_of_every_step_is_noted_once() -> None:
+    """DeepSpeed keeps the norm of a step until the next one."""
+    said = iter([0.0, 1.0, 1.0, 3.0, 3.0, 8.0])
+    strategy = SimpleNamespace(get_grad_norm=lambda model: next(said), accumulated_gradient=2)
+    norms = ray_actors.GradNorms(strategy)
+    assert [strategy.get_grad_norm(None) for _ in range(4)] == [0.0, 1.0, 1.0, 3.0]
+    assert norms.mean("grad_norm") == {"grad_norm": 2.0}
+    assert norms.mean("grad_norm") == {}
+    assert [strategy.get_grad_norm(None) for _ in range(2)] == [3.0, 8.0]
+    assert norms.mean("grad_norm") == {"grad_norm": 8.0}

@@ -172,9 +172,19 @@ def kill(launcher: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def test_prompts_that_forget_are_rows_of_their_own(tmp_path: Path) -> None:
-    """Only the current turn in the prompt: every turn is a row, which vLLM and the trainer score alike."""
-    told = {"turns": {"history": 0}, "training": {"iterations": 3, "groups": 4}, "evaluation": {"levels": 8}}
+def test_everything_at_once_with_prompts_that_forget(tmp_path: Path) -> None:
+    """Only the current turn in the prompt: every turn is a row, which vLLM and the trainer score alike.
+
+    A critic values whole episodes, kept ones are trained on again, and everything is measured; the validation stops it.
+    """
+    told = {
+        "turns": {"history": 0},
+        "demonstrations": {"episodes": 1000},
+        "training": {"iterations": 4, "groups": 2, "keep": 1.0, "algo": "ppo", "replay": 1, "aggregation": "constant"},
+        "diagnostics": {"entropy_every": 1, "gradients_every": 2, "information_every": 1, "information_prompts": 2},
+        "stops": {"validate_every": 1, "validation_levels": 4, "validation_patience": 3, "validation_floor": 1.0},
+        "evaluation": {"levels": 4},
+    }
     config = with_settings(Config(), merged(merged(GAME_DEFAULTS["FrozenLake"], BASE), told))
     folder, summary = begin(tmp_path / "run", config, {})
     records = read_json_lines(folder.metrics)
@@ -182,6 +192,15 @@ def test_prompts_that_forget_are_rows_of_their_own(tmp_path: Path) -> None:
     assert trained
     assert all(record["updates"] * 16 >= record["kept"] and record["grad_norm"] > 0 for record in trained)
     assert max(record["vllm_gap"] for record in trained) < 0.02
+    assert all(record["grad_norm"] > 0 and record["value_loss"] >= 0 for record in trained)
+    assert [record["replayed"] for record in records] == [0, *(record["kept"] for record in records[:-1])]
+    for record in records:
+        assert record["entropy_forced"] == pytest.approx(record["entropy_sampled"], abs=0.2)
+        assert 0 <= record["retrieval_accuracy"] <= 1
+        assert 0 <= record["validation"] <= 1
+        assert {"entropy", "information", "validation"} <= set(record["diagnostics_s"])
+    assert ["grad_policy" in record for record in records] == [i % 2 == 0 for i in range(len(records))]
+    assert len(records) == 4 or "3 validations in a row were below 100 %" in summary["stopped"]
     episodes = [Trajectory.from_dict(e) for e in read_json_lines(folder.episodes) if e["phase"] == "train"]
     assert any(len(t.turn_ends) > 1 for t in episodes)
     assert all(len(t.split_contexts()) == len(t.turn_ends) for t in episodes)
