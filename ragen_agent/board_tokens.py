@@ -84,16 +84,21 @@ def board_tokens(tokenizer: Tokenizer, env: TurnEnv, seeds: Sequence[int]) -> Bo
         seeds: of the episodes; at least one.
 
     Raises:
-        ValueError: the tokenizer is a slow one.
+        ValueError: the tokenizer is a slow one, or the messages show the board as a picture.
     """
     if not tokenizer.is_fast:
         raise ValueError(f"{tokenizer.name_or_path}: its tokenizer does not say where tokens lie; use a fast one.")
+    if env.config.observation == "image":
+        raise ValueError(
+            "the messages show the board as a picture, which no tokenizer cuts; use turns.observation=text."
+        )
     text_format = env.env.text_format
     spelled: dict[str, set[tuple[int, ...]]] = defaultdict(set)
     tokens = holders = parts = 0
     example: tuple[str, ...] = ()
     for seed in seeds:
-        message, _ = env.reset(seed=seed)
+        env.reset(seed=seed)
+        message = env.message_text
         start = message.index(env.board)
         coded = tokenizer(message, add_special_tokens=False, return_offsets_mapping=True)
         ids, spans = coded["input_ids"], coded["offset_mapping"]

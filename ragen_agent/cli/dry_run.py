@@ -38,11 +38,14 @@ from ragen_agent.openrlhf.plan import (
 from ragen_agent.rollout import Instance
 from ragen_agent.sft.demonstrations import demonstrate
 from ragen_agent.token_mdp import TokenMDP, Trajectory
-from ragen_agent.training.small_model import build_tokenizer, game_texts
-from ragen_agent.training.tasks import all_settings, games_at, make_env
+from ragen_agent.training.small_vision_model import small_tokenizer, small_vision
+from ragen_agent.training.tasks import games_at, make_env
+from ragen_gym.inference import ImageSpan
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+    from ragen_gym.inference.vision import Vision
 
 __all__ = ["LEGEND", "TokenView", "command_line", "dry_run", "scripted_episode", "tokenizer_of"]
 
@@ -95,11 +98,11 @@ def dry_run(
             _say(console, f"Cluster: {recipe.cluster}")
     _title(console, "One scripted episode")
     tokenizer, note = tokenizer_of(config)
-    chat = ChatFormat.from_settings(tokenizer, config.turns)
+    chat = ChatFormat.from_settings(tokenizer, config.turns, _vision(config, tokenizer))
     view = scripted_episode(config, chat)
     console.print(view.text, soft_wrap=True)
     _say(console, f"{LEGEND} {view.counts}{note}")
-    if tokenizer.is_fast:
+    if tokenizer.is_fast and config.turns.observation != "image":
         found = board_tokens(tokenizer, make_env(games_at(config, 0)[0].config, "train"), range(BOARDS))
         _say(console, f"Its boards: {found}. ragen-agent tokens compares the text formats.")
     _say(console, f"Nothing was run. The run would be in {folder}.")
@@ -170,9 +173,19 @@ def tokenizer_of(config: Config) -> tuple[PreTrainedTokenizerBase, str]:
         from transformers import AutoTokenizer
 
         return AutoTokenizer.from_pretrained(config.model, local_files_only=True), ""
-    texts = [game_texts(make_env(game, None), game.demonstrations.thought) for game in all_settings(config)]
     note = f" {config.model} is not here, so the tokens are those of the small model." if config.model else ""
-    return build_tokenizer(texts), note
+    return small_tokenizer(config), note
+
+
+def _vision(config: Config, tokenizer: PreTrainedTokenizerBase) -> Vision | None:
+    """How the model reads pictures; None for one that reads text only."""
+    if config.model and Path(config.model).is_dir():
+        from transformers import AutoConfig
+
+        from ragen_gym.inference.vision import Vision
+
+        return Vision.from_folder(AutoConfig.from_pretrained(config.model, local_files_only=True), Path(config.model))
+    return small_vision(config.small_model, tokenizer) if config.small_model.kind == "vision" else None
 
 
 def _title(console: Console, text: str) -> None:
@@ -215,6 +228,17 @@ def scripted_episode(config: Config, chat: ChatFormat, seed: int = 0) -> TokenVi
     process = TokenMDP.from_settings(make_env(share, "train"), chat, share.turns)
     how = replace(share.demonstrations, mistakes=0.0)
     (t,) = demonstrate(process, [Instance(seed, seed)], how, seed)
-    edges = [0, *(t.sampled[1:] != t.sampled[:-1]).nonzero()[0] + 1, len(t.ids)]
-    spans = [(bool(t.sampled[a]), str(chat.tokenizer.decode(t.ids[a:b].tolist()))) for a, b in pairwise(edges)]
+    edges = {0, *(t.sampled[1:] != t.sampled[:-1]).nonzero()[0] + 1, len(t.ids)}
+    images = {image.start: image for image in t.images}
+    edges |= {edge for image in t.images for edge in (image.start, image.end)}
+    spans = []
+    for a, b in pairwise(sorted(edges)):
+        text = str(chat.tokenizer.decode(t.ids[a:b].tolist()))
+        spans.append((bool(t.sampled[a]), _shown(images[a], text) if a in images else text))
     return TokenView(t, tuple(spans))
+
+
+def _shown(image: ImageSpan, text: str) -> str:
+    """A picture, and what its placeholders are written as."""
+    height, width = image.pixels.shape[:2]
+    return f"[picture of {height}x{width} pixels: {image.tokens} times {text[: len(text) // image.tokens]}]"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -15,6 +16,7 @@ from ragen_agent.training.batches import Batch
 from ragen_agent.training.iteration import Iteration
 from ragen_agent.training.replay import KeptEpisodes
 from ragen_agent.training.scoring import sampled_scores
+from ragen_gym.inference.vision import ImageTable
 
 __all__ = ["LearnerDiagnostics"]
 
@@ -26,13 +28,15 @@ class LearnerDiagnostics:
         self.learner, self.settings = learner, settings
 
     @torch.no_grad()
-    def log_probs(self, rows: Sequence[tuple[list[int], list[int]]]) -> Tensor:
+    def log_probs(
+        self, rows: Sequence[tuple[list[int], list[int]]], images: ImageTable | None = None
+    ) -> Tensor:
         """As the protocol says."""
         learner, settings = self.learner, self.settings
         scores = torch.zeros(len(rows), dtype=torch.float64)
         wanted = [index for index, (_, said) in enumerate(rows) if said]
         for part in torch.tensor(wanted).split(settings.minibatch):
-            batch = _batch([rows[index] for index in part.tolist()], learner.bias.device)
+            batch = replace(_batch([rows[index] for index in part.tolist()], learner.bias.device), images=images)
             log_probs = sampled_scores(learner.model, batch, learner.bias, settings.temperature).log_probs
             scores[part] = log_probs.sum(dim=1, dtype=torch.float64).cpu()
         return scores

@@ -22,7 +22,7 @@ from ragen_agent.local.diagnostics import LearnerDiagnostics
 from ragen_agent.local.policy_update import Critic, Learner, Targets, update
 from ragen_agent.rollout import Instance, group
 from ragen_agent.token_mdp import TokenMDP, Trajectory
-from ragen_agent.training.batches import distinct_prefixes
+from ragen_agent.training.batches import distinct_prefixes, rows_of
 from ragen_agent.training.console import Display
 from ragen_agent.training.cpu import release_freed_memory
 from ragen_agent.training.diagnostics import Monitor
@@ -119,7 +119,7 @@ class Trainer:
         self._set_rates(number)
         measured, targets = self._update(iteration)
 
-        self.spent += ROLLOUT_COST * distinct_prefixes([t.ids.tolist() for t in played])
+        self.spent += ROLLOUT_COST * distinct_prefixes(rows_of(played))
         self.spent += int(measured["train_tokens"])
         record: dict[str, Any] = {
             "iteration": number,

@@ -14,6 +14,7 @@ from ragen_agent.openrlhf.experience import EpisodeGenerator, StarPOExperience
 from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.iteration import Iteration
 from ragen_agent.training.replay import KeptEpisodes
+from ragen_gym.inference.vision import ImageTable
 
 __all__ = ["ActorDiagnostics"]
 
@@ -29,8 +30,11 @@ class ActorDiagnostics:
     ) -> None:
         self.maker, self.rollouts, self.rows = maker, rollouts, rows
 
-    def log_probs(self, rows: Sequence[tuple[list[int], list[int]]]) -> Tensor:
+    def log_probs(
+        self, rows: Sequence[tuple[list[int], list[int]]], images: ImageTable | None = None
+    ) -> Tensor:
         """As the protocol says."""
+        assert images is None, "pictures are read by the local trainer alone"
         scores = torch.zeros(len(rows), dtype=torch.float64)
         wanted = torch.tensor([index for index, (_, said) in enumerate(rows) if said])
         parts = wanted.split(self.maker.args.rollout.micro_batch_size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import json
 import subprocess
@@ -76,6 +77,7 @@ def examine(
     cuda, devices = device_checks()
     transformers = transformers_check()
     checks = [ok("python", sys.version.split()[0]), *version_checks(distributed), *devices, cpu_check(), transformers]
+    checks.append(torchvision_check())
     if distributed:
         checks += [vllm_check(cuda), flash_attention_check(cuda), compiler_check()]
         checks.append(memory_check(0.0 if cuda or model is None else run_memory(model, config)))
@@ -128,6 +130,21 @@ def transformers_check() -> Check:
     except Exception as error:  # of any library that it imports
         return fail("import of transformers", f"{type(error).__name__}: {error}", _advice(str(error)))
     return ok("import of transformers", "works")
+
+
+def torchvision_check() -> Check:
+    """Whether torchvision, where it is installed, can be imported next to this torch."""
+    name = "torchvision"
+    if find_spec("torchvision") is None:
+        return ok(name, "not installed; only vLLM with a visual model needs it")
+    try:
+        torchvision = importlib.import_module(name)
+    except Exception as error:  # of any library that it imports
+        return fail(name, f"{type(error).__name__}: {error}", _advice(name))
+    version = getattr(torchvision, "__version__", "of an unknown version")
+    if torchvision.extension._has_ops():
+        return ok(name, version)
+    return ok(name, f"{version}, built for another torch: its operators cannot run, and nothing calls them")
 
 
 def _advice(error: str) -> str:
@@ -206,6 +223,7 @@ def _sizes(folder: Path, tokenizer: PreTrainedTokenizerBase, cpu: bool) -> list[
     """The output layer compared with the tokenizer, and the head size with those of vLLM."""
     try:
         sizes = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        sizes = sizes.get("text_config", sizes)
         width = int(sizes["vocab_size"])
         head = int(sizes.get("head_dim") or sizes["hidden_size"] // sizes["num_attention_heads"])
     except (ValueError, KeyError) as error:
@@ -249,7 +267,9 @@ def board_check(tokenizer: PreTrainedTokenizerBase, config: Config | None) -> Ch
 
     name, envs = "boards", [*map(make_turn, BOARDS)]
     if config is not None:
-        envs = [make_env(game, None) for game in all_settings(config)]
+        envs = [make_env(game, None) for game in all_settings(config) if game.turns.observation != "image"]
+    if not envs:
+        return ok(name, "shown as pictures")
     if not tokenizer.is_fast:
         return warn(name, "the tokenizer does not say where tokens lie", "look at ragen-agent train --dry-run")
     found = {env.game.name: board_tokens(tokenizer, env, range(LEVELS)) for env in envs}

@@ -152,15 +152,21 @@ def _model(config: Config, folder: RunFolder, display: Display) -> Path:
 
 
 def _suppressed_ids(model: Path) -> tuple[tuple[int, ...], int]:
-    """Ids that must not be sampled (those that the model suppresses, and padding), and the output layer's width."""
+    """Ids that must not be sampled, and the output layer's width.
+
+    They are those that the model suppresses, those that mean pictures, and padding.
+    """
     from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 
-    width = int(AutoConfig.from_pretrained(model).vocab_size)
+    from ragen_gym.inference.vision import reserved_ids
+
+    config = AutoConfig.from_pretrained(model)
+    width = int(config.get_text_config().vocab_size)
     known = len(AutoTokenizer.from_pretrained(model))
     suppressed: Sequence[int] = ()
     if (model / "generation_config.json").is_file():
         suppressed = GenerationConfig.from_pretrained(model).suppress_tokens or ()
-    return tuple(sorted({*suppressed, *range(known, width)})), width
+    return tuple(sorted({*suppressed, *reserved_ids(config), *range(known, width)})), width
 
 
 def _measure_baselines(config: Config, folder: RunFolder, display: Display) -> None:

@@ -32,7 +32,7 @@ from ragen_agent.training.console import Display
 from ragen_agent.training.demo_thoughts import thinking
 from ragen_agent.training.evaluation import scripted_rate
 from ragen_agent.training.policy import Policy
-from ragen_agent.training.tasks import SeedStream, derive_seed, draw_games, games_at, make_env
+from ragen_agent.training.tasks import SeedStream, all_settings, derive_seed, draw_games, games_at, make_env
 from ragen_gym.core.levels import same_version, version_of
 from ragen_gym.core.stats import Rate
 from ragen_gym.core.storage import append_json_lines, json_line, read_json_lines, write_atomic
@@ -177,6 +177,11 @@ def write_conversations(config: Config, path: Path, display: Display) -> dict[st
     if config.turns.history != -1:
         raise ValueError(
             f"turns.history is {config.turns.history}, but a conversation shows every turn; leave it out for sft data."
+        )
+    if any(game.turns.sees for game in all_settings(config)):
+        raise ValueError(
+            "turns.observation asks for pictures, which a file of conversations does not hold; use text, or the warm "
+            "start of ragen-agent train, which draws them."
         )
     unfinished, how = partial_file(path), config.demonstrations
     found = read_json_lines(unfinished)

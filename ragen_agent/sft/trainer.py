@@ -17,7 +17,7 @@ from ragen_agent.algo import masked_mean
 from ragen_agent.config import Config
 from ragen_agent.sft.demonstrations import generate_demonstrations
 from ragen_agent.token_mdp import Trajectory
-from ragen_agent.training.batches import Batch, by_length, distinct_prefixes
+from ragen_agent.training.batches import Batch, by_length, distinct_prefixes, rows_of
 from ragen_agent.training.checkpoint import save_checkpoint
 from ragen_agent.training.console import Display
 from ragen_agent.training.cpu import release_freed_memory
@@ -111,7 +111,7 @@ def imitate(
     """A supervised phase of a run: steps for ``epochs`` epochs, or, where that is 0, until ``tokens`` are spent."""
     warm = config.warm_start
     generator = torch.Generator().manual_seed(derive_seed(config.seed, SeedStream.SUPERVISED_BATCHES, stream))
-    plan = list(_batches([row.ids.tolist() for row in rows], warm.batch, generator, epochs, tokens))
+    plan = list(_batches(rows_of(rows), warm.batch, generator, epochs, tokens))
     display.begin(phase, len(plan))
     fit(
         policy.model,

@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import pad_sequence
 from ragen_agent.token_mdp import Trajectory
 from ragen_gym.inference.vision import ImageTable
 
-__all__ = ["Batch", "by_length", "common_prefix", "distinct_prefixes"]
+__all__ = ["Batch", "by_length", "common_prefix", "distinct_prefixes", "rows_of"]
 
 
 @dataclass(frozen=True)
@@ -83,6 +83,12 @@ class Batch:
         """Tokens after distinct prefixes: what one forward and backward pass is counted as."""
         lengths = self.attention.sum(1).tolist()
         return distinct_prefixes([row[:length] for row, length in zip(self.ids.tolist(), lengths, strict=True)])
+
+
+def rows_of(trajectories: Sequence[Trajectory]) -> list[list[int]]:
+    """The ids of each row, where placeholders of different pictures differ."""
+    images = ImageTable()
+    return [(images.keys(t.ids, t.images) if t.images else t.ids).tolist() for t in trajectories]
 
 
 def distinct_prefixes(rows: Sequence[list[int]]) -> int:

@@ -22,6 +22,7 @@ from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.iteration import Iteration
 from ragen_agent.training.metrics import reasoning_spans
 from ragen_gym.core.stats import Rate
+from ragen_gym.inference.vision import ImageTable
 
 __all__ = [
     "QUANTILES",
@@ -42,10 +43,12 @@ QUANTILES = 4
 class MeasuredPolicy(Protocol):
     """The policy that played an iteration, where a trainer holds it; nothing here changes it or its gradients."""
 
-    def log_probs(self, rows: Sequence[tuple[list[int], list[int]]]) -> Tensor:
+    def log_probs(
+        self, rows: Sequence[tuple[list[int], list[int]]], images: ImageTable | None = None
+    ) -> Tensor:
         """The log-prob of each row's second part after its first, float64 (rows,), by teacher forcing.
 
-        Both are token ids; where the second part is empty it is 0.
+        Both are token ids, visual tokens as ``images`` numbers them; where the second part is empty it is 0.
         """
         ...
 
@@ -145,13 +148,14 @@ def information_figures(
 
     Up to ``information_prompts`` levels with distinct prompts and ``information_samples`` episodes of each.
     """
+    images = ImageTable() if any(t.images for t in played) else None
     found: dict[tuple[int, ...], list[tuple[list[int], list[int]]]] = {}
     for trajectory in played:
         if trajectory.failure is not None:
             continue
         first = int(trajectory.sampled.argmax())
         start, end = reasoning_spans(trajectory, piece)[0]
-        ids = trajectory.ids.tolist()
+        ids = (trajectory.ids if images is None else images.keys(trajectory.ids, trajectory.images)).tolist()
         found.setdefault(tuple(ids[:first]), []).append((ids[first:start], ids[start:end]))
     enough = [key for key, samples in found.items() if len(samples) >= settings.information_samples]
     prompts = enough[: settings.information_prompts]
@@ -160,7 +164,7 @@ def information_figures(
     if len(prompts) < 2 or not bool((lengths > 0).any()):
         return {}
     rows = [(list(prompt) + opening, said) for row in samples for opening, said in row for prompt in prompts]
-    scores = policy.log_probs(rows).view(len(prompts), -1, len(prompts))
+    scores = policy.log_probs(rows, images).view(len(prompts), -1, len(prompts))
     return information(scores, lengths)._asdict()
 
 

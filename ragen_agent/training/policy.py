@@ -21,8 +21,8 @@ from ragen_agent.training.checkpoint import check_context, load_checkpoint, move
 from ragen_agent.training.cpu import cpu_threads
 from ragen_agent.training.named_models import model_folder
 from ragen_agent.training.parameters import check_targets
-from ragen_agent.training.small_model import build_model, build_tokenizer, check_known, game_texts
-from ragen_agent.training.small_vision_model import build_vision_model, with_images
+from ragen_agent.training.small_model import build_model, check_known
+from ragen_agent.training.small_vision_model import build_vision_model, small_tokenizer
 from ragen_agent.training.tasks import SeedStream, all_settings, derive_seed, make_env
 from ragen_gym.core.cpu import bfloat16_units
 from ragen_gym.inference.torch_engine import TorchEngine
@@ -81,7 +81,8 @@ class Policy:
         """The policy of a Hugging Face folder, or the small model from scratch where none is given.
 
         Raises:
-            ValueError: see ``load_checkpoint``, ``ChatFormat.from_tokenizer``, ``device_and_dtype``, ``check_context``
+            ValueError: settings with pictures for a model or a chat template that takes none; see also
+                ``load_checkpoint``, ``ChatFormat.from_tokenizer``, ``device_and_dtype``, ``check_context``
                 and ``check_targets``.
             ImportError: the settings ask for LoRA, and peft is not installed.
         """
@@ -93,18 +94,15 @@ class Policy:
         if folder is not None:
             model, tokenizer = load_checkpoint(folder, device, dtype)
         else:
-            games = all_settings(config)
-            texts = [game_texts(make_env(game, None), game.demonstrations.thought) for game in games]
-            tokenizer = build_tokenizer(texts)
+            tokenizer = small_tokenizer(config)
+            build = build_vision_model if config.small_model.kind == "vision" else build_model
             seed = derive_seed(config.seed, SeedStream.MODEL)
-            if config.small_model.kind == "vision":
-                with_images(tokenizer)
-                model = move(build_vision_model(config.small_model, tokenizer, seed), device, dtype)
-            else:
-                model = move(build_model(config.small_model, tokenizer, seed), device, dtype)
+            model = move(build(config.small_model, tokenizer, seed), device, dtype)
         check_context(model, config.turns)
         check_targets(model, config.lora)
         chat = ChatFormat.from_settings(tokenizer, config.turns, vision_of(model))
+        if chat.image_refusal and any(game.turns.sees for game in all_settings(config)):
+            raise ValueError(chat.image_refusal)
         return cls(config, model, tokenizer, chat, TorchEngine(model, chat.stop_ids, len(tokenizer)))
 
     def processes(self, split: str | None, count: int) -> list[TokenMDP]:

@@ -31,7 +31,7 @@ from ragen_agent.board_tokens import formats_of
 from ragen_agent.config import SmallModel
 from ragen_agent.training.checkpoint import tokenizer_hash
 from ragen_agent.training.demo_thoughts import WORDS, thinking
-from ragen_gym.envs.turn import TurnEnv, make_turn
+from ragen_gym.envs.turn import IMAGE, TurnEnv, make_turn
 from ragen_gym.games.registry import TABLE
 
 __all__ = [
@@ -225,7 +225,7 @@ def _texts(env: TurnEnv, thought: str, levels: int) -> GameTexts:
     found = GameTexts([], {*symbols, *env.env.vocabulary.symbols, WORDS.get(thought, "")})
     cells = env.game.layout == "grid" and env.env.text_format != "coord"  # whose symbols are words by themselves
     for seed in range(levels):
-        said, info = env.reset(seed=seed)
+        _, info = env.reset(seed=seed)
         frame, over = list(rules), seed >= PLAYED
         names = env.action_names
         opening = thinking(env, thought)
@@ -233,10 +233,10 @@ def _texts(env: TurnEnv, thought: str, levels: int) -> GameTexts:
         replies: Sequence[str] = [names[seed % len(names)], f"{opening}<answer>{' || '.join(names)}</answer>"]
         while True:
             found.texts.add("" if cells else env.board)
-            frame.append(said.replace(env.board, "\n", 1))
+            frame.append(env.message_text.replace(IMAGE, "\n").replace(env.board, "\n", 1))
             if over:
                 break
-            said, _, terminated, truncated, info = env.step(replies[info["turn"] % 2])
+            _, _, terminated, truncated, info = env.step(replies[info["turn"] % 2])
             over = terminated or truncated
         found.frames.append(frame)
     return found

@@ -8,20 +8,33 @@ every layer. The checkpoint loads wherever a Qwen2.5-VL loads.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from transformers import (
     GenerationConfig,
     PreTrainedTokenizerBase,
     Qwen2_5_VLConfig,
     Qwen2_5_VLForConditionalGeneration,
+    Qwen2Tokenizer,
 )
 
-from ragen_agent.config import SmallModel
+from ragen_agent.config import Config, SmallModel
 from ragen_agent.training.checkpoint import tokenizer_hash
-from ragen_agent.training.small_model import CONTEXT, HEAD_SIZE, INITIAL_SCALE, reading_only
+from ragen_agent.training.small_model import (
+    CONTEXT,
+    HEAD_SIZE,
+    INITIAL_SCALE,
+    build_tokenizer,
+    game_texts,
+    reading_only,
+)
+from ragen_agent.training.tasks import all_settings, make_env
+from ragen_gym.core.image_style import TILE_SETS
+from ragen_gym.core.turn_config import OBSERVATIONS
 from ragen_gym.inference.vision import ImageProcessor, Vision, attach
 
-__all__ = ["IMAGE", "build_vision_model", "with_images"]
+__all__ = ["IMAGE", "build_vision_model", "small_tokenizer", "small_vision", "vision_config", "with_images"]
 
 IMAGE, VIDEO, VISION_START, VISION_END = "<|image_pad|>", "<|video_pad|>", "<|vision_start|>", "<|vision_end|>"
 TEMPLATE = (
@@ -39,6 +52,27 @@ SECTIONS = [HEAD_SIZE // 2 - 4 * (HEAD_SIZE // 11), *[2 * (HEAD_SIZE // 11)] * 2
 """Rotary frequencies of a head for time, rows and columns: about as Qwen2.5-VL shares them out, 16, 24, 24 of 64."""
 
 
+def small_tokenizer(config: Config) -> Qwen2Tokenizer:
+    """The tokenizer of the small model that these settings train from scratch.
+
+    That of a model with eyes also knows what messages say with other pictures, and with the board as text: so it can
+    be measured on pictures that it was not trained on, and compared with a model that reads.
+    """
+    games = all_settings(config)
+    if sees := config.small_model.kind == "vision":
+        looks = [(observation, tiles) for observation in OBSERVATIONS for tiles in TILE_SETS]
+        games += [
+            replace(game, turns=replace(game.turns, observation=observation, image_tiles=tiles))
+            for game in games
+            for observation, tiles in looks
+        ]
+    texts = [game_texts(make_env(game, None), game.demonstrations.thought) for game in games]
+    tokenizer = build_tokenizer(texts)
+    if sees:
+        with_images(tokenizer)
+    return tokenizer
+
+
 def with_images(tokenizer: PreTrainedTokenizerBase) -> None:
     """Gives the small model's tokenizer the ids that mean pictures, and a template that shows them."""
     names = [VISION_START, VISION_END, IMAGE, VIDEO]
@@ -46,13 +80,8 @@ def with_images(tokenizer: PreTrainedTokenizerBase) -> None:
     tokenizer.chat_template = TEMPLATE
 
 
-def build_vision_model(
-    shape: SmallModel, tokenizer: PreTrainedTokenizerBase, seed: int
-) -> Qwen2_5_VLForConditionalGeneration:
-    """A model with weights drawn from ``seed``, which may not write the tokenizer's ids for reading only.
-
-    Its image processor is attached (``ragen_gym.inference.vision.vision_of``). ``tokenizer`` is one of ``with_images``.
-    """
+def vision_config(shape: SmallModel, tokenizer: PreTrainedTokenizerBase) -> Qwen2_5_VLConfig:
+    """The model's config; ``tokenizer`` is one of ``with_images``."""
     heads = shape.hidden // HEAD_SIZE
     ids = tokenizer.get_vocab()
     config = Qwen2_5_VLConfig(
@@ -90,6 +119,22 @@ def build_vision_model(
         tie_word_embeddings=True,
     )
     config.tokenizer_sha256 = tokenizer_hash(tokenizer)
+    return config
+
+
+def small_vision(shape: SmallModel, tokenizer: PreTrainedTokenizerBase) -> Vision:
+    """How the model reads pictures, without the model."""
+    return Vision.from_config(vision_config(shape, tokenizer), PROCESSOR)
+
+
+def build_vision_model(
+    shape: SmallModel, tokenizer: PreTrainedTokenizerBase, seed: int
+) -> Qwen2_5_VLForConditionalGeneration:
+    """A model with weights drawn from ``seed``, which may not write the tokenizer's ids for reading only.
+
+    Its image processor is attached (``ragen_gym.inference.vision.vision_of``). ``tokenizer`` is one of ``with_images``.
+    """
+    config = vision_config(shape, tokenizer)
     with torch.random.fork_rng():  # weights are drawn from torch's global state: seed it, then put it back as it was
         torch.manual_seed(seed)
         model = Qwen2_5_VLForConditionalGeneration(config)

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -27,7 +28,7 @@ from torch import Tensor, nn
 
 from ragen_gym.inference import ImageSpan
 
-__all__ = ["FAMILIES", "ImageProcessor", "ImageTable", "Vision", "attach", "vision_of"]
+__all__ = ["FAMILIES", "ImageProcessor", "ImageTable", "Vision", "attach", "reserved_ids", "vision_of"]
 
 FAMILIES = ("qwen2_vl", "qwen2_5_vl")
 """Kinds of visual models (``config.model_type``) that are read here."""
@@ -191,9 +192,7 @@ class Vision:
                 f"the image processor cuts pictures by (patch_size, temporal_patch_size, merge_size) = {found}, but "
                 f"the model reads {needed}; put the model's own {FILES[0]} next to it."
             )
-        names = ("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id")
-        ids = [getattr(config, name, None) for name in names]
-        return cls(processor, config.image_token_id, frozenset(index for index in ids if index is not None))
+        return cls(processor, config.image_token_id, reserved_ids(config))
 
     @classmethod
     def from_folder(cls, config: Any, folder: Path) -> Vision | None:
@@ -225,10 +224,31 @@ class Vision:
         values = np.concatenate([self.processor.patches(picture.pixels) for picture in pictures])
         merged = self.processor.merge_size
         grids = torch.tensor([[1, rows * merged, columns * merged] for rows, columns in (p.grid for p in pictures)])
-        found: Any = model.get_image_features(  # type: ignore[operator]
-            torch.from_numpy(values).to(weight.device), grids.to(weight.device)
-        )
+        with _embed_by_products(model):
+            found: Any = model.get_image_features(  # type: ignore[operator]
+                torch.from_numpy(values).to(weight.device), grids.to(weight.device)
+            )
         return torch.cat(list(getattr(found, "pooler_output", found)))
+
+
+@contextmanager
+def _embed_by_products(model: nn.Module) -> Iterator[None]:
+    """Within it patches are embedded by a matrix product: the convolution has no overlap, and is slow on a CPU."""
+    (embedding,) = (module for name, module in model.named_modules() if name.rpartition(".")[2] == "patch_embed")
+    weight = embedding.proj.weight
+    assert isinstance(weight, Tensor)
+    embedding.__dict__["forward"] = lambda patches: nn.functional.linear(patches.to(weight.dtype), weight.flatten(1))
+    try:
+        yield
+    finally:
+        del embedding.__dict__["forward"]
+
+
+def reserved_ids(config: Any) -> frozenset[int]:
+    """The ids of a model's config that mean pictures or videos; none of a model that reads text only."""
+    names = ("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id")
+    ids = [getattr(config, name, None) for name in names]
+    return frozenset(index for index in ids if index is not None)
 
 
 def attach(model: Any, vision: Vision) -> None:

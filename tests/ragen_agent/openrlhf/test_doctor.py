@@ -245,6 +245,34 @@ def test_an_import_that_fails_is_explained() -> None:
     assert "pip uninstall -y torchvision" in nms.advice
 
 
+@pytest.mark.parametrize(
+    ("extension", "state", "says"),
+    [
+        ("def _has_ops():\n    return True\n", "ok", "0.28.0+cpu"),
+        ("def _has_ops():\n    return False\n", "ok", "0.28.0+cpu, built for another torch: its operators cannot run"),
+        ("raise RuntimeError('no kernel')\n", "fail", "RuntimeError: no kernel"),
+    ],
+)
+def test_a_torchvision_of_another_torch_is_known(
+    extension: str, state: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "torchvision"
+    package.mkdir()
+    (package / "extension.py").write_text(extension)
+    (package / "__init__.py").write_text("from . import extension\n__version__ = '0.28.0+cpu'\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("torchvision", "torchvision.extension"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    try:
+        check = doctor.torchvision_check()
+    finally:
+        for name in ("torchvision", "torchvision.extension"):
+            sys.modules.pop(name, None)
+    assert (check.state, check.name) == (state, "torchvision")
+    assert says in check.found
+    assert ("uninstall" in check.advice) == (state == "fail")
+
+
 def test_a_model_that_this_machine_has_no_memory_for_is_told_of(model: Path) -> None:
     assert machine_checks.memory_check().state in ("ok", "warn")
     check = machine_checks.memory_check(needed=1e5)

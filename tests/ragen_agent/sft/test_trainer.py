@@ -22,8 +22,8 @@ class Bigram(nn.Module):
         super().__init__()
         self.table = nn.Parameter(torch.zeros(4, 4))
 
-    def forward(self, ids: Tensor, *, use_cache: bool, logits_to_keep: int) -> Any:
-        return SimpleNamespace(logits=self.table[ids][:, -logits_to_keep:])
+    def forward(self, input_ids: Tensor, *, use_cache: bool, logits_to_keep: int) -> Any:
+        return SimpleNamespace(logits=self.table[input_ids][:, -logits_to_keep:])
 
 
 def row(ids: list[int], sampled: list[int]) -> Trajectory:
