@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ragen_gym.envs.turn import IMAGE
 from ragen_gym.inference import ImageSpan
 
-__all__ = ["Trajectory", "TurnInfo", "text_of"]
+__all__ = ["Trajectory", "TurnInfo"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,13 +190,6 @@ class TurnInfo:
             info.get("observation_right"),
             info.get("prediction_right"),
         )
-
-
-def text_of(content: str | Sequence[Mapping[str, Any]]) -> str:
-    """What a message says, for people; ``<image>`` stands for a picture."""
-    if isinstance(content, str):
-        return content
-    return "".join(part["text"] if part["type"] == "text" else IMAGE for part in content)
 
 
 def _images_to_list(images: Sequence[ImageSpan]) -> list[dict[str, Any]]:

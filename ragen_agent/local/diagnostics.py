@@ -28,9 +28,7 @@ class LearnerDiagnostics:
         self.learner, self.settings = learner, settings
 
     @torch.no_grad()
-    def log_probs(
-        self, rows: Sequence[tuple[list[int], list[int]]], images: ImageTable | None = None
-    ) -> Tensor:
+    def log_probs(self, rows: Sequence[tuple[list[int], list[int]]], images: ImageTable | None = None) -> Tensor:
         """As the protocol says."""
         learner, settings = self.learner, self.settings
         scores = torch.zeros(len(rows), dtype=torch.float64)

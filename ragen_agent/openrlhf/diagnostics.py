@@ -30,9 +30,7 @@ class ActorDiagnostics:
     ) -> None:
         self.maker, self.rollouts, self.rows = maker, rollouts, rows
 
-    def log_probs(
-        self, rows: Sequence[tuple[list[int], list[int]]], images: ImageTable | None = None
-    ) -> Tensor:
+    def log_probs(self, rows: Sequence[tuple[list[int], list[int]]], images: ImageTable | None = None) -> Tensor:
         """As the protocol says."""
         assert images is None, "pictures are read by the local trainer alone"
         scores = torch.zeros(len(rows), dtype=torch.float64)

@@ -15,7 +15,7 @@ from ragen_agent.config import Config
 from ragen_agent.report.runs import RecordedRun
 from ragen_agent.training.metrics import piece_decoder, turn_spans
 from ragen_agent.training.tasks import all_settings, make_env
-from ragen_agent.trajectory import Trajectory, text_of
+from ragen_agent.trajectory import Trajectory
 from ragen_gym.bench.records import EpisodeRecord, TurnRecord
 from ragen_gym.bench.replay import Replayer
 from ragen_gym.bench.report.html_page import Entry
@@ -26,6 +26,7 @@ from ragen_gym.core.failures import Failure
 from ragen_gym.core.levels import Level
 from ragen_gym.core.storage import read_json_lines
 from ragen_gym.core.turn_config import TurnConfig
+from ragen_gym.envs.messages import plain_text
 from ragen_gym.envs.turn import TurnEnv
 
 __all__ = ["FILTERS", "EpisodeViews", "sort_headings"]
@@ -79,12 +80,12 @@ class StoredEpisode:
     @property
     def prompts(self) -> list[str]:
         """The messages of the user, in order."""
-        return [text_of(m["content"]) for m in self.trajectory.messages if m["role"] == "user"]
+        return [plain_text(m["content"]) for m in self.trajectory.messages if m["role"] == "user"]
 
     @property
     def replies(self) -> list[str]:
         """The replies that were played, in order."""
-        replies = [text_of(m["content"]) for m in self.trajectory.messages if m["role"] == "assistant"]
+        replies = [plain_text(m["content"]) for m in self.trajectory.messages if m["role"] == "assistant"]
         return replies[: len(self.trajectory.turn_ends)]
 
 
@@ -161,7 +162,7 @@ class EpisodeViews:
         shown = _transcript(episode) if game is None else game.details(episode)
         if game is not None:
             self.board_styles.setdefault(game.name, game.board_style)
-        system = next((text_of(m["content"]) for m in episode.trajectory.messages if m["role"] == "system"), "")
+        system = next((plain_text(m["content"]) for m in episode.trajectory.messages if m["role"] == "system"), "")
         if system:
             known = (key for key, text in self.systems.items() if text == system)
             key = next(known, f"{self.run.name}:{len(self.systems)}")

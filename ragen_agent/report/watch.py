@@ -23,9 +23,9 @@ from ragen_agent.report.runs import first_signs
 from ragen_agent.training.alarm import FOLLOWS, Sign, sign_label
 from ragen_agent.training.metrics import format_metric, is_share, metric_label, smooth
 from ragen_agent.training.run_folder import RunFolder, runs_below
-from ragen_agent.trajectory import text_of
 from ragen_gym.core.storage import read_json_lines
 from ragen_gym.core.text import without_controls
+from ragen_gym.envs.messages import plain_text
 
 __all__ = [
     "FINISHED",
@@ -284,8 +284,8 @@ def _episode(status: RunStatus) -> RenderableType | None:
     if episode is None:
         return None
     messages: Sequence[Mapping[str, Any]] = episode["messages"]
-    asked = [text_of(m["content"]) for m in messages if m["role"] == "user"]
-    replies = [text_of(m["content"]) for m in messages if m["role"] == "assistant"]
+    asked = [plain_text(m["content"]) for m in messages if m["role"] == "user"]
+    replies = [plain_text(m["content"]) for m in messages if m["role"] == "assistant"]
     text = Text()
     if replies:
         text.append(without_controls(asked[min(len(replies), len(asked)) - 1]) + "\n", "bright_black")

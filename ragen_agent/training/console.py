@@ -15,10 +15,10 @@ from rich.table import Table
 from ragen_agent.config import Config, Demonstrations, Evaluation
 from ragen_agent.training.metrics import METRICS
 from ragen_agent.training.run_folder import RunFolder
-from ragen_agent.trajectory import text_of
 from ragen_gym.core.progress import ProgressBar
 from ragen_gym.core.stats import Rate
 from ragen_gym.core.storage import atomic_path, read_json_lines
+from ragen_gym.envs.messages import plain_text
 from ragen_gym.games.registry import find
 
 __all__ = ["ROWS", "Display", "measured_on", "plot_curve", "rates_table"]
@@ -131,7 +131,7 @@ class Display:
         for message in episode["messages"]:
             if message["role"] != "system":
                 mark = "> " if message["role"] == "assistant" else "  "
-                self.say("\n".join(mark + line for line in text_of(message["content"]).split("\n")))
+                self.say("\n".join(mark + line for line in plain_text(message["content"]).split("\n")))
 
 
 def rates_table(game: str, evaluation: Evaluation, rates: Mapping[str, Any]) -> Table:

@@ -43,9 +43,7 @@ QUANTILES = 4
 class MeasuredPolicy(Protocol):
     """The policy that played an iteration, where a trainer holds it; nothing here changes it or its gradients."""
 
-    def log_probs(
-        self, rows: Sequence[tuple[list[int], list[int]]], images: ImageTable | None = None
-    ) -> Tensor:
+    def log_probs(self, rows: Sequence[tuple[list[int], list[int]]], images: ImageTable | None = None) -> Tensor:
         """The log-prob of each row's second part after its first, float64 (rows,), by teacher forcing.
 
         Both are token ids, visual tokens as ``images`` numbers them; where the second part is empty it is 0.

@@ -31,7 +31,8 @@ from ragen_agent.board_tokens import formats_of
 from ragen_agent.config import SmallModel
 from ragen_agent.training.checkpoint import tokenizer_hash
 from ragen_agent.training.demo_thoughts import WORDS, thinking
-from ragen_gym.envs.turn import IMAGE, TurnEnv, make_turn
+from ragen_gym.envs.messages import IMAGE
+from ragen_gym.envs.turn import TurnEnv, make_turn
 from ragen_gym.games.registry import TABLE
 
 __all__ = [

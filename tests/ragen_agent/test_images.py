@@ -25,8 +25,8 @@ from ragen_agent.training.parameters import adamw
 from ragen_agent.training.policy import Policy
 from ragen_agent.training.scoring import sampled_scores
 from ragen_agent.training.tasks import make_env
-from ragen_agent.trajectory import text_of
 from ragen_gym import make_turn
+from ragen_gym.envs.messages import plain_text
 from ragen_gym.inference import Sampled, torch_engine
 from ragen_gym.inference.torch_engine import TorchEngine
 from ragen_gym.inference.vision import vision_of
@@ -202,12 +202,10 @@ def test_no_reply_holds_a_picture(agent: Policy) -> None:
         def start(self, *arguments: Any, **options: Any) -> Any:
             session: Any = agent.engine.start(*arguments, **options)
             reply = session.reply
-            session.reply = (
-                lambda limits: [
-                    None if said is None else Sampled([*said.ids[:-1], min(reserved)], said.log_probs)
-                    for said in reply([1] * len(limits))
-                ]
-            )
+            session.reply = lambda limits: [
+                None if said is None else Sampled([*said.ids[:-1], min(reserved)], said.log_probs)
+                for said in reply([1] * len(limits))
+            ]
             return session
 
     instances = [Instance(1, 1), Instance(2, 2)]
@@ -373,10 +371,10 @@ def test_a_dry_run_shows_where_pictures_stand(agent: Policy) -> None:
 
 def test_people_read_messages_as_text(agent: Policy) -> None:
     (t,) = agent.play(agent.processes("train", 1), [Instance(0, 0)], 1.0, seed=0)
-    said = [text_of(message["content"]) for message in t.messages]
+    said = [plain_text(message["content"]) for message in t.messages]
     assert "<image>" in said[1]
     assert said[0] == make_turn("FrozenLake", **make_kwargs(agent)).instructions
-    assert text_of("plain") == "plain"
+    assert plain_text("plain") == "plain"
 
 
 def make_kwargs(agent: Policy) -> dict[str, Any]:
