@@ -131,7 +131,7 @@ class Trajectory:
             "level_id": self.level_id,
             "seed": self.seed,
             "messages": [dict(message) for message in self.messages],
-            "turn_facts": [asdict(info) for info in self.turn_infos],
+            "turn_facts": [info.to_dict() for info in self.turn_infos],
             **({"contexts": list(self.contexts)} if self.contexts else {}),
             **({"images": _images_to_list(self.images)} if self.images else {}),
         }
@@ -174,6 +174,13 @@ class TurnInfo:
     #: ask for it
     observation_right: bool | None = None
     prediction_right: bool | None = None
+    #: the highest expected return before the turn, in the moves left, NaN where unknown; None where nobody asked for it
+    value: float | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields by name, for JSON; without a value where there is none."""
+        fields = asdict(self)
+        return {name: field for name, field in fields.items() if name != "value" or field is not None}
 
     @classmethod
     def of(cls, info: Mapping[str, Any], before: str | None, after: str | None, terminated: bool) -> TurnInfo | None:
@@ -189,6 +196,7 @@ class TurnInfo:
             played > 0 and (terminated or before != after),
             info.get("observation_right"),
             info.get("prediction_right"),
+            info["turn_value"].before.total if "turn_value" in info else None,
         )
 
 

@@ -38,6 +38,7 @@ from ragen_agent.algo.gae import (
     narrowed_turns,
     part_mask,
     rewards_at,
+    shaped_rewards,
     turn_end_mask,
     turn_wise_gae,
 )
@@ -77,6 +78,7 @@ __all__ = [
     "part_mask",
     "policy_loss",
     "rewards_at",
+    "shaped_rewards",
     "turn_end_mask",
     "turn_wise_gae",
     "uncertainty_weights",

@@ -29,6 +29,7 @@ __all__ = [
     "narrowed_turns",
     "part_mask",
     "rewards_at",
+    "shaped_rewards",
     "turn_end_mask",
     "turn_wise_gae",
 ]
@@ -236,7 +237,7 @@ def critic_advantages(
     gamma_turn: float = 0.95,
     lam: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
-    """Advantages by one of the three recursions, from the rewards of turns and the costs of tokens.
+    """Advantages by the recursion of a credit, from the rewards of turns and the costs of tokens.
 
     Args:
         turn_ends: see the module.
@@ -257,13 +258,36 @@ def critic_advantages(
     """
     rewards = rewards_at(turn_ends, turn_rewards, values) - torch.where(mask, cost, 0.0)
     values = torch.where(mask, values, 0.0)
-    if credit == "trajectory":
+    if credit not in CREDITS:
+        raise ValueError(f"credit is {credit!r}; it must be one of {', '.join(CREDITS)}")
+    recursion = CREDITS[credit].recursion
+    if recursion == "tokens":
         return gae(rewards, values, mask, gamma, lam)
-    if credit == "turn":
+    if recursion == "turns":
         return turn_wise_gae(rewards, values, mask, turn_ends, gamma_turn, lam)
-    if credit == "bi_level":
-        return bi_level_gae(rewards, values, mask, turn_ends, gamma_turn, gamma, lam)
-    raise ValueError(f"credit is {credit!r}; it must be one of {', '.join(CREDITS)}")
+    return bi_level_gae(rewards, values, mask, turn_ends, gamma_turn, gamma, lam)
+
+
+def shaped_rewards(rewards: Sequence[float], potentials: Sequence[float], gamma: float = 1.0) -> list[float]:
+    """The rewards of an episode's turns with potential-based shaping (Ng, Harada and Russell 1999, theorem 1).
+
+    r_i + gamma phi(s_{i+1}) - phi(s_i), with phi = 0 after the last turn: the discounted return changes by -phi(s_1)
+    whatever is played, so the order of the policies does not change. With phi = V* and gamma = 1 it is what chance
+    added less the turn's regret.
+
+    Args:
+        rewards: of each turn.
+        potentials: phi of the state before each turn.
+        gamma: discount between turns.
+
+    Raises:
+        ValueError: another number of potentials than of rewards.
+    """
+    if len(rewards) != len(potentials):
+        raise ValueError(f"{len(potentials)} potentials do not fit {len(rewards)} turns; give one for each")
+    following = [*potentials[1:], 0.0]
+    turns = zip(rewards, potentials, following, strict=False)
+    return [reward + gamma * after - before for reward, before, after in turns]
 
 
 def _backwards(

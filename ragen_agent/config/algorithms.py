@@ -18,6 +18,7 @@ __all__ = [
     "KL_ESTIMATES",
     "TOKEN_PARTS",
     "AdvantageRule",
+    "CreditRule",
     "FilterRule",
     "FormatReward",
 ]
@@ -58,6 +59,16 @@ class AdvantageRule:
     def compares_groups(self) -> bool:
         """Whether the episodes of a group are compared with each other, so that a group needs two."""
         return self.across == "group"
+
+
+@dataclass(frozen=True)
+class CreditRule:
+    """Over what a critic's advantages are estimated, from which rewards."""
+
+    doc: str  # what it does, and its paper
+    recursion: str  # "tokens" of the episode, "turns", whose tokens share an advantage, or "both", one after the other
+    #: whether the turns' rewards are shaped by the exact values of the states, which the environment must then give
+    shaped: bool = False
 
 
 @dataclass(frozen=True)
@@ -127,10 +138,18 @@ AGGREGATIONS: dict[str, str] = {
     "(Dr. GRPO, arXiv 2503.20783, section 3.2)",
 }
 
-CREDITS: dict[str, str] = {
-    "trajectory": "one recursion over all sampled tokens of the episode",
-    "turn": "one recursion over the turns; the tokens of a turn share its advantage",
-    "bi_level": "over the turns first, then within each turn over its tokens (VAGEN, arXiv 2510.16907)",
+CREDITS: dict[str, CreditRule] = {
+    "trajectory": CreditRule("one recursion over all sampled tokens of the episode", "tokens"),
+    "turn": CreditRule("one recursion over the turns; the tokens of a turn share its advantage", "turns"),
+    "bi_level": CreditRule(
+        "over the turns first, then within each turn over its tokens (VAGEN, arXiv 2510.16907)", "both"
+    ),
+    "regret": CreditRule(
+        "as turn, from rewards shaped by the oracle's values: what chance added less what the turn gave away "
+        "(potential-based shaping, Ng et al. 1999)",
+        "turns",
+        shaped=True,
+    ),
 }
 
 #: With d = log policy - log reference, of a sampled token; see ``ragen_agent.algo.losses``.

@@ -7,6 +7,7 @@ record to the run's ``History``, which says what is new to the alarm and when to
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from ragen_agent import algo
 from ragen_agent.config import Stops, Training
-from ragen_agent.config.algorithms import ADVANTAGE_RULES
+from ragen_agent.config.algorithms import ADVANTAGE_RULES, CREDITS
 from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.alarm import Sign, return_std_stop, signs_at, validation_stop
 from ragen_agent.training.metrics import reply_figures
@@ -33,6 +34,7 @@ __all__ = [
     "critic_estimates",
     "rewarded",
     "score",
+    "shaped",
     "teaches_nothing",
 ]
 
@@ -98,6 +100,34 @@ def rewarded(trajectories: Sequence[Trajectory], rule: str) -> list[Trajectory]:
     return changed
 
 
+def shaped(trajectories: Sequence[Trajectory], settings: Training) -> list[Trajectory]:
+    """The episodes with the rewards of their turns as ``Training.credit`` shapes them; see ``algo.shaped_rewards``.
+
+    The potential of a state is the highest expected return in the moves that are left, 0 where that is unknown: any
+    function of the state keeps the order of the policies.
+
+    Raises:
+        ValueError: an environment that does not say what its states are worth.
+    """
+    if not CREDITS[settings.credit].shaped:
+        return list(trajectories)
+    changed = []
+    for trajectory in trajectories:
+        if trajectory.failure is not None:  # left out of the loss
+            changed.append(trajectory)
+            continue
+        values = [turn.value for turn in trajectory.turn_infos if turn.value is not None]
+        if len(values) != len(trajectory.turn_ends):
+            raise ValueError(
+                f"training.credit is {settings.credit!r}, but the environment does not say what its states are worth "
+                '(info["turn_value"], of a ragen_gym.TurnEnv with regret=True); use another credit.'
+            )
+        potentials = [value if math.isfinite(value) else 0.0 for value in values]
+        rewards = algo.shaped_rewards(trajectory.turn_rewards, potentials, settings.gamma_turn)
+        changed.append(replace(trajectory, turn_rewards=tuple(rewards)))
+    return changed
+
+
 class CriticEstimates(NamedTuple):
     """What a critic's values make of some rows, each (rows, T)."""
 
@@ -135,7 +165,7 @@ def critic_estimates(
         gamma_turn=settings.gamma_turn,
         lam=settings.gae_lambda,
     )
-    compared = algo.turn_end_mask(turn_ends, mask) if settings.credit == "turn" else mask
+    compared = algo.turn_end_mask(turn_ends, mask) if CREDITS[settings.credit].recursion == "turns" else mask
     return CriticEstimates(*estimated, compared)
 
 
@@ -158,7 +188,7 @@ class Iteration:
 
     number: int  # from 0
     played: Sequence[Trajectory]  # with the environment's rewards
-    learned: Sequence[Trajectory]  # with the rewards that are learned from, see ``rewarded``
+    learned: Sequence[Trajectory]  # with the rewards that are learned from, see ``rewarded`` and ``shaped``
     games: Sequence[str]  # the game of each group
     groups: ScoredGroups  # advantages, filter and weights
     stagnant: bool  # whether it teaches nothing, see ``teaches_nothing``
@@ -170,6 +200,7 @@ class Iteration:
         """Scores and filters episodes; ``seed`` is that of a random filter."""
         learned = rewarded(played, settings.format_reward)
         groups = score(learned, settings, seed)
+        learned = shaped(learned, settings)  # after the filter, which ranks groups by what they earned
         return cls(number, played, learned, games, groups, teaches_nothing(groups, settings))
 
     @property

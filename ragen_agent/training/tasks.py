@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragen_agent.config import Config, Turns, with_settings
+from ragen_agent.config.algorithms import CREDITS
 from ragen_agent.config.settings import pretrained
 from ragen_gym.core.levels import SPLITS, same_version, version_of
 from ragen_gym.envs.turn import TurnEnv, make_turn
@@ -67,7 +68,8 @@ def make_env(config: Config, split: str | None) -> TurnEnv:
     A split is of the same version as ``evaluation.split``: what is trained on and what is measured on never meet.
 
     Raises:
-        ValueError: an unknown game or option, or a value out of range.
+        ValueError: an unknown game or option, a value out of range, or a credit that needs exact values of a game that
+            has none.
     """
     for name in config.env_options:
         if name in Turns.__dataclass_fields__:
@@ -78,7 +80,8 @@ def make_env(config: Config, split: str | None) -> TurnEnv:
     if split in SPLITS:
         split = same_version(split, version_of(config.evaluation.split))
     turns = config.turns.of_environment(states_limit=pretrained(config.model))
-    env = make_turn(config.game, turns, split=split, **config.env_options)
+    valued = {"regret": True} if CREDITS[config.training.credit].shaped else {}
+    env = make_turn(config.game, turns, split=split, **(config.env_options | valued))
     if split is not None and not env.game.has_splits:
         raise ValueError(
             "the option names chooses the arms itself, so it has no splits to train and to measure on; leave it out, "

@@ -129,7 +129,7 @@ def test_rewards_for_form(warm: tuple[Config, Policy]) -> None:
 
 
 def test_the_update_reads_what_the_algorithms_say(warm: tuple[Config, Policy]) -> None:
-    """The three kinds of credit, on the rows of the batch, against the functions called by hand."""
+    """Every kind of credit, on the rows of the batch, against the functions called by hand."""
     rows = played(warm[1])
     policy = policy_of(warm[1], critic=True)
     assert policy.critic is not None
@@ -143,10 +143,11 @@ def test_the_update_reads_what_the_algorithms_say(warm: tuple[Config, Policy]) -
         "turn": algo.turn_wise_gae(rewards, values, batch.sampled, ends, 0.7, 0.8)[0],
         "bi_level": algo.bi_level_gae(rewards, values, batch.sampled, ends, 0.7, 0.9, 0.8)[0],
     }
+    expected["regret"] = expected["turn"]  # of rewards that were shaped before
     for credit, estimated in expected.items():
         settings = Training(algo="ppo", credit=credit, gamma=0.9, gamma_turn=0.7, gae_lambda=0.8)
         targets = targets_of(policy, batch, rows, torch.zeros(16), settings)
-        over = algo.turn_end_mask(ends, batch.sampled) if credit == "turn" else None
+        over = algo.turn_end_mask(ends, batch.sampled) if credit in ("turn", "regret") else None
         torch.testing.assert_close(targets["advantages"], algo.whiten(estimated, batch.sampled, over=over))
 
 
@@ -341,6 +342,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"training": {"starpo_s": False, "kl_kind": "k3", "kl_place": "loss", "clip": "higher", "updates": 2}},
     {"training": {"schedule": "linear", "warm_up": 0.5}},
     {"training": {"algo": "ppo", "credit": "turn", "advantage_tokens": "answer", "format_reward": "vagen"}},
+    {"training": {"algo": "ppo", "credit": "regret", "gae_lambda": 0.0, "format_reward": "ragen"}},
 ]
 
 

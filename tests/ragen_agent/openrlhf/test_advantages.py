@@ -14,6 +14,7 @@ from openrlhf.trainer.ppo_utils.experience import Experience
 
 from ragen_agent import algo
 from ragen_agent.config import Config, Training, with_settings
+from ragen_agent.config.algorithms import CREDITS
 from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.openrlhf.experience import (
     AdvantageInputs,
@@ -63,7 +64,7 @@ def stacked(rows: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 @settings(max_examples=40, deadline=None)
-@given(rows=trajectories(), credit=st.sampled_from(["trajectory", "turn", "bi_level"]), seed=st.integers(0, 99))
+@given(rows=trajectories(), credit=st.sampled_from(sorted(CREDITS)), seed=st.integers(0, 99))
 def test_estimates_are_those_of_the_local_trainer(rows: list[Trajectory], credit: str, seed: int) -> None:
     training = Training(algo="ppo", credit=credit, gamma=0.9, gamma_turn=0.8, gae_lambda=0.7)
     sampled = stacked([torch.tensor(t.sampled) for t in rows])
@@ -73,6 +74,7 @@ def test_estimates_are_those_of_the_local_trainer(rows: list[Trajectory], credit
     local = {
         "trajectory": lambda: algo.gae(rewards, seen, sampled, 0.9, 0.7),
         "turn": lambda: algo.turn_wise_gae(rewards, seen, sampled, ends, 0.8, 0.7),
+        "regret": lambda: algo.turn_wise_gae(rewards, seen, sampled, ends, 0.8, 0.7),  # of rewards shaped before
         "bi_level": lambda: algo.bi_level_gae(rewards, seen, sampled, ends, 0.8, 0.9, 0.7),
     }[credit]()
     notes = [advantage_inputs(t, 0.0, 1.0, training, str) for t in rows]
@@ -80,7 +82,7 @@ def test_estimates_are_those_of_the_local_trainer(rows: list[Trajectory], credit
     assert torch.equal(mask, sampled[:, 1:])
     torch.testing.assert_close(found.advantages, local[0][:, 1:])
     torch.testing.assert_close(found.returns, local[1][:, 1:])
-    compared = algo.turn_end_mask(ends, sampled) if credit == "turn" else sampled
+    compared = algo.turn_end_mask(ends, sampled) if credit in ("turn", "regret") else sampled
     assert torch.equal(found.compared, compared[:, 1:])
 
 
