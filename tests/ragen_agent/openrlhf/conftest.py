@@ -18,6 +18,7 @@ if find_spec("openrlhf") is None:
         "test_driver.py",
         "test_executor.py",
         "test_ray_actors.py",
+        "test_loss.py",
         "test_parity.py",
         "test_real_model.py",
         "test_stops.py",

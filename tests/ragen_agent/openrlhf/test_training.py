@@ -195,7 +195,7 @@ def test_everything_at_once_with_prompts_that_forget(tmp_path: Path) -> None:
     assert all(record["grad_norm"] > 0 and record["value_loss"] >= 0 for record in trained)
     assert [record["replayed"] for record in records] == [0, *(record["kept"] for record in records[:-1])]
     for record in records:
-        assert record["entropy_forced"] == pytest.approx(record["entropy_sampled"], abs=0.2)
+        assert record["entropy_forced"] == pytest.approx(record["entropy_sampled"], abs=1.0), "of some hundred tokens"
         assert 0 <= record["retrieval_accuracy"] <= 1
         assert 0 <= record["validation"] <= 1
         assert {"entropy", "information", "validation"} <= set(record["diagnostics_s"])
