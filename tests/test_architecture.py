@@ -27,9 +27,10 @@ GYM: dict[str, str] = {
     "wrappers": "core games",
     "testing": "core games envs .",
     "multiagent": "core games render envs .",
+    "audit": "core games envs testing .",
     "bench": "core inference games render envs .",
     "serve": "core games render envs .",
-    "cli": "core games render envs testing bench serve .",
+    "cli": "core games render envs testing audit bench serve .",
 }
 #: The same of ``ragen_agent``.
 _TOKENS = "board_tokens chat chat_template rollout token_mdp token_view trajectory turn_info"

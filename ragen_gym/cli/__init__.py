@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import gymnasium
 
 from ragen_gym import __version__
-from ragen_gym.cli import bench, levels, play, serve
+from ragen_gym.cli import audit, bench, levels, play, serve
 from ragen_gym.cli import list as list_command
 from ragen_gym.cli import render as render_command
 from ragen_gym.core.command_line import Parser, error_line
@@ -27,6 +27,7 @@ examples:
   ragen-gym levels export Sokoban -n 100 --out levels.jsonl
   ragen-gym solve Sokoban board.txt                optimal play of your boards
   ragen-gym check FrozenLake                       test a game's contract
+  ragen-gym audit FrozenLake-v1                    test anyone's environment
   ragen-gym bench-speed                            steps a second
   ragen-gym bench run --suite smoke --agent random --out runs/random
 
@@ -35,7 +36,7 @@ A game goes by its name (FrozenLake) or by its id (ragen/FrozenLake-v0); one of 
 """
 
 #: Each module adds its own commands to the parser.
-_COMMANDS = (list_command, play, render_command, levels, bench, serve)
+_COMMANDS = (list_command, play, render_command, levels, audit, bench, serve)
 
 
 def build_parser() -> argparse.ArgumentParser:

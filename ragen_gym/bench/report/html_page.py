@@ -66,7 +66,7 @@ class EpisodeViewer:
 
 def render_page(
     template: str,
-    viewer: EpisodeViewer,
+    viewer: EpisodeViewer | None,
     *,
     folder: Path = _TEMPLATES,
     styles: Sequence[str] = (),
@@ -78,7 +78,7 @@ def render_page(
 
     Args:
         template: name of a template that extends ``base.html``.
-        viewer: the episodes.
+        viewer: the episodes; None for a page that has none, and no script.
         folder: where the template and its styles and scripts are, besides the shared ones.
         styles: CSS files of that folder, after the shared ones.
         scripts: JavaScript files of that folder, after the shared ones.
@@ -86,11 +86,12 @@ def render_page(
         variables: of the template; ``base.html`` needs ``kind``, ``title``, ``lede``, ``counts``, ``findings``,
             ``terms`` and ``colophon``.
     """
-    style, script = _source(_STYLES, folder, styles), _source(_SCRIPTS, folder, scripts)
+    style, script = _source(_STYLES, folder, styles), _source(_SCRIPTS, folder, scripts) if viewer else ""
     loader = jinja2.FileSystemLoader([folder, _TEMPLATES])
     environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
-    blocks = {f"episodes-{place}": text for place, text in enumerate(viewer.blocks)}
-    embedded = {name: packed(value) for name, value in {**(data or {}), "episodes-index": viewer.index}.items()}
+    blocks = {f"episodes-{place}": text for place, text in enumerate(viewer.blocks)} if viewer else {}
+    values = {**(data or {}), "episodes-index": viewer.index} if viewer else {}
+    embedded = {name: packed(value) for name, value in values.items()}
     return environment.get_template(template).render(
         **variables,
         style=Markup(style),
@@ -98,7 +99,7 @@ def render_page(
         script=Markup(script),
         script_hash=_policy_hash(script),
         sprites=Markup((_TEMPLATES / "tiles.svg").read_text(encoding="utf-8")),
-        viewer_note=viewer.note,
+        viewer_note=viewer.note if viewer else None,
         embedded={name: Markup(text) for name, text in (embedded | blocks).items()},
     )
 

@@ -1,0 +1,275 @@
+"""What ``ragen-gym audit`` finds in other libraries' environments: ``python -m benchmarks.audit``.
+
+Each library has an interpreter of its own with the library installed, named by ``--venv NAME=PATH`` (a folder with
+``bin/python``); repositories without a package are folders named by ``--repository NAME=PATH``. What has neither is
+left out and listed. Every finding's evidence is run again by itself in a fresh interpreter: it counts as reproduced
+where its assertion fails there, and as a false alarm where it does not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks import machine
+from ragen_gym.audit import CHECKS, SEVERITIES, AuditSettings, audit
+from ragen_gym.core.storage import write_atomic
+from ragen_gym.games.registry import TABLE
+
+__all__ = ["SUBJECTS", "Subject", "main"]
+
+OUT = Path(__file__).with_suffix(".json")
+PAGE = Path(__file__).with_suffix(".md")
+_REPRODUCE_SECONDS = 120
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One environment that is audited."""
+
+    library: str  # its heading on the page
+    venv: str  # the interpreter that has the library; "" for this one
+    target: str
+    repository: str = ""  # where it is imported from, if it is not installed
+    options: Mapping[str, Any] = field(default_factory=dict)
+    actions: Sequence[Any] = ()
+    train: str | None = None
+    test: str | None = None
+
+
+def _several(library: str, venv: str, *targets: str, **rest: Any) -> list[Subject]:
+    return [Subject(library, venv, target, **rest) for target in targets]
+
+
+_VAGEN = {"env_config": {"render_mode": "text"}}
+_VAGEN_REPLIES = [f"<think>go</think><answer>{word}</answer>" for word in ("Up", "Down", "Left", "Right")]
+_GUESSES = [{"message": f"[{word}]"} for word in ("apple", "table", "stone", "light", "water", "music")]
+
+SUBJECTS: list[Subject] = [
+    *_several("ragen-gym", "", *(spec.id for spec in TABLE.values())),
+    *_several(
+        "Gymnasium, toy text", "toys", "FrozenLake-v1", "FrozenLake8x8-v1", "Taxi-v4", "CliffWalking-v1", "Blackjack-v1"
+    ),
+    *_several(
+        "Minigrid",
+        "toys",
+        "minigrid:MiniGrid-Empty-Random-6x6-v0",
+        "minigrid:MiniGrid-DoorKey-5x5-v0",
+        "minigrid:MiniGrid-FourRooms-v0",
+        "minigrid:BabyAI-GoToObj-v0",
+    ),
+    Subject(
+        "gym-sokoban", "ragen", "gym_sokoban.envs.sokoban_env:SokobanEnv", options={"dim_room": [7, 7], "num_boxes": 1}
+    ),
+    Subject("RAGEN", "ragen", "ragen.env.sokoban.env:SokobanEnv", "RAGEN"),
+    Subject("RAGEN", "ragen", "ragen.env.frozen_lake.env:FrozenLakeEnv", "RAGEN"),
+    Subject("RAGEN", "ragen", "ragen.env.bandit.env:BanditEnv", "RAGEN"),
+    Subject("VAGEN", "ragen", "vagen.envs.sokoban.sokoban_env:Sokoban", "VAGEN", _VAGEN, _VAGEN_REPLIES),
+    Subject("VAGEN", "ragen", "vagen.envs.frozenlake.frozenlake_env:FrozenLake", "VAGEN", _VAGEN, _VAGEN_REPLIES),
+    Subject("VAGEN, legacy branch", "ragen", "audit_vagen:frozen_lake", "VAGEN-legacy", actions=_VAGEN_REPLIES),
+    Subject(
+        "VAGEN, legacy branch",
+        "ragen",
+        "audit_vagen:sokoban",
+        "VAGEN-legacy",
+        actions=_VAGEN_REPLIES,
+        train="audit_vagen:train_seeds",
+        test="audit_vagen:test_seeds",
+    ),
+    *_several(
+        "GEM",
+        "gemllm",
+        "gem:game:Sokoban-v0-easy",
+        "gem:game:GuessTheNumber-v0",
+        "gem:game:Mastermind-v0",
+        "gem:game:Minesweeper-v0-easy",
+        "gem:game:FifteenPuzzle-v0-easy",
+        "gem:game:TowerofHanoi-v0-easy",
+    ),
+    *_several(
+        "TextArena",
+        "textarena",
+        "textarena:Hangman-v0",
+        "textarena:Wordle-v0",
+        "textarena:Sokoban-v0",
+        "textarena:FrozenLake-v0",
+        "textarena:Mastermind-v0",
+        "textarena:Minesweeper-v0",
+        "textarena:LightsOut-v0",
+    ),
+    *_several("SkyRL-gym", "skyrl", "skyrl:gsm8k", "skyrl:gsm8k_multi_turn", "skyrl:aime"),
+    *_several(
+        "reasoning-gym",
+        "rg",
+        "reasoning-gym:countdown",
+        "reasoning-gym:sokoban",
+        "reasoning-gym:leg_counting",
+        "reasoning-gym:propositional_logic",
+        "reasoning-gym:knights_knaves",
+        "reasoning-gym:maze",
+    ),
+    Subject(
+        "OpenEnv",
+        "openenv",
+        "openenv:textarena_env.server.environment:TextArenaEnvironment",
+        "OpenEnv/envs",
+        actions=_GUESSES,
+    ),
+    *_several(
+        "OpenEnv",
+        "openenv",
+        "openenv:grid_world_env.server.grid_world_environment:GridWorldEnvironment",
+        "openenv:maze_env.server.maze_env_environment:MazeEnvironment",
+        "openenv:connect4_env.server.connect4_environment:Connect4Environment",
+        repository="OpenEnv/envs",
+    ),
+    Subject("verifiers", "verifiers", "verifiers:verifiers.v1.tasksets.textarena", options={"game": "Wordle-v0"}),
+    *(
+        Subject("verifiers", "verifiers", f"verifiers:{name}", f"verifiers/environments/{folder}")
+        for name, folder in (
+            ("reverse_text", "reverse_text"),
+            ("color_codeword", "color_codeword"),
+            ("kuhn_poker", "kuhn_poker"),
+            ("gsm8k", "gsm8k"),
+        )
+    ),
+]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Audit what can be, write the page and the JSON beside this module; 1 where a finding is not reproduced."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.audit", description=__doc__)
+    parser.add_argument("--venv", action="append", default=[], metavar="NAME=PATH", help="a library's interpreter")
+    parser.add_argument("--repository", action="append", default=[], metavar="NAME=PATH", help="a library's sources")
+    parser.add_argument(
+        "--only", action="append", default=[], metavar="TEXT", help="libraries or targets with this in them"
+    )
+    parser.add_argument("--seconds", type=float, default=20, help="time of one check (default: 20)")
+    parser.add_argument("--page-only", action="store_true", help="write the page again from the JSON")
+    arguments = parser.parse_args(argv)
+    venvs, repositories = (
+        dict(pair.split("=", 1) for pair in pairs) for pairs in (arguments.venv, arguments.repository)
+    )
+    rows: list[dict[str, Any]] = json.loads(OUT.read_text(encoding="utf-8")) if OUT.exists() else []
+    if not arguments.page_only:
+        for subject in SUBJECTS:
+            if not arguments.only or any(text in f"{subject.library} {subject.target}" for text in arguments.only):
+                row = _row(subject, venvs, repositories, arguments.seconds)
+                name = subject.library, subject.target
+                if OUT.exists():  # another process may have added to it
+                    rows = json.loads(OUT.read_text(encoding="utf-8"))
+                rows = [*(each for each in rows if (each["library"], each["target"]) != name), row]
+                print(row["library"], row["target"], row.get("left_out") or row["counts"], flush=True)
+                write_atomic(OUT, json.dumps(rows, indent=1) + "\n")
+    write_atomic(PAGE, page(rows))
+    return int(any(not found["reproduced"] for row in rows for found in row.get("checks", ()) if "reproduced" in found))
+
+
+def _row(subject: Subject, venvs: Mapping[str, str], repositories: Mapping[str, str], seconds: float) -> dict[str, Any]:
+    row: dict[str, Any] = {"library": subject.library, "target": subject.target}
+    if subject.venv and subject.venv not in venvs:
+        return {**row, "left_out": f"no interpreter was given: --venv {subject.venv}=PATH"}
+    root, _, inside = subject.repository.partition("/")
+    if root and root not in repositories:
+        return {**row, "left_out": f"no sources were given: --repository {root}=PATH"}
+    python = str(Path(venvs[subject.venv]) / "bin" / "python") if subject.venv else sys.executable
+    path = [str(Path(repositories[root]) / inside), str(Path(__file__).parent)] if root else []
+    settings = AuditSettings(
+        options=subject.options,
+        actions=subject.actions,
+        train=subject.train,
+        test=subject.test,
+        python=python,
+        path=path,
+        seconds=seconds,
+    )
+    try:
+        report = audit(subject.target, settings)
+    except ValueError as error:
+        return {**row, "left_out": str(error)}
+    row |= report.to_dict() | {"library": subject.library}
+    for check in row["checks"]:
+        if check["status"] == "finding":
+            check["reproduced"] = reproduced(check["evidence"], python, path)
+    return row
+
+
+def reproduced(evidence: str, python: str, path: Sequence[str]) -> bool:
+    """Whether the evidence, run by itself, ends in a failed assertion, or raises where it says so."""
+    program = f"import sys; sys.path[:0] = {list(path)!r}\n{evidence}\n"
+    if evidence.startswith("#"):
+        return True  # a process that ended, which the audit itself has seen
+    folder = Path(__file__).parents[1] if python == sys.executable else Path("/")
+    try:
+        done = subprocess.run(
+            [python, "-c", program], cwd=folder, capture_output=True, text=True, timeout=_REPRODUCE_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return False
+    return done.returncode != 0 and ("AssertionError" in done.stderr or "# raises" in evidence)
+
+
+def page(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The page in Markdown."""
+    audited = [row for row in rows if "checks" in row]
+    found = [(row, check) for row in audited for check in row["checks"] if check["status"] == "finding"]
+    severities = Counter(check["severity"] for _, check in found)
+    failed = [(row, check) for row, check in found if not check["reproduced"]]
+    lines = [
+        "# What an audit finds",
+        "",
+        f"`python -m benchmarks.audit` asked {len(audited)} environments of "
+        f"{len({row['library'] for row in audited})} libraries {len(CHECKS)} questions each. It has {len(found)} "
+        f"findings: {severities['error']} errors, {severities['warning']} warnings, {severities['note']} notes. The "
+        f"evidence of each was run again by itself in a fresh interpreter: {len(found) - len(failed)} of {len(found)} "
+        "reproduced.",
+        "",
+        f"{machine()}.",
+        "",
+        "| library | version | target | errors | warnings | notes | passed | not applicable |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for row in audited:
+        counts = Counter(check["severity"] for check in row["checks"] if check["status"] == "finding")
+        version = row["version"].rpartition(" ")[2]
+        cells = [row["library"], version, f"`{row['target']}`"]
+        cells += [str(counts[severity] or "-") for severity in SEVERITIES]
+        cells += [str(row["counts"][status]) for status in ("passed", "not applicable")]
+        lines.append(f"| {' | '.join(cells)} |")
+    lines += [
+        "",
+        "## Findings",
+        "",
+        "Errors and warnings. The notes, and the evidence of all, are in `audit.json`.",
+        "",
+    ]
+    for library in dict.fromkeys(row["library"] for row in audited):
+        shown = [(row, check) for row, check in found if row["library"] == library and check["severity"] != "note"]
+        if not shown:
+            continue
+        lines += [f"### {library}", "", "| target | finding | what was seen | reproduced |", "|---|---|---|---|"]
+        for row, check in shown:
+            detail = " ".join(check["detail"].replace("|", "\\|").split())
+            again = "yes" if check["reproduced"] else "no"
+            lines.append(f"| `{row['target']}` | {check['severity']}: {check['check']} | {detail[:300]} | {again} |")
+        lines.append("")
+    left_out = [row for row in rows if "left_out" in row]
+    if left_out:
+        lines += [
+            "## Left out",
+            "",
+            *(f"- {row['library']}, `{row['target']}`: {row['left_out'][:200]}" for row in left_out),
+            "",
+        ]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,262 @@
+"""The parent process: runs the checks in child processes with time limits, and compares processes with each other."""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ragen_gym.audit.report import Report, Result
+from ragen_gym.audit.worker.table import CHECKS
+
+__all__ = ["AuditSettings", "audit"]
+
+_WORKER = Path(__file__).with_name("worker")
+#: Makes the folder of the worker a package of its own, so that the interpreter need not have this one.
+_BOOT = """\
+import importlib.util, sys
+spec = importlib.util.spec_from_file_location("audit_worker", sys.argv[1] + "/__init__.py",
+                                              submodule_search_locations=[sys.argv[1]])
+package = importlib.util.module_from_spec(spec); sys.modules["audit_worker"] = package; spec.loader.exec_module(package)
+importlib.import_module("audit_worker.main").main(int(sys.argv[2]))
+"""
+_START_SECONDS = 180.0  # to import the target's library
+_LOG_CHARACTERS = 600
+
+
+@dataclass(frozen=True)
+class AuditSettings:
+    """How an audit is carried out."""
+
+    options: Mapping[str, Any] = field(default_factory=dict)  # arguments of the target's constructor
+    actions: Sequence[Any] = ()  # to choose from, where the environment does not list its own
+    checks: Sequence[str] = ()  # ids of ``CHECKS``; none means all
+    seeds: int = 24  # seeds that a check plays, from 4 on
+    steps: int = 30  # the most actions of an episode, from 1 on
+    seconds: float = (
+        20.0  # of one check: loops that can be cut short end then, and after three times as long the process
+    )
+    train: str | None = None  # ``FIRST:LAST`` seeds, ``module:callable`` that returns them, ``name=value`` options
+    test: str | None = None  # the same of the test split
+    python: str = sys.executable  # the interpreter that has the target's library
+    path: Sequence[str] = ()  # folders to import the target from
+
+    def __post_init__(self) -> None:
+        unknown = [name for name in self.checks if name not in CHECKS]
+        if unknown:
+            raise ValueError(f"{', '.join(unknown)}: no such check; the checks are {', '.join(CHECKS)}.")
+        for name, value, least in (("seeds", self.seeds, 4), ("steps", self.steps, 1), ("seconds", self.seconds, 1)):
+            if value < least:
+                raise ValueError(f"{name}={value} is too small: give {least} or more.")
+        if (self.train is None) != (self.test is None):
+            raise ValueError("give both sides of a split, train and test, or neither.")
+
+
+def audit(
+    target: str, settings: AuditSettings | None = None, progress: Callable[[str, int, int], None] | None = None
+) -> Report:
+    """Audit an environment.
+
+    Args:
+        target: see ``ragen_gym.audit.worker.targets.open_target``.
+        settings: how.
+        progress: told each check before it runs, its place and how many there are.
+
+    Raises:
+        ValueError: the target cannot be opened; the message says why.
+    """
+    settings = settings or AuditSettings()
+    wanted = list(settings.checks or CHECKS)
+    report = Report(target, dict(settings.options))
+    waiting = [name for name in wanted if CHECKS[name].run is not None]
+    ended: list[str] = []
+    while waiting:
+        with _child(target, settings, waiting) as child:
+            current = ""
+            for message in child.messages():
+                event = message["event"]
+                if event == "bad":
+                    raise ValueError(f"{target} cannot be audited: {message['reason']}")
+                if event == "opened":
+                    report.kind, report.version, report.code = message["kind"], message["version"], message["code"]
+                elif event == "begun":
+                    current = message["check"]
+                    if progress:
+                        progress(current, wanted.index(current), len(wanted))
+                elif event == "outcome":
+                    waiting.remove(current)
+                    report.add(Result.of(CHECKS[current], message))
+                    current = ""
+            if not waiting:
+                break
+            if not current and not report.kind:
+                raise ValueError(f"{target} cannot be audited: {child.ending()}")
+            failed = current or waiting[0]
+            ended.append(f"{failed}: {child.ending()}")
+            waiting.remove(failed)
+            report.add(Result(CHECKS[failed], "not applicable", f"no answer: {child.ending()}"))
+    if "seed_process" in wanted:
+        if progress:
+            progress("seed_process", wanted.index("seed_process"), len(wanted))
+        report.add(_compare_processes(target, settings, report))
+    if "process_survives" in wanted:
+        report.add(_survival(ended))
+    report.sort()
+    return report
+
+
+def _survival(ended: Sequence[str]) -> Result:
+    check = CHECKS["process_survives"]
+    deaths = [each for each in ended if "time limit" not in each or each.startswith("plays:")]
+    if deaths:
+        what = f"the process ended, or gave no answer, during {'; '.join(deaths)}"
+        return Result(check, "finding", what, f"# ragen-gym audit TARGET --check {deaths[0].partition(':')[0]}")
+    late = f"; out of time: {', '.join(each.partition(':')[0] for each in ended)}" if ended else ""
+    return Result(check, "passed", f"the process lived through every check{late}")
+
+
+def _compare_processes(target: str, settings: AuditSettings, report: Report) -> Result:
+    """Two processes with different hash seeds must give the same beginnings and episodes."""
+    check = CHECKS["seed_process"]
+    prints = []
+    for hash_seed in ("1", "2"):
+        with _child(target, settings, ["fingerprint"], hash_seed) as child:
+            found = next((m for m in child.messages() if m["event"] in ("fingerprint", "bad")), None)
+            if found is None or "levels" not in found:
+                reason = found.get("failed") or found.get("reason") if found else child.ending()
+                return Result(check, "not applicable", f"another process gave no answer: {reason}")
+            prints.append(found)
+    one, two = prints
+    if not one["seeds"]:
+        return Result(check, "not applicable", "reset takes no seed")
+    if report.status("seed_repeats") == "finding":
+        return Result(check, "not applicable", "a seed does not repeat even in one process (see seed_repeats)")
+    levels = list(zip(one["seeds"], one["levels"], two["levels"], strict=False))
+    wrong = [seed for seed, first, second in levels if first != second]
+    if one["actions"] == two["actions"]:
+        pairs = zip(one["seeds"], one["episodes"], two["episodes"], strict=False)
+        played = [seed for seed, first, second in pairs if first != second and seed not in wrong]
+    else:
+        played = []
+    if not wrong and not played:
+        episodes = len(one["episodes"])
+        return Result(
+            check, "passed", f"{len(levels)} beginnings and {episodes} episodes are the same in two processes"
+        )
+    what = f"{len(wrong)} of {len(levels)} seeds begin differently" if wrong else f"{len(played)} episodes differ"
+    seed = (wrong or played)[0]
+    evidence = "\n".join(
+        [
+            report.code,
+            f"import os, subprocess, sys; a = repr(start(new(), {seed})); print(a)",
+            "if 'again' in sys.argv: sys.exit()",
+            "b = subprocess.run([sys.executable, *sys.argv, 'again'], env={**os.environ, 'PYTHONHASHSEED': '77'}, "
+            "capture_output=True, text=True).stdout",
+            "assert a in b",
+        ]
+    )
+    detail = f"{what} in another process with another PYTHONHASHSEED, such as seed {seed}"
+    return Result(check, "finding", detail, evidence, {"seeds": len(levels), "wrong": len(wrong)})
+
+
+class _Child:
+    """A child process, and what it answers."""
+
+    def __init__(self, process: subprocess.Popen[bytes], answers: int, log: Path, limit: float) -> None:
+        self.process, self._answers, self._log, self._limit = process, answers, log, limit
+        self._late = False
+
+    def messages(self) -> Iterator[dict[str, Any]]:
+        """Its messages, until it ends or a check exceeds its limit."""
+        waiting = b""
+        until = time.monotonic() + _START_SECONDS
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._answers, selectors.EVENT_READ)
+            while True:
+                if not selector.select(max(until - time.monotonic(), 0)):
+                    self._late = True
+                    return
+                chunk = os.read(self._answers, 1 << 16)
+                if not chunk:
+                    return
+                *lines, waiting = (waiting + chunk).split(b"\n")
+                for line in lines:
+                    until = time.monotonic() + self._limit
+                    yield json.loads(line)
+
+    def ending(self) -> str:
+        """How it ended, in words."""
+        if self._late:
+            return f"the time limit of {self._limit:g} s was exceeded"
+        code = self.process.wait()
+        text = self._log.read_text(encoding="utf-8", errors="replace").strip()
+        said = f"; it said: {text[-_LOG_CHARACTERS:]}" if text else ""
+        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        return f"the process ended by itself with {how}{said}"
+
+
+@contextmanager
+def _child(target: str, settings: AuditSettings, checks: Sequence[str], hash_seed: str = "0") -> Iterator[_Child]:
+    """A child process that runs checks; it and all that it started are ended with the block."""
+    request = {
+        "target": target,
+        "options": dict(settings.options),
+        "actions": list(settings.actions),
+        "checks": list(checks),
+        "path": [str(Path(each).resolve()) for each in settings.path],
+        "settings": {
+            "seeds": settings.seeds,
+            "steps": settings.steps,
+            "seconds": settings.seconds,
+            "train": settings.train,
+            "test": settings.test,
+        },
+    }
+    environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "SDL_VIDEODRIVER": "dummy", "MPLBACKEND": "Agg"}
+    if Path(settings.python) == Path(sys.executable):
+        root = str(Path(__file__).parents[2])  # this package itself, for its own ids
+        environment["PYTHONPATH"] = os.pathsep.join([root, *filter(None, [environment.get("PYTHONPATH")])])
+    else:
+        environment.pop("PYTHONPATH", None)
+    reading, writing = os.pipe()
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "log"
+        try:
+            with log.open("wb") as output:
+                process = subprocess.Popen(
+                    [settings.python, "-c", _BOOT, str(_WORKER), str(writing)],
+                    stdin=subprocess.PIPE,
+                    stdout=output,
+                    stderr=output,
+                    pass_fds=(writing,),
+                    env=environment,
+                    start_new_session=True,
+                )
+        except OSError as error:
+            os.close(writing)
+            os.close(reading)
+            raise ValueError(f"python={settings.python} cannot be started: {error.strerror}.") from error
+        os.close(writing)
+        try:
+            assert process.stdin is not None
+            try:
+                process.stdin.write(json.dumps(request).encode())
+                process.stdin.close()
+            except BrokenPipeError:  # it has ended; what it said is read later
+                pass
+            yield _Child(process, reading, log, 3 * settings.seconds)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            os.close(reading)

@@ -1,0 +1,299 @@
+"""What the checks share: episodes played from seeds, the actions they play, and facts found once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from .protocol import FINDING, NOT_APPLICABLE, PASSED, AuditedEnv, NotApplicable, Outcome, RenewedEnv, Step, Target, key
+
+__all__ = ["Context", "Fault", "comparable", "not_applicable", "passed"]
+
+_LEAST = 4  # values that a check looks at, however long they take
+
+#: An episode as it is compared: the beginning, then (observation, reward, terminated, truncated) after each action.
+Transcript = list[Any]
+
+
+class Fault(Exception):
+    """A finding, raised where it is seen."""
+
+    def __init__(self, detail: str, evidence: str = "", **numbers: Any) -> None:
+        super().__init__(detail)
+        self.outcome = Outcome(FINDING, detail, evidence, numbers)
+
+
+def passed(detail: str, **numbers: Any) -> Outcome:
+    """The check holds; ``detail`` says on how much."""
+    return Outcome(PASSED, detail, "", numbers)
+
+
+def not_applicable(reason: str, **numbers: Any) -> Outcome:
+    """The check says nothing here."""
+    return Outcome(NOT_APPLICABLE, reason, "", numbers)
+
+
+@dataclass
+class Context:
+    """One audit.
+
+    Args:
+        target: what is audited.
+        seeds: how many seeds a check plays.
+        steps: the most actions of an episode.
+        seconds: what one check may take; the loops that can be cut short are.
+        train: seeds of training, and constructor options of it; None for those that the target declares.
+        test: the same of the test.
+    """
+
+    target: Target
+    seeds: int = 24
+    steps: int = 30
+    seconds: float = 30.0
+    train: tuple[Sequence[int], dict[str, Any]] | None = None
+    test: tuple[Sequence[int], dict[str, Any]] | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
+    _deadline: float = 0.0
+
+    def run(self, check: Callable[[Context], Outcome]) -> Outcome:
+        """The outcome of a check; a finding and a reason why it does not apply may be raised."""
+        self.begin()
+        try:
+            return check(self)
+        except Fault as fault:
+            return fault.outcome
+        except NotApplicable as reason:
+            return not_applicable(str(reason))
+
+    def begin(self) -> None:
+        """Start the time of a check."""
+        self._deadline = time.monotonic() + self.seconds
+
+    @property
+    def late(self) -> bool:
+        """Whether a check should end with what it has."""
+        return time.monotonic() > self._deadline
+
+    def within_time(self, values: Iterable[Any], parts: int = 1) -> Iterable[Any]:
+        """The values, until the check's time (the rest of it, divided by ``parts``) is up; the first ones always."""
+        until = time.monotonic() + max(self._deadline - time.monotonic(), 0) / parts
+        for place, value in enumerate(values):
+            if place >= _LEAST and time.monotonic() > until:
+                return
+            yield value
+
+    def make(self, **options: Any) -> AuditedEnv:
+        """A new environment, whose episodes have nothing of each other."""
+        return RenewedEnv(self.target, options) if self.leaky else self.target.make(**options)
+
+    @cached_property
+    def leaky(self) -> bool:
+        """Whether a reset leaves something of the episode before, although new environments repeat a seed."""
+        try:
+            env, other = self.target.make(), self.target.make()
+            first, again = key(env.reset(self.seed(3))[0]), key(other.reset(self.seed(3))[0])
+            if first != again:
+                return False
+            for place in range(3):
+                if env.step(env.sample(place)).done:
+                    break
+            return key(env.reset(self.seed(3))[0]) != first
+        except Exception:  # the checks say what is wrong
+            return False
+
+    @cached_property
+    def shared(self) -> AuditedEnv:
+        """One environment that a check may use, and must leave in any state."""
+        return self.make()
+
+    def actions(self, seed: int, number: int | None = None) -> list[Any]:
+        """Actions that do not depend on how an episode goes, the same for a seed whenever they are asked for."""
+        known = self.facts.setdefault("actions", {})
+        if seed not in known:
+            env = self.shared
+            env.reset(seed)
+            known[seed] = [env.sample(1000 * seed + place) for place in range(self.steps)]
+        actions: list[Any] = known[seed]
+        return actions[: self.steps if number is None else number]
+
+    def some_seeds(self, number: int | None = None) -> list[int]:
+        """Small and large seeds."""
+        wanted = self.seeds if number is None else number
+        return [place if place % 2 else 1_000_003 * place % 2**31 for place in range(wanted)]
+
+    def transcript(
+        self,
+        env: AuditedEnv,
+        seed: int | None,
+        actions: Sequence[Any] = (),
+        noise: int | None = None,
+        hidden: bool = False,
+    ) -> Transcript:
+        """An episode as it is compared."""
+        observation, _ = env.reset(seed) if noise is None else env.reset(seed, noise)
+        record: Transcript = [key((observation, env.state() if hidden else None))]
+        for action in actions:
+            step = env.step(action)
+            record.append(comparable(step))
+            if step.done:
+                break
+        return record
+
+    def episode(self, env: AuditedEnv, seed: int | None, actions: Sequence[Any]) -> tuple[Any, list[Step]]:
+        """(the first observation, the steps)."""
+        observation, _ = env.reset(seed)
+        return observation, self._steps(env, actions)
+
+    @staticmethod
+    def _steps(env: AuditedEnv, actions: Sequence[Any]) -> list[Step]:
+        steps = []
+        for action in actions:
+            steps.append(env.step(action))
+            if steps[-1].done:
+                break
+        return steps
+
+    def level(self, env: AuditedEnv, seed: int | None) -> str:
+        """What an episode begins with: the observation, and the hidden state where it is known."""
+        observation, _ = env.reset(seed)
+        return key((observation, env.state()))
+
+    def whole_level(self, env: AuditedEnv, seed: int | None) -> str:
+        """What tells one level from another, also where the first observation does not show all of it.
+
+        Without noise, that is the first observation and what fixed actions lead to.
+        """
+        observation, _ = env.reset(seed)
+        start = observation, env.state()
+        if start[1] is not None or self.stochastic:
+            return key(start)
+        return key((start, [comparable(step) for step in self._steps(env, self.actions(0))]))
+
+    def need_levels(self) -> None:
+        """Raises NotApplicable where the beginning of an episode does not tell its level."""
+        if self.stochastic and not self.target.separate_noise and self.shared.state() is None:
+            raise NotApplicable("the dynamics are stochastic, so that a beginning does not tell its level from others")
+
+    def code(self, *lines: str) -> str:
+        """Evidence: the target's definitions, then these lines."""
+        return "\n".join([self.target.code, *lines])
+
+    @property
+    def repeats(self) -> bool:
+        """Whether a seed gives its episode again; checks that need it ask here."""
+        if "repeats" not in self.facts:
+            self.facts["repeats"] = self.target.takes_seed and all(
+                self.transcript(self.make(), seed, self.actions(seed), hidden=True)
+                == self.transcript(self.make(), seed, self.actions(seed), hidden=True)
+                for seed in self.some_seeds(3)
+            )
+        return bool(self.facts["repeats"])
+
+    def need_repeats(self) -> None:
+        """Raises NotApplicable where seeds do not repeat."""
+        if not self.target.takes_seed:
+            raise NotApplicable("reset takes no seed")
+        if not self.repeats:
+            raise NotApplicable("a seed does not repeat even in one process (see seed_repeats)")
+
+    @cached_property
+    def clones(self) -> bool:
+        """Whether copies are independent of the original and continue as it does."""
+        try:
+            for seed in self.some_seeds(3):
+                actions = self.actions(seed)
+                env, other = self.make(), self.make()
+                env.reset(seed)
+                other.reset(seed)
+                copy = env.clone()
+                for action in actions:
+                    copied = copy.step(action)
+                    if copied.done:
+                        break
+                for action in actions:
+                    step, same = env.step(action), other.step(action)
+                    if key(step[:4]) != key(same[:4]):
+                        return False
+                    if step.done:
+                        break
+        except Exception:  # whatever the environment raises when it is copied
+            return False
+        return True
+
+    def need_clones(self) -> None:
+        """Raises NotApplicable where copies are no good."""
+        if not self.clones:
+            raise NotApplicable("the environment cannot be copied so that the copy goes its own way")
+
+    @cached_property
+    def stochastic(self) -> bool:
+        """Whether one level and the same actions can end differently."""
+        if self.target.separate_noise:
+            env = self.make()
+            return any(
+                self.transcript(env, seed, self.actions(seed), 1) != self.transcript(env, seed, self.actions(seed), 2)
+                for seed in self.some_seeds(8)
+            )
+        if self.clones:
+            reseeded = False
+            for seed in self.some_seeds(4):
+                env = self.make()
+                env.reset(seed)
+                ends = set()
+                for noise in range(6):
+                    copy = env.clone()
+                    reseeded = copy.reseed(noise)
+                    if reseeded:
+                        ends.add(key([comparable(step) for step in self._steps(copy, self.actions(seed, 10))]))
+                if len(ends) > 1:
+                    return True
+            if reseeded:
+                return False
+        first: dict[str, Any] = {}
+        actions = self.actions(0)
+        env = self.make()
+        env.reset(0)
+        if env.state() is None:  # episodes that begin alike may be different levels
+            return False
+        for seed in self.some_seeds():
+            start, *rest = self.transcript(env, seed, actions, hidden=True)
+            if first.setdefault(start, rest) != rest:
+                return True
+        return False
+
+    @cached_property
+    def played(self) -> list[tuple[int, Any, list[Step]]]:
+        """Episodes of random actions: (seed, first observation, steps)."""
+        env = self.make()
+        seeds = self.within_time(self.some_seeds())
+        return [(seed, *self.episode(env, self.seed(seed), self.actions(seed))) for seed in seeds]
+
+    @cached_property
+    def wins(self) -> int:
+        """How many episodes of random actions end in success."""
+        return sum(bool(steps and self.shared.won(steps[-1])) for _, _, steps in self.played)
+
+    def seed(self, seed: int) -> int | None:
+        """The seed for ``reset``; None where it takes none."""
+        return seed if self.target.takes_seed else None
+
+    @cached_property
+    def single_level(self) -> bool:
+        """Whether all seeds begin alike."""
+        env = self.make()
+        return len({self.level(env, seed) for seed in self.some_seeds()}) == 1
+
+
+def comparable(step: Step) -> tuple[str, Any, bool, bool]:
+    """A step as an entry of a transcript."""
+    return key(step.observation), _number(step.reward), bool(step.terminated), bool(step.truncated)
+
+
+def _number(reward: Any) -> Any:
+    try:
+        return round(float(reward), 9)
+    except (TypeError, ValueError):
+        return repr(reward)

@@ -1,0 +1,305 @@
+"""Adapters for what looks like Gymnasium: an id, a callable that makes an environment, and an address of our server.
+
+Older and looser forms are taken, too: ``reset`` that returns no info, a step of three or four values, ``seed(s)``
+instead of ``reset(seed=s)``, and methods that are coroutines.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import importlib
+import inspect
+import random  # noqa: TID251  # a generator of its own; the global one is audited, not used
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from .protocol import AuditedEnv, NotApplicable, Step, Target
+
+__all__ = ["CallableTarget", "GymnasiumTarget", "ServerTarget"]
+
+_IDLE = ("noop", "no-op", "no_op", "do nothing", "idle", "wait")
+_MASKS = ("action_mask", "legal_actions_mask", "mask")
+
+
+class GymEnv(AuditedEnv):
+    """An environment with ``reset`` and ``step``, whatever they return.
+
+    Args:
+        env: the environment.
+        menu: actions to choose from, instead of those of its action space.
+        noise: whether ``reset`` takes ``options={"noise_seed": k}``.
+    """
+
+    def __init__(self, env: Any, menu: list[Any], noise: bool = False) -> None:
+        self.env = env
+        self.core = getattr(env, "unwrapped", env)
+        self.observation_space = getattr(env, "observation_space", None)
+        self.action_space = getattr(env, "action_space", None) or getattr(env, "ACTION_SPACE", None)
+        self._menu, self._noise = menu, noise
+        self._accepts = accepted(env.reset)
+
+    def reset(self, seed: int | None, noise: int | None = None) -> tuple[Any, dict[str, Any]]:
+        arguments: dict[str, Any] = {}
+        if "seed" in self._accepts:
+            arguments["seed"] = seed
+        elif seed is not None and callable(getattr(self.env, "seed", None)):
+            self.env.seed(seed)
+        if noise is not None:
+            arguments["options"] = {"noise_seed": noise}
+        result = settled(self.env.reset(**arguments))
+        if isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict):
+            return result
+        return result, {}
+
+    def step(self, action: Any) -> Step:
+        result = settled(self.env.step(action))
+        if len(result) == 5:
+            return Step(*result)
+        if len(result) == 4:
+            observation, reward, done, info = result
+            return Step(observation, reward, bool(done), False, info)
+        observation, reward, done = result
+        return Step(observation, reward, bool(done), False, {})
+
+    def close(self) -> None:
+        if hasattr(self.env, "close"):
+            settled(self.env.close())
+
+    def actions(self) -> list[Any]:
+        if self._menu:
+            return self._menu
+        if hasattr(self.core, "get_all_actions"):
+            return list(self.core.get_all_actions())
+        if hasattr(self.action_space, "n"):
+            start = int(getattr(self.action_space, "start", 0))
+            return list(range(start, start + int(self.action_space.n)))
+        return []
+
+    def sample(self, seed: int) -> Any:
+        if menu := self.actions():
+            return random.Random(seed).choice(menu)
+        if self.action_space is None:
+            return super().sample(seed)
+        self.action_space.seed(seed)
+        return self.action_space.sample()
+
+    def idle_actions(self) -> list[Any]:
+        if any(isinstance(action, str) for action in self.actions()):
+            return ["", " ", "\n"]
+        names = getattr(self.core, "ACTION_LOOKUP", None) or getattr(self.core, "action_names", None)
+        if isinstance(names, Mapping):
+            return [action for action, name in names.items() if str(name).lower() in _IDLE and action in self.actions()]
+        if type(self.action_space).__name__ == "Text":
+            return [""]
+        return []
+
+    def mask(self, info: Mapping[str, Any]) -> list[bool] | None:
+        for name in _MASKS:
+            if name in info and len(info[name]) == len(self.actions()):
+                return [bool(allowed) for allowed in info[name]]
+        return None
+
+    def parsed(self, observation: Any) -> tuple[Any, Any] | None:
+        core = self.core
+        if not isinstance(observation, str) or not hasattr(getattr(core, "game", None), "parse"):
+            return None
+        if not hasattr(core, "text_format"):
+            return None
+        return core.game.parse(observation, core.vocabulary, core.text_format), core.state[0]
+
+    def oracle(self) -> list[Any] | None:
+        return None
+
+    def clone(self) -> AuditedEnv:
+        try:
+            return GymEnv(copy.deepcopy(self.env), self._menu, self._noise)
+        except Exception as error:
+            raise NotApplicable(f"the environment cannot be copied: {type(error).__name__}: {error}") from error
+
+    def reseed(self, seed: int) -> bool:
+        try:
+            from gymnasium.utils import seeding
+        except ImportError:
+            return False
+        if getattr(self.core, "_np_random", None) is None:
+            return False
+        self.core.np_random = seeding.np_random(seed)[0]
+        return True
+
+
+class CallableTarget(Target):
+    """``module:callable``: whatever it returns is the environment.
+
+    Args:
+        name: ``module:callable``.
+        options: arguments of the callable.
+        menu: actions to choose from.
+    """
+
+    kind = "callable"
+
+    def __init__(self, name: str, options: dict[str, Any], menu: list[Any]) -> None:
+        self.name, self.options, self.menu = name, options, menu
+        self.factory = load(name)
+        self._inspect()
+
+    def _inspect(self) -> None:
+        env = self.make()
+        core = env.env
+        self.takes_seed = bool({"seed", "kwargs"} & accepted(core.reset)) or callable(getattr(core, "seed", None))
+        self.separate_noise = self._separate(core)
+        module, _, attribute = self.name.partition(":")
+        result = "[0]" if isinstance(settled(core.reset()), tuple) else ""
+        seed = "seed=s" if "seed" in accepted(core.reset) else ""
+        first = f"e.seed(s); e.reset(){result}" if not seed and self.takes_seed else f"e.reset({seed}){result}"
+        if inspect.iscoroutinefunction(core.reset):
+            self.code = _ASYNC_CODE.format(make=self.make_code(module, attribute), seed=seed, result=result)
+        elif ";" in first:
+            self.code = (
+                f"{self.make_code(module, attribute)}; start = lambda e, s: (e.seed(s), e.reset(){result})[1]; {_ACT}"
+            )
+        else:
+            self.code = f"{self.make_code(module, attribute)}; start = lambda e, s: {first}; {_ACT}"
+        if _has_array(env.reset(0 if self.takes_seed else None)[0]):  # repr shows all of it, so that it can be compared
+            self.code = f"import numpy, sys; numpy.set_printoptions(threshold=sys.maxsize); {self.code}"
+        env.close()
+
+    def make_code(self, module: str, attribute: str) -> str:
+        """Python that defines ``new``."""
+        options = ", ".join(f"{name}={value!r}" for name, value in self.options.items())
+        return f"import {module}; new = lambda **k: {module}.{attribute}({f'**{{**dict({options}), **k}}' if options else '**k'})"
+
+    def make(self, **options: Any) -> GymEnv:
+        env = self.factory(**{**self.options, **options})
+        return GymEnv(env, self.menu, self.separate_noise)
+
+    def splits(self) -> tuple[dict[str, Any], dict[str, Any]] | None:
+        for training, test in (("train", "test"), ("train", "validation"), ("train", "eval")):
+            try:
+                self.make(split=training).close()
+                self.make(split=test).close()
+            except Exception:  # it has no such split
+                continue
+            return {"split": training}, {"split": test}
+        return None
+
+    def version(self) -> str:
+        return library_version(self.name.partition(":")[0].partition(".")[0])
+
+    @staticmethod
+    def _separate(core: Any) -> bool:
+        """Whether ``options={"noise_seed": k}`` is documented and taken."""
+        inner = getattr(core, "unwrapped", core)
+        if "noise_seed" not in f"{type(core).__doc__} {type(inner).__doc__} {core.reset.__doc__}":
+            return False
+        core.reset(seed=0, options={"noise_seed": 1})
+        return True
+
+
+class GymnasiumTarget(CallableTarget):
+    """A Gymnasium id, with its module before a colon where that must be imported first."""
+
+    kind = "gymnasium"
+
+    def __init__(self, name: str, options: dict[str, Any], menu: list[Any]) -> None:
+        import gymnasium
+
+        self.name, self.options, self.menu = name, options, menu
+        if name.startswith("ragen/"):
+            importlib.import_module("ragen_gym")
+        self.factory = lambda **given: gymnasium.make(name, disable_env_checker=True, **given)
+        self._inspect()
+
+    def make_code(self, module: str, attribute: str) -> str:
+        options = "".join(f", {name}={value!r}" for name, value in self.options.items())
+        first = "import gymnasium, ragen_gym" if self.name.startswith("ragen/") else "import gymnasium"
+        return f"{first}; new = lambda **k: gymnasium.make({self.name!r}{options}, **k)"
+
+    def version(self) -> str:
+        module = self.name.partition(":")[0] if ":" in self.name else "gymnasium"
+        return library_version("ragen_gym" if self.name.startswith("ragen/") else module)
+
+
+class ServerTarget(CallableTarget):
+    """A game on a server of this project, as ``http://HOST:PORT/GAME``."""
+
+    kind = "server"
+    thread_safe = False
+
+    def __init__(self, name: str, options: dict[str, Any], menu: list[Any]) -> None:
+        from ragen_gym.serve import RemoteEnv  # type: ignore[import-not-found, unused-ignore]
+
+        self.name, self.options, self.menu = name, options, menu
+        self.url, _, self.game = name.rstrip("/").rpartition("/")
+        self.factory = lambda **given: RemoteEnv(self.url, self.game, **given)
+        self._inspect()
+
+    def make_code(self, module: str, attribute: str) -> str:
+        return f"from ragen_gym.serve import RemoteEnv; new = lambda **k: RemoteEnv({self.url!r}, {self.game!r}, **k)"
+
+    def version(self) -> str:
+        return library_version("ragen_gym")
+
+
+_ACT = "act = lambda e, a: e.step(a)[:-1]"
+_ASYNC_CODE = (
+    "import asyncio; run = asyncio.new_event_loop().run_until_complete; {make}; "
+    "start = lambda e, s: run(e.reset({seed})){result}; act = lambda e, a: run(e.step(a))[:3]"
+)
+_LOOPS: list[asyncio.AbstractEventLoop] = []
+
+
+def _has_array(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return any(map(_has_array, value.values()))
+    return any(map(_has_array, value)) if isinstance(value, (list, tuple)) else hasattr(value, "tobytes")
+
+
+def settled(value: Any) -> Any:
+    """A value, or what a coroutine returns."""
+    if not inspect.isawaitable(value):
+        return value
+    if not _LOOPS:
+        _LOOPS.append(asyncio.new_event_loop())
+    return _LOOPS[0].run_until_complete(_awaited(value))
+
+
+async def _awaited(value: Any) -> Any:
+    return await value
+
+
+def accepted(function: Callable[..., Any]) -> set[str]:
+    """The names of a function's arguments; through wrappers that pass everything on, those of the inner function."""
+    names: set[str] = set()
+    owner = getattr(function, "__self__", None)
+    while True:
+        names |= set(inspect.signature(function).parameters)
+        owner = getattr(owner, "env", None)
+        if "kwargs" not in names or owner is None or not hasattr(owner, function.__name__):
+            return names
+        function = getattr(owner, function.__name__)
+
+
+def load(name: str) -> Callable[..., Any]:
+    """What ``module:callable`` names; raises ValueError where there is none."""
+    module, _, attribute = name.partition(":")
+    try:
+        found: Any = importlib.import_module(module)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"{name} cannot be loaded: {error}. Write module:callable, importable from here.") from error
+    if not callable(found):
+        raise ValueError(f"{name} is no callable but {found!r}: name a class or a function that makes an environment.")
+    return found  # type: ignore[no-any-return]
+
+
+def library_version(name: str) -> str:
+    """A library and its version, as installed; its name alone where it is not."""
+    from importlib.metadata import PackageNotFoundError, packages_distributions, version
+
+    try:
+        return f"{name} {version(packages_distributions().get(name, [name])[0])}"
+    except PackageNotFoundError:
+        return name

@@ -1,0 +1,190 @@
+"""What a check sees: a target that makes environments, and an environment with ``reset`` and ``step``.
+
+Everything in this folder runs in the interpreter of the audited environment, which need not have this package: it
+imports the standard library alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+__all__ = ["AuditedEnv", "NotApplicable", "Outcome", "RenewedEnv", "Step", "Target", "freeze", "key"]
+
+FINDING, PASSED, NOT_APPLICABLE = "finding", "passed", "not applicable"
+
+#: Names by which environments say in ``info`` that an episode succeeded.
+SUCCESS = ("success", "is_success", "won", "all_boxes_on_target")
+
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+_DEEPEST = 8
+
+
+class NotApplicable(Exception):
+    """A check that says nothing about this environment; the message is the reason."""
+
+
+class Step(NamedTuple):
+    """What an environment answers to an action."""
+
+    observation: Any
+    reward: Any
+    terminated: bool
+    truncated: bool
+    info: dict[str, Any]
+
+    @property
+    def done(self) -> bool:
+        """Whether the episode is over."""
+        return self.terminated or self.truncated
+
+
+@dataclass
+class Outcome:
+    """What one check found."""
+
+    status: str  # "passed", "finding" or "not applicable"
+    detail: str  # what was seen, or why the check does not apply; one sentence
+    evidence: str = ""  # Python that ends in an assertion which fails where the finding is true
+    numbers: dict[str, Any] = field(default_factory=dict)  # what was measured
+
+
+class AuditedEnv:
+    """One environment; an adapter overrides what its library has. All methods may raise the library's own errors."""
+
+    observation_space: Any = None  # with ``contains``, or None
+    action_space: Any = None  # with ``contains`` and ``sample``, or None
+
+    def reset(self, seed: int | None, noise: int | None = None) -> tuple[Any, dict[str, Any]]:
+        """Start the episode of a seed; ``noise`` is the seed of its dynamics alone, where the target has one."""
+        raise NotImplementedError
+
+    def step(self, action: Any) -> Step:
+        """Play an action."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Release what the environment holds."""
+
+    def actions(self) -> list[Any]:
+        """The actions that may be taken now, where they are few; else an empty list."""
+        return []
+
+    def sample(self, seed: int) -> Any:
+        """An action drawn from a seed."""
+        raise NotApplicable("no actions are known: give some with --action")
+
+    def idle_actions(self) -> list[Any]:
+        """Actions that do nothing: the empty reply, an action named no-op."""
+        return []
+
+    def mask(self, info: Mapping[str, Any]) -> list[bool] | None:
+        """Which of ``actions()`` the environment says are worth taking."""
+        return None
+
+    def state(self) -> Any:
+        """The hidden state as data, beyond the observation; None where it is not known."""
+        return None
+
+    def parsed(self, observation: Any) -> tuple[Any, Any] | None:
+        """(what the observation reads back as, what it should), where the environment has a parser."""
+        return None
+
+    def oracle(self) -> list[Any] | None:
+        """Actions that solve the episode just begun, where the environment knows some."""
+        return None
+
+    def won(self, step: Step) -> bool | None:
+        """Whether a step ends the episode with success; None while it goes on."""
+        if not step.done:
+            return None
+        for name in SUCCESS:
+            if isinstance(step.info.get(name), (bool, int)):
+                return bool(step.info[name])
+        return bool(step.terminated and float(step.reward) > 0)
+
+    def clone(self) -> AuditedEnv:
+        """A copy that shares nothing with this one."""
+        raise NotApplicable("the environment cannot be copied")
+
+    def reseed(self, seed: int) -> bool:
+        """Seed the dynamics from here on; whether it could be done."""
+        return False
+
+
+class RenewedEnv(AuditedEnv):
+    """An environment that is made anew for each episode, for targets whose reset leaves something behind."""
+
+    def __init__(self, target: Target, options: Mapping[str, Any]) -> None:
+        self._target, self._options = target, options
+        self._inner = target.make(**options)
+        self._used = False
+
+    def reset(self, seed: int | None, noise: int | None = None) -> tuple[Any, dict[str, Any]]:
+        if self._used:
+            self._inner.close()
+            self._inner = self._target.make(**self._options)
+        self._used = True
+        return self._inner.reset(seed) if noise is None else self._inner.reset(seed, noise)
+
+    def clone(self) -> AuditedEnv:
+        return self._inner.clone()
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("_target", "_options", "_inner", "_used", "reset", "clone", "__class__", "__dict__"):
+            return object.__getattribute__(self, name)
+        return getattr(object.__getattribute__(self, "_inner"), name)
+
+
+class Target:
+    """What is audited; one adapter a library."""
+
+    kind = ""
+    name = ""
+    takes_seed = True  # whether ``reset`` has a seed at all
+    separate_noise = False  # whether ``reset`` takes a seed of the dynamics alone
+    thread_safe = True  # whether instances may live in different threads
+    #: Python that defines new(), start(env, seed) -> what the episode begins with, act(env, action) -> what follows
+    code = ""
+
+    def make(self, **options: Any) -> AuditedEnv:
+        """A new environment; ``options`` go to its constructor over those given with the target."""
+        raise NotImplementedError
+
+    def splits(self) -> tuple[dict[str, Any], dict[str, Any]] | None:
+        """Constructor options of the training and of the test split, where the target declares them."""
+        return None
+
+    def version(self) -> str:
+        """The library and its version."""
+        return ""
+
+
+def freeze(value: Any, depth: int = 0) -> Any:  # noqa: PLR0911  # a case each
+    """A value as nested tuples of plain data that compare as the value does: arrays, sets, models and messages too."""
+    if value is None or isinstance(value, (bool, int, float, str, bytes)):
+        return value
+    if depth > _DEEPEST:
+        return "..."
+    if hasattr(value, "tobytes") and hasattr(value, "shape"):
+        return ("array", tuple(value.shape), str(value.dtype), value.tobytes())
+    if hasattr(value, "model_dump"):
+        return freeze(value.model_dump(), depth + 1)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return (type(value).__name__, freeze(vars(value), depth + 1))
+    if isinstance(value, Mapping):
+        return ("dict", tuple(sorted((str(k), freeze(v, depth + 1)) for k, v in value.items())))
+    if isinstance(value, (set, frozenset)):
+        return ("set", tuple(sorted(repr(freeze(each, depth + 1)) for each in value)))
+    if isinstance(value, (list, tuple)):
+        return tuple(freeze(each, depth + 1) for each in value)
+    return _ADDRESS.sub("", repr(value))
+
+
+def key(value: Any) -> str:
+    """A short text that two values share exactly if they are equal."""
+    return hashlib.blake2b(repr(freeze(value)).encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()

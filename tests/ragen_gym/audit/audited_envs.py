@@ -1,0 +1,428 @@
+"""Small environments for the audit: a sound one of each kind, and ones that each have a single fault."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random  # noqa: TID251  # faults
+import threading
+import time
+import zlib
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+MOVES = ((-1, 0), (1, 0), (0, -1), (0, 1))
+SIZE = 6
+Cell = tuple[int, int]
+
+
+def _canonical(grid: list[str]) -> str:
+    forms = []
+    for each in (grid, ["".join(row) for row in zip(*grid, strict=True)]):
+        forms += [each, each[::-1], [row[::-1] for row in each], [row[::-1] for row in each[::-1]]]
+    return min("\n".join(form) for form in forms)
+
+
+class Maze(gymnasium.Env[Any, int]):
+    """A walk to a goal, sound in every respect. noise_seed: none is needed, it has no noise."""
+
+    def __init__(self, split: str | None = None) -> None:
+        self.split = split
+        self.action_space: Any = spaces.Discrete(4)
+        self.observation_space = spaces.Text(SIZE * (SIZE + 1), charset="#.PGW\n")
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        while True:
+            self.draw()
+            held_out = zlib.crc32(_canonical(self.rows(player=False)).encode()) % 4 == 0
+            if self.acceptable() and self.split in (None, "test" if held_out else "train"):
+                break
+        self.steps, self.over = 0, False
+        return self.observation(), self.info()
+
+    def draw(self) -> None:
+        cells = [(int(place) // SIZE, int(place) % SIZE) for place in self.np_random.permutation(SIZE * SIZE)[:10]]
+        self.place(cells[0], cells[1], set(cells[2:]))
+
+    def place(self, player: Cell, goal: Cell, walls: set[Cell]) -> None:
+        self.player, self.goal, self.walls = player, goal, walls
+
+    def acceptable(self) -> bool:
+        return self.distance() >= 2
+
+    def distance(self) -> int:
+        reached, border, steps = {self.player}, {self.player}, 0
+        while border and self.goal not in reached:
+            border = {new for at in border for move in MOVES if (new := self.moved(at, move)) not in reached}
+            reached |= border
+            steps += 1
+        return steps if self.goal in reached else -1
+
+    def moved(self, at: Cell, move: Cell) -> Cell:
+        new = at[0] + move[0], at[1] + move[1]
+        return new if max(new) < SIZE and min(new) >= 0 and new not in self.walls else at
+
+    def rows(self, player: bool = True) -> list[str]:
+        grid = [["#" if (y, x) in self.walls else "." for x in range(SIZE)] for y in range(SIZE)]
+        grid[self.goal[0]][self.goal[1]] = "G"
+        if player:
+            grid[self.player[0]][self.player[1]] = "W" if self.player == self.goal else "P"
+        return ["".join(row) for row in grid]
+
+    def observation(self) -> Any:
+        return "\n".join(self.rows())
+
+    def info(self) -> dict[str, Any]:
+        mask = [int(self.moved(self.player, move) != self.player) for move in MOVES]
+        return {"success": self.player == self.goal, "action_mask": mask}
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        if isinstance(action, bool) or not self.action_space.contains(action):
+            raise ValueError(f"action={action!r} is not one of 0 to 3.")
+        if self.over:
+            raise gymnasium.error.ResetNeeded("the episode is over: call reset().")
+        before = self.player
+        self.player = self.moved(self.player, MOVES[self.direction(int(action))])
+        self.steps += 1
+        won = self.player == self.goal
+        self.over = won or self.steps >= 60
+        info = {**self.info(), "action_is_effective": self.player != before}
+        return self.observation(), float(won), won, self.over and not won, info
+
+    def direction(self, action: int) -> int:
+        return action
+
+
+class SlipperyMaze(Maze):
+    """With noise, and ``options={"noise_seed": k}`` for the seed of it alone: sound."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        """Takes ``noise_seed``."""
+        found = super().reset(seed=seed)
+        self.noise = np.random.default_rng([seed or 0, (options or {}).get("noise_seed", 0)])
+        return found
+
+    def direction(self, action: int) -> int:
+        return int(self.noise.choice([action, (action + 1) % 4]))
+
+
+class UnsplitMaze(Maze):
+    """Declares no split: sound."""
+
+    def __init__(self) -> None:
+        super().__init__()
+
+
+class ArrayMaze(Maze):
+    """Shows an array: sound."""
+
+    def observation(self) -> Any:
+        return np.array([list(row) for row in self.rows()]).view(np.uint32).astype(np.uint8)
+
+
+class Sum(gymnasium.Env[str, str]):
+    """A question that is answered in one reply: sound."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[str, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.numbers = [int(number) for number in self.np_random.integers(0, 5, 2)]
+        return f"Question {self.np_random.integers(10**9)}: what is {self.numbers[0]} + {self.numbers[1]}?", {}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        return "", self.score(action), True, False, {}
+
+    def score(self, reply: str) -> float:
+        return float(reply == str(sum(self.numbers)))
+
+
+class Readable(Maze):
+    """Has a parser, in the form of this project's environments: sound."""
+
+    vocabulary, text_format = None, "grid"
+
+    @property
+    def state(self) -> tuple[str]:
+        return ("".join(self.rows()),)
+
+    @property
+    def game(self) -> Any:
+        return SimpleNamespace(parse=lambda text, vocabulary, text_format: text.replace("\n", ""))
+
+
+# Each class below has one fault, which its name says.
+
+
+class IgnoresSeed(Maze):
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.np_random = np.random.default_rng()
+        return super().reset(seed=None)
+
+
+class OneEpisode(Maze):
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return super().reset(seed=0)
+
+
+class HashesSeed(Maze):
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return super().reset(seed=None if seed is None else hash(str(seed)) % 2**32)
+
+
+class SeedsGlobal(Maze):
+    """Draws from the global generator that it has seeded, with a pause in between."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        random.seed(seed)
+        time.sleep(0.002)
+        return super().reset(seed=random.randrange(2**31))
+
+
+class SharedNoise(Maze):
+    """All environments draw from one generator."""
+
+    generator: ClassVar[np.random.Generator] = np.random.default_rng(0)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        SharedNoise.generator = np.random.default_rng(seed)
+        return super().reset(seed=seed)
+
+    def direction(self, action: int) -> int:
+        return int(self.generator.integers(4))
+
+
+class KeepsHistory(Maze):
+    history = ""
+
+    def observation(self) -> Any:
+        self.history += super().observation() + "\n\n"
+        return self.history
+
+
+class ReadsGlobal(Maze):
+    def direction(self, action: int) -> int:
+        return random.randrange(4)
+
+
+class MovesGlobal(Maze):
+    def direction(self, action: int) -> int:
+        random.random()
+        return action
+
+
+class CountsMembers(Maze):
+    """The level depends on how many environments were made before."""
+
+    made = itertools.count()
+
+    def __init__(self, split: str | None = None) -> None:
+        super().__init__(split)
+        self.number = next(self.made)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return super().reset(seed=None if seed is None else seed + self.number)
+
+
+class OneNoise(Maze):
+    def direction(self, action: int) -> int:
+        return int(self.np_random.choice([action, (action + 1) % 4]))
+
+
+class SameSplits(Maze):
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.split = None
+        return super().reset(seed=seed)
+
+
+class TurnedSplits(Maze):
+    """The test has the boards of training, turned by 180 degrees."""
+
+    def __init__(self, split: str | None = None) -> None:
+        super().__init__()
+        self.turned = split == "test"
+
+    def place(self, player: Cell, goal: Cell, walls: set[Cell]) -> None:
+        if self.turned:
+            player, goal = ((SIZE - 1 - cell[0], SIZE - 1 - cell[1]) for cell in (player, goal))
+            walls = {(SIZE - 1 - wall[0], SIZE - 1 - wall[1]) for wall in walls}
+        super().place(player, goal, walls)
+
+
+class NextSplits(Maze):
+    """The test has the boards of training with the player elsewhere."""
+
+    def __init__(self, split: str | None = None) -> None:
+        super().__init__()
+        self.next = split == "test"
+
+    def acceptable(self) -> bool:
+        if not super().acceptable():
+            return False
+        for move in MOVES if self.next else ():
+            new = self.moved(self.player, move)
+            if new not in (self.player, self.goal):
+                self.player = new
+                break
+        return True
+
+
+class TenLevels(UnsplitMaze):
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return super().reset(seed=None if seed is None else seed % 10)
+
+
+class Walled(Maze):
+    """The goal stands in a corner behind walls, on every odd seed."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.odd = bool((seed or 0) % 2)
+        return super().reset(seed=seed)
+
+    def acceptable(self) -> bool:
+        if self.odd:
+            self.goal, self.player = (0, 0), (5, 5)
+            self.walls = {(0, 1), (1, 0), (1, 1), *(wall for wall in self.walls if min(wall) > 0 and wall != (5, 5))}
+            return True
+        return super().acceptable()
+
+
+class NextToGoal(Maze):
+    def acceptable(self) -> bool:
+        return self.distance() == 1
+
+
+class OutOfSpace(Maze):
+    def observation(self) -> Any:
+        return super().observation().replace("P", "p")
+
+
+class OneArray(ArrayMaze):
+    shown = np.zeros((SIZE, SIZE), np.uint8)
+
+    def observation(self) -> Any:
+        self.shown[:] = super().observation()
+        return self.shown
+
+
+class Misread(Readable):
+    @property
+    def game(self) -> Any:
+        return SimpleNamespace(parse=lambda text, vocabulary, text_format: text.replace("\n", "").replace("P", "."))
+
+
+class HidesWalls(Maze):
+    def observation(self) -> Any:
+        return super().observation().replace("#", ".")
+
+
+class PaysNan(Maze):
+    def step(self, action: int) -> Any:
+        observation, _, *rest = super().step(action)
+        return observation, float("nan"), *rest
+
+
+class PaysSilence(Sum):
+    def score(self, reply: str) -> float:
+        return super().score(reply) if reply.strip() else 0.5
+
+
+class OneAnswer(Sum):
+    def score(self, reply: str) -> float:
+        return float(reply == "1")
+
+
+class WinsAnyway(Maze):
+    def step(self, action: int) -> Any:
+        observation, _, _, _, info = super().step(action)
+        return observation, 1.0, True, False, {**info, "success": True}
+
+
+class PaysAfterEnd(Maze):
+    def step(self, action: int) -> Any:
+        if self.over:
+            return self.observation(), 1.0, True, False, self.info()
+        observation, reward, *_, info = super().step(action)
+        self.over = self.steps >= 3
+        return observation, reward, self.over, False, info
+
+
+class SaysSuccess(Maze):
+    def info(self) -> dict[str, Any]:
+        return {**super().info(), "success": True}
+
+
+class SaysEffective(Maze):
+    def step(self, action: int) -> Any:
+        *rest, info = super().step(action)
+        return *rest, {**info, "action_is_effective": True}
+
+
+class MaskOfOnes(Maze):
+    def info(self) -> dict[str, Any]:
+        return {**super().info(), "action_mask": [1] * 4}
+
+
+class RefusesAction(Maze):
+    def direction(self, action: int) -> int:
+        if action == 3:
+            raise RuntimeError("no way")
+        return action
+
+
+class FailsSometimes(Maze):
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        if seed is not None and seed % 5 == 0:
+            raise RuntimeError("no level was found")
+        return super().reset(seed=seed)
+
+
+class WrapsAround(Maze):
+    def step(self, action: int) -> Any:
+        return super().step(int(action) % 4)
+
+
+class HurtByErrors(Maze):
+    def step(self, action: int) -> Any:
+        self.steps += 1
+        self.player = self.moved(self.player, MOVES[self.steps % 4])
+        return super().step(action)
+
+
+class LeavesThreads(Maze):
+    stop: ClassVar[threading.Event] = threading.Event()
+
+    def __init__(self, split: str | None = None) -> None:
+        super().__init__(split)
+        threading.Thread(target=self.stop.wait, daemon=True).start()
+
+
+class Hoards(Maze):
+    kept: ClassVar[list[bytearray]] = []
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.kept.append(bytearray(10_000))
+        return super().reset(seed=seed)
+
+
+class Slow(Maze):
+    def direction(self, action: int) -> int:
+        time.sleep(0.12)
+        return action
+
+
+class EndsProcess(Maze):
+    def direction(self, action: int) -> int:
+        if self.steps > 2:
+            os._exit(3)
+        return action
+
+
+class Hangs(Maze):
+    def direction(self, action: int) -> int:
+        if self.steps > 2:
+            time.sleep(3600)
+        return action

@@ -1,0 +1,156 @@
+"""Audits in child processes, with their time limits, and the command around them."""
+
+from __future__ import annotations
+
+import ast
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import ragen_gym.audit.worker
+from ragen_gym.audit import CHECKS, AuditSettings, audit
+from ragen_gym.cli import main
+from ragen_gym.games.registry import TABLE
+
+HERE = str(Path(__file__).parent)
+Run = Callable[..., tuple[int, str, str]]
+
+
+def settings(*checks: str, seconds: float = 20) -> AuditSettings:
+    return AuditSettings(checks=checks, seeds=8, steps=12, seconds=seconds, path=[HERE])
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    def call(*words: str) -> tuple[int, str, str]:
+        code = main(["audit", "--path", HERE, "--seeds", "8", "--steps", "12", *words])
+        return code, *capsys.readouterr()
+
+    return call
+
+
+def test_the_worker_imports_the_standard_library_alone() -> None:
+    for path in Path(ragen_gym.audit.worker.__file__).parent.glob("*.py"):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.Import):
+                assert {alias.name.split(".")[0] for alias in node.names} <= sys.stdlib_module_names, path
+            if isinstance(node, ast.ImportFrom) and not node.level:
+                assert str(node.module).split(".")[0] in sys.stdlib_module_names, path
+
+
+def test_two_processes_are_compared() -> None:
+    bad = audit("audited_envs:HashesSeed", settings("seed_process", "seed_repeats"))
+    assert (bad.status("seed_process"), bad.status("seed_repeats")) == ("finding", "passed")
+    assert "PYTHONHASHSEED" in bad.findings()[0].detail
+    assert audit("audited_envs:Maze", settings("seed_process")).status("seed_process") == "passed"
+
+
+def test_a_process_that_ends_costs_one_check_and_is_a_finding() -> None:
+    report = audit("audited_envs:EndsProcess", settings("plays", "action_out_of_range", "process_survives"))
+    assert report.status("plays") == "not applicable"
+    assert report.status("action_out_of_range") == "passed"
+    found = report.findings()
+    assert [result.check.id for result in found] == ["process_survives"]
+    assert "exit code 3" in found[0].detail
+
+
+def test_an_environment_that_hangs_is_ended() -> None:
+    report = audit("audited_envs:Hangs", settings("plays", "action_out_of_range", "process_survives", seconds=2))
+    assert report.status("action_out_of_range") == "passed"
+    assert "time limit of 6 s" in report.findings()[0].detail
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("nowhere", "is not a target"),
+        ("nowhere:Nothing", "No module named 'nowhere'"),
+        ("audited_envs:MOVES", "is no callable"),
+        ("audited_envs:Nothing", "has no attribute 'Nothing'"),
+        ("NoSuchGame-v0", "NoSuchGame"),
+    ],
+)
+def test_what_cannot_be_opened_says_why(target: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        audit(target, settings("plays"))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"checks": ["beauty"]}, "beauty: no such check"),
+        ({"seeds": 1}, "seeds=1 is too small"),
+        ({"train": "0:10"}, "both sides of a split"),
+    ],
+)
+def test_settings_are_checked(given: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        AuditSettings(**given)  # type: ignore[arg-type]
+
+
+def test_an_interpreter_that_is_none_is_refused() -> None:
+    with pytest.raises(ValueError, match="cannot be started"):
+        audit("audited_envs:Maze", AuditSettings(python="/no/such/python"))
+
+
+def test_the_exit_code_follows_the_severity(run: Run) -> None:
+    assert run("audited_envs:Maze", "--check", "mask_matches")[0] == 0
+    words = ("audited_envs:MaskOfOnes", "--check", "mask_matches")
+    assert run(*words)[0] == 1
+    assert run(*words, "--fail-on", "error")[0] == 0
+    code, _, error = run("nowhere")
+    assert code == 2
+    assert "give a Gymnasium id" in error
+
+
+def test_a_finding_is_shown_with_its_evidence_and_its_fix(run: Run, tmp_path: Path) -> None:
+    page = tmp_path / "audit.html"
+    words = ("audited_envs:MaskOfOnes", "--check", "mask_matches", "--check", "plays", "--page", str(page))
+    code, text, _ = run(*words)
+    assert code == 1
+    assert "assert bool(i['action_mask']" in text
+    assert CHECKS["mask_matches"].fix[:30] in " ".join(text.split())
+    html = page.read_text(encoding="utf-8")
+    assert "<script" not in html
+    assert CHECKS["mask_matches"].title in html
+    assert "How to fix it" in html
+
+
+def test_the_report_as_json(run: Run) -> None:
+    _, text, _ = run("audited_envs:Maze", "audited_envs:PaysNan", "--check", "reward_finite", "--json")
+    sound, faulty = json.loads(text)
+    assert sound["counts"] == {"passed": 1, "finding": 0, "not applicable": 0}
+    assert faulty["checks"][0]["status"] == "finding"
+    assert {"why", "fix", "evidence", "detail"} <= set(faulty["checks"][0])
+
+
+def test_splits_may_be_given(run: Run) -> None:
+    words = ("audited_envs:UnsplitMaze", "--check", "split_exact")
+    assert run(*words, "--train", "0:50", "--test", "40:60")[0] == 1
+    assert run(*words, "--train", "0:50", "--test", "50:60")[0] == 0
+
+
+def test_options_and_actions_reach_the_environment(run: Run) -> None:
+    code, text, _ = run(
+        "audited_envs:Sum", "--check", "reward_constant", "--action", '"3"', "--action", '"4"', "--json"
+    )
+    assert code == 0
+    assert json.loads(text)[0]["checks"][0]["status"] == "passed"
+    assert run("audited_envs:Maze", "--option", "split=train", "--check", "plays")[0] == 0
+    assert run("audited_envs:Maze", "--option", "nonsense=1", "--check", "plays")[0] == 2
+
+
+def test_the_list_of_checks(run: Run) -> None:
+    code, text, _ = run("--list")
+    assert code == 0
+    assert all(check in text for check in CHECKS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [spec.id for spec in TABLE.values()])
+def test_our_own_games_are_clean(name: str) -> None:
+    report = audit(name, AuditSettings(seconds=5))
+    assert [(found.check.id, found.detail) for found in report.findings()] == []
