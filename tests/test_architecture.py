@@ -27,9 +27,9 @@ GYM: dict[str, str] = {
     "wrappers": "core games",
     "testing": "core games envs .",
     "multiagent": "core games render envs .",
-    "audit": "core games envs testing .",
     "bench": "core inference games render envs .",
     "serve": "core games render envs .",
+    "audit": "core serve",
     "cli": "core games render envs testing audit bench serve .",
 }
 #: The same of ``ragen_agent``.
