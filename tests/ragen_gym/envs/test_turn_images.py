@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env as gymnasium_check
 
-from ragen_gym import make_turn
+from ragen_gym import TurnEnv, make_turn
 from ragen_gym.core.image_style import ImageStyle
 from ragen_gym.core.turn_config import TurnConfig
 from ragen_gym.envs.messages import IMAGE, with_images
 from ragen_gym.games.registry import TABLE
 from ragen_gym.render.images import BoardImages
+from ragen_gym.testing import check_env
 
 LAKE = "P__O\n____\n_O__\n___G"
 SEES = ("image", "both")
@@ -149,3 +150,21 @@ def test_the_system_message_explains_what_is_seen() -> None:
         observation="image", image_tiles="shapes"
     )
     assert "a name in two lines is written as one word" in instructions("Bandit", observation="image")
+
+
+@pytest.mark.parametrize("name", ["FrozenLake", "Sokoban", "Bandit"])
+def test_the_suites_own_checks(name: str) -> None:
+    env = make_turn(name, observation="image", image_palette="photographic", image_tile_size=14)
+    check_env(env, steps=20, processes=name == "FrozenLake")
+
+
+def test_the_checks_see_pictures_that_are_missing_or_blank(monkeypatch: pytest.MonkeyPatch) -> None:
+    env = make_turn("FrozenLake", observation="both", image_tile_size=8)
+    report = TurnEnv._report
+    with monkeypatch.context() as patch:
+        patch.setattr(TurnEnv, "_report", lambda self, *given: {**report(self, *given), "images": []})
+        with pytest.raises(AssertionError, match=r"'image', 'text'\], and info\['images'\] holds 0"):
+            check_env(env, steps=10, processes=False)
+    monkeypatch.setattr(BoardImages, "image", lambda self, board: np.zeros(self.shape, np.uint8))
+    with pytest.raises(AssertionError, match="two boards have one picture"):
+        check_env(env, steps=10, processes=False)
