@@ -15,6 +15,7 @@ from ragen_gym.core.turn_config import TurnConfig
 from ragen_gym.envs.reply import Problem, Reply
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.envs.turn import TurnEnv
+from ragen_gym.games.values import TurnValue
 from ragen_gym.render.recorder import what_happened
 
 __all__ = ["Move", "Parser", "ReplayedEpisode", "ReplayedTurn", "Replayer", "ReplyRules", "TurnReward"]
@@ -54,6 +55,10 @@ class ReplayedTurn:
     moves: tuple[Move, ...]  # what was played
     reward: float  # of the turn
     names: tuple[str, ...]  # the names of the actions
+    problem: str | None  # what is wrong with the reply, as recorded
+    ended: bool  # whether its last move was the end of the game
+    left: int  # moves left before it
+    value: TurnValue | None  # what it gave away, where the replay was asked for it
 
     @property
     def actions(self) -> tuple[int, ...]:
@@ -96,10 +101,11 @@ class Replayer:
     Args:
         split: what was played.
         rules: how replies are parsed and rewarded; None plays the recorded actions instead of parsing the replies.
+        valued: whether to value what each turn gave away, in games that have exact values.
     """
 
-    def __init__(self, split: Split, rules: ReplyRules | None = None) -> None:
-        self.split, self.rules = split, rules
+    def __init__(self, split: Split, rules: ReplyRules | None = None, *, valued: bool = False) -> None:
+        self.split, self.rules, self.valued = split, rules, valued
         self._envs: dict[bool, _ReplayEnv] = {}
 
     def parse(self, text: str, names: Sequence[str]) -> Reply:
@@ -107,6 +113,11 @@ class Replayer:
         if self.rules and self.rules.parser:
             return self.rules.parser(text, names)
         return TurnEnv.parse(self._env(False), text)
+
+    @property
+    def env(self) -> StepEnv:
+        """An environment of the split, for its game and its vocabulary."""
+        return self._env(False).moves
 
     @property
     def success_means(self) -> str:
@@ -133,6 +144,7 @@ class Replayer:
         for turn in record.turns:
             if env.over or diverged_at is not None:
                 break
+            left = env.actions_left
             before = env.moves.text if by_moves else env.message_text
             parsed = self.parse(turn.reply, names) if self.rules and turn.reply is not None else None
             env.reply = parsed or _recorded_reply(turn, len(names))
@@ -140,7 +152,9 @@ class Replayer:
             moves = env.moves.take()
             if parsed and self.rules and self.rules.reward:
                 reward = self.rules.reward(parsed, tuple(move.reward for move in moves))
-            turns.append(ReplayedTurn(before, parsed, moves, reward, names))
+            ended = terminated and env.moves.over
+            value = info.get("turn_value")
+            turns.append(ReplayedTurn(before, parsed, moves, reward, names, turn.problem, ended, left, value))
             if turns[-1].actions != turn.actions:
                 diverged_at = len(turns) - 1
         return ReplayedEpisode(
@@ -164,7 +178,10 @@ class Replayer:
                 most = config.action_budget
                 config = TurnConfig(max_turns=most, max_actions_per_turn=1, max_actions=most)
             # The levels are given so that a reset generates none.
-            moves = _MoveRecorder(self.split.env, levels=list(self.split.levels), **self.split.env_options)
+            options = {**self.split.env_options, "levels": list(self.split.levels)}
+            moves = _MoveRecorder(self.split.env, **options)
+            if self.valued and moves.game.has_values:
+                moves = _MoveRecorder(self.split.env, **options, regret=config.action_budget)
             self._envs[by_moves] = _ReplayEnv(moves, config)
             self._envs[by_moves].reset(seed=0)
         return self._envs[by_moves]
@@ -176,6 +193,8 @@ class _MoveRecorder(StepEnv):
     def __init__(self, name: str, **arguments: Any) -> None:
         super().__init__(name, **arguments)
         self._moves: list[Move] = []
+        #: Whether the game was over with the last move.
+        self.over = False
         self._grid_text = self.game.formatter(self.vocabulary, "grid")
 
     def grid_text(self) -> str:
@@ -189,7 +208,7 @@ class _MoveRecorder(StepEnv):
 
     def reset(self, **arguments: Any) -> tuple[Any, dict[str, Any]]:
         """See ``StepEnv.reset``."""
-        self._moves = []
+        self._moves, self.over = [], False
         return super().reset(**arguments)
 
     def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
@@ -197,6 +216,7 @@ class _MoveRecorder(StepEnv):
         before = self.state[0]
         result = super().step(action)
         after, reward = self.state[0], float(result[1])
+        self.over = result[2]
         note = what_happened(self.game, before, action, after, reward)
         self._moves.append(Move(action, reward, self._grid_text(after), note))
         return result

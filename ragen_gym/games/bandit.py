@@ -153,6 +153,7 @@ class Bandit(Game):
         "medium": {"high_prob": 0.25},
         "hard": {"high_prob": 0.18},
     }
+    mistakes: ClassVar[dict[str, str]] = {"fatal": "pulls the arm that pays less"}
     success_means = "the last pull was of an arm with the highest mean, whatever it paid"
     description = (
         "You play a bandit with two arms. One pays a small sum every time, the other pays a large sum now and then. "

@@ -122,6 +122,10 @@ class Solution(ABC):
     def action(self, board: Board, state: Sequence[int], actions_left: int) -> int:
         """An action of a policy with that ``success``; among those, one of a shortest expected episode."""
 
+    def winnable(self, board: Board, state: Sequence[int]) -> bool | None:
+        """Whether a state can still be won with any number of actions; None where that is unknown."""
+        return None
+
 
 class Game(ABC):
     """One game with its options set. Subclasses are frozen dataclasses; their docstring is their documentation page.
@@ -164,7 +168,7 @@ class Game(ABC):
     #: Whether the rule compares its draw with nothing but numbers between 0 and 1 that stand in ``params``, which the
     #: chances of what an action does follow from. Without it a game has no exact values (``ragen_gym.games.values``).
     noise_in_params: ClassVar[bool] = True
-    #: What a mistake is called, by its kind (``ragen_gym.bench.mistakes.KINDS``), where the game has better words.
+    #: What a mistake is called, by its kind (``ragen_gym.bench.losses.KINDS``), where the game has better words.
     mistakes: ClassVar[dict[str, str]] = {}
     #: Whether the oracle searches. A solution then has the limit ``max_nodes`` of each search, which may be set, and
     #: ``push_plan(board)``, a plan with the fewest pushes.
@@ -363,6 +367,11 @@ class Game(ABC):
         """The numbers in ``params`` strictly between 0 and 1, in order: all that a rule may compare its draw with."""
         return sorted({number for number in _floats(self.params) if 0 < number < 1})
 
+    @property
+    def has_values(self) -> bool:
+        """Whether the states of the game have exact values (``ragen_gym.games.values``)."""
+        return self.noise_in_params or not self.stochastic
+
     def noise_intervals(self) -> list[tuple[float, float]]:
         """(probability, a draw in it) of each interval of draws within which the rule does the same.
 
@@ -371,7 +380,7 @@ class Game(ABC):
         """
         if not self.stochastic:
             return [(1.0, 0.5)]
-        if not self.noise_in_params:
+        if not self.has_values:
             raise ValueError(
                 f"{self.name} has no exact values: its rule compares its random number with numbers that do not "
                 "stand in params. Ask for no regret, or put these numbers into params and set noise_in_params."

@@ -7,6 +7,7 @@ from typing import Any
 
 from ragen_gym import __version__
 from ragen_gym.bench.baselines import oracle_episodes
+from ragen_gym.bench.losses import Losses, kind_name, losses_of
 from ragen_gym.bench.records import EpisodeRecord
 from ragen_gym.bench.replay import Replayer
 from ragen_gym.bench.report import plots
@@ -50,7 +51,8 @@ def page(
         progress: called with how many of the episodes are drawn.
     """
     suite = runs[0].suite
-    archive = _archive(runs, megabytes, progress)
+    replayers = {split.name: Replayer(split, valued=True) for split in suite.splits}
+    archive = _archive(runs, replayers, megabytes, progress)
     total = sum(len(run.records) for run in runs)
     return render_page(
         "report.html",
@@ -61,12 +63,44 @@ def page(
         strips=plots.strips(summaries, split_names(suite, summaries)),
         published=any(split.published for split in suite.splits),
         ladders=plots.ladders(summaries),
+        losses=_losses(runs, replayers),
         colophon=[
             f"ragen-gym {__version__}. Suite {suite.name}, content hash {suite.hash}.",
             *(f"{run.agent}: {run.path.name}, {len(run.records):,} episodes, {_chain(run)}." for run in runs),
         ],
         **context(suite, summaries, comparisons),
     )
+
+
+def _losses(runs: Sequence[BenchResults], replayers: Mapping[str, Replayer]) -> list[dict[str, Any]]:
+    """Where each agent's games of each split were lost: the rows of a table, split by split."""
+    shown = []
+    for name, replayer in replayers.items():
+        rows = []
+        for place, run in enumerate(runs):
+            records = [record for record in run.records if record.split == name]
+            found = losses_of(replayer, records)
+            if records and found.placed:
+                rows.append({"name": run.agent, "colour": place % COLOURS, "cells": _loss_cells(replayer, found)})
+        if rows:
+            shown.append({"name": name, "rows": rows})
+    return shown
+
+
+def _loss_cells(replayer: Replayer, losses: Losses) -> list[str]:
+    """Lost, share of chance, moves before the pivot, turns of the pivots, kinds of mistakes."""
+    game, most = replayer.env.game, 4
+    placed = sum(losses.turns.values())
+    turns = [f"turn {turn + 1}: {percent(n / placed)}" for turn, n in losses.turns.items()]
+    kinds = [f"{kind_name(game, kind)}: {percent(n / losses.placed)}" for kind, n in losses.kinds.items()]
+    more = ["later turns: " + percent(sum([*losses.turns.values()][most:]) / placed)] if len(turns) > most + 1 else []
+    return [
+        f"{losses.placed} of {losses.lost}" if losses.placed < losses.lost else str(losses.lost),
+        percent(losses.chance if game.stochastic else None),
+        number(losses.moves, 1),
+        " · ".join([*turns[: most if more else None], *more]).replace(" %", "\u00a0%"),
+        " · ".join(kinds).replace(" %", "\u00a0%"),
+    ]
 
 
 def _chain(run: BenchResults) -> str:
@@ -77,11 +111,15 @@ def _chain(run: BenchResults) -> str:
     return f"hash chain unbroken, last hash {head}" if chained else "with no hash chain"
 
 
-def _archive(runs: Sequence[BenchResults], megabytes: float, progress: Callable[[int], None]) -> Archive:
+def _archive(
+    runs: Sequence[BenchResults],
+    replayers: Mapping[str, Replayer],
+    megabytes: float,
+    progress: Callable[[int], None],
+) -> Archive:
     """Instance by instance, so that a page that holds only some shows the same ones of all agents and splits."""
     suite = runs[0].suite
     order = {split.name: place for place, split in enumerate(suite.splits)}
-    replayers = {split.name: Replayer(split) for split in suite.splits}
     groups: dict[tuple[int, int], list[tuple[int, int, EpisodeRecord, str]]] = {}
     for place, run in enumerate(runs):
         for record in run.records:
@@ -169,6 +207,12 @@ _TERMS = (
     ("random, optimal", "Uniformly random moves, and the exact oracle, on the same levels within the same budgets."),
     ("normalised", "Success on the scale from random play (0) to optimal play (1)."),
     ("regret", "The highest expected return of each level less the return of the agent, on average."),
+    (
+        "where games are lost",
+        "By the exact value of every state. The pivot of a lost game is the first move with which the highest "
+        "probability of success drops, or after which it is 0. Chance explains of the losses what the moves' regret "
+        "does not: 1 less the probability of success that the moves gave away, over what was possible at the start.",
+    ),
     ("over optimal", "Moves of solved episodes beyond the oracle's, in games without chance."),
     ("malformed", "Share of the replies that break the form or name an unknown action."),
     ("tokens, seconds", "Tokens read and written in all episodes; the median time of an answer."),

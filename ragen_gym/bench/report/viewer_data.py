@@ -5,8 +5,11 @@ The form is documented in ``templates/viewer.js``.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from math import isnan
 from typing import Any
 
+from ragen_gym.bench.losses import Loss, find_loss, kind_name, oracle_line
 from ragen_gym.bench.records import EpisodeRecord, TurnRecord
 from ragen_gym.bench.replay import ReplayedEpisode, ReplayedTurn, Replayer
 from ragen_gym.bench.report.tables import number
@@ -91,6 +94,7 @@ def heading(record: EpisodeRecord, agent: str, over: int | None, name: str) -> d
 def details(replayer: Replayer, record: EpisodeRecord, optimal: str) -> dict[str, Any]:
     """All else of an episode: its frames, turns, facts and how it ended; ``optimal`` says what the oracle does here."""
     replay = replayer.replay(record)
+    loss = find_loss(replayer, replay) if record.counted else None
     frames: list[dict[str, Any]] = [{"board": replay.board}]
     turns: list[dict[str, Any]] = []
     for recorded, replayed in zip(record.turns, replay.turns, strict=False):
@@ -100,6 +104,11 @@ def details(replayer: Replayer, record: EpisodeRecord, optimal: str) -> dict[str
             for move in replayed.moves
         ]
         turns.append({**_turn(replayer, recorded, replayed, len(turns)), "frames": [first, len(frames)]})
+        _add_regret(replayer, replay, replayed, frames[first:])
+        if loss and loss.turn == len(turns) - 1:
+            turns[-1]["pivot"] = _pivot(replayer, replay, loss)
+            if loss.move is not None:
+                frames[first + loss.move]["pivot"] = True
     shown = {
         "board_style": replayer.split.name,
         "frames": frames,
@@ -111,6 +120,30 @@ def details(replayer: Replayer, record: EpisodeRecord, optimal: str) -> dict[str
     if record.failure:
         shown["failure"] = _failure(record)
     return shown
+
+
+def _add_regret(
+    replayer: Replayer, replay: ReplayedEpisode, turn: ReplayedTurn, frames: Sequence[dict[str, Any]]
+) -> None:
+    """What each move of a turn gave away of the return and of the probability of success; nothing where unknown."""
+    for frame, move in zip(frames, turn.value.moves if turn.value else (), strict=False):
+        if not isnan(move.regret.total):
+            frame["regret"] = [round(max(0.0, number), 4) + 0.0 for number in move.regret]
+            if replayer.env.game.stochastic:
+                frame["chance"] = round(move.chance.success, 4) + 0.0
+
+
+def _pivot(replayer: Replayer, replay: ReplayedEpisode, loss: Loss) -> dict[str, str]:
+    """The pivot in words, and what the oracle plays instead from there."""
+    env, turn = replayer.env, replay.turns[loss.turn]
+    here = len(turn.moves) if loss.move is None else loss.move  # what a turn forfeits, it does after its moves
+    before = [*(move for played in replay.turns[: loss.turn] for move in played.moves), *turn.moves[:here]]
+    text, line = before[-1].board if before else replay.board, list[int]()
+    if loss.kind != "hopeless":
+        board = env.game.parse(text, env.vocabulary)
+        line = oracle_line(env.game, env.game.solve(board), board, turn.left - here)
+    names = " → ".join(turn.names[action] for action in line)
+    return {"what": kind_name(env.game, loss.kind), "oracle": names}
 
 
 def _turn(replayer: Replayer, recorded: TurnRecord, replayed: ReplayedTurn, number: int) -> dict[str, Any]:

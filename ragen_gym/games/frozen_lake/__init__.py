@@ -78,6 +78,11 @@ class FrozenLake(GridGame):
         "hard": {"success_rate": 0.8, "min_path": 3},
         "expert": {"success_rate": 1 / 3, "min_path": 3},
     }
+    mistakes: ClassVar[dict[str, str]] = {
+        "fatal": "walks into a hole",
+        "risk": "takes a worse chance, such as next to a hole",
+        "chance": "slips, without a mistake",
+    }
     description = (
         "You stand on a frozen lake. Walk over the ice to the goal and keep out of the holes. "
         "You cannot leave the board."

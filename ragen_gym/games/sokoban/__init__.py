@@ -108,6 +108,7 @@ class Sokoban(GridGame):
     rule = staticmethod(rules.step)
     legal = staticmethod(rules.legal)
     solved_by_search = True
+    mistakes: ClassVar[dict[str, str]] = {"unsolvable": "makes a box unmovable, or the level unsolvable"}
     vocabularies: ClassVar[dict[str, Vocabulary]] = {
         "ragen": Vocabulary("ragen", "#_O√XPS"),
         "new_vocab": Vocabulary("new_vocab", "W.GCBA@"),

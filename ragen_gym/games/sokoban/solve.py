@@ -140,6 +140,13 @@ class SokobanSolution(Solution):
         fewest = self._moves.get(key, inf)
         return fewest if within is None or fewest <= within else inf
 
+    def winnable(self, board: Board, state: Sequence[int]) -> bool | None:
+        """Whether every box can still be on a target; None where the search is left undecided."""
+        try:
+            return self.moves(board, state) < inf
+        except NotSolvedError:
+            return None
+
     def push_plan(self, board: Board) -> Plan | None:
         """The plan with the fewest pushes, or None where there is none."""
         return find_plan(board, self._width, metric="pushes", max_nodes=self.max_nodes)

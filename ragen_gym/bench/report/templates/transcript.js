@@ -1,6 +1,7 @@
 /* The conversation of an episode: every turn with its message, its thinking folded, its reply and what was played.
 
-   turn: {message, reply: text | null, thinking?: text, answer?: text (the reply without its thinking),
+   turn: {pivot?: {what: text, oracle: text} (the episode was lost in this turn: how, and what the oracle plays instead),
+          message, reply: text | null, thinking?: text, answer?: text (the reply without its thinking),
           actions?: [[name, "played" | "not played" | "unknown"], …], problem?: text, reward?: number,
           frames: [from, to] (those that its actions led to; the same number twice if none were),
           facts?: [text, …], tokens?: [{text, value: number | {name: number}}, …],
@@ -30,6 +31,7 @@ class Transcript {
   }
 
   show(episode, system) {
+    this.frames = episode.frames ?? [];
     this.turns = episode.turns.map((turn, number) => this.turn(turn, number));
     this.host.replaceChildren(...[
       system && el("details", {class: "rv-system"}, el("summary", {}, "System message"), el("pre", {}, system)),
@@ -59,12 +61,13 @@ class Transcript {
     const reward = turn.reward === undefined ? null
       : el("span", {class: `rv-reward ${turn.reward < 0 ? "bad" : turn.reward > 0 ? "good" : ""}`}, signed(turn.reward));
     if (!turn.message && turn.reply === null) {  // a single move, without a message
-      return el("article", {class: "rv-turn move"}, el("header", {}, el("h4", {}, turn.title), this.actions(turn), reward));
+      return el("article", {class: "rv-turn move"}, el("header", {}, el("h4", {}, turn.title), this.actions(turn), reward), pivotNote(turn.pivot));
     }
     return el("article", {class: "rv-turn"},
       el("header", {}, el("h4", {}, turn.title ?? `Turn ${number + 1}`), facts, reward),
       turn.message ? el("pre", {class: "rv-message"}, turn.message) : null,
       this.reply(turn),
+      pivotNote(turn.pivot),
     );
   }
 
@@ -103,11 +106,29 @@ class Transcript {
     let frame = turn.frames[0];
     const chips = (turn.actions ?? []).map(([name, status]) => {
       if (status !== "played") return el("span", {class: "rv-chip not", title: status}, name || "(nothing)", el("span", {class: "hidden"}, ` (${status})`));
-      const at = frame++;
-      return el("button", {type: "button", class: "rv-chip", "data-frame": at, onclick: () => this.jump(at)}, name);
+      const at = frame++, {regret, pivot} = this.frames[at] ?? {};
+      const chip = el("button", {type: "button", class: `rv-chip${pivot ? " pivot" : ""}`, "data-frame": at, onclick: () => this.jump(at)}, name);
+      if (!regret) return chip;
+      return el("span", {class: "rv-move"}, chip, el("small", {class: regret[0] > 0 || regret[1] > 0 ? "rv-regret" : "rv-regret none", title: regretWords(regret)},
+        regret[0] > 0 ? signed(-regret[0]) : regret[1] > 0 ? share(-regret[1]) : "best"));
     });
     return el("div", {class: "rv-actions"}, ...chips);
   }
+}
+
+function share(number) {
+  return `${signed(Math.round(number * 1000) / 10)} %`;
+}
+
+/* What a move gave away, of the highest expected return and the highest probability of success. */
+function regretWords([total, success]) {
+  if (!(total > 0 || success > 0)) return "no regret: a best move";
+  return `regret ${+total.toFixed(3)}${success > 0 ? `, chance of success ${share(-success)}` : ""}`;
+}
+
+function pivotNote(pivot) {
+  if (!pivot) return null;
+  return el("p", {class: "rv-pivot"}, el("b", {}, `Lost here: ${pivot.what}.`), pivot.oracle ? ` The oracle from here: ${pivot.oracle}` : "");
 }
 
 /* Text whose background says a number for each token, such as its advantage or log-probability. `chosen` is the
