@@ -152,10 +152,10 @@ def test_both_token_budgets_hold_and_every_request_has_its_own_seed(agent: Polic
     assert max(engine.limits) == turns.max_tokens_per_turn
     assert len(played.ids) <= turns.max_tokens_per_episode
     assert engine.seeds == [100, 101, 102][: len(engine.seeds)]
-    tight = TokenMDP(make_env(CONFIG, "train"), agent.chat, max_tokens_per_turn=50, max_tokens_per_episode=75)
+    tight = TokenMDP(make_env(CONFIG, "train"), agent.chat, max_tokens_per_turn=50, max_tokens_per_episode=100)
     engine = Scripted([[word] * 80], agent.chat.stop_ids)
     played = alone(tight, engine)
-    assert len(played.ids) == 75
+    assert len(played.ids) == 100
     assert engine.limits[-1] < 50
     assert played.truncated
 

@@ -38,7 +38,7 @@ def resolve(name: str) -> tuple[presets.Recipe, Config, OpenRLHF]:
     recipe = presets.read_recipe(name)
     settings = dict(recipe.settings)
     distributed = settings.pop("openrlhf", {})
-    whole = merged(presets.default_settings(settings["game"], settings["model"]), settings)
+    whole = merged(presets.default_settings(settings["game"], settings.get("model", "")), settings)
     return recipe, with_settings(Config(), whole), with_settings(OpenRLHF(), distributed)
 
 
@@ -55,8 +55,9 @@ def test_the_recipes_are_those_that_are_promised() -> None:
     } <= set(presets.recipe_names())
 
 
+ON_PICTURES = [name for name in presets.recipe_names() if resolve(name)[1].turns.sees]
 ON_GPUS = [name for name in presets.recipe_names() if presets.read_recipe(name).gpus]
-ON_CPUS = [name for name in presets.recipe_names() if name not in ON_GPUS]
+ON_CPUS = [name for name in presets.recipe_names() if name not in [*ON_GPUS, *ON_PICTURES]]
 
 
 @pytest.mark.parametrize("name", ON_GPUS)
@@ -100,6 +101,13 @@ def test_a_recipe_for_a_cpu_runs_on_both_trainers_from_its_own_warm_start(name: 
     assert -rows % rows_of_step(config, settings) == 0, "no row of a full iteration is padding"
 
 
+@pytest.mark.parametrize("name", ON_PICTURES)
+def test_pictures_are_for_the_local_trainer(name: str) -> None:
+    _, config, settings = resolve(name)
+    with pytest.raises(ValueError, match=r"pictures .* are read by the local trainer alone; use .* or --backend local"):
+        check_supported(config, settings)
+
+
 @pytest.mark.parametrize("name", ON_CPUS)
 def test_a_dry_run_of_a_recipe_for_a_cpu(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["train", "--recipe", name, "--backend", "openrlhf", "--set", "openrlhf.accelerator=cpu", "--dry-run"]
@@ -139,7 +147,7 @@ class Parsed(Exception):
 
 @pytest.mark.skipif(find_spec("openrlhf") is None, reason="OpenRLHF is not installed")
 @pytest.mark.filterwarnings("default")
-@pytest.mark.parametrize("name", presets.recipe_names())
+@pytest.mark.parametrize("name", [*ON_GPUS, *ON_CPUS])
 def test_openrlhf_reads_the_flags_of_a_recipe(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Its own parser and its own checks, up to the place where it asks Ray for a cluster."""
     import ray
