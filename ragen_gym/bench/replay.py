@@ -16,6 +16,7 @@ from ragen_gym.envs.reply import Problem, Reply
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.envs.turn import TurnEnv
 from ragen_gym.games.values import TurnValue
+from ragen_gym.render.canvas import Pixels
 from ragen_gym.render.recorder import what_happened
 
 __all__ = ["Move", "Parser", "ReplayedEpisode", "ReplayedTurn", "Replayer", "ReplyRules", "TurnReward"]
@@ -59,6 +60,7 @@ class ReplayedTurn:
     ended: bool  # whether its last move was the end of the game
     left: int  # moves left before it
     value: TurnValue | None  # what it gave away, where the replay was asked for it
+    image: Pixels | None = None  # the picture in the message, uint8 (height, width, 3); None where there is none
 
     @property
     def actions(self) -> tuple[int, ...]:
@@ -146,6 +148,7 @@ class Replayer:
                 break
             left = env.actions_left
             before = env.moves.text if by_moves else env.message_text
+            image = env.images[-1] if env.images else None
             parsed = self.parse(turn.reply, names) if self.rules and turn.reply is not None else None
             env.reply = parsed or _recorded_reply(turn, len(names))
             _, reward, terminated, truncated, info = env.step(turn.reply or "")
@@ -154,7 +157,7 @@ class Replayer:
                 reward = self.rules.reward(parsed, tuple(move.reward for move in moves))
             ended = terminated and env.moves.over
             value = info.get("turn_value")
-            turns.append(ReplayedTurn(before, parsed, moves, reward, names, turn.problem, ended, left, value))
+            turns.append(ReplayedTurn(before, parsed, moves, reward, names, turn.problem, ended, left, value, image))
             if turns[-1].actions != turn.actions:
                 diverged_at = len(turns) - 1
         return ReplayedEpisode(

@@ -129,7 +129,7 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
 
     Raises:
         ValueError: an unknown name, option or value; the message says what is allowed.
-        gymnasium.error.DependencyNotInstalled: pictures are asked for, and the extra ``render`` is not installed.
+        gymnasium.error.DependencyNotInstalled: pictures with text are asked for, without the extra ``render``.
 
     ## Version History
     v0: first release.

@@ -3,7 +3,7 @@
 A game without an entry in ``PAINTERS`` is drawn as coloured cells with its own symbols on them, so a new game has
 pictures from the first day; ``PAINTERS["MyGame"] = Painter(draw_tile)`` gives it better ones.
 
-The drawing needs pygame and happens once per process, game and size; everything after it is NumPy.
+A tile is drawn once per process, game and size, text on it by pygame; everything after it is copying lines of pixels.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ The form is documented in ``templates/viewer.js``.
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Sequence
 from math import isnan
 from typing import Any
@@ -16,6 +17,7 @@ from ragen_gym.bench.report.tables import number
 from ragen_gym.core.failures import Failure
 from ragen_gym.envs.reply import Problem, Reply
 from ragen_gym.envs.step import StepEnv
+from ragen_gym.render.png import encode_png
 
 __all__ = ["SPRITES", "board_style", "details", "explain_problem", "heading", "tags"]
 
@@ -39,6 +41,8 @@ SPRITES: dict[str, dict[str, list[str]]] = {
         "PLAYER_ON_GOAL": ["ice", "flag-reached", "*penguin"],
     },
 }
+
+_LARGEST_PICTURE = 2**14  # bytes of a PNG that a page takes up; grainy pictures are larger, and are left out
 
 _PROBLEMS = {
     Problem.NO_ANSWER: "Malformed: not of the form that was asked for",
@@ -149,6 +153,10 @@ def _pivot(replayer: Replayer, replay: ReplayedEpisode, loss: Loss) -> dict[str,
 def _turn(replayer: Replayer, recorded: TurnRecord, replayed: ReplayedTurn, number: int) -> dict[str, Any]:
     turn: dict[str, Any] = {"message": recorded.message, "reply": recorded.reply, "reward": round(recorded.reward, 6)}
     names = replayed.names
+    if replayed.image is not None:
+        file = encode_png(replayed.image)
+        if len(file) <= _LARGEST_PICTURE:
+            turn["image"] = f"data:image/png;base64,{b64encode(file).decode()}"
     if recorded.reply is None:
         turn |= {"title": f"Move {number + 1}", "message": ""}  # the board next to it shows the same
         turn["actions"] = [[names[action], "played"] for action in recorded.actions]

@@ -17,6 +17,8 @@ from ragen_gym.bench.agents import make_agent
 from ragen_gym.bench.agents.openai import OpenAIAgent
 from ragen_gym.bench.agents.pictures import refuse_pictures
 from ragen_gym.bench.records import EpisodeRecord
+from ragen_gym.bench.replay import Replayer
+from ragen_gym.bench.report.viewer_data import details
 from ragen_gym.bench.results import load_results
 from ragen_gym.bench.runner import run_suite
 from ragen_gym.bench.suites import Suite, load_suite
@@ -176,3 +178,17 @@ def test_a_model_that_reads_text_only_says_so() -> None:
     with pytest.raises(AgentFailure, match="hf:m reads text only, and the split shows pictures") as raised:
         refuse_pictures([{"role": "user", "content": [{"type": "text", "text": "Up?"}]}], "hf:m")
     assert raised.value.failure is Failure.MODEL_ERROR
+
+
+def test_the_viewer_shows_what_the_agent_saw(suite: Path) -> None:
+    play(suite, Reads())
+    run = load_results(suite / "run", suite)
+    pictures = first_pictures(run.suite)
+    for record in run.records:
+        split = next(split for split in run.suite.splits if split.name == record.split)
+        turns = details(Replayer(split), record, "")["turns"]
+        assert len({turn["image"] for turn in turns}) == len(turns), "every turn has moved something"
+        head, _, data = turns[0]["image"].partition(",")
+        picture = pictures[record.split]
+        assert head == "data:image/png;base64"
+        np.testing.assert_array_equal(decode_png(base64.b64decode(data), picture.shape), picture)

@@ -4,6 +4,7 @@
           message, reply: text | null, thinking?: text, answer?: text (the reply without its thinking),
           actions?: [[name, "played" | "not played" | "unknown"], …], problem?: text, reward?: number,
           frames: [from, to] (those that its actions led to; the same number twice if none were),
+          image?: text (a data URL of the picture in the message),
           facts?: [text, …], tokens?: [{text, value: number | {name: number}}, …],
           scale?: {name: number} (the size of a token's value at which its colour is full; else that of the largest)} */
 function el(name, attributes = {}, ...children) {
@@ -66,6 +67,7 @@ class Transcript {
     return el("article", {class: "rv-turn"},
       el("header", {}, el("h4", {}, turn.title ?? `Turn ${number + 1}`), facts, reward),
       turn.message ? el("pre", {class: "rv-message"}, turn.message) : null,
+      turn.image ? el("img", {class: "rv-picture", src: turn.image, alt: "The picture in this message"}) : null,
       this.reply(turn),
       pivotNote(turn.pivot),
     );
