@@ -127,6 +127,13 @@ def _sokoban_pool(**arguments: Any) -> Play:
     return batch("ragen/Sokoban-v0", levels=levels, **_BIG, **arguments)
 
 
+def _regret_pool() -> Play:
+    """A batch that draws from 64 lakes, whose values are computed once."""
+    game = build_game(find("FrozenLake"), {})
+    levels = [game.own_text(board.tobytes()) for board in game.generate(episode_keys(1, 0, 64), None)]
+    return batch(LAKE, observation="grid", read=("regret",), levels=levels, regret=True)
+
+
 def _gymnasium_loop(name: str, n: int, **arguments: Any) -> Play:
     return _steps_of(gymnasium.make_vec(name, n, vectorization_mode="sync", **arguments), n)
 
@@ -170,6 +177,16 @@ TASKS: tuple[Task, ...] = (
     Task("boxes single", "Sokoban 6x6, single, `gymnasium.make`, text, fresh levels", "steps",
          lambda: _single(BOXES), 0.8e6, ("gymnasium lake", "gem sokoban", "textarena sokoban")),
     Task("bandit single", "Bandit, single, `gymnasium.make`, text", "steps", lambda: _single("ragen/Bandit-v0")),
+    Task("regret single", "FrozenLake 4x4, single, text, fresh lakes, `regret=True`", "steps",
+         lambda: _single(LAKE, regret=True), None, ("lake single",)),
+    Task("regret boxes", "Sokoban 6x6, single, text, fresh levels, `regret=True`", "steps",
+         lambda: _single(BOXES, regret=True), None, ("boxes single",)),
+    Task("regret batch", "FrozenLake 4x4, batch, grid, `regret=True`, not read", "steps",
+         lambda: batch(LAKE, observation="grid", regret=True), None, ("lake grid",)),
+    Task("regret batch read", "the same, regret read at every step", "steps",
+         lambda: batch(LAKE, observation="grid", read=("regret",), regret=True), None, ("lake grid",)),
+    Task("regret batch pool", "the same, 64 lakes, regret read at every step", "steps",
+         _regret_pool, None, ("lake grid",)),
     Task("lakes", "lakes 4x4", LAKES, lambda: _levels("FrozenLake", 4096), None, ("gymnasium maps",)),
     Task("lakes train", "lakes 4x4 of the train split", LAKES, lambda: _levels("FrozenLake", 4096, "train")),
     Task("rooms 6x6", "Sokoban 6x6, 1 box, reverse play with search", LAKES, lambda: _levels("Sokoban"), 100e3,

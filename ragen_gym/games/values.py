@@ -18,13 +18,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import chain
 from math import nan
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from ragen_gym.games.game import PLAYING, SUCCESS, Board, Game, listed
+from ragen_gym.games.game import OVER, PLAYING, SUCCESS, Board, Game, listed
 
 __all__ = [
     "MAX_STATES",
@@ -50,6 +51,7 @@ TOLERANCE = 1e-9
 
 _Floats = npt.NDArray[np.float64]
 _Key = tuple[bytes, tuple[int, ...]]
+_Step = tuple[int, float, int]  # (next state, reward, outcome)
 
 
 class Value(NamedTuple):
@@ -112,7 +114,7 @@ class LevelValues:
     def __init__(self, game: Game, *, may_stop: bool = False) -> None:
         self.game, self.may_stop = game, may_stop
         intervals = game.noise_intervals()
-        self._chances: _Floats = np.array([chance for chance, _ in intervals])
+        self._chances = [chance for chance, _ in intervals]
         self._draws = [u for _, u in intervals]
         self._params = listed(game.params)
         self._ids: dict[_Key, int] = {}
@@ -120,8 +122,10 @@ class LevelValues:
         #: Of each state: how many moves further all states are expanded.
         self._reach: list[int] = []
         #: Of each state that is expanded, action by action and draw by draw: (next state, reward, outcome).
-        self._after: dict[int, list[tuple[int, float, int]]] = {}
-        self._tables: list[tuple[_Floats, _Floats, _Floats, _Floats]] = []
+        self._after: dict[int, list[_Step]] = {}
+        #: By the moves left, of the return and of success: V*, float64 (2, states), and Q*, (2, states, actions).
+        self._best: list[_Floats] = []
+        self._of_actions: list[_Floats] = []
 
     def value(self, board: Board, state: Sequence[int], moves_left: int) -> Value:
         """V* of a state in which the game goes on: the highest expected return, the highest probability of success."""
@@ -130,8 +134,7 @@ class LevelValues:
         node = self._node(board, state, moves_left)
         if node is None:
             return UNKNOWN
-        total, success, _, _ = self._tables[moves_left]
-        return Value(float(total[node]), float(success[node]))
+        return Value(*self._best[moves_left][:, node].tolist())
 
     def actions(self, board: Board, state: Sequence[int], moves_left: int) -> tuple[Value, ...]:
         """Q* of each action in a state in which the game goes on.
@@ -144,8 +147,7 @@ class LevelValues:
         node = self._node(board, state, moves_left)
         if node is None:
             return (UNKNOWN,) * len(self.game.Action)
-        _, _, totals, successes = self._tables[moves_left]
-        return tuple(map(Value, totals[node].tolist(), successes[node].tolist()))
+        return tuple(Value(*pair) for pair in self._of_actions[moves_left][:, node].T.tolist())
 
     def move(
         self,
@@ -166,10 +168,14 @@ class LevelValues:
             after: the state that it led to, or None where the game was over with it.
             success: whether it was over with a success.
         """
-        expected = self.actions(*before, moves_left)[action]
+        node = self._node(*before, moves_left)
+        if node is None:
+            return MoveValue(UNKNOWN, UNKNOWN)
         later = Value(0.0, float(success)) if after is None else self.value(*after, moves_left - 1)
-        chance = Value(reward + later.total, later.success).minus(expected)
-        return MoveValue(self.value(*before, moves_left).minus(expected), chance)
+        total, won = self._of_actions[moves_left][:, node, action].tolist()
+        best_total, best_success = self._best[moves_left][:, node].tolist()
+        regret = Value(best_total - total, best_success - won)
+        return MoveValue(regret, Value(reward + later.total - total, later.success - won))
 
     def expected(
         self, board: Board, state: Sequence[int], actions: Sequence[int], moves_left: int, then_left: int
@@ -191,16 +197,16 @@ class LevelValues:
             there: dict[int, float] = {}
             for node, weight in here.items():
                 results = self._after[node][action * len(self._draws) :]
-                for chance, (after, reward, outcome) in zip(self._chances.tolist(), results, strict=False):
+                for chance, (after, reward, outcome) in zip(self._chances, results, strict=False):
                     total += weight * chance * reward
                     success += weight * chance * (outcome == SUCCESS)
                     if outcome == PLAYING:
                         there[after] = there.get(after, 0.0) + weight * chance
             here = there
         if then_left > 0:
-            totals, successes, _, _ = self._tables[then_left]
-            total += sum(weight * float(totals[node]) for node, weight in here.items())
-            success += sum(weight * float(successes[node]) for node, weight in here.items())
+            totals, successes = self._best[then_left].tolist()
+            total += sum(weight * totals[node] for node, weight in here.items())
+            success += sum(weight * successes[node] for node, weight in here.items())
         return Value(total, success)
 
     def _node(self, board: Board, state: Sequence[int], moves_left: int) -> int | None:
@@ -211,8 +217,8 @@ class LevelValues:
             if not self._explore(key, moves_left):
                 return None
             node = self._ids[key]
-            self._tables = []
-        if len(self._tables) <= moves_left:
+            self._best, self._of_actions = [], []
+        if len(self._best) <= moves_left:
             if len(self._keys) * len(self.game.Action) * moves_left > _MAX_ENTRIES:
                 return None
             self._extend(moves_left)
@@ -245,7 +251,7 @@ class LevelValues:
             self._reach.append(-1)
         return node
 
-    def _expand(self, node: int) -> list[tuple[int, float, int]]:
+    def _expand(self, node: int) -> list[_Step]:
         rule, params, found = self.game.rule, self._params, []
         first, integers = self._keys[node]
         for action in range(len(self.game.Action)):
@@ -253,28 +259,26 @@ class LevelValues:
                 board, state = bytearray(first), list(integers)
                 reward, outcome = rule(board, state, action, u, params)
                 after = self._id((bytes(board), tuple(state))) if outcome == PLAYING else node
-                found.append((after, float(reward), int(outcome)))
+                found.append((after, reward, outcome))
         return found
 
     def _extend(self, moves_left: int) -> None:
         """Table V* and Q* for up to so many moves left."""
-        size, actions = len(self._keys), len(self.game.Action)
-        shape = size, actions, len(self._draws)
-        after, rewards = np.zeros(shape, np.intp), np.zeros(shape)
-        outcomes = np.full(shape, SUCCESS + 1, np.uint8)  # of states that are not expanded: nothing asks for them
-        for node, found in self._after.items():
-            columns = zip(*found, strict=True)
-            after[node], rewards[node], outcomes[node] = (np.reshape(column, shape[1:]) for column in columns)
-        earned, won = rewards @ self._chances, (outcomes == SUCCESS) @ self._chances
-        goes_on = (outcomes == PLAYING) * self._chances
-        if not self._tables:
-            self._tables = [(np.zeros(size), np.zeros(size), np.zeros(shape[:2]), np.zeros(shape[:2]))]
-        while len(self._tables) <= moves_left:
-            total, success, _, _ = self._tables[-1]
-            totals = earned + (total[after] * goes_on).sum(2)
-            successes = won + (success[after] * goes_on).sum(2)
-            best = totals.max(1)
-            self._tables.append((np.maximum(best, 0.0) if self.may_stop else best, successes.max(1), totals, successes))
+        size, shape = len(self._keys), (len(self._keys), len(self.game.Action), len(self._draws))
+        unknown = [(0, 0.0, OVER)] * (shape[1] * shape[2])  # of states that are not expanded: nothing asks for them
+        steps = chain.from_iterable([self._after.get(node, unknown) for node in range(size)])
+        after, rewards, outcomes = (np.reshape(column, shape) for column in zip(*steps, strict=True))
+        chances = np.array(self._chances)
+        earned = np.stack([rewards @ chances, (outcomes == SUCCESS) @ chances])
+        goes_on = (outcomes == PLAYING) * chances
+        if not self._best:
+            self._best.append(np.zeros((2, size)))
+            self._of_actions.append(np.zeros((2, *shape[:2])))
+        while len(self._best) <= moves_left:
+            of_actions = earned + (self._best[-1][:, after] * goes_on).sum(3)
+            best = of_actions.max(2)
+            self._best.append(np.maximum(best, 0.0) if self.may_stop else best)
+            self._of_actions.append(of_actions)
 
 
 @lru_cache(_KEPT_LEVELS)

@@ -307,6 +307,7 @@ def test_terms_come_before_the_tables_and_success_first(sheet: Sheet) -> None:
         "Terms",
         "Scores",
         "Numbers",
+        "Where games are lost",
         "Agent against agent",
         "Episodes",
     ]
