@@ -27,6 +27,7 @@ __all__ = [
 
 _THREADS = 4
 _MEMBERS = 8
+_PLAYED = 6  # episodes of a fingerprint
 
 
 def seed_repeats(context: Context) -> Outcome:
@@ -104,8 +105,8 @@ def seed_varies(context: Context) -> Outcome:
     env = context.make()
     actions = context.actions(0)
     seeds = context.some_seeds()
-    episodes = {str(context.transcript(env, seed, actions, hidden=True)) for seed in seeds}
-    levels = {context.level(env, seed) for seed in seeds}
+    episodes = {str(context.transcript(env, seed, actions, hidden=True)) for seed in context.within_time(seeds, 2)}
+    levels = {context.level(env, seed) for seed in context.within_time(seeds)}
     if len(episodes) == 1:
         raise Fault(
             f"{len(seeds)} seeds give one and the same episode",
@@ -128,11 +129,14 @@ def seed_threads(context: Context) -> Outcome:
         env = context.make()
         return str([context.transcript(env, s, context.actions(s)) for s in (seed, seed)])
 
-    alone = {seed: play(seed) for seed in seeds}
+    alone = {seed: play(seed) for seed in context.within_time(seeds, 4)}
+    seeds = list(alone)
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     try:
-        for _ in context.within_time(range(4)):
+        for turn in range(4):
+            if turn and context.late:
+                break
             with ThreadPoolExecutor(_THREADS) as pool:
                 together = dict(zip(seeds, pool.map(play, seeds), strict=True))
             wrong = [seed for seed in seeds if together[seed] != alone[seed]]
@@ -157,7 +161,8 @@ def seed_order(context: Context) -> Outcome:
     """An episode does not depend on another environment that is played in turn with it."""
     context.need_repeats()
     seeds = context.some_seeds(12)
-    alone = {s: context.transcript(context.make(), s, context.actions(s)) for s in seeds}
+    alone = {s: context.transcript(context.make(), s, context.actions(s)) for s in context.within_time(seeds, 2)}
+    seeds = list(alone)
     for seed, other in context.within_time(list(zip(seeds, reversed(seeds), strict=True))):
         if seed == other:
             continue
@@ -321,12 +326,12 @@ def fingerprint(context: Context) -> dict[str, Any]:
     levels = []
     for seed in context.within_time(seeds):
         levels.append(key(env.reset(seed)[0]))
-    episodes = [context.transcript(context.make(), seed, context.actions(seed)) for seed in seeds[:6]]
+    episodes = [context.transcript(context.make(), seed, context.actions(seed)) for seed in seeds[:_PLAYED]]
     return {
         "seeds": seeds,
         "levels": levels,
         "episodes": episodes,
-        "actions": [repr(context.actions(s)) for s in seeds[:6]],
+        "actions": [repr(context.actions(s)) for s in seeds[:_PLAYED]],
     }
 
 

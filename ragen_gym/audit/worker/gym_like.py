@@ -19,6 +19,7 @@ from .protocol import AuditedEnv, NotApplicable, Step, Target
 __all__ = ["CallableTarget", "GymnasiumTarget", "ServerTarget"]
 
 _IDLE = ("noop", "no-op", "no_op", "do nothing", "idle", "wait")
+_TRIED = 5  # seeds until one resets the environment
 _MASKS = ("action_mask", "legal_actions_mask", "mask")
 
 
@@ -70,7 +71,7 @@ class GymEnv(AuditedEnv):
         if self._menu:
             return self._menu
         if hasattr(self.core, "get_all_actions"):
-            return list(self.core.get_all_actions())
+            return [each.item() if hasattr(each, "item") else each for each in self.core.get_all_actions()]
         if hasattr(self.action_space, "n"):
             start = int(getattr(self.action_space, "start", 0))
             return list(range(start, start + int(self.action_space.n)))
@@ -150,7 +151,8 @@ class CallableTarget(Target):
         self.takes_seed = bool({"seed", "kwargs"} & accepted(core.reset)) or callable(getattr(core, "seed", None))
         self.separate_noise = self._separate(core)
         module, _, attribute = self.name.partition(":")
-        result = "[0]" if isinstance(settled(core.reset()), tuple) else ""
+        plain = _first_reset(core)
+        result = "[0]" if isinstance(plain, tuple) else ""
         seed = "seed=s" if "seed" in accepted(core.reset) else ""
         first = f"e.seed(s); e.reset(){result}" if not seed and self.takes_seed else f"e.reset({seed}){result}"
         if inspect.iscoroutinefunction(core.reset):
@@ -161,7 +163,7 @@ class CallableTarget(Target):
             )
         else:
             self.code = f"{self.make_code(module, attribute)}; start = lambda e, s: {first}; {_ACT}"
-        if _has_array(env.reset(0 if self.takes_seed else None)[0]):  # repr shows all of it, so that it can be compared
+        if _has_array(plain):  # repr shows all of it, so that it can be compared
             self.code = f"import numpy, sys; numpy.set_printoptions(threshold=sys.maxsize); {self.code}"
         env.close()
 
@@ -235,6 +237,10 @@ class ServerTarget(CallableTarget):
         self.factory = lambda **given: RemoteEnv(self.url, self.game, **given)
         self._inspect()
 
+    @staticmethod
+    def _separate(core: Any) -> bool:
+        return True
+
     def make_code(self, module: str, attribute: str) -> str:
         return f"from ragen_gym.serve import RemoteEnv; new = lambda **k: RemoteEnv({self.url!r}, {self.game!r}, **k)"
 
@@ -248,6 +254,17 @@ _ASYNC_CODE = (
     "start = lambda e, s: run(e.reset({seed})){result}; act = lambda e, a: run(e.step(a))[:3]"
 )
 _LOOPS: list[asyncio.AbstractEventLoop] = []
+
+
+def _first_reset(env: Any) -> Any:
+    """What ``reset`` returns for the first of some seeds that does not raise; a check says which do."""
+    takes_seed = "seed" in accepted(env.reset)
+    for seed in range(1, _TRIED):
+        try:
+            return settled(env.reset(**({"seed": seed} if takes_seed else {})))
+        except Exception:  # the last seed tells
+            continue
+    return settled(env.reset(**({"seed": _TRIED} if takes_seed else {})))
 
 
 def _has_array(value: Any) -> bool:

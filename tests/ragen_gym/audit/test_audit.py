@@ -14,6 +14,7 @@ import ragen_gym.audit.worker
 from ragen_gym.audit import CHECKS, AuditSettings, audit
 from ragen_gym.cli import main
 from ragen_gym.games.registry import TABLE
+from ragen_gym.serve import Limits, serving
 
 HERE = str(Path(__file__).parent)
 Run = Callable[..., tuple[int, str, str]]
@@ -147,6 +148,22 @@ def test_the_list_of_checks(run: Run) -> None:
     code, text, _ = run("--list")
     assert code == 0
     assert all(check in text for check in CHECKS)
+
+
+def test_a_game_on_our_server() -> None:
+    with serving(Limits(rate=0)) as url:
+        checks = (
+            "plays",
+            "seed_repeats",
+            "reset_clean",
+            "group_level",
+            "group_noise",
+            "split_exact",
+            "action_in_space",
+        )
+        report = audit(f"{url}/FrozenLake", AuditSettings(checks=checks, seeds=4, steps=5))
+    assert report.kind == "server"
+    assert {result.check.id: result.status for result in report.results} == dict.fromkeys(checks, "passed"), report
 
 
 @pytest.mark.slow
