@@ -67,8 +67,9 @@ def markdown_overview(
     claims = [(experiment, f) for experiment in experiments for f in findings[experiment.name] if f.comparison.claim]
     lines += [_count([finding for each in findings.values() for finding in each]), ""]
     lines += ["## Decided", "", *_claims([claim for claim in claims if is_decided(claim[1])]), ""]
-    lines += ["## Still open", "", *_claims([claim for claim in claims if not is_decided(claim[1])]), ""]
-    lines += [f"Not run: {', '.join(absent)}.", ""] if absent else []
+    begun = [claim for claim in claims if claim[0] in there]
+    lines += ["## Still open", "", *_claims([claim for claim in begun if not is_decided(claim[1])]), ""]
+    lines += [f"Not run, with {len(claims) - len(begun)} claims: {', '.join(absent)}.", ""] if absent else []
     lines += _precision(narrowed)
     lines += ["## The experiments", ""]
     for experiment in there:
