@@ -30,7 +30,7 @@ def outside(each: Setting) -> list[Any]:
     whole = each.type is int or each.type == int | None
     ends = [
         *([each.low - (1 if whole else 1e-6)] if each.low is not None else []),
-        *([each.high + 1e-3] if each.high not in (None, inf) else []),
+        *([each.high + (1 if whole else 1e-3)] if each.high not in (None, inf) else []),
         *(end for end in (each.above, each.below) if end is not None),
     ]
     found = [int(end) if whole else float(end) for end in ends]

@@ -120,6 +120,16 @@ def test_a_dry_run_of_a_recipe_for_a_cpu(name: str, capsys: pytest.CaptureFixtur
     assert "/warm \\\n" in said, "the model that the warm start leaves"
 
 
+@pytest.mark.parametrize("name", ON_PICTURES)
+def test_a_dry_run_of_a_recipe_with_pictures_shows_where_they_stand(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = presets.read_recipe(name)
+    assert (recipe.gpus, "openrlhf" in recipe.settings) == (0, False)
+    assert main(["train", "--recipe", name, "--backend", "local", "--dry-run"]) == 0
+    said = capsys.readouterr().out
+    assert f"Recipe {name}: {recipe.seen}" in said
+    assert "[picture of 112x112 pixels: 16 times <|image_pad|>]" in said
+
+
 @pytest.mark.parametrize("name", SHAPES)
 def test_the_arithmetic_counts_the_parameters_that_there_are(name: str) -> None:
     shape = SHAPES[name]
