@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -14,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragen_gym.inference import ImageSpan
+from ragen_gym.render.png import decode_png, encode_png
 
 __all__ = ["Trajectory", "TurnInfo"]
 
@@ -206,8 +206,6 @@ def _images_to_list(images: Sequence[ImageSpan]) -> list[dict[str, Any]]:
     The pixels themselves are kept, not what is needed to draw them again: a record then shows and trains what the model
     saw, whatever later versions draw. A board of flat tiles takes one or two kilobytes.
     """
-    from PIL import Image
-
     first: dict[bytes, int] = {}
     records: list[dict[str, Any]] = []
     for place, image in enumerate(images):
@@ -215,17 +213,15 @@ def _images_to_list(images: Sequence[ImageSpan]) -> list[dict[str, Any]]:
         if image.digest in first:
             record["same_as"] = first[image.digest]
         else:
-            first[image.digest], file = place, io.BytesIO()
-            Image.fromarray(image.pixels).save(file, "PNG")
-            record["png"] = base64.b64encode(file.getvalue()).decode()
+            first[image.digest] = place
+            record["size"] = list(image.pixels.shape[:2])
+            record["png"] = base64.b64encode(encode_png(image.pixels)).decode()
         records.append(record)
     return records
 
 
 def _images_of_list(records: Sequence[Mapping[str, Any]]) -> tuple[ImageSpan, ...]:
     """What ``_images_to_list`` wrote."""
-    from PIL import Image
-
     images: list[ImageSpan] = []
     for record in records:
         rows, columns = record["grid"]
@@ -233,6 +229,6 @@ def _images_of_list(records: Sequence[Mapping[str, Any]]) -> tuple[ImageSpan, ..
             same = images[record["same_as"]]
             images.append(replace(same, start=record["start"], grid=(rows, columns)))
         else:
-            with Image.open(io.BytesIO(base64.b64decode(record["png"]))) as file:
-                images.append(ImageSpan(record["start"], (rows, columns), np.asarray(file.convert("RGB"))))
+            pixels = decode_png(base64.b64decode(record["png"]), (*record["size"], 3))
+            images.append(ImageSpan(record["start"], (rows, columns), pixels))
     return tuple(images)

@@ -171,6 +171,8 @@ class EpisodeViews:
         kept = episode.record.get("kept")
         if kept is not None:
             shown["facts"] = [*shown["facts"], "trained on" if kept else "left out of the update"]
+        for turn, picture in zip(shown["turns"], _pictures(episode), strict=False):
+            turn["image"] = picture
         if self._piece is not None:
             self._colour(shown["turns"], episode, self._piece)
         return shown
@@ -316,6 +318,17 @@ def _transcript(episode: StoredEpisode) -> dict[str, Any]:
     shown: dict[str, Any] = {"board_style": "text", "frames": frames, "turns": turns}
     shown["facts"] = [outcome, f"return {number(t.total_reward)}", f"level {t.level_id}", "not replayed"]
     return {**shown, "failure": f"Ended by {t.failure}"} if t.failure else shown
+
+
+def _pictures(episode: StoredEpisode) -> list[str]:
+    """The picture of the message before each reply, as data; none of an episode that was read."""
+    images, placed = episode.record.get("images", ()), episode.trajectory.images
+    found = []
+    for first, _ in turn_spans(episode.trajectory) if placed else ():
+        image = images[max(at for at, each in enumerate(placed) if each.end <= first)]
+        png = image["png"] if "png" in image else images[image["same_as"]]["png"]
+        found.append(f"data:image/png;base64,{png}")
+    return found
 
 
 def _token_text(run: RecordedRun) -> Callable[[int], str] | None:
