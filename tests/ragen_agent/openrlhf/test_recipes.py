@@ -121,7 +121,9 @@ def test_a_dry_run_of_a_recipe_for_a_cpu(name: str, capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.parametrize("name", ON_PICTURES)
-def test_a_dry_run_of_a_recipe_with_pictures_shows_where_they_stand(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_of_a_recipe_with_pictures_shows_where_they_stand(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     recipe = presets.read_recipe(name)
     assert (recipe.gpus, "openrlhf" in recipe.settings) == (0, False)
     assert main(["train", "--recipe", name, "--backend", "local", "--dry-run"]) == 0
