@@ -21,7 +21,7 @@ from ragen_agent.config.presets import read_recipe, recipe_names
 from ragen_gym.core.stats import mean_interval
 from ragen_gym.core.storage import write_atomic
 
-__all__ = ["main"]
+__all__ = ["main", "train"]
 
 HERE = Path(__file__).parent
 ROWS = {
@@ -35,7 +35,7 @@ ROWS = {
 }
 
 PAGE = """\
-# A pretrained model, trained on a CPU
+# Recipes for a CPU
 
 Written by `python -m benchmarks.recipes`. Each recipe imitates scripted demonstrations and goes on by reinforcement
 (StarPO-S); what reinforcement is worth is its distance from more imitation of the same demonstrations at the same
@@ -63,19 +63,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     results: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     for name in arguments.recipes:
         for seed in arguments.seeds:
-            summary = _train(name, seed, arguments.runs / f"{name}-seed{seed}")
+            summary = train(arguments.runs / f"{name}-seed{seed}", "--recipe", name, "--seed", str(seed))
             results.setdefault(name, {})[str(seed)] = summary
             write_atomic(file, json.dumps(results, indent=1) + "\n")
             write_atomic(arguments.out / "recipes.md", _page(results))
     return 0
 
 
-def _train(name: str, seed: int, folder: Path) -> dict[str, Any]:
-    """The summary of a run, trained as far as it was not yet."""
+def train(folder: Path, *arguments: str) -> dict[str, Any]:
+    """The summary of a run of ``ragen-agent train``, trained as far as it was not yet."""
     file = folder / "summary.json"
     if not (file.exists() and _whole(json.loads(file.read_text(encoding="utf-8")))):
         resume = (folder / "config.toml").exists()
-        how = ["--resume", str(folder)] if resume else ["--recipe", name, "--seed", str(seed), "--out", str(folder)]
+        how = ["--resume", str(folder)] if resume else [*arguments, "--out", str(folder)]
         subprocess.run([sys.executable, "-m", "ragen_agent.cli", "train", *how], check=True)
     return dict(json.loads(file.read_text(encoding="utf-8")))
 
