@@ -24,7 +24,7 @@ from ragen_agent.training.policy import Policy
 from ragen_agent.training.run_folder import RunFolder
 from ragen_agent.training.small_model import CONTEXT
 from ragen_agent.training.tasks import make_env
-from ragen_gym.core.stats import Estimate, Rate, against_random, mean_interval
+from ragen_gym.core.stats import Estimate, Rate, mean_interval
 from ragen_gym.core.storage import atomic_path, write_atomic
 from ragen_gym.games.registry import find
 
@@ -121,8 +121,8 @@ Written by `python -m benchmarks.transfer`. Small models are trained from scratc
 then by reinforcement, and play {levels} levels of the test split of everything else, by the turns that they were
 trained with. No level makes one problem with a training level ([held-out levels](heldout.md)). Success in %, with 95 %
 intervals: Wilson's for random and optimal play and for a single seed, Student's over seeds. *Carried over* is how far
-from random (0 %) to optimal play (100 %) on those very levels; a dash stands where the agent does not differ
-significantly from random play.
+from random (0 %) to optimal play (100 %) on those very levels; a dash stands where the agent's interval overlaps that
+of random play.
 
 ![success on what the agents were not trained on, by axis](transfer.svg)
 
@@ -237,8 +237,8 @@ class Row:
 
     @property
     def differs(self) -> bool:
-        """Whether the agent differs significantly from random play."""
-        return against_random(self.after, self.random.value)[0]
+        """Whether the intervals of the agent and of random play are apart."""
+        return self.after.low > self.random.high or self.after.high < self.random.low
 
 
 def _rows(results: Results, agent: str) -> list[Row]:
@@ -247,8 +247,8 @@ def _rows(results: Results, agent: str) -> list[Row]:
         seeds = [rates[target.key] for rates in results["rates"][agent].values() if target.key in rates]
         if seeds:
             bounds = {name: Rate.from_dict(rate) for name, rate in results["bounds"][target.key].items()}
-            of = {name: _over_seeds([Rate.from_dict(rates[name]) for rates in seeds]) for name in ("before", "after")}
-            rows.append(Row(target, **bounds, **of))
+            before, after = (_over_seeds([Rate.from_dict(r[name]) for r in seeds]) for name in ("before", "after"))
+            rows.append(Row(target, bounds["random"], bounds["optimal"], before, after))
     return rows
 
 
