@@ -29,6 +29,7 @@ OUT = Path(__file__).with_suffix(".json")
 PAGE = Path(__file__).with_suffix(".md")
 _REPRODUCE_SECONDS = 120
 _ATTEMPTS = 8
+_SLOW_SECONDS = 20  # of a check of an environment that takes seconds to make
 
 
 #: What ``--install`` puts into an interpreter for each library; none of it needs a GPU build of torch.
@@ -41,6 +42,14 @@ PACKAGES = {
     "rg": ("reasoning-gym",),
     "openenv": ("openenv", "textarena", "numpy"),
     "verifiers": ("verifiers", "textarena", "numpy"),
+}
+
+
+_FEW_WORDS = "its word list cannot be had offline and was a short one of ours"
+#: Findings that are reproduced and yet say nothing against the environment, by target and check, with the reason.
+FALSE_ALARMS = {
+    ("textarena:Hangman-v0", "levels_repeat"): _FEW_WORDS,
+    ("textarena:Wordle-v0", "levels_repeat"): _FEW_WORDS,
 }
 
 
@@ -224,7 +233,7 @@ def _row(subject: Subject, venvs: Mapping[str, str], repositories: Mapping[str, 
         test=subject.test,
         python=python,
         path=path,
-        seconds=seconds,
+        seconds=max(seconds, _SLOW_SECONDS) if subject.checks else seconds,
         checks=subject.checks,
     )
     try:
@@ -234,8 +243,9 @@ def _row(subject: Subject, venvs: Mapping[str, str], repositories: Mapping[str, 
     row |= report.to_dict() | {"library": subject.library}
     for check in row["checks"]:
         if check["status"] == "finding":
-            # Where seeds do not repeat, the levels of the evidence are others each time: it is given some attempts.
-            attempts = _ATTEMPTS if report.status("seed_repeats") == "finding" else 1
+            # Where seeds do not repeat, or threads race, the evidence has another course each time: some attempts.
+            chance = report.status("seed_repeats") == "finding" or check["check"] == "seed_threads"
+            attempts = _ATTEMPTS if chance else 1
             check["reproduced"] = any(reproduced(check["evidence"], python, path) for _ in range(attempts))
     return row
 
@@ -261,6 +271,7 @@ def page(rows: Sequence[Mapping[str, Any]]) -> str:
     found = [(row, check) for row in audited for check in row["checks"] if check["status"] == "finding"]
     severities = Counter(check["severity"] for _, check in found)
     failed = [(row, check) for row, check in found if not check["reproduced"]]
+    alarms = [(row, check) for row, check in found if (row["target"], check["check"]) in FALSE_ALARMS]
     lines = [
         "# What an audit finds",
         "",
@@ -268,7 +279,7 @@ def page(rows: Sequence[Mapping[str, Any]]) -> str:
         f"{len({row['library'] for row in audited})} libraries {len(CHECKS)} questions each. It has {len(found)} "
         f"findings: {severities['error']} errors, {severities['warning']} warnings, {severities['note']} notes. The "
         f"evidence of each was run again by itself in a fresh interpreter: {len(found) - len(failed)} of {len(found)} "
-        "reproduced.",
+        f"reproduced. {len(alarms)} of these are false alarms all the same, and marked so.",
         "",
         f"{machine()}.",
         "",
@@ -297,6 +308,8 @@ def page(rows: Sequence[Mapping[str, Any]]) -> str:
         for row, check in shown:
             detail = " ".join(check["detail"].replace("|", "\\|").split())
             again = "yes" if check["reproduced"] else "no"
+            if reason := FALSE_ALARMS.get((row["target"], check["check"])):
+                again = f"yes; false alarm: {reason}"
             lines.append(f"| `{row['target']}` | {check['severity']}: {check['check']} | {detail[:300]} | {again} |")
         lines.append("")
     left_out = [row for row in rows if "left_out" in row]

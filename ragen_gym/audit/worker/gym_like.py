@@ -11,6 +11,7 @@ import copy
 import importlib
 import inspect
 import random  # noqa: TID251  # a generator of its own; the global one is audited, not used
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -253,7 +254,7 @@ _ASYNC_CODE = (
     "import asyncio; run = asyncio.new_event_loop().run_until_complete; {make}; "
     "start = lambda e, s: run(e.reset({seed})){result}; act = lambda e, a: run(e.step(a))[:3]"
 )
-_LOOPS: list[asyncio.AbstractEventLoop] = []
+_LOCAL = threading.local()  # an event loop for each thread
 
 
 def _first_reset(env: Any) -> Any:
@@ -277,9 +278,9 @@ def settled(value: Any) -> Any:
     """A value, or what a coroutine returns."""
     if not inspect.isawaitable(value):
         return value
-    if not _LOOPS:
-        _LOOPS.append(asyncio.new_event_loop())
-    return _LOOPS[0].run_until_complete(_awaited(value))
+    if not hasattr(_LOCAL, "loop"):
+        _LOCAL.loop = asyncio.new_event_loop()
+    return _LOCAL.loop.run_until_complete(_awaited(value))
 
 
 async def _awaited(value: Any) -> Any:

@@ -169,7 +169,7 @@ SKYRL_ROWS: Mapping[str, tuple[str, dict[str, Any], str]] = {
     "aime": (
         "What is 40 + 2?",
         {"reward_spec": {"ground_truth": "42"}, "reward_model": {"ground_truth": "42"}},
-        r"\boxed{42}",
+        "Answer: 42",
     ),
 }
 
