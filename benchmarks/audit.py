@@ -154,9 +154,21 @@ SUBJECTS: list[Subject] = [
         "OpenEnv",
         "openenv",
         "openenv:grid_world_env.server.grid_world_environment:GridWorldEnvironment",
-        "openenv:maze_env.server.maze_env_environment:MazeEnvironment",
-        "openenv:connect4_env.server.connect4_environment:Connect4Environment",
         repository="OpenEnv/envs",
+    ),
+    Subject(
+        "OpenEnv",
+        "openenv",
+        "openenv:maze_env.server.maze_env_environment:MazeEnvironment",
+        "OpenEnv/envs",
+        actions=[{"action": number} for number in range(4)],
+    ),
+    Subject(
+        "OpenEnv",
+        "openenv",
+        "openenv:connect4_env.server.connect4_environment:Connect4Environment",
+        "OpenEnv/envs",
+        actions=[{"column": number} for number in range(7)],
     ),
     Subject("verifiers", "verifiers", "verifiers:verifiers.v1.tasksets.textarena", options={"game": "Wordle-v0"}),
     *(

@@ -234,8 +234,8 @@ class Context:
         if self.target.separate_noise:
             env = self.make()
             return any(
-                self.transcript(env, seed, self.actions(seed), 1) != self.transcript(env, seed, self.actions(seed), 2)
-                for seed in self.some_seeds(8)
+                len({key(self.transcript(env, seed, self.actions(seed), noise)) for noise in range(8)}) > 1
+                for seed in self.some_seeds()
             )
         if self.clones:
             reseeded = False

@@ -168,8 +168,8 @@ def _menu(schema: Mapping[str, Any]) -> tuple[str, list[dict[str, Any]]]:
             values[name] = list(field["enum"])
         elif field.get("type") == "boolean":
             values[name] = [False, True]
-        elif field.get("type") == "integer":
-            low, high = field.get("minimum", 0), field.get("maximum", field.get("minimum", 0) + 6)
+        elif field.get("type") == "integer" and "maximum" in field:
+            low, high = field.get("minimum", 0), field["maximum"]
             values[name] = list(range(low, min(high, low + _MOST_ACTIONS) + 1))
         elif field.get("type") == "string" and name in schema.get("required", ()):
             return name, []

@@ -102,9 +102,9 @@ class AuditedEnv:
         """Whether a step ends the episode with success; None while it goes on."""
         if not step.done:
             return None
-        for name in SUCCESS:
-            if isinstance(step.info.get(name), (bool, int)):
-                return bool(step.info[name])
+        said = _said_success(step.info)
+        if said is not None:
+            return said
         return bool(step.terminated and float(step.reward) > 0)
 
     def clone(self) -> AuditedEnv:
@@ -162,6 +162,15 @@ class Target:
     def version(self) -> str:
         """The library and its version."""
         return ""
+
+
+def _said_success(info: Mapping[str, Any], depth: int = 0) -> bool | None:
+    """What ``info``, or a mapping in it, says of success."""
+    for name in SUCCESS:
+        if isinstance(info.get(name), (bool, int)):
+            return bool(info[name])
+    inner = [each for each in info.values() if isinstance(each, Mapping)] if depth < _DEEPEST else []
+    return next((said for each in inner if (said := _said_success(each, depth + 1)) is not None), None)
 
 
 def freeze(value: Any, depth: int = 0) -> Any:  # noqa: PLR0911  # a case each
