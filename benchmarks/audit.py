@@ -279,6 +279,11 @@ def reproduced(evidence: str, python: str, path: Sequence[str]) -> bool:
 
 def page(rows: Sequence[Mapping[str, Any]]) -> str:
     """The page in Markdown."""
+    order = [(subject.library, subject.target) for subject in SUBJECTS]
+    rows = sorted(
+        (row for row in rows if (row["library"], row["target"]) in order),
+        key=lambda row: order.index((row["library"], row["target"])),
+    )
     audited = [row for row in rows if "checks" in row]
     found = [(row, check) for row in audited for check in row["checks"] if check["status"] == "finding"]
     severities = Counter(check["severity"] for _, check in found)
@@ -325,6 +330,10 @@ def page(rows: Sequence[Mapping[str, Any]]) -> str:
             lines.append(f"| `{row['target']}` | {check['severity']}: {check['check']} | {detail[:300]} | {again} |")
         lines.append("")
     left_out = [row for row in rows if "left_out" in row]
+    known = {(row["library"], row["target"]) for row in rows}
+    for subject in SUBJECTS:
+        if (subject.library, subject.target) not in known:
+            left_out.append({"library": subject.library, "target": subject.target, "left_out": "not run yet"})
     if left_out:
         lines += [
             "## Left out",

@@ -38,6 +38,9 @@ class TextEnv(AuditedEnv):
     def idle_actions(self) -> list[Any]:
         return ["", " ", "\n"]
 
+    def won(self, step: Step) -> bool | None:
+        return float(step.reward) >= 1 if step.done else None  # less is credit for a part
+
     def state(self) -> Any:
         return plain_state(self.env)
 
@@ -69,9 +72,6 @@ class TextArenaEnv(TextEnv):
         if not done:
             self.text = str(self.env.get_observation()[1])
         return Step(self.text, rewards.get(0, 0.0) or 0.0, bool(done), False, dict(info or {}))
-
-    def won(self, step: Step) -> bool | None:
-        return step.reward >= 1 if step.done else None
 
     def state(self) -> Any:
         return self.env.state.game_state

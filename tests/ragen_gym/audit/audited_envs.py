@@ -90,7 +90,7 @@ class Maze(gymnasium.Env[Any, int]):
         self.player = self.moved(self.player, MOVES[self.direction(int(action))])
         self.steps += 1
         won = self.player == self.goal
-        self.over = won or self.steps >= 60
+        self.over = won or self.steps >= 20
         info = {**self.info(), "action_is_effective": self.player != before}
         return self.observation(), float(won), won, self.over and not won, info
 

@@ -40,7 +40,7 @@ ENVS = {
     "reward_idle": ("PaysSilence", "Sum"),
     "reward_constant": ("OneAnswer", "Sum"),
     "reward_random": ("WinsAnyway", "Maze"),
-    "reward_after_end": ("PaysAfterEnd", "Sum"),
+    "reward_after_end": ("PaysAfterEnd", "Maze"),
     "info_success": ("SaysSuccess", "Maze"),
     "info_effective": ("SaysEffective", "Maze"),
     "mask_matches": ("MaskOfOnes", "Maze"),
