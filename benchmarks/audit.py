@@ -45,6 +45,8 @@ PACKAGES = {
 }
 
 
+#: Of the repositories that the table below was made with.
+_REVISIONS = "RAGEN at 5eb79b8, VAGEN at 2936322 and its branch vagen-legacy, OpenEnv's environments at 385de5eb."
 _FEW_WORDS = "its word list cannot be had offline and was a short one of ours"
 #: Findings that are reproduced and yet say nothing against the environment, by target and check, with the reason.
 FALSE_ALARMS = {
@@ -298,7 +300,7 @@ def page(rows: Sequence[Mapping[str, Any]]) -> str:
         f"evidence of each was run again by itself in a fresh interpreter: {len(found) - len(failed)} of {len(found)} "
         f"reproduced. {len(alarms)} of these are false alarms all the same, and marked so.",
         "",
-        f"{machine()}.",
+        f"{machine()}. {_REVISIONS}",
         "",
         "| library | version | target | errors | warnings | notes | passed | not applicable |",
         "|---|---|---|---|---|---|---|---|",
