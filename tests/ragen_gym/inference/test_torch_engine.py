@@ -26,7 +26,7 @@ CONFIG = with_settings(
     Config(),
     {
         "env_options": {"size": 4},
-        "turns": {"max_turns": 3, "max_tokens_per_turn": 7, "max_tokens_per_episode": 180},
+        "turns": {"max_turns": 3, "max_tokens_per_turn": 7, "max_tokens_per_episode": 240},
         "demonstrations": {"thought": "direction"},
     },
 )
@@ -35,7 +35,7 @@ CONFIG = with_settings(
 @pytest.fixture(scope="module")
 def agent() -> Policy:
     agent = Policy.build(CONFIG)
-    agent.engine.bias[agent.chat.end_id] += 4  # likelier ends, so that turns of one batch differ in length
+    agent.engine.bias[agent.chat.end_id] += 5.5  # likelier ends, so that turns of one batch differ in length
     return agent
 
 
