@@ -68,10 +68,10 @@ def test_from_data_to_reinforcement_and_measurement(
     data: Path, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out, rates = tmp_path / "sft", tmp_path / "rates.json"
-    words = ["--data", str(data), "--model", str(model), "--learning-rate", "1e-2", "--batch", "8", "--epochs", "4"]
+    words = ["--data", str(data), "--model", str(model), "--learning-rate", "1e-2", "--batch", "8", "--epochs", "10"]
     assert main(["sft", "train", *words, "--out", str(out), "--json"]) == 0
     done = json.loads(capsys.readouterr().out)
-    assert (done["steps"], done["rows"], done["model"]) == (48, 96, str(out / "model"))
+    assert (done["steps"], done["rows"], done["model"]) == (120, 96, str(out / "model"))
     first, last = losses(out)[0][1], losses(out)[-1][1]
     assert last < 0.5 * first
     assert (out / "model" / "chat_template.jinja").is_file()

@@ -66,7 +66,8 @@ def _importable(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def context(name: str) -> Context:
     menu = MENU if name in ("Sum", "PaysSilence", "OneAnswer") else []
-    return Context(CallableTarget(f"audited_envs:{name}", {}, menu), seeds=16, steps=24, seconds=60)
+    seeds = 96 if name == "HidesWalls" else 16  # two mazes must look alike
+    return Context(CallableTarget(f"audited_envs:{name}", {}, menu), seeds=seeds, steps=24, seconds=60)
 
 
 def outcome(name: str, check: str) -> Outcome:

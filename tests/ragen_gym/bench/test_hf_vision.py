@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from ragen_agent.config import Config
 from ragen_agent.training.policy import Policy
@@ -36,11 +37,13 @@ levels = "lake.txt"
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The small visual model, untrained, as a run of `ragen-agent` saves it."""
+    """The small visual model, untrained, as a run of ``ragen-agent`` saves it; pictures count for more."""
     config = Config()
     shape = replace(config.small_model, kind="vision")
     config = replace(config, small_model=shape)
     policy, folder = Policy.build(config), tmp_path_factory.mktemp("model")
+    with torch.no_grad():
+        policy.model.get_parameter("model.visual.merger.mlp.2.weight").mul_(50)  # else hardly a word depends on pictures
     policy.model.save_pretrained(folder)
     policy.tokenizer.save_pretrained(folder)
     vision = vision_of(policy.model)
