@@ -43,7 +43,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     config = replace(config, small_model=shape)
     policy, folder = Policy.build(config), tmp_path_factory.mktemp("model")
     with torch.no_grad():
-        policy.model.get_parameter("model.visual.merger.mlp.2.weight").mul_(50)  # else hardly a word depends on pictures
+        policy.model.get_parameter("model.visual.merger.mlp.2.weight").mul_(50)  # else hardly a word depends on it
     policy.model.save_pretrained(folder)
     policy.tokenizer.save_pretrained(folder)
     vision = vision_of(policy.model)
