@@ -20,12 +20,20 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from tokenizers import AddedToken
 from tokenizers.pre_tokenizers import ByteLevel
-from transformers import GenerationConfig, PreTrainedTokenizerBase, Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
+from transformers import (
+    GenerationConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen2Tokenizer,
+)
 
 from ragen_agent.board_tokens import formats_of
 from ragen_agent.config import SmallModel
@@ -42,6 +50,7 @@ __all__ = [
     "build_model",
     "build_tokenizer",
     "check_known",
+    "from_scratch",
     "game_texts",
     "reading_only",
     "suite_texts",
@@ -50,6 +59,8 @@ __all__ = [
 HEAD_SIZE = 32
 CONTEXT = 4096
 INITIAL_SCALE = 0.1  # about 1 / sqrt(hidden); the usual 0.02, meant for wide models, learns several times slower here
+
+_Model = TypeVar("_Model", bound=PreTrainedModel)
 
 PAD, START, END = "<|pad|>", "<|im_start|>", "<|im_end|>"
 PIECE = r"</?[a-z]+>| ?\|\|| ?[A-Z]?[a-z]+| ?\([0-9],|[0-9]\)| ?[0-9]|\s|\S"
@@ -99,16 +110,21 @@ def build_model(shape: SmallModel, tokenizer: PreTrainedTokenizerBase, seed: int
         pad_token_id=tokenizer.pad_token_id,
     )
     config.tokenizer_sha256 = tokenizer_hash(tokenizer)
+    return from_scratch(Qwen2ForCausalLM, config, tokenizer, seed)
+
+
+def from_scratch(kind: type[_Model], config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, seed: int) -> _Model:
+    """A model with weights drawn from ``seed``, which may not write the tokenizer's ids for reading only."""
     with torch.random.fork_rng():  # weights are drawn from torch's global state: seed it, then put it back as it was
         torch.manual_seed(seed)
-        model = Qwen2ForCausalLM(config)
+        model = kind(config)
     model.generation_config = GenerationConfig(
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
         suppress_tokens=reading_only(tokenizer),
         do_sample=True,
     )
-    model.eval()
+    model.train(False)
     return model
 
 

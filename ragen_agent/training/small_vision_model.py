@@ -10,9 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import torch
 from transformers import (
-    GenerationConfig,
     PreTrainedTokenizerBase,
     Qwen2_5_VLConfig,
     Qwen2_5_VLForConditionalGeneration,
@@ -26,8 +24,8 @@ from ragen_agent.training.small_model import (
     HEAD_SIZE,
     INITIAL_SCALE,
     build_tokenizer,
+    from_scratch,
     game_texts,
-    reading_only,
 )
 from ragen_agent.training.tasks import all_settings, make_env
 from ragen_gym.core.image_style import TILE_SETS
@@ -135,17 +133,8 @@ def build_vision_model(
     Its image processor is attached (``ragen_gym.inference.vision.vision_of``). ``tokenizer`` is one of ``with_images``.
     """
     config = vision_config(shape, tokenizer)
-    with torch.random.fork_rng():  # weights are drawn from torch's global state: seed it, then put it back as it was
-        torch.manual_seed(seed)
-        model = Qwen2_5_VLForConditionalGeneration(config)
-    model.generation_config = GenerationConfig(
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-        suppress_tokens=reading_only(tokenizer),
-        do_sample=True,
-    )
+    model = from_scratch(Qwen2_5_VLForConditionalGeneration, config, tokenizer, seed)
     attach(model, Vision.from_config(config, PROCESSOR))
-    model.eval()
     return model
 
 
