@@ -60,7 +60,7 @@ levels that training draws.
 Instances, different levels and families of each split, and how many of its instances are of a family that {draws:,}
 draws with `split=None` (the default of `gymnasium.make`) contain, or as many with `split="train"`. So train with
 `split="train"`. Where a suite has fewer families than levels, its clustered intervals count a family as one. `ragen-v1`
-is the paper's protocol, whose instances are of all splits; those of the bandits are pairs of names in two orders.
+and the other protocols of papers have instances of all splits; those of the bandits are pairs of names in two orders.
 
 | suite | split | instances | levels | families | in `split=None` | in `split="train"` |
 |---|---|---|---|---|---|---|

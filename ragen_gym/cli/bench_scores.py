@@ -21,6 +21,7 @@ examples:
   ragen-gym bench suites                      every suite
   ragen-gym bench suites ragen-v1             its splits, with random and optimal success
   ragen-gym bench suites my-suite/ --json     a suite of your own: a folder with a suite.toml
+  ragen-gym bench suites --published          what others report, beside random and optimal play of their protocols
 """
 
 _SCORE_EXAMPLES = """\
@@ -47,6 +48,12 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the three commands."""
     suites = add_command(commands, "suites", "list the suites, or the splits of one", _suites, _SUITES_EXAMPLES)
     suites.add_argument("suite", nargs="?", metavar="SUITE", help="a suite's name, or the folder of your own")
+    suites.add_argument(
+        "--published",
+        action="store_true",
+        help="the success that others report, beside random and optimal play of the same protocol; of SUITE, or the "
+        "main results of all",
+    )
     score = add_command(commands, "score", "score the episodes of a run", _score, _SCORE_EXAMPLES)
     score.add_argument("run_folder", type=Path, metavar="RUN", help="the folder of a run")
     score.add_argument("--write", action="store_true", help="write the score as the run's summary.json")
@@ -69,6 +76,8 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 def _suites(arguments: argparse.Namespace) -> int:
     from ragen_gym.bench.suites import SUITES, load_suite
 
+    if arguments.published:
+        return _published(arguments)
     if arguments.suite is None:
         suites = [load_suite(name) for name in SUITES]
         if arguments.json:
@@ -102,6 +111,40 @@ def _suites(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _published(arguments: argparse.Namespace) -> int:
+    from ragen_gym.bench.suites import SUITES, load_suite
+    from ragen_gym.bench.suites.published import NOT_REPRODUCED, published_rates
+
+    known = [name for name in SUITES if load_suite(name).published]
+    names = known if arguments.suite is None else [arguments.suite]
+    if not {*names} <= {*known}:
+        raise ValueError(f"{names[0]!r} has no published rates: choose one of {', '.join(known)}, or none for all.")
+    rates = published_rates(names, main_only=arguments.suite is None and not arguments.json)
+    differs = {name: load_suite(name).differs for name in dict.fromkeys(rate.suite for rate in rates)}
+    missing = [{"what": what, "reported": said, "why": why} for what, (said, why) in NOT_REPRODUCED.items()]
+    if arguments.json:
+        rows = [rate.to_dict() for rate in rates]
+        print_json({"rates": rows, "differs": {name: [*said] for name, said in differs.items()}, "missing": missing})
+        return 0
+    table = [("suite", "split", "who", "published", "95 %", "random", "optimal", "")]
+    for rate in rates:
+        splits = rate.published.splits
+        where = splits[0] if len(splits) == 1 else f"{splits[0]} to {splits[-1]}"
+        cells = (percent(share) for share in (rate.random, rate.optimal))
+        interval = _interval(rate.interval.to_dict())
+        published = percent(rate.published.success)
+        table.append((rate.suite, where, rate.published.who, published, interval, *cells, rate.verdict))
+    print("\n".join(table_lines(table)))
+    print(wrapped("95 %: the interval of such a rate on as many instances, played once each") + "\n")
+    for name, said in differs.items():
+        print(f"{name}\n{wrapped(f'From {load_suite(name).source}. ' + ' '.join(said), '  ')}")
+    if arguments.suite is None:
+        print("\nNot reproduced")
+        for what, (said, why) in NOT_REPRODUCED.items():
+            print(wrapped(f"{what}: {said}; {why}.", "  "))
+    return 0
+
+
 def _headline(suite: Suite) -> str:
     instances = sum(len(split.levels) for split in suite.splits)
     return f"{suite.name}  {suite.hash}  {len(suite.splits)} splits, {instances} instances, T = {suite.temperature:g}"
@@ -113,6 +156,8 @@ def _about_suite(suite: Suite) -> dict[str, Any]:
         "hash": suite.hash,
         "about": suite.about,
         "temperature": suite.temperature,
+        "source": suite.source,
+        "differs": [*suite.differs],
         "splits": [split.name for split in suite.splits],
         "instances": sum(len(split.levels) for split in suite.splits),
     }

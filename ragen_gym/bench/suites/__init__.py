@@ -7,6 +7,13 @@ A table, of which a suite needs only ``name`` and ``splits``, and a split only `
     name = "my-suite-v0"
     about = "What it measures."
     temperature = 0.5
+    source = "a paper and its code"  # of a protocol that others published
+    differs = ["In what the suite is not that protocol, a sentence each."]
+
+    [[published]]                   # success of others on several splits together
+    who = "Somebody's agent"
+    success = 0.5
+    splits = ["slippery"]
 
     [budgets]                       # of every split; the options of ``TurnConfig``
     max_actions = 10
@@ -19,7 +26,7 @@ A table, of which a suite needs only ``name`` and ``splits``, and a split only `
     knobs = { success_rate = 0.5 }  # options of the environment; vocabulary = { name = "mine", symbols = "…" } is one
     budgets = { max_turns = 3 }     # override those of the suite
     ladder = "lake"                 # a rung of this ladder of difficulty, if it is one
-    published = { "Somebody's agent" = 0.5 }
+    published = { "Somebody's agent" = 0.5 }  # on this split, the main result first
     freeze = { count = 128 }        # how ``ragen_gym.bench.suites.freeze`` makes the file of levels
 
 A suite that changes gets another name: results are compared by its content hash, which covers the table and the levels.
@@ -44,7 +51,7 @@ from ragen_gym.core.validation import did_you_mean
 from ragen_gym.envs.turn import TurnEnv, make_turn
 from ragen_gym.games.registry import GameSpec, find, load, module_of
 
-__all__ = ["SUITES", "SUITE_FILE", "Split", "Suite", "env_options", "load_suite", "noise_seed", "read_table"]
+__all__ = ["SUITES", "SUITE_FILE", "Published", "Split", "Suite", "env_options", "load_suite", "noise_seed", "read_table"]
 
 #: The options of a turn that a suite's hash always covers; any other one only where it differs from its default, so
 #: that a new option leaves the hashes of older suites as they are.
@@ -103,6 +110,15 @@ class Split:
 
 
 @dataclass(frozen=True)
+class Published:
+    """A success rate that others report."""
+
+    who: str  # the agent, and where in the source it stands
+    success: float  # from 0 to 1
+    splits: tuple[str, ...]  # on which splits of the suite, all their instances together
+
+
+@dataclass(frozen=True)
 class Suite:
     """A benchmark."""
 
@@ -110,6 +126,15 @@ class Suite:
     splits: tuple[Split, ...]  # in the order of the report
     temperature: float = 0.5  # at which language models are sampled
     about: str = ""  # what the suite measures, in a sentence or two
+    source: str = ""  # where the protocol is published; empty for one of this package
+    differs: tuple[str, ...] = ()  # in what the suite is not that protocol, a sentence each
+    pooled: tuple[Published, ...] = ()  # what others report on several splits together
+
+    @property
+    def published(self) -> tuple[Published, ...]:
+        """All that others report, on several splits together and on each, the main results first."""
+        single = (Published(who, rate, (each.name,)) for each in self.splits for who, rate in each.published.items())
+        return (*self.pooled, *single)
 
     @cached_property
     def hash(self) -> str:
@@ -129,11 +154,24 @@ SUITE_FILE = "suite.toml"
 #: The folders of the suites of this package, by name.
 SUITES: dict[str, Path] = {
     name: Path(__file__).with_name(name)
-    for name in ("ragen-v1", "generalization-v1", "difficulty-v1", "generalization-v0", "difficulty-v0", "smoke")
+    for name in (
+        "ragen-v1",
+        "generalization-v1",
+        "difficulty-v1",
+        "ragen-2",
+        "spa",
+        "echo",
+        "rllm-frozenlake",
+        "vagen-v1",
+        "generalization-v0",
+        "difficulty-v0",
+        "smoke",
+    )
 }
 
 _TURN_OPTIONS = tuple(field.name for field in fields(TurnConfig))
-_SUITE_KEYS = ("name", "about", "temperature", "budgets", "splits")
+_SUITE_KEYS = ("name", "about", "temperature", "source", "differs", "published", "budgets", "splits")
+_PUBLISHED_KEYS = ("who", "success", "splits")
 _SPLIT_KEYS = ("name", "env", "levels", "about", "knobs", "budgets", "published", "ladder", "freeze")
 
 
@@ -181,7 +219,18 @@ def _load(path: Path, known: Callable[[str], GameSpec]) -> Suite:
         if isinstance(temperature, bool) or not isinstance(temperature, int | float) or temperature < 0:
             raise ValueError(f"temperature={temperature!r} must be a number from 0 on.")
         splits = tuple(_split(row, table.get("budgets", {}), path.parent, known) for row in table["splits"])
-        return Suite(str(table["name"]), splits, float(temperature), str(table.get("about", "")))
+        return Suite(
+            name=str(table["name"]),
+            splits=splits,
+            temperature=float(temperature),
+            about=str(table.get("about", "")),
+            source=str(table.get("source", "")),
+            differs=tuple(map(str, table.get("differs", ()))),
+            pooled=tuple(
+                Published(str(row["who"]), float(row["success"]), tuple(row["splits"]))
+                for row in table.get("published", ())
+            ),
+        )
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
 
@@ -206,6 +255,12 @@ def read_table(path: Path) -> dict[str, Any]:
             _check(f"budgets of {what}", row.get("budgets", {}), _TURN_OPTIONS)
             _check(f"knobs of {what}", row.get("knobs", {}))
         names = [row["name"] for row in table["splits"]]
+        for row in table.get("published", ()):
+            _check("[[published]]", row, _PUBLISHED_KEYS, _PUBLISHED_KEYS)
+            if unknown := set(row["splits"]) - set(names):
+                raise ValueError(f"[[published]] names the split {min(unknown)!r}: choose from {', '.join(names)}.")
+            if not 0 <= row["success"] <= 1:
+                raise ValueError(f"[[published]] success={row['success']} must be a number from 0 to 1.")
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(f"two splits are called {twice[0]!r}: give each a name of its own.")

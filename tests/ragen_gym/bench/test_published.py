@@ -1,0 +1,130 @@
+"""Published rates beside random and optimal play: what is kept is what is played, and what the table says of it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ragen_gym.bench.baselines import baseline
+from ragen_gym.bench.suites import SUITES, Published, load_suite, published
+from ragen_gym.bench.suites.published import BASELINES, PublishedRate, published_rates
+from ragen_gym.cli import main
+from ragen_gym.core.turn_config import TurnConfig
+
+PAPERS = [name for name in SUITES if load_suite(name).source]
+KEPT: dict[str, Any] = json.loads(BASELINES.read_text(encoding="utf-8"))
+
+
+def test_every_protocol_of_others_has_published_rates_and_says_how_it_differs() -> None:
+    assert PAPERS == ["ragen-v1", "ragen-2", "spa", "echo", "rllm-frozenlake", "vagen-v1"] == [*KEPT]
+    for suite in map(load_suite, PAPERS):
+        assert suite.published
+        assert suite.differs
+        assert all(sentence.endswith(".") for sentence in suite.differs)
+        assert all(0 <= each.success <= 1 for each in suite.published)
+        assert {name for each in suite.published for name in each.splits} == {split.name for split in suite.splits}
+
+
+@pytest.mark.parametrize(
+    ("suite", "name"),
+    [("ragen-2", "sokoban"), ("spa", "frozen_lake"), ("rllm-frozenlake", "slippery_9"), ("vagen-v1", "sokoban")],
+)
+def test_what_is_kept_is_what_is_played(suite: str, name: str) -> None:
+    [split] = [split for split in load_suite(suite).splits if split.name == name]
+    played, kept = baseline(split), KEPT[suite]["splits"][name]
+    assert kept == {
+        "n": len(split.levels),
+        "random": pytest.approx(played.random_success.mean(), abs=1e-6),
+        "optimal": pytest.approx(played.optimal_success.mean(), abs=1e-6),
+    }
+
+
+def test_the_command_writes_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(published, "SUITES", ("smoke", "vagen-v1"))
+    assert published.main(["--out", str(tmp_path / "baselines.json")]) == 0
+    assert json.loads((tmp_path / "baselines.json").read_text()) == {"vagen-v1": KEPT["vagen-v1"]}
+
+
+def test_the_papers_levels() -> None:
+    first = {split.name: split.levels for split in load_suite("ragen-v1").splits}
+    two = {split.name: split for split in load_suite("ragen-2").splits}
+    spa = {split.name: split for split in load_suite("spa").splits}
+    assert two["sokoban"].levels[:256] == first["sokoban"], "the same code and seeds as the first paper's"
+    assert spa["sokoban"].levels == first["sokoban"][:128]
+    assert spa["frozen_lake"].levels == first["frozen_lake"][:128]
+    assert {len(split.levels) for split in two.values()} == {512}
+    lakes = [split for split in load_suite("rllm-frozenlake").splits if split.ladder == "lake"]
+    assert sum(len(split.levels) for split in lakes) == 100
+    [vagen] = [split for split in load_suite("vagen-v1").splits if split.name == "sokoban"]
+    env = vagen.make_env()
+    for level in set(vagen.levels):
+        env.reset(options={"level": level})
+        assert env.env.solution().success(*env.env.state, 5) == 1, "solved in at most five moves"
+
+
+@pytest.mark.parametrize(
+    ("suite", "turns"),
+    [
+        ("ragen-2", TurnConfig(max_turns=5, max_actions_per_turn=2, max_actions=10)),
+        ("spa", TurnConfig(max_turns=5, max_actions_per_turn=5, max_actions=10)),
+        ("echo", TurnConfig(max_turns=4, max_actions_per_turn=25, max_actions=100)),
+        ("rllm-frozenlake", TurnConfig(max_turns=10, max_actions_per_turn=1, max_actions=10)),
+    ],
+)
+def test_the_papers_turns(suite: str, turns: TurnConfig) -> None:
+    assert {split.turn_config for split in load_suite(suite).splits} == {turns}
+
+
+def test_vagens_episodes_show_pictures_and_ask_for_both_boards() -> None:
+    config = load_suite("vagen-v1").splits[0].turn_config
+    assert (config.observation, config.state_parts, config.action_budget) == ("image", ("observation", "prediction"), 9)
+
+
+def test_rates_of_several_splits_are_pooled_by_instances() -> None:
+    slippery = next(rate for rate in published_rates(["rllm-frozenlake"]) if rate.published.success == 0.22)
+    kept = [KEPT["rllm-frozenlake"]["splits"][name] for name in slippery.published.splits]
+    assert slippery.n == sum(entry["n"] for entry in kept) == 100
+    assert slippery.optimal == pytest.approx(sum(entry["n"] * entry["optimal"] for entry in kept) / 100)
+
+
+@pytest.mark.parametrize(
+    ("success", "verdict"),
+    [
+        (0.9, "above optimal play: not this protocol"),
+        (0.5, ""),
+        (0.22, "not distinguishable from random play"),
+        (0.02, "below random play"),
+    ],
+)
+def test_the_verdict(success: float, verdict: str) -> None:
+    rate = PublishedRate("spa", Published("x", success, ("frozen_lake",)), 100, 0.2, 0.5)
+    assert rate.verdict == verdict
+    assert rate.to_dict()["verdict"] == verdict
+
+
+def test_baselines_of_another_suite_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    suite = replace(load_suite("echo"), temperature=0.1)
+    monkeypatch.setattr(published, "load_suite", lambda name: suite)
+    with pytest.raises(ValueError, match=r"run python -m ragen_gym\.bench\.suites\.published"):
+        published_rates(["echo"])
+
+
+def test_the_table_of_all_and_of_one(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    assert main(["bench", "suites", "--published"]) == 0
+    said = capsys.readouterr().out
+    assert "spa              frozen_lake               SPA, Qwen2.5-1.5B   70.9 %" in said
+    assert "above optimal play: not this protocol" in said
+    assert "lmgame-bench Sokoban" in said
+    assert "no filter" not in said, "only the main results"
+    assert main(["bench", "suites", "ragen-2", "--published"]) == 0
+    assert "Qwen2.5-3B, no filter" in capsys.readouterr().out
+    assert main(["bench", "suites", "--published", "--json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert len(record["rates"]) == sum(len(load_suite(name).published) for name in PAPERS)
+    assert main(["bench", "suites", "smoke", "--published"]) == 2
+    assert "'smoke' has no published rates: choose one of ragen-v1" in capsys.readouterr().err
