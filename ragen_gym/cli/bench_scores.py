@@ -126,7 +126,7 @@ def _published(arguments: argparse.Namespace) -> int:
         rows = [rate.to_dict() for rate in rates]
         print_json({"rates": rows, "differs": {name: [*said] for name, said in differs.items()}, "missing": missing})
         return 0
-    table = [("suite", "split", "who", "published", "95 %", "random", "optimal", "")]
+    table: list[tuple[str, ...]] = [("suite", "split", "who", "published", "95 %", "random", "optimal", "")]
     for rate in rates:
         splits = rate.published.splits
         where = splits[0] if len(splits) == 1 else f"{splits[0]} to {splits[-1]}"
@@ -136,8 +136,8 @@ def _published(arguments: argparse.Namespace) -> int:
         table.append((rate.suite, where, rate.published.who, published, interval, *cells, rate.verdict))
     print("\n".join(table_lines(table)))
     print(wrapped("95 %: the interval of such a rate on as many instances, played once each") + "\n")
-    for name, said in differs.items():
-        print(f"{name}\n{wrapped(f'From {load_suite(name).source}. ' + ' '.join(said), '  ')}")
+    for name, sentences in differs.items():
+        print(f"{name}\n{wrapped(f'From {load_suite(name).source}. ' + ' '.join(sentences), '  ')}")
     if arguments.suite is None:
         print("\nNot reproduced")
         for what, (said, why) in NOT_REPRODUCED.items():

@@ -51,7 +51,17 @@ from ragen_gym.core.validation import did_you_mean
 from ragen_gym.envs.turn import TurnEnv, make_turn
 from ragen_gym.games.registry import GameSpec, find, load, module_of
 
-__all__ = ["SUITES", "SUITE_FILE", "Published", "Split", "Suite", "env_options", "load_suite", "noise_seed", "read_table"]
+__all__ = [
+    "SUITES",
+    "SUITE_FILE",
+    "Published",
+    "Split",
+    "Suite",
+    "env_options",
+    "load_suite",
+    "noise_seed",
+    "read_table",
+]
 
 #: The options of a turn that a suite's hash always covers; any other one only where it differs from its default, so
 #: that a new option leaves the hashes of older suites as they are.

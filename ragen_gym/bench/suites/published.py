@@ -1,8 +1,8 @@
 """What others published, beside random and optimal play of their own protocols.
 
-``python -m ragen_gym.bench.suites.published`` plays the suites that have a published rate, at random and optimally, and
-writes ``baselines.json``; ``ragen-gym bench suites --published`` prints from that file. A suite that is not the one that was
-played, by its hash, is refused.
+``python -m ragen_gym.bench.suites.published`` plays the suites that have a published rate, at random and optimally,
+and writes ``baselines.json``; ``ragen-gym bench suites --published`` prints from that file. A suite that is not the one
+that was played, by its hash, is refused.
 """
 
 from __future__ import annotations

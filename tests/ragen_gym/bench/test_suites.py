@@ -254,7 +254,11 @@ def test_a_suite_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         ('name = "mine"\n', 'name = "mine"\ntemperature = -1\n', "temperature=-1"),
         ('name = "mine"\n[', 'name = "mine\n[', "suite.toml"),
         (TABLE, TABLE + TABLE[TABLE.index("[[") :], "two splits are called 'slippery'"),
-        ("[budgets]", '[[published]]\nwho = "x"\nsuccess = 0.5\nsplits = ["lakes"]\n[budgets]', "names the split 'lakes'"),
+        (
+            "[budgets]",
+            '[[published]]\nwho = "x"\nsuccess = 0.5\nsplits = ["lakes"]\n[budgets]',
+            "names the split 'lakes'",
+        ),
         ("[budgets]", '[[published]]\nwho = "x"\nsuccess = 50\nsplits = ["slippery"]\n[budgets]', "success=50"),
     ],
 )
