@@ -86,6 +86,8 @@ class TokenMDP(InnerGenerator, gymnasium.Env[NDArray[np.int64], np.int64]):
     - ``history``: how many earlier turns the prefix keeps (the history window); -1 keeps all of them, 0 shows the
       current turn alone. Where a turn falls out of the window, a new prefix begins: the prompt with the first message
       that is kept, the ids of the kept turns, the next message. ``context`` counts the prefixes of an episode, from 0.
+    - ``record_states``: whether the record says in which state of the game each turn began, where the turn environment
+      has a ``state_id``.
     - ``chat.drops_thinking``: every prefix is then the conversation as the template writes it, without the thinking of
       earlier replies, and a new one begins wherever that differs from the ids so far. A reply that spells a special
       token in ordinary tokens is malformed then: ``env.forbidden_texts`` of a ``TurnEnv`` is set.
@@ -110,6 +112,7 @@ class TokenMDP(InnerGenerator, gymnasium.Env[NDArray[np.int64], np.int64]):
         max_tokens_per_turn: int = 128,
         max_tokens_per_episode: int = 2048,
         history: int = -1,
+        record_states: bool = False,
     ) -> None:
         limits = {"max_tokens_per_turn": max_tokens_per_turn, "max_tokens_per_episode": max_tokens_per_episode}
         for name, value in limits.items():
@@ -122,6 +125,7 @@ class TokenMDP(InnerGenerator, gymnasium.Env[NDArray[np.int64], np.int64]):
         self.max_tokens_per_turn = max_tokens_per_turn
         self.max_tokens_per_episode = max_tokens_per_episode
         self.history = history
+        self.record_states = record_states
         if chat.drops_thinking and env.has_wrapper_attr("forbidden_texts"):
             env.set_wrapper_attr("forbidden_texts", chat.special_texts)
         self._vocabulary = chat.vocabulary_size
@@ -136,7 +140,9 @@ class TokenMDP(InnerGenerator, gymnasium.Env[NDArray[np.int64], np.int64]):
         self.done = True
 
     @classmethod
-    def from_settings(cls, env: gymnasium.Env[str, str], chat: ChatFormat, turns: Turns) -> TokenMDP:
+    def from_settings(
+        cls, env: gymnasium.Env[str, str], chat: ChatFormat, turns: Turns, *, record_states: bool = False
+    ) -> TokenMDP:
         """A process with the token limits and the history window of a run's settings."""
         return cls(
             env,
@@ -144,6 +150,7 @@ class TokenMDP(InnerGenerator, gymnasium.Env[NDArray[np.int64], np.int64]):
             max_tokens_per_turn=turns.max_tokens_per_turn,
             max_tokens_per_episode=turns.max_tokens_per_episode,
             history=turns.history,
+            record_states=record_states,
         )
 
     def reset(
@@ -189,7 +196,8 @@ class TokenMDP(InnerGenerator, gymnasium.Env[NDArray[np.int64], np.int64]):
         self._log_probs: list[float] = []
         self._rewards: list[float] = []
         self._infos: list[TurnInfo] = []
-        self._board = _board_of(self.env)
+        self._board = _text_of(self.env, "board")
+        self._state = self._state_id()
         self._terminated = self._truncated = self._success = False
         self._failure: str | None = None
         self._info: dict[str, Any] = info
@@ -355,8 +363,9 @@ class TokenMDP(InnerGenerator, gymnasium.Env[NDArray[np.int64], np.int64]):
             return []
         self._info = {**info, **self._info}
         self._rewards.append(float(reward))
-        before, self._board = self._board, _board_of(self.env)
-        turn_info = TurnInfo.of(info, before, self._board, bool(terminated))
+        before, self._board = self._board, _text_of(self.env, "board")
+        turn_info = TurnInfo.of(info, before, self._board, bool(terminated), self._state)
+        self._state = self._state_id()
         self._infos += [turn_info] if turn_info is not None else []
         self._messages = tuple(info["messages"]) if "messages" in info else (*self._messages, written)
         self._success = bool(info.get("success", False))
@@ -423,13 +432,16 @@ class TokenMDP(InnerGenerator, gymnasium.Env[NDArray[np.int64], np.int64]):
         ids = self.chat.conversation_ids([*self._conversation[:first], *window], pixels)
         return None if ids == self.ids + follow.ids else _Prefix(ids, self.chat.image_spans(ids, pixels))
 
+    def _state_id(self) -> str | None:
+        return _text_of(self.env, "state_id") if self.record_states else None
+
     def _observation(self) -> NDArray[np.int64]:
         return np.array(self.ids, dtype=np.int64)
 
 
-def _board_of(env: gymnasium.Env[str, str]) -> str | None:
-    """The board as text, of an environment that has one."""
+def _text_of(env: gymnasium.Env[str, str], name: str) -> str | None:
+    """The board as text, or another attribute, of an environment that has one."""
     try:
-        return str(env.get_wrapper_attr("board"))
+        return str(env.get_wrapper_attr(name))
     except AttributeError:
         return None

@@ -176,15 +176,18 @@ class TurnInfo:
     prediction_right: bool | None = None
     #: the highest expected return before the turn, in the moves left, NaN where unknown; None where nobody asked for it
     value: float | None = None
+    state: str | None = None  # a hash of level and game state before the turn; None where nobody asked for it
+    advantage: float | None = None  # the turn's own; None where all turns of the episode have its advantage
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields by name, for JSON; without a value where there is none."""
-        fields = asdict(self)
-        return {name: field for name, field in fields.items() if name != "value" or field is not None}
+        """The fields by name, for JSON; without those that nobody asked for."""
+        return {name: field for name, field in asdict(self).items() if name not in _ON_REQUEST or field is not None}
 
     @classmethod
-    def of(cls, info: Mapping[str, Any], before: str | None, after: str | None, terminated: bool) -> TurnInfo | None:
-        """From the turn environment's information and its boards; None for one that parses no replies."""
+    def of(
+        cls, info: Mapping[str, Any], before: str | None, after: str | None, terminated: bool, state: str | None = None
+    ) -> TurnInfo | None:
+        """From the turn environment's information, its boards and the state before; None where it parses no replies."""
         reply = info.get("reply")
         if reply is None:
             return None
@@ -197,7 +200,11 @@ class TurnInfo:
             info.get("observation_right"),
             info.get("prediction_right"),
             info["turn_value"].before.total if "turn_value" in info else None,
+            state,
         )
+
+
+_ON_REQUEST = ("value", "state", "advantage")
 
 
 def _images_to_list(images: Sequence[ImageSpan]) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ and the masks of those that take part (``gae``), the choice of groups to learn f
 |---|---|---|
 | PPO with critic | ``gae``, ``turn_wise_gae`` or ``bi_level_gae``, then ``whiten`` | ``policy_loss``, ``value_loss`` |
 | GRPO | ``normalised(..., "grpo")``, ``broadcast_to_tokens`` | ``policy_loss``; as published ``how="sequence_mean"`` |
+| GiGPO | ``normalised(...)`` + omega ``step_advantages``, ``turns_to_tokens`` | ``policy_loss`` |
 | Dr. GRPO | ``normalised(..., "dr_grpo")`` | ``policy_loss(..., how="constant", length=...)`` |
 | RLOO, BRPO, ARPO, asymmetric clip | ``normalised(..., name)`` | ``policy_loss`` |
 | REINFORCE with baseline | ``normalised(..., "reinforce")`` | ``policy_loss(..., how="sequence_sum")``, one update |
@@ -19,9 +20,12 @@ and the masks of those that take part (``gae``), the choice of groups to learn f
 from ragen_agent.algo.advantages import (
     METHODS,
     broadcast_to_tokens,
+    discounted_returns,
     format_reward,
     group_normalised,
     normalised,
+    step_advantages,
+    turns_to_tokens,
     whiten,
 )
 from ragen_agent.algo.filters import (
@@ -62,6 +66,7 @@ __all__ = [
     "bi_level_gae",
     "broadcast_to_tokens",
     "critic_advantages",
+    "discounted_returns",
     "entropy_of",
     "format_reward",
     "gae",
@@ -79,8 +84,10 @@ __all__ = [
     "policy_loss",
     "rewards_at",
     "shaped_rewards",
+    "step_advantages",
     "turn_end_mask",
     "turn_wise_gae",
+    "turns_to_tokens",
     "uncertainty_weights",
     "value_loss",
     "whiten",

@@ -1,4 +1,4 @@
-"""Rewards for the format, and advantages from the returns of whole episodes.
+"""Rewards for the format, and advantages from the returns of whole episodes and of turns.
 
 The returns of one iteration stand as (groups, group size): the episodes of a group share a level. A rule says
 *across* what an episode is compared, its group or the whole batch, and by which *method*. RAGEN (arXiv 2504.20073)
@@ -11,13 +11,25 @@ game has it; the bonus pays for every turn, and so also for taking many.
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
+
 import torch
 from torch import Tensor
 
 from ragen_agent.algo.filters import group_std
 from ragen_agent.config.algorithms import ADVANTAGE_RULES, FORMAT_REWARDS
 
-__all__ = ["METHODS", "broadcast_to_tokens", "format_reward", "group_normalised", "normalised", "whiten"]
+__all__ = [
+    "METHODS",
+    "broadcast_to_tokens",
+    "discounted_returns",
+    "format_reward",
+    "group_normalised",
+    "normalised",
+    "step_advantages",
+    "turns_to_tokens",
+    "whiten",
+]
 
 #: What is done with a return R, given the mean and the sample standard deviation (over n - 1) of those it is compared
 #: with. An episode compared with equals alone gets 0, but for ``identity``.
@@ -92,6 +104,84 @@ def group_normalised(
     if method == "asymmetric_clip":
         scaled = scaled.clamp(LOWEST, HIGHEST)
     return torch.where(keep & (deviation > 0), scaled, zero)
+
+
+def discounted_returns(rewards: Sequence[float], gamma: float) -> list[float]:
+    """From each turn of an episode on: R_t = r_t + gamma R_{t+1}."""
+    returns: list[float] = []
+    for reward in reversed(rewards):
+        returns.append(reward + gamma * (returns[-1] if returns else 0.0))
+    return returns[::-1]
+
+
+def step_advantages(
+    states: Sequence[Hashable], returns: Sequence[float], method: str = "mean_std", eps: float = 1e-6
+) -> Tensor:
+    """The step relative advantage A^S of each turn of one group of episodes (GiGPO, arXiv 2505.10978, section 4.2).
+
+    The turns that begin in the same state are a step group, of whichever episode and at whatever time; their discounted
+    returns are compared with each other: A^S = (R - mean of the step group) / F_norm, where F_norm is its std or 1, as
+    ``method`` says. The paper adds it, times omega = 1, to the advantage of the whole episode: A = A^E + omega A^S.
+
+    Args:
+        states: of each turn, what the state is known by before it.
+        returns: of each turn, its discounted return, see ``discounted_returns``.
+        method: a key of ``METHODS``.
+        eps: added to a standard deviation that is divided by.
+
+    Returns:
+        float32 (turns,); but for ``identity``, 0 where no other turn begins in the state, or all earn the same.
+
+    Raises:
+        ValueError: an unknown method, or returns that do not fit the states.
+    """
+    if len(states) != len(returns):
+        raise ValueError(f"{len(returns)} returns do not fit {len(states)} states; give one of each for every turn")
+    if not states:
+        return torch.zeros(0)
+    groups: dict[Hashable, list[int]] = {}
+    for turn, state in enumerate(states):
+        groups.setdefault(state, []).append(turn)
+    shape = len(groups), max(map(len, groups.values()))
+    values, counted = torch.zeros(shape), torch.zeros(shape, dtype=torch.bool)
+    places = torch.tensor([[row, column] for row, turns in enumerate(groups.values()) for column in range(len(turns))])
+    rows, columns = places.T
+    order = [turn for turns in groups.values() for turn in turns]
+    values[rows, columns] = torch.tensor(returns, dtype=torch.float32)[order]
+    counted[rows, columns] = True
+    found = torch.zeros(len(states))
+    found[order] = group_normalised(values, method, eps, counted)[rows, columns]
+    return found
+
+
+def turns_to_tokens(
+    advantages: Sequence[Sequence[float]], turn_ends: Sequence[Sequence[int]], sampled: Tensor
+) -> Tensor:
+    """Each turn's advantage at its sampled tokens, 0 at all others.
+
+    Args:
+        advantages: of each row's turns.
+        turn_ends: of each row, the column of each turn's last sampled token.
+        sampled: bool (rows, T).
+
+    Returns:
+        float32 (rows, T).
+
+    Raises:
+        ValueError: rows or turns that do not fit each other.
+    """
+    if not len(advantages) == len(turn_ends) == len(sampled) or list(map(len, advantages)) != list(map(len, turn_ends)):
+        raise ValueError(
+            f"advantages of {len(advantages)} rows do not fit turn_ends of {len(turn_ends)} rows and sampled "
+            f"{tuple(sampled.shape)}; give one advantage for each turn"
+        )
+    tokens = torch.zeros(sampled.shape, device=sampled.device)
+    for row, (values, ends) in enumerate(zip(advantages, turn_ends, strict=True)):
+        start = 0
+        for value, end in zip(values, ends, strict=True):
+            tokens[row, start : end + 1] = value
+            start = end + 1
+    return tokens * sampled.to(tokens.dtype)
 
 
 def broadcast_to_tokens(advantages: Tensor, sampled: Tensor) -> Tensor:

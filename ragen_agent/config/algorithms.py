@@ -15,12 +15,14 @@ __all__ = [
     "CREDITS",
     "FILTER_RULES",
     "FORMAT_REWARDS",
+    "GROUPINGS",
     "KL_ESTIMATES",
     "TOKEN_PARTS",
     "AdvantageRule",
     "CreditRule",
     "FilterRule",
     "FormatReward",
+    "Grouping",
 ]
 
 
@@ -69,6 +71,15 @@ class CreditRule:
     recursion: str  # "tokens" of the episode, "turns", whose tokens share an advantage, or "both", one after the other
     #: whether the turns' rewards are shaped by the exact values of the states, which the environment must then give
     shaped: bool = False
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """What is compared within a group of episodes on one level."""
+
+    doc: str  # what it does, and its paper
+    states: bool = False  # whether turns that begin in the same state are compared too
+    branches: bool = False  # whether some episodes branch off others
 
 
 @dataclass(frozen=True)
@@ -149,6 +160,13 @@ CREDITS: dict[str, CreditRule] = {
         "(potential-based shaping, Ng et al. 1999)",
         "turns",
         shaped=True,
+    ),
+}
+
+GROUPINGS: dict[str, Grouping] = {
+    "level": Grouping("the episodes of a level, one advantage for all turns of an episode"),
+    "state": Grouping(
+        "the same, plus the turns that begin in the same state of the game (GiGPO, arXiv 2505.10978)", states=True
     ),
 }
 

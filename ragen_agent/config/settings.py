@@ -19,6 +19,7 @@ from ragen_agent.config.algorithms import (
     CREDITS,
     FILTER_RULES,
     FORMAT_REWARDS,
+    GROUPINGS,
     KL_ESTIMATES,
     TOKEN_PARTS,
 )
@@ -141,6 +142,10 @@ class Training:
     shared_noise: bool = setting(
         False, "whether the episodes of a group share the transition noise, as in the paper's code, or only the level"
     )
+    groups_by: str = setting("level", "what is compared within a group", choices=GROUPINGS)
+    step_weight: float = setting(
+        1.0, "weight of a turn's advantage in its state, next to its episode's (GiGPO's omega)", low=0
+    )
     filter: str = setting("", "which groups are trained on", choices=FILTER_RULES, empty=PRESET)
     filter_by: str = setting(
         "reward", "the number of an episode that the filter compares", choices=("reward", "entropy", "length")
@@ -212,6 +217,12 @@ class Training:
                     f"training.group_size is {self.group_size}; it must be at least 2, since the filter ranks groups "
                     "by how much their episodes differ. With 1 use training.filter=none."
                 )
+        if GROUPINGS[self.groups_by].states and not ADVANTAGE_RULES[self.algo].compares_groups:
+            rules = ", ".join(name for name, rule in ADVANTAGE_RULES.items() if rule.compares_groups)
+            raise ValueError(
+                f"training.groups_by is {self.groups_by!r}, which compares turns as training.algo compares the "
+                f"episodes of a group, and {self.algo} compares none; use one of {rules}, or training.groups_by=level."
+            )
         if self.credit != "trajectory" and not self.critic:
             raise ValueError(
                 f"training.credit is {self.credit!r}, which needs a critic's values; use training.algo=ppo, or "

@@ -23,6 +23,7 @@ from ragen_agent.training.metrics import reply_parts
 from ragen_agent.training.parameters import clip_gradients
 from ragen_agent.training.prefix_tree import PrefixTree, shares_prefixes
 from ragen_agent.training.scoring import passes, sampled_scores
+from ragen_agent.training.step_groups import token_advantages, turn_advantages
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -99,7 +100,8 @@ def update(
     Args:
         learner: changed in place.
         trajectories: the rows.
-        advantages: float (rows,), of whole trajectories; PPO estimates its own and does not read them.
+        advantages: float (rows,), of whole trajectories, for those whose turns have none of their own; PPO estimates
+            its own and does not read them.
         settings: the algorithm's.
         seed: of the minibatches.
         weights: float (rows,), with which PPO multiplies its advantages; None for none.
@@ -167,7 +169,9 @@ def targets_of(
                 targets["divergence"] = torch.where(batch.sampled, estimate, cost)
                 cost = settings.kl * targets["divergence"]
         if learner.critic is None:
-            return targets | {"advantages": algo.broadcast_to_tokens(advantages.to(cost.device), batch.sampled) - cost}
+            turns, ends = [turn_advantages(t) for t in trajectories], [t.turn_ends for t in trajectories]
+            found = token_advantages(advantages.to(cost.device), turns, ends, batch.sampled)
+            return targets | {"advantages": found - cost}
         return targets | _estimated(learner, learner.critic, batch, trajectories, cost, settings, weights)
 
 

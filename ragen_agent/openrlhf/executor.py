@@ -22,6 +22,7 @@ from ragen_agent.openrlhf.processes import RunContext
 from ragen_agent.openrlhf.prompt_dataset import PromptRow, env_of, turns_of
 from ragen_agent.token_mdp import TokenMDP
 from ragen_agent.training.small_model import check_known
+from ragen_agent.training.tasks import records_states
 from ragen_gym.core.threads import in_thread
 from ragen_gym.envs.turn import TurnEnv
 from ragen_gym.inference import Sampled
@@ -97,7 +98,9 @@ class AgentExecutor(AgentExecutorBase):  # type: ignore[misc]
             return idle.pop()
 
         def make() -> TokenMDP:
-            return TokenMDP.from_settings(self.env(row), chat, turns_of(row, self.run.config))
+            config = self.run.config
+            states = records_states(config, row.split)
+            return TokenMDP.from_settings(self.env(row), chat, turns_of(row, config), record_states=states)
 
         try:
             return await in_thread(make, timeout=self.run.settings.environment_timeout)

@@ -34,6 +34,7 @@ from ragen_agent.openrlhf.prompt_dataset import PromptRow
 from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.iteration import CriticEstimates, critic_estimates
 from ragen_agent.training.metrics import reply_parts
+from ragen_agent.training.step_groups import token_advantages, turn_advantages
 
 __all__ = [
     "EPISODE_ROWS",
@@ -137,6 +138,7 @@ class AdvantageInputs:
     estimate: tuple[tuple[int, int], ...] | None = None  # the same of M_adv
     continues: bool = False  # the episode of the row before, whose prompts left out earlier turns
     replayed: bool = False  # from an earlier iteration
+    turn_advantages: tuple[float, ...] = ()  # of each turn; empty where all have that of the episode
 
     def to_json(self) -> str:
         """The label of a row."""
@@ -160,6 +162,7 @@ def advantage_inputs(
         trajectory.turn_rewards,
         columns(settings.loss_tokens),
         columns(settings.advantage_tokens),
+        turn_advantages=turn_advantages(trajectory),
     )
 
 
@@ -265,7 +268,8 @@ class StarPOExperience(RemoteExperienceMaker):  # type: ignore[misc]
         for experience, rows, cost in zip(experiences, notes, costs, strict=True):
             if not settings.critic:
                 flat = torch.tensor([note.advantage for note in rows])
-                experience.advantages = algo.broadcast_to_tokens(flat, experience.action_mask.bool()) - cost
+                turns, ends = [note.turn_advantages for note in rows], [note.turn_ends for note in rows]
+                experience.advantages = token_advantages(flat, turns, ends, experience.action_mask.bool()) - cost
                 experience.returns = experience.advantages.clone()
             experience.info["return"] = torch.tensor([float(sum(note.turn_rewards)) for note in rows])
             experience.kl = None

@@ -19,10 +19,11 @@ from torch import Tensor
 
 from ragen_agent import algo
 from ragen_agent.config import Stops, Training
-from ragen_agent.config.algorithms import ADVANTAGE_RULES, CREDITS
+from ragen_agent.config.algorithms import ADVANTAGE_RULES, CREDITS, GROUPINGS
 from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.alarm import Sign, return_std_stop, signs_at, validation_stop
 from ragen_agent.training.metrics import reply_figures
+from ragen_agent.training.step_groups import turn_advantages, with_turn_advantages
 from ragen_gym.core.failures import Failure, failure_kind
 
 __all__ = [
@@ -169,14 +170,18 @@ def critic_estimates(
     return CriticEstimates(*estimated, compared)
 
 
-def teaches_nothing(groups: ScoredGroups, settings: Training) -> bool:
+def teaches_nothing(groups: ScoredGroups, settings: Training, learned: Sequence[Trajectory] = ()) -> bool:
     """Whether no kept episode did better or worse than what it is compared with.
 
     Only kept episodes enter the loss, so only they can teach: without an advantage among them, a step would follow
-    the entropy bonus and the KL term alone. A critic's advantages need no differences within groups.
+    the entropy bonus and the KL term alone. A critic's advantages need no differences within groups. ``learned``: the
+    episodes, where their turns are compared.
     """
     if settings.critic:
         return False
+    if GROUPINGS[settings.groups_by].states:
+        kept = groups.kept.flatten().tolist()
+        return not any(any(turn_advantages(t)) for t, keep in zip(learned, kept, strict=True) if keep)
     if ADVANTAGE_RULES[settings.algo].compares_groups:
         return not bool((groups.return_std[groups.kept.any(1)] > algo.MIN_UNCERTAINTY).any())
     return not bool(groups.advantages[groups.kept].any())
@@ -188,7 +193,9 @@ class Iteration:
 
     number: int  # from 0
     played: Sequence[Trajectory]  # with the environment's rewards
-    learned: Sequence[Trajectory]  # with the rewards that are learned from, see ``rewarded`` and ``shaped``
+    #: with the rewards that are learned from, see ``rewarded`` and ``shaped``, and the advantages of their turns, where
+    #: ``Training.groups_by`` compares them
+    learned: Sequence[Trajectory]
     games: Sequence[str]  # the game of each group
     groups: ScoredGroups  # advantages, filter and weights
     stagnant: bool  # whether it teaches nothing, see ``teaches_nothing``
@@ -201,7 +208,8 @@ class Iteration:
         learned = rewarded(played, settings.format_reward)
         groups = score(learned, settings, seed)
         learned = shaped(learned, settings)  # after the filter, which ranks groups by what they earned
-        return cls(number, played, learned, games, groups, teaches_nothing(groups, settings))
+        learned = with_turn_advantages(learned, groups.advantages, groups.weights, settings)
+        return cls(number, played, learned, games, groups, teaches_nothing(groups, settings, learned))
 
     @property
     def kept(self) -> list[int]:

@@ -23,7 +23,7 @@ from ragen_agent.training.named_models import model_folder
 from ragen_agent.training.parameters import check_targets
 from ragen_agent.training.small_model import build_model, check_known
 from ragen_agent.training.small_vision_model import build_vision_model, small_tokenizer
-from ragen_agent.training.tasks import SeedStream, all_settings, derive_seed, make_env
+from ragen_agent.training.tasks import SeedStream, all_settings, derive_seed, make_env, records_states
 from ragen_gym.core.cpu import bfloat16_units
 from ragen_gym.inference.torch_engine import TorchEngine
 from ragen_gym.inference.vision import vision_of
@@ -107,8 +107,10 @@ class Policy:
 
     def processes(self, split: str | None, count: int) -> list[TokenMDP]:
         """Token processes for ``count`` episodes at a time."""
+        states = records_states(self.config, split)
         return [
-            TokenMDP.from_settings(make_env(self.config, split), self.chat, self.config.turns) for _ in range(count)
+            TokenMDP.from_settings(make_env(self.config, split), self.chat, self.config.turns, record_states=states)
+            for _ in range(count)
         ]
 
     def play(

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragen_agent.config import Config, Turns, with_settings
-from ragen_agent.config.algorithms import CREDITS
+from ragen_agent.config.algorithms import CREDITS, GROUPINGS
 from ragen_agent.config.settings import pretrained
 from ragen_gym.core.levels import SPLITS, same_version, version_of
 from ragen_gym.envs.turn import TurnEnv, make_turn
@@ -27,6 +27,7 @@ __all__ = [
     "games_at",
     "level_seeds",
     "make_env",
+    "records_states",
 ]
 
 
@@ -88,6 +89,11 @@ def make_env(config: Config, split: str | None) -> TurnEnv:
             'or give names = "ragen-v1".'
         )
     return env
+
+
+def records_states(config: Config, split: str | None) -> bool:
+    """Whether episodes on a split say in which state each turn began: those to learn from, where turns are compared."""
+    return split == "train" and GROUPINGS[config.training.groups_by].states
 
 
 @dataclass(frozen=True)

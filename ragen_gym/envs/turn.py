@@ -6,6 +6,7 @@ import string
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
@@ -201,6 +202,13 @@ class TurnEnv(InnerGenerator, gymnasium.Env[Any, str]):
     def level(self) -> Level:
         """The level of this episode."""
         return self.env.level
+
+    @property
+    def state_id(self) -> str:
+        """A hash of the level and of the game's state as it stands, without the turns and moves that are left."""
+        board, numbers = self.env.state
+        content = f"{self._info['level_id']} {','.join(map(str, numbers))} ".encode() + board
+        return blake2b(content, digest_size=8).hexdigest()
 
     @property
     def turn(self) -> int:

@@ -35,7 +35,7 @@ def bpe_chat(make_tokenizer: MakeTokenizer) -> ChatFormat:
     return ChatFormat.from_tokenizer(make_tokenizer("bpe", "chatml"))
 
 
-def lake(chat: ChatFormat, **budgets: int) -> TokenMDP:
+def lake(chat: ChatFormat, **budgets: Any) -> TokenMDP:
     return TokenMDP(make_turn("FrozenLake"), chat, **{"max_tokens_per_episode": 6000, **budgets})
 
 

@@ -160,3 +160,40 @@ def test_bad_input_is_told() -> None:
             compare(torch.ones(3))
     with pytest.raises(ValueError, match="do not fit"):
         algo.broadcast_to_tokens(torch.ones(2), YES)
+
+
+def test_step_advantages_by_hand() -> None:
+    """In a the returns are 1/2, 1/4, 1/2 and 0: mean 5/16, squared deviations (9 + 1 + 9 + 25) / 256 over 3."""
+    states, returns = "abaaba", [0.5, 1.0, 0.25, 0.5, 1.0, 0.0]
+    expected, std = [3 / 16, 0.0, -1 / 16, 3 / 16, 0.0, -5 / 16], math.sqrt(44 / 256 / 3)
+    assert algo.step_advantages(states, returns, "mean").tolist() == pytest.approx(expected)
+    assert algo.step_advantages(states, returns, eps=0.0).tolist() == pytest.approx([x / std for x in expected])
+    assert algo.step_advantages([], []).shape == (0,)
+    with pytest.raises(ValueError, match="1 returns do not fit 2 states"):
+        algo.step_advantages("ab", [1.0])
+
+
+@given(
+    turns=st.lists(st.tuples(st.integers(0, 3), st.floats(-4, 4, width=32)), max_size=12),
+    method=st.sampled_from(["mean_std", "mean", "leave_one_out", "asymmetric_clip"]),
+)
+def test_step_advantages_are_those_of_each_state_alone(turns: list[tuple[int, float]], method: str) -> None:
+    found = algo.step_advantages([state for state, _ in turns], [value for _, value in turns], method)
+    for state in range(4):
+        rows = [row for row, (each, _) in enumerate(turns) if each == state]
+        if rows:
+            alone = torch.tensor([[turns[row][1] for row in rows]])
+            torch.testing.assert_close(found[rows], algo.group_normalised(alone, method)[0], rtol=1e-4, atol=1e-5)
+
+
+def test_discounted_returns_by_hand() -> None:
+    assert algo.discounted_returns((1.0, 0.0, 4.0), 0.5) == [2.0, 2.0, 4.0]
+    assert algo.discounted_returns((), 0.5) == []
+
+
+def test_turns_to_tokens_by_hand() -> None:
+    sampled = torch.tensor([[0, 1, 1, 0, 1, 0], [0, 1, 0, 0, 0, 0]], dtype=torch.bool)
+    found = algo.turns_to_tokens([[1.5, -2.0], [3.0]], [[2, 4], [1]], sampled)
+    assert found.tolist() == [[0, 1.5, 1.5, 0, -2.0, 0], [0, 3.0, 0, 0, 0, 0]]
+    with pytest.raises(ValueError, match="one advantage for each turn"):
+        algo.turns_to_tokens([[1.5], [3.0]], [[2, 4], [1]], sampled)

@@ -343,6 +343,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"training": {"schedule": "linear", "warm_up": 0.5}},
     {"training": {"algo": "ppo", "credit": "turn", "advantage_tokens": "answer", "format_reward": "vagen"}},
     {"training": {"algo": "ppo", "credit": "regret", "gae_lambda": 0.0, "format_reward": "ragen"}},
+    {"training": {"groups_by": "state", "replay": 1, "reweight": 1.0}},
 ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,6 +28,8 @@ from ragen_agent.openrlhf.experience import (
 )
 from ragen_agent.openrlhf.processes import RunContext
 from ragen_agent.token_mdp import Trajectory
+from ragen_agent.training.step_groups import token_advantages, turn_advantages
+from ragen_agent.trajectory import TurnInfo
 
 pytestmark = pytest.mark.filterwarnings("default")
 
@@ -119,6 +122,28 @@ def test_without_a_critic_every_sampled_token_has_its_episode_s_advantage(rows: 
         assert got.advantages[i, :width].tolist() == [(0.5 + i) * s for s in trajectory.sampled[1:]]
         assert not got.advantages[i, width:].any()
     assert got.labels == [""] * len(rows)
+
+
+@settings(max_examples=20, deadline=None)
+@given(rows=trajectories())
+def test_turns_with_an_advantage_of_their_own_have_it_in_both_trainers(rows: list[Trajectory]) -> None:
+    """As ``training.groups_by=state`` gives it; an episode without keeps the one of the whole."""
+    made = maker({"groups_by": "state"})
+    own = [
+        replace(t, turn_infos=tuple(TurnInfo("", 1, 1, True, advantage=i + k / 8) for k in range(len(t.turn_ends))))
+        for i, t in enumerate(rows)
+    ]
+    given_rows, flat = [*own, rows[0]], torch.arange(len(rows) + 1) + 0.5
+    notes = [
+        advantage_inputs(t, float(a), 1.0, made.run.config.training, str) for t, a in zip(given_rows, flat, strict=True)
+    ]
+    (got,) = made.compute_advantages_and_returns([experience(given_rows, notes)])
+    sampled = stacked([torch.tensor(t.sampled) for t in given_rows])
+    turns, ends = [turn_advantages(t) for t in given_rows], [t.turn_ends for t in given_rows]
+    local = token_advantages(flat, turns, ends, sampled)
+    assert torch.equal(got.advantages, local[:, 1:])
+    assert got.advantages[-1][sampled[-1, 1:]].unique().tolist() == [float(flat[-1])]
+    assert got.advantages[0, own[0].turn_ends[-1] - 1] == (len(own[0].turn_ends) - 1) / 8
 
 
 @settings(max_examples=20, deadline=None)
