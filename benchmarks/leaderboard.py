@@ -28,6 +28,7 @@ from benchmarks import machine
 from ragen_gym.bench.agents import make_agent
 from ragen_gym.bench.episode_plan import RunOptions, Timeouts
 from ragen_gym.bench.report.benchmark_page import page
+from ragen_gym.bench.report.leaderboard import published_table, rates_table, split_rate
 from ragen_gym.bench.results import BenchResults, ResultsFolder, load_results
 from ragen_gym.bench.runner import RunProgress, run_suite
 from ragen_gym.bench.score import compare_results, score_results
@@ -65,8 +66,7 @@ SUITE = """
 |---|---|---|---|---|---|---|---|---|---|
 {overall}
 
-{splits}
-{published}{differences}{viewer}"""
+{splits}{published}{differences}{viewer}"""
 
 
 @dataclass(frozen=True)
@@ -217,7 +217,7 @@ def _measured(row: Row, suite: Suite, arguments: argparse.Namespace) -> dict[str
     overall = summary["overall"]
     splits = {
         name: {
-            **{key: (split.get("clustered") or split["success"])[key] for key in ("rate", "low", "high")},
+            **split_rate(split),
             "n": split["success"]["n"],
             "replies": split["malformed"]["n"] if split["malformed"] else 0,
             "malformed": (split["malformed"]["rate"] or 0.0) if split["malformed"] else 0.0,
@@ -287,26 +287,10 @@ def _suite(suite: Suite, entry: Mapping[str, Any]) -> str:
     measured = {name: row for name, row in entry["rows"].items() if "left_out" not in row}
     left_out = {name: row["left_out"] for name, row in entry["rows"].items() if "left_out" in row}
     shown = [split for split in suite.splits if any(split.name in row["splits"] for row in measured.values())]
-    columns = " | ".join(measured)
-    splits = "\n".join(
-        [
-            f"| split | {columns} |",
-            "|---" * (len(measured) + 1) + "|",
-            *(
-                f"| {split.name} | {' | '.join(_rate(row['splits'].get(split.name)) for row in measured.values())} |"
-                for split in shown
-            ),
-        ]
-    )
-    names = list(dict.fromkeys(name for split in shown for name in split.published))
-    published = ""
-    if names:
-        cells = {name: [_share(split.published.get(name)) for split in shown] for name in names}
-        table = "\n".join(f"| {name} | {' | '.join(rates)} |" for name, rates in cells.items())
-        published = (
-            "\nPublished by others, of other levels of the same games, in %:\n\n"
-            f"| who | {' | '.join(split.name for split in shown)} |\n{'|---' * (len(shown) + 1)}|\n{table}\n"
-        )
+    splits = rates_table(shown, {name: row["splits"] for name, row in measured.items()})
+    published = published_table(shown)
+    if published:
+        published = f"\nPublished by others, of other levels of the same games, in %:\n\n{published}"
     differences = "".join(
         f"\n{pair}:\n" + "".join(f"- {name}: {sentence}\n" for name, sentence in sentences.items())
         for pair, sentences in entry.get("differences", {}).items()
@@ -342,16 +326,6 @@ def _overall(name: str, row: Mapping[str, Any]) -> str:
         f"{row['cpu_seconds'] / 60:.1f}",
     ]
     return f"| {' | '.join(cells)} |"
-
-
-def _share(rate: float | None) -> str:
-    return "" if rate is None else percent(rate, "")
-
-
-def _rate(split: Mapping[str, Any] | None) -> str:
-    if split is None or split["rate"] is None:
-        return ""
-    return f"{percent(split['rate'], '')} ({100 * split['low']:.0f} to {100 * split['high']:.0f})"
 
 
 if __name__ == "__main__":

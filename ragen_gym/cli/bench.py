@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ragen_gym.cli import bench_replays, bench_scores
+from ragen_gym.cli import bench_leaderboard, bench_replays, bench_scores
 from ragen_gym.cli.command import add_command, print_json
 from ragen_gym.core.command_line import terminal_width, wrap
 from ragen_gym.core.seen import SEEN_FILE, read_seen, write_seen
@@ -71,6 +71,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     _add_run(group)
     bench_scores.add(group)
     bench_replays.add(group)
+    bench_leaderboard.add(group)
 
 
 def _add_run(group: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

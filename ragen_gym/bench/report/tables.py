@@ -14,6 +14,7 @@ __all__ = [
     "episodes_asked",
     "json_tables",
     "left_out",
+    "markdown_row",
     "markdown_tables",
     "number",
     "percent",
@@ -178,13 +179,13 @@ def markdown_tables(summaries: Sequence[Summary]) -> str:
     first = summaries[0]
     head = ["split", "agent", "success (95 %)", "random", "optimal", "normalised", "malformed", "turns"]
     head += ["n of asked", "excluded", "bounds"]
-    lines = [f"# {first['suite']} ({first['hash']})", "", _markdown_row(head), _markdown_row(["---"] * len(head))]
+    lines = [f"# {first['suite']} ({first['hash']})", "", markdown_row(head), markdown_row(["---"] * len(head))]
     notes = []
     for name in dict.fromkeys(name for summary in summaries for name in summary["splits"]):
         for summary in summaries:
             if name in summary["splits"]:
                 split = summary["splits"][name]
-                lines.append(_markdown_row(_cells(name, summary["agent"], split)))
+                lines.append(markdown_row(_cells(name, summary["agent"], split)))
                 if split.get("differs_from_random") is False:
                     notes.append(f"- {_plain(summary['agent'])} on {name}: {split['sentence']}")
     notes += [
@@ -213,7 +214,7 @@ def _cells(name: str, agent: str, split: Summary) -> list[str]:
     ]
 
 
-def _markdown_row(cells: Sequence[str]) -> str:
+def markdown_row(cells: Sequence[str]) -> str:
     return "| " + " | ".join(map(_plain, cells)) + " |"
 
 

@@ -1,0 +1,151 @@
+"""Submissions to a leaderboard: which are accepted and why others are not, and the page."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ragen_gym.bench.agents import make_agent
+from ragen_gym.bench.episode_plan import RunOptions
+from ragen_gym.bench.report.leaderboard import SUBMISSION_FILE, find_submissions, judge, page
+from ragen_gym.bench.results import ResultsFolder, load_results
+from ragen_gym.bench.runner import run_suite
+from ragen_gym.bench.score import score_results
+from ragen_gym.bench.suites import load_suite
+from ragen_gym.cli import main
+
+SMOKE = load_suite("smoke")
+TEXT = 'who = "Ada"\nmodel = "{model}"\nsettings = "one rollout a level"\n'
+
+
+def submit(folder: Path, agent: str, options: RunOptions, model: str = "") -> Path:
+    run_suite(SMOKE, make_agent(agent), folder, options)
+    ResultsFolder(folder).write_summary(score_results(load_results(folder)))
+    (folder / SUBMISSION_FILE).write_text(TEXT.format(model=model or agent), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def submissions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four submissions that hold."""
+    folder = tmp_path_factory.mktemp("submissions")
+    submit(folder / "a-random", "random", RunOptions(), "a | model of *mine*")
+    submit(folder / "b-oracle", "oracle", RunOptions())
+    submit(folder / "c-lake", "greedy", RunOptions(splits=("frozen_lake",)))
+    (folder / "b-oracle" / SUBMISSION_FILE).write_text(
+        TEXT.format(model="oracle") + 'link = "https://example.org"\n', encoding="utf-8"
+    )
+    return folder
+
+
+def test_submissions_are_sorted_by_suite_and_score_beside_random_and_optimal_play(
+    submissions: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "page.md"
+    assert main(["bench", "leaderboard", str(submissions), "--out", str(out)]) == 0
+    assert "3 accepted, 0 refused" in capsys.readouterr().out
+    text = out.read_text(encoding="utf-8")
+    assert "Refused" not in text
+    assert f"## smoke\n\n{SMOKE.about} `{SMOKE.hash}`" in text
+    places = [text.index(name) for name in ("| 1 | oracle (https://example.org) |", r"| 2 | a \| model of \*mine\* |")]
+    assert places == sorted(places)
+    assert text.index("| 3 | greedy | greedy |") > places[1], "a part of the suite comes after the whole of it"
+    rates = [line for line in text.splitlines() if line.startswith(("| random play |", "| optimal play |"))]
+    expected = {name: split for name, split in _summary(submissions / "b-oracle").items()}
+    for line, value in zip(rates, ("random", "optimal"), strict=True):
+        shares = [split["random"]["rate"] if value == "random" else split["optimal_expected"] for split in expected.values()]
+        assert line == f"| {value} play | {' | '.join(f'{100 * share:.1f}' for share in shares)} |"
+    assert main(["bench", "leaderboard", str(submissions), "--out", str(out)]) == 2
+    assert "--force" in capsys.readouterr().err
+
+
+def _summary(folder: Path) -> dict[str, dict[str, object]]:
+    splits: dict[str, dict[str, object]] = score_results(load_results(folder))["splits"]
+    return splits
+
+
+def no_text(folder: Path) -> None:
+    (folder / SUBMISSION_FILE).unlink()
+
+
+def no_summary(folder: Path) -> None:
+    (folder / "summary.json").unlink()
+
+
+def better(folder: Path) -> None:
+    text = (folder / "episodes.jsonl").read_text(encoding="utf-8")
+    assert '"success":false' in text.replace(" ", "")
+    changed = text.replace('"success": false', '"success": true', 1).replace('"success":false', '"success":true', 1)
+    (folder / "episodes.jsonl").write_text(changed, encoding="utf-8")
+
+
+def shorter(folder: Path) -> None:
+    lines = (folder / "episodes.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+    (folder / "episodes.jsonl").write_text("".join(lines[:-1]), encoding="utf-8")
+
+
+def text_of(text: str) -> Callable[[Path], None]:
+    return lambda folder: (folder / SUBMISSION_FILE).write_text(text, encoding="utf-8") and None
+
+
+def no_run(folder: Path) -> None:
+    (folder / "run.json").unlink()
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (no_text, "there is no submission.toml"),
+        (no_summary, "incomplete: there is no summary.json."),
+        (better, "false: "),
+        (shorter, "false: "),
+        (no_run, "no run.json"),
+        (text_of("who = 3"), "who must be a text of 1 to 300 characters"),
+        (text_of('who = "x"\nmodel = "y"'), "lacks 'settings'"),
+        (text_of(TEXT + 'price = "3"'), "has no field 'price'"),
+        (text_of("who = "), "cannot be read"),
+        (text_of(TEXT.replace("Ada", "A" * 301)), "who must be a text"),
+    ],
+)
+def test_what_is_refused_is_listed_with_the_reason(
+    submissions: Path, tmp_path: Path, change: Callable[[Path], None], reason: str
+) -> None:
+    shutil.copytree(submissions / "a-random", tmp_path / "bad")
+    shutil.copytree(submissions / "b-oracle", tmp_path / "good")
+    change(tmp_path / "bad")
+    entries, refusals = judge(find_submissions([tmp_path]))
+    assert [entry.path.name for entry in entries] == ["good"]
+    [refusal] = refusals
+    assert reason in refusal.reason
+    text = page(entries, refusals)
+    assert "## Refused" in text
+    assert str(tmp_path / "bad") in text
+
+
+def test_a_part_of_a_split_a_copy_and_a_rescored_run_are_refused(
+    submissions: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(submissions / "a-random", tmp_path / "1")
+    shutil.copytree(submissions / "a-random", tmp_path / "2")
+    submit(tmp_path / "3", "random", RunOptions(limit=2))
+    assert main(["bench", "rescore", str(tmp_path / "1"), "--lenient", "--out", str(tmp_path / "4")]) == 0
+    shutil.copy(tmp_path / "1" / SUBMISSION_FILE, tmp_path / "4")
+    capsys.readouterr()
+    assert main(["bench", "leaderboard", str(tmp_path), "--json"]) == 1
+    record = json.loads(capsys.readouterr().out)
+    assert [Path(each["path"]).name for each in record["accepted"]] == ["1"]
+    reasons = {Path(each["path"]).name: each["reason"] for each in record["refused"]}
+    assert reasons["2"] == f"it is the run of {tmp_path / '1'} again."
+    assert reasons["3"] == f"it played 2 of the 8 instances of {SMOKE.splits[0].name}."
+    assert reasons["4"] == "it was rescored: submit the run as it was played."
+
+
+def test_folders_without_a_submission_are_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "leaderboard", str(tmp_path)]) == 2
+    assert "holds no submission" in capsys.readouterr().err
+    assert main(["bench", "leaderboard", str(tmp_path / "none")]) == 2
+    assert "is not a folder" in capsys.readouterr().err
