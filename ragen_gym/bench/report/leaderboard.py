@@ -23,7 +23,7 @@ from ragen_gym.bench.report.tables import Summary, markdown_row, number, percent
 from ragen_gym.bench.rescore import Rescoring
 from ragen_gym.bench.results import load_results
 from ragen_gym.bench.score import score_results
-from ragen_gym.bench.suites import SUITES, Split, Suite, load_suite
+from ragen_gym.bench.suites import SUITES, Split, Suite
 from ragen_gym.bench.verify import Verdict, verify
 
 __all__ = [

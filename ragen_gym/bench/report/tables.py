@@ -215,6 +215,7 @@ def _cells(name: str, agent: str, split: Summary) -> list[str]:
 
 
 def markdown_row(cells: Sequence[str]) -> str:
+    """A row of a table, its cells as plain text."""
     return "| " + " | ".join(map(_plain, cells)) + " |"
 
 

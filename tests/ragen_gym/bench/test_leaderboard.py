@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,16 +56,18 @@ def test_submissions_are_sorted_by_suite_and_score_beside_random_and_optimal_pla
     assert places == sorted(places)
     assert text.index("| 3 | greedy | greedy |") > places[1], "a part of the suite comes after the whole of it"
     rates = [line for line in text.splitlines() if line.startswith(("| random play |", "| optimal play |"))]
-    expected = {name: split for name, split in _summary(submissions / "b-oracle").items()}
+    expected = _summary(submissions / "b-oracle")
     for line, value in zip(rates, ("random", "optimal"), strict=True):
-        shares = [split["random"]["rate"] if value == "random" else split["optimal_expected"] for split in expected.values()]
+        shares = [
+            split["random"]["rate"] if value == "random" else split["optimal_expected"] for split in expected.values()
+        ]
         assert line == f"| {value} play | {' | '.join(f'{100 * share:.1f}' for share in shares)} |"
     assert main(["bench", "leaderboard", str(submissions), "--out", str(out)]) == 2
     assert "--force" in capsys.readouterr().err
 
 
-def _summary(folder: Path) -> dict[str, dict[str, object]]:
-    splits: dict[str, dict[str, object]] = score_results(load_results(folder))["splits"]
+def _summary(folder: Path) -> dict[str, Any]:
+    splits: dict[str, Any] = score_results(load_results(folder))["splits"]
     return splits
 
 
@@ -89,7 +92,10 @@ def shorter(folder: Path) -> None:
 
 
 def text_of(text: str) -> Callable[[Path], None]:
-    return lambda folder: (folder / SUBMISSION_FILE).write_text(text, encoding="utf-8") and None
+    def change(folder: Path) -> None:
+        (folder / SUBMISSION_FILE).write_text(text, encoding="utf-8")
+
+    return change
 
 
 def no_run(folder: Path) -> None:
