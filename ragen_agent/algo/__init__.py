@@ -2,9 +2,10 @@
 
 For both papers' methods, StarPO and StarPO-S (RAGEN, arXiv 2504.20073; RAGEN-2, arXiv 2604.06268) and TRICO (VAGEN):
 rewards for the format and returns compared within groups (``advantages``), advantages of tokens with a critic
-and the masks of those that take part (``gae``), the choice of groups to learn from (``filters``), and the losses
-(``losses``). A *row* is one episode's token sequence, ``sampled`` says which of its tokens the policy sampled, and a
-*group* is the set of episodes that share one level. Everything runs on the device of its arguments.
+and the masks of those that take part (``gae``), the choice of groups to learn from (``filters``), the losses
+(``losses``), what is added to them (``regularisers``), and how the terms of many tokens become one number
+(``aggregation``). A *row* is one episode's token sequence, ``sampled`` says which of its tokens the policy sampled, and
+a *group* is the set of episodes that share one level. Everything runs on the device of its arguments.
 
 | method | advantages | loss |
 |---|---|---|
@@ -15,6 +16,11 @@ and the masks of those that take part (``gae``), the choice of groups to learn f
 | RLOO, BRPO, ARPO, asymmetric clip | ``normalised(..., name)`` | ``policy_loss`` |
 | REINFORCE with baseline | ``normalised(..., "reinforce")`` | ``policy_loss(..., how="sequence_sum")``, one update |
 | clip-higher, dual clip | any | ``policy_loss(..., clip_high=0.28, dual_clip=3.0)`` |
+| DAPO | ``normalised(..., "grpo")``, ``length_penalty`` in the rewards | the same, groups whose returns differ alone |
+| GSPO, CISPO, SAPO, Clip-Cov, KL-Cov | any | ``policy_loss(..., name)``; GSPO with ``how="sequence_mean"`` |
+| TIS, IcePop | any | ``policy_loss(..., weights=mismatch_weights(...)[0])`` |
+| EPO | any | ``policy_loss`` and the bonus ``entropy - beta * entropy_deviation(...)`` |
+| RAGEN-2's filter | any | of groups that ``keep_groups(group_variance(returns), "top_p", 0.9)`` leaves |
 """
 
 from ragen_agent.algo.advantages import (
@@ -23,11 +29,13 @@ from ragen_agent.algo.advantages import (
     discounted_returns,
     format_reward,
     group_normalised,
+    length_penalty,
     normalised,
     step_advantages,
     turns_to_tokens,
     whiten,
 )
+from ragen_agent.algo.aggregation import aggregate, loss_count, masked_mean
 from ragen_agent.algo.filters import (
     MIN_UNCERTAINTY,
     group_std,
@@ -48,25 +56,25 @@ from ragen_agent.algo.gae import (
 )
 from ragen_agent.algo.losses import (
     PolicyStats,
-    aggregate,
-    entropy_of,
-    kl_loss,
-    kl_penalty,
-    loss_count,
-    masked_mean,
+    TokenTerms,
+    mismatch_weights,
     policy_loss,
+    token_terms,
     value_loss,
 )
+from ragen_agent.algo.regularisers import entropy_deviation, entropy_of, kl_loss, kl_penalty
 
 __all__ = [
     "METHODS",
     "MIN_UNCERTAINTY",
     "PolicyStats",
+    "TokenTerms",
     "aggregate",
     "bi_level_gae",
     "broadcast_to_tokens",
     "critic_advantages",
     "discounted_returns",
+    "entropy_deviation",
     "entropy_of",
     "format_reward",
     "gae",
@@ -76,8 +84,10 @@ __all__ = [
     "keep_groups",
     "kl_loss",
     "kl_penalty",
+    "length_penalty",
     "loss_count",
     "masked_mean",
+    "mismatch_weights",
     "narrowed_turns",
     "normalised",
     "part_mask",
@@ -85,6 +95,7 @@ __all__ = [
     "rewards_at",
     "shaped_rewards",
     "step_advantages",
+    "token_terms",
     "turn_end_mask",
     "turn_wise_gae",
     "turns_to_tokens",

@@ -25,6 +25,7 @@ __all__ = [
     "discounted_returns",
     "format_reward",
     "group_normalised",
+    "length_penalty",
     "normalised",
     "step_advantages",
     "turns_to_tokens",
@@ -247,3 +248,25 @@ def format_reward(well_formed: Tensor, rule: str = "ragen") -> Tensor:
     row = FORMAT_REWARDS[rule]
     malformed, formed = (torch.tensor(amount, device=well_formed.device) for amount in (row.malformed, row.well_formed))
     return torch.where(well_formed, formed, malformed)
+
+
+def length_penalty(lengths: Tensor, limit: int, buffer: int) -> Tensor:
+    """0 up to ``limit - buffer`` tokens, from there down along a line to -1 at ``limit`` and beyond.
+
+    The soft overlong punishment of DAPO (arXiv 2503.14476, section 3.4, equation 13), whose L_max is ``limit`` and
+    whose L_cache is ``buffer``.
+
+    Args:
+        lengths: any shape, tokens.
+        limit: tokens, at least ``buffer``.
+        buffer: tokens, at least 1.
+
+    Returns:
+        float32, the shape of ``lengths``, in [-1, 0].
+
+    Raises:
+        ValueError: a buffer below 1 or above the limit.
+    """
+    if not 1 <= buffer <= limit:
+        raise ValueError(f"buffer is {buffer}; it must be from 1 to limit, {limit}")
+    return ((limit - buffer - lengths) / buffer).clamp(-1, 0)

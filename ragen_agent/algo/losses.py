@@ -1,35 +1,37 @@
-"""The losses and the KL terms, and how the terms of many tokens become one number.
+"""The losses of the policy and of the critic, one function a formula.
 
-``aggregate`` decides what a token weighs: with the token mean (the default) each sampled token of the batch weighs the
-same however long its episode is; with the sequence mean each episode does, so a token of a long one weighs less; the
-sequence sum and its constant-length form weigh tokens alike too, but do not shrink when a batch's episodes grow.
+Throughout, of a token: r = pi / pi_old, the probability ratio of the policy now to the one that sampled, A its
+advantage, sg(x) the value of x without its gradient. Tensors are (rows, T), a row is an episode and ``mask`` (bool) the
+tokens in the loss; what stands outside the mask may be anything. Each function of ``POLICY_LOSSES`` returns
+``TokenTerms``, and ``policy_loss`` aggregates them: the loss is minus the aggregate of ``surrogate``.
 
-The divergence from a reference policy is estimated from the sampled tokens and may enter in two places. *In the
-reward*, as a cost of each token (``kl_penalty``, subtracted from the token's reward with a critic, from its advantage
-without one): the estimate's value matters, and k1 is unbiased. *In the loss* (``kl_loss``), where the estimate's
-gradient matters: that of k2 is the gradient of the divergence in expectation, that of k1 is zero in expectation, and
-that of k3 is the gradient of the reversed divergence to first order. Vanilla StarPO (RAGEN, arXiv 2504.20073) uses k1
-with a weight of 0.001; StarPO-S uses none.
+OpenRLHF's correction of the rollouts weighs the terms (``mismatch_weights``): vLLM's probabilities of the tokens that
+it sampled are not exactly the trainer's, so what was sampled is not exactly what the trainer calls its policy.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ragen_agent.config.algorithms import AGGREGATIONS
+from ragen_agent.algo.aggregation import aggregate, check_shapes, masked_mean
+from ragen_agent.config.algorithms import POLICY_LOSSES
+from ragen_gym.core.validation import load_object
 
 __all__ = [
     "PolicyStats",
-    "aggregate",
-    "entropy_of",
-    "kl_loss",
-    "kl_penalty",
-    "loss_count",
-    "masked_mean",
+    "TokenTerms",
+    "cispo",
+    "clip_cov",
+    "gspo",
+    "kl_cov",
+    "mismatch_weights",
     "policy_loss",
+    "ppo",
+    "sapo",
+    "token_terms",
     "value_loss",
 ]
 
@@ -38,112 +40,31 @@ MAX_LOG_RATIO = 20.0
 """Log-ratios are clamped to this size, so that one broken token cannot overflow the exponential."""
 
 
-def aggregate(
-    x: Tensor, mask: Tensor, how: str = "token_mean", *, length: int | None = None, count: int | None = None
-) -> Tensor:
-    """One number from the masked tokens of some rows.
+class TokenTerms(NamedTuple):
+    """What a policy loss makes of each token; both (rows, T)."""
 
-    Args:
-        x: float (rows, T). Masked-out entries may hold anything, NaN too.
-        mask: bool (rows, T).
-        how: a key of ``AGGREGATIONS``.
-        length: the constant length of "constant", such as the most tokens that an episode may have; at least 1.
-        count: ``loss_count`` of the whole minibatch, when it is worked off in parts: the parts' losses then add up to
-            the minibatch's. None counts what is here.
-
-    Returns:
-        float scalar.
-
-    Raises:
-        ValueError: an unknown way, "constant" without a length, shapes that differ, or a mask without a token.
-    """
-    if how not in AGGREGATIONS:
-        raise ValueError(f"how is {how!r}; it must be one of {', '.join(AGGREGATIONS)}")
-    if how == "token_mean":
-        return masked_mean(x, mask, count)
-    check_shapes(x, mask)
-    if mask.ndim != 2:
-        raise ValueError(f"mask has shape {tuple(mask.shape)}; give it as (rows, T)")
-    number = loss_count(mask, how) if count is None else count
-    if number < 1:
-        raise ValueError("the mask selects no token; skip the update when no token is left to learn from")
-    sums = torch.where(mask, x, torch.zeros_like(x)).sum(dim=1)
-    if how == "sequence_mean":
-        sums = sums / mask.sum(dim=1).clamp(min=1)
-    elif how == "constant":
-        if length is None or length < 1:
-            raise ValueError(f"length is {length}; 'constant' divides by it, so it must be at least 1")
-        sums = sums / length
-    return sums.sum() / number
+    surrogate: Tensor
+    """float, with gradient: what is maximised."""
+    restrained: Tensor
+    """The share of the token's own gradient that the loss takes away: False or True, or a float from 0 to 1; of CISPO
+    and KL-Cov, which take nothing away, whether the token is one that they treat otherwise than the rest."""
 
 
-def loss_count(mask: Tensor, how: str = "token_mean") -> int:
-    """What ``aggregate`` divides by: the number of masked tokens, or of rows that have one.
-
-    Args:
-        mask: bool (rows, T).
-        how: a key of ``AGGREGATIONS``.
-    """
-    return int(mask.sum()) if how == "token_mean" else int(mask.any(dim=1).sum())
-
-
-def masked_mean(x: Tensor, mask: Tensor, count: int | None = None) -> Tensor:
-    """Sum of x over the mask divided by the number of masked entries.
-
-    Args:
-        x: float, any shape.
-        mask: bool, the shape of x. Masked-out entries may hold anything, NaN too.
-        count: divide by this number instead; see ``aggregate``.
-
-    Returns:
-        float scalar.
-
-    Raises:
-        ValueError: shapes that differ, or no entry to average over.
-    """
-    check_shapes(x, mask)
-    number = int(mask.sum()) if count is None else count
-    if number < 1:
-        raise ValueError("the mask selects no token; skip the update when no token is left to learn from")
-    return torch.where(mask, x, torch.zeros_like(x)).sum() / number
-
-
-def check_shapes(*tensors: Tensor) -> None:
-    """Raises where broadcasting would hide a mistake: every tensor must have the shape of the mask, the last one."""
-    if any(tensor.shape != tensors[-1].shape for tensor in tensors):
-        raise ValueError(f"the tensors must have one shape, got {[tuple(tensor.shape) for tensor in tensors]}")
-
-
-class PolicyStats(NamedTuple):
-    """What ``policy_loss`` reports next to the loss; scalars without gradient."""
-
-    clip_fraction: Tensor
-    """Share of the masked tokens whose term is held at a bound (the dual clip's too), so that they give no gradient."""
-    approx_kl: Tensor
-    """Token mean of the k3 estimate of KL(old || new), at least 0."""
-    ratio_max: Tensor
-    """Largest probability ratio new / old of a masked token."""
-
-
-def policy_loss(
+def ppo(
     log_probs: Tensor,
     old_log_probs: Tensor,
     advantages: Tensor,
     mask: Tensor,
+    *,
     clip_low: float = 0.2,
     clip_high: float = 0.28,
-    count: int | None = None,
-    *,
     dual_clip: float | None = None,
-    how: str = "token_mean",
-    length: int | None = None,
-) -> tuple[Tensor, PolicyStats]:
-    """Minus the aggregate of min(rho A, clip(rho, 1 - clip_low, 1 + clip_high) A).
+) -> TokenTerms:
+    """min(r A, clip(r, 1 - clip_low, 1 + clip_high) A).
 
-    rho is the probability ratio exp(log_probs - old_log_probs). PPO (arXiv 1707.06347, equation 7) over
-    whole trajectories (RAGEN, arXiv 2504.20073, section on StarPO), with the higher upper bound of DAPO
-    (arXiv 2503.14476, section 3.1), which StarPO-S takes; ``clip_high=0.2`` is the symmetric clip of
-    StarPO. The dual clip (Ye et al., arXiv 1912.09729, equation 5) bounds the term of a negative advantage from
+    PPO (arXiv 1707.06347, equation 7) over whole trajectories (RAGEN, arXiv 2504.20073, section on StarPO), with the
+    higher upper bound of DAPO (arXiv 2503.14476, section 3.1), which StarPO-S takes; ``clip_high=0.2`` is the symmetric
+    clip of StarPO. The dual clip (Ye et al., arXiv 1912.09729, equation 5) bounds the term of a negative advantage from
     below, max(min(...), dual_clip A): a token that became far likelier since it was sampled cannot dominate the step.
 
     Args:
@@ -153,41 +74,263 @@ def policy_loss(
         mask: bool (rows, T), the tokens in the loss: sampled ones only.
         clip_low: how far the ratio may fall below 1, in [0, 1).
         clip_high: how far the ratio may rise above 1, at least 0.
-        count: see ``aggregate``, as ``how`` and ``length``.
         dual_clip: the bound c above 1, 3 in the paper; None for no dual clip.
-        how: see ``aggregate``.
+
+    Raises:
+        ValueError: bounds out of range.
+    """
+    ratio = _log_ratio(log_probs, old_log_probs, mask).exp()
+    return _clipped(ratio, advantages, clip_low, clip_high, dual_clip)
+
+
+def gspo(
+    log_probs: Tensor,
+    old_log_probs: Tensor,
+    advantages: Tensor,
+    mask: Tensor,
+    *,
+    clip_low: float = 3e-4,
+    clip_high: float = 4e-4,
+    dual_clip: float | None = None,
+) -> TokenTerms:
+    """min(s A, clip(s, 1 - clip_low, 1 + clip_high) A) with s = (pi / pi_old)^(1 / length) of the whole row.
+
+    GSPO (arXiv 2507.18071, equations 5 and 7): rewards are of sequences, and so are the ratio and its clip; s is the
+    geometric mean of the row's r. The bounds are the paper's (section 5.1); with them most rows are clipped. The paper
+    averages rows, ``how="sequence_mean"``. Arguments as of ``ppo``.
+    """
+    length = mask.sum(dim=1, keepdim=True).clamp(min=1)
+    mean = _log_ratio(log_probs, old_log_probs, mask).sum(dim=1, keepdim=True) / length
+    return _clipped(mean.exp().expand_as(log_probs), advantages, clip_low, clip_high, dual_clip)
+
+
+def cispo(
+    log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, mask: Tensor, *, clip_high: float = 4.0
+) -> TokenTerms:
+    """sg(min(r, 1 + clip_high)) A log pi.
+
+    CISPO (MiniMax-M1, arXiv 2506.13585, equations 4 and 5): the weight is clipped, not the update, so that no token
+    loses its gradient; there is no lower bound, as in the paper. ``restrained``: tokens whose weight is cut off.
+    """
+    ratio = _log_ratio(log_probs, old_log_probs, mask).exp()
+    log_probs = torch.where(mask, log_probs, torch.zeros_like(log_probs))
+    return TokenTerms(ratio.clamp(max=1 + clip_high).detach() * advantages * log_probs, ratio > 1 + clip_high)
+
+
+def sapo(
+    log_probs: Tensor,
+    old_log_probs: Tensor,
+    advantages: Tensor,
+    mask: Tensor,
+    *,
+    temperatures: tuple[float, float] = (1.0, 1.05),
+) -> TokenTerms:
+    """(4 / tau) sigmoid(tau (r - 1)) A, with one tau for positive advantages and one for the others.
+
+    SAPO (arXiv 2511.20347, section on the objective): the gate falls off smoothly on both sides of r = 1, where its
+    slope is 1 as that of r. ``restrained``: 1 less that slope, 1 - 4 p (1 - p) with p the sigmoid.
+    """
+    ratio = _log_ratio(log_probs, old_log_probs, mask).exp()
+    positive, other = (torch.full_like(advantages, temperature) for temperature in temperatures)
+    tau = torch.where(advantages > 0, positive, other)
+    gate = torch.sigmoid(tau * (ratio - 1))
+    return TokenTerms(4 / tau * gate * advantages, 1 - 4 * gate * (1 - gate))
+
+
+def clip_cov(
+    log_probs: Tensor,
+    old_log_probs: Tensor,
+    advantages: Tensor,
+    mask: Tensor,
+    *,
+    clip_low: float = 0.2,
+    clip_high: float = 0.28,
+    share: float = 2e-4,
+    band: tuple[float, float] = (1.0, 5.0),
+    generator: torch.Generator | None = None,
+) -> TokenTerms:
+    """As ``ppo``, but 0 at tokens drawn from those with a high covariance, (log pi - mean)(A - mean).
+
+    Clip-Cov (arXiv 2505.22617, section on Clip-Cov and KL-Cov): such tokens, likely ones that turned out well, are
+    what the entropy falls by. ``share`` of all tokens in the loss, one at least, are drawn uniformly from those whose
+    covariance lies within ``band`` and that the ratio's clip leaves; means are over the tokens that are given.
+
+    Args:
+        log_probs: see ``ppo``, as what is not named here.
+        old_log_probs: see ``ppo``.
+        advantages: see ``ppo``.
+        mask: see ``ppo``.
+        clip_low: see ``ppo``.
+        clip_high: see ``ppo``.
+        share: the paper's r, above 0 and at most 1.
+        band: the paper's omega_low and omega_high.
+        generator: on the CPU, what draws; by default one with the seed 0.
+    """
+    surrogate, clipped = ppo(log_probs, old_log_probs, advantages, mask, clip_low=clip_low, clip_high=clip_high)
+    covariance = _covariance(log_probs, advantages, mask)
+    candidates = ((covariance > band[0]) & (covariance < band[1]) & ~clipped).flatten().nonzero().flatten()
+    generator = torch.Generator().manual_seed(0) if generator is None else generator
+    order = torch.randperm(len(candidates), generator=generator).to(candidates.device)
+    drawn = torch.zeros_like(clipped).flatten()
+    drawn[candidates[order[: _number(share, mask)]]] = True
+    drawn = drawn.view_as(clipped)
+    return TokenTerms(torch.where(drawn, torch.zeros_like(surrogate), surrogate), clipped | drawn)
+
+
+def kl_cov(
+    log_probs: Tensor,
+    old_log_probs: Tensor,
+    advantages: Tensor,
+    mask: Tensor,
+    *,
+    share: float = 2e-3,
+    weight: float = 1.0,
+) -> TokenTerms:
+    """Without a clip, r A, less weight |log r| at the tokens with the highest covariance, (log pi - mean)(A - mean).
+
+    KL-Cov (arXiv 2505.22617, section on Clip-Cov and KL-Cov, the penalty as in its code): ``share`` of the tokens in
+    the loss, the paper's k, one at least. On the policy that sampled the penalty is flat, so it acts from the second
+    step on a batch on. ``restrained``: the penalised tokens.
+    """
+    log_ratio = _log_ratio(log_probs, old_log_probs, mask)
+    covariance = _covariance(log_probs, advantages, mask)
+    highest = torch.zeros_like(mask).flatten()
+    highest[covariance.flatten().topk(_number(share, mask)).indices] = True
+    highest = highest.view_as(mask)
+    surrogate = log_ratio.exp() * advantages
+    return TokenTerms(torch.where(highest, surrogate - weight * log_ratio.abs(), surrogate), highest)
+
+
+class PolicyStats(NamedTuple):
+    """What ``policy_loss`` reports next to the loss; scalars without gradient."""
+
+    clip_fraction: Tensor
+    """Token mean of ``TokenTerms.restrained``: with a clip the share of the masked tokens whose term is held at a bound
+    (the dual clip's too), so that they give no gradient."""
+    approx_kl: Tensor
+    """Token mean of the k3 estimate of KL(old || new), at least 0."""
+    ratio_max: Tensor
+    """Largest probability ratio new / old of a masked token."""
+
+
+def token_terms(
+    rule: str, log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, mask: Tensor, **options: Any
+) -> TokenTerms:
+    """The terms of a rule of ``ragen_agent.config.algorithms.POLICY_LOSSES``; ``options`` are its function's.
+
+    Raises:
+        ValueError: an unknown rule, shapes that differ, bounds out of range.
+    """
+    if rule not in POLICY_LOSSES:
+        raise ValueError(f"rule is {rule!r}; it must be one of {', '.join(POLICY_LOSSES)}")
+    check_shapes(log_probs, old_log_probs, advantages, mask)
+    terms: TokenTerms = load_object(POLICY_LOSSES[rule].function)(log_probs, old_log_probs, advantages, mask, **options)
+    return terms
+
+
+def policy_loss(
+    log_probs: Tensor,
+    old_log_probs: Tensor,
+    advantages: Tensor,
+    mask: Tensor,
+    rule: str = "ppo",
+    *,
+    how: str = "token_mean",
+    length: int | None = None,
+    count: int | None = None,
+    weights: Tensor | None = None,
+    **options: Any,
+) -> tuple[Tensor, PolicyStats]:
+    """Minus the aggregate of a rule's terms, and what to report of them.
+
+    Args:
+        log_probs: see ``ppo``.
+        old_log_probs: see ``ppo``.
+        advantages: see ``ppo``.
+        mask: see ``ppo``.
+        rule: a key of ``ragen_agent.config.algorithms.POLICY_LOSSES``.
+        how: see ``aggregate``, as ``length`` and ``count``.
         length: see ``aggregate``.
+        count: see ``aggregate``.
+        weights: float (rows, T), with which the terms are multiplied, see ``mismatch_weights``; None for none.
+        options: of the rule's function, such as ``clip_high``.
 
     Returns:
         the loss (scalar, with gradient) and ``PolicyStats``.
 
     Raises:
-        ValueError: clip bounds out of range, shapes that differ, an empty mask.
+        ValueError: see ``token_terms`` and ``aggregate``.
     """
-    if not 0 <= clip_low < 1 or clip_high < 0:
-        raise ValueError(f"clip_low={clip_low}, clip_high={clip_high}; need 0 <= clip_low < 1 and clip_high >= 0")
-    if dual_clip is not None and not dual_clip > 1:
-        raise ValueError(f"dual_clip is {dual_clip}; it must be above 1, for example 3 (None turns it off)")
-    check_shapes(log_probs, old_log_probs, advantages, mask)
-    zero = torch.zeros_like(log_probs)
-    log_ratio = torch.where(mask, log_probs - old_log_probs, zero).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
-    ratio = log_ratio.exp()
-    plain = ratio * advantages
-    clipped = ratio.clamp(1 - clip_low, 1 + clip_high) * advantages
-    surrogate = torch.minimum(plain, clipped)
-    dropped = clipped < plain
-    if dual_clip is not None:
-        floor = dual_clip * advantages
-        dropped = dropped | ((advantages < 0) & (surrogate < floor))
-        surrogate = torch.where(advantages < 0, torch.maximum(surrogate, floor), surrogate)
+    surrogate, restrained = token_terms(rule, log_probs, old_log_probs, advantages, mask, **options)
+    if weights is not None:
+        check_shapes(weights, mask)
+        surrogate = surrogate * weights
     loss = -aggregate(surrogate, mask, how, length=length, count=count)
     with torch.no_grad():
+        log_ratio = _log_ratio(log_probs, old_log_probs, mask)
+        ratio = log_ratio.exp()
         stats = PolicyStats(
-            clip_fraction=masked_mean(dropped.to(ratio.dtype), mask),
+            clip_fraction=masked_mean(restrained.to(ratio.dtype), mask),
             approx_kl=masked_mean(ratio - 1 - log_ratio, mask),
-            ratio_max=torch.where(mask, ratio, zero).max(),
+            ratio_max=torch.where(mask, ratio, torch.zeros_like(ratio)).max(),
         )
     return loss, stats
+
+
+def mismatch_weights(
+    log_probs: Tensor,
+    rollout_log_probs: Tensor,
+    mask: Tensor,
+    *,
+    level: str = "token",
+    mode: str = "clip",
+    gating: str = "ratio",
+    bounds: tuple[float, float] = (0.0, 2.0),
+) -> tuple[Tensor, Tensor]:
+    """What corrects the terms of a policy loss for sampling by an engine that computes the policy a little otherwise.
+
+    With rho = pi_trainer / pi_rollout, both before the first step. TIS (Yao et al. 2025, "Your Efficient RL Framework
+    Secretly Brings You Off-Policy RL Training"): level token, mode clip, gating ratio weighs a token by min(rho, C),
+    here by rho within ``bounds``. IcePop (Ring-1T, arXiv 2510.18855): mode mask weighs by rho and leaves out what lies
+    outside ``bounds``. The three axes are OpenRLHF's (``is_correction_level``, ``_mode``, ``_gating``).
+
+    Args:
+        log_probs: float (rows, T), by the trainer.
+        rollout_log_probs: float (rows, T), by the engine that sampled.
+        mask: bool (rows, T).
+        level: "token", or "sequence": what lies outside leaves out its whole row; of ratios the geometric mean counts.
+        mode: "clip", which needs level token and gating ratio, or "mask".
+        gating: what ``bounds`` are about: "ratio", rho; of p = pi_rollout and q = pi_trainer "binary_kl",
+            p log(p / q) + (1 - p) log((1 - p) / (1 - q)), or "tv", |p - q|.
+        bounds: lower and upper; the lower is 0 of the divergences.
+
+    Returns:
+        the weights, float (rows, T), without gradient, 0 outside the mask; and bool (rows, T), the masked tokens that
+        lie outside ``bounds``.
+
+    Raises:
+        ValueError: shapes that differ, an unknown axis, or clip with another level or gating.
+    """
+    check_shapes(log_probs, rollout_log_probs, mask)
+    known = {"level": ("token", "sequence"), "mode": ("clip", "mask"), "gating": ("ratio", "binary_kl", "tv")}
+    for name, given in (("level", level), ("mode", mode), ("gating", gating)):
+        if given not in known[name]:
+            raise ValueError(f"{name} is {given!r}; it must be one of {', '.join(known[name])}")
+    if mode == "clip" and (level, gating) != ("token", "ratio"):
+        raise ValueError(
+            f"mode 'clip' bounds the ratio of a token; with level={level}, gating={gating} use mode 'mask'"
+        )
+    zero = torch.zeros_like(log_probs)
+    log_ratio = torch.where(mask, (log_probs - rollout_log_probs).detach(), zero).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+    statistic = log_ratio if gating == "ratio" else _divergence(log_probs, rollout_log_probs, mask, gating)
+    if level == "sequence":
+        mean = statistic.sum(dim=1, keepdim=True) / mask.sum(dim=1, keepdim=True).clamp(min=1)
+        statistic = mean.expand_as(statistic)
+    if gating == "ratio":
+        statistic = statistic.exp()
+    outside = mask & ((statistic < bounds[0]) | (statistic > bounds[1]))
+    weights = statistic.clamp(*bounds) if mode == "clip" else torch.where(outside, zero, log_ratio.exp())
+    return torch.where(mask, weights, zero), outside
 
 
 def value_loss(
@@ -230,77 +373,47 @@ def value_loss(
     return 0.5 * aggregate(errors, mask, how, length=length, count=count)
 
 
-def entropy_of(logits: Tensor) -> Tensor:
-    """Entropy in nats of the categorical distributions with these logits (the bonus of PPO, equation 9).
-
-    Args:
-        logits: float (..., vocabulary); -inf forbids an entry (one entry at least must be finite).
-
-    Returns:
-        float32 (...), in [0, log(vocabulary)].
-    """
-    log_probs = torch.log_softmax(logits.float(), dim=-1)
-    # A forbidden entry has p log p = 0; 0 * -inf would be NaN, and so would its gradient.
-    finite = torch.where(log_probs > -torch.inf, log_probs, torch.zeros_like(log_probs))
-    return -(log_probs.exp() * finite).sum(dim=-1)
+def _log_ratio(log_probs: Tensor, old_log_probs: Tensor, mask: Tensor) -> Tensor:
+    """The log of r, clamped to ``MAX_LOG_RATIO``; 0 outside the mask."""
+    difference = torch.where(mask, log_probs - old_log_probs, torch.zeros_like(log_probs))
+    return difference.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
 
 
-def kl_penalty(log_probs: Tensor, ref_log_probs: Tensor, kind: str = "k1") -> Tensor:
-    """Estimates, token by token, of KL(policy || reference) for tokens sampled from the policy.
-
-    With d = log policy - log reference: k1 = d (unbiased, of either sign), k2 = d^2 / 2 (biased, low
-    variance), k3 = exp(-d) - 1 + d (unbiased, at least 0). Schulman, "Approximating KL Divergence" (2020);
-    k3 is GRPO's (arXiv 2402.03300, equation 4), k1 is vanilla StarPO's.
-
-    Args:
-        log_probs: float, any shape.
-        ref_log_probs: float, the same shape.
-        kind: "k1", "k2" or "k3".
-
-    Returns:
-        float, the same shape.
-
-    Raises:
-        ValueError: an unknown kind.
-    """
-    d = log_probs - ref_log_probs
-    if kind == "k1":
-        return d
-    if kind == "k2":
-        return 0.5 * d**2
-    if kind == "k3":
-        return torch.exp(-d) - 1 + d
-    raise ValueError(f"kind is {kind!r}; it must be k1, k2 or k3")
+def _clipped(
+    ratio: Tensor, advantages: Tensor, clip_low: float, clip_high: float, dual_clip: float | None
+) -> TokenTerms:
+    """min(ratio A, clip(ratio) A), with the dual clip; see ``ppo``."""
+    if not 0 <= clip_low < 1 or clip_high < 0:
+        raise ValueError(f"clip_low={clip_low}, clip_high={clip_high}; need 0 <= clip_low < 1 and clip_high >= 0")
+    if dual_clip is not None and not dual_clip > 1:
+        raise ValueError(f"dual_clip is {dual_clip}; it must be above 1, for example 3 (None turns it off)")
+    plain = ratio * advantages
+    clipped = ratio.clamp(1 - clip_low, 1 + clip_high) * advantages
+    surrogate = torch.minimum(plain, clipped)
+    dropped = clipped < plain
+    if dual_clip is not None:
+        floor = dual_clip * advantages
+        dropped = dropped | ((advantages < 0) & (surrogate < floor))
+        surrogate = torch.where(advantages < 0, torch.maximum(surrogate, floor), surrogate)
+    return TokenTerms(surrogate, dropped)
 
 
-def kl_loss(
-    log_probs: Tensor,
-    ref_log_probs: Tensor,
-    mask: Tensor,
-    kind: str = "k2",
-    how: str = "token_mean",
-    *,
-    length: int | None = None,
-    count: int | None = None,
-) -> Tensor:
-    """The estimate as a term of the loss, aggregated as the policy's loss is (GRPO, arXiv 2402.03300, equation 3).
+def _covariance(log_probs: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
+    """(log pi - mean)(A - mean) of each masked token, without gradient; -inf elsewhere."""
+    product = torch.ones_like(log_probs)
+    for x in (log_probs.detach(), advantages):
+        product = product * (torch.where(mask, x, torch.zeros_like(x)) - masked_mean(x, mask))
+    return torch.where(mask, product, torch.full_like(product, -torch.inf))
 
-    Args:
-        log_probs: float (rows, T), with gradient.
-        ref_log_probs: float (rows, T).
-        mask: bool (rows, T).
-        kind: a key of ``ragen_agent.config.algorithms.KL_ESTIMATES``; see the module for what the gradient of each is.
-        how: see ``aggregate``, as ``length`` and ``count``.
-        length: see ``aggregate``.
-        count: see ``aggregate``.
 
-    Returns:
-        scalar, with gradient.
+def _number(share: float, mask: Tensor) -> int:
+    """How many of the masked tokens a share is: at least one."""
+    return max(1, int(share * int(mask.sum())))
 
-    Raises:
-        ValueError: see ``kl_penalty`` and ``aggregate``.
-    """
-    zero = torch.zeros_like(log_probs)
-    # Masked before the exponential: what stands outside the mask may be anything, and its gradient must be 0.
-    estimate = kl_penalty(torch.where(mask, log_probs, zero), torch.where(mask, ref_log_probs, zero), kind)
-    return aggregate(estimate, mask, how, length=length, count=count)
+
+def _divergence(log_probs: Tensor, rollout_log_probs: Tensor, mask: Tensor, kind: str) -> Tensor:
+    """Of the events that the token is drawn or is not, by the rollout's policy and by the trainer's; 0 off the mask."""
+    p, q = (torch.where(mask, x.detach(), -1.0).exp().clamp(1e-6, 1 - 1e-6) for x in (rollout_log_probs, log_probs))
+    if kind == "tv":
+        return (p - q).abs()
+    return p * (p / q).log() + (1 - p) * ((1 - p) / (1 - q)).log()

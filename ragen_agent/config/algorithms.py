@@ -7,7 +7,8 @@ used, so that settings can be read without torch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 __all__ = [
     "ADVANTAGE_RULES",
@@ -17,12 +18,14 @@ __all__ = [
     "FORMAT_REWARDS",
     "GROUPINGS",
     "KL_ESTIMATES",
+    "POLICY_LOSSES",
     "TOKEN_PARTS",
     "AdvantageRule",
     "CreditRule",
     "FilterRule",
     "FormatReward",
     "Grouping",
+    "PolicyLoss",
 ]
 
 
@@ -80,6 +83,19 @@ class Grouping:
     doc: str  # what it does, and its paper
     states: bool = False  # whether turns that begin in the same state are compared too
     branches: bool = False  # whether some episodes branch off others
+
+
+@dataclass(frozen=True)
+class PolicyLoss:
+    """What is minimised at each token of a step."""
+
+    doc: str  # its formula and paper
+    function: str  # module:name of f(log_probs, old_log_probs, advantages, mask, **options) -> algo.TokenTerms
+    options: Mapping[str, str] = field(default_factory=dict)  # its options, and the property of Training that each is
+    sequences: bool = False  # whether its terms are of whole rows, which are averaged: training.aggregation
+    batch_statistics: bool = False  # whether it compares the tokens of a minibatch, which then is not divided
+    random: bool = False  # whether its function takes a torch.Generator, as ``generator``
+    openrlhf: str = ""  # OpenRLHF's name of it; empty where its trainer takes ours
 
 
 @dataclass(frozen=True)
@@ -149,6 +165,51 @@ AGGREGATIONS: dict[str, str] = {
     "(Dr. GRPO, arXiv 2503.20783, section 3.2)",
 }
 
+_LOSSES = "ragen_agent.algo.losses:"
+_CLIP = {"clip_low": "clip_low", "clip_high": "upper_clip"}
+
+#: With r = pi / pi_old of a token, A its advantage and sg a value without gradient.
+POLICY_LOSSES: dict[str, PolicyLoss] = {
+    "ppo": PolicyLoss(
+        "min(r A, clip(r) A) (arXiv 1707.06347, equation 7)",
+        f"{_LOSSES}ppo",
+        _CLIP | {"dual_clip": "dual_bound"},
+        openrlhf="ppo",
+    ),
+    "gspo": PolicyLoss(
+        "as ppo with the geometric mean of r over the episode; the paper clips at 3e-4 and 4e-4 (arXiv 2507.18071)",
+        f"{_LOSSES}gspo",
+        _CLIP | {"dual_clip": "dual_bound"},
+        sequences=True,
+        openrlhf="gspo",
+    ),
+    "cispo": PolicyLoss(
+        "sg(min(r, 1 + clip_high)) A log pi: no token loses its gradient (arXiv 2506.13585, equations 4 and 5)",
+        f"{_LOSSES}cispo",
+        {"clip_high": "upper_clip"},
+    ),
+    "sapo": PolicyLoss(
+        "(4 / tau) sigmoid(tau (r - 1)) A, tau by sapo_temperatures (arXiv 2511.20347)",
+        f"{_LOSSES}sapo",
+        {"temperatures": "sapo_temperatures"},
+    ),
+    "clip_cov": PolicyLoss(
+        "as ppo, but 0 at cov_share of the tokens, drawn from those whose covariance of log pi and A is in cov_band "
+        "(arXiv 2505.22617)",
+        f"{_LOSSES}clip_cov",
+        _CLIP | {"share": "cov_share", "band": "cov_band"},
+        batch_statistics=True,
+        random=True,
+    ),
+    "kl_cov": PolicyLoss(
+        "r A, less cov_kl |log r| at the cov_share of the tokens with the highest covariance of log pi and A "
+        "(arXiv 2505.22617)",
+        f"{_LOSSES}kl_cov",
+        {"share": "cov_share", "weight": "cov_kl"},
+        batch_statistics=True,
+    ),
+}
+
 CREDITS: dict[str, CreditRule] = {
     "trajectory": CreditRule("one recursion over all sampled tokens of the episode", "tokens"),
     "turn": CreditRule("one recursion over the turns; the tokens of a turn share its advantage", "turns"),
@@ -170,7 +231,7 @@ GROUPINGS: dict[str, Grouping] = {
     ),
 }
 
-#: With d = log policy - log reference, of a sampled token; see ``ragen_agent.algo.losses``.
+#: With d = log policy - log reference, of a sampled token; see ``ragen_agent.algo.regularisers``.
 KL_ESTIMATES: dict[str, str] = {
     "k1": "d: unbiased, of either sign",
     "k2": "d^2 / 2: biased, low variance",

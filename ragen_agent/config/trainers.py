@@ -20,7 +20,7 @@ class OpenRLHF:
     """
 
     correction: list[float] = setting(
-        [0.0, 2.0], "bounds of the importance weight of trainer against vLLM on each token (TIS): lower, upper"
+        [], "the older name of training.correction_bounds; the empty list leaves it to that"
     )
     prompts: str = setting("", "a seed list that ragen-agent data wrote", empty="the run draws its own")
     generation_timeout: float = setting(600.0, "timeout of one reply", low=1e-3, high=inf, unit="seconds")
@@ -56,7 +56,8 @@ class OpenRLHF:
 
     def __post_init__(self) -> None:
         check_settings(self, "openrlhf.")
-        if len(self.correction) != 2 or not 0 <= self.correction[0] < self.correction[1]:
+        given = self.correction
+        if given and (len(given) != 2 or not 0 <= given[0] < given[1]):
             raise ValueError(f"openrlhf.correction is {self.correction}; give a lower and a higher bound: [0.0, 2.0].")
 
 

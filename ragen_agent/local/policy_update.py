@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 
 from ragen_agent import algo
 from ragen_agent.config import Training
+from ragen_agent.config.algorithms import POLICY_LOSSES
 from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.batches import Batch
 from ragen_agent.training.iteration import critic_estimates
@@ -68,7 +69,8 @@ class Critic(nn.Module):
 Targets = dict[str, Tensor]
 """What a step reads next to its batch, each (rows, width): ``advantages``, ``mask`` (M_loss); with a critic
 ``returns``, ``values`` and ``critic_mask`` (M_loss and M_adv); with a KL term in the loss ``reference``, the log-probs
-of the start; with one in the reward ``divergence``, its estimate at each sampled token."""
+of the start; with one in the reward ``divergence``, its estimate at each sampled token; with a correction for the
+rollouts ``old``, the log-probs before the first step, and ``weights`` and ``corrected``: ``algo.mismatch_weights``."""
 
 
 @dataclass
@@ -84,6 +86,7 @@ class Learner:
     piece: Callable[[int], str] | None = None  # the text of a token id, which only selective masks need
     longest: int = 1024  # the most tokens that an episode may have, for the aggregation ``constant``
     adapter: PeftModel | None = None  # with LoRA, peft's handle of the adapter in ``model``
+    average_entropy: float = 0.0  # of the rollouts so far, in nats a token, for ``Training.entropy_smoothing``
 
 
 def update(
@@ -108,8 +111,10 @@ def update(
         seen: called with the targets before the first step.
 
     Returns:
-        Means over the steps: entropy (nats a token), grad_norm (before clipping), clip_fraction, approx_kl, with a
-        critic value_loss, and with a KL term kl (where it is part of the reward, that of the policy that sampled);
+        Means over the steps: entropy (nats a token), grad_norm (before clipping), clip_fraction (see
+        ``algo.PolicyStats``), approx_kl, with a critic value_loss, with a KL term kl (where it is part of the reward,
+        that of the policy that sampled), with a correction for the rollouts corrected (the share of the tokens outside
+        its bounds), and with entropy smoothing entropy_deviation (nats, see ``algo.entropy_deviation``);
         train_tokens, all tokens that went forward and backward; updates, the steps taken; and, only where there were
         any, skipped_steps, those not taken because the gradient was not finite or the masks left no token (they are in
         none of the means). Where only one of policy and critic has a token, it alone takes its step.
@@ -125,7 +130,7 @@ def update(
     for _ in range(settings.updates):
         for chosen in torch.randperm(len(trajectories), generator=generator).split(settings.minibatch):
             part = batch.rows(chosen)
-            measured = _step(learner, part, cut(targets, chosen, part), settings)
+            measured = _step(learner, part, cut(targets, chosen, part), settings, generator)
             tokens += part.tokens * (1 if learner.critic is None else 2)
             if not measured or not all(map(math.isfinite, measured.values())):
                 skipped += 1
@@ -154,14 +159,14 @@ def targets_of(
     targets = {"mask": _mask(learner, batch, trajectories, settings.loss_tokens)}
     cost = torch.zeros_like(batch.log_probs)
     with torch.no_grad():
+        if settings.correction not in ("", "none"):
+            targets["old"] = _scored(learner, learner.model, batch, settings)
+            targets["weights"], targets["corrected"] = algo.mismatch_weights(
+                targets["old"], batch.log_probs, batch.sampled, **settings.correction_options
+            )
         if learner.reference_model is not None:
-            reference = torch.zeros_like(batch.log_probs)
             with nullcontext() if learner.adapter is None else learner.adapter.disable_adapter():
-                for rows in torch.arange(len(trajectories)).split(settings.minibatch):
-                    part = batch.rows(rows)
-                    reference[rows, : part.ids.shape[1]] = sampled_scores(
-                        learner.reference_model, part, learner.bias, settings.temperature
-                    ).log_probs
+                reference = _scored(learner, learner.reference_model, batch, settings)
             if settings.kl_place == "loss":
                 targets["reference"] = reference
             else:
@@ -173,6 +178,16 @@ def targets_of(
             found = token_advantages(advantages.to(cost.device), turns, ends, batch.sampled)
             return targets | {"advantages": found - cost}
         return targets | _estimated(learner, learner.critic, batch, trajectories, cost, settings, weights)
+
+
+def _scored(learner: Learner, model: PreTrainedModel, batch: Batch, settings: Training) -> Tensor:
+    """The log-probs of the sampled tokens by a model, minibatch by minibatch."""
+    found = torch.zeros_like(batch.log_probs)
+    for rows in torch.arange(len(batch.ids)).split(settings.minibatch):
+        part = batch.rows(rows)
+        scores = sampled_scores(model, part, learner.bias, settings.temperature)
+        found[rows, : part.ids.shape[1]] = scores.log_probs
+    return found
 
 
 def cut(targets: Targets, rows: Tensor, part: Batch) -> Targets:
@@ -195,12 +210,18 @@ class Counts(NamedTuple):
 
 
 def policy_terms(
-    learner: Learner, batch: Batch, targets: Targets, settings: Training, counts: Counts | None = None
+    learner: Learner,
+    batch: Batch,
+    targets: Targets,
+    settings: Training,
+    counts: Counts | None = None,
+    generator: torch.Generator | None = None,
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """The terms of the policy's loss: ``policy``, ``entropy`` (minus the bonus), and with a KL term in it ``kl``.
 
     Each is the aggregate over M_loss; the figure ``entropy`` is the mean over all sampled tokens. With the ``counts``
-    of a minibatch, the terms and figures of its parts add up to its own.
+    of a minibatch, the terms and figures of its parts add up to its own. The ``generator`` is for a policy loss that
+    draws tokens.
 
     Returns:
         the terms, with gradient, whose sum is the loss; and figures to report, see ``update``.
@@ -208,26 +229,35 @@ def policy_terms(
     log_probs, token_entropy, _ = sampled_scores(learner.model, batch, learner.bias, settings.temperature)
     mask, how, length = targets["mask"], settings.aggregation, learner.longest
     counts = counts or Counts.of(batch, targets, settings)
+    rule = settings.policy_loss
     loss, stats = algo.policy_loss(
         log_probs,
-        batch.log_probs,
+        targets.get("old", batch.log_probs),
         targets["advantages"],
         mask,
-        settings.clip_low,
-        settings.upper_clip,
-        counts.terms,
-        dual_clip=settings.dual_clip or None,
+        rule,
         how=how,
         length=length,
+        count=counts.terms,
+        weights=targets.get("weights"),
+        **settings.policy_loss_options,
+        **({"generator": generator} if POLICY_LOSSES[rule].random else {}),
     )
     bonus = algo.aggregate(token_entropy, mask, how, length=length, count=counts.terms)
-    terms = {"policy": loss, "entropy": -settings.entropy_bonus * bonus}
     share = int(mask.sum()) / counts.masked
     figures = {
         "entropy": algo.masked_mean(token_entropy, batch.sampled, counts.sampled),
         "clip_fraction": share * stats.clip_fraction,
         "approx_kl": share * stats.approx_kl,
     }
+    if settings.entropy_smoothing:
+        outside = algo.entropy_deviation(token_entropy, mask, learner.average_entropy, settings.entropy_limits)
+        figures["entropy_deviation"] = algo.masked_mean(outside, mask, counts.masked)
+        penalty = algo.aggregate(outside, mask, how, length=length, count=counts.terms)
+        bonus = bonus - settings.entropy_smoothing * penalty
+    if "corrected" in targets:
+        figures["corrected"] = algo.masked_mean(targets["corrected"].float(), mask, counts.masked)
+    terms = {"policy": loss, "entropy": -settings.entropy_bonus * bonus}
     if "reference" in targets:
         figures["kl"] = algo.kl_loss(
             log_probs, targets["reference"], mask, settings.kl_estimate, how, length=length, count=counts.terms
@@ -270,11 +300,13 @@ def _mask(learner: Learner, batch: Batch, trajectories: Sequence[Trajectory], to
     return algo.part_mask(spans, batch.sampled)
 
 
-def _step(learner: Learner, batch: Batch, targets: Targets, settings: Training) -> dict[str, float]:
+def _step(
+    learner: Learner, batch: Batch, targets: Targets, settings: Training, generator: torch.Generator
+) -> dict[str, float]:
     """One step of the policy and one of its critic, each where its mask has a token; what they measured."""
     measured: dict[str, Tensor] = {}
     if bool(targets["mask"].any()):
-        losses = _policy_losses(learner, batch, targets, settings, measured)
+        losses = _policy_losses(learner, batch, targets, settings, measured, generator)
         measured["grad_norm"] = _descend(learner.optimiser, losses, learner.model, settings)
     if learner.critic is not None and learner.critic_optimiser is not None and bool(targets["critic_mask"].any()):
         critic_loss = algo.value_loss(
@@ -286,14 +318,21 @@ def _step(learner: Learner, batch: Batch, targets: Targets, settings: Training) 
 
 
 def _policy_losses(
-    learner: Learner, batch: Batch, targets: Targets, settings: Training, measured: dict[str, Tensor]
+    learner: Learner,
+    batch: Batch,
+    targets: Targets,
+    settings: Training,
+    measured: dict[str, Tensor],
+    generator: torch.Generator,
 ) -> Iterator[Tensor]:
     """The losses of the parts of a minibatch, whose sum is its own; adds their figures to ``measured``."""
     parts, counts = passes(learner.model, batch), Counts.of(batch, targets, settings)
-    whole = len(parts) == 1 or not all(bool(targets["mask"][rows].any()) for rows in parts)
+    compared = POLICY_LOSSES[settings.policy_loss].batch_statistics
+    whole = compared or len(parts) == 1 or not all(bool(targets["mask"][rows].any()) for rows in parts)
     for rows in parts[:1] if whole else parts:
         part = batch if whole else batch.rows(rows)
-        terms, figures = policy_terms(learner, part, targets if whole else cut(targets, rows, part), settings, counts)
+        wanted = targets if whole else cut(targets, rows, part)
+        terms, figures = policy_terms(learner, part, wanted, settings, counts, generator)
         for name, figure in figures.items():
             measured[name] = measured.get(name, torch.zeros_like(figure)) + figure.detach()
         yield torch.stack(list(terms.values())).sum()

@@ -116,6 +116,7 @@ class Trainer:
             number, played, games, self.settings, self._seed(SeedStream.FILTER)
         )
         figures = self.monitor.before_update(LearnerDiagnostics(self.learner, self.settings), iteration)
+        self.learner.average_entropy = self.history.average_entropy(figures)
         self._set_rates(number)
         measured, targets = self._update(iteration)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ragen_agent.config import Config, Training
+from ragen_agent.config.algorithms import POLICY_LOSSES
 from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.openrlhf.plan import rows_of_step
 
@@ -51,6 +52,16 @@ class _Start:
     def aggregation(self) -> str:
         """A value that OpenRLHF takes; ``ragen_agent.openrlhf.loss`` aggregates."""
         return "token-mean" if self.training.aggregation == "token_mean" else "seq-mean-token-mean"
+
+    @property
+    def policy_loss(self) -> str:
+        """A value that OpenRLHF takes; where it has no such loss, ``ragen_agent.openrlhf.loss`` computes ours."""
+        return POLICY_LOSSES[self.training.policy_loss].openrlhf or "ppo"
+
+    @property
+    def correction_level(self) -> str:
+        """Never off, with which vLLM gives no log-probs: none is for ``ragen_agent.openrlhf.loss`` to do."""
+        return "seq" if self.training.correction == "sequence" else "token"
 
     @property
     def with_kl(self) -> bool:
@@ -116,6 +127,7 @@ _FLAGS: dict[str, str | tuple[str, Callable[[_Start], Any]]] = {
         lambda start: [start.training.clip_low, start.training.upper_clip],
     ),
     "actor.dual_clip": ("training.dual_clip", lambda start: start.training.dual_clip or None),
+    "actor.policy_loss_type": ("training.policy_loss", lambda start: start.policy_loss),
     "actor.entropy_coef": "training.entropy_bonus",
     "actor.loss_agg_mode": ("training.aggregation", lambda start: start.aggregation),
     "actor.gradient_checkpointing_enable": "openrlhf.gradient_checkpointing",
@@ -131,9 +143,13 @@ _FLAGS: dict[str, str | tuple[str, Callable[[_Start], Any]]] = {
     "algo.advantage.estimator": ("training.algo", lambda s: "gae" if s.training.critic else "group_norm"),
     "algo.advantage.gamma": "training.gamma",
     "algo.advantage.lambd": "training.gae_lambda",
-    "algo.advantage.is_correction_level": ("openrlhf.correction", lambda start: "token"),
-    "algo.advantage.is_correction_mode": ("openrlhf.correction", lambda start: "clip"),
-    "algo.advantage.is_correction_threshold": "openrlhf.correction",
+    "algo.advantage.is_correction_level": ("training.correction", lambda start: start.correction_level),
+    "algo.advantage.is_correction_mode": "training.correction_mode",
+    "algo.advantage.is_correction_gating": "training.correction_gating",
+    "algo.advantage.is_correction_threshold": (
+        "training.correction_bounds",
+        lambda start: start.openrlhf.correction or start.training.correction_bounds,
+    ),
     "ds.zero_stage": "openrlhf.zero_stage",
     "ds.attn_implementation": ("openrlhf.attention", lambda s: "sdpa" if s.cpu else s.openrlhf.attention),
     "ds.lora.rank": "lora.rank",

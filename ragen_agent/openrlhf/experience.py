@@ -37,6 +37,7 @@ from ragen_agent.training.metrics import reply_parts
 from ragen_agent.training.step_groups import token_advantages, turn_advantages
 
 __all__ = [
+    "AVERAGE_ENTROPY",
     "EPISODE_ROWS",
     "EPISODE_TOKENS",
     "AdvantageInputs",
@@ -57,6 +58,9 @@ NO_RETURN = float("-inf")
 
 EPISODE_TOKENS, EPISODE_ROWS = "episode_tokens", "episode_rows"
 """In ``info``: the tokens of a row's episode that are in the loss, and how many of its rows have one."""
+
+AVERAGE_ENTROPY = "average_entropy"
+"""In ``info``, with ``Training.entropy_smoothing``: the mean entropy of the rollouts so far, the same in every row."""
 
 
 @dataclass(frozen=True)
@@ -226,6 +230,7 @@ class StarPOExperience(RemoteExperienceMaker):  # type: ignore[misc]
 
     run: RunContext
     vllm_kl = vllm_gap = 0.0
+    average_entropy = 0.0  # of the rollouts so far, in nats a token
     reference_kl = 0.0  # of the policy that sampled from the start, in nats a token; 0 unless it is part of the reward
 
     def make_experience(self, samples_list: list[Any]) -> list[Any]:
@@ -276,6 +281,9 @@ class StarPOExperience(RemoteExperienceMaker):  # type: ignore[misc]
             experience.labels = [""] * len(rows)  # read; the models' processes need not have it
             _narrow(experience, rows, settings)
         _count(experiences, notes)
+        if settings.entropy_smoothing:
+            for experience in experiences:
+                experience.info[AVERAGE_ENTROPY] = torch.full((len(experience.action_mask),), self.average_entropy)
         return experiences
 
 

@@ -1,4 +1,4 @@
-"""The policy's loss in its process: OpenRLHF's, with our aggregations, and the gradient norms of its parts.
+"""The policy's loss in its process: OpenRLHF's or ours, with our aggregations, and the gradient norms of its parts.
 
 OpenRLHF's entropy bonus and KL term are token means under every aggregation; here all terms are aggregated alike.
 """
@@ -15,9 +15,11 @@ from openrlhf.models.utils import compute_approx_kl
 from openrlhf.trainer.ray import ppo_actor
 from torch import Tensor
 
+from ragen_agent import algo
 from ragen_agent.algo.losses import MAX_LOG_RATIO
 from ragen_agent.config import Config
-from ragen_agent.openrlhf.experience import EPISODE_ROWS, EPISODE_TOKENS
+from ragen_agent.config.algorithms import POLICY_LOSSES
+from ragen_agent.openrlhf.experience import AVERAGE_ENTROPY, EPISODE_ROWS, EPISODE_TOKENS
 
 __all__ = ["Aggregation", "MeasuredPolicyLoss", "count_episodes", "gradient_norms", "install"]
 
@@ -26,22 +28,73 @@ _STOCK_STEPS: Callable[..., Iterator[Any]] = ppo_actor.iter_grad_accum_global_no
 
 
 class MeasuredPolicyLoss(PolicyLoss):  # type: ignore[misc]
-    """OpenRLHF's with our aggregation; ``approx_kl`` is the k3 estimate of the last rows, as in the local trainer."""
+    """OpenRLHF's with our aggregation, or one of ours; ``approx_kl`` is the k3 estimate of the last rows.
+
+    Losses that compare tokens (Clip-Cov, KL-Cov) compare those of the rows that a process reads at a time; the local
+    trainer compares a whole minibatch.
+    """
 
     approx_kl: Tensor
     aggregation: Aggregation
+    rule: str
+    options: dict[str, Any]
 
-    def forward(self, log_probs: Tensor, old_log_probs: Tensor, *others: Any, action_mask: Tensor, **named: Any) -> Any:
+    def forward(
+        self, log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, *, action_mask: Tensor, **named: Any
+    ) -> Any:
         """As OpenRLHF's."""
         with torch.no_grad():
             log_ratio = torch.where(action_mask.bool(), (log_probs - old_log_probs).float(), 0.0)
             log_ratio = log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
             self.approx_kl = (log_ratio.exp() - 1 - log_ratio).sum() / action_mask.sum().clamp(min=1)
+        if not POLICY_LOSSES[self.rule].openrlhf:
+            return self._ours(log_probs, old_log_probs, advantages, action_mask, **named)
         openrlhf.models.loss.aggregate_loss = self.aggregation  # for this loss alone: a critic's has its own
         try:
-            return super().forward(log_probs, old_log_probs, *others, action_mask=action_mask, **named)
+            return super().forward(log_probs, old_log_probs, advantages, action_mask=action_mask, **named)
         finally:
             openrlhf.models.loss.aggregate_loss = _STOCK
+
+    def _ours(
+        self,
+        log_probs: Tensor,
+        old_log_probs: Tensor,
+        advantages: Tensor,
+        action_mask: Tensor,
+        rollout_log_probs: Tensor | None = None,
+        **counts: Any,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
+        """What OpenRLHF's loss returns, of a loss that it does not have."""
+        mask, zero = action_mask.bool(), torch.zeros_like(log_probs, dtype=torch.float32)
+        new, old = log_probs.float(), old_log_probs.float()
+        terms = algo.TokenTerms(torch.where(mask, new, zero) * 0, mask)  # of rows without a token: 0, with a gradient
+        if bool(mask.any()):
+            options = dict(self.options)
+            if POLICY_LOSSES[self.rule].random:  # the iteration's seed, see ``PolicyActor.seed_minibatches``
+                options["generator"] = torch.Generator().manual_seed(torch.initial_seed())
+            terms = algo.token_terms(self.rule, new, old, advantages.float(), mask, **options)
+        weights, difference, outside = torch.ones_like(zero), None, None
+        if self.is_correction_level != "off" and rollout_log_probs is not None:
+            weights, found = algo.mismatch_weights(
+                old,
+                rollout_log_probs.float(),
+                mask,
+                level="sequence" if self.is_correction_level == "seq" else "token",
+                mode=self.is_correction_mode,
+                gating=self.is_correction_gating,
+                bounds=tuple(self.is_correction_threshold),
+            )
+            difference = _mean(rollout_log_probs.float() - old, mask)
+            outside = _mean(found.float(), mask)
+        loss = self.aggregation(
+            -torch.where(mask, terms.surrogate * weights, zero), action_mask, self.token_level_loss, **counts
+        )
+        return loss, _mean(terms.restrained.float(), mask), _mean((old - new).detach(), mask), difference, outside
+
+
+def _mean(x: Tensor, mask: Tensor) -> Tensor:
+    """Over the masked entries; not a number where there are none, as of OpenRLHF's."""
+    return torch.where(mask, x, 0.0).sum() / mask.sum()
 
 
 class Aggregation:
@@ -49,13 +102,25 @@ class Aggregation:
 
     A sequence is an episode, also where its prompts leave out earlier turns, so that it is several rows.
     ``episode_tokens`` are those of the rows that are aggregated next, or None where each row is an episode.
-    ``token_mean`` is that of what was aggregated last: in a step of OpenRLHF's that is the entropy.
+    ``token_mean`` is that of what was aggregated last: in a step of OpenRLHF's that is the entropy, which is what
+    ``entropy_call`` counts to: a step aggregates the loss, a KL term if it is part of the loss, and the entropy.
+    ``smoothing`` and ``band`` are those of ``Training``; ``deviation`` is the token mean of the entropies' distance.
     """
 
-    def __init__(self, how: str, length: int) -> None:
+    def __init__(
+        self,
+        how: str,
+        length: int,
+        smoothing: float = 0.0,
+        band: tuple[float, float] = (0.5, 1.5),
+        entropy_call: int = 0,
+    ) -> None:
         self.how, self.length = how, length
+        self.smoothing, self.band, self.entropy_call = smoothing, band, entropy_call
+        self.average_entropy = 0.0
+        self.calls = 0
         self.episode_tokens: Tensor | None = None
-        self.token_mean = torch.zeros(())
+        self.token_mean = self.deviation = torch.zeros(())
 
     def __call__(
         self,
@@ -69,6 +134,11 @@ class Aggregation:
         """The arguments are those of ``aggregate_loss``; the divisors are by default those of these rows alone."""
         with torch.no_grad():
             self.token_mean = (loss * loss_mask).sum() / loss_mask.sum()
+        self.calls += 1
+        if self.smoothing and self.calls == self.entropy_call:
+            outside = algo.entropy_deviation(loss.float(), loss_mask.bool(), self.average_entropy, self.band)
+            self.deviation = _mean(outside.detach(), loss_mask.bool())
+            loss = loss - self.smoothing * outside
         if self.how == "token_mean":
             return _STOCK(loss, loss_mask, True, dp_size, batch_num_tokens)
         sums, tokens = (loss * loss_mask).sum(dim=-1), loss_mask.sum(dim=-1)
@@ -106,17 +176,30 @@ def _steps(data: Iterable[Any], strategy: Any, micro_batches: int, mask_of: Call
 
 def install(trainer: Any, config: Config) -> None:
     """Gives every term of the loss the run's aggregation; this process has no other trainer."""
-    aggregation = Aggregation(config.training.aggregation, config.turns.max_tokens_per_episode)
-    trainer.actor_loss_fn.__class__ = MeasuredPolicyLoss
-    trainer.actor_loss_fn.aggregation = ppo_actor.aggregate_loss = aggregation
+    training, loss = config.training, trainer.actor_loss_fn
+    aggregation = Aggregation(
+        training.aggregation,
+        config.turns.max_tokens_per_episode,
+        training.entropy_smoothing,
+        training.entropy_limits,
+        entropy_call=3 if trainer.args.algo.kl.use_loss else 2,
+    )
+    loss.__class__ = MeasuredPolicyLoss
+    loss.rule, loss.options = training.policy_loss, training.policy_loss_options
+    if training.correction == "none":
+        loss.is_correction_level = "off"
+    loss.aggregation = ppo_actor.aggregate_loss = aggregation
     ppo_actor.iter_grad_accum_global_norm = _steps
     step = trainer.training_step
 
     def training_step(experience: Any, *args: Any, **kwargs: Any) -> Any:
         """Records what the local trainer records, under OpenRLHF's names: token means, and a KL term as in the loss."""
         aggregation.episode_tokens = _per_row(experience, EPISODE_TOKENS)
+        _begin(aggregation, experience)
         status = step(experience, *args, **kwargs)
         metrics, weights = status["metrics"], status["weights"]
+        if aggregation.smoothing:
+            metrics["entropy_deviation"], weights["entropy_deviation"] = aggregation.deviation, "token"
         metrics |= {"approx_kl": trainer.actor_loss_fn.approx_kl, "entropy_loss": aggregation.token_mean}
         weights["approx_kl"] = "token"
         if trainer.args.algo.kl.use_loss:  # a part of the minibatch's, not a mean over these rows
@@ -127,6 +210,13 @@ def install(trainer: Any, config: Config) -> None:
         return status
 
     trainer.training_step = training_step
+
+
+def _begin(aggregation: Aggregation, experience: Any) -> None:
+    """Before the terms of the loss on some rows are aggregated in the order of OpenRLHF's step."""
+    aggregation.calls = 0
+    if aggregation.smoothing:
+        aggregation.average_entropy = float(_per_row(experience, AVERAGE_ENTROPY).float().mean())
 
 
 def gradient_norms(trainer: Any, experiences: Sequence[Any], kl: float) -> dict[str, float]:
@@ -157,6 +247,7 @@ def _terms(trainer: Any, experience: Any, kl: float, batch: dict[str, Any]) -> d
     """The terms of the loss that ``ActorPPOTrainer.training_step`` adds up, with gradient."""
     arguments, mask, old = trainer.args, experience.action_mask, experience.action_log_probs
     ppo_actor.aggregate_loss.episode_tokens = _per_row(experience, EPISODE_TOKENS)
+    _begin(ppo_actor.aggregate_loss, experience)
     log_probs, output = trainer.actor(
         experience.sequences,
         mask,
@@ -173,9 +264,8 @@ def _terms(trainer: Any, experience: Any, kl: float, batch: dict[str, Any]) -> d
         rollout_log_probs=experience.rollout_log_probs,
         **batch,
     )[0]
-    entropy = ppo_actor.aggregate_loss(output.entropy[:, -mask.shape[1] :], mask, **batch)
-    terms = {"policy": loss, "entropy": -arguments.actor.entropy_coef * entropy}
-    if arguments.algo.kl.use_loss:
+    divergence = None
+    if arguments.algo.kl.use_loss:  # before the entropy, as in the step
         estimate = compute_approx_kl(
             log_probs,
             experience.base_action_log_probs,
@@ -183,5 +273,9 @@ def _terms(trainer: Any, experience: Any, kl: float, batch: dict[str, Any]) -> d
             kl_estimator=arguments.algo.kl.estimator,
             unbiased_gradient=arguments.algo.kl.unbiased_gradient,
         )
-        terms["kl"] = kl * ppo_actor.aggregate_loss(estimate, mask, **batch)
+        divergence = kl * ppo_actor.aggregate_loss(estimate, mask, **batch)
+    entropy = ppo_actor.aggregate_loss(output.entropy[:, -mask.shape[1] :], mask, **batch)
+    terms = {"policy": loss, "entropy": -arguments.actor.entropy_coef * entropy}
+    if divergence is not None:
+        terms["kl"] = divergence
     return terms

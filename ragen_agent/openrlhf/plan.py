@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ragen_agent.config import Config, Training, Turns
-from ragen_agent.config.algorithms import FILTER_RULES
+from ragen_agent.config.algorithms import FILTER_RULES, POLICY_LOSSES
 from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.training.scoring import TOKENS_PER_PASS
 from ragen_agent.training.tasks import all_settings
@@ -196,7 +196,8 @@ def check_supported(config: Config, settings: OpenRLHF) -> None:
     """Checks that the distributed trainer can do what is asked for, and that the GPUs can share it.
 
     Raises:
-        ValueError: gradient norms of a model that is divided among GPUs, a minibatch that the GPUs cannot share, models
+        ValueError: gradient norms of a model that is divided among GPUs, a loss of whole episodes that are several
+            rows, a minibatch that the GPUs cannot share, models
             that cannot be placed on the GPUs as the settings say, or LoRA settings that OpenRLHF does not take.
     """
     training, lora = config.training, config.lora
@@ -211,6 +212,18 @@ def check_supported(config: Config, settings: OpenRLHF) -> None:
                 "pictures (turns.observation, small_model.kind='vision') are read by the local trainer alone; use "
                 "turns.observation=text with small_model.kind=text, or --backend local."
             )
+    if max(_rows_of_episode(each.turns) for each in all_settings(config)) > 1:
+        for name, asked in (
+            ("training.policy_loss", training.policy_loss if POLICY_LOSSES[training.policy_loss].sequences else ""),
+            ("training.correction", training.correction if training.correction == "sequence" else ""),
+            ("training.entropy_smoothing", f"{training.entropy_smoothing:g}" if training.entropy_smoothing else ""),
+        ):
+            if asked:
+                raise ValueError(
+                    f"{name}={asked} is about whole episodes, but prompts that leave out earlier turns (turns.history, "
+                    "turns.keep_thinking) make several rows of one, which OpenRLHF does not join: use turns.history=-1 "
+                    "and turns.keep_thinking=true, another setting, or --backend local."
+                )
     gpus = _gpus(config, settings)
     for model in ("actor", "critic"):
         if gpus[model] and training.minibatch % (settings.micro_batch * gpus[model]):

@@ -63,6 +63,7 @@ STATUS_KEYS = {
     "critic_grad_norm": "critic_grad_norm",
     "actor_lr": "learning_rate",
     "kl": "kl",
+    "entropy_deviation": "entropy_deviation",
 }
 
 LINES = ("random", "optimal")  # what a rate is read against; the launcher has measured those of the run's own game
@@ -142,6 +143,7 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
         trajectories = [p.trajectory for p in played]
         scored = Iteration.score_and_filter(iteration, trajectories, [row.game for row in rows], training, seed)
         record: dict[str, Any] = {"iteration": iteration, **self.monitor.before_update(self.diagnostics, scored)}
+        self.experience_maker.average_entropy = self.history.average_entropy(record)
         record |= self._update(scored)
         record |= self.monitor.validate(iteration)
         self.folder.append(self.folder.episodes, scored.episode_records([self._noise_seed(p) for p in played]).values())
@@ -197,6 +199,8 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
         figures = {ours: float(status[theirs]) for theirs, ours in STATUS_KEYS.items() if theirs in status}
         if training.kl_place == "reward":  # OpenRLHF's is a mean over rows, padding included
             figures["kl"] = self.experience_maker.reference_kl
+        if training.correction not in ("", "none") and "is_filter_ratio" in status:
+            figures["corrected"] = float(status["is_filter_ratio"])
         return {
             **figures,
             "vllm_kl": self.experience_maker.vllm_kl,

@@ -306,6 +306,10 @@ class History:
         self.records.append(dict(record))
         self.stagnant = self.stagnant + 1 if stagnant else 0
 
+    def average_entropy(self, record: Mapping[str, Any]) -> float:
+        """The mean entropy of the rollouts so far, those of an iteration not yet added included, in nats a token."""
+        return _mean([float(each["entropy_sampled"]) for each in [*self.records, record] if "entropy_sampled" in each])
+
     @property
     def stop_reason(self) -> str:
         """Why to stop before the last iteration, or the empty text; a resumed run stops where an unbroken one does."""

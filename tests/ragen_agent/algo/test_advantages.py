@@ -197,3 +197,12 @@ def test_turns_to_tokens_by_hand() -> None:
     assert found.tolist() == [[0, 1.5, 1.5, 0, -2.0, 0], [0, 3.0, 0, 0, 0, 0]]
     with pytest.raises(ValueError, match="one advantage for each turn"):
         algo.turns_to_tokens([[1.5], [3.0]], [[2, 4], [1]], sampled)
+
+
+def test_length_penalty_by_hand() -> None:
+    """DAPO's soft overlong punishment with a limit of 20 tokens and a buffer of 8: from 12 on, down to -1 at 20."""
+    lengths = torch.tensor([0, 12, 14, 20, 25])
+    assert algo.length_penalty(lengths, 20, 8).tolist() == [0.0, 0.0, -0.25, -1.0, -1.0]
+    for buffer in (0, 21):
+        with pytest.raises(ValueError, match=f"buffer is {buffer}; it must be from 1 to limit, 20"):
+            algo.length_penalty(lengths, 20, buffer)

@@ -1,10 +1,11 @@
-"""Losses, their aggregation and the divergence: worked examples, and slow references written with plain loops."""
+"""The losses: worked examples, slow references written with plain loops, and the formulas of TRL."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable
+from collections import defaultdict
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ragen_agent import algo
-from ragen_agent.config.algorithms import AGGREGATIONS, KL_ESTIMATES
+from ragen_agent.config.algorithms import AGGREGATIONS, POLICY_LOSSES
 from tests.ragen_agent.algo.tensors import ONE, ROWS, YES, close, masks, tensors
 
 
@@ -40,7 +41,7 @@ def test_policy_loss_by_hand() -> None:
 def test_policy_loss_reference(data: st.DataObject, shape: tuple[int, int], low: float, high: float) -> None:
     new, old, advantages = (data.draw(tensors(shape)) for _ in range(3))
     mask = data.draw(masks(shape, some=True))
-    loss, stats = algo.policy_loss(new, old, advantages, mask, low, high)
+    loss, stats = algo.policy_loss(new, old, advantages, mask, clip_low=low, clip_high=high)
     terms, clipped = [], 0
     for row, t in mask.nonzero().tolist():
         ratio, advantage = math.exp(new[row, t] - old[row, t]), float(advantages[row, t])
@@ -111,37 +112,6 @@ def test_value_that_moved_too_far_stops() -> None:
     close(gradient, [[0.0, -0.45]])
 
 
-@given(data=st.data(), size=st.integers(1, 8))
-def test_entropy_reference(data: st.DataObject, size: int) -> None:
-    logits = data.draw(tensors((3, size)))
-    for row, value in enumerate(algo.entropy_of(logits).tolist()):
-        weights = [math.exp(x) for x in logits[row].tolist()]
-        chances = [weight / sum(weights) for weight in weights]
-        assert value == pytest.approx(-sum(p * math.log(p) for p in chances), abs=1e-5)
-
-
-def test_entropy_of_forbidden_tokens() -> None:
-    logits = torch.tensor([[0.0, 0.0, -math.inf]], requires_grad=True)
-    entropy = algo.entropy_of(logits)
-    assert entropy.item() == pytest.approx(math.log(2))
-    (gradient,) = torch.autograd.grad(entropy.sum(), logits)
-    assert torch.isfinite(gradient).all()
-
-
-@given(
-    policy=st.lists(st.floats(-2, 2), min_size=2, max_size=5), other=st.lists(st.floats(-2, 2), min_size=5, max_size=5)
-)
-def test_kl_estimates_are_right_in_the_mean(policy: list[float], other: list[float]) -> None:
-    """k1 and k3 are unbiased: their mean under the policy is the divergence itself. k3 is never negative."""
-    log_p = torch.log_softmax(torch.tensor(policy, dtype=torch.float64), 0)
-    log_q = torch.log_softmax(torch.tensor(other[: len(policy)], dtype=torch.float64), 0)
-    divergence = (log_p.exp() * (log_p - log_q)).sum()
-    for kind in ("k1", "k3"):
-        close((log_p.exp() * algo.kl_penalty(log_p, log_q, kind)).sum(), divergence)
-    assert (algo.kl_penalty(log_p, log_q, "k3") >= -1e-12).all()
-    close(algo.kl_penalty(log_p, log_q, "k2"), (log_p - log_q) ** 2 / 2)
-
-
 def test_dual_clip_by_hand() -> None:
     """Ratio 8, advantage -1: the term is -8, with the dual clip at 3 it is -3 and has no gradient. The rest is as ever.
 
@@ -191,89 +161,10 @@ def test_policy_loss_of_every_kind_reference(
     assert float(loss) == pytest.approx(-expected[how], abs=1e-9)
 
 
-def test_what_a_token_weighs_by_hand() -> None:
-    """A row of one token (4) and one of three (1 each), and a row that takes no part."""
-    x = torch.tensor([[4.0, 9.0, 9.0], [1.0, 1.0, 1.0], [9.0, 9.0, 9.0]], dtype=torch.float64)
-    mask = torch.tensor([[True, False, False], [True, True, True], [False, False, False]])
-    close(algo.aggregate(x, mask), 7 / 4)
-    close(algo.aggregate(x, mask, "sequence_mean"), (4 + 1) / 2)
-    close(algo.aggregate(x, mask, "sequence_sum"), (4 + 3) / 2)
-    close(algo.aggregate(x, mask, "constant", length=10), (4 + 3) / 20)
-
-
-@given(
-    data=st.data(),
-    shape=st.tuples(st.integers(2, 4), st.integers(1, 9)),
-    how=st.sampled_from(sorted(AGGREGATIONS)),
-)
-def test_parts_add_up_in_every_aggregation(data: st.DataObject, shape: tuple[int, int], how: str) -> None:
-    x, mask = data.draw(tensors(shape)), data.draw(masks(shape, some=True))
-    count = algo.loss_count(mask, how)
-    parts = [algo.aggregate(x[[r]], mask[[r]], how, length=5, count=count) for r in range(shape[0])]
-    close(torch.stack(parts).sum(), algo.aggregate(x, mask, how, length=5))
-
-
-@given(
-    data=st.data(),
-    shape=ROWS,
-    kind=st.sampled_from(sorted(KL_ESTIMATES)),
-    how=st.sampled_from(["token_mean", "sequence_sum"]),
-)
-def test_kl_loss_reference(data: st.DataObject, shape: tuple[int, int], kind: str, how: str) -> None:
-    new, reference = data.draw(tensors(shape)), data.draw(tensors(shape))
-    mask = data.draw(masks(shape, some=True))
-    formulas: dict[str, Callable[[float], float]] = {
-        "k1": lambda d: d,
-        "k2": lambda d: d * d / 2,
-        "k3": lambda d: math.exp(-d) - 1 + d,
-    }
-    rows = []
-    for row in range(shape[0]):
-        differences = [float(new[row, t] - reference[row, t]) for t in range(shape[1]) if mask[row, t]]
-        rows.append([formulas[kind](d) for d in differences])
-    filled = [terms for terms in rows if terms]
-    tokens = [term for terms in filled for term in terms]
-    expected = statistics.fmean(tokens) if how == "token_mean" else math.fsum(tokens) / len(filled)
-    assert float(algo.kl_loss(new, reference, mask, kind, how)) == pytest.approx(expected, abs=1e-9)
-
-
-@given(
-    policy=st.lists(st.floats(-2, 2), min_size=3, max_size=3), other=st.lists(st.floats(-2, 2), min_size=3, max_size=3)
-)
-def test_what_the_kl_loss_pulls_towards(policy: list[float], other: list[float]) -> None:
-    """In expectation over the policy's samples: k1 pulls nowhere, k2 along the gradient of the divergence."""
-    logits = torch.tensor(policy, dtype=torch.float64, requires_grad=True)
-    log_p, log_q = logits.log_softmax(0), torch.tensor(other, dtype=torch.float64).log_softmax(0)
-    chances = log_p.exp().detach()
-    divergence = (log_p.exp() * (log_p - log_q)).sum()
-    (wanted,) = torch.autograd.grad(divergence, logits, retain_graph=True)
-    for kind, expected in (("k1", torch.zeros(3, dtype=torch.float64)), ("k2", wanted)):
-        terms = [chances[i] * algo.kl_loss(log_p[i].view(1, 1), log_q[i].view(1, 1), YES, kind) for i in range(3)]
-        (gradient,) = torch.autograd.grad(torch.stack(terms).sum(), logits, retain_graph=True)
-        close(gradient, expected)
-
-
-def test_kl_loss_ignores_what_the_mask_hides() -> None:
-    log_probs = torch.tensor([[0.5, -1e9, float("nan")]], requires_grad=True)
-    mask = torch.tensor([[True, False, False]])
-    loss = algo.kl_loss(log_probs, torch.zeros(1, 3), mask, "k3")
-    (gradient,) = torch.autograd.grad(loss, log_probs)
-    assert torch.isfinite(loss)
-    assert gradient[0, 1:].tolist() == [0.0, 0.0]
-
-
 def test_bad_input_is_told() -> None:
     for how in AGGREGATIONS:
         with pytest.raises(ValueError, match="skip the update"):
             algo.policy_loss(ONE, ONE, ONE, ~YES, how=how, length=1)
-        with pytest.raises(ValueError, match="one shape"):
-            algo.aggregate(ONE, torch.ones(1, 2, dtype=torch.bool), how, length=1)
-    with pytest.raises(ValueError, match="how is 'mean'; it must be one of token_mean"):
-        algo.aggregate(ONE, YES, "mean")
-    with pytest.raises(ValueError, match="length is None; 'constant' divides by it"):
-        algo.aggregate(ONE, YES, "constant")
-    with pytest.raises(ValueError, match="as \\(rows, T\\)"):
-        algo.aggregate(torch.ones(3), torch.ones(3, dtype=torch.bool), "sequence_sum")
     with pytest.raises(ValueError, match="one shape"):
         algo.policy_loss(ONE, ONE, ONE, torch.ones(1, 2, dtype=torch.bool))
     with pytest.raises(ValueError, match="clip_low=1"):
@@ -282,5 +173,260 @@ def test_bad_input_is_told() -> None:
         algo.policy_loss(ONE, ONE, ONE, YES, dual_clip=1.0)
     with pytest.raises(ValueError, match="clip is 0"):
         algo.value_loss(ONE, ONE, ONE, YES, clip=0)
-    with pytest.raises(ValueError, match="k1, k2 or k3"):
-        algo.kl_penalty(ONE, ONE, "k4")
+    with pytest.raises(ValueError, match="rule is 'trpo'; it must be one of ppo, gspo"):
+        algo.policy_loss(ONE, ONE, ONE, YES, "trpo")
+
+
+def example() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Two rows of which four and three tokens are in the loss; log-probs now and then, and advantages."""
+    generator = torch.Generator().manual_seed(1)
+    old, change, advantages = (torch.randn(2, 4, generator=generator, dtype=torch.float64) for _ in range(3))
+    old, mask = -old.abs() - 0.1, torch.tensor([[True, True, True, True], [True, True, False, True]])
+    return (old + 0.3 * change).requires_grad_(), old, advantages, mask
+
+
+def test_gspo_by_hand() -> None:
+    """Rows with ratios (2, 1/2, 1) and (4, 1): their geometric means are 1 and 2, and A is 1 and 2.
+
+    s A is 1 and 4, the clip at 1.28 leaves 1 and 2.56: the rows' mean is 1.78. The first row's gradient is s A / 3 a
+    token, halved by the mean over rows; the second is held.
+    """
+    log_probs = torch.tensor([[2.0, 0.5, 1.0], [4.0, 1.0, 9.0]], dtype=torch.float64).log().requires_grad_()
+    advantages = torch.tensor([[1.0, 1.0, 1.0], [2.0, 2.0, 2.0]], dtype=torch.float64)
+    mask = torch.tensor([[True, True, True], [True, True, False]])
+    loss, stats = algo.policy_loss(
+        log_probs, torch.zeros(2, 3), advantages, mask, "gspo", how="sequence_mean", clip_low=0.2, clip_high=0.28
+    )
+    close(loss, -1.78)
+    close(stats.clip_fraction, 2 / 5)
+    (gradient,) = torch.autograd.grad(loss, log_probs)
+    close(gradient, [[-1 / 6] * 3, [0.0] * 3])
+
+
+def test_cispo_by_hand() -> None:
+    """Ratios 4 and 1/2 with the bound 2: the weights are 2 and 1/2, and no token loses its gradient, -weight A / n."""
+    log_probs = torch.tensor([[0.8, 0.1]], dtype=torch.float64).log().requires_grad_()
+    old = torch.tensor([[0.2, 0.2]], dtype=torch.float64).log()
+    loss, stats = algo.policy_loss(
+        log_probs, old, torch.tensor([[1.0, -1.0]]), YES.expand(1, 2), "cispo", clip_high=1.0
+    )
+    close(loss, -(2 * math.log(0.8) - 0.5 * math.log(0.1)) / 2)
+    close(stats.clip_fraction, 0.5)
+    (gradient,) = torch.autograd.grad(loss, log_probs)
+    close(gradient, [[-1.0, 0.25]])
+
+
+def test_sapo_by_hand() -> None:
+    """At r = 1 the gate is 2 / tau with the slope of r; at r = 3 and tau = 1 it is 4 sigmoid(2), nearly flat."""
+    log_probs = torch.tensor([[1.0, 1.0, 3.0]], dtype=torch.float64).log().requires_grad_()
+    advantages = torch.tensor([[1.0, -1.0, 1.0]], dtype=torch.float64)
+    loss, stats = algo.policy_loss(
+        log_probs, torch.zeros(1, 3), advantages, YES.expand(1, 3), "sapo", temperatures=(1.0, 1.05)
+    )
+    p = 1 / (1 + math.exp(-2))
+    close(loss, -(2 - 2 / 1.05 + 4 * p) / 3)
+    close(stats.clip_fraction, (1 - 4 * p * (1 - p)) / 3)
+    (gradient,) = torch.autograd.grad(loss, log_probs)
+    close(gradient, [[-1 / 3, 1 / 3, -3 * 4 * p * (1 - p) / 3]])  # the slope of r in log pi is r
+
+
+#: Means of log pi and A are -2 and 0; the covariances are 2, 0, -2 and 0, and the last token is not in the loss.
+COVARIANCES = (
+    torch.tensor([[-1.0, -2.0, -3.0, -2.0, 7.0]], dtype=torch.float64),
+    torch.tensor([[2.0, 1.0, 2.0, -5.0, 7.0]], dtype=torch.float64),
+    torch.tensor([[True, True, True, True, False]]),
+)
+
+
+def test_clip_cov_by_hand() -> None:
+    """On the policy that sampled: of the tokens with a covariance in the band, which is the first alone, half go."""
+    log_probs, advantages, mask = COVARIANCES
+    new = log_probs.clone().requires_grad_()
+    loss, stats = algo.policy_loss(new, log_probs, advantages, mask, "clip_cov", share=0.5, band=(1.0, 5.0))
+    close(loss, -(0 + 1 + 2 - 5) / 4)
+    close(stats.clip_fraction, 0.25)
+    (gradient,) = torch.autograd.grad(loss, new)
+    close(gradient, [[0.0, -0.25, -0.5, 1.25, 0.0]])
+    plain, _ = algo.policy_loss(new, log_probs, advantages, mask, "clip_cov", share=0.5, band=(3.0, 5.0))
+    close(plain, algo.policy_loss(new, log_probs, advantages, mask)[0].detach())
+
+
+def test_clip_cov_draws_as_many_as_its_share() -> None:
+    """All of 100 tokens in the band: ten of them are drawn, others with another seed."""
+    log_probs = torch.linspace(-9, -1, 100)[None]
+    advantages, mask = torch.linspace(-5, 5, 100)[None], torch.ones(1, 100, dtype=torch.bool)
+    drawn = [
+        algo.token_terms(
+            "clip_cov",
+            log_probs,
+            log_probs,
+            advantages,
+            mask,
+            share=0.1,
+            band=(0.0, 99.0),
+            generator=torch.Generator().manual_seed(seed),
+        ).restrained
+        for seed in (0, 0, 1)
+    ]
+    assert [int(each.sum()) for each in drawn] == [10, 10, 10]
+    assert torch.equal(drawn[0], drawn[1])
+    assert not torch.equal(drawn[0], drawn[2])
+
+
+def test_kl_cov_by_hand() -> None:
+    """Every r is 2, so log pi keeps its differences: a quarter of the tokens is the first, of which log 2 goes."""
+    log_probs, advantages, mask = COVARIANCES
+    new = log_probs.clone().requires_grad_()
+    old = log_probs - math.log(2)
+    loss, stats = algo.policy_loss(new, old, advantages, mask, "kl_cov", share=0.25, weight=3.0)
+    close(loss, -(2 * (2 + 1 + 2 - 5) - 3 * math.log(2)) / 4)
+    close(stats.clip_fraction, 0.25)
+    (gradient,) = torch.autograd.grad(loss, new)
+    close(gradient, [[-(4 - 3) / 4, -0.5, -1.0, 2.5, 0.0]])
+
+
+@pytest.mark.parametrize("rule", POLICY_LOSSES)
+def test_every_rule_begins_as_the_plain_policy_gradient(rule: str) -> None:
+    """On the policy that sampled, the gradient of each token is -A / n; of GSPO the row's mean of A.
+
+    Clip-Cov leaves out what lies in its band, so here that is empty.
+    """
+    log_probs, _, advantages, mask = example()
+    if rule == "gspo":
+        advantages = advantages.mean(dim=1, keepdim=True).expand(2, 4)
+    options = {"band": (98.0, 99.0)} if rule == "clip_cov" else {}
+    loss, stats = algo.policy_loss(log_probs, log_probs.detach().clone(), advantages, mask, rule, **options)
+    (gradient,) = torch.autograd.grad(loss, log_probs)
+    close(gradient, -advantages * mask / mask.sum())
+    assert float(stats.approx_kl) == 0
+    assert float(stats.clip_fraction) == (pytest.approx(1 / 7) if rule == "kl_cov" else 0.0)
+
+
+@pytest.mark.parametrize("rule", POLICY_LOSSES)
+def test_what_the_mask_hides_may_hold_anything_in_every_rule(rule: str) -> None:
+    new, old, advantages, mask = (x.detach() for x in example())
+    expected, _ = algo.policy_loss(new, old, advantages, mask, rule)
+    hidden = torch.where(mask, new, math.nan).requires_grad_()
+    loss, stats = algo.policy_loss(hidden, torch.where(mask, old, math.inf), advantages, mask, rule)
+    (gradient,) = torch.autograd.grad(loss, hidden)
+    close(loss, expected)
+    assert torch.isfinite(torch.stack([gradient.sum(), *stats])).all()
+    assert float(gradient[~mask].abs().sum()) == 0
+
+
+#: TRL's names of the rules, and the aggregation that it takes with each.
+TRL = {
+    "ppo": ({"loss_type": "dapo"}, "token_mean", {"clip_low": 0.1, "clip_high": 0.15}),
+    "gspo": (
+        {"loss_type": "grpo", "importance_sampling_level": "sequence"},
+        "sequence_mean",
+        {"clip_low": 0.1, "clip_high": 0.15},
+    ),
+    "cispo": ({"loss_type": "cispo", "epsilon_high": 1.15}, "token_mean", {"clip_high": 0.15}),
+    "sapo": ({"loss_type": "sapo"}, "sequence_mean", {"temperatures": (1.0, 1.05)}),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rule", TRL)
+def test_the_losses_of_trl(rule: str) -> None:
+    """TRL's own ``GRPOTrainer._compute_loss`` on the same numbers: the same loss and the same gradient."""
+    module = pytest.importorskip("trl.trainer.grpo_trainer")
+    new, old, advantages, mask = example()
+    advantages = advantages[:, :1]
+    named, how, options = TRL[rule]
+    metrics: dict[str, dict[str, list[float]]] = {"train": defaultdict(list)}
+    trainer = SimpleNamespace(
+        aux_loss_enabled=False,
+        top_entropy_quantile=1.0,
+        off_policy_mask_threshold=None,
+        beta=0.0,
+        use_vllm=False,
+        current_gradient_accumulation_steps=1,
+        _entropy_bonus_enabled=False,
+        _metrics=metrics,
+        accelerator=SimpleNamespace(num_processes=1, gather=lambda x: x, reduce=lambda x, reduction: x),
+        args=SimpleNamespace(delta=None, sapo_temperature_pos=1.0, sapo_temperature_neg=1.05, steps_per_generation=1),
+        _get_per_token_logps_and_entropies=lambda *_, **__: (new, torch.zeros_like(new), None),
+        model=SimpleNamespace(training=True),
+        **{"importance_sampling_level": "token", "epsilon_low": 0.1, "epsilon_high": 0.15, **named},
+    )
+    ids = torch.zeros(2, 4, dtype=torch.long)
+    inputs = {
+        "prompt_ids": ids,
+        "prompt_mask": torch.ones_like(ids),
+        "completion_ids": ids,
+        "completion_mask": mask.long(),
+        "advantages": advantages,
+        "old_per_token_logps": old,
+        "num_items_in_batch": mask.sum(),
+    }
+    theirs = module.GRPOTrainer._compute_loss(trainer, None, inputs)
+    ours, _ = algo.policy_loss(new, old, advantages.expand(2, 4), mask, rule, how=how, **options)
+    torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-6)
+    gradients = [torch.autograd.grad(loss, new, retain_graph=True)[0] for loss in (ours, theirs)]
+    torch.testing.assert_close(*gradients, rtol=1e-6, atol=1e-6)
+
+
+def test_mismatch_weights_by_hand() -> None:
+    """rho is 4, 1 and 1/4 of tokens that the engine drew with 1/8, and one that is not in the loss."""
+    rollout = torch.full((1, 4), 1 / 8, dtype=torch.float64).log()
+    trainer = torch.tensor([[0.5, 0.125, 1 / 32, 0.9]], dtype=torch.float64).log()
+    mask = torch.tensor([[True, True, True, False]])
+    tis, outside = algo.mismatch_weights(trainer, rollout, mask, bounds=(0.0, 2.0))
+    close(tis, [[2.0, 1.0, 0.25, 0.0]])
+    assert outside.tolist() == [[True, False, False, False]]
+    icepop, outside = algo.mismatch_weights(trainer, rollout, mask, mode="mask", bounds=(0.5, 5.0))
+    close(icepop, [[4.0, 1.0, 0.0, 0.0]])
+    assert outside.tolist() == [[False, False, True, False]]
+    # The geometric mean of the row is 1: it stays, with its tokens' weights.
+    row = {"level": "sequence", "mode": "mask"}
+    close(algo.mismatch_weights(trainer, rollout, mask, **row, bounds=(0.9, 1.1))[0], [[4.0, 1.0, 0.25, 0.0]])
+    close(algo.mismatch_weights(trainer, rollout, mask, **row, bounds=(1.1, 2.0))[0], [[0.0, 0.0, 0.0, 0.0]])
+    # |p - q| is 3/8, 0 and 3/32; its mean 0.156.
+    kept, _ = algo.mismatch_weights(trainer, rollout, mask, mode="mask", gating="tv", bounds=(0.0, 0.1))
+    close(kept, [[0.0, 1.0, 0.25, 0.0]])
+    kept, _ = algo.mismatch_weights(trainer, rollout, mask, **row, gating="tv", bounds=(0.0, 0.15))
+    close(kept, [[0.0, 0.0, 0.0, 0.0]])
+    kl = 1 / 8 * math.log(4) + 7 / 8 * math.log((7 / 8) / (31 / 32))  # of the third token
+    for bound, weight in ((0.99 * kl, 0.0), (1.01 * kl, 0.25)):
+        kept, _ = algo.mismatch_weights(trainer, rollout, mask, mode="mask", gating="binary_kl", bounds=(0.0, bound))
+        close(kept[0, 2], weight)
+
+
+def test_weights_multiply_the_terms() -> None:
+    new, old, advantages, mask = example()
+    terms = algo.token_terms("ppo", new, old, advantages, mask).surrogate
+    weights = torch.tensor([[2.0, 0.0, 1.0, 1.0], [1.0, 3.0, 9.0, 0.5]], dtype=torch.float64)
+    loss, _ = algo.policy_loss(new, old, advantages, mask, weights=weights)
+    close(loss, -(terms * weights)[mask].mean())
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"level": "row"}, "level is 'row'; it must be one of token, sequence"),
+        ({"mode": "drop"}, "mode is 'drop'; it must be one of clip, mask"),
+        ({"level": "sequence"}, "use mode 'mask'"),
+        ({"gating": "tv"}, "use mode 'mask'"),
+    ],
+)
+def test_bad_axes_of_the_correction_are_told(given: dict[str, str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        algo.mismatch_weights(ONE, ONE, YES, **given)
+
+
+def test_the_default_is_ppo_bit_for_bit() -> None:
+    """Not to rounding alone: a run of the default settings repeats the figures of those made before other rules."""
+    generator = torch.Generator().manual_seed(2)
+    new, old, advantages = (torch.randn(16, 40, generator=generator) for _ in range(3))
+    new, mask = (old + 0.3 * new).requires_grad_(), torch.rand(16, 40, generator=generator) < 0.7
+    loss, stats = algo.policy_loss(new, old, advantages, mask, clip_low=0.2, clip_high=0.28)
+    log_ratio = torch.where(mask, new - old, torch.zeros_like(new)).clamp(-20, 20)
+    ratio = log_ratio.exp()
+    plain, clipped = ratio * advantages, ratio.clamp(0.8, 1.28) * advantages
+    expected = -(torch.where(mask, torch.minimum(plain, clipped), torch.zeros_like(plain)).sum() / int(mask.sum()))
+    assert torch.equal(loss, expected)
+    assert torch.equal(*(torch.autograd.grad(each, new, retain_graph=True)[0] for each in (loss, expected)))
+    assert torch.equal(stats.clip_fraction, algo.masked_mean((clipped < plain).float(), mask))
+    assert torch.equal(stats.approx_kl, algo.masked_mean((ratio - 1 - log_ratio).detach(), mask))

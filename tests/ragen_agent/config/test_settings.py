@@ -69,6 +69,33 @@ def test_a_setting_says_what_it_is_and_refuses_another_type(name: str) -> None:
         ({"training": {"algo": "trpo"}}, r"training\.algo is 'trpo'; choose one of grpo, ppo, dr_grpo"),
         ({"training": {"filter": "best"}}, r"training\.filter is 'best'; choose one of none, top, top_p"),
         ({"training": {"dual_clip": 0.5}}, r"training\.dual_clip is 0\.5; it must be 0 \(none\) or above 1"),
+        ({"training": {"policy_loss": "gspo"}}, r"aggregation is 'token_mean': make it sequence_mean"),
+        ({"training": {"policy_loss": "sapo", "dual_clip": 3.0}}, r"the policy loss 'sapo' has none.*one of ppo, gspo"),
+        ({"training": {"sapo_temperatures": [1.0]}}, r"sapo_temperatures is \[1\.0\]; give two numbers above 0"),
+        ({"training": {"cov_band": [5.0, 1.0]}}, r"cov_band is \[5\.0, 1\.0\]; give a lower and a higher bound"),
+        ({"training": {"entropy_band": [0.5, "x"]}}, r"entropy_band is .*; give a lower and a higher bound"),
+        ({"training": {"entropy_smoothing": 1.0, "entropy_bonus": 0.0}}, r"training\.entropy_bonus is 0; raise it"),
+        ({"training": {"correction_bounds": [2.0]}}, r"correction_bounds is \[2\.0\]; give a lower and a higher"),
+        ({"training": {"correction": "sequence"}}, r"correction=sequence .* use training\.correction_mode=mask"),
+        ({"training": {"correction_gating": "tv"}}, r"correction_gating=tv use training\.correction_mode=mask"),
+        (
+            {"training": {"correction_mode": "mask", "correction_gating": "tv", "correction_bounds": [0.5, 5.0]}},
+            r"make the lower bound 0, such as \[0\.0, 0\.01\]",
+        ),
+        (
+            {"training": {"policy_loss": "gspo", "aggregation": "sequence_mean", "correction": "token"}},
+            r"there is nothing to correct; use training\.correction=none",
+        ),
+        ({"training": {"correction": "token", "replay": 1}}, r"replay is 1.*Use one of the two"),
+        (
+            {"training": {"group_size": 1, "algo": "arpo", "filter": "none", "refills": 2}},
+            r"With 1 use training\.refills=0",
+        ),
+        ({"training": {"overlong_buffer": 41}}, r"overlong_buffer is 41; it must be at most .*, 40"),
+        (
+            {"training": {"overlong_buffer": 4}, "games": [{"game": "Bandit", "turns": {"max_tokens_per_turn": 9}}]},
+            r"games gives Bandit its own turns\.max_tokens_per_turn",
+        ),
         ({"training": {"credit": "turn"}}, r"training\.credit is 'turn', which needs a critic"),
         ({"training": {"advantage_tokens": "answer"}}, r"training\.advantage_tokens is 'answer', which needs a critic"),
         (

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import copy
+import math
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
 from ragen_agent.config import Config, Training, with_settings
-from ragen_agent.config.algorithms import AGGREGATIONS
+from ragen_agent.config.algorithms import AGGREGATIONS, POLICY_LOSSES
 from ragen_agent.local.policy_update import Learner, update
 from ragen_agent.rollout import group
 from ragen_agent.token_mdp import Trajectory
@@ -80,6 +83,76 @@ def test_a_minibatch_of_several_passes_takes_the_step_of_a_whole_one(
     assert (one, several > 1) == (1, True)
     assert parts == pytest.approx(whole, rel=1e-4, abs=1e-6)
     torch.testing.assert_close(gradients, expected, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("rule", POLICY_LOSSES)
+def test_every_policy_loss_takes_steps_and_reports_what_it_restrains(rule: str, agent: Policy) -> None:
+    """From the second pass over the batch on, the policy is not the one that sampled."""
+    how = "sequence_mean" if POLICY_LOSSES[rule].sequences else "token_mean"
+    settings = Training(policy_loss=rule, aggregation=how, minibatch=8, updates=3, cov_band=[0.0, 9.0])
+    before = copy.deepcopy(agent.model.state_dict())
+    learner = policy_of(agent)
+    learner.optimiser.param_groups[0]["lr"] = 0.02
+    measured = update(learner, played(agent, 1.0), torch.linspace(-1, 1, 8), settings, seed=0)
+    assert measured["updates"] == 3
+    assert measured["approx_kl"] > 0.01
+    assert 0 < measured["clip_fraction"] < 1
+    assert any(not torch.equal(before[name], value) for name, value in agent.model.state_dict().items())
+
+
+@pytest.mark.parametrize("rule", [name for name, row in POLICY_LOSSES.items() if row.batch_statistics])
+def test_a_loss_that_compares_tokens_sees_the_whole_minibatch(
+    rule: str, agent: Policy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = Training(policy_loss=rule, minibatch=8, cov_share=0.1, cov_band=[0.0, 9.0])
+    trajectories, start = played(agent, 1.0), copy.deepcopy(agent.model)
+    found = []
+    for limit in (scoring.TOKENS_PER_PASS, 100):
+        monkeypatch.setattr(scoring, "TOKENS_PER_PASS", limit)
+        agent.model.load_state_dict(start.state_dict())
+        found.append(update(policy_of(agent), trajectories, torch.linspace(-1, 1, 8), settings, seed=0))
+    assert found[1] == pytest.approx(found[0], rel=1e-4, abs=1e-6)
+
+
+def test_the_correction_compares_what_was_recorded_with_what_the_weights_say(agent: Policy) -> None:
+    """Log-probs recorded 0.1 too low: every ratio of trainer to rollout is exp(0.1), by which the terms are weighed.
+
+    The loss itself then compares with the trainer's own log-probs, so nothing is clipped.
+    """
+    trajectories = played(agent, 1.0)
+    shifted = [replace(t, log_probs=(t.log_probs - 0.1 * t.sampled).astype(np.float32)) for t in trajectories]
+    norms = {}
+    for name, rows, options in (
+        ("exact", trajectories, {}),
+        ("weighed", shifted, {"correction": "token"}),
+        ("cut", shifted, {"correction": "token", "correction_bounds": [0.0, 1.0]}),
+        ("left out", shifted, {"correction": "sequence", "correction_mode": "mask", "correction_bounds": [0.5, 1.05]}),
+    ):
+        settings = Training(minibatch=8, entropy_bonus=0.0, **options)
+        learner = policy_of(copy.deepcopy(agent))
+        measured = update(learner, rows, torch.linspace(-1, 1, 8), settings, seed=0)
+        norms[name] = measured["grad_norm"]
+        assert measured["clip_fraction"] == 0
+        assert measured.get("corrected") == {"exact": None, "weighed": 0.0}.get(name, 1.0)
+    assert norms["weighed"] == pytest.approx(math.exp(0.1) * norms["exact"], rel=1e-3)
+    assert norms["cut"] == pytest.approx(norms["exact"], rel=1e-3)
+    assert norms["left out"] == 0
+
+
+def test_entropy_smoothing_pulls_back_into_the_band(agent: Policy) -> None:
+    """Without advantages only the bonus pulls: within the band it raises the entropy, far above it lowers it."""
+    trajectories, start = played(agent, 1.0), copy.deepcopy(agent.model.state_dict())
+    for average, up in ((2.0, True), (0.1, False)):
+        agent.model.load_state_dict(start)
+        learner = policy_of(agent)
+        learner.average_entropy = average
+        settings = Training(minibatch=8, updates=4, entropy_bonus=1.0, entropy_smoothing=5.0, entropy_band=[0.0, 5.0])
+        first = update(learner, trajectories, torch.zeros(8), replace(settings, updates=1), seed=0)
+        last = update(learner, trajectories, torch.zeros(8), settings, seed=0)
+        assert (last["entropy"] > first["entropy"]) is up
+        assert (first["entropy_deviation"] == 0) is up
+        if not up:
+            assert first["entropy_deviation"] == pytest.approx(first["entropy"] - 0.5, rel=0.2)
 
 
 @pytest.mark.parametrize("longest", [0.5, 1e3, float("inf")])

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from ragen_agent import algo
 from ragen_agent.config import Config, with_settings
-from ragen_agent.config.algorithms import AGGREGATIONS
+from ragen_agent.config.algorithms import AGGREGATIONS, POLICY_LOSSES
 from ragen_agent.openrlhf import loss
-from ragen_agent.openrlhf.experience import EPISODE_ROWS, EPISODE_TOKENS
+from ragen_agent.openrlhf.experience import AVERAGE_ENTROPY, EPISODE_ROWS, EPISODE_TOKENS
 
 #: What ``loss.install`` replaces in OpenRLHF's module.
 INSTALLED = ("aggregate_loss", "iter_grad_accum_global_norm")
@@ -34,9 +34,12 @@ class Scripted(nn.Module):
 
 
 @pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("smoothing", [0.0, 2.0])
 @pytest.mark.parametrize("how", AGGREGATIONS)
-def test_every_term_of_the_loss_is_aggregated_alike(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """OpenRLHF's own step on two rows of 3 tokens and of 1 in the loss, against our terms."""
+def test_every_term_of_the_loss_is_aggregated_alike(
+    how: str, smoothing: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """OpenRLHF's own step on two rows of 3 tokens and of 1 in the loss, against our terms, those of EPO included."""
     mask = torch.tensor([[1, 1, 1], [0, 1, 0]])
     log_probs = torch.tensor([[-1.0, -0.5, -2.0], [-3.0, -0.25, -4.0]])
     entropy = torch.tensor([[0.5, 1.0, 1.5], [9.0, 3.0, 9.0]])
@@ -64,7 +67,10 @@ def test_every_term_of_the_loss_is_aggregated_alike(how: str, monkeypatch: pytes
     trainer.actor_loss_fn = PolicyLoss(0.2, 0.28, token_level_loss=how == "token_mean")
     for name in INSTALLED:
         monkeypatch.setattr(ppo_actor, name, getattr(ppo_actor, name))  # put back afterwards
-    settings = {"training": {"aggregation": how}, "turns": {"max_tokens_per_episode": 5}}
+    settings = {
+        "training": {"aggregation": how, "entropy_smoothing": smoothing},
+        "turns": {"max_tokens_per_episode": 5},
+    }
     loss.install(trainer, with_settings(Config(), settings))
     rows = Experience(
         sequences=torch.zeros(2, 4, dtype=torch.long),
@@ -74,17 +80,25 @@ def test_every_term_of_the_loss_is_aggregated_alike(how: str, monkeypatch: pytes
         base_action_log_probs=reference,
         rollout_log_probs=old,
         advantages=advantages,
-        info={EPISODE_TOKENS: torch.tensor([3.0, 1.0]), EPISODE_ROWS: torch.ones(2)},
+        info={
+            EPISODE_TOKENS: torch.tensor([3.0, 1.0]),
+            EPISODE_ROWS: torch.ones(2),
+            AVERAGE_ENTROPY: torch.full((2,), 1.0),
+        },
     )
     recorded = trainer.training_step(rows, 0.25, 0)["metrics"]
     chosen = mask.bool()
     policy, stats = algo.policy_loss(log_probs, old, advantages, chosen, how=how, length=5)
     divergence = algo.kl_loss(log_probs, reference, chosen, "k2", how, length=5)
-    expected = policy + 0.25 * divergence - 0.5 * algo.aggregate(entropy, chosen, how, length=5)
+    outside = algo.entropy_deviation(entropy, chosen, 1.0, (0.5, 1.5))
+    assert outside.tolist() == [[0.0, 0.0, 0.0], [0.0, 1.5, 0.0]]
+    expected = policy + 0.25 * divergence - 0.5 * algo.aggregate(entropy - smoothing * outside, chosen, how, length=5)
     torch.testing.assert_close(losses[0], expected)
     torch.testing.assert_close(recorded["approx_kl"], stats.approx_kl)
     torch.testing.assert_close(recorded["entropy_loss"], algo.masked_mean(entropy, chosen))
     torch.testing.assert_close(recorded["kl"], divergence)
+    if smoothing:
+        torch.testing.assert_close(recorded["entropy_deviation"], algo.masked_mean(outside, chosen))
 
 
 EPISODES = {
@@ -117,3 +131,125 @@ def test_a_sequence_is_an_episode_of_several_rows(how: str) -> None:
         aggregation.episode_tokens = torch.stack(batch.info[EPISODE_TOKENS])
         whole += float(aggregation(values[part], batch.action_mask, **counts)) / 2
     assert whole == pytest.approx(EPISODES[how])
+
+
+def example() -> dict[str, Tensor]:
+    """Two rows of 5 and of 3 tokens in the loss; the engine's log-probs are a little off the trainer's."""
+    generator = torch.Generator().manual_seed(4)
+    old = -torch.rand(2, 5, generator=generator, dtype=torch.float64) * 3 - 0.05
+    noise = [torch.randn(2, 5, generator=generator, dtype=torch.float64) for _ in range(3)]
+    mask = torch.tensor([[1, 1, 1, 1, 1], [1, 0, 1, 1, 0]])
+    new = (old + 0.3 * noise[0]).requires_grad_()
+    return {
+        "new": new,
+        "old": old,
+        "advantages": noise[1],
+        "mask": mask,
+        "rollout": (old + 0.4 * noise[2]).clamp(max=-0.01),
+    }
+
+
+AXES = [
+    ("token", "clip", "ratio", (0.0, 1.2)),
+    ("token", "mask", "ratio", (0.7, 1.4)),
+    ("sequence", "mask", "ratio", (0.95, 1.4)),
+    ("token", "mask", "binary_kl", (0.0, 0.02)),
+    ("sequence", "mask", "binary_kl", (0.0, 0.04)),
+    ("token", "mask", "tv", (0.0, 0.05)),
+    ("sequence", "mask", "tv", (0.0, 0.08)),
+]
+
+
+@pytest.mark.parametrize(("level", "mode", "gating", "bounds"), AXES)
+def test_the_correction_is_that_of_openrlhf(level: str, mode: str, gating: str, bounds: tuple[float, float]) -> None:
+    """On every axis: the loss of OpenRLHF's ``PolicyLoss``, its gradient, and the share outside the bounds."""
+    x = example()
+    chosen = x["mask"].bool()
+    theirs = PolicyLoss(
+        0.2,
+        0.28,
+        is_correction_level="seq" if level == "sequence" else level,
+        is_correction_mode=mode,
+        is_correction_gating=gating,
+        is_correction_threshold=list(bounds),
+    )
+    loss, _, _, _, share = theirs(
+        x["new"], x["old"], x["advantages"], action_mask=x["mask"], rollout_log_probs=x["rollout"]
+    )
+    weights, outside = algo.mismatch_weights(
+        x["old"], x["rollout"], chosen, level=level, mode=mode, gating=gating, bounds=bounds
+    )
+    ours, _ = algo.policy_loss(x["new"], x["old"], x["advantages"], chosen, weights=weights)
+    same(ours, loss, x["new"])
+    units = outside.any(dim=1).double().mean() if level == "sequence" else outside[chosen].double().mean()
+    assert 0 < float(units) < 1, "the example has something on either side"
+    torch.testing.assert_close(units, share.double(), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("level", ["off", "token"])
+def test_gspo_is_that_of_openrlhf(level: str) -> None:
+    """With a correction OpenRLHF compares with the policy that sampled, as the local trainer always does."""
+    x = example()
+    theirs = PolicyLoss(0.05, 0.08, policy_loss_type="gspo", is_correction_level=level)
+    loss, clipped, *_ = theirs(
+        x["new"], x["old"], x["advantages"], action_mask=x["mask"], rollout_log_probs=x["rollout"]
+    )
+    old = x["old"] if level == "off" else x["rollout"]
+    options = {"clip_low": 0.05, "clip_high": 0.08}
+    ours, stats = algo.policy_loss(
+        x["new"], old, x["advantages"], x["mask"].bool(), "gspo", how="sequence_mean", **options
+    )
+    same(ours, loss, x["new"])
+    torch.testing.assert_close(stats.clip_fraction, clipped.double(), rtol=1e-6, atol=1e-6)
+
+
+def same(ours: Tensor, theirs: Tensor, new: Tensor) -> None:
+    torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-6)
+    gradients = [torch.autograd.grad(loss, new, retain_graph=True)[0] for loss in (ours, theirs)]
+    torch.testing.assert_close(*gradients, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("correction", ["", "none", "sequence"])
+@pytest.mark.parametrize("rule", [name for name, row in POLICY_LOSSES.items() if not row.openrlhf])
+def test_losses_that_openrlhf_lacks_are_ours(rule: str, correction: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In OpenRLHF's actor the loss is ours, weighed by the correction; rows of padding alone cost nothing."""
+    for name in INSTALLED:
+        monkeypatch.setattr(ppo_actor, name, getattr(ppo_actor, name))
+    mode = {"correction_mode": "mask", "correction_bounds": [0.95, 1.4]} if correction == "sequence" else {}
+    training = {"policy_loss": rule, "correction": correction, "cov_share": 0.3, "cov_band": [0.0, 9.0], **mode}
+    config = with_settings(Config(), {"training": training})
+    level = "seq" if correction == "sequence" else "token"
+    bounds = config.training.correction_bounds
+    stock = PolicyLoss(
+        0.2,
+        0.28,
+        is_correction_level=level,
+        is_correction_mode=config.training.correction_mode,
+        is_correction_threshold=bounds,
+    )
+    kl = SimpleNamespace(use_loss=False)
+    trainer = SimpleNamespace(
+        actor_loss_fn=stock, training_step=None, args=SimpleNamespace(algo=SimpleNamespace(kl=kl))
+    )
+    loss.install(trainer, config)
+    torch.manual_seed(11)
+    x = {name: value.float() if value.is_floating_point() else value for name, value in example().items()}
+    x["new"] = x["new"].detach().requires_grad_()
+    given = {"action_mask": x["mask"], "rollout_log_probs": x["rollout"]}
+    found, restrained, *_ = trainer.actor_loss_fn(x["new"], x["old"], x["advantages"], **given)
+    chosen = x["mask"].bool()
+    options = config.training.policy_loss_options
+    if POLICY_LOSSES[rule].random:
+        options["generator"] = torch.Generator().manual_seed(11)
+    weights = None
+    if correction != "none":
+        weights, _ = algo.mismatch_weights(x["old"], x["rollout"], chosen, **config.training.correction_options)
+    expected, stats = algo.policy_loss(x["new"], x["old"], x["advantages"], chosen, rule, weights=weights, **options)
+    same(expected, found, x["new"])
+    torch.testing.assert_close(restrained, stats.clip_fraction)
+    blank = given | {"action_mask": torch.zeros_like(x["mask"])}
+    counts = {"dp_size": 1, "batch_num_tokens": 7.0, "global_batch_size": 2.0}
+    nothing = trainer.actor_loss_fn(x["new"], x["old"], x["advantages"], **blank, **counts)[0]
+    (gradient,) = torch.autograd.grad(nothing, x["new"])
+    assert float(nothing) == float(gradient.abs().sum()) == 0

@@ -66,6 +66,9 @@ CASES: dict[str, dict[str, Any]] = {
     "GRPO, KL in the reward": {"starpo_s": False, "kl": 0.1},
     "GRPO, KL in the loss": {"kl_kind": "k3", "kl_place": "loss", "kl": 0.1, "aggregation": "sequence_mean"},
     "Dr. GRPO": {"algo": "dr_grpo", "aggregation": "constant", "dual_clip": 3.0},
+    "GSPO": {"policy_loss": "gspo", "aggregation": "sequence_mean"},
+    "CISPO, EPO": {"policy_loss": "cispo", "entropy_smoothing": 2.0, "entropy_band": [0.1, 0.2], "correction": "token"},
+    "SAPO": {"policy_loss": "sapo", "correction": "none"},
     "PPO": {"algo": "ppo"},
     "PPO, bi-level": {"algo": "ppo", "credit": "bi_level", "starpo_s": False, "reweight": 0.5, "gae_lambda": 0.9},
 }
@@ -272,11 +275,13 @@ def check_first_update(trainers: Both) -> None:
         same_critic(trainers)
     episodes = KeptEpisodes.of(iteration)
     weights = episodes.weights if settings.reweight else None
+    trainers.learner.average_entropy = trainers.trainer.experience_maker.average_entropy = 1.5
     local = update(trainers.learner, episodes.trajectories, episodes.advantages, settings, 0, weights)
     distributed = trainers.trainer._update(iteration)
     assert local["updates"] == distributed["updates"] == 1
     names = ["entropy", "grad_norm", "clip_fraction"] + ["value_loss"] * settings.critic
-    names += ["kl"] * (settings.kl_estimate != "none")
+    names += ["kl"] * (settings.kl_estimate != "none") + ["entropy_deviation"] * (settings.entropy_smoothing > 0)
+    names += ["corrected"] * (settings.correction not in ("", "none"))
     for name in names:
         assert distributed[name] == pytest.approx(local[name], rel=1e-3, abs=1e-5), name
     expected = trainers.local_gradients()

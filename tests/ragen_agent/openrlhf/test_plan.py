@@ -37,6 +37,20 @@ def test_gradient_norms_need_whole_weights() -> None:
         check(measured, {"zero_stage": 3})
 
 
+@pytest.mark.parametrize(
+    ("training", "named"),
+    [
+        ({"policy_loss": "gspo", "aggregation": "sequence_mean"}, "policy_loss=gspo"),
+        ({"correction": "sequence", "correction_mode": "mask"}, "correction=sequence"),
+        ({"entropy_smoothing": 2.0}, "entropy_smoothing=2"),
+    ],
+)
+def test_a_loss_of_whole_episodes_needs_them_in_one_row(training: dict[str, Any], named: str) -> None:
+    check({"training": training})
+    with pytest.raises(ValueError, match=rf"training\.{named} is about whole episodes, but prompts that leave out"):
+        check({"training": training, "turns": {"history": 0}})
+
+
 @pytest.mark.parametrize("aggregation", AGGREGATIONS)
 def test_what_the_local_trainer_has_is_possible(aggregation: str) -> None:
     """Everything that is measured, every aggregation, and a critic whose prompts leave out turns."""

@@ -1,0 +1,91 @@
+"""How the terms of many tokens become one number.
+
+With the token mean (the default) each sampled token of the batch weighs the same however long its episode is; with the
+sequence mean each episode does, so a token of a long one weighs less; the sequence sum and its constant-length form
+weigh tokens alike too, but do not shrink when a batch's episodes grow.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ragen_agent.config.algorithms import AGGREGATIONS
+
+__all__ = ["aggregate", "check_shapes", "loss_count", "masked_mean"]
+
+
+def aggregate(
+    x: Tensor, mask: Tensor, how: str = "token_mean", *, length: int | None = None, count: int | None = None
+) -> Tensor:
+    """One number from the masked tokens of some rows.
+
+    Args:
+        x: float (rows, T). Masked-out entries may hold anything, NaN too.
+        mask: bool (rows, T).
+        how: a key of ``AGGREGATIONS``.
+        length: the constant length of "constant", such as the most tokens that an episode may have; at least 1.
+        count: ``loss_count`` of the whole minibatch, when it is worked off in parts: the parts' losses then add up to
+            the minibatch's. None counts what is here.
+
+    Returns:
+        float scalar.
+
+    Raises:
+        ValueError: an unknown way, "constant" without a length, shapes that differ, or a mask without a token.
+    """
+    if how not in AGGREGATIONS:
+        raise ValueError(f"how is {how!r}; it must be one of {', '.join(AGGREGATIONS)}")
+    if how == "token_mean":
+        return masked_mean(x, mask, count)
+    check_shapes(x, mask)
+    if mask.ndim != 2:
+        raise ValueError(f"mask has shape {tuple(mask.shape)}; give it as (rows, T)")
+    number = loss_count(mask, how) if count is None else count
+    if number < 1:
+        raise ValueError("the mask selects no token; skip the update when no token is left to learn from")
+    sums = torch.where(mask, x, torch.zeros_like(x)).sum(dim=1)
+    if how == "sequence_mean":
+        sums = sums / mask.sum(dim=1).clamp(min=1)
+    elif how == "constant":
+        if length is None or length < 1:
+            raise ValueError(f"length is {length}; 'constant' divides by it, so it must be at least 1")
+        sums = sums / length
+    return sums.sum() / number
+
+
+def loss_count(mask: Tensor, how: str = "token_mean") -> int:
+    """What ``aggregate`` divides by: the number of masked tokens, or of rows that have one.
+
+    Args:
+        mask: bool (rows, T).
+        how: a key of ``AGGREGATIONS``.
+    """
+    return int(mask.sum()) if how == "token_mean" else int(mask.any(dim=1).sum())
+
+
+def masked_mean(x: Tensor, mask: Tensor, count: int | None = None) -> Tensor:
+    """Sum of x over the mask divided by the number of masked entries.
+
+    Args:
+        x: float, any shape.
+        mask: bool, the shape of x. Masked-out entries may hold anything, NaN too.
+        count: divide by this number instead; see ``aggregate``.
+
+    Returns:
+        float scalar.
+
+    Raises:
+        ValueError: shapes that differ, or no entry to average over.
+    """
+    check_shapes(x, mask)
+    number = int(mask.sum()) if count is None else count
+    if number < 1:
+        raise ValueError("the mask selects no token; skip the update when no token is left to learn from")
+    return torch.where(mask, x, torch.zeros_like(x)).sum() / number
+
+
+def check_shapes(*tensors: Tensor) -> None:
+    """Raises where broadcasting would hide a mistake: every tensor must have the shape of the mask, the last one."""
+    if any(tensor.shape != tensors[-1].shape for tensor in tensors):
+        raise ValueError(f"the tensors must have one shape, got {[tuple(tensor.shape) for tensor in tensors]}")

@@ -1,0 +1,118 @@
+"""What is added to the policy's loss: the entropy bonus with its band, and the divergence from a reference policy.
+
+The divergence is estimated from the sampled tokens and may enter in two places. *In the reward*, as a cost of each
+token (``kl_penalty``, subtracted from the token's reward with a critic, from its advantage without one): the estimate's
+value matters, and k1 is unbiased. *In the loss* (``kl_loss``), where the estimate's gradient matters: that of k2 is the
+gradient of the divergence in expectation, that of k1 is zero in expectation, and that of k3 is the gradient of the
+reversed divergence to first order. Vanilla StarPO (RAGEN, arXiv 2504.20073) uses k1 with a weight of 0.001; StarPO-S
+uses none.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ragen_agent.algo.aggregation import aggregate, check_shapes
+
+__all__ = ["entropy_deviation", "entropy_of", "kl_loss", "kl_penalty"]
+
+
+def entropy_deviation(entropy: Tensor, mask: Tensor, average: float, band: tuple[float, float] = (0.5, 1.5)) -> Tensor:
+    """How far the mean entropy of each row is outside [low average, high average], at each of its masked tokens.
+
+    EPO (arXiv 2509.22576, section on the entropy smoothing regularizer): the loss has -lambda (H - beta P), H the
+    entropy, with P a penalty for an entropy outside a band around its mean over the iterations so far. In the paper and
+    its code P is a constant wherever the entropy is outside, which has no gradient; here it is the distance from the
+    band, which has one. Rows are judged as a whole, the code's mode "seq".
+
+    Args:
+        entropy: float (rows, T), with gradient, nats.
+        mask: bool (rows, T).
+        average: nats a token, at least 0.
+        band: the paper's kappa_l and kappa_r.
+
+    Returns:
+        float (rows, T), with gradient, at least 0; 0 outside the mask.
+    """
+    check_shapes(entropy, mask)
+    zero = torch.zeros_like(entropy)
+    mean = torch.where(mask, entropy, zero).sum(dim=1, keepdim=True) / mask.sum(dim=1, keepdim=True).clamp(min=1)
+    outside = (band[0] * average - mean).clamp(min=0) + (mean - band[1] * average).clamp(min=0)
+    return torch.where(mask, outside, zero)
+
+
+def entropy_of(logits: Tensor) -> Tensor:
+    """Entropy in nats of the categorical distributions with these logits (the bonus of PPO, equation 9).
+
+    Args:
+        logits: float (..., vocabulary); -inf forbids an entry (one entry at least must be finite).
+
+    Returns:
+        float32 (...), in [0, log(vocabulary)].
+    """
+    log_probs = torch.log_softmax(logits.float(), dim=-1)
+    # A forbidden entry has p log p = 0; 0 * -inf would be NaN, and so would its gradient.
+    finite = torch.where(log_probs > -torch.inf, log_probs, torch.zeros_like(log_probs))
+    return -(log_probs.exp() * finite).sum(dim=-1)
+
+
+def kl_penalty(log_probs: Tensor, ref_log_probs: Tensor, kind: str = "k1") -> Tensor:
+    """Estimates, token by token, of KL(policy || reference) for tokens sampled from the policy.
+
+    With d = log policy - log reference: k1 = d (unbiased, of either sign), k2 = d^2 / 2 (biased, low
+    variance), k3 = exp(-d) - 1 + d (unbiased, at least 0). Schulman, "Approximating KL Divergence" (2020);
+    k3 is GRPO's (arXiv 2402.03300, equation 4), k1 is vanilla StarPO's.
+
+    Args:
+        log_probs: float, any shape.
+        ref_log_probs: float, the same shape.
+        kind: "k1", "k2" or "k3".
+
+    Returns:
+        float, the same shape.
+
+    Raises:
+        ValueError: an unknown kind.
+    """
+    d = log_probs - ref_log_probs
+    if kind == "k1":
+        return d
+    if kind == "k2":
+        return 0.5 * d**2
+    if kind == "k3":
+        return torch.exp(-d) - 1 + d
+    raise ValueError(f"kind is {kind!r}; it must be k1, k2 or k3")
+
+
+def kl_loss(
+    log_probs: Tensor,
+    ref_log_probs: Tensor,
+    mask: Tensor,
+    kind: str = "k2",
+    how: str = "token_mean",
+    *,
+    length: int | None = None,
+    count: int | None = None,
+) -> Tensor:
+    """The estimate as a term of the loss, aggregated as the policy's loss is (GRPO, arXiv 2402.03300, equation 3).
+
+    Args:
+        log_probs: float (rows, T), with gradient.
+        ref_log_probs: float (rows, T).
+        mask: bool (rows, T).
+        kind: a key of ``ragen_agent.config.algorithms.KL_ESTIMATES``; see the module for what the gradient of each is.
+        how: see ``aggregate``, as ``length`` and ``count``.
+        length: see ``aggregate``.
+        count: see ``aggregate``.
+
+    Returns:
+        scalar, with gradient.
+
+    Raises:
+        ValueError: see ``kl_penalty`` and ``aggregate``.
+    """
+    zero = torch.zeros_like(log_probs)
+    # Masked before the exponential: what stands outside the mask may be anything, and its gradient must be 0.
+    estimate = kl_penalty(torch.where(mask, log_probs, zero), torch.where(mask, ref_log_probs, zero), kind)
+    return aggregate(estimate, mask, how, length=length, count=count)
