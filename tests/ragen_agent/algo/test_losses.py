@@ -6,6 +6,7 @@ import math
 import statistics
 from collections import defaultdict
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -294,7 +295,7 @@ def test_every_rule_begins_as_the_plain_policy_gradient(rule: str) -> None:
     log_probs, _, advantages, mask = example()
     if rule == "gspo":
         advantages = advantages.mean(dim=1, keepdim=True).expand(2, 4)
-    options = {"band": (98.0, 99.0)} if rule == "clip_cov" else {}
+    options: dict[str, Any] = {"band": (98.0, 99.0)} if rule == "clip_cov" else {}
     loss, stats = algo.policy_loss(log_probs, log_probs.detach().clone(), advantages, mask, rule, **options)
     (gradient,) = torch.autograd.grad(loss, log_probs)
     close(gradient, -advantages * mask / mask.sum())
@@ -315,7 +316,7 @@ def test_what_the_mask_hides_may_hold_anything_in_every_rule(rule: str) -> None:
 
 
 #: TRL's names of the rules, and the aggregation that it takes with each.
-TRL = {
+TRL: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
     "ppo": ({"loss_type": "dapo"}, "token_mean", {"clip_low": 0.1, "clip_high": 0.15}),
     "gspo": (
         {"loss_type": "grpo", "importance_sampling_level": "sequence"},
@@ -380,7 +381,7 @@ def test_mismatch_weights_by_hand() -> None:
     close(icepop, [[4.0, 1.0, 0.0, 0.0]])
     assert outside.tolist() == [[False, False, True, False]]
     # The geometric mean of the row is 1: it stays, with its tokens' weights.
-    row = {"level": "sequence", "mode": "mask"}
+    row: dict[str, Any] = {"level": "sequence", "mode": "mask"}
     close(algo.mismatch_weights(trainer, rollout, mask, **row, bounds=(0.9, 1.1))[0], [[4.0, 1.0, 0.25, 0.0]])
     close(algo.mismatch_weights(trainer, rollout, mask, **row, bounds=(1.1, 2.0))[0], [[0.0, 0.0, 0.0, 0.0]])
     # |p - q| is 3/8, 0 and 3/32; its mean 0.156.
@@ -411,7 +412,7 @@ def test_weights_multiply_the_terms() -> None:
         ({"gating": "tv"}, "use mode 'mask'"),
     ],
 )
-def test_bad_axes_of_the_correction_are_told(given: dict[str, str], message: str) -> None:
+def test_bad_axes_of_the_correction_are_told(given: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         algo.mismatch_weights(ONE, ONE, YES, **given)
 

@@ -195,7 +195,7 @@ def test_gspo_is_that_of_openrlhf(level: str) -> None:
         x["new"], x["old"], x["advantages"], action_mask=x["mask"], rollout_log_probs=x["rollout"]
     )
     old = x["old"] if level == "off" else x["rollout"]
-    options = {"clip_low": 0.05, "clip_high": 0.08}
+    options: dict[str, Any] = {"clip_low": 0.05, "clip_high": 0.08}
     ours, stats = algo.policy_loss(
         x["new"], old, x["advantages"], x["mask"].bool(), "gspo", how="sequence_mean", **options
     )
