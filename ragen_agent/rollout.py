@@ -16,15 +16,28 @@ from ragen_agent.token_mdp import TokenMDP, Trajectory
 from ragen_gym.core.failures import Failure
 from ragen_gym.inference import Engine, GenerationSession, Sampled
 
-__all__ = ["Instance", "group", "play"]
+__all__ = ["Instance", "Prefix", "group", "play"]
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """The beginning of an episode that others branch off; see ``TokenMDP.begin_branch``."""
+
+    base: Trajectory
+    turns: int  # of the base, 1 or more
+    noise_seed: int  # of the base
 
 
 @dataclass(frozen=True)
 class Instance:
-    """One episode to play: ``seed`` decides the level, ``noise_seed`` its transition noise."""
+    """One episode to play: ``seed`` decides the level, ``noise_seed`` its transition noise.
+
+    With a ``prefix`` it begins as another episode on the level did, and ``noise_seed`` is that of the noise after it.
+    """
 
     seed: int
     noise_seed: int
+    prefix: Prefix | None = None
 
 
 def group(seeds: Sequence[int], group_size: int) -> list[Instance]:
@@ -112,7 +125,11 @@ class _Rollout:
         """Begins episodes; False if the engine broke."""
         for episode, process in new:
             instance = self.instances[episode]
-            process.begin(seed=instance.seed, options={"noise_seed": instance.noise_seed})
+            if instance.prefix is None:
+                process.begin(seed=instance.seed, options={"noise_seed": instance.noise_seed})
+            else:
+                base, turns, noise_seed = instance.prefix.base, instance.prefix.turns, instance.prefix.noise_seed
+                process.begin_branch(base, turns, base_noise_seed=noise_seed, noise_seed=instance.noise_seed)
             self.check(process.ids)
         self.slots += new
         joining, self.moved = [*self.moved, *new], []

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ragen_agent.chat import ChatFormat, Content, Images
 from ragen_agent.config import Turns
-from ragen_agent.trajectory import Trajectory, TurnInfo
+from ragen_agent.trajectory import BranchPoint, Trajectory, TurnInfo
 from ragen_gym.core.failures import Failure
 from ragen_gym.envs.step import InnerGenerator
 from ragen_gym.inference import ImageSpan
@@ -200,8 +200,49 @@ class TokenMDP(InnerGenerator, gymnasium.Env[NDArray[np.int64], np.int64]):
         self._state = self._state_id()
         self._terminated = self._truncated = self._success = False
         self._failure: str | None = None
+        self._branch: BranchPoint | None = None
         self._info: dict[str, Any] = info
         return info
+
+    def begin_branch(self, base: Trajectory, turns: int, *, base_noise_seed: int, noise_seed: int) -> None:
+        """Start an episode with the first turns of another one, for engines; see ``begin``.
+
+        The base's replies are played again, so the state is the one that they led to, with the budgets that are left;
+        the ids are those of the base, none is encoded again. The transition noise from there on is that of
+        ``noise_seed``; one equal to the base's goes on as the base's did.
+
+        Args:
+            base: an episode of this process or one like it, begun with a seed.
+            turns: how many of its turns, from 1 to all but the last.
+            base_noise_seed: of the base's transition noise.
+            noise_seed: of the noise after these turns.
+
+        Raises:
+            ValueError: the environment has no ``reseed_noise``, or does not give the base's ids again.
+        """
+        if not 1 <= turns < len(base.turn_ends):
+            raise ValueError(f"turns is {turns}; a branch of this episode has 1 to {len(base.turn_ends) - 1} of them")
+        if not self.env.has_wrapper_attr("reseed_noise"):
+            raise ValueError(
+                f"{self.env} cannot be restored to a state in the middle of an episode: it has no "
+                "reseed_noise(noise_seed), as a ragen_gym.TurnEnv has. Use training.groups_by=state, or level."
+            )
+        self.begin(seed=base.seed, options={"noise_seed": base_noise_seed})
+        start = 0
+        for end in base.turn_ends[:turns]:
+            first = start + int(base.sampled[start : end + 1].argmax())
+            start = end + 1
+            if not self.done:
+                self.append_reply(base.ids[first:start].tolist(), base.log_probs[first:start].tolist())
+        ids = self._past + self.ids
+        if self.done or ids != base.ids[: len(ids)].tolist():
+            raise ValueError(
+                f"{self.env} does not repeat itself: the replies of an episode led elsewhere the second time. An "
+                "environment that is branched must follow from its seeds; use training.groups_by=state, or level."
+            )
+        if noise_seed != base_noise_seed:
+            self.env.get_wrapper_attr("reseed_noise")(noise_seed)
+        self._branch = BranchPoint(turns, base_noise_seed)
 
     def step(self, action: int | np.int64) -> tuple[NDArray[np.int64], float, bool, bool, dict[str, Any]]:
         """Append one token as sampled (its log-probability is recorded as 0); see the class for the rest."""
@@ -311,6 +352,7 @@ class TokenMDP(InnerGenerator, gymnasium.Env[NDArray[np.int64], np.int64]):
             contexts=tuple(self._contexts) if self.context else (),
             images=(*self._past_images, *(image.moved(len(self._past)) for image in self.images)),
             turn_infos=tuple(self._infos) if len(self._infos) == len(self._rewards) else (),
+            branch=self._branch,
         )
 
     def render(self) -> Any:

@@ -12,10 +12,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ragen_gym.games.values import TurnValue, pivot
 from ragen_gym.inference import ImageSpan
 from ragen_gym.render.png import decode_png, encode_png
 
-__all__ = ["Trajectory", "TurnInfo"]
+__all__ = ["BranchPoint", "Trajectory", "TurnInfo"]
+
+
+@dataclass(frozen=True)
+class BranchPoint:
+    """Where an episode branches off another one of its group, its base."""
+
+    turns: int  # the first turns, 1 or more, which are the base's: sampled there, token by token, not here
+    noise_seed: int  # of the transition noise that these turns met
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +52,7 @@ class Trajectory:
             row.
         images: the pictures that the model saw, where their placeholders stand in ``ids``. One that a new prompt
             shows again is there again.
+        branch: where the episode branches off another one; None where it was played from the start.
     """
 
     ids: NDArray[np.int64]
@@ -60,6 +70,7 @@ class Trajectory:
     turn_infos: tuple[TurnInfo, ...] = ()
     contexts: tuple[int, ...] = ()
     images: tuple[ImageSpan, ...] = ()
+    branch: BranchPoint | None = None
 
     def __post_init__(self) -> None:
         ids, sampled, log_probs, ends = self.ids, self.sampled, self.log_probs, self.turn_ends
@@ -79,6 +90,7 @@ class Trajectory:
         assert all(a.end <= b.start for a, b in pairwise(self.images)), "pictures follow one another"
         assert not self.images or self.images[-1].end <= len(ids)
         assert not any(sampled[image.start : image.end].any() for image in self.images), "nobody samples a picture"
+        assert self.branch is None or 1 <= self.branch.turns <= len(ends), "a branch holds turns of its base"
         assert not (self.terminated and self.truncated), "an episode ends once"
         if self.failure is None:
             assert self.terminated or self.truncated, "an episode ends by the game, a budget or a failure"
@@ -90,11 +102,34 @@ class Trajectory:
         """The undiscounted return."""
         return float(sum(self.turn_rewards))
 
+    @property
+    def own(self) -> Trajectory:
+        """The episode with nothing but its own turns marked as sampled: itself, where it is no branch.
+
+        Its return is that of these turns alone.
+        """
+        if self.branch is None:
+            return self
+        shared = self.branch.turns
+        sampled, log_probs = self.sampled.copy(), self.log_probs.copy()
+        first = self.turn_ends[shared - 1] + 1
+        sampled[:first], log_probs[:first] = False, 0.0
+        return replace(
+            self,
+            sampled=sampled,
+            log_probs=log_probs,
+            turn_ends=self.turn_ends[shared:],
+            turn_rewards=self.turn_rewards[shared:],
+            turn_infos=self.turn_infos[shared:],
+            branch=None,
+        )
+
     def split_contexts(self) -> list[Trajectory]:
         """A trajectory for each context that holds a turn, as the model saw it; the row itself if there is but one.
 
         Only ids, masks, log-probs and turns are cut; the outcome of the episode is repeated in each.
         """
+        assert self.branch is None, "only what is learned from is cut, see ``own``"
         if not self.contexts:
             return [self]
         parts = []
@@ -134,6 +169,7 @@ class Trajectory:
             "turn_facts": [info.to_dict() for info in self.turn_infos],
             **({"contexts": list(self.contexts)} if self.contexts else {}),
             **({"images": _images_to_list(self.images)} if self.images else {}),
+            **({"branch": asdict(self.branch)} if self.branch else {}),
         }
 
     @classmethod
@@ -159,6 +195,7 @@ class Trajectory:
             turn_infos=tuple(TurnInfo(**info) for info in record.get("turn_facts", ())),
             contexts=tuple(record.get("contexts", ())),
             images=_images_of_list(record.get("images", ())),
+            branch=BranchPoint(**record["branch"]) if record.get("branch") else None,
         )
 
 
@@ -177,6 +214,8 @@ class TurnInfo:
     #: the highest expected return before the turn, in the moves left, NaN where unknown; None where nobody asked for it
     value: float | None = None
     state: str | None = None  # a hash of level and game state before the turn; None where nobody asked for it
+    #: whether the level was lost with the turn (``ragen_gym.games.values.pivot``); None where unknown or not asked for
+    pivot: bool | None = None
     advantage: float | None = None  # the turn's own; None where all turns of the episode have its advantage
 
     def to_dict(self) -> dict[str, Any]:
@@ -201,10 +240,16 @@ class TurnInfo:
             info.get("prediction_right"),
             info["turn_value"].before.total if "turn_value" in info else None,
             state,
+            _is_pivot(info["turn_value"]) if state is not None and "turn_value" in info else None,
         )
 
 
-_ON_REQUEST = ("value", "state", "advantage")
+_ON_REQUEST = ("value", "state", "pivot", "advantage")
+
+
+def _is_pivot(turn: TurnValue) -> bool | None:
+    regret, after = turn.regret.success, turn.after.success
+    return None if math.isnan(regret + after) else pivot([(regret, after)]) == 0
 
 
 def _images_to_list(images: Sequence[ImageSpan]) -> list[dict[str, Any]]:

@@ -229,6 +229,11 @@ GROUPINGS: dict[str, Grouping] = {
     "state": Grouping(
         "the same, plus the turns that begin in the same state of the game (GiGPO, arXiv 2505.10978)", states=True
     ),
+    "branch": Grouping(
+        "as state, and some episodes of a group branch off others (ragen_agent.training.branches)",
+        states=True,
+        branches=True,
+    ),
 }
 
 #: With d = log policy - log reference, of a sampled token; see ``ragen_agent.algo.regularisers``.

@@ -147,6 +147,12 @@ class Training:
     step_weight: float = setting(
         1.0, "weight of a turn's advantage in its state, next to its episode's (GiGPO's omega)", low=0
     )
+    branches: int = setting(3, "with groups_by=branch: how many branch off each base episode", low=1, unit="episodes")
+    branch_at: str = setting(
+        "pivot",
+        "with groups_by=branch: the turn that branches begin with",
+        choices={"pivot": "where the level was lost, by exact values", "entropy": "where the reply was most uncertain"},
+    )
     filter: str = setting("", "which groups are trained on", choices=FILTER_RULES, empty=PRESET)
     filter_by: str = setting(
         "reward", "the number of an episode that the filter compares", choices=("reward", "entropy", "length")
@@ -302,6 +308,11 @@ class Training:
                 f"training.groups_by is {self.groups_by!r}, which compares turns as training.algo compares the "
                 f"episodes of a group, and {self.algo} compares none; use one of {rules}, or training.groups_by=level."
             )
+        if GROUPINGS[self.groups_by].branches and self.group_size % (1 + self.branches):
+            raise ValueError(
+                f"training.group_size is {self.group_size}; with groups_by={self.groups_by} it must be a multiple of "
+                f"{1 + self.branches}: a base episode and its {self.branches} branches (training.branches)."
+            )
         if self.credit != "trajectory" and not self.critic:
             raise ValueError(
                 f"training.credit is {self.credit!r}, which needs a critic's values; use training.algo=ppo, or "
@@ -453,6 +464,9 @@ class Stops:
         0, "stop after this many evaluations in a row with a success rate below validation_floor; 0 never", low=0
     )
     validation_floor: float = setting(0.01, "see validation_patience", above=0, high=1)
+    sampled_tokens: int = setting(
+        0, "stop when the rollouts have sampled so many tokens, for runs at equal cost; 0 never", low=0, unit="tokens"
+    )
 
     def __post_init__(self) -> None:
         check_settings(self, "stops.")

@@ -18,11 +18,13 @@ import numpy as np
 import torch
 
 from ragen_agent.config import Config, Training
+from ragen_agent.config.algorithms import GROUPINGS
 from ragen_agent.local.diagnostics import LearnerDiagnostics
 from ragen_agent.local.policy_update import Critic, Learner, Targets, update
 from ragen_agent.rollout import Instance, group
 from ragen_agent.token_mdp import TokenMDP, Trajectory
 from ragen_agent.training.batches import distinct_prefixes, rows_of
+from ragen_agent.training.branches import play_trees
 from ragen_agent.training.console import Display
 from ragen_agent.training.cpu import release_freed_memory
 from ragen_agent.training.diagnostics import Monitor
@@ -127,7 +129,7 @@ class Trainer:
             **figures,
             **measured,
             "learning_rate": self.learner.optimiser.param_groups[0]["lr"],
-            "tokens_per_s": sum(int(t.sampled.sum()) for t in played) / (decoded - started),
+            "tokens_per_s": iteration.sampled_tokens / (decoded - started),
             "seconds_rollout": decoded - started,
         }
         record |= self.monitor.validate(number)
@@ -216,9 +218,9 @@ class RolloutWorker:
 
     def play(self, iteration: int, instances: list[Instance]) -> tuple[list[Trajectory], list[str]]:
         """The trajectories in the order of the instances, and the name of each group's game."""
-        settings, seed = self.config.training, self.config.seed
+        settings = self.config.training
         games = games_at(self.config, iteration)
-        chosen = draw_games(games, seed, iteration, settings.groups)
+        chosen = draw_games(games, self.config.seed, iteration, settings.groups)
         self._processes = [(c, p) for c, p in self._processes if any(game.config == c for game in games)]
         played: dict[int, Trajectory] = {}
         for index, game in enumerate(games):
@@ -230,14 +232,21 @@ class RolloutWorker:
                 env = processes[0].env.unwrapped
                 assert isinstance(env, TurnEnv)
                 self.seen.update(env.env.level_families({instances[row].seed for row in rows}))
-                episodes = self.policy.play(
-                    processes,
-                    [instances[row] for row in rows],
-                    settings.temperature,
-                    derive_seed(seed, SeedStream.SAMPLING, *path),
-                )
+                episodes = self._play(processes, [instances[row] for row in rows], path)
                 played.update(zip(rows, episodes, strict=True))
         return [played[row] for row in range(len(instances))], [games[i].config.game for i in chosen]
+
+    def _play(self, processes: list[TokenMDP], instances: list[Instance], path: tuple[int, ...]) -> list[Trajectory]:
+        """Episodes of one game; ``path`` goes into the seed of what is sampled."""
+        settings = self.config.training
+
+        def play(some: list[Instance], branches: bool) -> list[Trajectory]:
+            stream = SeedStream.BRANCHES if branches else SeedStream.SAMPLING
+            return self.policy.play(processes, some, settings.temperature, derive_seed(self.config.seed, stream, *path))
+
+        if GROUPINGS[settings.groups_by].branches:
+            return play_trees(play, instances, settings)
+        return play(instances, False)
 
     def _processes_of(self, config: Config) -> list[TokenMDP]:
         """Token processes for a game, made when the game or a step of the curriculum first comes up."""

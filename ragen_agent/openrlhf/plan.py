@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ragen_agent.config import Config, Training, Turns
-from ragen_agent.config.algorithms import FILTER_RULES, POLICY_LOSSES
+from ragen_agent.config.algorithms import FILTER_RULES, GROUPINGS, POLICY_LOSSES
 from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.training.scoring import TOKENS_PER_PASS
 from ragen_agent.training.tasks import all_settings
@@ -123,6 +123,12 @@ def describe(config: Config, settings: OpenRLHF | None) -> list[str]:
             f"Then the filter ({rule}, {training.keep:g}) keeps {most}{plan.kept_groups} of {training.groups} groups: "
             f"{plan.kept_groups} x {training.group_size} = {learned} episodes to train on."
         )
+    if GROUPINGS[training.groups_by].branches:
+        trees = training.group_size // (1 + training.branches)
+        kept = (
+            f"Of the {training.group_size} episodes of a group {trees} are played from the start, and "
+            f"{training.branches} branch off each of them. {kept}"
+        )
     if plan.rows > learned:
         kept += f" Their prompts leave out earlier turns, so each is several rows, {plan.rows} in all at most."
     if plan.trained > plan.rows:
@@ -197,8 +203,8 @@ def check_supported(config: Config, settings: OpenRLHF) -> None:
 
     Raises:
         ValueError: gradient norms of a model that is divided among GPUs, a loss of whole episodes that are several
-            rows, a minibatch that the GPUs cannot share, models
-            that cannot be placed on the GPUs as the settings say, or LoRA settings that OpenRLHF does not take.
+            rows, what the local trainer alone can do, a minibatch that the GPUs cannot share, models that cannot be
+            placed on the GPUs as the settings say, or LoRA settings that OpenRLHF does not take.
     """
     training, lora = config.training, config.lora
     if config.diagnostics.gradients_every and settings.zero_stage == 3:
@@ -206,24 +212,7 @@ def check_supported(config: Config, settings: OpenRLHF) -> None:
             "diagnostics.gradients_every needs openrlhf.zero_stage 2: at stage 3 no GPU holds all the weights in which "
             "the parts of the loss have their gradients. Use diagnostics.gradients_every=0, or stage 2."
         )
-    for each in all_settings(config):
-        if each.turns.sees or config.small_model.kind == "vision":
-            raise ValueError(
-                "pictures (turns.observation, small_model.kind='vision') are read by the local trainer alone; use "
-                "turns.observation=text with small_model.kind=text, or --backend local."
-            )
-    if max(_rows_of_episode(each.turns) for each in all_settings(config)) > 1:
-        for name, asked in (
-            ("training.policy_loss", training.policy_loss if POLICY_LOSSES[training.policy_loss].sequences else ""),
-            ("training.correction", training.correction if training.correction == "sequence" else ""),
-            ("training.entropy_smoothing", f"{training.entropy_smoothing:g}" if training.entropy_smoothing else ""),
-        ):
-            if asked:
-                raise ValueError(
-                    f"{name}={asked} is about whole episodes, but prompts that leave out earlier turns (turns.history, "
-                    "turns.keep_thinking) make several rows of one, which OpenRLHF does not join: use turns.history=-1 "
-                    "and turns.keep_thinking=true, another setting, or --backend local."
-                )
+    _check_local_alone(config)
     gpus = _gpus(config, settings)
     for model in ("actor", "critic"):
         if gpus[model] and training.minibatch % (settings.micro_batch * gpus[model]):
@@ -244,6 +233,35 @@ def check_supported(config: Config, settings: OpenRLHF) -> None:
                 f"openrlhf.colocate puts every model on the same GPUs, so the actor's {gpus['actor']} and {whose} "
                 f"{count} must be equal: actor_nodes * actor_gpus = {product}."
             )
+
+
+def _check_local_alone(config: Config) -> None:
+    """Refuses what the local trainer alone can do."""
+    training = config.training
+    for each in all_settings(config):
+        if each.turns.sees or config.small_model.kind == "vision":
+            raise ValueError(
+                "pictures (turns.observation, small_model.kind='vision') are read by the local trainer alone; use "
+                "turns.observation=text with small_model.kind=text, or --backend local."
+            )
+    if max(_rows_of_episode(each.turns) for each in all_settings(config)) > 1:
+        for name, asked in (
+            ("training.policy_loss", training.policy_loss if POLICY_LOSSES[training.policy_loss].sequences else ""),
+            ("training.correction", training.correction if training.correction == "sequence" else ""),
+            ("training.entropy_smoothing", f"{training.entropy_smoothing:g}" if training.entropy_smoothing else ""),
+        ):
+            if asked:
+                raise ValueError(
+                    f"{name}={asked} is about whole episodes, but prompts that leave out earlier turns (turns.history, "
+                    "turns.keep_thinking) make several rows of one, which OpenRLHF does not join: use turns.history=-1 "
+                    "and turns.keep_thinking=true, another setting, or --backend local."
+                )
+    if GROUPINGS[training.groups_by].branches:
+        raise ValueError(
+            f"training.groups_by={training.groups_by} is for the local trainer alone: OpenRLHF sends all samples of a "
+            "prompt to its engines at once, and knows no second round that begins with what was sampled in the first. "
+            "Use training.groups_by=state or level, or --backend local."
+        )
 
 
 @dataclass(frozen=True)

@@ -159,7 +159,7 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
         episodes = sum(p.own_seconds for p in played) / len(played)
         now = time.monotonic()
         return record | {
-            "tokens_per_s": sum(int(t.sampled.sum()) for t in trajectories) / (decoded - started),
+            "tokens_per_s": scored.sampled_tokens / (decoded - started),
             "seconds_rollout": decoded - started,
             "seconds_own": now - decoded - theirs + episodes,
             "diagnostics_s": costs,

@@ -6,7 +6,7 @@ An episode is replayed by the benchmark's replayer, from its level, its noise se
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import zip_longest
 from typing import Any
@@ -231,14 +231,20 @@ class GameReplayer:
         turns, names = vars(self.config.turns), {field.name for field in fields(TurnConfig)}
         options = TurnConfig(**{name: value for name, value in turns.items() if name in names})
         levels = tuple(self._levels.values())
-        return Replayer(Split(self.name, self.config.game, dict(self.config.env_options), levels, options))
+        split = Split(self.name, self.config.game, dict(self.config.env_options), levels, options)
+        return Replayer(split, valued=True)
 
     def details(self, episode: StoredEpisode) -> dict[str, Any]:
         """The episode replayed, for the viewer."""
         env, level_id = self._env("train"), episode.trajectory.level_id
         env.reset(options={"level": self._levels[level_id]})
         record = _bench_record(episode, list(self._levels).index(level_id), env)
-        return details(self._replayer, record, "")
+        if (branch := episode.trajectory.branch) is None:
+            return details(self._replayer, record, "")
+        reseed = None if branch.noise_seed == record.noise_seed else (branch.turns, record.noise_seed)
+        shown = details(self._replayer, replace(record, noise_seed=branch.noise_seed), "", reseed)
+        shared = f"its first {branch.turns} turns are" if branch.turns > 1 else "its first turn is"
+        return {**shown, "facts": [*shown["facts"], f"branches off another episode: {shared} that one's"]}
 
     def _env(self, split: str) -> TurnEnv:
         if split not in self._envs:

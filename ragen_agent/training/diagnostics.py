@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from ragen_agent.config import Config, Diagnostics
+from ragen_agent.config.algorithms import GROUPINGS
 from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.iteration import Iteration
 from ragen_agent.training.metrics import reasoning_spans
@@ -89,6 +90,8 @@ class Monitor:
             ),
         }
         figures: dict[str, Any] = {}
+        if self.config.stops.sampled_tokens or GROUPINGS[self.config.training.groups_by].branches:
+            figures["sampled_tokens"] = iteration.sampled_tokens
         for name, (every, measure) in measures.items():
             if _due(every, iteration.number):
                 figures |= self.timed(name, measure)

@@ -218,6 +218,11 @@ class Iteration:
         return rows
 
     @property
+    def sampled_tokens(self) -> int:
+        """Tokens that were sampled for it; those of turns that episodes share once."""
+        return sum(int(t.own.sampled.sum()) for t in self.played)
+
+    @property
     def rows(self) -> list[int]:
         """The episodes to update on, as indices: the kept ones, none where they teach nothing."""
         return [] if self.stagnant else self.kept
@@ -229,14 +234,14 @@ class Iteration:
         either side of the filter. ``entropy_sampled`` is the rollouts' entropy by sampling, in nats a token: minus the
         mean log-prob of the sampled tokens.
         """
-        whole = [t for t in self.played if t.failure is None]
+        whole = [t.own for t in self.played if t.failure is None]
         kinds = Counter(failure_kind(t.failure) for t in self.played if t.failure is not None)
         kept, std = self.groups.kept.any(1), self.groups.return_std
         sampled = sum(int(t.sampled.sum()) for t in whole)
         return {
             "success": _mean([t.success for t in whole]),
             **self._success_by_game(),
-            "return": _mean([t.total_reward for t in whole]),
+            "return": _mean([t.total_reward for t in self.played if t.failure is None]),
             "spread": float(std.mean()),
             "spread_kept": float(std[kept].mean()) if bool(kept.any()) else 0.0,
             "spread_dropped": float(std[~kept].mean()) if bool((~kept).any()) else 0.0,
@@ -245,7 +250,7 @@ class Iteration:
             "failed": len(self.played) - len(whole),
             "failures": {str(kind): kinds[kind] for kind in Failure if kinds[kind]},
             "entropy_sampled": -sum(float(t.log_probs.sum(dtype="float64")) for t in whole) / max(1, sampled),
-            "reply_tokens": _mean([t.sampled.sum() / max(1, len(t.turn_ends)) for t in self.played]),
+            "reply_tokens": _mean([t.own.sampled.sum() / max(1, len(t.own.turn_ends)) for t in self.played]),
             **reply_figures(self.learned, piece),
         }
 
@@ -324,6 +329,10 @@ class History:
                 f"{stopped}: for {stops.return_std_patience} iterations the return std within groups was below "
                 f"{100 * stops.return_std_share:g} % of what it was in the first {stops.return_std_baseline}."
             )
+        sampled = sum(record.get("sampled_tokens", 0) for record in self.records)
+        if 0 < stops.sampled_tokens <= sampled:
+            limit = f"stops.sampled_tokens={stops.sampled_tokens}"
+            return f"{stopped}: the rollouts have sampled {sampled:,} tokens, and {limit}."
         rates = [record["validation"] for record in self.records if "validation" in record]
         if stops.validation_patience and validation_stop(
             rates, floor=stops.validation_floor, times=stops.validation_patience

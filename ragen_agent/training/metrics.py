@@ -92,6 +92,7 @@ METRICS: dict[str, Metric] = {
     "kept_share": Metric("kept groups", share=True),
     "updates": Metric("optimiser steps"),
     "failed": Metric("failed episodes"),
+    "sampled_tokens": Metric("sampled tokens"),
     "tokens_per_s": Metric("sampled tokens per second", progress="{:.0f} tokens/s"),
     "seconds": Metric("seconds per iteration"),
     "train_tokens": Metric("tokens trained on"),

@@ -14,12 +14,16 @@ integers of the game's state (``TurnEnv.state_id``). The turns and moves that ar
 optimum depends on them: as in the paper, a turn is then compared with later ones of its own episode, and one that leads
 in a circle, or wastes moves, comes back to its state with a return that is discounted more. With the moves left in it
 two turns of one episode would never meet. Malformed replies count as turns: they stay in the state that they began in.
+
+**Branches** (``ragen_agent.training.branches``). A turn that several episodes of a tree hold is one turn, of the base:
+its return is the mean of theirs, and so is its A^E. The branches learn from their own turns alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from statistics import fmean
 
 import torch
 from torch import Tensor
@@ -35,7 +39,7 @@ __all__ = ["token_advantages", "turn_advantages", "with_turn_advantages"]
 def with_turn_advantages(
     trajectories: Sequence[Trajectory], advantages: Tensor, weights: Tensor, settings: Training
 ) -> list[Trajectory]:
-    """The episodes with an advantage of each turn, where ``Training.groups_by`` compares turns.
+    """The episodes with an advantage of each of their own turns, where ``Training.groups_by`` compares turns.
 
     Args:
         trajectories: the episodes of an iteration, those of a group next to each other.
@@ -51,22 +55,37 @@ def with_turn_advantages(
     changed, size = list(trajectories), settings.group_size
     for first in range(0, len(changed), size):
         group = [row for row in range(first, first + size) if changed[row].failure is None]
-        turns = [(row, turn) for row in group for turn in range(len(changed[row].turn_ends))]
+        states = {row: _states(changed[row], settings) for row in group}
         returns = {row: algo.discounted_returns(changed[row].turn_rewards, settings.gamma_turn) for row in group}
-        states = [_states(changed[row], settings) for row in group]
+        wholes = dict(zip(range(first, first + size), advantages[first // size].tolist(), strict=True))
+        held = _held(changed, group, 1 + settings.branches)
         steps = algo.step_advantages(
-            [state for each in states for state in each],
-            [returns[row][turn] for row, turn in turns],
+            [states[row][turn] for row, turn in held],
+            [fmean(returns[holder][turn] for holder in holders) for (_, turn), holders in held.items()],
             ADVANTAGE_RULES[settings.algo].method,
         )
         weight = settings.step_weight * float(weights[first // size])
-        found = dict(zip(turns, (weight * steps).tolist(), strict=True))
+        for step, ((row, turn), holders) in zip((weight * steps).tolist(), held.items(), strict=True):
+            infos = list(changed[row].turn_infos)
+            infos[turn] = replace(infos[turn], advantage=fmean(wholes[holder] for holder in holders) + step)
+            changed[row] = replace(changed[row], turn_infos=tuple(infos))
         for row in group:
-            whole = float(advantages[first // size, row - first])
-            infos = enumerate(changed[row].turn_infos)
-            own = tuple(replace(info, advantage=whole + found[row, turn]) for turn, info in infos)
-            changed[row] = replace(changed[row], turn_infos=own)
+            changed[row] = changed[row].own
     return changed
+
+
+def _held(trajectories: Sequence[Trajectory], group: Sequence[int], tree: int) -> dict[tuple[int, int], list[int]]:
+    """For each turn of a group, by its row and its number, the rows that hold it: one, but for what branches share.
+
+    ``tree``: the rows of a base and its branches, which follow each other.
+    """
+    held: dict[tuple[int, int], list[int]] = {}
+    for row in group:
+        branch = trajectories[row].branch
+        shared = branch.turns if branch else 0
+        for turn in range(len(trajectories[row].turn_ends)):
+            held.setdefault((row - row % tree if turn < shared else row, turn), []).append(row)
+    return held
 
 
 def turn_advantages(trajectory: Trajectory) -> tuple[float, ...]:

@@ -44,6 +44,7 @@ class SeedStream(IntEnum):
     DEMONSTRATOR_RATE = 7
     FILTER = 8
     ADAPTER = 9
+    BRANCHES = 10
     GAMES = 20
     REMOTE_NOISE = 21
     REMOTE_SAMPLING = 22
@@ -69,8 +70,8 @@ def make_env(config: Config, split: str | None) -> TurnEnv:
     A split is of the same version as ``evaluation.split``: what is trained on and what is measured on never meet.
 
     Raises:
-        ValueError: an unknown game or option, a value out of range, or a credit that needs exact values of a game that
-            has none.
+        ValueError: an unknown game or option, a value out of range, or a credit or branches that need exact values of a
+            game that has none.
     """
     for name in config.env_options:
         if name in Turns.__dataclass_fields__:
@@ -78,11 +79,20 @@ def make_env(config: Config, split: str | None) -> TurnEnv:
         if name == "split":
             raise ValueError("split is no option of the game; give --set evaluation.split=...")
     load(config.game)
+    training = config.training
+    pivots = records_states(config, split) and GROUPINGS[training.groups_by].branches and training.branch_at == "pivot"
     if split in SPLITS:
         split = same_version(split, version_of(config.evaluation.split))
     turns = config.turns.of_environment(states_limit=pretrained(config.model))
-    valued = {"regret": True} if CREDITS[config.training.credit].shaped else {}
+    valued = {"regret": True} if CREDITS[training.credit].shaped else {}
     env = make_turn(config.game, turns, split=split, **(config.env_options | valued))
+    if pivots:
+        if not env.game.has_values:
+            raise ValueError(
+                f"training.branch_at is 'pivot', which needs exact values of the game's states, and {config.game} has "
+                "none (its transition noise is not a matter of known chances); use training.branch_at=entropy."
+            )
+        env = make_turn(config.game, turns, split=split, **(config.env_options | {"regret": True}))
     if split is not None and not env.game.has_splits:
         raise ValueError(
             "the option names chooses the arms itself, so it has no splits to train and to measure on; leave it out, "

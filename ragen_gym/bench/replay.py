@@ -126,8 +126,12 @@ class Replayer:
         """See ``Game.success_means``."""
         return self._env(False).game.success_means
 
-    def replay(self, record: EpisodeRecord) -> ReplayedEpisode:
+    def replay(self, record: EpisodeRecord, reseed: tuple[int, int] | None = None) -> ReplayedEpisode:
         """Play a record again.
+
+        Args:
+            record: of an episode.
+            reseed: (turn, noise seed) of an episode whose transition noise is another seed's from a turn on.
 
         Raises:
             ValueError: the split has no such instance, or the record names an action that the game does not have.
@@ -146,6 +150,8 @@ class Replayer:
         for turn in record.turns:
             if env.over or diverged_at is not None:
                 break
+            if reseed and reseed[0] == len(turns):
+                env.reseed_noise(reseed[1])
             left = env.actions_left
             before = env.moves.text if by_moves else env.message_text
             image = env.images[-1] if env.images else None

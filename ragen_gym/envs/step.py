@@ -227,6 +227,18 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
             info |= self._regret.info(before, action, reward, None if outcome else self.state, outcome == SUCCESS)
         return observe(board), reward, outcome > 0, False, info
 
+    def reseed_noise(self, noise_seed: int) -> None:
+        """Draw the transition noise of the moves to come from another seed, as ``reset`` does with ``noise_seed``.
+
+        Raises:
+            gymnasium.error.ResetNeeded: no episode was started.
+            ValueError: a seed that is negative or no integer.
+        """
+        if self._episodes is None:
+            raise ResetNeeded("there is no episode whose noise to change: call reset() first.")
+        self._noise_key = episode_key(stream_key(noise_seed, self.game.noise), 0)
+        self._draws, self._drawn = [], 0
+
     def render(self) -> Any:
         """The board as text in mode ``"ansi"``, a uint8 (height, width, 3) array in ``"rgb_array"``, else None.
 

@@ -295,6 +295,10 @@ class TurnEnv(InnerGenerator, gymnasium.Env[Any, str]):
                 return Reply(text, problem=Problem.FORBIDDEN_TEXT)
         return self._prompt.parse(text, self.action_names, self._budgets)
 
+    def reseed_noise(self, noise_seed: int) -> None:
+        """Draw the transition noise of the turns to come from another seed; see ``StepEnv.reseed_noise``."""
+        self.env.reseed_noise(noise_seed)
+
     def render(self) -> Any:
         """What the environment of single moves renders: text, a picture, or None."""
         return self.env.render()

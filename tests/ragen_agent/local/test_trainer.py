@@ -344,6 +344,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"training": {"algo": "ppo", "credit": "turn", "advantage_tokens": "answer", "format_reward": "vagen"}},
     {"training": {"algo": "ppo", "credit": "regret", "gae_lambda": 0.0, "format_reward": "ragen"}},
     {"training": {"groups_by": "state", "replay": 1, "reweight": 1.0}},
+    {"training": {"groups_by": "branch", "branches": 1, "updates": 2}, "stops": {"sampled_tokens": 10**6}},
 ]
 
 
