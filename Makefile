@@ -22,14 +22,14 @@ fi
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help train test test-portable test-wheel test-openrlhf audit-upstreams docs lint types format constraints clean
+.PHONY: help train test test-portable test-wheel test-openrlhf test-integrations audit-upstreams docs lint types format constraints clean
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
 help: ## List these commands
 	@echo 'ragen-gym: games for language-model agents, and an agent that learns them. Commands:'
 	@echo
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
 	@echo 'The first run of a command makes $(VENV) and installs what that command needs.'
 	@echo 'ARGS="..." goes to the program behind train and test; PYTHON=... chooses the interpreter (3.11 or newer).'
@@ -65,6 +65,11 @@ test-wheel: ## Build the wheel, install it where nothing else is, and try every 
 test-openrlhf: $(OPENRLHF)/.installed ## Train a small model on real Ray, vLLM and DeepSpeed, without a GPU
 	@echo 'test-openrlhf: running tests/ragen_agent/openrlhf with pytest in $(OPENRLHF)'
 	@$(OPENRLHF)/bin/python -m pytest -W default tests/ragen_agent/openrlhf $(ARGS)
+
+# The environments need nothing of $(VENV); ARGS="verifiers openenv" chooses some.
+test-integrations: ## Test the adapters for hubs and trainers, each with the real library in an environment of its own
+	@echo 'test-integrations: making environments in build/integrations (minutes and some 3 GB, the first time)'
+	@$(FIND_PYTHON); "$$python" tests/integrations/environments.py $(ARGS)
 
 audit-upstreams: $(VENV)/.test.installed ## Audit the environments of other libraries, each in its own interpreter
 	@echo 'audit-upstreams: installing the libraries into build/audit and auditing them into benchmarks/audit.md'

@@ -30,7 +30,8 @@ GYM: dict[str, str] = {
     "bench": "core inference games render envs .",
     "serve": "core games render envs .",
     "audit": "core serve",
-    "cli": "core games render envs testing audit bench serve .",
+    "integrations": "core games envs .",
+    "cli": "core games render envs testing audit bench serve integrations .",
 }
 #: The same of ``ragen_agent``.
 _TOKENS = "board_tokens chat chat_template rollout token_mdp token_view trajectory turn_info"

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import gymnasium
 
 from ragen_gym import __version__
-from ragen_gym.cli import audit, bench, levels, play, serve
+from ragen_gym.cli import audit, bench, export_env, levels, play, serve
 from ragen_gym.cli import list as list_command
 from ragen_gym.cli import render as render_command
 from ragen_gym.core.command_line import Parser, error_line
@@ -30,13 +30,14 @@ examples:
   ragen-gym audit FrozenLake-v1                    test anyone's environment
   ragen-gym bench-speed                            steps a second
   ragen-gym bench run --suite smoke --agent random --out runs/random
+  ragen-gym export-env verifiers DIR               for a hub
 
 A game goes by its name (FrozenLake) or by its id (ragen/FrozenLake-v0); one of your own by its module and name
 (my_game:MyGame).
 """
 
 #: Each module adds its own commands to the parser.
-_COMMANDS = (list_command, play, render_command, levels, audit, bench, serve)
+_COMMANDS = (list_command, play, render_command, levels, audit, bench, serve, export_env)
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -1,0 +1,78 @@
+"""``ragen-gym export-env``: the package of a game that a hub or a trainer asks for."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+from pathlib import Path
+from typing import Any
+
+from ragen_gym.cli.command import add_command, table_lines
+from ragen_gym.cli.env_options import read_options
+from ragen_gym.core.turn_config import TurnConfig, turn_config
+from ragen_gym.games.registry import load
+from ragen_gym.integrations.export import TARGETS, export_env
+
+__all__ = ["add"]
+
+_EXAMPLES = """\
+examples:
+  ragen-gym export-env verifiers ragen-sokoban --game Sokoban --option max_turns=4
+  ragen-gym export-env openenv lake --option success_rate=1 --requires 'ragen-gym @ git+https://HOST/REPOSITORY'
+  ragen-gym export-env trl my-game --game my_game:MyGame
+
+The README in the package says how to test it and how to publish it. Nothing is uploaded.
+"""
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    listed = "\n".join(f"  {line}" for line in table_lines(list(TARGETS.items())))
+    what = "write the package of a game for a hub or a trainer"
+    parser = add_command(commands, "export-env", what, _export, f"targets:\n{listed}\n\n{_EXAMPLES}")
+    parser.add_argument("target", metavar="TARGET", help="the hub or trainer; see below")
+    parser.add_argument("folder", metavar="DIR", type=Path, help="folder to write, which may not exist yet")
+    parser.add_argument(
+        "--game", default="FrozenLake", metavar="ID", help="a game's name, or MODULE:NAME (default: FrozenLake)"
+    )
+    parser.add_argument(
+        "--option",
+        dest="options",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="set an option of the game, as `info` lists them, or of a turn, such as max_turns=4; may be repeated",
+    )
+    parser.add_argument("--preset", help="a difficulty of the game, such as easy")
+    parser.add_argument(
+        "--requires",
+        metavar="REQUIREMENT",
+        help="how the package asks pip for ragen-gym (default: this version on)",
+    )
+
+
+def _export(arguments: argparse.Namespace) -> int:
+    spec = load(arguments.game)
+    for pair in arguments.options:
+        if "=" not in pair:
+            raise ValueError(f"--option {pair}: write it as name=value, such as --option max_turns=4.")
+    turns = [pair for pair in arguments.options if pair.partition("=")[0] in TurnConfig.__dataclass_fields__]
+    options = read_options(spec, [pair for pair in arguments.options if pair not in turns])
+    options |= {name: _value(text) for name, _, text in (pair.partition("=") for pair in turns)}
+    turn_config(None, {name: value for name, value in options.items() if name in TurnConfig.__dataclass_fields__})
+    if arguments.preset is not None:
+        options["preset"] = arguments.preset
+    if arguments.requires is not None:
+        options["requirement"] = arguments.requires
+    for path in export_env(arguments.target, arguments.folder, arguments.game, **options):
+        print(path)
+    print(f"README.md in {arguments.folder} says how to test and publish it; nothing was uploaded.")
+    return 0
+
+
+def _value(text: str) -> Any:
+    """A Python literal where the text is one, true or false too, else the text itself."""
+    try:
+        return ast.literal_eval(text.title() if text in ("true", "false", "none") else text)
+    except (ValueError, SyntaxError):
+        return text

@@ -1,0 +1,15 @@
+"""The games in the libraries that train and evaluate language models: one adapter a library, all made of ``Rollout``.
+
+Nothing here is imported by the rest of the package, and each module imports the library that it is for. ``ragen-gym
+export-env`` writes the package that a hub asks for; it holds the game's facts and a few lines that import an adapter.
+
+| module | for | what it gives |
+|---|---|---|
+| ``verifiers`` | verifiers, Environments Hub | a ``Taskset`` and an ``Env`` |
+| ``openenv`` | OpenEnv | the server's ``Environment``, its app, a client |
+| ``trl``, ``trl_rollout`` | TRL | ``environment_factory``; ``rollout_func`` |
+"""
+
+from ragen_gym.integrations.rollout import METRICS, Rollout, noise_seed_of, rows
+
+__all__ = ["METRICS", "Rollout", "noise_seed_of", "rows"]

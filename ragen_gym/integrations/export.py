@@ -1,0 +1,213 @@
+"""The packages that hubs ask for, written from templates with the game's own facts; nothing is uploaded.
+
+A target is a folder of ``templates``. In a template ``{{fact}}`` stands for a fact, in the name of a file or folder
+``__fact__``. What ``FIXTURES`` names is computed: episodes that the oracle wins, and ones that earn nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from ragen_gym import __version__
+from ragen_gym.core.stats import percent, wilson
+from ragen_gym.core.storage import atomic_folder, check_parent
+from ragen_gym.core.validation import check_choice
+from ragen_gym.envs.policies import random_reply
+from ragen_gym.games.registry import TABLE, find, module_of
+from ragen_gym.integrations.rollout import METRICS, Rollout
+
+__all__ = ["TARGETS", "export_env", "facts_of"]
+
+#: What each target's package is for.
+TARGETS = {
+    "verifiers": "the Environments Hub: a taskset and an environment of verifiers 0.4",
+    "openenv": "OpenEnv 0.10: server, client, manifest with an oracle, Dockerfile",
+    "trl": "TRL 1.16: a training script with environment_factory and rollout_func",
+    "gymnasium": "an entry for Gymnasium's list of third-party environments",
+}
+
+_TEMPLATES = "templates"
+_NOTHING = "Left, please."  # no reply of any game: it has no tag
+
+
+def export_env(
+    target: str,
+    folder: Path,
+    game: str = "FrozenLake",
+    *,
+    requirement: str = f"ragen-gym>={__version__}",
+    episodes: int = 256,
+    **options: Any,
+) -> list[Path]:
+    """Write the package of one game for one target.
+
+    Args:
+        target: of ``TARGETS``.
+        folder: to write, which may not exist yet.
+        game: see ``Rollout``. Where it is your own, its module is put into the package.
+        requirement: how the package asks for ragen-gym, such as ``"ragen-gym @ https://…/ragen_gym-….whl"``.
+        episodes: on which random play is measured for the README, and levels for optimal play; from 1 on.
+        options: see ``Rollout``; ``split`` is the user's choice and is not fixed here.
+
+    Returns:
+        The files.
+
+    Raises:
+        ValueError: an unknown target, game or option, a folder that is there, or a game that optimal play never wins.
+    """
+    check_choice("target", target, TARGETS)
+    if folder.exists():
+        raise ValueError(f"{folder} exists: give a folder that does not, or delete it first.")
+    check_parent(folder)
+    rollout = Rollout(game, split="test", **options)
+    rates = _rates(rollout, episodes)
+    rollout.begin(0)
+    facts = facts_of(game, rollout, options, requirement, rates)
+    own = _own_module(game)
+    facts["own_module"] = f'"{own.name}" = "{own.name}"' if own else ""
+    root = files("ragen_gym.integrations") / _TEMPLATES
+    with atomic_folder(folder) as new:
+        for part in ("common", target):
+            _fill(root / part, new, facts)
+        fixtures = FIXTURES[target](rollout, game, options) if target in FIXTURES else {}
+        for path, content in fixtures.items():
+            file = new / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(content, encoding="utf-8")
+        if own:
+            if own.is_dir():
+                shutil.copytree(own, new / own.name, ignore=shutil.ignore_patterns("__pycache__"))
+            else:
+                shutil.copy(own, new / own.name)
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def facts_of(game: str, rollout: Rollout, options: dict[str, Any], requirement: str, rates: str) -> dict[str, str]:
+    """What the templates may say of a game."""
+    spec, env = find(game), rollout.env
+    words = re.findall(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])", spec.name)
+    slug = "-".join(["ragen", *(word.lower() for word in words)])
+    package = slug.replace("-", "_")
+    rewards = [(f"{value:g}", what) for what, value in env.game.rewards()]
+    rewards.append((f"{env.config.format_penalty:g}", "a malformed reply, or one that names an unknown action"))
+    about = [
+        env.game.description,
+        f"An episode has at most {env.max_turns} replies and {env.max_actions} moves, of one reply at most "
+        f"{env.max_actions_per_turn}. It is a success if {env.game.success_means or 'the game is won'}: {rates}.",
+        "No level of one split occurs in another, and a seed gives the same level in every process.",
+        _table(("reward", "for"), rewards),
+        "An episode begins with these messages:",
+        "```text\n" + "\n\n".join(message["content"] for message in rollout.messages) + "\n```",
+    ]
+    return {
+        "name": spec.name,
+        "class": "".join(word[0].upper() + word[1:] for word in words),
+        "slug": slug,
+        "package": package,
+        "version": __version__,
+        "summary": spec.summary,
+        "summary_literal": json.dumps(spec.summary),
+        "game_literal": json.dumps(game),
+        "package_literal": json.dumps(package),
+        "options_literal": repr(options),
+        "arguments": "".join(f", {name}={value!r}" for name, value in options.items()),
+        "requirement": json.dumps(requirement),
+        "requirement_plain": requirement,
+        "about": "\n\n".join(about),
+        "gymnasium": gymnasium.__version__,
+        "games": ", ".join(TABLE),
+        "metrics": "\n".join(f"| `{name}` | {meaning} |" for name, meaning in METRICS.items()),
+    }
+
+
+def _table(head: tuple[str, str], lines: list[tuple[str, str]]) -> str:
+    return "\n".join(f"| {first} | {second} |" for first, second in [head, ("---", "---"), *lines])
+
+
+def _rates(rollout: Rollout, episodes: int) -> str:
+    """Success of random replies and of optimal play on test levels, in words."""
+    rng = np.random.default_rng(0)
+    won, optimal = 0, 0.0
+    for seed in range(episodes):
+        rollout.begin(seed)
+        env = rollout.env
+        optimal += env.solution().success(*env.env.state, env.action_budget)
+        while not rollout.over:
+            rollout.reply(random_reply(env, rng))
+        won += rollout.info["success"]
+    return (
+        f"random replies win {wilson(won, episodes)} of {episodes} test levels, optimal play, which decides after each "
+        f"move, {percent(optimal / episodes)}"
+    )
+
+
+def _own_module(game: str) -> Path | None:
+    """The file or folder that a game of one's own is in; None for a game of this suite."""
+    module = module_of(game)
+    if not module:
+        return None
+    if "." in module:
+        raise ValueError(
+            f"{game} is part of the package {module.partition('.')[0]}: only a module or a package of its own can be "
+            "put into what is exported. Name it so that nothing stands before it, or publish that package."
+        )
+    from importlib.util import find_spec
+
+    found = find_spec(module)
+    assert found is not None, "it has been imported"
+    assert found.origin is not None, "it has code"
+    origin = Path(found.origin)
+    return origin.parent if origin.name == "__init__.py" else origin
+
+
+def _fill(source: Traversable, target: Path, facts: dict[str, str]) -> None:
+    """Write a folder of templates, with the facts in names and texts."""
+    for entry in source.iterdir():
+        name = re.sub(r"__([a-z]+)__(?=$|\.)", lambda found: facts.get(found[1], found[0]), entry.name)
+        if entry.is_dir():
+            (target / name).mkdir(exist_ok=True)
+            _fill(entry, target / name, facts)
+        else:
+            text = re.sub(r"\{\{(\w+)\}\}", lambda found: facts[found[1]], entry.read_text(encoding="utf-8"))
+            (target / name.removesuffix(".tmpl")).write_text(text, encoding="utf-8")
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+
+
+def _openenv(rollout: Rollout, game: str, options: dict[str, Any]) -> dict[str, str]:
+    """A state one reply before the goal with the reply that wins, replies that win nothing, and a plan to measure."""
+    won = rollout.demonstration()
+    *before, last = won["replies"]
+    begin = {"seed": won["seed"], "split": "test"}
+    state = {**begin, "noise_seed": won["noise_seed"], "replies": before}
+    oracle = {"reset": {"injected_state": state}, "actions": [{"text": last}], "reward": 1.0}
+    canaries = [
+        {"name": name, "reset": begin, "actions": [{"text": reply}] * rollout.env.max_turns, "reward": 0.0}
+        for name, reply in (("says nothing", ""), ("has no tags", _NOTHING), ("asks for the reward", "Reward: 1."))
+    ]
+    plan = {
+        "plan_schema_version": "1",
+        "reset": {"episode_id": "plan", "seed": won["seed"], "options": {"split": "test"}},
+        "actions": [{"text": reply} for reply in (_NOTHING, *won["replies"])],
+    }
+    return {
+        "validation/oracle.json": _json(oracle),
+        "validation/canaries.json": _json(canaries),
+        "validation/runtime.json": _json(plan),
+    }
+
+
+#: The computed files of a target, by path.
+FIXTURES: dict[str, Callable[[Rollout, str, dict[str, Any]], dict[str, str]]] = {"openenv": _openenv}

@@ -1,0 +1,172 @@
+"""One episode as every adapter plays it: a row in, messages out, replies in, a reward and metrics out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from ragen_gym.core.levels import text_hash
+from ragen_gym.envs.policies import plan_moves, reply_for
+from ragen_gym.envs.turn import TurnEnv, make_turn
+from ragen_gym.games.registry import load
+
+__all__ = ["METRICS", "Rollout", "noise_seed_of", "rows"]
+
+#: What ``Rollout.metrics`` counts, besides the return.
+METRICS = {
+    "success": "1 if the game was won, else 0",
+    "turns": "replies taken",
+    "actions": "moves played",
+    "malformed_replies": "replies that are not of the form asked for, or that name an unknown action",
+    "truncated": "1 if a budget of the game ended the episode, else 0",
+    "unfinished": "1 if the library stopped before the episode was over, else 0",
+}
+
+_SEEDS_TRIED = 1000
+
+
+class Rollout:
+    """A game, one reply an action, with its return and its metrics. One object plays one episode at a time.
+
+    Objects share nothing, so any number of them may play in one process.
+
+    Args:
+        game: name or id; ``my_module:MyGame`` for one of your own, whose module is imported.
+        split: ``"train"``, ``"validation"`` or ``"test"``, which have no level in common; None for all levels.
+        options: fields of ``TurnConfig``, options of the game, and arguments of ``StepEnv`` such as ``preset``.
+
+    Raises:
+        ValueError: an unknown game, option or split, or messages with pictures, which these libraries cannot take.
+    """
+
+    def __init__(self, game: str, *, split: str | None = "train", **options: Any) -> None:
+        load(game)
+        self.env: TurnEnv = make_turn(game, split=split, **options)
+        if self.env.config.sees:
+            raise ValueError(
+                f"observation={self.env.config.observation!r} puts pictures into the messages: only text is passed on "
+                "here, so leave it at 'text'."
+            )
+        self.info: dict[str, Any] = {}
+        #: The reward of each turn.
+        self.rewards: list[float] = []
+
+    @property
+    def instructions(self) -> str:
+        """The system message."""
+        return self.env.instructions
+
+    @property
+    def messages(self) -> list[dict[str, str]]:
+        """The conversation so far, ``{"role": …, "content": …}`` each."""
+        return [dict(message) for message in self.info["messages"]]
+
+    @property
+    def over(self) -> bool:
+        """Whether the episode has ended."""
+        return self.env.over
+
+    @property
+    def total(self) -> float:
+        """The return so far: the sum of the turns' rewards."""
+        return sum(self.rewards)
+
+    @property
+    def level_id(self) -> str:
+        """Content hash of the level."""
+        return str(self.info["level_id"])
+
+    def begin(self, seed: int | None, noise_seed: int | None = None) -> str:
+        """Start an episode; the first user message.
+
+        Args:
+            seed: of the level; equal seeds give equal levels in every process. None draws one, which ``seed`` tells.
+            noise_seed: of the transition noise; the members of a rollout group share the seed and differ in this.
+
+        Raises:
+            ValueError: a negative seed.
+        """
+        self.seed = int(np.random.default_rng().integers(2**31)) if seed is None else seed
+        options = None if noise_seed is None else {"noise_seed": noise_seed}
+        message, self.info = self.env.reset(seed=self.seed, options=options)
+        self.rewards, self._played, self._malformed, self._truncated = [], 0, 0, False
+        return str(message)
+
+    def reply(self, text: str) -> str:
+        """Take the model's reply, whatever it says; the next user message.
+
+        Raises:
+            gymnasium.error.ResetNeeded: the episode is over, or none was started.
+        """
+        message, reward, _, self._truncated, self.info = self.env.step(text)
+        self.rewards.append(float(reward))
+        self._played += len(self.info["actions"])
+        self._malformed += bool(self.info["reply"].problem)
+        return str(message)
+
+    def metrics(self) -> dict[str, float]:
+        """The values of ``METRICS``."""
+        values = (
+            self.info["success"],
+            len(self.rewards),
+            self._played,
+            self._malformed,
+            self._truncated,
+            not self.over,
+        )
+        return {name: float(value) for name, value in zip(METRICS, values, strict=True)}
+
+    def best_reply(self) -> str:
+        """A reply with moves of the oracle; where moves may go astray, with one move only while replies suffice."""
+        env = self.env
+        careful = env.game.stochastic and env.actions_left <= env.max_turns - env.turn
+        return reply_for(env, plan_moves(env, 1 if careful else env.max_actions_per_turn))
+
+    def demonstration(self, first_seed: int = 0) -> dict[str, Any]:
+        """The first episode that the oracle wins: its ``seed``, ``noise_seed``, ``replies`` and ``total``.
+
+        Raises:
+            ValueError: none of 1,000 episodes is won.
+        """
+        for seed in range(first_seed, first_seed + _SEEDS_TRIED):
+            self.begin(seed, noise_seed=seed)
+            replies: list[str] = []
+            while not self.over:
+                replies.append(self.best_reply())
+                self.reply(replies[-1])
+            if self.info["success"]:
+                return {"seed": seed, "noise_seed": seed, "replies": replies, "total": self.total}
+        raise ValueError(f"optimal play wins none of the episodes of {_SEEDS_TRIED} seeds: give it more turns.")
+
+
+def noise_seed_of(name: str) -> int:
+    """The noise seed of a rollout that has a name of its own, such as a trace's id; 0 to 2**63 - 1."""
+    return text_hash("rollout", name) >> 1
+
+
+def rows(game: str, count: int, *, split: str | None = "train", first_seed: int = 0, **options: Any) -> Iterator[Any]:
+    """Rows of a data set: one for each seed, with what a rollout of it begins with.
+
+    Args:
+        game: see ``Rollout``.
+        count: of rows.
+        split: see ``Rollout``.
+        first_seed: seed of the first row; the rest follow.
+        options: see ``Rollout``.
+
+    Yields:
+        Dicts of ``prompt`` (the system message and the first user message), ``game``, ``split``, ``seed`` and
+        ``level_id``. Two seeds may give one level where the game has few.
+    """
+    rollout = Rollout(game, split=split, **options)
+    for seed in range(first_seed, first_seed + count):
+        rollout.begin(seed)
+        yield {
+            "prompt": rollout.messages,
+            "game": game,
+            "split": split,
+            "seed": seed,
+            "level_id": rollout.level_id,
+        }

@@ -1,0 +1,70 @@
+"""The games in TRL's ``GRPOTrainer`` (1.16) behind a tool; ``trl_rollout`` has whole conversations instead."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from itertools import count
+from typing import Any
+
+from ragen_gym.integrations.rollout import METRICS, Rollout, noise_seed_of, rows
+
+__all__ = ["environment_factory", "game_metrics", "tool_rows", "unused_noise_seed"]
+
+_EPISODES = count()
+_TASK = "Play with the tool until the episode is over.\n"
+
+
+def unused_noise_seed() -> int:
+    """Another one for each episode of a run, in whichever of its processes."""
+    return noise_seed_of(f"{os.environ.get('RANK', '0')} {next(_EPISODES)}")
+
+
+def tool_rows(game: str, count: int, **options: Any) -> Iterator[dict[str, Any]]:
+    """Rows as ``ragen_gym.integrations.rows`` gives them, whose prompt leaves the board to ``reset``."""
+    for row in rows(game, count, **options):
+        yield {**row, "prompt": [row["prompt"][0], {"role": "user", "content": _TASK}]}
+
+
+def environment_factory(game: str, **options: Any) -> type[Any]:
+    """What ``GRPOTrainer(environment_factory=…)`` takes; its reward is logged under the game's name.
+
+    ``reset`` takes the row's ``seed`` and returns the board; ``play`` is the tool; ``get_reward`` is the return. The
+    members of a group share the seed and differ in the transition noise. Arguments as of ``Rollout``.
+    """
+
+    class Environment:
+        def __init__(self) -> None:
+            self._rollout = Rollout(game, **{"think": False, **options})
+
+        def reset(self, seed: int | None = None, **columns: Any) -> str:
+            self._rollout.begin(seed, unused_noise_seed())
+            return self._view()
+
+        def play(self, moves: str) -> str:
+            """Play one or more moves.
+
+            Args:
+                moves: The names of the moves, in order, with || between them.
+            """
+            self._rollout.reply(f"<answer>{moves}</answer>")
+            return self._view()
+
+        def get_reward(self) -> float:
+            return self._rollout.total
+
+        def _metrics(self) -> dict[str, float]:
+            return self._rollout.metrics()
+
+        def _view(self) -> str:
+            env = self._rollout.env
+            return f"{env.board}\n" + ("The episode is over." if env.over else f"Actions left: {env.actions_left}.")
+
+    return type(Rollout(game, **options).env.game.name, (Environment,), {"__doc__": Environment.__doc__})
+
+
+def game_metrics(environments: list[Any], log_metric: Callable[[str, float], None], **_: Any) -> list[None]:
+    """Logs the metrics of tool episodes and rewards nothing: ``GRPOTrainer(reward_funcs=[game_metrics])``."""
+    for name in METRICS:
+        log_metric(f"game/{name}", sum(each._metrics()[name] for each in environments) / len(environments))
+    return [None] * len(environments)

@@ -1,0 +1,91 @@
+"""What the tests of the adapters share: when they run, a model's stand-in, and installing what was exported."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.util import find_spec
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+
+__all__ = ["REPLIES", "export", "install", "needs", "serving_replies"]
+
+#: Replies that a stand-in for a model gives, one malformed, in the order of the turns.
+REPLIES = ("<think>Up.</think><answer>Left || Up</answer>", "Up, I think.", "<think>On.</think><answer>Right</answer>")
+
+
+def needs(target: str, *modules: str) -> None:
+    """Skip the file where the library is not installed, except in the environment that was made for it."""
+    missing = [module for module in modules if find_spec(module.partition(".")[0]) is None]
+    if not missing:
+        return
+    if os.environ.get("RAGEN_GYM_INTEGRATION") == target:
+        raise ImportError(f"the environment of {target} lacks {', '.join(missing)}.")
+    reason = f"{', '.join(missing)} is not installed; `make test-integrations` makes an environment that has it"
+    pytest.skip(reason, allow_module_level=True)
+
+
+def export(folder: Path, target: str, *arguments: str) -> Path:
+    """What ``ragen-gym export-env`` writes."""
+    command = [sys.executable, "-m", "ragen_gym.cli", "export-env", target, str(folder), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder.parent)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def install(package: Path, site: Path) -> dict[str, str]:
+    """Install an exported package without its requirements into a folder of its own; the variables that find it."""
+    flags = ["--no-deps", "--no-build-isolation", "--disable-pip-version-check", "-q"]
+    command = [sys.executable, "-m", "pip", "install", *flags, "--target", str(site), str(package)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    path = os.pathsep.join(part for part in (str(site), os.environ.get("PYTHONPATH", "")) if part)
+    return {**os.environ, "PYTHONPATH": path}
+
+
+class _Model(BaseHTTPRequestHandler):
+    """Chat completions, streamed or not, whose text depends on how many replies there were."""
+
+    def do_POST(self) -> None:
+        request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        turn = sum(message["role"] == "assistant" for message in request["messages"])
+        message = {"role": "assistant", "content": REPLIES[turn % len(REPLIES)]}
+        head = {"id": "0", "created": 0, "model": request.get("model", "stand-in")}
+        choice: dict[str, Any] = {"index": 0, "finish_reason": "stop"}
+        if request.get("stream"):
+            chunk = {**head, "object": "chat.completion.chunk", "choices": [{**choice, "delta": message}]}
+            body, kind = f"data: {json.dumps(chunk)}\n\ndata: [DONE]\n\n", "text/event-stream"
+        else:
+            usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
+            answer = {**head, "object": "chat.completion", "choices": [{**choice, "message": message}], "usage": usage}
+            body, kind = json.dumps(answer), "application/json"
+        self.send_response(200)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body.encode())))
+        self.end_headers()
+        self.wfile.write(body.encode())
+
+    def log_message(self, *_: Any) -> None:
+        """Say nothing."""
+
+
+@contextmanager
+def serving_replies() -> Iterator[str]:
+    """The base URL of an OpenAI-compatible server that gives ``REPLIES``."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Model)
+    thread = Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/v1"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -1,0 +1,114 @@
+"""The packages that ``ragen-gym export-env`` writes; the real libraries test them in ``tests/integrations``."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from ragen_gym import integrations
+from ragen_gym.cli import main
+from ragen_gym.games.registry import TABLE
+from ragen_gym.integrations.export import TARGETS, export_env
+
+FOLDER = Path(integrations.__file__).parent
+
+
+def test_an_adapter_has_at_most_a_hundred_lines() -> None:
+    adapters = [path for path in FOLDER.glob("*.py") if path.stem not in ("__init__", "rollout", "export")]
+    assert adapters
+    for path in adapters:
+        text = path.read_text(encoding="utf-8")
+        assert text.count("\n") <= 100, path.name
+        assert f"``{path.stem}``" in str(integrations.__doc__), path.name
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_every_target_is_written_with_the_games_facts(target: str, tmp_path: Path) -> None:
+    files = export_env(target, tmp_path / "out", "LargeSokoban", episodes=4, max_turns=3)
+    assert {"README.md", "LICENSE"} <= {path.name for path in files}
+    for path in files:
+        text = path.read_text(encoding="utf-8")
+        assert not re.search(r"\{\{\w+\}\}|__[a-z]+__(?=/)", f"{path} {text}"), path
+        if path.suffix == ".py":
+            ast.parse(text)
+        if path.suffix == ".toml":
+            project = tomllib.loads(text)["project"]
+            assert project["name"] == "ragen-large-sokoban"
+            assert any(each.startswith("ragen-gym") for each in project["dependencies"])
+        if path.suffix == ".json":
+            json.loads(text)
+        if path.suffix == ".jsonl":
+            assert [json.loads(line) for line in text.splitlines()]
+    readme = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+    assert "LargeSokoban" in readme
+    assert "optimal play" in readme
+
+
+def test_the_same_export_twice_is_the_same(tmp_path: Path) -> None:
+    written = [export_env("openenv", tmp_path / name, "FrozenLake", episodes=2) for name in ("a", "b")]
+    assert [path.read_bytes() for path in written[0]] == [path.read_bytes() for path in written[1]]
+
+
+@pytest.mark.parametrize("game", TABLE)
+def test_the_command_exports_every_game(game: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["export-env", "verifiers", str(tmp_path / "out"), "--game", game, "--option", "max_turns=2"]) == 0
+    assert "nothing was uploaded" in capsys.readouterr().out
+    (module,) = (tmp_path / "out").glob("ragen_*/__init__.py")
+    assert "'max_turns': 2" in module.read_text(encoding="utf-8")
+
+
+def test_options_are_read_as_the_game_and_the_turn_declare_them(tmp_path: Path) -> None:
+    arguments = ["--option", "success_rate=1/2", "--option", "think=false", "--preset", "easy"]
+    command = ["export-env", "trl", str(tmp_path / "out"), *arguments, "--requires", "ragen-gym @ file:///x.whl"]
+    assert main(command) == 0
+    script = (tmp_path / "out" / "train.py").read_text(encoding="utf-8")
+    assert "OPTIONS = {'success_rate': 0.5, 'think': False, 'preset': 'easy'}" in script
+    assert "ragen-gym @ file:///x.whl" in (tmp_path / "out" / "requirements.txt").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["gem", "out"], "verifiers"),
+        (["verifiers", "taken"], "exists"),
+        (["verifiers", "no/folder/out"], "there is no folder"),
+        (["verifiers", "out", "--game", "Chess"], "choose one of"),
+        (["verifiers", "out", "--option", "speed=3"], "speed"),
+        (["verifiers", "out", "--option", "max_turns=0"], "max_turns"),
+        (["verifiers", "out", "--option", "max_turns"], "name=value"),
+    ],
+)
+def test_errors_say_what_is_allowed(
+    arguments: list[str],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "taken").mkdir()
+    assert main(["export-env", *arguments]) == 2
+    assert said in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["taken"]
+
+
+def test_a_game_of_ones_own_goes_into_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "thin_ice.py").write_text(
+        "import ragen_gym\n"
+        "from ragen_gym.games.registry import GameSpec\n\n"
+        "spec = GameSpec('ThinIce', 'ragen_gym.games.frozen_lake:FrozenLake', 6, 'a lake', {'success_rate': 1.0})\n"
+        "ragen_gym.register(spec)\n",
+        encoding="utf-8",
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert main(["export-env", "verifiers", "out", "--game", "thin_ice:ThinIce"]) == 0
+    assert (tmp_path / "out" / "thin_ice.py").read_bytes() == (tmp_path / "thin_ice.py").read_bytes()
+    assert '"thin_ice.py" = "thin_ice.py"' in (tmp_path / "out" / "pyproject.toml").read_text(encoding="utf-8")
+    assert "thin_ice:ThinIce" in (tmp_path / "out" / "ragen_thin_ice" / "__init__.py").read_text(encoding="utf-8")
+    TABLE.pop("ThinIce")

@@ -1,0 +1,101 @@
+"""What every adapter is made of: rows, rollouts, metrics, best replies."""
+
+from __future__ import annotations
+
+import pytest
+from gymnasium.error import ResetNeeded
+
+from ragen_gym import make_turn
+from ragen_gym.games.registry import TABLE
+from ragen_gym.integrations import METRICS, Rollout, noise_seed_of, rows
+
+
+@pytest.mark.parametrize("game", TABLE)
+def test_rows_are_what_rollouts_begin_with(game: str) -> None:
+    drawn = list(rows(game, 3, split="test", first_seed=4, max_turns=2))
+    assert [row["seed"] for row in drawn] == [4, 5, 6]
+    rollout = Rollout(game, split="test", max_turns=2)
+    for row in drawn:
+        message = rollout.begin(row["seed"])
+        assert row["prompt"] == [
+            {"role": "system", "content": rollout.instructions},
+            {"role": "user", "content": message},
+        ]
+        assert (row["level_id"], row["split"], row["game"]) == (rollout.level_id, "test", game)
+        assert rollout.env.env.game.owns("test", rollout.env.env.state[0])
+
+
+@pytest.mark.parametrize("game", TABLE)
+def test_a_demonstration_wins_and_can_be_replayed(game: str) -> None:
+    rollout = Rollout(game)
+    won = rollout.demonstration(first_seed=3)
+    rollout.begin(won["seed"], won["noise_seed"])
+    for reply in won["replies"]:
+        rollout.reply(reply)
+    assert rollout.over
+    assert rollout.total == pytest.approx(won["total"])
+    metrics = rollout.metrics()
+    assert (metrics["success"], metrics["turns"]) == (1.0, len(won["replies"]))
+    assert (metrics["malformed_replies"], metrics["truncated"], metrics["unfinished"]) == (0.0, 0.0, 0.0)
+
+
+def test_metrics_count_malformed_replies_truncation_and_what_was_left() -> None:
+    rollout = Rollout("Sokoban", max_turns=2)
+    rollout.begin(0)
+    assert rollout.metrics() == dict.fromkeys(METRICS, 0.0) | {"unfinished": 1.0}
+    rollout.reply("no tags at all")
+    assert rollout.metrics()["malformed_replies"] == 1.0
+    rollout.reply("<think>?</think><answer>Jump</answer>")
+    metrics = rollout.metrics()
+    assert metrics == {
+        "success": 0.0,
+        "turns": 2.0,
+        "actions": 0.0,
+        "malformed_replies": 2.0,
+        "truncated": 1.0,
+        "unfinished": 0.0,
+    }
+    assert rollout.total == pytest.approx(-0.2)
+    with pytest.raises(ResetNeeded):
+        rollout.reply("once more")
+    rollout.begin(0)
+    assert rollout.metrics()["malformed_replies"] == 0.0
+
+
+def test_the_return_is_that_of_the_turn_environment() -> None:
+    rollout, env = Rollout("FrozenLake", split="test"), make_turn("FrozenLake", split="test")
+    rollout.begin(5, noise_seed=9)
+    env.reset(seed=5, options={"noise_seed": 9})
+    total = 0.0
+    while not env.over:
+        message, reward, *_ = env.step("<think>Go.</think><answer>Down || Right</answer>")
+        total += reward
+        assert rollout.reply("<think>Go.</think><answer>Down || Right</answer>") == message
+    assert rollout.total == total
+
+
+def test_a_seed_that_is_drawn_is_told() -> None:
+    rollout = Rollout("Sokoban")
+    first = rollout.begin(None)
+    assert rollout.begin(rollout.seed) == first
+
+
+def test_noise_seeds_follow_from_names() -> None:
+    seeds = [noise_seed_of(name) for name in ("a", "b", "a")]
+    assert seeds[0] == seeds[2] != seeds[1]
+    assert all(0 <= seed < 2**63 for seed in seeds)
+    Rollout("FrozenLake").begin(0, seeds[0])
+
+
+@pytest.mark.parametrize(
+    ("game", "options", "said"),
+    [
+        ("Chess", {}, "choose one of"),
+        ("Sokoban", {"split": "exam"}, "train, validation, test"),
+        ("Sokoban", {"observation": "image"}, "only text is passed on"),
+        ("Sokoban", {"success_rate": 1}, "success_rate"),
+    ],
+)
+def test_errors_say_what_is_allowed(game: str, options: dict[str, object], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        Rollout(game, **options)  # type: ignore[arg-type]
