@@ -35,7 +35,7 @@ from ragen_agent.training.evaluation import (
     validation_settings,
     without_failed,
 )
-from ragen_agent.training.iteration import History, Iteration
+from ragen_agent.training.iteration import History, Iteration, undecided
 from ragen_agent.training.metrics import piece_decoder
 from ragen_agent.training.parameters import adamw, adapt, load_trained, merge, save_adapter, trained
 from ragen_agent.training.policy import Policy
@@ -109,13 +109,17 @@ class Trainer:
     def _iterate(self) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         """One iteration; its record and the episodes to write down."""
         number, started = self.iteration, time.monotonic()
-        instances = self.rollouts.instances(number)
-        played, games = self.rollouts.play(number, instances)
+        instances, played, games = self._play(number)
         without_failed(played)  # raises if nothing is left
         decoded = time.monotonic()
 
         iteration = Iteration.score_and_filter(  # format reward, return std, filter, advantages
-            number, played, games, self.settings, self._seed(SeedStream.FILTER)
+            number,
+            played,
+            games,
+            self.settings,
+            self._seed(SeedStream.FILTER),
+            self.config.turns.max_tokens_per_turn,
         )
         figures = self.monitor.before_update(LearnerDiagnostics(self.learner, self.settings), iteration)
         self.learner.average_entropy = self.history.average_entropy(figures)
@@ -141,6 +145,18 @@ class Trainer:
         record |= {"diagnostics_s": self.monitor.take_costs(), "seconds": time.monotonic() - started}
         self.history.add(record, iteration.stagnant)
         return record, _episodes(iteration, instances, targets)
+
+    def _play(self, number: int) -> tuple[list[Instance], list[Trajectory], list[str]]:
+        """What an iteration plays, the rounds of dynamic sampling included."""
+        instances = self.rollouts.instances(number)
+        played, games = self.rollouts.play(number, instances)
+        for refill in range(1, self.settings.refills + 1):
+            lacking = self.settings.groups - len(undecided(played, self.settings))
+            if lacking:
+                more = self.rollouts.instances(number, lacking, refill)
+                episodes, their_games = self.rollouts.play(number, more, refill)
+                instances, played, games = instances + more, played + episodes, games + their_games
+        return instances, played, games
 
     def _update(self, iteration: Iteration) -> tuple[dict[str, Any], Targets | None]:
         """Steps on the kept episodes and those of the replay buffer; what was measured, and what the steps read."""
@@ -208,25 +224,29 @@ class RolloutWorker:
         self.seen = set[int]()
         self._processes: list[tuple[Config, list[TokenMDP]]] = []
 
-    def instances(self, iteration: int) -> list[Instance]:
-        """What an iteration plays: the episodes of a group, next to each other, share a level."""
+    def instances(self, iteration: int, groups: int | None = None, refill: int = 0) -> list[Instance]:
+        """What an iteration plays: the episodes of a group, next to each other, share a level.
+
+        ``groups`` are by default those of the settings; ``refill`` as of ``level_seeds``.
+        """
         settings = self.config.training
-        instances = group(level_seeds(self.config.seed, iteration, settings.groups), settings.group_size)
+        seeds = level_seeds(self.config.seed, iteration, settings.groups if groups is None else groups, refill)
+        instances = group(seeds, settings.group_size)
         if settings.shared_noise:
             instances = [replace(instance, noise_seed=instance.seed) for instance in instances]
         return instances
 
-    def play(self, iteration: int, instances: list[Instance]) -> tuple[list[Trajectory], list[str]]:
+    def play(self, iteration: int, instances: list[Instance], refill: int = 0) -> tuple[list[Trajectory], list[str]]:
         """The trajectories in the order of the instances, and the name of each group's game."""
         settings = self.config.training
         games = games_at(self.config, iteration)
-        chosen = draw_games(games, self.config.seed, iteration, settings.groups)
+        chosen = draw_games(games, self.config.seed, iteration, len(instances) // settings.group_size, refill)
         self._processes = [(c, p) for c, p in self._processes if any(game.config == c for game in games)]
         played: dict[int, Trajectory] = {}
         for index, game in enumerate(games):
             rows = np.flatnonzero(np.repeat(chosen == index, settings.group_size)).tolist()
             # One game samples with the seed of the iteration, several with one each: they must not share their draws.
-            path = (iteration,) if len(games) == 1 else (iteration, 1 + index)
+            path = (iteration, 0 if len(games) == 1 else 1 + index, refill)
             if rows:
                 processes = self._processes_of(game.config)
                 env = processes[0].env.unwrapped

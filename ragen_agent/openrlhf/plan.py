@@ -114,7 +114,12 @@ def describe(config: Config, settings: OpenRLHF | None) -> list[str]:
     """The plan in sentences."""
     training, evaluation = config.training, config.evaluation
     plan = BatchPlan.of(config, distributed=settings is not None)
+    again = ""
     rule, learned, tokens = training.filter_rule, plan.kept_episodes, config.turns.max_tokens_per_episode
+    if training.refills:
+        episodes = training.groups * training.group_size
+        again = f" For those whose episodes all earn the same it plays others, in at most {training.refills} further "
+        again += f"rounds of {episodes} episodes (training.refills)."
     if rule == "none":
         kept = f"There is no filter: all {training.groups} groups are trained on, {learned} episodes."
     else:
@@ -143,7 +148,7 @@ def describe(config: Config, settings: OpenRLHF | None) -> list[str]:
     updates = sum(plan.updates_at(iteration, training) for iteration in range(training.iterations))
     sentences = [
         f"An iteration plays {training.groups} prompts (levels) x {training.group_size} samples = {plan.episodes} "
-        f"episodes, of at most {tokens} tokens each: at most {plan.episodes * tokens:,} tokens.",
+        f"episodes, of at most {tokens} tokens each: at most {plan.episodes * tokens:,} tokens.{again}",
         kept,
         f"Those are cut into minibatches of {step}: {math.ceil(plan.trained / step)} of them, "
         f"{passes} pass{'es' * (passes > 1)} over them, so {plan.updates} update{'s' * (plan.updates > 1)} of the "
@@ -212,7 +217,7 @@ def check_supported(config: Config, settings: OpenRLHF) -> None:
             "diagnostics.gradients_every needs openrlhf.zero_stage 2: at stage 3 no GPU holds all the weights in which "
             "the parts of the loss have their gradients. Use diagnostics.gradients_every=0, or stage 2."
         )
-    _check_local_alone(config)
+    _check_local_alone(config, settings)
     gpus = _gpus(config, settings)
     for model in ("actor", "critic"):
         if gpus[model] and training.minibatch % (settings.micro_batch * gpus[model]):
@@ -235,9 +240,14 @@ def check_supported(config: Config, settings: OpenRLHF) -> None:
             )
 
 
-def _check_local_alone(config: Config) -> None:
-    """Refuses what the local trainer alone can do."""
+def _check_local_alone(config: Config, settings: OpenRLHF) -> None:
+    """Refuses what the local trainer alone can do, and levels beyond a given list."""
     training = config.training
+    if training.refills and settings.prompts:
+        raise ValueError(
+            f"training.refills is {training.refills}, which draws further levels, but openrlhf.prompts names those "
+            "that are played: use training.refills=0, or leave openrlhf.prompts out."
+        )
     for each in all_settings(config):
         if each.turns.sees or config.small_model.kind == "vision":
             raise ValueError(

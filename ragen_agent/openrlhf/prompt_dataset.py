@@ -31,6 +31,7 @@ __all__ = [
     "evaluation_rows",
     "families_of_rows",
     "read_rows",
+    "rows_of_iteration",
     "train_rows",
     "turns_of",
     "write_rows",
@@ -88,14 +89,19 @@ class PromptRow:
 
 def train_rows(config: Config) -> Iterator[PromptRow]:
     """The rows of a run: ``iterations`` times ``groups``, new levels of the training split in every iteration."""
-    groups = config.training.groups
     for iteration in range(config.training.iterations):
-        levels = level_seeds(config.seed, iteration, groups)
-        shares = games_at(config, iteration)
-        chosen = draw_games(shares, config.seed, iteration, groups)
-        for prompt, (seed, index) in enumerate(zip(levels, chosen, strict=True)):
-            game = shares[int(index)].config
-            yield PromptRow(iteration, prompt, game.game, dict(game.env_options), asdict(game.turns), seed, "train")
+        yield from rows_of_iteration(config, iteration, config.training.groups)
+
+
+def rows_of_iteration(config: Config, iteration: int, groups: int, refill: int = 0) -> Iterator[PromptRow]:
+    """So many rows of an iteration; ``refill`` as of ``level_seeds``. Rows of further rounds are in no dataset."""
+    levels = level_seeds(config.seed, iteration, groups, refill)
+    shares = games_at(config, iteration)
+    chosen = draw_games(shares, config.seed, iteration, groups, refill)
+    first = refill * config.training.groups
+    for prompt, (seed, index) in enumerate(zip(levels, chosen, strict=True), first):
+        game = shares[int(index)].config
+        yield PromptRow(iteration, prompt, game.game, dict(game.env_options), asdict(game.turns), seed, "train")
 
 
 def evaluation_rows(config: Config) -> list[PromptRow]:

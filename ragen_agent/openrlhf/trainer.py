@@ -38,10 +38,10 @@ from ragen_agent.openrlhf.experience import (
 )
 from ragen_agent.openrlhf.plan import planned_updates, rows_of_step
 from ragen_agent.openrlhf.processes import RunContext, RunState, read_replay, write_replay
-from ragen_agent.openrlhf.prompt_dataset import PromptRow, evaluation_rows, families_of_rows
+from ragen_agent.openrlhf.prompt_dataset import PromptRow, evaluation_rows, families_of_rows, rows_of_iteration
 from ragen_agent.training.diagnostics import Monitor
 from ragen_agent.training.evaluation import baselines, fixed_instances, rate_of_played, validation_settings
-from ragen_agent.training.iteration import History, Iteration
+from ragen_agent.training.iteration import History, Iteration, undecided
 from ragen_agent.training.metrics import piece_decoder
 from ragen_agent.training.replay import KeptEpisodes, ReplayBuffer
 from ragen_agent.training.run_folder import RunFolder
@@ -136,12 +136,19 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
         first = iteration * training.groups
         rows = self.rows[first : first + training.groups]
         assert all(row.iteration == iteration for row in rows), "the prompt dataset is in the order of the iterations"
-        self.seen |= families_of_rows(rows, self.run.config)
         played = self._play(rows, training.group_size, training.temperature)
+        for refill in range(1, training.refills + 1):  # dynamic sampling, as in the local trainer
+            lacking = training.groups - len(undecided([p.trajectory for p in played], training))
+            if lacking:
+                more = list(rows_of_iteration(self.run.config, iteration, lacking, refill))
+                played += self._play(more, training.group_size, training.temperature)
+                rows = rows + more
+        self.seen |= families_of_rows(rows, self.run.config)
         decoded = time.monotonic()
         seed = derive_seed(self.run.config.seed, SeedStream.FILTER, iteration)
         trajectories = [p.trajectory for p in played]
-        scored = Iteration.score_and_filter(iteration, trajectories, [row.game for row in rows], training, seed)
+        limit = self.run.config.turns.max_tokens_per_turn
+        scored = Iteration.score_and_filter(iteration, trajectories, [row.game for row in rows], training, seed, limit)
         record: dict[str, Any] = {"iteration": iteration, **self.monitor.before_update(self.diagnostics, scored)}
         self.experience_maker.average_entropy = self.history.average_entropy(record)
         record |= self._update(scored)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,7 +22,7 @@ from ragen_agent.config import Stops, Training
 from ragen_agent.config.algorithms import ADVANTAGE_RULES, CREDITS, GROUPINGS
 from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.alarm import Sign, return_std_stop, signs_at, validation_stop
-from ragen_agent.training.metrics import reply_figures
+from ragen_agent.training.metrics import reply_figures, turn_spans
 from ragen_agent.training.step_groups import turn_advantages, with_turn_advantages
 from ragen_gym.core.failures import Failure, failure_kind
 
@@ -33,10 +33,12 @@ __all__ = [
     "Iteration",
     "ScoredGroups",
     "critic_estimates",
+    "overlong",
     "rewarded",
     "score",
     "shaped",
     "teaches_nothing",
+    "undecided",
 ]
 
 STAGNANT_ITERATIONS = 3  # so many in a row without anything to learn from end a run
@@ -62,8 +64,25 @@ class ScoredGroups(NamedTuple):
     """float (groups,): the groups' weights by their return std; 1 without ``Training.reweight``."""
 
 
-def score(trajectories: Sequence[Trajectory], settings: Training, seed: int = 0) -> ScoredGroups:
-    """Compares the episodes of each group, which stand next to each other; ``seed`` is that of a random filter."""
+def undecided(played: Sequence[Trajectory], settings: Training) -> Tensor:
+    """The first ``Training.groups`` groups whose episodes do not all earn the same in the game, int64 (up to groups,).
+
+    Dynamic sampling (DAPO, arXiv 2503.14476, section 3.2) trains on these alone, and plays further levels, in at most
+    ``Training.refills`` rounds, for what is lacking.
+    """
+    shape = (-1, settings.group_size)
+    counted = torch.tensor([t.failure is None for t in played]).view(shape)
+    std = algo.group_std(torch.tensor([t.total_reward for t in played]).view(shape), counted)
+    return (std > algo.MIN_UNCERTAINTY).nonzero().flatten()[: settings.groups]
+
+
+def score(
+    trajectories: Sequence[Trajectory], settings: Training, seed: int = 0, chosen: Tensor | None = None
+) -> ScoredGroups:
+    """Compares the episodes of each group, which stand next to each other.
+
+    ``seed`` is that of a random filter, and ``chosen`` the groups that the filter chooses from, int64; None for all.
+    """
     shape = (-1, settings.group_size)
     returns = torch.tensor([t.total_reward for t in trajectories]).view(shape)
     counted = torch.tensor([t.failure is None for t in trajectories]).view(shape)
@@ -71,7 +90,9 @@ def score(trajectories: Sequence[Trajectory], settings: Training, seed: int = 0)
     statistic = algo.group_std if settings.filter_statistic == "std" else algo.group_variance
     filtered_by = statistic(_filter_values(trajectories, settings, returns), counted)
     generator = torch.Generator().manual_seed(seed)
-    groups = algo.keep_groups(filtered_by, settings.filter_rule, settings.keep, generator)
+    chosen = torch.arange(len(filtered_by)) if chosen is None else chosen
+    groups = torch.zeros_like(filtered_by, dtype=torch.bool)
+    groups[chosen] = algo.keep_groups(filtered_by[chosen], settings.filter_rule, settings.keep, generator)
     weights = torch.ones_like(return_std)
     if settings.reweight:
         weights = algo.uncertainty_weights(return_std, settings.reweight)
@@ -96,9 +117,23 @@ def rewarded(trajectories: Sequence[Trajectory], rule: str) -> list[Trajectory]:
             )
         formed = torch.tensor([not turn.problem for turn in trajectory.turn_infos], dtype=torch.bool)
         extra = algo.format_reward(formed, rule).tolist()
-        rewards = tuple(reward + more for reward, more in zip(trajectory.turn_rewards, extra, strict=True))
-        changed.append(replace(trajectory, turn_rewards=rewards))
+        changed.append(_with_rewards(trajectory, extra))
     return changed
+
+
+def overlong(trajectories: Sequence[Trajectory], settings: Training, limit: int) -> list[list[float]]:
+    """What each turn's reward loses by the length of its reply, at most 0: ``algo.length_penalty``.
+
+    ``limit`` is ``turns.max_tokens_per_turn``; all 0 without ``Training.overlong_buffer``.
+    """
+    if not settings.overlong_buffer:
+        return [[0.0] * len(t.turn_ends) for t in trajectories]
+    found = []
+    for trajectory in trajectories:
+        lengths = torch.tensor([end - first for first, end in turn_spans(trajectory)])
+        penalty = algo.length_penalty(lengths, limit, settings.overlong_buffer)
+        found.append((settings.overlong_penalty * penalty).tolist())
+    return found
 
 
 def shaped(trajectories: Sequence[Trajectory], settings: Training) -> list[Trajectory]:
@@ -199,17 +234,37 @@ class Iteration:
     games: Sequence[str]  # the game of each group
     groups: ScoredGroups  # advantages, filter and weights
     stagnant: bool  # whether it teaches nothing, see ``teaches_nothing``
+    counts: Mapping[str, float] = field(default_factory=dict)  # of dynamic sampling and overlong shaping, see figures
 
     @classmethod
     def score_and_filter(
-        cls, number: int, played: Sequence[Trajectory], games: Sequence[str], settings: Training, seed: int
+        cls,
+        number: int,
+        played: Sequence[Trajectory],
+        games: Sequence[str],
+        settings: Training,
+        seed: int,
+        limit: int | None = None,
     ) -> Iteration:
-        """Scores and filters episodes; ``seed`` is that of a random filter."""
-        learned = rewarded(played, settings.format_reward)
-        groups = score(learned, settings, seed)
+        """Scores and filters episodes.
+
+        ``seed`` is that of a random filter. ``limit`` is ``turns.max_tokens_per_turn``, which overlong shaping needs.
+        With ``Training.refills`` there may be more groups than ``Training.groups``: see ``undecided``.
+        """
+        counts: dict[str, float] = {}
+        learned, chosen = rewarded(played, settings.format_reward), None
+        if settings.overlong_buffer:
+            assert limit is not None, "overlong shaping is before a limit"
+            costs = overlong(learned, settings, limit)
+            counts["overlong"] = _mean([cost < 0 for turns in costs for cost in turns])
+            learned = [_with_rewards(t, turns) for t, turns in zip(learned, costs, strict=True)]
+        if settings.refills:
+            chosen = undecided(played, settings)
+            counts |= {"refilled": len(games) - settings.groups, "lacking": settings.groups - len(chosen)}
+        groups = score(learned, settings, seed, chosen)
         learned = shaped(learned, settings)  # after the filter, which ranks groups by what they earned
         learned = with_turn_advantages(learned, groups.advantages, groups.weights, settings)
-        return cls(number, played, learned, games, groups, teaches_nothing(groups, settings, learned))
+        return cls(number, played, learned, games, groups, teaches_nothing(groups, settings, learned), counts)
 
     @property
     def kept(self) -> list[int]:
@@ -232,7 +287,10 @@ class Iteration:
 
         ``spread`` is the mean return std of the groups, ``spread_kept`` and ``spread_dropped`` that of the groups on
         either side of the filter. ``entropy_sampled`` is the rollouts' entropy by sampling, in nats a token: minus the
-        mean log-prob of the sampled tokens.
+        mean log-prob of the sampled tokens. With dynamic sampling ``refilled`` is how many levels were played beyond
+        ``Training.groups`` in place of decided ones, and ``lacking`` how many decided ones were not replaced: the
+        update has as many fewer. (All that was played counts in ``success``.) With overlong shaping ``overlong`` is the
+        share of the replies that it costs something.
         """
         whole = [t.own for t in self.played if t.failure is None]
         kinds = Counter(failure_kind(t.failure) for t in self.played if t.failure is not None)
@@ -250,6 +308,7 @@ class Iteration:
             "failed": len(self.played) - len(whole),
             "failures": {str(kind): kinds[kind] for kind in Failure if kinds[kind]},
             "entropy_sampled": -sum(float(t.log_probs.sum(dtype="float64")) for t in whole) / max(1, sampled),
+            **self.counts,
             "reply_tokens": _mean([t.own.sampled.sum() / max(1, len(t.own.turn_ends)) for t in self.played]),
             **reply_figures(self.learned, piece),
         }
@@ -357,6 +416,12 @@ def _stagnant_reason(records: Sequence[Mapping[str, Any]]) -> str:
         "filter kept did better or worse than those it is compared with, so there is nothing to learn from (success "
         f"{100 * last['success']:.0f} %, return {last['return']:.2f}). {advice}"
     )
+
+
+def _with_rewards(trajectory: Trajectory, extra: Sequence[float]) -> Trajectory:
+    """The episode with something added to the reward of each turn."""
+    rewards = tuple(reward + more for reward, more in zip(trajectory.turn_rewards, extra, strict=True))
+    return replace(trajectory, turn_rewards=rewards)
 
 
 def _filter_values(trajectories: Sequence[Trajectory], settings: Training, returns: Tensor) -> Tensor:

@@ -137,18 +137,21 @@ def all_settings(config: Config) -> list[Config]:
     return [plain, *(other for other in others if other != plain)]
 
 
-def draw_games(games: list[MixtureGame], seed: int, iteration: int, count: int) -> NDArray[np.int64]:
-    """For each of ``count`` levels the index of its game, int64 (count,)."""
+def draw_games(games: list[MixtureGame], seed: int, iteration: int, count: int, refill: int = 0) -> NDArray[np.int64]:
+    """For each of ``count`` levels the index of its game, int64 (count,); ``refill`` as of ``level_seeds``."""
     if len(games) == 1:
         return np.zeros(count, dtype=np.int64)
     weights = np.array([game.weight for game in games])
-    rng = np.random.default_rng(derive_seed(seed, SeedStream.GAMES, iteration))
+    rng = np.random.default_rng(derive_seed(seed, SeedStream.GAMES, iteration, refill))
     return rng.choice(len(games), size=count, p=weights / weights.sum())
 
 
-def level_seeds(seed: int, iteration: int, groups: int) -> list[int]:
-    """The level seed of each group of an iteration: the same, whatever game it falls to."""
-    rng = np.random.default_rng(derive_seed(seed, SeedStream.LEVELS, iteration))
+def level_seeds(seed: int, iteration: int, groups: int, refill: int = 0) -> list[int]:
+    """The level seed of each group of an iteration: the same, whatever game it falls to.
+
+    ``refill``: 0 for the levels that are played first, else the round of ``Training.refills``, counted from 1.
+    """
+    rng = np.random.default_rng(derive_seed(seed, SeedStream.LEVELS, iteration, refill))
     return [int(level) for level in rng.integers(2**62, size=groups)]
 
 

@@ -125,6 +125,28 @@ def test_rewards_for_form(warm: tuple[Config, Policy]) -> None:
         rewarded([replace(rows[0], turn_infos=())], "vagen")
 
 
+def test_dynamic_sampling_plays_further_levels_for_decided_ones(warm: tuple[Config, Policy], tmp_path: Path) -> None:
+    """In rounds that are bounded, counted and shown; what was played first is what is played without it."""
+    config, agent = warm
+    settings = replace(config.training, filter="none", group_size=2, refills=2)
+    records, said = reinforced(replace(config, training=settings), agent, tmp_path / "refilled")
+    assert len(records) == 3
+    for record in records:
+        assert 0 <= record["refilled"] <= 2 * settings.groups
+        assert record["lacking"] == 0 or record["refilled"] >= record["lacking"]
+        undecided = settings.groups - record["lacking"]
+        assert record["kept_share"] == pytest.approx(undecided / (settings.groups + record["refilled"]))
+        assert f"refilled {record['refilled']}" in said
+    assert any(record["refilled"] for record in records)
+    plain, _ = reinforced(replace(config, training=replace(settings, refills=0)), agent, tmp_path / "plain")
+    episodes = [
+        [e for e in read_json_lines(tmp_path / run / "episodes.jsonl") if e["iteration"] == 0][:2]
+        for run in ("refilled", "plain")
+    ]
+    assert [e["ids"] for e in episodes[0]] == [e["ids"] for e in episodes[1]]
+    assert "refilled" not in plain[0]
+
+
 # --- targets ------------------------------------------------------------------------------------------------------
 
 

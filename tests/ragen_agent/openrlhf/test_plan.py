@@ -51,6 +51,12 @@ def test_a_loss_of_whole_episodes_needs_them_in_one_row(training: dict[str, Any]
         check({"training": training, "turns": {"history": 0}})
 
 
+def test_a_given_list_of_levels_has_none_to_refill_from() -> None:
+    check({"training": {"refills": 2}})
+    with pytest.raises(ValueError, match=r"training\.refills is 2, which draws further levels, but openrlhf\.prompts"):
+        check({"training": {"refills": 2}}, {"prompts": "mine.jsonl"})
+
+
 @pytest.mark.parametrize("aggregation", AGGREGATIONS)
 def test_what_the_local_trainer_has_is_possible(aggregation: str) -> None:
     """Everything that is measured, every aggregation, and a critic whose prompts leave out turns."""

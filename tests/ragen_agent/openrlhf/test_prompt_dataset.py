@@ -18,6 +18,7 @@ from ragen_agent.openrlhf.prompt_dataset import (
     evaluation_rows,
     families_of_rows,
     read_rows,
+    rows_of_iteration,
     train_rows,
     write_rows,
 )
@@ -46,6 +47,21 @@ def test_rows_survive_the_file_and_say_what_they_are(tmp_path: Path) -> None:
     assert [(row.iteration, row.prompt) for row in rows] == [(i, p) for i in range(5) for p in range(6)]
     with pytest.raises(ValueError, match="is not a row of a prompt dataset"):
         PromptRow.from_label('{"seed": 3}')
+
+
+def test_the_rows_of_further_rounds_are_the_levels_of_the_local_trainer() -> None:
+    """Dynamic sampling: each round has levels, noise and sampling of its own, and both trainers the same levels."""
+    rows = list(train_rows(CONFIG))[6:12]
+    worker = RolloutWorker(CONFIG, Policy.build(CONFIG))
+    for refill in (0, 1, 2):
+        more = list(rows_of_iteration(CONFIG, 1, 4, refill))
+        assert [row.seed for row in more] == [i.seed for i in worker.instances(1, 4, refill)][::2]
+        if refill:
+            rows += more
+        else:
+            assert more == rows[:4]
+    assert len({row.seed for row in rows}) == len({row.prompt for row in rows}) == len(rows) == 14
+    assert len({row.noise(0, 1) for row in rows}) == len({row.request(0, 1, 0) for row in rows}) == 14
 
 
 def test_levels_are_fresh_and_of_the_training_split_only() -> None:

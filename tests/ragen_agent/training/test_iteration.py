@@ -19,7 +19,7 @@ from ragen_agent.local.run import TrainingRun
 from ragen_agent.openrlhf.plan import BatchPlan, describe
 from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.console import Display
-from ragen_agent.training.iteration import STAGNANT_ITERATIONS, History, Iteration, score, teaches_nothing
+from ragen_agent.training.iteration import STAGNANT_ITERATIONS, History, Iteration, score, teaches_nothing, undecided
 from ragen_agent.training.run_folder import RunFolder
 from ragen_gym.core.storage import read_json_lines
 
@@ -99,6 +99,66 @@ def test_the_figures_of_an_iteration() -> None:
     assert figures["entropy_sampled"] == pytest.approx(3.75 / 3), "of the episodes that did not fail"
     assert figures["reply_tokens"] == 3.0
     assert "success/A" not in Iteration.score_and_filter(0, played, ["A", "A"], Training(group_size=2), 0).figures(None)
+
+
+def test_the_filter_of_ragen_2_by_hand() -> None:
+    """Variances 4.5, 0.5, 0.02 and 0 sum to 5.02: of that 90 % is 4.518, which the two largest reach, one does not.
+
+    By the stds, 2.12, 0.71, 0.14 and 0, the same two are needed for 90 % of 2.97; for 97 % all three are.
+    """
+    returns = [0.0, 3.0, 0.0, 1.0, 0.0, 0.2, 5.0, 5.0]
+    ragen_2 = {"filter": "top_p", "filter_statistic": "variance", "keep": 0.9}
+
+    def kept(**changes: Any) -> list[int]:
+        made = iteration(returns, Training(group_size=2, **(ragen_2 | changes)), games=("A",) * 4)
+        return made.groups.kept.any(1).nonzero().flatten().tolist()
+
+    assert kept() == [0, 1]
+    assert kept(keep=4.49 / 5.02) == [0]
+    assert kept(keep=0.97) == [0, 1]
+    assert kept(keep=0.97, filter_statistic="std") == [0, 1, 2]
+    assert kept(keep=1.0) == [0, 1, 2], "a group without variance is dropped"
+    dead = iteration([1.0] * 8, Training(group_size=2, **ragen_2), games=("A",) * 4)
+    assert (dead.rows, dead.stagnant) == ([], True), "an empty batch skips the step"
+
+
+def test_dynamic_sampling_trains_on_the_first_groups_that_differ() -> None:
+    """DAPO: of five groups played for three places, the second and fourth are decided; the filter sees the others."""
+    returns = [0.0, 1.0, 1.0, 1.0, 0.0, 0.5, 0.0, 0.0, 0.0, 9.0]
+    settings = Training(groups=2, group_size=2, filter="none", refills=3)
+    made = iteration(returns, settings, games=("A",) * 5)
+    assert made.groups.kept.any(1).tolist() == [True, False, True, False, False]
+    assert made.rows == [0, 1, 4, 5]
+    figures = made.figures(None)
+    assert (figures["refilled"], figures["lacking"]) == (3, 0)
+    assert figures["success"] == 0.4, "of all that was played: what was replaced is not hidden"
+    top = iteration(returns, replace(settings, groups=3, filter="top", keep=1 / 3), games=("A",) * 5)
+    assert top.rows == [8, 9]
+    assert top.figures(None)["lacking"] == 0
+    few = iteration(returns[:8], replace(settings, groups=4), games=("A",) * 4)
+    assert (few.rows, few.figures(None)["lacking"]) == ([0, 1, 4, 5], 2)
+    none = iteration([1.0] * 4, settings)
+    assert (none.rows, none.stagnant) == ([], True)
+    assert undecided([episode(1.0), episode(0.0, "engine_error: x")], settings).tolist() == [], "a failure is no return"
+    assert not {"refilled", "lacking", "overlong"} & set(iteration(returns[:4], Training(group_size=2)).figures(None))
+
+
+def test_overlong_shaping_by_hand() -> None:
+    """Replies of 3 and 4 tokens, a limit of 5 and a buffer of 3: they lose 1/3 and 2/3 of the penalty of 0.6."""
+    settings = Training(groups=2, group_size=2, filter="none", overlong_buffer=3, overlong_penalty=0.6)
+    made = Iteration.score_and_filter(0, DIFFERENT, ["A", "A"], settings, 0, 5)
+    assert [t.total_reward for t in made.learned] == pytest.approx([0.6, 0.8, -0.2, 0.8])
+    assert [t.total_reward for t in made.played] == [1.0, 1.0, 0.0, 1.0], "what is recorded is the game's"
+    assert made.figures(None)["overlong"] == 1.0
+    assert Iteration.score_and_filter(0, DIFFERENT, ["A", "A"], settings, 0, 7).figures(None)["overlong"] == 0.0
+    # Dynamic sampling goes by the game's rewards: the first group differs by the lengths of its replies alone.
+    made = Iteration.score_and_filter(0, DIFFERENT, ["A", "A"], replace(settings, refills=1), 0, 5)
+    assert made.rows == [2, 3]
+
+
+def test_the_average_entropy_is_of_all_iterations_so_far() -> None:
+    history = History([{"entropy_sampled": 1.0}, {"entropy_sampled": 2.0}], Stops())
+    assert history.average_entropy({"entropy_sampled": 6.0}) == 3.0
 
 
 def test_the_first_episodes_are_written_down_and_the_ends_of_the_group_that_teaches_most() -> None:
