@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
-from benchmarks.experiments.spec import WINDOW, series, window_means
+from benchmarks.experiments.spec import FALL, WINDOW, series, window_means
 from ragen_agent.report.runs import RecordedRun, first_signs
 from ragen_agent.training.alarm import FOLLOWS, AlarmThresholds
 
@@ -22,7 +22,6 @@ __all__ = ["AT_ONCE", "OUTCOMES", "SignScore", "collapse_start", "outcome", "sco
 
 OUTCOMES = ("no collapse", "never learned", "collapse at once", "format collapse", "Echo Trap", "other collapse")
 
-FALL = 0.5  # of the best success
 LEAST = 0.05  # best success below which there is nothing to collapse from
 AT_ONCE = 5  # iterations; a policy that falls within them is lost before a sign can be seen
 

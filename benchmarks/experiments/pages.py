@@ -20,7 +20,7 @@ from benchmarks.experiments.hypothesis_tests import (
     summarise,
 )
 from benchmarks.experiments.plan import PlannedRun
-from benchmarks.experiments.plots import draw_arms, draw_curves
+from benchmarks.experiments.plots import draw_arms, draw_curves, draw_sweep
 from benchmarks.experiments.runner import missing
 from benchmarks.experiments.spec import MEASURES, Experiment, measure
 from ragen_agent.report.runs import RecordedRun, load_run
@@ -67,11 +67,13 @@ def write_page(
     findings = [compare(runs, comparison) for comparison in experiment.comparisons]
     pictures: list[str] = []
     if runs:
-        draw_curves(experiment, runs, out / "curves.png")
-        pictures.append("curves.png")
+        if experiment.curves:
+            draw_curves(experiment, runs, out / "curves.png")
+            pictures.append("curves.png")
+        draw = draw_arms if experiment.sweep is None else draw_sweep
         measures = dict.fromkeys(["end", *(c.measure for c in experiment.comparisons)])
         for name in measures:
-            draw_arms(experiment, runs, name, out / f"{name}.png")
+            draw(experiment, runs, name, out / f"{name}.png")
             pictures.append(f"{name}.png")
     for left in out.glob("*.png"):  # of a measure that the table no longer asks for
         if left.name not in pictures:

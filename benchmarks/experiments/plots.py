@@ -1,4 +1,4 @@
-"""The plots of an experiment: curves by iteration, and one measure of all arms side by side."""
+"""The plots of an experiment: curves by iteration, and one measure of all arms side by side or as lines of a sweep."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ragen_agent.report.runs import RecordedRun
 from ragen_agent.training.metrics import is_share, metric_label, smooth
 from ragen_gym.core.storage import atomic_path
 
-__all__ = ["COLOURS", "draw_arms", "draw_curves"]
+__all__ = ["COLOURS", "draw_arms", "draw_curves", "draw_sweep"]
 
 #: Safe for colour-blind readers (Okabe and Ito, 2008, without its yellow); after these other line styles begin.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -89,6 +89,57 @@ def draw_arms(experiment: Experiment, runs: Runs, name: str, path: Path) -> None
     axes.set_xlabel(MEASURES[name].about + (" (%)" if MEASURES[name].rate else ""), fontsize=9)
     lines = "; dotted random play, solid optimal play" if name in BOUNDED else ""
     axes.set_title(f"mean with its 95 % interval over seeds{lines}", fontsize=10)
+    _save(figure, path)
+
+
+def draw_sweep(experiment: Experiment, runs: Runs, name: str, path: Path) -> None:
+    """One measure of a sweep: a panel for each game, a line for each method, the setting's value to the right.
+
+    Means over seeds with their intervals; random and optimal play as grey lines.
+    """
+    sweep = experiment.sweep
+    assert sweep is not None, "the arms are a sweep"
+    figure = Figure(figsize=(4.6 * len(sweep.panels), 5.6), layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(1, len(sweep.panels), squeeze=False).ravel()
+    scale = 100 if MEASURES[name].rate else 1
+    for axes, panel in zip(panels, sweep.panels, strict=True):
+        for place, line in enumerate(sweep.lines):
+            arms = [(factor, sweep.arm(panel["name"], line["name"], factor)) for factor in sweep.factors]
+            found = [(sweep.value(panel, f), e) for f, arm in arms if (e := summarise(runs, arm, name)) is not None]
+            if not found:
+                continue
+            axes.errorbar(
+                [value * 1.02 ** (place - len(sweep.lines) / 2) for value, _ in found],  # intervals side by side
+                [scale * estimate.value for _, estimate in found],
+                yerr=[scale * estimate.half_width if estimate.n > 1 else 0.0 for _, estimate in found],
+                color=COLOURS[place % len(COLOURS)],
+                linestyle=STYLES[place // len(COLOURS) % len(STYLES)],
+                marker="s" if line.get("control") else "o",
+                markersize=4,
+                capsize=2,
+                linewidth=1.6,
+                label=line["name"] + (" (control)" if line.get("control") else ""),
+            )
+            for bound, style in (("random", ":"), ("optimal", "-")) if name in BOUNDED and place == 0 else ():
+                if (estimate := summarise(runs, arms[0][1], bound)) is not None:
+                    axes.axhline(scale * estimate.value, color="0.6", linestyle=style, linewidth=1.2)
+        axes.set_xscale("log")
+        values = [sweep.value(panel, factor) for factor in sweep.factors]
+        axes.set_xticks(values, [f"{value:g}" for value in values])
+        axes.minorticks_off()
+        axes.set_title(panel["name"], fontsize=10)
+        axes.set_xlabel(sweep.setting, fontsize=9)
+        axes.grid(alpha=0.25)
+        if MEASURES[name].rate and not MEASURES[name].signed:
+            axes.set_ylim(-2, 104)
+    panels[0].set_ylabel(MEASURES[name].about + (" (%)" if MEASURES[name].rate else ""), fontsize=9)
+    handles = {
+        label: handle for axes in panels for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=6, fontsize=9, frameon=False)
+    lines = "; dotted random play, solid optimal play" if name in BOUNDED else ""
+    figure.suptitle(f"mean with its 95 % interval over seeds{lines}", fontsize=10)
     _save(figure, path)
 
 

@@ -14,6 +14,7 @@ margin                                              of all comparisons, in point
 [settings]                                          over the game's defaults, or a recipe's, for all arms
 [[arms]] name, about, settings, ...                 over those; see ``Arm``
 [[comparisons]] first, second, measure, asks, ...   without a second: against 0; see ``Comparison``
+[sweep]                                             in place of arms and comparisons; see ``Sweep``
 """
 
 from __future__ import annotations
@@ -24,12 +25,14 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from benchmarks.experiments.sweep import Sweep
 from ragen_agent.config import Settings, read_toml
 from ragen_agent.report.runs import RecordedRun
 from ragen_agent.training.metrics import METRICS
 from ragen_gym.core.validation import did_you_mean
 
 __all__ = [
+    "FALL",
     "MEASURES",
     "MOST_EVALUATIONS",
     "TABLES",
@@ -47,6 +50,7 @@ __all__ = [
 ]
 
 WINDOW = 5
+FALL = 0.5  # of the best success: below this part of it a run has collapsed
 MOST_EVALUATIONS = 10
 
 
@@ -126,6 +130,11 @@ def _early(run: RecordedRun) -> float | None:
     return fmean(values) if len(values) == 10 else None
 
 
+def _survived(run: RecordedRun) -> float | None:
+    end, best = _end(run), max(window_means(run, "success"), default=0.0)
+    return None if end is None else float(end >= FALL * max(best, _rate("before")(run) or 0.0))
+
+
 def _lost(means: list[float]) -> float:
     return (max(means) - means[-1]) / max(means) if max(means) else 0.0
 
@@ -158,6 +167,7 @@ MEASURES = {
     "lost": Measure(
         "share of the best training success that is lost at the end", _window("success", _lost), rate=True, signed=True
     ),
+    "survived": Measure("runs that end at half of their best success or more", _survived, rate=True),
     "entropy_start": Measure("entropy at the start", _window("entropy", lambda m: m[0])),
     "entropy_end": Measure("entropy at the end", _window("entropy", lambda m: m[-1])),
     "spread_start": Measure("return std at the start", _window("spread", lambda m: m[0])),
@@ -231,6 +241,7 @@ class Experiment:
     #: they are compared once, over however many seeds there are.
     looks: tuple[int, ...] = ()
     evaluations: int = 1  #: how many policies are evaluated: those after each of the last iterations
+    sweep: Sweep | None = None  #: what the arms are a grid of
 
 
 def names() -> list[str]:
@@ -251,6 +262,12 @@ def read(name: str, folder: Path = TABLES) -> Experiment:
         )
     content = read_toml(path)
     evaluations = content.pop("evaluations", 1)
+    try:
+        sweep = Sweep(**content.pop("sweep")) if "sweep" in content else None
+        if sweep is not None:
+            content |= {"arms": sweep.arm_rows(), "comparisons": sweep.comparison_rows()}
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{path.name} has no sweep that can be read: {error}") from error
     shared = {"looks": tuple(content.pop("looks", ())), "margin": content.pop("margin", 5) / 100}
     try:
         made = Experiment(
@@ -263,6 +280,7 @@ def read(name: str, folder: Path = TABLES) -> Experiment:
             comparisons=tuple(Comparison(**{**shared, **row}) for row in content.pop("comparisons")),
             looks=shared["looks"],
             evaluations=evaluations,
+            sweep=sweep,
         )
     except (KeyError, TypeError) as error:
         raise ValueError(f"{path.name} is not the table of an experiment: {error}") from error

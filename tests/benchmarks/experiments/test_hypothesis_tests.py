@@ -197,6 +197,15 @@ def test_measures_of_a_run() -> None:
     assert window_means(run(0.5, [0.2, 0.4]), "success") == pytest.approx([0.3])
 
 
+def test_a_run_survives_that_ends_at_half_of_its_best_or_more() -> None:
+    assert measure(run(0.3, [0.6] * 5), "survived") == 1.0
+    assert measure(run(0.29, [0.6] * 5), "survived") == 0.0
+    fallen = run(0.2, [0.1] * 5)
+    fallen.summary["before"] = {"rate": 0.5}
+    assert measure(fallen, "survived") == 0.0, "lost at once"
+    assert measure(run(None, [0.6]), "survived") is None
+
+
 def test_the_end_is_the_mean_of_the_last_evaluations() -> None:
     assert measure(run(0.5, before=(0.6, 0.7)), "end") == pytest.approx(0.6)
     assert measure(run(0.5), "end") == 0.5

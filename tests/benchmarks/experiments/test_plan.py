@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.experiments.plan import costs, plan, warm_starts
-from benchmarks.experiments.spec import MEASURES, names, read
+from benchmarks.experiments.spec import MEASURES, TABLES, names, read
 from ragen_agent.config import Config, to_toml
 
 WANTED = {
@@ -25,6 +25,7 @@ WANTED = {
     "paper-frozenlake",
     "paper-sokoban",
     "rewards",
+    "stabilisers",
     "thinking",
     "uncertainty-filter",
 }
@@ -103,6 +104,40 @@ def test_arms_of_a_paper_game_differ_in_nothing_before_reinforcement(tmp_path: P
         assert len(warm_starts(planned)) == 1
         kinds = {(run.config.training.critic, run.config.training.starpo_s) for run in planned}
         assert kinds == {(critic, starpo_s) for critic in (False, True) for starpo_s in (False, True)}
+
+
+def test_a_sweep_is_every_method_at_every_rate_in_every_game(tmp_path: Path) -> None:
+    experiment = read("stabilisers")
+    sweep = experiment.sweep
+    assert sweep is not None
+    planned = plan(experiment, tmp_path, 1)
+    assert len(planned) == len(sweep.panels) * len(sweep.lines) * 3 == 3 * 11 * 3
+    assert len(warm_starts(planned)) == 3, "one for each game: no method changes what comes before"
+    configs = {run.arm.name: run.config for run in planned}
+    rates = [configs[f"Sokoban, CISPO, x{factor}"].training.learning_rate for factor in (1, 3, 10)]
+    assert rates == pytest.approx([2e-4, 6e-4, 2e-3])
+    assert configs["Bandit, CISPO, x3"].training.policy_loss == "cispo"
+    assert {run.arm.name for run in planned if run.arm.control} == {
+        f"{panel['name']}, random half, x{factor}" for panel in sweep.panels for factor in (1, 3, 10)
+    }
+    asked = [each.asks for each in experiment.comparisons if each.first == "Bandit, SAPO, x10"]
+    assert asked[0] == "Bandit: does SAPO end higher at ten times the usual rate?"
+    assert not any(each.first == each.second for each in experiment.comparisons)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("group_size = 8, learning_rate = 5e-4", "group_size = 8"), "'FrozenLake' has no training.learning_rate"),
+        (("factors", "factor"), "mine.toml has no sweep that can be read: .*'factor'"),
+        (('against = "PPO"', 'against = "POP"'), "compares 'FrozenLake, POP, x1'; its arms are FrozenLake, PPO, x1"),
+    ],
+)
+def test_a_wrong_sweep_says_what_is_wrong(change: tuple[str, str], message: str, tmp_path: Path) -> None:
+    text = (TABLES / "stabilisers.toml").read_text(encoding="utf-8")
+    (tmp_path / "mine.toml").write_text(text.replace(*change, 1), encoding="utf-8")
+    with pytest.raises(ValueError, match=message):
+        read("mine", tmp_path)
 
 
 def test_runs_that_differ_before_their_reinforcement_share_nothing(tmp_path: Path) -> None:

@@ -1,0 +1,42 @@
+"""The figures of a page: what a reader is to see of the runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from matplotlib.figure import Figure
+
+from benchmarks.experiments import plots
+from benchmarks.experiments.spec import read
+from tests.benchmarks.experiments.test_hypothesis_tests import run
+
+
+def test_a_sweep_is_a_line_for_each_method_over_the_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two methods at two of three rates, in one of three games; the control has other marks."""
+    figures: list[Figure] = []
+    save = plots._save
+
+    def keep(figure: Figure, path: Path) -> None:
+        figures.append(figure)
+        save(figure, path)
+
+    monkeypatch.setattr(plots, "_save", keep)
+    ends = {"PPO": (0.5, 0.1), "random half": (0.4, 0.3)}
+    runs = {
+        f"Bandit, {line}, x{factor}": {seed: run(end + 0.02 * seed) for seed in (0, 1)}
+        for line, values in ends.items()
+        for factor, end in zip((1, 10), values, strict=True)
+    }
+    plots.draw_sweep(read("stabilisers"), runs, "end", tmp_path / "end.png")
+    assert (tmp_path / "end.png").read_bytes().startswith(b"\x89PNG")
+    lake, bandit, sokoban = figures[0].axes
+    assert [panel.get_title() for panel in (lake, bandit, sokoban)] == ["FrozenLake", "Bandit", "Sokoban"]
+    assert [len(panel.containers) for panel in (lake, bandit, sokoban)] == [0, 2, 0]
+    drawn = {str(container.get_label()): container[0] for container in bandit.containers}
+    assert list(drawn) == ["PPO", "random half (control)"]
+    assert drawn["PPO"].get_ydata() == pytest.approx([51, 11])
+    assert drawn["PPO"].get_xdata() == pytest.approx([5e-4, 5e-3], rel=0.2)
+    assert drawn["PPO"].get_marker() != drawn["random half (control)"].get_marker()
+    assert [text.get_text() for text in bandit.get_xticklabels()] == ["0.0005", "0.0015", "0.005"]
+    assert len(figures[0].legends) == 1
