@@ -201,7 +201,7 @@ def test_a_run_survives_that_ends_at_half_of_its_best_or_more() -> None:
     assert measure(run(0.3, [0.6] * 5), "survived") == 1.0
     assert measure(run(0.29, [0.6] * 5), "survived") == 0.0
     fallen = run(0.2, [0.1] * 5)
-    fallen.summary["before"] = {"rate": 0.5}
+    fallen = replace(fallen, summary={**fallen.summary, "before": {"rate": 0.5}})
     assert measure(fallen, "survived") == 0.0, "lost at once"
     assert measure(run(None, [0.6]), "survived") is None
 
