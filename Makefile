@@ -104,7 +104,7 @@ constraints: ## Write constraints.txt again, with the newest versions that fit t
 	@echo 'constraints: resolving every extra afresh in build/constraints (torch and transformers keep their pins)'
 	@$(FIND_PYTHON); rm -rf build/constraints && "$$python" -m venv build/constraints
 	@grep -E '^(torch|transformers)==' constraints.txt > build/constraints/kept.txt
-	@build/constraints/bin/python -m pip $(QUIET) install -c build/constraints/kept.txt -e '.[test,dev]'
+	@build/constraints/bin/python -m pip $(QUIET) install -c build/constraints/kept.txt -e '.[test,dev,tasks]'
 	@{ sed -n '1,2p' constraints.txt; \
 	   build/constraints/bin/python -m pip $(QUIET) freeze --all --exclude pip --exclude-editable \
 	   | sed 's/+.*//' | LC_ALL=C sort -f; } > build/constraints/new.txt

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ragen_gym.core.text import Vocabulary
     from ragen_gym.envs.reply import Reply
     from ragen_gym.envs.step import StepEnv
+    from ragen_gym.envs.task import TaskEnv
     from ragen_gym.envs.turn import TurnEnv, make_turn
     from ragen_gym.envs.vector import BatchEnv
     from ragen_gym.wrappers import Curriculum
@@ -31,6 +32,7 @@ __all__ = [
     "Level",
     "Reply",
     "StepEnv",
+    "TaskEnv",
     "TurnEnv",
     "Vocabulary",
     "__version__",
@@ -46,6 +48,7 @@ _HOMES = {
     "Level": "core.levels",
     "Reply": "envs.reply",
     "StepEnv": "envs.step",
+    "TaskEnv": "envs.task",
     "TurnEnv": "envs.turn",
     "Vocabulary": "core.text",
     "make_turn": "envs.turn",

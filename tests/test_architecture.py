@@ -25,6 +25,7 @@ GYM: dict[str, str] = {
     "envs": "core games render",
     "": "core games envs wrappers",
     "wrappers": "core games",
+    "tasks": "core",
     "testing": "core games envs .",
     "multiagent": "core games render envs .",
     "bench": "core inference games render envs .",

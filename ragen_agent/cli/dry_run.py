@@ -40,6 +40,7 @@ from ragen_agent.sft.demonstrations import demonstrate
 from ragen_agent.token_mdp import TokenMDP, Trajectory
 from ragen_agent.training.small_vision_model import small_tokenizer, small_vision
 from ragen_agent.training.tasks import games_at, make_env
+from ragen_gym.envs.turn import TurnEnv
 from ragen_gym.inference import ImageSpan
 
 if TYPE_CHECKING:
@@ -102,8 +103,9 @@ def dry_run(
     view = scripted_episode(config, chat)
     console.print(view.text, soft_wrap=True)
     _say(console, f"{LEGEND} {view.counts}{note}")
-    if tokenizer.is_fast and config.turns.observation != "image":
-        found = board_tokens(tokenizer, make_env(games_at(config, 0)[0].config, "train"), range(BOARDS))
+    env = make_env(games_at(config, 0)[0].config, "train")
+    if tokenizer.is_fast and config.turns.observation != "image" and isinstance(env, TurnEnv):
+        found = board_tokens(tokenizer, env, range(BOARDS))
         _say(console, f"Its boards: {found}. ragen-agent tokens compares the text formats.")
     _say(console, f"Nothing was run. The run would be in {folder}.")
 

@@ -169,7 +169,9 @@ def check_code(config: Config, run_code: bool, path: Path) -> None:
     from ragen_gym.games.registry import module_of
 
     for game in [config.game, *(row["game"] for row in config.games)]:
-        if (module := module_of(game)) and module not in sys.modules and not run_code:
+        module = module_of(game)
+        own = module.partition(".")[0] in ("", "ragen_gym")
+        if not own and module not in sys.modules and not run_code:
             raise ValueError(
                 f"{path} plays {game}, a game of the module {module}: give --run-code to import it, if you trust who "
                 "wrote the run."

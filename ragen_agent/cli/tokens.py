@@ -42,15 +42,15 @@ def _run(options: argparse.Namespace) -> int:
     from ragen_agent.board_tokens import board_tokens, formats_of
     from ragen_agent.cli.dry_run import tokenizer_of
     from ragen_agent.cli.settings import configure, given
-    from ragen_agent.training.tasks import make_env
+    from ragen_agent.training.tasks import make_game_env
 
     if options.levels < 1:
         raise ValueError(f"--levels {options.levels} must be 1 or more.")
     config = configure(options, given(options, "model"), fetch=True)
     tokenizer, _ = tokenizer_of(config)
     found = []
-    for text_format in formats_of(make_env(config, None)):
-        env = make_env(replace(config, env_options={**config.env_options, "text_format": text_format}), None)
+    for text_format in formats_of(make_game_env(config, None)):
+        env = make_game_env(replace(config, env_options={**config.env_options, "text_format": text_format}), None)
         found.append(board_tokens(tokenizer, env, range(options.levels)))
     if options.json:
         print(json.dumps([{**asdict(each), "verdict": each.verdict} for each in found], indent=2))

@@ -172,11 +172,12 @@ def _flags(options: argparse.Namespace) -> Settings:
 def _usable(config: Config) -> Policy:
     """The policy; raises before a run's folder is made if there is no such game or option, or no such model."""
     from ragen_agent.training.policy import Policy
-    from ragen_agent.training.tasks import make_env
+    from ragen_agent.training.tasks import check_demonstrations, make_env
     from ragen_agent.training.tracking import check_installed
 
     check_installed(config.diagnostics)
     make_env(config, config.evaluation.split).reset(seed=0)
+    check_demonstrations(config)
     return Policy.build(config)
 
 

@@ -7,6 +7,9 @@ Longer replies, which the demonstrations hardly contain, are what reinforcement 
 The bandits: the demonstrator chooses at random; which name pays more is what reinforcement learning has to find. A
 model from scratch has never read the held-out names of the test split, so it is measured on the training split.
 
+Countdown, a text task: two numbers up to 50, and a demonstrator seven of ten of whose replies are expressions drawn at
+random. Which sign leads to the target is what reinforcement learning has to find.
+
 A pretrained model thinks in its own words and at its own length, is not warm-started unless asked for, and takes the
 small steps of fine-tuning.
 
@@ -64,6 +67,13 @@ GAME_DEFAULTS: dict[str, Settings] = {
     },
     "Bandit": _BANDIT,
     "BanditRev": _BANDIT,
+    "ragen_gym.tasks:Countdown": {
+        "env_options": {"count": 2, "highest": 50},
+        "turns": {"max_turns": 1, "max_tokens_per_turn": 24},
+        "demonstrations": {"episodes": 16000, "quality": 0.3},
+        "warm_start": {"epochs": 2},
+        "training": {"iterations": 80, "groups": 32, "group_size": 8, "keep": 0.5, "learning_rate": 1e-3},
+    },
 }
 
 PRETRAINED_DEFAULTS: Settings = {

@@ -29,7 +29,13 @@ from ragen_agent.token_mdp import TokenMDP, Trajectory
 from ragen_agent.training.checkpoint import save_checkpoint
 from ragen_agent.training.console import Display, plot_curve
 from ragen_agent.training.cpu import peak_memory_gib
-from ragen_agent.training.evaluation import baselines, fixed_instances, play_fixed, rate_of_played
+from ragen_agent.training.evaluation import (
+    baselines,
+    fixed_instances,
+    missing_baselines,
+    play_fixed,
+    rate_of_played,
+)
 from ragen_agent.training.metrics import cost_line
 from ragen_agent.training.parameters import load_policy
 from ragen_agent.training.policy import Policy
@@ -150,6 +156,8 @@ class TrainingRun:
         if "optimal" not in self.summary:
             for row, rate in baselines(self.env, self.instances).items():
                 self._note(row, rate.to_dict())
+            if missing := missing_baselines(self.env):
+                self.display.say(missing)
         if "demonstrator" not in self.summary and self.config.warm_start.epochs:
             self._note(
                 "demonstrator", demonstrator_rate(self.config.demonstrations, self.env, self.instances).to_dict()

@@ -45,7 +45,7 @@ from ragen_agent.training.tasks import SeedStream, derive_seed, draw_games, game
 from ragen_agent.training.tracking import track
 from ragen_gym.core.stats import Rate
 from ragen_gym.core.storage import read_json_lines
-from ragen_gym.envs.turn import TurnEnv
+from ragen_gym.envs.reply_env import ReplyEnv
 
 __all__ = ["RolloutWorker", "Trainer", "rate_factor"]
 
@@ -250,8 +250,8 @@ class RolloutWorker:
             if rows:
                 processes = self._processes_of(game.config)
                 env = processes[0].env.unwrapped
-                assert isinstance(env, TurnEnv)
-                self.seen.update(env.env.level_families({instances[row].seed for row in rows}))
+                assert isinstance(env, ReplyEnv)
+                self.seen.update(env.level_families({instances[row].seed for row in rows}))
                 episodes = self._play(processes, [instances[row] for row in rows], path)
                 played.update(zip(rows, episodes, strict=True))
         return [played[row] for row in range(len(instances))], [games[i].config.game for i in chosen]

@@ -263,13 +263,14 @@ def board_check(tokenizer: PreTrainedTokenizerBase, config: Config | None) -> Ch
     """Whether each cell of the boards has tokens of its own: of the settings' games, without any of ``BOARDS``."""
     from ragen_agent.board_tokens import board_tokens
     from ragen_agent.training.tasks import all_settings, make_env
-    from ragen_gym.envs.turn import make_turn
+    from ragen_gym.envs.turn import TurnEnv, make_turn
 
     name, envs = "boards", [*map(make_turn, BOARDS)]
     if config is not None:
-        envs = [make_env(game, None) for game in all_settings(config) if game.turns.observation != "image"]
+        every = [make_env(game, None) for game in all_settings(config) if game.turns.observation != "image"]
+        envs = [env for env in every if isinstance(env, TurnEnv)]
     if not envs:
-        return ok(name, "shown as pictures")
+        return ok(name, "none are read as text")
     if not tokenizer.is_fast:
         return warn(name, "the tokenizer does not say where tokens lie", "look at ragen-agent train --dry-run")
     found = {env.game.name: board_tokens(tokenizer, env, range(LEVELS)) for env in envs}

@@ -24,7 +24,7 @@ from ragen_agent.token_mdp import TokenMDP
 from ragen_agent.training.small_model import check_known
 from ragen_agent.training.tasks import records_states
 from ragen_gym.core.threads import in_thread
-from ragen_gym.envs.turn import TurnEnv
+from ragen_gym.envs.reply_env import ReplyEnv
 from ragen_gym.inference import Sampled
 
 __all__ = ["AgentExecutor"]
@@ -40,7 +40,7 @@ class AgentExecutor(AgentExecutorBase):  # type: ignore[misc]
         self.members: Counter[str] = Counter()
         self.idle: defaultdict[str, list[TokenMDP]] = defaultdict(list)
 
-    def env(self, row: PromptRow) -> TurnEnv:
+    def env(self, row: PromptRow) -> ReplyEnv:
         """The environment of a row."""
         return env_of(row, self.run.config)
 

@@ -203,7 +203,7 @@ def _environment(context: RunContext, on_cpu: bool) -> dict[str, str]:
 
 def _own_modules(config: Config) -> list[str]:
     """Packages or modules of games that are not of this suite, which the machines of a cluster may not have."""
-    return sorted({module_of(game.game).partition(".")[0] for game in all_settings(config)} - {""})
+    return sorted({module_of(game.game).partition(".")[0] for game in all_settings(config)} - {"", "ragen_gym"})
 
 
 def _run(folder: RunFolder, log: Path, iterations: int, done: int, display: Display) -> None:

@@ -21,7 +21,7 @@ from ragen_agent.config import Config, Turns, with_settings
 from ragen_agent.training.evaluation import fixed_instances
 from ragen_agent.training.tasks import SeedStream, derive_seed, draw_games, games_at, level_seeds, make_env
 from ragen_gym.core.storage import write_atomic
-from ragen_gym.envs.turn import TurnEnv
+from ragen_gym.envs.reply_env import ReplyEnv
 
 __all__ = [
     "PromptRow",
@@ -112,7 +112,7 @@ def evaluation_rows(config: Config) -> list[PromptRow]:
     return [PromptRow(-1, number, *how, i.seed, split, i.noise_seed) for number, i in enumerate(instances)]
 
 
-def env_of(row: PromptRow, config: Config) -> TurnEnv:
+def env_of(row: PromptRow, config: Config) -> ReplyEnv:
     """The environment in which a row is played; raises a ValueError for an unknown game or option."""
     settings = replace(config, game=row.game, env_options=dict(row.env_options), turns=turns_of(row, config))
     return make_env(settings, row.split)
@@ -125,7 +125,7 @@ def families_of_rows(rows: Iterable[PromptRow], config: Config) -> set[int]:
     for row in rows:
         first.setdefault(row.environment, row)
         seeds.setdefault(row.environment, []).append(row.seed)
-    envs = {name: env_of(row, config).env for name, row in first.items()}
+    envs = {name: env_of(row, config) for name, row in first.items()}
     return {family for name, env in envs.items() for family in env.level_families(seeds[name])}
 
 

@@ -236,7 +236,8 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
         if name in summary:
             return {}
         played, rate = self._measure(config)
-        result = {"eval_success": rate.rate, **{f"eval_{line}": summary[line]["rate"] for line in LINES}}
+        known = [line for line in LINES if line in summary]  # a text task may lack one
+        result = {"eval_success": rate.rate, **{f"eval_{line}": summary[line]["rate"] for line in known}}
         for share in games_at(config, 0):
             game = share.config.game
             if game == config.game:
@@ -245,11 +246,11 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
             if "optimal" not in rates:
                 env = make_env(share.config, share.config.evaluation.split)
                 lines = baselines(env, fixed_instances(env, share.config.evaluation.levels))
-                rates |= {line: lines[line].to_dict() for line in LINES}
+                rates |= {line: rate.to_dict() for line, rate in lines.items()}
             latest = self._measure(share.config)[1].to_dict()
             rates |= {name: latest} if name else {}
             result |= {f"eval_success/{game}": latest["rate"]}
-            result |= {f"eval_{line}/{game}": rates[line]["rate"] for line in LINES}
+            result |= {f"eval_{line}/{game}": rates[line]["rate"] for line in LINES if line in rates}
         if name:
             self.folder.append(
                 self.folder.episodes,

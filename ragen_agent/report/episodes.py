@@ -14,7 +14,7 @@ from typing import Any
 from ragen_agent.config import Config
 from ragen_agent.report.runs import RecordedRun
 from ragen_agent.training.metrics import piece_decoder, turn_spans
-from ragen_agent.training.tasks import all_settings, make_env
+from ragen_agent.training.tasks import all_settings, make_game_env
 from ragen_agent.trajectory import Trajectory
 from ragen_gym.bench.records import EpisodeRecord, TurnRecord
 from ragen_gym.bench.replay import Replayer
@@ -28,6 +28,7 @@ from ragen_gym.core.storage import read_json_lines
 from ragen_gym.core.turn_config import TurnConfig
 from ragen_gym.envs.messages import plain_text
 from ragen_gym.envs.turn import TurnEnv
+from ragen_gym.games.registry import load_task
 
 __all__ = ["FILTERS", "EpisodeViews", "sort_headings"]
 
@@ -104,7 +105,11 @@ class EpisodeViews:
         self._piece = _token_text(run)
         self._episodes = list(_read_episodes(run))
         self._largest = max((abs(a) for episode in self._episodes for a in episode.advantages), default=0.0)
-        games = [GameReplayer(f"{run.name}/{place}", config) for place, config in enumerate(all_settings(run.config))]
+        games = [
+            GameReplayer(f"{run.name}/{place}", config)
+            for place, config in enumerate(all_settings(run.config))
+            if load_task(config.game) is None  # a text task has no boards to draw
+        ]
         self._game_of = [next((game for game in games if game.knows(each)), None) for each in self._episodes]
 
     def __len__(self) -> int:
@@ -248,7 +253,7 @@ class GameReplayer:
 
     def _env(self, split: str) -> TurnEnv:
         if split not in self._envs:
-            self._envs[split] = make_env(self.config, split)
+            self._envs[split] = make_game_env(self.config, split)
         return self._envs[split]
 
 

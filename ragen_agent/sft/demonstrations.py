@@ -38,8 +38,10 @@ from ragen_gym.core.stats import Rate
 from ragen_gym.core.storage import append_json_lines, json_line, read_json_lines, write_atomic
 from ragen_gym.envs.policies import plan_moves
 from ragen_gym.envs.reply import write_reply
-from ragen_gym.envs.step import StepEnv
+from ragen_gym.envs.reply_env import ReplyEnv
+from ragen_gym.envs.task import TaskEnv, make_reply_env
 from ragen_gym.envs.turn import TurnEnv
+from ragen_gym.games.registry import find, task_of
 
 __all__ = [
     "Chunk",
@@ -68,8 +70,18 @@ def faultless(config: Config) -> Demonstrations:
     return replace(config.demonstrations, moves=[0.0] * (most - 1) + [1.0], mistakes=0.0, quality=1.0)
 
 
-def scripted_reply(env: TurnEnv, how: Demonstrations, rng: np.random.Generator) -> str:
-    """The demonstrator's reply in this state; raises a ValueError for an unknown thought."""
+def scripted_reply(env: ReplyEnv, how: Demonstrations, rng: np.random.Generator) -> str:
+    """The demonstrator's reply in this state.
+
+    In a text task it is the task's best reply, or, by ``quality`` and ``mistakes``, one that the task draws at random.
+
+    Raises:
+        ValueError: an unknown thought, or a text task without an oracle or without random replies, if one is needed.
+    """
+    if isinstance(env, TaskEnv):
+        wrong = rng.random() >= how.quality or rng.random() < how.mistakes
+        return env.random_reply(rng) if wrong else env.optimal_reply()
+    assert isinstance(env, TurnEnv)
     probabilities = np.asarray(how.moves) / sum(how.moves)
     moves = min(1 + int(rng.choice(len(probabilities), p=probabilities)), env.max_actions_per_turn)
     # At full quality nothing is drawn for it: the episodes are those of a demonstrator without the setting.
@@ -85,7 +97,7 @@ def demonstrate(process: TokenMDP, instances: Sequence[Instance], how: Demonstra
         ValueError: an unknown thought, a reply longer than ``max_tokens_per_turn``.
     """
     env, chat = process.env.unwrapped, process.chat
-    assert isinstance(env, TurnEnv)
+    assert isinstance(env, ReplyEnv)
     rng = np.random.default_rng(seed)
     trajectories = []
     for instance in instances:
@@ -148,10 +160,10 @@ def generate_demonstrations(config: Config, policy: Policy, how: Demonstrations,
 def demonstrated_families(config: Config) -> Iterator[int]:
     """The family (``ragen_gym.games.game.Game.family``) of the level of each demonstration of the warm start."""
     for chunk in chunks(config, config.demonstrations) if config.warm_start.epochs else ():
-        yield from make_env(chunk.config, SPLIT).env.level_families(instance.seed for instance in chunk.instances)
+        yield from make_env(chunk.config, SPLIT).level_families(instance.seed for instance in chunk.instances)
 
 
-def demonstrator_rate(how: Demonstrations, env: TurnEnv, instances: list[Instance]) -> Rate:
+def demonstrator_rate(how: Demonstrations, env: ReplyEnv, instances: list[Instance]) -> Rate:
     """The success rate of the demonstrator on fixed levels."""
     seed = derive_seed(0, SeedStream.DEMONSTRATOR_RATE)
     return scripted_rate(env, instances, lambda env, rng: scripted_reply(env, how, rng), seed)
@@ -234,17 +246,19 @@ def families_of(lines: Sequence[Mapping[str, Any]]) -> frozenset[int] | None:
 
     None where not every line says, as ``write_conversations`` does, which level of which environment it is of.
     """
-    envs: dict[str, StepEnv] = {}
+    envs: dict[str, ReplyEnv] = {}
     families = set[int]()
     for line in lines:
         try:
             for split in (line["split"], same_version(line["split"], 1)):  # as earlier versions drew it
                 name = json.dumps([line["env"], line["knobs"], split])
                 if name not in envs:
-                    envs[name] = StepEnv(line["env"], split=split, **line["knobs"])
+                    if task_of(line["env"]) is None:
+                        find(line["env"])  # which imports no module that only a file names
+                    envs[name] = make_reply_env(line["env"], split=split, **line["knobs"])
                 _, info = envs[name].reset(seed=line["seed"])
                 if info["level_id"] == line["level_id"]:
-                    families.add(envs[name].game.family(envs[name].state[0]))
+                    families.update(envs[name].level_families([line["seed"]]))
                     break
             else:
                 return None

@@ -19,7 +19,7 @@ from ragen_gym.core.progress import ProgressBar
 from ragen_gym.core.stats import Rate
 from ragen_gym.core.storage import atomic_path, read_json_lines
 from ragen_gym.envs.messages import plain_text
-from ragen_gym.games.registry import find
+from ragen_gym.games.registry import find, task_of
 
 __all__ = ["ROWS", "Display", "measured_on", "plot_curve", "rates_table"]
 
@@ -109,9 +109,10 @@ class Display:
         evaluation = config.evaluation
         self.console.print(rates_table(config.game, evaluation, summary))
         if config.warm_start.epochs:
-            self.say(_demonstrator_faults(config.demonstrations, config.turns.max_actions_per_turn))
+            most = 1 if task_of(config.game) else config.turns.max_actions_per_turn
+            self.say(_demonstrator_faults(config.demonstrations, most))
         episodes = [episode for episode in read_json_lines(folder.episodes) if episode["phase"] == "after"]
-        means = find(config.game).game_class.success_means
+        means = "" if task_of(config.game) else find(config.game).game_class.success_means
         solved = f"A success: {means}" if means else "A success"
         for success, title in ((True, solved), (False, "A failure")):
             found = [episode for episode in episodes if episode["success"] is success and episode["failure"] is None]
@@ -164,6 +165,7 @@ def _demonstrator_faults(how: Demonstrations, most: int) -> str:
     total = sum(how.moves)
     shares = [f"{100 * chance / total:.0f} % hold {moves}" for moves, chance in enumerate(how.moves, 1) if chance]
     faults = [f"{100 * how.mistakes:.0f} % of its moves are drawn at random"] if how.mistakes else []
+    faults += [f"{100 * (1 - how.quality):.0f} % of its replies are drawn at random"] if how.quality < 1 else []
     if most > 1:
         faults.append(f"of its answers {', '.join(shares)} moves, of {most} allowed")
     return (

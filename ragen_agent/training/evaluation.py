@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -19,12 +20,15 @@ from ragen_agent.training.tasks import SeedStream, derive_seed, make_env
 from ragen_gym.core.levels import same_version, version_of
 from ragen_gym.core.stats import Rate, wilson
 from ragen_gym.envs.policies import play_turns, random_reply
+from ragen_gym.envs.reply_env import ReplyEnv
+from ragen_gym.envs.task import TaskEnv
 from ragen_gym.envs.turn import TurnEnv
 
 __all__ = [
     "baselines",
     "fixed_instances",
     "measure",
+    "missing_baselines",
     "optimal_rate",
     "play_fixed",
     "rate_of_played",
@@ -53,7 +57,7 @@ def without_failed(played: Sequence[Trajectory]) -> list[Trajectory]:
     return whole
 
 
-def fixed_instances(env: TurnEnv, count: int) -> list[Instance]:
+def fixed_instances(env: ReplyEnv, count: int) -> list[Instance]:
     """The first ``count`` distinct levels by seed 0, 1, 2, ...: the same for every run and every player.
 
     A game with fewer levels in the split, as the bandits have, meets them again with other noise.
@@ -74,14 +78,14 @@ def validation_settings(config: Config) -> Config:
     return replace(config, evaluation=replace(config.evaluation, split=split, levels=config.stops.validation_levels))
 
 
-def seen_levels(env: TurnEnv, instances: Sequence[Instance], seen: Collection[int]) -> tuple[int, int]:
+def seen_levels(env: ReplyEnv, instances: Sequence[Instance], seen: Collection[int]) -> tuple[int, int]:
     """How many of the levels of these instances are of a family in ``seen``, and how many levels they are."""
-    families = env.env.level_families(dict.fromkeys(instance.seed for instance in instances))
+    families = env.level_families(dict.fromkeys(instance.seed for instance in instances))
     return sum(family in seen for family in families), len(families)
 
 
 def scripted_rate(
-    env: TurnEnv, instances: list[Instance], reply: Callable[[TurnEnv, np.random.Generator], str], seed: int
+    env: ReplyEnv, instances: list[Instance], reply: Callable[[Any, np.random.Generator], str], seed: int
 ) -> Rate:
     """The rate of a player that writes its replies by a function of the environment."""
     rng = np.random.default_rng(seed)
@@ -92,12 +96,18 @@ def scripted_rate(
     return wilson(successes, len(instances))
 
 
-def optimal_rate(env: TurnEnv, instances: list[Instance]) -> Rate:
+def optimal_rate(env: ReplyEnv, instances: list[Instance]) -> Rate:
     """The oracle's exact chance of success within the budget of actions, averaged over the levels.
 
     Where the dynamics are random this is a bound: the oracle looks after every action, a player only after every
-    answer.
+    answer. In a text task it is the rate of the task's ``optimal_reply``.
+
+    Raises:
+        ValueError: a text task without an oracle.
     """
+    if isinstance(env, TaskEnv):
+        return scripted_rate(env, instances, lambda task, rng: task.optimal_reply(), 0)
+    assert isinstance(env, TurnEnv)
     chances = []
     for instance in instances:
         env.reset(seed=instance.seed, options={"noise_seed": instance.noise_seed})
@@ -105,12 +115,27 @@ def optimal_rate(env: TurnEnv, instances: list[Instance]) -> Rate:
     return wilson(float(sum(chances)), len(chances))
 
 
-def baselines(env: TurnEnv, instances: list[Instance]) -> dict[str, Rate]:
-    """Random replies (``random``) and optimal play; the same numbers for every run and model."""
-    return {
-        "random": scripted_rate(env, instances, random_reply, derive_seed(0, SeedStream.BASELINES)),
-        "optimal": optimal_rate(env, instances),
-    }
+def baselines(env: ReplyEnv, instances: list[Instance]) -> dict[str, Rate]:
+    """Random replies (``random``) and ``optimal`` play; the same numbers for every run and model.
+
+    Of a text task only those that it can tell; ``missing_baselines`` says which are left out.
+    """
+    rates = {}
+    if not isinstance(env, TaskEnv) or env.has_random_replies:
+        rates["random"] = scripted_rate(env, instances, random_reply, derive_seed(0, SeedStream.BASELINES))
+    if not isinstance(env, TaskEnv) or env.has_oracle:
+        rates["optimal"] = optimal_rate(env, instances)
+    return rates
+
+
+def missing_baselines(env: ReplyEnv) -> str:
+    """A sentence on the rates that ``baselines`` cannot tell of a text task, or the empty text."""
+    if not isinstance(env, TaskEnv) or (env.has_random_replies and env.has_oracle):
+        return ""
+    lacks = [line for line, known in (("random", env.has_random_replies), ("optimal", env.has_oracle)) if not known]
+    methods = {"random": "random_reply(rng)", "optimal": "optimal_reply()"}
+    needed = " and ".join(methods[line] for line in lacks)
+    return f"No rate of {' and '.join(lacks)} replies: the task {env.name} has no {needed}."
 
 
 def play_fixed(
@@ -145,4 +170,7 @@ def measure(policy: Policy, display: Display) -> dict[str, Rate]:
     env = make_env(policy.config, policy.config.evaluation.split)
     instances = fixed_instances(env, policy.config.evaluation.levels)
     played = play_fixed(policy, instances, display)
-    return {"model": rate_of_played(played), **baselines(env, instances)}
+    rates = {"model": rate_of_played(played), **baselines(env, instances)}
+    if missing := missing_baselines(env):
+        display.say(missing)
+    return rates

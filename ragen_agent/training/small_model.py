@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from tokenizers import AddedToken
 from tokenizers.pre_tokenizers import ByteLevel
@@ -40,6 +41,8 @@ from ragen_agent.config import SmallModel
 from ragen_agent.training.checkpoint import tokenizer_hash
 from ragen_agent.training.demo_thoughts import WORDS, thinking
 from ragen_gym.envs.messages import IMAGE
+from ragen_gym.envs.reply_env import ReplyEnv
+from ragen_gym.envs.task import TaskEnv
 from ragen_gym.envs.turn import TurnEnv, make_turn
 from ragen_gym.games.registry import TABLE
 
@@ -217,8 +220,11 @@ def suite_texts() -> tuple[GameTexts, ...]:
     return (words, *(_texts(env, "none", LEVELS if env.game.layout == "arms" else FEW) for env in _suite()))
 
 
-def game_texts(env: TurnEnv, thought: str) -> GameTexts:
+def game_texts(env: ReplyEnv, thought: str) -> GameTexts:
     """The texts of one environment, and what a demonstrator with this thought writes in it."""
+    if isinstance(env, TaskEnv):
+        return _task_texts(env)
+    assert isinstance(env, TurnEnv)
     return _texts(env, thought, LEVELS)
 
 
@@ -231,6 +237,24 @@ def _suite() -> Iterator[TurnEnv]:
         yield from (make_turn(spec.name, **wording) for wording in WORDINGS)
         yield from (make_turn(spec.name, vocabulary=name) for name in plain.game.vocabularies)
         yield from (make_turn(spec.name, text_format=name) for name in formats_of(plain))
+
+
+def _task_texts(env: TaskEnv) -> GameTexts:
+    """The messages of ``LEVELS`` episodes of a text task, and the replies that it knows, each played to its end."""
+    found, rng = GameTexts([], set()), np.random.default_rng(0)
+    writers = [env.optimal_reply] * env.has_oracle + [lambda: env.random_reply(rng)] * env.has_random_replies
+    for seed in range(LEVELS):
+        frame = env.instructions.split("\n")
+        for write in writers or [lambda: ""]:
+            env.reset(seed=seed)
+            frame.append(env.message_text)
+            while not env.over:
+                reply = write()
+                found.texts.add(reply)
+                env.step(reply)
+                frame.append(env.message_text)
+        found.frames.append(frame)
+    return found
 
 
 def _texts(env: TurnEnv, thought: str, levels: int) -> GameTexts:

@@ -15,18 +15,22 @@ from ragen_agent.config import Config, Turns, with_settings
 from ragen_agent.config.algorithms import CREDITS, GROUPINGS
 from ragen_agent.config.settings import pretrained
 from ragen_gym.core.levels import SPLITS, same_version, version_of
+from ragen_gym.envs.reply_env import ReplyEnv
+from ragen_gym.envs.task import TaskEnv, make_reply_env
 from ragen_gym.envs.turn import TurnEnv, make_turn
-from ragen_gym.games.registry import load
+from ragen_gym.games.registry import load_task
 
 __all__ = [
     "MixtureGame",
     "SeedStream",
     "all_settings",
+    "check_demonstrations",
     "derive_seed",
     "draw_games",
     "games_at",
     "level_seeds",
     "make_env",
+    "make_game_env",
     "records_states",
 ]
 
@@ -64,28 +68,42 @@ def derive_seed(seed: int, *path: int) -> int:
     return int(np.random.SeedSequence([seed, *path]).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
-def make_env(config: Config, split: str | None) -> TurnEnv:
-    """The run's turn environment on one split. Its messages state the limit of tokens to a pretrained model only.
+def make_env(config: Config, split: str | None) -> ReplyEnv:
+    """The run's turn environment, of a game or a text task, on one split.
+
+    The messages of a game state the limit of tokens to a pretrained model only.
 
     A split is of the same version as ``evaluation.split``: what is trained on and what is measured on never meet.
 
     Raises:
-        ValueError: an unknown game or option, a value out of range, or a credit or branches that need exact values of a
-            game that has none.
+        ValueError: an unknown game or option, a value out of range, or a credit, groups or branches that need exact
+            values or states of what has none.
     """
     for name in config.env_options:
         if name in Turns.__dataclass_fields__:
             raise ValueError(f"{name} is no option of the game; give --set turns.{name}=...")
         if name == "split":
             raise ValueError("split is no option of the game; give --set evaluation.split=...")
-    load(config.game)
     training = config.training
+    if load_task(config.game) is not None:
+        if CREDITS[training.credit].shaped:
+            raise ValueError(
+                f"training.credit is {training.credit!r}, which needs the exact values of a game; {config.game} is a "
+                "text task, so use another credit."
+            )
+        if GROUPINGS[training.groups_by].states:
+            raise ValueError(
+                f"training.groups_by is {training.groups_by!r}, which compares turns by the state of a game; "
+                f"{config.game} is a text task, so use training.groups_by=level."
+            )
     pivots = records_states(config, split) and GROUPINGS[training.groups_by].branches and training.branch_at == "pivot"
     if split in SPLITS:
         split = same_version(split, version_of(config.evaluation.split))
     turns = config.turns.of_environment(states_limit=pretrained(config.model))
     valued = {"regret": True} if CREDITS[training.credit].shaped else {}
-    env = make_turn(config.game, turns, split=split, **(config.env_options | valued))
+    env = make_reply_env(config.game, turns, split=split, **(config.env_options | valued))
+    if not isinstance(env, TurnEnv):
+        return env
     if pivots:
         if not env.game.has_values:
             raise ValueError(
@@ -99,6 +117,33 @@ def make_env(config: Config, split: str | None) -> TurnEnv:
             'or give names = "ragen-v1".'
         )
     return env
+
+
+def make_game_env(config: Config, split: str | None) -> TurnEnv:
+    """``make_env`` for what needs boards and moves.
+
+    Raises:
+        ValueError: see ``make_env``; or the run is on a text task.
+    """
+    env = make_env(config, split)
+    if not isinstance(env, TurnEnv):
+        raise ValueError(f"{config.game} is a text task: it has no boards; this needs a game.")
+    return env
+
+
+def check_demonstrations(config: Config) -> None:
+    """Raises a ValueError if a text task of a run has nothing to train on, or its warm start nobody to imitate."""
+    for game in all_settings(config):
+        env = make_env(game, "train")
+        if not isinstance(env, TaskEnv):
+            continue
+        env.reset(seed=0)
+        if env.has_oracle or not config.warm_start.epochs:
+            continue
+        raise ValueError(
+            f"{game.game} has no optimal_reply(), so there are no demonstrations to imitate: give the task one, or "
+            "start from a model that writes replies already (--model NAME, or --set warm_start.epochs=0)."
+        )
 
 
 def records_states(config: Config, split: str | None) -> bool:

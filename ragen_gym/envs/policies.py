@@ -13,7 +13,9 @@ import numpy as np
 
 from ragen_gym.core.seeding import GOLDEN, mix
 from ragen_gym.envs.reply import write_reply
+from ragen_gym.envs.reply_env import ReplyEnv
 from ragen_gym.envs.step import StepEnv
+from ragen_gym.envs.task import TaskEnv
 from ragen_gym.envs.turn import TurnEnv
 from ragen_gym.games.game import PLAYING
 
@@ -128,7 +130,7 @@ def play_episode(env: StepEnv, policy: Policy, budget: int, watch: Callable[[], 
     return PlayedEpisode(env.level.id, tuple(actions), total, success)
 
 
-def play_turns(env: TurnEnv, write: Callable[[TurnEnv], str]) -> dict[str, Any]:
+def play_turns(env: ReplyEnv, write: Callable[[Any], str]) -> dict[str, Any]:
     """Play turns from a fresh reset to the end of the episode; the last ``info``. ``write`` gives each reply."""
     info: dict[str, Any] = {}
     while not env.over:
@@ -172,8 +174,15 @@ def reply_for(env: TurnEnv, actions: Sequence[int], thought: str = "") -> str:
     return write_reply(names, f"{seen}{thought}{expected}")
 
 
-def random_reply(env: TurnEnv, rng: np.random.Generator) -> str:
-    """A reply of as many moves as a turn allows, each drawn uniformly from all actions."""
+def random_reply(env: ReplyEnv, rng: np.random.Generator) -> str:
+    """A reply of as many moves as a turn allows, each drawn uniformly from all actions; a text task draws its own.
+
+    Raises:
+        ValueError: the task draws none.
+    """
+    if isinstance(env, TaskEnv):
+        return env.random_reply(rng)
+    assert isinstance(env, TurnEnv)
     return reply_for(env, rng.integers(len(env.action_names), size=env.max_actions_per_turn).tolist())
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import string
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
-import gymnasium
 import numpy as np
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
@@ -22,6 +21,7 @@ from ragen_gym.envs import ragen_v1
 from ragen_gym.envs.board_view import TextSpace
 from ragen_gym.envs.messages import IMAGE, parts_of
 from ragen_gym.envs.reply import Problem, Reply, instructions, last_message, message, parse
+from ragen_gym.envs.reply_env import ReplyEnv
 from ragen_gym.envs.state import StateScore, StateText
 from ragen_gym.envs.step import InnerGenerator, StepEnv
 from ragen_gym.games.game import Game, Solution
@@ -54,7 +54,7 @@ _PROMPTS = {
 }
 
 
-class TurnEnv(InnerGenerator, gymnasium.Env[Any, str]):
+class TurnEnv(InnerGenerator, ReplyEnv):
     """A game of the suite, one reply an action.
 
     ## Description
@@ -138,8 +138,6 @@ class TurnEnv(InnerGenerator, gymnasium.Env[Any, str]):
     """
 
     metadata: dict[str, Any] = StepEnv.metadata
-    #: Texts that make a reply malformed wherever they stand in it, in capitals or not: a tokenizer's special tokens.
-    forbidden_texts: tuple[str, ...] = ()
 
     def __init__(self, env: StepEnv, config: TurnConfig | None = None, **options: Any) -> None:
         self.config = config = turn_config(config, options)
@@ -174,7 +172,6 @@ class TurnEnv(InnerGenerator, gymnasium.Env[Any, str]):
         self.action_space = spaces.Text(_LONGEST_REPLY, charset=characters, min_length=0)
         self._turn, self._played, self._over = 0, 0, True
         self._regret = env.value_by_turns()
-        #: The newest user message as one text, ``<image>`` where its picture stands.
         self.message_text = ""
         self._images: list[Pixels] = []
 
@@ -194,6 +191,11 @@ class TurnEnv(InnerGenerator, gymnasium.Env[Any, str]):
         return self.env.text
 
     @property
+    def name(self) -> str:
+        """The game's name, as in its id."""
+        return self.env.game_spec.name
+
+    @property
     def images(self) -> tuple[Pixels, ...]:
         """The pictures of the conversation so far, uint8 (height, width, 3), in the order of its image parts."""
         return tuple(self._images)
@@ -210,15 +212,9 @@ class TurnEnv(InnerGenerator, gymnasium.Env[Any, str]):
         content = f"{self._info['level_id']} {','.join(map(str, numbers))} ".encode() + board
         return blake2b(content, digest_size=8).hexdigest()
 
-    @property
-    def turn(self) -> int:
-        """Turns taken."""
-        return self._turn
-
-    @property
-    def over(self) -> bool:
-        """Whether the episode has ended, or none was started."""
-        return self._over
+    def level_families(self, seeds: Iterable[int]) -> list[int]:
+        """See ``StepEnv.level_families``."""
+        return self.env.level_families(seeds)
 
     @property
     def action_budget(self) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from ragen_gym.core.validation import did_you_mean, load_object, shown
 if TYPE_CHECKING:
     from ragen_gym.games.game import Game
 
-__all__ = ["TABLE", "GameSpec", "add", "build_game", "find", "full_name", "load", "module_of"]
+__all__ = ["TABLE", "GameSpec", "add", "build_game", "find", "full_name", "load", "load_task", "module_of", "task_of"]
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,8 @@ def find(name: str) -> GameSpec:
         module = module_of(name)
         if module and module not in sys.modules:
             raise ValueError(f"{name!r} is not known here, and {module} has not been imported: import it first.")
+        if task_of(name) is not None:
+            raise ValueError(f"{name!r} is a text task: it has no board and no moves, and this needs a game.")
         hint = did_you_mean(short, TABLE)
         raise ValueError(f"{name!r} is not a game of this suite: choose one of {', '.join(TABLE)}.{hint}")
     return TABLE[short]
@@ -127,30 +130,64 @@ def load(name: str) -> GameSpec:
     module = module_of(name) if isinstance(name, str) else ""
     if not module:
         return find(name)
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())
     before = set(TABLE)
-    try:
-        import_module(module)
-    except ImportError as error:
-        raise ValueError(f"{name}: importing the module {module} failed here, in {os.getcwd()}: {error}.") from None
+    _import(name, module)
+    if task_of(name) is not None:
+        return find(name)
     try:
         return find(name)
     except ValueError:
         added = ", ".join(sorted(set(TABLE) - before)) or "none"
         raise ValueError(
-            f"{name}: the module {module} adds no game of that name (it adds {added}): call ragen_gym.register in it."
+            f"{name}: the module {module} adds no game of that name (it adds {added}): call ragen_gym.register in it. "
+            f"It defines no text task of that name either."
         ) from None
 
 
 def full_name(name: str) -> str:
-    """The name by which another process finds the same entry with ``load``: with its module if it is not of this suite.
+    """The name by which another process finds the same game or text task: with its module if it is not of this suite.
 
     Raises:
         ValueError: see ``load``.
     """
+    if load_task(name) is not None:
+        return name
     spec, module = load(name), module_of(name)
     return f"{module}:{spec.name}" if module else spec.name
+
+
+def task_of(name: str) -> Callable[..., Any] | None:
+    """What makes the text task ``my_module:MyTask`` (``ragen_gym.envs.task``); None if it is none, or not imported.
+
+    A text task is not registered: it is any class with ``reset`` and ``step``, or a function, of that name in the
+    module.
+    """
+    module, _, attribute = name.rpartition(":") if isinstance(name, str) else ("", "", "")
+    found = getattr(sys.modules.get(module), attribute, None) if module not in ("", "ragen_gym") else None
+    if attribute in TABLE or not callable(found):
+        return None
+    return found if hasattr(found, "step") or not isinstance(found, type) else None
+
+
+def load_task(name: str) -> Callable[..., Any] | None:
+    """``task_of``, after importing the module as ``load`` does.
+
+    Raises:
+        ValueError: the module cannot be imported.
+    """
+    module = module_of(name) if isinstance(name, str) else ""
+    if module:
+        _import(name, module)
+    return task_of(name)
+
+
+def _import(name: str, module: str) -> None:
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    try:
+        import_module(module)
+    except ImportError as error:
+        raise ValueError(f"{name}: importing the module {module} failed here, in {os.getcwd()}: {error}.") from None
 
 
 def build_game(spec: GameSpec, options: dict[str, Any], preset: str | None = None) -> Game:

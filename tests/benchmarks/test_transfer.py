@@ -12,7 +12,7 @@ from benchmarks import transfer
 from benchmarks.transfer import AGENTS, TARGETS, Target, settings_for
 from ragen_agent.config import Config, with_settings
 from ragen_agent.config.presets import default_settings, read_recipe
-from ragen_agent.training.tasks import make_env
+from ragen_agent.training.tasks import make_game_env
 
 
 def trained(agent: str) -> Config:
@@ -28,9 +28,9 @@ def trained(agent: str) -> Config:
 def test_every_target_is_another_environment_of_the_agents_turns(target: Target) -> None:
     own = trained(target.agent)
     config = settings_for(own, target, 8)
-    env = make_env(config, target.split)
+    env = make_game_env(config, target.split)
     env.reset(seed=0)
-    assert env.config == make_env(own, "train").config
+    assert env.config == make_game_env(own, "train").config
     assert env.env.text_format == target.options.get("text_format", own.env_options.get("text_format", "grid"))
     measured, own_levels = ((each.game, each.env_options, each.evaluation.split) for each in (config, own))
     assert ("as trained on" in target.title) == (measured == own_levels)

@@ -32,7 +32,7 @@ from ragen_agent.training.evaluation import (
 from ragen_agent.training.iteration import STAGNANT_ITERATIONS, score
 from ragen_agent.training.policy import Policy
 from ragen_agent.training.run_folder import RunFolder
-from ragen_agent.training.tasks import draw_games, games_at, level_seeds, make_env
+from ragen_agent.training.tasks import draw_games, games_at, level_seeds, make_env, make_game_env
 from ragen_gym.core.seen import read_seen
 from ragen_gym.core.stats import wilson
 from ragen_gym.core.storage import append_json_lines, read_json_lines
@@ -173,7 +173,7 @@ def test_a_run_records_the_levels_it_was_trained_on(games: dict[str, Any], tmp_p
         seeds = level_seeds(config.seed, number, config.training.groups)
         chosen = draw_games(shares, config.seed, number, config.training.groups)
         for seed, game in zip(seeds, chosen, strict=True):
-            env = make_env(shares[game].config, "train")
+            env = make_game_env(shares[game].config, "train")
             env.reset(seed=seed)
             board = env.env.game.board(env.env.level)
             assert env.env.game.owns("train-v1" if "v1" in config.evaluation.split else "train", board)
@@ -181,7 +181,7 @@ def test_a_run_records_the_levels_it_was_trained_on(games: dict[str, Any], tmp_p
     assert read_seen(folder.seen) == shown | played
     levels = seen_levels(make_env(config, config.evaluation.split), run.instances, read_seen(folder.seen))
     assert levels == (0, len({i.seed for i in run.instances}))
-    measured = run.env.env.level_families(dict.fromkeys(i.seed for i in run.instances))
+    measured = run.env.level_families(dict.fromkeys(i.seed for i in run.instances))
     assert seen_levels(run.env, run.instances, measured[:1]) == (measured.count(measured[0]), len(measured))
 
 

@@ -25,7 +25,7 @@ from ragen_agent.training.metrics import turn_spans
 from ragen_agent.training.policy import Policy
 from ragen_agent.training.scoring import sampled_scores
 from ragen_agent.training.step_groups import turn_advantages
-from ragen_agent.training.tasks import make_env
+from ragen_agent.training.tasks import make_game_env
 from ragen_agent.trajectory import BranchPoint
 from tests.ragen_agent.training.test_step_groups import episode
 
@@ -169,7 +169,7 @@ def test_branches_of_conversations_that_leave_turns_out(turns: dict[str, Any]) -
 
 def test_noise_after_the_branch_is_its_own() -> None:
     """On ice that always slips, branches that reply alike end up elsewhere; shared noise keeps them together."""
-    env = make_env(with_settings(Config(), {"env_options": {"success_rate": 0.05}}), "train")
+    env = make_game_env(with_settings(Config(), {"env_options": {"success_rate": 0.05}}), "train")
 
     def walk(reseed: int | None) -> list[str]:
         env.reset(seed=3, options={"noise_seed": 5})
@@ -191,7 +191,7 @@ def test_noise_after_the_branch_is_its_own() -> None:
     with pytest.raises(ValueError, match="seed"):
         env.reseed_noise(-1)
     with pytest.raises(gymnasium.error.ResetNeeded):
-        make_env(Config(), "train").reseed_noise(1)
+        make_game_env(Config(), "train").reseed_noise(1)
 
 
 def test_pivots_of_real_episodes_are_the_turns_that_lost_them() -> None:
@@ -276,10 +276,10 @@ def test_what_cannot_be_branched_is_refused(
 ) -> None:
     made, instances, played = plain
     base, chat = next(t for t in played[::4] if len(t.turn_ends) > 1), made.policy.chat
-    bare = TokenMDP(Unrestorable(make_env(made.config, "train")), chat)
+    bare = TokenMDP(Unrestorable(make_game_env(made.config, "train")), chat)
     with pytest.raises(ValueError, match=r"no reseed_noise\(noise_seed\).* Use training.groups_by=state, or level"):
         bare.begin_branch(base, 1, base_noise_seed=instances[0].noise_seed, noise_seed=1)
-    changing = TokenMDP(Forgetful(make_env(made.config, "train")), chat, max_tokens_per_turn=6)
+    changing = TokenMDP(Forgetful(make_game_env(made.config, "train")), chat, max_tokens_per_turn=6)
     with pytest.raises(ValueError, match="does not repeat itself"):
         changing.begin_branch(base, 1, base_noise_seed=instances[0].noise_seed, noise_seed=1)
     with pytest.raises(ValueError, match="must be a multiple of 4: a base episode and its 3 branches"):
@@ -295,9 +295,9 @@ def test_pivots_of_a_game_without_values_are_refused(monkeypatch: pytest.MonkeyP
     with pytest.raises(
         ValueError, match=r"branch_at is 'pivot', which needs exact values .* training.branch_at=entropy"
     ):
-        make_env(config, "train")
-    make_env(with_settings(config, {"training": {"branch_at": "entropy"}}), "train")
-    make_env(config, "validation")
+        make_game_env(config, "train")
+    make_game_env(with_settings(config, {"training": {"branch_at": "entropy"}}), "train")
+    make_game_env(config, "validation")
 
 
 def test_a_run_stops_when_it_has_sampled_its_tokens() -> None:

@@ -16,7 +16,7 @@ from ragen_agent.training.demo_thoughts import thinking
 from ragen_agent.training.metrics import reply_figures
 from ragen_agent.training.policy import Policy
 from ragen_agent.training.small_model import reading_only
-from ragen_agent.training.tasks import make_env
+from ragen_agent.training.tasks import make_game_env
 from ragen_gym.envs.policies import plan_moves
 from ragen_gym.envs.turn import TurnEnv, make_turn
 
@@ -58,7 +58,7 @@ def test_the_small_tokenizer_has_every_word_of_a_thought(game: str, thought: str
     config = with_settings(Config(), settings)
     agent = Policy.build(config)
     never_written = set(reading_only(agent.tokenizer))
-    env, rng = make_env(config, "train"), np.random.default_rng(0)
+    env, rng = make_game_env(config, "train"), np.random.default_rng(0)
     for seed in range(40):
         env.reset(seed=seed)
         while not env.over:
@@ -237,11 +237,11 @@ def test_the_arm_that_pays_more_is_named(game: str) -> None:
 def test_the_way_to_the_goal_is_the_same_in_every_text_format(thought: str) -> None:
     said = set()
     for text_format in ("grid", "spaced", "coord", "grid_coord"):
-        env = make_env(with_settings(Config(), {"env_options": {"text_format": text_format}}), "train")
+        env = make_game_env(with_settings(Config(), {"env_options": {"text_format": text_format}}), "train")
         env.reset(seed=3)
         said.add(thinking(env, thought))
     assert len(said) == 1
-    bandit = make_env(with_settings(Config(), {"game": "Bandit"}), "train")
+    bandit = make_game_env(with_settings(Config(), {"game": "Bandit"}), "train")
     bandit.reset(seed=0)
     with pytest.raises(ValueError, match="has no player and goal"):
         thinking(bandit, "direction")

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from ragen_agent import algo
 from ragen_agent.config import Config, Training, with_settings
 from ragen_agent.training.iteration import shaped
-from ragen_agent.training.tasks import make_env
+from ragen_agent.training.tasks import make_game_env
 from ragen_agent.trajectory import Trajectory, TurnInfo
 from ragen_gym.envs.policies import reply_for
 from ragen_gym.games.frozen_lake import FrozenLake
@@ -114,7 +114,7 @@ def episode(rewards: tuple[float, ...], values: tuple[float | None, ...], failur
 def test_an_episodes_turns_are_paid_what_chance_added_less_what_they_gave_away() -> None:
     """Played, not made up: the turn environment's own values, through the record of a trajectory."""
     config = with_settings(Config(), {"game": "FrozenLake", "training": {"algo": "ppo", "credit": "regret"}})
-    env = make_env(config, "train")
+    env = make_game_env(config, "train")
     env.reset(options={"level": "P___\n____\n____\n___G"})
     rewards, infos, expected = [], [], []
     while not env.over:

@@ -1,0 +1,66 @@
+"""What games and text tasks have in common at the grain of turns: an action is a model's whole reply."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable
+from typing import Any
+
+import gymnasium
+
+from ragen_gym.core.turn_config import TurnConfig
+
+__all__ = ["ReplyEnv"]
+
+
+class ReplyEnv(gymnasium.Env[Any, str]):
+    """An environment whose actions are replies and whose observations are messages.
+
+    A ``TurnEnv`` plays a game so, a ``TaskEnv`` a text task. Training, evaluation and the benchmark ask no more than
+    this of what they play; what needs boards and moves asks for a ``TurnEnv``. ``info`` always holds ``messages``,
+    ``reply``, ``actions``, ``rewards``, ``success``, ``level_id`` and ``turn``, as ``TurnEnv`` describes them.
+    """
+
+    #: The options of a turn.
+    config: TurnConfig
+    #: The system message.
+    instructions: str
+    #: The newest user message as one text, ``<image>`` where its picture stands.
+    message_text: str = ""
+    #: The most turns of an episode.
+    max_turns: int
+    #: Texts that make a reply malformed wherever they stand in it, in capitals or not: a tokenizer's special tokens.
+    forbidden_texts: tuple[str, ...] = ()
+    _turn: int = 0
+    _over: bool = True
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """The name of the game or the task."""
+
+    @property
+    def turn(self) -> int:
+        """Turns taken."""
+        return self._turn
+
+    @property
+    def over(self) -> bool:
+        """Whether the episode has ended, or none was started."""
+        return self._over
+
+    @property
+    def images(self) -> tuple[Any, ...]:
+        """The pictures of the conversation so far."""
+        return ()
+
+    @abstractmethod
+    def step(self, action: str) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Take a reply."""
+
+    @abstractmethod
+    def level_families(self, seeds: Iterable[int]) -> list[int]:
+        """What problem ``reset(seed=…)`` begins with, for each seed, as a hash; problems of one hash are one problem.
+
+        The episode in play goes on as if nothing had been asked.
+        """

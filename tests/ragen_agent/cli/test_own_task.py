@@ -1,0 +1,165 @@
+"""A text task of one's own through every command: it is named as ``module:Name`` and registered nowhere."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ragen_agent import cli as agent_cli
+from ragen_agent.config import Config, with_settings
+from ragen_agent.config.io import read_toml
+from ragen_agent.openrlhf.prompt_dataset import env_of, evaluation_rows, families_of_rows, train_rows
+from ragen_agent.sft.demonstrations import families_of, read_conversations
+from ragen_agent.training.evaluation import baselines, fixed_instances, missing_baselines
+from ragen_agent.training.tasks import make_env, make_game_env
+
+NAME = "guessing:Sum"
+SOURCE = '''
+"""Two numbers, whose sum is asked for, in two attempts."""
+
+import gymnasium
+from gymnasium import spaces
+
+
+class Bare(gymnasium.Env[str, str]):
+    instructions = "Add the numbers. Reply with the sum alone."
+    observation_space = action_space = spaces.Text(100, min_length=0)
+
+    def __init__(self, highest=20):
+        self.highest = highest
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.numbers = [int(n) for n in self.np_random.integers(self.highest, size=2)]
+        self.left = 2
+        return f"Numbers: {self.numbers[0]} {self.numbers[1]}", {}
+
+    def step(self, reply):
+        self.left -= 1
+        right = reply.strip() == str(sum(self.numbers))
+        return "Right." if right else "Wrong: again.", float(right), right or not self.left, False, {"success": right}
+
+
+class Sum(Bare):
+    def optimal_reply(self):
+        return str(sum(self.numbers))
+
+    def random_reply(self, rng):
+        return str(rng.integers(2 * self.highest))
+'''
+SETTINGS = (
+    "training.iterations=1", "training.groups=2", "training.group_size=2", "demonstrations.episodes=64",
+    "evaluation.levels=4", "turns.max_tokens_per_turn=8",
+)  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The current folder, which holds the module ``guessing``, as yet not imported."""
+    (tmp_path / "guessing.py").write_text(SOURCE, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield tmp_path
+    sys.modules.pop("guessing", None)
+
+
+def settings(*names: str) -> list[str]:
+    return [word for name in names for word in ("--set", name)]
+
+
+def config(game: str = NAME) -> Config:
+    given = {"game": game, "training": {"iterations": 2, "groups": 3}, "evaluation": {"levels": 5}}
+    return with_settings(Config(), given)
+
+
+@pytest.mark.slow
+def test_a_run_of_it_is_trained_measured_resumed_and_reported(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "settings.toml").write_text(f'game = "{NAME}"\n[env_options]\nhighest = 9\n', encoding="utf-8")
+    assert agent_cli.main(["train", "--config", "settings.toml", "--out", "run", *settings(*SETTINGS)]) == 0
+    assert "the oracle" in capsys.readouterr().out
+    run = folder / "run"
+    assert read_toml(run / "config.toml")["game"] == NAME
+    summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
+    assert summary["optimal"]["rate"] == 1.0
+    assert 0 <= summary["random"]["rate"] < 1
+    for command in (["eval", "run"], ["report", "run"], ["train", "--resume", "run"]):
+        sys.modules.pop("guessing", None)
+        capsys.readouterr()
+        assert agent_cli.main(command) == 2
+        assert "guessing" not in sys.modules, "a folder's settings made its code run"
+        assert "--run-code" in capsys.readouterr().err
+        assert agent_cli.main([*command, "--run-code"]) == 0
+    assert (run / "report.html").is_file()
+
+
+@pytest.mark.slow
+def test_without_an_oracle_the_lines_that_are_missing_are_said(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["train", "--game", "guessing:Bare", "--out", "run", *settings(*SETTINGS)]
+    assert agent_cli.main(words) == 2
+    error = capsys.readouterr().err
+    assert "guessing:Bare has no optimal_reply()" in error
+    assert "warm_start.epochs=0" in error
+    assert not (folder / "run").exists()
+    assert agent_cli.main([*words, "--set", "warm_start.epochs=0"]) == 0
+    missing = "No rate of random and optimal replies: the task Bare has no random_reply(rng) and optimal_reply()."
+    assert missing in capsys.readouterr().out
+    assert agent_cli.main(["eval", "run", "--run-code", "--json", "rates.json"]) == 0
+    assert missing in capsys.readouterr().out
+    assert "random" not in json.loads((folder / "rates.json").read_text(encoding="utf-8"))
+    assert agent_cli.main(["report", "run", "--run-code"]) == 0
+
+
+def test_demonstrations_say_which_problems_they_show(folder: Path) -> None:
+    assert agent_cli.main(["sft", "data", "--game", NAME, "--episodes", "8", "--out", "demos.jsonl"]) == 0
+    lines = read_conversations(folder / "demos.jsonl")
+    assert all(line["success"] and line["env"] == NAME and line["split"] == "train" for line in lines)
+    env = make_env(config(), "train")
+    assert families_of(lines) == frozenset(env.level_families(line["seed"] for line in lines))
+    sys.modules.pop("guessing")
+    assert families_of(lines) is None
+    assert "guessing" not in sys.modules, "a file of conversations made code run"
+
+
+def test_mixtures_and_dry_runs_take_it(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["data", "--mix", f"{NAME}=1,FrozenLake=1", "--out", "rows.jsonl", *settings(*SETTINGS[:2])]
+    assert agent_cli.main(words) == 0
+    assert NAME in (folder / "rows.jsonl").read_text(encoding="utf-8")
+    assert agent_cli.main(["train", "--game", NAME, "--dry-run"]) == 0
+    assert "Numbers:" in capsys.readouterr().out
+    assert agent_cli.main(["tokens", "--game", NAME]) == 2
+    assert "is a text task: it has no boards" in capsys.readouterr().err
+
+
+def test_the_distributed_trainers_rows_name_its_problems(folder: Path) -> None:
+    rows = [*train_rows(config()), *evaluation_rows(config())]
+    assert {row.game for row in rows} == {NAME}
+    assert families_of_rows(rows[:6], config()).isdisjoint(families_of_rows(rows[6:], config()))
+    first, again = (env_of(rows[0], config()).reset(seed=rows[0].seed) for _ in range(2))
+    assert first == again
+
+
+def test_baselines_are_of_the_tasks_own_replies(folder: Path) -> None:
+    env = make_env(config(), "test")
+    rates = baselines(env, fixed_instances(env, 30))
+    assert rates["optimal"].rate == 1.0
+    assert rates["random"].rate < 0.4
+    assert missing_baselines(env) == ""
+    bare = make_env(config("guessing:Bare"), "test")
+    assert baselines(bare, fixed_instances(bare, 3)) == {}
+
+
+def test_what_only_games_have_is_refused(folder: Path) -> None:
+    with pytest.raises(ValueError, match=r"guessing:Sum is a text task: it has no boards"):
+        make_game_env(config(), "train")
+    shaped = with_settings(config(), {"training": {"algo": "ppo", "credit": "regret"}})
+    with pytest.raises(ValueError, match=r"training.credit is 'regret'.*is a text task"):
+        make_env(shaped, "train")
+    by_state = with_settings(config(), {"training": {"groups_by": "state"}})
+    with pytest.raises(ValueError, match=r"training.groups_by is 'state'.*use training.groups_by=level"):
+        make_env(by_state, "train")
