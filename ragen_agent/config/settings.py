@@ -70,6 +70,20 @@ class Turns(TurnConfig):
 
 
 @dataclass(frozen=True)
+class Program:
+    """An agent program of one's own that plays the episodes, in any language: see ``ragen_agent.programs``."""
+
+    command: str = setting(
+        "", "starts it; it finds OPENAI_BASE_URL and RAGEN_GYM_URL in its environment", empty="replies go to the game"
+    )
+    workers: int = setting(8, "how many run at a time", low=1, unit="programs")
+    timeout: float = setting(600.0, "of an episode", above=0, high=inf, unit="seconds")
+
+    def __post_init__(self) -> None:
+        check_settings(self, "program.")
+
+
+@dataclass(frozen=True)
 class SmallModel:
     """Kind and shape of the transformer that is trained from scratch where no model is given."""
 
@@ -541,6 +555,7 @@ class Config:
         "the run's; evaluated are levels of the run's own options",
     )
     turns: Turns = field(default_factory=Turns)
+    program: Program = field(default_factory=Program)
     small_model: SmallModel = field(default_factory=SmallModel)
     demonstrations: Demonstrations = field(default_factory=Demonstrations)
     warm_start: WarmStart = field(default_factory=WarmStart)
@@ -555,6 +570,11 @@ class Config:
         self._check_games()
         self._check_curriculum()
         self._check_overlong()
+        if self.program.command and (self.turns.sees or self.turns.history != -1):
+            raise ValueError(
+                "program.command: a program is sent text alone and chooses what it shows the model; leave "
+                "turns.observation=text and turns.history=-1."
+            )
         for name in ("loss_tokens", "advantage_tokens"):
             if getattr(self.training, name) == "reasoning" and not self.turns.think:
                 raise ValueError(

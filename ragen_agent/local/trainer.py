@@ -136,6 +136,8 @@ class Trainer:
             "tokens_per_s": iteration.sampled_tokens / (decoded - started),
             "seconds_rollout": decoded - started,
         }
+        if self.config.program.command:
+            record["new_prompts"] = sum(max(0, len(t.contexts) - 1) for t in played)
         record |= self.monitor.validate(number)
         if self.config.diagnostics.alarm:
             signs = self.monitor.timed("alarm", lambda: self.history.new_signs(record))

@@ -15,6 +15,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ragen_agent.chat import ChatFormat
 from ragen_agent.config import Config
 from ragen_agent.config.settings import pretrained
+from ragen_agent.programs.rollout import play_programs
 from ragen_agent.rollout import Instance, play
 from ragen_agent.token_mdp import TokenMDP, Trajectory
 from ragen_agent.training.checkpoint import check_context, load_checkpoint, move
@@ -124,7 +125,18 @@ class Policy:
         """Episodes of this policy; ``over`` is called with how many are over.
 
         Raises:
-            ValueError: a text holds words that the policy's tokenizer does not know.
+            ValueError: a text holds words that the policy's tokenizer does not know; or see ``play_programs``.
         """
         check = partial(check_known, self.tokenizer)
+        if self.config.program.command:
+            return play_programs(
+                self.engine,
+                processes,
+                instances,
+                self.config.program,
+                temperature=temperature,
+                seed=seed,
+                check=check,
+                over=over or (lambda number: None),
+            )
         return play(self.engine, processes, instances, temperature=temperature, seed=seed, check=check, over=over)

@@ -104,6 +104,11 @@ _GUIDES = (
         "Use it with other libraries",
         "Stable-Baselines3, CleanRL-style loops, TRL, verifiers",
     ),
+    (
+        "your_own_agent.md",
+        "Train your own agent program",
+        "an OpenAI-compatible endpoint in front of the trainer's engine",
+    ),
     ("from_laptop_to_cluster.md", "From a laptop to a cluster", "the same configuration on Ray, vLLM and DeepSpeed"),
 )
 

@@ -1,0 +1,165 @@
+"""The HTTP server between programs and training: chat completions in OpenAI's form, and the game to play.
+
+Each program has an address of its own, ``http://127.0.0.1:PORT/KEY``. Below it are ``/v1/chat/completions`` and
+``/v1/models`` of OpenAI's interface, and of ``ragen-gym serve`` what plays a game by whole replies: ``POST /sessions``,
+``POST /sessions/{session}/reset``, ``POST /sessions/{session}/turn``, ``DELETE /sessions/{session}``. Which level is
+played, and how it is sampled, is up to the training: what a request says of it is ignored.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import threading
+from collections.abc import Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Any, Protocol
+
+__all__ = ["Endpoint", "Player", "RequestError"]
+
+#: The most bytes of a request.
+LARGEST = 16 * 2**20
+
+
+class RequestError(Exception):
+    """A request that is refused; ``status`` is HTTP's."""
+
+    def __init__(self, status: int, code: str, message: str) -> None:
+        super().__init__(message)
+        self.status, self.code = status, code
+
+
+class Player(Protocol):
+    """What a program's requests are answered by. Each method may raise a ``RequestError``."""
+
+    def complete(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """A chat completion."""
+        ...
+
+    def begin(self) -> dict[str, Any]:
+        """A session: the next episode."""
+        ...
+
+    def reset(self) -> dict[str, Any]:
+        """The episode's first message."""
+        ...
+
+    def turn(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """What a reply does in the game."""
+        ...
+
+    def end(self) -> None:
+        """The program is done with the episode."""
+        ...
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.players: dict[str, Player] = {}
+
+
+class Endpoint:
+    """The server, in threads of this process; a context manager."""
+
+    def __init__(self) -> None:
+        self._server = _Server()
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+
+    def __enter__(self) -> Endpoint:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def add(self, player: Player) -> str:
+        """The address at which a program reaches this player, which nobody else can guess."""
+        key = secrets.token_hex(16)
+        self._server.players[key] = player
+        return f"http://127.0.0.1:{self._server.server_port}/{key}"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """One request."""
+
+    server: _Server
+    protocol_version = "HTTP/1.1"
+    timeout = 600  # of a connection that says nothing, in seconds
+
+    def do_GET(self) -> None:
+        self._serve("GET")
+
+    def do_POST(self) -> None:
+        self._serve("POST")
+
+    def do_DELETE(self) -> None:
+        self._serve("DELETE")
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing: the log of a run is elsewhere."""
+
+    def _serve(self, method: str) -> None:
+        try:
+            status, answer = self._answer(method)
+        except RequestError as error:
+            status = error.status
+            answer = {"error": {"message": str(error), "type": "invalid_request_error", "code": error.code}}
+        except Exception as error:  # a bug, or a game that raised: the program is told, and the episode shows it
+            status = 500
+            answer = {"error": {"message": f"{type(error).__name__}: {error}", "type": "server_error", "code": None}}
+        content = b"" if answer is None else json.dumps(answer).encode()
+        try:
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+        except OSError:  # the program is gone
+            self.close_connection = True
+
+    def _answer(self, method: str) -> tuple[int, dict[str, Any] | None]:
+        body = self._body()
+        key, *path = self.path.partition("?")[0].strip("/").split("/")
+        player = self.server.players.get(key)
+        if player is None:
+            raise RequestError(404, "not_found", "no program has this address: use OPENAI_BASE_URL and RAGEN_GYM_URL.")
+        match (method, *path):
+            case ("POST", "v1", "chat", "completions"):
+                return 200, player.complete(body)
+            case ("GET", "v1", "models"):
+                return 200, {"object": "list", "data": [{"id": "policy", "object": "model", "owned_by": "ragen"}]}
+            case ("POST", "sessions"):
+                return 201, player.begin()
+            case ("POST", "sessions", _, "reset"):
+                return 200, player.reset()
+            case ("POST", "sessions", _, "turn"):
+                return 200, player.turn(body)
+            case ("DELETE", "sessions", _):
+                player.end()
+                return 204, None
+        raise RequestError(404, "not_found", f"there is no {method} /{'/'.join(path)} here.")
+
+    def _body(self) -> dict[str, Any]:
+        length = self.headers.get("Content-Length", "0")
+        if not length.isdecimal() or int(length) > LARGEST:
+            self.close_connection = True
+            raise RequestError(413, "too_large", f"a request needs a Content-Length of at most {LARGEST} bytes.")
+        text = self.rfile.read(int(length))
+        if not text:
+            return {}
+        try:
+            body = json.loads(text)
+        except ValueError as error:
+            raise RequestError(400, "bad_json", f"the body is not JSON: {error}") from None
+        if not isinstance(body, dict):
+            raise RequestError(400, "bad_json", "the body must be a JSON object.")
+        return body

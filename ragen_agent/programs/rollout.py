@@ -1,0 +1,210 @@
+"""Episodes played by programs: processes that are started here, and reach the engine and the game through the endpoint.
+
+A program is started with ``OPENAI_BASE_URL``, ``OPENAI_API_KEY`` and ``RAGEN_GYM_URL`` in its environment. It may play
+one episode and end, and is started again for the next, or ask for one session after another until it is told that there
+is none (HTTP 410). The rewards of the game go to the last reply that was sampled before them.
+
+The game is played in the threads of the server, and all tokens are sampled in the thread of ``play_programs``; requests
+that wait together are one batch. Each reply draws from the stream of its episode and its number in it, but when
+requests arrive is up to the programs, and logits differ in their last bits with the shape of a batch: a run with
+programs repeats up to that.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from ragen_agent.config.settings import Program
+from ragen_agent.programs.endpoint import Endpoint
+from ragen_agent.programs.worker import Worker
+from ragen_agent.rollout import Instance
+from ragen_agent.token_mdp import TokenMDP, Trajectory
+from ragen_gym.inference import Engine, Sampled
+
+__all__ = ["play_programs"]
+
+_POLL = 0.02  # seconds for which the loop waits for a request before it looks after the programs
+_GATHER = 0.004  # seconds for which a request waits for others of its batch
+_IDLE = 3  # programs in a row that end without having begun an episode, after which the run ends
+_GRACE = 2.0  # seconds between asking a program to end and ending it
+
+
+def play_programs(
+    engine: Engine,
+    processes: Sequence[TokenMDP],
+    instances: Sequence[Instance],
+    program: Program,
+    *,
+    temperature: float,
+    seed: int,
+    check: Callable[[Sequence[int]], None] = lambda ids: None,
+    over: Callable[[int], None] = lambda number: None,
+) -> list[Trajectory]:
+    """One episode for each instance, played by programs; see the module and ``ragen_agent.rollout.play``.
+
+    Args:
+        engine: samples the replies.
+        processes: whose turn environments, templates and limits are used; as many programs at a time at most.
+        instances: what to play.
+        program: the command, and how it is run.
+        temperature: of sampling, above 0; what a program asks for is ignored.
+        seed: of sampling.
+        check: called with ids that no model sampled; it may raise.
+        over: called with the number of episodes that are over.
+
+    Returns:
+        Trajectories in the order of ``instances``; those of failed episodes have ``failure`` set.
+
+    Raises:
+        ValueError: messages with pictures, or a command that cannot be started or never begins an episode.
+    """
+    rollout = _Rollout(engine, instances, program, temperature, seed)
+    with Endpoint() as endpoint:
+        try:
+            return rollout.play(endpoint, processes[: program.workers], check, over)
+        finally:
+            rollout.stop()
+
+
+@dataclass
+class _Pending:
+    """A request that waits for its reply."""
+
+    ids: list[int]
+    limit: int
+    number: int
+    done: threading.Event = field(default_factory=threading.Event)
+    reply: Sampled | None = None
+    error: str = ""
+
+
+class _Rollout:
+    """The episodes of one call; ``play`` runs in the caller's thread, all else is called from the server's, too."""
+
+    def __init__(
+        self, engine: Engine, instances: Sequence[Instance], program: Program, temperature: float, seed: int
+    ) -> None:
+        self.engine, self.instances, self.program = engine, instances, program
+        self.temperature, self.seed = temperature, seed
+        self.played: dict[int, Trajectory] = {}
+        self.workers: list[Worker] = []
+        self._waiting: queue.SimpleQueue[_Pending] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._begun = 0
+        self._stopped = False
+
+    def play(
+        self,
+        endpoint: Endpoint,
+        processes: Sequence[TokenMDP],
+        check: Callable[[Sequence[int]], None],
+        over: Callable[[int], None],
+    ) -> list[Trajectory]:
+        for process in processes[: len(self.instances)]:
+            worker = Worker(self.program, process, self, check)
+            worker.url = endpoint.add(worker)
+            self.workers.append(worker)
+        idle = 0
+        while len(self.played) < len(self.instances):
+            for worker in self.workers:
+                if worker.process is None and self._begun < len(self.instances):
+                    worker.start()
+            self._sample(self._gather())
+            for worker in self.workers:
+                ended = worker.look_after()
+                if ended is not None:
+                    idle = 0 if worker.episodes else idle + 1
+                    if idle >= _IDLE and self._begun < len(self.instances):
+                        raise ValueError(
+                            f"program.command {self.program.command!r} ended {idle} times in a row ({ended}) without "
+                            "having begun an episode: it must POST to RAGEN_GYM_URL/sessions, as a client of "
+                            "ragen-gym serve does."
+                        )
+            over(len(self.played))
+        return [self.played[index] for index in range(len(self.instances))]
+
+    def next(self) -> tuple[int, Instance] | None:
+        """See ``Source``."""
+        with self._lock:
+            if self._begun == len(self.instances):
+                return None
+            self._begun += 1
+            return self._begun - 1, self.instances[self._begun - 1]
+
+    def sample(self, ids: list[int], limit: int, episode: int, number: int) -> Sampled:
+        """See ``Source``."""
+        pending = _Pending(ids, limit, episode + len(self.instances) * number)
+        self._waiting.put(pending)
+        while not pending.done.wait(_POLL):
+            if self._stopped:
+                raise RuntimeError("the rollout has ended")
+        if pending.reply is None:
+            raise RuntimeError(pending.error)
+        return pending.reply
+
+    def over(self, episode: int, trajectory: Trajectory) -> None:
+        """See ``Source``."""
+        self.played[episode] = trajectory
+
+    def stop(self) -> None:
+        """End the programs."""
+        self._stopped = True
+        running = [worker.process for worker in self.workers if worker.process is not None]
+        for process in running:
+            process.ask_to_end()
+        until = time.monotonic() + _GRACE
+        for process in running:
+            process.end(max(0.0, until - time.monotonic()))
+
+    def _gather(self) -> list[_Pending]:
+        """Requests that wait, at most one of each program."""
+        try:
+            found = [self._waiting.get(timeout=_POLL)]
+        except queue.Empty:
+            return []
+        until = time.monotonic() + _GATHER
+        while len(found) < len(self.workers):
+            try:
+                found.append(self._waiting.get(timeout=max(0.0, until - time.monotonic())))
+            except queue.Empty:
+                break
+        return found
+
+    def _sample(self, batch: Sequence[_Pending]) -> None:
+        while batch:
+            longest = max(len(each.ids) + each.limit for each in batch)
+            rows = max(1, self.engine.max_rows(longest))
+            now, batch = batch[:rows], batch[rows:]
+            try:
+                replies = self._replies(now)
+            except Exception as error:  # out of memory, a lost device: these episodes cannot go on
+                for each in now:
+                    each.error = f"{type(error).__name__}: {error}"
+            else:
+                for each, reply in zip(now, replies, strict=True):
+                    each.reply = reply
+            for each in now:
+                each.done.set()
+
+    def _replies(self, batch: Sequence[_Pending]) -> list[Sampled]:
+        session = self.engine.start(
+            [each.ids for each in batch],
+            temperature=self.temperature,
+            seed=self.seed,
+            episodes=[each.number for each in batch],
+        )
+        found: dict[int, Sampled] = {}
+        rows = list(range(len(batch)))
+        while rows:
+            replies = session.reply([batch[row].limit for row in rows])
+            found.update((row, reply) for row, reply in zip(rows, replies, strict=True) if reply is not None)
+            kept = [place for place, reply in enumerate(replies) if reply is None]
+            rows = [rows[place] for place in kept]
+            if rows:
+                session.feed(kept, [[] for _ in kept])
+        session.close()
+        return [found[row] for row in range(len(batch))]

@@ -1,0 +1,275 @@
+"""What a program's requests are answered by: the episode that it plays, in the game and in tokens."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from ragen_agent.config.settings import Program
+from ragen_agent.programs.conversation import ContextOverflowError, Conversation, read_messages
+from ragen_agent.programs.endpoint import RequestError
+from ragen_agent.programs.process import ProgramProcess
+from ragen_agent.rollout import Instance
+from ragen_agent.token_mdp import TokenMDP, Trajectory
+from ragen_agent.trajectory import TurnInfo
+from ragen_gym.core.failures import Failure
+from ragen_gym.inference import Sampled
+
+__all__ = ["Source", "Worker"]
+
+
+class Source(Protocol):
+    """Where episodes come from and go to; called from the threads of the server."""
+
+    def next(self) -> tuple[int, Instance] | None:
+        """The next episode and its number; None where there is none left."""
+        ...
+
+    def sample(self, ids: list[int], limit: int, episode: int, number: int) -> Sampled:
+        """Reply ``number`` of an episode after these ids; raises a RuntimeError where the engine broke."""
+        ...
+
+    def over(self, episode: int, trajectory: Trajectory) -> None:
+        """An episode has ended."""
+        ...
+
+
+@dataclass
+class _Episode:
+    """An episode in play."""
+
+    index: int
+    seed: int
+    conversation: Conversation
+    first: dict[str, Any]  # its first message, as the server of games says it
+    level_id: str
+    board: str | None
+    began: float  # by time.monotonic
+    rewards: list[float] = field(default_factory=list)  # of each reply that was sampled
+    infos: list[TurnInfo | None] = field(default_factory=list)  # likewise
+    early: float = 0.0  # earned before the first reply
+    turns: int = 0  # of the game
+    several: bool = False  # a reply has had several turns of the game
+    overflowed: bool = False  # the messages no longer fitted
+    terminated: bool = False
+    truncated: bool = False
+    success: bool = False
+    failure: str | None = None
+
+    @property
+    def over(self) -> bool:
+        return self.terminated or self.truncated or self.failure is not None
+
+
+class Worker:
+    """One program at a time, and the episode that it plays: the ``Player`` of its requests.
+
+    Args:
+        program: the command, and how it is run.
+        process: whose turn environment, template and limits are used.
+        source: where episodes come from and go to.
+        check: called with ids that no model sampled; it may raise.
+    """
+
+    def __init__(
+        self, program: Program, process: TokenMDP, source: Source, check: Callable[[Sequence[int]], None]
+    ) -> None:
+        self.program, self.mdp, self.source, self.check = program, process, source, check
+        self.env = process.env
+        self.url = ""  # at which the program reaches it
+        self.process: ProgramProcess | None = None
+        self.episodes = 0  # that the process has begun
+        self._lock = threading.RLock()
+        self._episode: _Episode | None = None
+
+    def start(self) -> None:
+        """Start the program."""
+        key = self.url.rpartition("/")[2]
+        variables = {"OPENAI_BASE_URL": f"{self.url}/v1", "OPENAI_API_KEY": key, "RAGEN_GYM_URL": self.url}
+        self.episodes = 0
+        self.process = ProgramProcess(self.program.command, variables)
+
+    def look_after(self) -> str | None:
+        """Ends what takes too long. Where the program has ended, so has its episode: how it ended; else None."""
+        process, episode, limit = self.process, self._episode, self.program.timeout
+        if process is None or not self._lock.acquire(blocking=False):  # a request of it is being answered
+            return None
+        try:
+            late = episode is not None and time.monotonic() - episode.began > limit
+            if process.running and not late:
+                return None
+            timeout, failed = process.running, process.failed
+            how = process.end()
+            if timeout:
+                self._finish(f"{Failure.TIMEOUT}: the program took more than {limit:g} s")
+            else:
+                self._finish(f"{Failure.AGENT_ERROR}: {how}" if failed else None)
+            self.process = None
+            return how
+        finally:
+            self._lock.release()
+
+    def complete(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """See ``Player``."""
+        with self._lock:
+            episode = self._playing()
+            for name in ("stream", "tools", "functions"):
+                if body.get(name):
+                    raise RequestError(400, "unsupported", f"{name} is not supported here: leave it out.")
+            if body.get("n") not in (None, 1):
+                raise RequestError(400, "unsupported", "n must be 1: a request has one reply here.")
+            most = body.get("max_completion_tokens", body.get("max_tokens"))
+            if most is not None and (type(most) is not int or most < 1):
+                raise RequestError(400, "invalid", f"max_tokens is {most!r}; it must be a whole number from 1 on.")
+            conversation = episode.conversation
+            try:
+                prompt, limit = conversation.request(read_messages(body.get("messages")), most)
+            except ContextOverflowError as error:
+                episode.truncated = episode.overflowed = True
+                raise RequestError(400, "context_length_exceeded", str(error)) from None
+            except ValueError as error:
+                raise RequestError(400, "invalid", str(error)) from None
+            try:
+                reply = self.source.sample(prompt, limit, episode.index, conversation.replies)
+                text = conversation.add(reply)
+            except (RuntimeError, ValueError) as error:
+                episode.failure = f"{Failure.ENGINE_ERROR}: {error}"
+                raise RequestError(500, "engine_error", str(error)) from None
+            episode.rewards.append(episode.early)
+            episode.infos.append(None)
+            episode.early = 0.0
+            stopped = reply.ids[-1] in self.mdp.chat.stop_ids
+            return {
+                "id": f"chatcmpl-{uuid.uuid4().hex}",
+                "object": "chat.completion",
+                "created": int(time.time()),
+                "model": str(body.get("model", "policy")),
+                "choices": [
+                    {
+                        "index": 0,
+                        "message": {"role": "assistant", "content": text},
+                        "finish_reason": "stop" if stopped else "length",
+                        "logprobs": None,
+                    }
+                ],
+                "usage": {
+                    "prompt_tokens": len(prompt),
+                    "completion_tokens": len(reply.ids),
+                    "total_tokens": len(prompt) + len(reply.ids),
+                },
+            }
+
+    def begin(self) -> dict[str, Any]:
+        """See ``Player``."""
+        with self._lock:
+            self._finish(None)
+            found, mdp = self.source.next(), self.mdp
+            if found is None:
+                raise RequestError(410, "no_episode", "there is no episode left to play.")
+            index, instance = found
+            observation, info = self.env.reset(seed=instance.seed, options={"noise_seed": instance.noise_seed})
+            self.episodes += 1
+            self._episode = _Episode(
+                index,
+                instance.seed,
+                Conversation(mdp.chat, mdp.max_tokens_per_turn, mdp.max_tokens_per_episode, self.check),
+                {"observation": observation, "info": _public(info)},
+                str(info.get("level_id", "")),
+                self._text("board"),
+                time.monotonic(),
+            )
+            return {
+                "session": str(index),
+                "env": str(self.env.unwrapped),
+                "grain": "turn",
+                "action_names": list(self.env.get_wrapper_attr("action_names")),
+                "instructions": str(self.env.get_wrapper_attr("instructions")),
+                "start": self._episode.first,
+            }
+
+    def reset(self) -> dict[str, Any]:
+        """See ``Player``; of an episode that has had a turn, the next one's."""
+        with self._lock:
+            if self._episode is None or self._episode.turns:
+                self.begin()
+            return self._playing().first
+
+    def turn(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """See ``Player``."""
+        with self._lock:
+            episode = self._playing()
+            if episode.terminated or episode.truncated:
+                raise RequestError(409, "episode_over", "the episode is over: reset it.")
+            reply = body.get("reply")
+            if not isinstance(reply, str):
+                raise RequestError(422, "invalid", f"reply must be a text, not {type(reply).__name__}.")
+            state = self._text("state_id") if self.mdp.record_states else None
+            try:
+                observation, reward, terminated, truncated, info = self.env.step(reply)
+            except Exception as error:  # whatever a game raises fails its own episode, never the run
+                episode.failure = f"{Failure.ENVIRONMENT_ERROR}: {type(error).__name__}: {error}"
+                raise RequestError(500, "environment_error", str(error)) from None
+            episode.turns += 1
+            before, episode.board = episode.board, self._text("board")
+            if episode.rewards:
+                episode.rewards[-1] += float(reward)
+                episode.several |= episode.infos[-1] is not None
+                episode.infos[-1] = TurnInfo.of(info, before, episode.board, bool(terminated), state)
+            else:
+                episode.early += float(reward)
+            episode.terminated, episode.truncated = bool(terminated), bool(truncated) and not terminated
+            episode.success = bool(info.get("success", False))
+            return {
+                "observation": observation,
+                "reward": float(reward),
+                "terminated": episode.terminated,
+                "truncated": episode.truncated,
+                "info": _public(info),
+            }
+
+    def end(self) -> None:
+        """See ``Player``."""
+        with self._lock:
+            self._finish(None)
+
+    def _playing(self) -> _Episode:
+        if self._episode is None or self._episode.failure is not None:
+            raise RequestError(409, "no_episode", "no episode is being played: POST to RAGEN_GYM_URL/sessions first.")
+        return self._episode
+
+    def _finish(self, failure: str | None) -> None:
+        """The episode is what it is; ``failure`` is why, where it had not ended before."""
+        episode, self._episode = self._episode, None
+        if episode is None:
+            return
+        failure = episode.failure or (None if episode.over else failure)
+        conversation = episode.conversation
+        if failure is None and not conversation.replies:
+            overflow = f"{Failure.CONTEXT_OVERFLOW}: the first messages of the program"
+            nothing = f"{Failure.AGENT_ERROR}: the program ended the episode without asking the model"
+            failure = overflow if episode.overflowed else nothing
+        infos = [info for info in episode.infos if info is not None]
+        whole = len(infos) == len(episode.infos) and not episode.several
+        trajectory = conversation.trajectory(
+            episode.rewards,
+            infos if whole else (),
+            terminated=episode.terminated and failure is None,
+            truncated=not episode.terminated and failure is None,
+            success=episode.success and failure is None,
+            failure=failure,
+            level_id=episode.level_id,
+            seed=episode.seed,
+        )
+        self.source.over(episode.index, trajectory)
+
+    def _text(self, name: str) -> str | None:
+        return str(self.env.get_wrapper_attr(name)) if self.env.has_wrapper_attr(name) else None
+
+
+def _public(info: Mapping[str, Any]) -> dict[str, Any]:
+    """What a program is told, as JSON: what the server of games tells, as far as it is plain."""
+    return {name: info[name] for name in ("success", "level_id", "turn", "actions_left") if name in info}

@@ -1,0 +1,319 @@
+"""Episodes that programs play: what is sampled is what is kept, and what a program does wrong costs its episode."""
+
+from __future__ import annotations
+
+import io
+import json
+import shlex
+import sys
+import threading
+import urllib.error
+import urllib.request
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from ragen_agent.config import Config, Program, with_settings
+from ragen_agent.local.run import train
+from ragen_agent.programs.endpoint import Endpoint
+from ragen_agent.programs.rollout import _Rollout, play_programs
+from ragen_agent.programs.worker import Worker
+from ragen_agent.rollout import Instance, group
+from ragen_agent.token_mdp import TokenMDP
+from ragen_agent.training.console import Display
+from ragen_agent.training.policy import Policy
+from ragen_agent.training.run_folder import RunFolder
+from ragen_agent.trajectory import Trajectory
+from ragen_gym.inference import Sampled
+from tests.test_documentation import ROOT, script_of
+
+GUIDE = ROOT / "renders" / "guides" / "your_own_agent.md"
+SMALL = {
+    "small_model": {"hidden": 32, "layers": 1, "feed_forward": 32},
+    "env_options": {"size": 4},
+    "turns": {"max_turns": 3, "max_tokens_per_turn": 6},
+}
+#: Plays one episode and keeps the conversation, as most agents do.
+KEEPS = """
+session = post(URL + "/sessions", {"grain": "turn", "env": "FrozenLake"})
+turn = post(URL + "/sessions/" + session["session"] + "/reset", {"seed": 3})
+messages = [{"role": "system", "content": session["instructions"]}]
+while not (turn.get("terminated") or turn.get("truncated")):
+    messages.append({"role": "user", "content": turn["observation"]})
+    messages.append({"role": "assistant", "content": ask(messages)})
+    turn = post(URL + "/sessions/" + session["session"] + "/turn", {"reply": messages[-1]["content"]})
+"""
+
+
+@pytest.fixture(scope="module")
+def agent() -> Policy:
+    return Policy.build(with_settings(Config(), SMALL))
+
+
+@pytest.fixture(scope="module")
+def helpers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The guide's program, and its ``post`` and ``ask`` for others."""
+    folder = tmp_path_factory.mktemp("programs")
+    script_of(GUIDE, "python", folder)
+    return folder
+
+
+def command(helpers: Path, text: str | None = None) -> str:
+    """A program of these lines, or the guide's."""
+    program = helpers / "my_agent.py"
+    if text is not None:
+        program = helpers / f"program{zlib.crc32(text.encode())}.py"
+        head = "import os, sys, time\nfrom my_agent import ask, post\nURL = os.environ['RAGEN_GYM_URL']\n"
+        program.write_text(head + text)
+    return shlex.join([sys.executable, str(program)])
+
+
+class Recording:
+    """The engine, with what it was asked and what it sampled."""
+
+    def __init__(self, agent: Policy) -> None:
+        self.engine = agent.engine
+        self.sampled: list[tuple[list[int], Sampled]] = []
+
+    def max_rows(self, tokens: int) -> int:
+        return self.engine.max_rows(tokens)
+
+    def start(self, prompts: Sequence[Sequence[int]], **arguments: Any) -> Any:
+        session, asked = self.engine.start(prompts, **arguments), [list(prompt) for prompt in prompts]
+        reply = session.reply
+
+        def recorded(limits: Sequence[int]) -> list[Sampled | None]:
+            replies = reply(limits)
+            assert None not in replies, "a small batch has no stragglers"
+            self.sampled += [(p, r) for p, r in zip(asked, replies, strict=True) if r is not None]
+            return replies
+
+        session.reply = recorded  # type: ignore[method-assign]
+        return session
+
+
+def play(agent: Policy, engine: Any, instances: list[Instance], program: Program, count: int = 2) -> list[Trajectory]:
+    return play_programs(
+        engine, agent.processes("train", count), instances, program, temperature=1.0, seed=5, check=lambda ids: None
+    )
+
+
+def rows_of(trajectory: Trajectory) -> list[Trajectory]:
+    return trajectory.split_contexts()
+
+
+def test_a_program_that_keeps_the_conversation_fills_one_row_with_the_sampled_ids(agent: Policy, helpers: Path) -> None:
+    engine = Recording(agent)
+    played = play(agent, engine, group([3, 4], 2), Program(command(helpers, KEEPS), workers=2))
+    assert [t.seed for t in played] == [3, 3, 4, 4]
+    assert all(t.failure is None and not t.contexts for t in played), [t.failure for t in played]
+    asked = sorted(engine.sampled, key=lambda each: len(each[0]))
+    for trajectory in played:
+        assert len(trajectory.turn_infos) == len(trajectory.turn_ends)
+        starts = [0, *(end + 1 for end in trajectory.turn_ends)]
+        for first, end in zip(starts, trajectory.turn_ends, strict=False):
+            begin = first + int(np.argmax(trajectory.sampled[first : end + 1]))
+            prompt, ids = trajectory.ids[:begin].tolist(), trajectory.ids[begin : end + 1].tolist()
+            log_probs = trajectory.log_probs[begin : end + 1]
+            found = [reply for asked_ids, reply in asked if asked_ids == prompt and reply.ids == ids]
+            assert any(np.allclose(reply.log_probs, log_probs) for reply in found), "as the engine sampled it"
+            assert trajectory.sampled[begin : end + 1].all()
+    assert sum(len(t.turn_ends) for t in played) == len(engine.sampled)
+
+
+def test_one_turn_is_the_turn_that_training_without_a_program_plays(helpers: Path) -> None:
+    config = with_settings(Config(), {**SMALL, "game": "Bandit", "env_options": {}})
+    agent, instances = Policy.build(config), group([1, 2, 3], 2)
+    own = agent.play(agent.processes("train", 2), instances, 1.0, 5)
+    played = play(agent, agent.engine, instances, Program(command(helpers), workers=2))
+    for mine, theirs in zip(own, played, strict=True):
+        assert mine.ids.tolist() == theirs.ids.tolist()
+        assert mine.sampled.tolist() == theirs.sampled.tolist()
+        assert np.allclose(mine.log_probs, theirs.log_probs, atol=1e-4)
+        assert (mine.turn_rewards, mine.success, mine.level_id) == (
+            theirs.turn_rewards,
+            theirs.success,
+            theirs.level_id,
+        )
+        assert (mine.terminated, mine.truncated, mine.turn_infos) == (
+            theirs.terminated,
+            theirs.truncated,
+            theirs.turn_infos,
+        )
+
+
+def test_a_prompt_that_does_not_extend_the_one_before_begins_a_row(agent: Policy, helpers: Path) -> None:
+    engine = Recording(agent)
+    played = play(agent, engine, group([3], 2), Program(command(helpers), workers=2))
+    for trajectory in played:
+        assert trajectory.failure is None
+        rows = rows_of(trajectory)
+        assert len(rows) == len(trajectory.turn_ends) == max(1, len(trajectory.contexts))
+        for row in rows:
+            begin = int(np.argmax(row.sampled))
+            assert (row.ids[:begin].tolist(), row.ids[begin:].tolist()) in [(p, r.ids) for p, r in engine.sampled]
+
+
+def test_rewards_go_to_the_last_reply_before_them(agent: Policy, helpers: Path) -> None:
+    twice = """
+session = post(URL + "/sessions", {})
+turn, url = session["start"], URL + "/sessions/" + session["session"] + "/turn"
+messages = [{"role": "user", "content": turn["observation"]}]
+for question in range(2):
+    messages.append({"role": "assistant", "content": ask(messages)})
+    messages.append({"role": "user", "content": turn["observation"]})
+turn = post(url, {"reply": "nonsense"})
+turn = post(url, {"reply": "nonsense"})
+"""
+    [trajectory] = play(agent, agent.engine, [Instance(3, 3)], Program(command(helpers, twice)))
+    assert list(trajectory.turn_rewards) == pytest.approx([0.0, -0.2])
+    assert trajectory.failure is None
+    assert trajectory.truncated, "the program ended before the game"
+    assert trajectory.turn_infos == ()
+
+
+@pytest.mark.parametrize(
+    ("lines", "failure"),
+    [
+        ("post(URL + '/sessions', {})\nsys.exit('no idea')", "agent_error: exit code 1: no idea"),
+        ("post(URL + '/sessions', {})", "agent_error: the program ended the episode without asking the model"),
+        ("post(URL + '/sessions', {})\ntime.sleep(60)", "timeout: the program took more than 0.5 s"),
+    ],
+)
+def test_a_program_that_breaks_fails_its_episode_alone(
+    agent: Policy, helpers: Path, lines: str, failure: str, tmp_path: Path
+) -> None:
+    once = f"""
+try:
+    os.mkdir({str(tmp_path / "begun")!r})
+except FileExistsError:
+    exec({KEEPS!r})
+    sys.exit()
+{lines}
+"""
+    late = Program(command(helpers, once), workers=1, timeout=0.5 if "timeout" in failure else 60.0)
+    first, second = play(agent, agent.engine, [Instance(3, 3), Instance(4, 4)], late)
+    assert first.failure == failure
+    if "timeout" not in failure:  # half a second may be too short for the second one on a slow machine
+        assert second.failure is None
+
+
+def test_messages_that_do_not_fit_are_said_and_truncate_the_episode(agent: Policy, helpers: Path) -> None:
+    longer = """
+session = post(URL + "/sessions", {})
+messages = [{"role": "user", "content": session["start"]["observation"]}]
+while True:
+    messages.append({"role": "assistant", "content": ask(messages)})
+    messages.append({"role": "user", "content": session["start"]["observation"] * 3})
+"""
+    [trajectory] = play(agent, agent.engine, [Instance(3, 3)], Program(command(helpers, longer)))
+    assert (trajectory.failure, trajectory.truncated, trajectory.success) == (None, True, False)
+    assert len(trajectory.turn_ends) > 1
+    assert len(trajectory.ids) <= Config().turns.max_tokens_per_episode
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [("no-such-program", "cannot be started"), (f"{sys.executable} -c pass", "without having begun an episode")],
+)
+def test_a_command_that_plays_nothing_is_an_error(agent: Policy, line: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        play(agent, agent.engine, [Instance(3, 3)], Program(line))
+
+
+def test_programs_and_pictures_or_windows_do_not_go_together() -> None:
+    for turns in ({"observation": "image"}, {"history": 0}):
+        with pytest.raises(ValueError, match=r"program\.command"):
+            with_settings(Config(), {"program": {"command": "x"}, "turns": turns})
+
+
+class Asking:
+    """A worker without a program, asked over HTTP from this process while the engine samples in a thread."""
+
+    def __init__(self, agent: Policy, endpoint: Endpoint) -> None:
+        rollout = _Rollout(agent.engine, [Instance(3, 3)], Program("x"), 1.0, 5)
+        [process] = agent.processes("train", 1)
+        assert isinstance(process, TokenMDP)
+        self.url = endpoint.add(Worker(Program("x"), process, rollout, lambda ids: None))
+        self.rollout, self.over = rollout, False
+        self.thread = threading.Thread(target=self._sample)
+        self.thread.start()
+
+    def _sample(self) -> None:
+        while not self.over:
+            self.rollout._sample(self.rollout._gather())
+
+    def __call__(self, path: str, body: Any, method: str = "POST") -> tuple[int, Any]:
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        request = urllib.request.Request(self.url + path, data, method=method)
+        try:
+            with urllib.request.urlopen(request) as answer:
+                return answer.status, json.loads(answer.read() or b"null")
+        except urllib.error.HTTPError as error:
+            return error.code, json.loads(error.read())
+
+
+def test_what_is_asked_wrongly_is_refused_and_told(agent: Policy) -> None:
+    user = {"role": "user", "content": "hello"}
+    with Endpoint() as endpoint:
+        ask = Asking(agent, endpoint)
+        try:
+            chat = "/v1/chat/completions"
+            assert ask(chat, {"messages": [user]})[0] == 409
+            status, session = ask("/sessions", {})
+            assert status == 201
+            assert session["action_names"] == ["Left", "Down", "Right", "Up"]
+            for body, said in (
+                ({"messages": []}, "messages must be a list"),
+                ({"messages": [{"role": "tool", "content": "x"}]}, "has the role 'tool'"),
+                ({"messages": [user, {"role": "assistant", "content": "x"}]}, "the last message must be the user's"),
+                ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "must hold text"),
+                ({"messages": [user], "stream": True}, "stream is not supported"),
+                ({"messages": [user], "n": 2}, "n must be 1"),
+                ({"messages": [user], "max_tokens": 0}, "max_tokens is 0"),
+                (b"{", "the body is not JSON"),
+                (b"[]", "must be a JSON object"),
+            ):
+                status, answer = ask(chat, body)
+                assert status == 400
+                assert said in answer["error"]["message"]
+            assert ask("/sessions/0/turn", {"reply": 3})[0] == 422
+            assert ask("/nothing", {})[0] == 404
+            status, answer = ask(chat, {"messages": [user], "max_tokens": 2, "temperature": 0.0})
+            assert status == 200
+            assert answer["usage"]["completion_tokens"] <= 2
+            assert answer["choices"][0]["message"]["role"] == "assistant"
+            assert ask("/sessions/0", {}, "DELETE") == (204, None)
+            assert ask("/sessions", {})[0] == 410
+            assert ask.rollout.played[0].truncated
+            ask.url = ask.url[:-1] + "?"
+            assert ask("/sessions", {})[0] == 404
+        finally:
+            ask.over = True
+            ask.thread.join()
+
+
+def test_a_run_trains_on_what_a_program_played(helpers: Path, tmp_path: Path) -> None:
+    config = with_settings(
+        Config(),
+        {
+            **SMALL,
+            "game": "Bandit",
+            "env_options": {},
+            "turns": {"max_turns": 1, "max_tokens_per_turn": 24},
+            "program": {"command": command(helpers), "workers": 2},
+            "warm_start": {"epochs": 1},
+            "demonstrations": {"episodes": 32},
+            "training": {"iterations": 1, "groups": 2, "group_size": 2, "keep": 1.0, "minibatch": 4},
+            "evaluation": {"levels": 2},
+        },
+    )
+    train(config, RunFolder.create(tmp_path / "run", config), Display(Console(file=io.StringIO())))
+    [record] = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert record["failed"] == 0
+    assert record["new_prompts"] == 0
