@@ -570,11 +570,7 @@ class Config:
         self._check_games()
         self._check_curriculum()
         self._check_overlong()
-        if self.program.command and (self.turns.sees or self.turns.history != -1):
-            raise ValueError(
-                "program.command: a program is sent text alone and chooses what it shows the model; leave "
-                "turns.observation=text and turns.history=-1."
-            )
+        self._check_program()
         for name in ("loss_tokens", "advantage_tokens"):
             if getattr(self.training, name) == "reasoning" and not self.turns.think:
                 raise ValueError(
@@ -599,6 +595,20 @@ class Config:
                 )
             if not 0 < float(weight or 0) < inf:
                 raise ValueError(f"games gives {row['game']} the weight {weight}; it must be above 0.")
+
+    def _check_program(self) -> None:
+        if not self.program.command:
+            return
+        if self.turns.sees or self.turns.history != -1:
+            raise ValueError(
+                "program.command: a program is sent text alone and chooses what it shows the model; leave "
+                "turns.observation=text and turns.history=-1."
+            )
+        if GROUPINGS[self.training.groups_by].branches:
+            raise ValueError(
+                f"program.command: training.groups_by={self.training.groups_by} begins episodes in the middle, where "
+                "no program can; use training.groups_by=level or state."
+            )
 
     def _check_overlong(self) -> None:
         buffer, limit = self.training.overlong_buffer, self.turns.max_tokens_per_turn

@@ -218,16 +218,6 @@ def check_supported(config: Config, settings: OpenRLHF) -> None:
             "the parts of the loss have their gradients. Use diagnostics.gradients_every=0, or stage 2."
         )
     _check_local_alone(config, settings)
-    if config.program.command:
-        raise ValueError(
-            "program.command: programs play with the local trainer alone; leave it out, or use --backend local."
-        )
-    for each in all_settings(config):
-        if each.turns.sees or config.small_model.kind == "vision":
-            raise ValueError(
-                "pictures (turns.observation, small_model.kind='vision') are read by the local trainer alone; use "
-                "turns.observation=text with small_model.kind=text, or --backend local."
-            )
     gpus = _gpus(config, settings)
     for model in ("actor", "critic"):
         if gpus[model] and training.minibatch % (settings.micro_batch * gpus[model]):
@@ -257,6 +247,10 @@ def _check_local_alone(config: Config, settings: OpenRLHF) -> None:
         raise ValueError(
             f"training.refills is {training.refills}, which draws further levels, but openrlhf.prompts names those "
             "that are played: use training.refills=0, or leave openrlhf.prompts out."
+        )
+    if config.program.command:
+        raise ValueError(
+            "program.command: programs play with the local trainer alone; leave it out, or use --backend local."
         )
     for each in all_settings(config):
         if each.turns.sees or config.small_model.kind == "vision":

@@ -55,6 +55,8 @@ def test_a_given_list_of_levels_has_none_to_refill_from() -> None:
     check({"training": {"refills": 2}})
     with pytest.raises(ValueError, match=r"training\.refills is 2, which draws further levels, but openrlhf\.prompts"):
         check({"training": {"refills": 2}}, {"prompts": "mine.jsonl"})
+
+
 def test_programs_play_with_the_local_trainer_alone() -> None:
     with pytest.raises(ValueError, match=r"program\.command: .* --backend local"):
         check({"program": {"command": "python my_agent.py"}})

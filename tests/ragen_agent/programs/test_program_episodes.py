@@ -226,10 +226,13 @@ def test_a_command_that_plays_nothing_is_an_error(agent: Policy, line: str, mess
         play(agent, agent.engine, [Instance(3, 3)], Program(line))
 
 
-def test_programs_and_pictures_or_windows_do_not_go_together() -> None:
-    for turns in ({"observation": "image"}, {"history": 0}):
-        with pytest.raises(ValueError, match=r"program\.command"):
-            with_settings(Config(), {"program": {"command": "x"}, "turns": turns})
+@pytest.mark.parametrize(
+    "settings",
+    [{"turns": {"observation": "image"}}, {"turns": {"history": 0}}, {"training": {"groups_by": "branch"}}],
+)
+def test_what_a_program_cannot_do_is_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"program\.command"):
+        with_settings(Config(), {"program": {"command": "x"}, **settings})
 
 
 class Asking:
