@@ -182,11 +182,12 @@ class Worker:
                 self._text("board"),
                 time.monotonic(),
             )
+            games = self.env.has_wrapper_attr("action_names")  # a text task has no list of actions
             return {
                 "session": str(index),
-                "env": str(self.env.unwrapped),
+                "env": self._text("name") or "",
                 "grain": "turn",
-                "action_names": list(self.env.get_wrapper_attr("action_names")),
+                "action_names": list(self.env.get_wrapper_attr("action_names")) if games else [],
                 "instructions": str(self.env.get_wrapper_attr("instructions")),
                 "start": self._episode.first,
             }

@@ -126,8 +126,10 @@ def test_a_program_that_keeps_the_conversation_fills_one_row_with_the_sampled_id
     assert sum(len(t.turn_ends) for t in played) == len(engine.sampled)
 
 
-def test_one_turn_is_the_turn_that_training_without_a_program_plays(helpers: Path) -> None:
-    config = with_settings(Config(), {**SMALL, "game": "Bandit", "env_options": {}})
+@pytest.mark.parametrize("game", ["Bandit", "ragen_gym.tasks:Countdown"])
+def test_one_turn_is_the_turn_that_training_without_a_program_plays(helpers: Path, game: str) -> None:
+    turns = {"max_turns": 1, "max_tokens_per_turn": 6}
+    config = with_settings(Config(), {**SMALL, "game": game, "env_options": {}, "turns": turns})
     agent, instances = Policy.build(config), group([1, 2, 3], 2)
     own = agent.play(agent.processes("train", 2), instances, 1.0, 5)
     played = play(agent, agent.engine, instances, Program(command(helpers), workers=2))
