@@ -385,8 +385,12 @@ class Game(ABC):
                 f"{self.name} has no exact values: its rule compares its random number with numbers that do not "
                 "stand in params. Ask for no regret, or put these numbers into params and set noise_in_params."
             )
+        return list(self._noise_intervals)
+
+    @cached_property
+    def _noise_intervals(self) -> tuple[tuple[float, float], ...]:
         ends = [0.0, *self.noise_thresholds, 1.0]
-        return [(high - low, (low + high) / 2) for low, high in pairwise(ends)]
+        return tuple((high - low, (low + high) / 2) for low, high in pairwise(ends))
 
     def over(self, board: Board) -> bool:
         """Whether the board shows the end of a game."""

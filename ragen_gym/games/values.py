@@ -18,14 +18,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import chain
 from math import nan
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from ragen_gym.games.game import OVER, PLAYING, SUCCESS, Board, Game, listed
+from ragen_gym.games._jit import compiled_params
+from ragen_gym.games.game import PLAYING, SUCCESS, Board, Game
+from ragen_gym.games.value_tables import Reached, backward, explorer
 
 __all__ = [
     "MAX_STATES",
@@ -44,12 +44,12 @@ __all__ = [
 MAX_STATES = 50_000
 #: Values that the tables of a level hold, at most: states x actions x moves left.
 _MAX_ENTRIES = 2**23
+_NEVER = 2**62
 #: Levels whose tables are kept: the rollouts of a group play the same one.
 _KEPT_LEVELS = 256
 #: Regret up to this is rounding: the tables are sums of some ten float64 numbers.
 TOLERANCE = 1e-9
 
-_Floats = npt.NDArray[np.float64]
 _Key = tuple[bytes, tuple[int, ...]]
 _Step = tuple[int, float, int]  # (next state, reward, outcome)
 
@@ -114,18 +114,16 @@ class LevelValues:
     def __init__(self, game: Game, *, may_stop: bool = False) -> None:
         self.game, self.may_stop = game, may_stop
         intervals = game.noise_intervals()
-        self._chances = [chance for chance, _ in intervals]
-        self._draws = [u for _, u in intervals]
-        self._params = listed(game.params)
+        self._chances = np.array([chance for chance, _ in intervals])
+        self._draws = np.array([u for _, u in intervals])
+        #: The states that were asked about, with the most moves that were left there.
+        self._asked: dict[_Key, int] = {}
+        #: The fewest moves for which there were too many states: with half of them a state is tried anew.
+        self._too_many = _NEVER
         self._ids: dict[_Key, int] = {}
-        self._keys: list[_Key] = []
-        #: Of each state: how many moves further all states are expanded.
-        self._reach: list[int] = []
-        #: Of each state that is expanded, action by action and draw by draw: (next state, reward, outcome).
-        self._after: dict[int, list[_Step]] = {}
-        #: By the moves left, of the return and of success: V*, float64 (2, states), and Q*, (2, states, actions).
-        self._best: list[_Floats] = []
-        self._of_actions: list[_Floats] = []
+        self._reached: Reached | None = None
+        #: By the moves left, of the return and of success: V*, float64 (moves, 2, states), and Q*, with actions.
+        self._best = self._of_actions = np.zeros((0, 2, 0))
 
     def value(self, board: Board, state: Sequence[int], moves_left: int) -> Value:
         """V* of a state in which the game goes on: the highest expected return, the highest probability of success."""
@@ -134,7 +132,7 @@ class LevelValues:
         node = self._node(board, state, moves_left)
         if node is None:
             return UNKNOWN
-        return Value(*self._best[moves_left][:, node].tolist())
+        return Value(*self._best[moves_left, :, node].tolist())
 
     def actions(self, board: Board, state: Sequence[int], moves_left: int) -> tuple[Value, ...]:
         """Q* of each action in a state in which the game goes on.
@@ -147,7 +145,7 @@ class LevelValues:
         node = self._node(board, state, moves_left)
         if node is None:
             return (UNKNOWN,) * len(self.game.Action)
-        return tuple(Value(*pair) for pair in self._of_actions[moves_left][:, node].T.tolist())
+        return tuple(Value(*pair) for pair in self._of_actions[moves_left, :, node].T.tolist())
 
     def move(
         self,
@@ -172,8 +170,8 @@ class LevelValues:
         if node is None:
             return MoveValue(UNKNOWN, UNKNOWN)
         later = Value(0.0, float(success)) if after is None else self.value(*after, moves_left - 1)
-        total, won = self._of_actions[moves_left][:, node, action].tolist()
-        best_total, best_success = self._best[moves_left][:, node].tolist()
+        total, won = self._of_actions[moves_left, :, node, action].tolist()
+        best_total, best_success = self._best[moves_left, :, node].tolist()
         regret = Value(best_total - total, best_success - won)
         return MoveValue(regret, Value(reward + later.total - total, later.success - won))
 
@@ -196,8 +194,8 @@ class LevelValues:
         for action in actions:
             there: dict[int, float] = {}
             for node, weight in here.items():
-                results = self._after[node][action * len(self._draws) :]
-                for chance, (after, reward, outcome) in zip(self._chances, results, strict=False):
+                results = self._results(node, action)
+                for chance, (after, reward, outcome) in zip(self._chances.tolist(), results, strict=True):
                     total += weight * chance * reward
                     success += weight * chance * (outcome == SUCCESS)
                     if outcome == PLAYING:
@@ -209,76 +207,51 @@ class LevelValues:
             success += sum(weight * successes[node] for node, weight in here.items())
         return Value(total, success)
 
+    def _results(self, node: int, action: int) -> list[_Step]:
+        """What an action does, draw by draw."""
+        assert self._reached
+        some = slice(action * len(self._draws), (action + 1) * len(self._draws))
+        columns = self._reached.after, self._reached.rewards, self._reached.outcomes
+        return list(zip(*[column[node, some].tolist() for column in columns], strict=True))
+
     def _node(self, board: Board, state: Sequence[int], moves_left: int) -> int | None:
         """The state's place in the tables, which then reach that far; None where they would be too large."""
         key = bytes(board), tuple(state)
         node = self._ids.get(key)
-        if node is None or self._reach[node] < moves_left:
+        if node is None or self._reached is None or self._reached.reach[node] < moves_left:
             if not self._explore(key, moves_left):
                 return None
             node = self._ids[key]
-            self._best, self._of_actions = [], []
         if len(self._best) <= moves_left:
-            if len(self._keys) * len(self.game.Action) * moves_left > _MAX_ENTRIES:
+            assert self._reached
+            if len(self._ids) * len(self.game.Action) * moves_left > _MAX_ENTRIES:
                 return None
-            self._extend(moves_left)
+            _, _, _, *steps = self._reached
+            actions = len(self.game.Action)
+            self._best, self._of_actions = backward(*steps, self._chances, actions, moves_left, self.may_stop)
         return node
 
     def _explore(self, start: _Key, moves: int) -> bool:
-        """Expand all states that can be reached within so many moves; False where they are too many."""
-        layer, reached, left = [self._id(start)], dict[int, int](), moves
-        while layer:
-            following = []
-            for node in layer:
-                if self._reach[node] >= left or node in reached:
-                    continue
-                reached[node] = left
-                if left:
-                    if node not in self._after:
-                        self._after[node] = self._expand(node)
-                        if len(self._keys) > MAX_STATES:
-                            return False
-                    following += [after for after, _, outcome in self._after[node] if outcome == PLAYING]
-            layer, left = following, left - 1
-        for node, far in reached.items():
-            self._reach[node] = far
+        """Table all states that can be reached within so many moves too; False where they are too many."""
+        if 2 * moves > self._too_many:
+            return False
+        asked = {**self._asked, start: max(moves, self._asked.get(start, 0))}
+        order = sorted(asked, key=asked.__getitem__, reverse=True)
+        boards = np.frombuffer(b"".join([board for board, _ in order]), np.uint8).reshape(len(order), -1)
+        states = np.array([state for _, state in order], np.int32).reshape(len(order), -1)
+        left = np.array([asked[key] for key in order])
+        params, actions = compiled_params(self.game.params), len(self.game.Action)
+        reached = Reached(*explorer(self.game.rule)(boards, states, left, params, self._draws, actions, MAX_STATES))
+        if not len(reached.reach):
+            self._too_many = moves
+            return False
+        self._asked, self._reached = asked, reached
+        cells, flat = boards.shape[1], reached.boards.tobytes()
+        texts = [flat[i : i + cells] for i in range(0, len(flat), cells)]
+        keys = zip(texts, map(tuple, reached.states.tolist()), strict=True)
+        self._ids = {key: node for node, key in enumerate(keys)}
+        self._best = self._of_actions = np.zeros((0, 2, 0))
         return True
-
-    def _id(self, key: _Key) -> int:
-        node = self._ids.setdefault(key, len(self._keys))
-        if node == len(self._keys):
-            self._keys.append(key)
-            self._reach.append(-1)
-        return node
-
-    def _expand(self, node: int) -> list[_Step]:
-        rule, params, found = self.game.rule, self._params, []
-        first, integers = self._keys[node]
-        for action in range(len(self.game.Action)):
-            for u in self._draws:
-                board, state = bytearray(first), list(integers)
-                reward, outcome = rule(board, state, action, u, params)
-                after = self._id((bytes(board), tuple(state))) if outcome == PLAYING else node
-                found.append((after, reward, outcome))
-        return found
-
-    def _extend(self, moves_left: int) -> None:
-        """Table V* and Q* for up to so many moves left."""
-        size, shape = len(self._keys), (len(self._keys), len(self.game.Action), len(self._draws))
-        unknown = [(0, 0.0, OVER)] * (shape[1] * shape[2])  # of states that are not expanded: nothing asks for them
-        steps = chain.from_iterable([self._after.get(node, unknown) for node in range(size)])
-        after, rewards, outcomes = (np.reshape(column, shape) for column in zip(*steps, strict=True))
-        chances = np.array(self._chances)
-        earned = np.stack([rewards @ chances, (outcomes == SUCCESS) @ chances])
-        goes_on = (outcomes == PLAYING) * chances
-        if not self._best:
-            self._best.append(np.zeros((2, size)))
-            self._of_actions.append(np.zeros((2, *shape[:2])))
-        while len(self._best) <= moves_left:
-            of_actions = earned + (self._best[-1][:, after] * goes_on).sum(3)
-            best = of_actions.max(2)
-            self._best.append(np.maximum(best, 0.0) if self.may_stop else best)
-            self._of_actions.append(of_actions)
 
 
 @lru_cache(_KEPT_LEVELS)
