@@ -226,7 +226,7 @@ class LevelValues:
             assert self._reached
             if len(self._ids) * len(self.game.Action) * moves_left > _MAX_ENTRIES:
                 return None
-            _, _, _, *steps = self._reached
+            steps = self._reached.after, self._reached.rewards, self._reached.outcomes
             actions = len(self.game.Action)
             self._best, self._of_actions = backward(*steps, self._chances, actions, moves_left, self.may_stop)
         return node
