@@ -176,7 +176,7 @@ def _warm_s(config: Config) -> float:
 
 
 def _reinforcement_s(run: PlannedRun) -> float:
-    """As if all iterations took as long as the first: runs that die early are cheaper."""
+    """As if all iterations took as long as the first, with every round of refills: runs that die early are cheaper."""
     config, training = run.config, run.config.training
     length, sampled = _lengths(_key(config))
     episodes = training.groups * training.group_size
@@ -190,7 +190,8 @@ def _reinforcement_s(run: PlannedRun) -> float:
     probes = 0.0
     if diagnostics.gradients_every:
         probes = 10 * training.minibatch * length / TRAINED_PER_S / diagnostics.gradients_every
-    iteration = episodes * (sampled / SAMPLED_PER_S + passes * length / TRAINED_PER_S) + probes
+    played = episodes * (1 + training.refills)
+    iteration = played * sampled / SAMPLED_PER_S + episodes * passes * length / TRAINED_PER_S + probes
     whole = START_S + training.iterations * iteration + _measured_s(config, sampled)
     return whole * 2 + _warm_s(config) if run.arm.imitation else whole
 

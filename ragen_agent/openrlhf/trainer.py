@@ -133,16 +133,7 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
         """Plays, filters, trains, and sends the weights out."""
         training = self.run.config.training
         started = time.monotonic()
-        first = iteration * training.groups
-        rows = self.rows[first : first + training.groups]
-        assert all(row.iteration == iteration for row in rows), "the prompt dataset is in the order of the iterations"
-        played = self._play(rows, training.group_size, training.temperature)
-        for refill in range(1, training.refills + 1):  # dynamic sampling, as in the local trainer
-            lacking = training.groups - len(undecided([p.trajectory for p in played], training))
-            if lacking:
-                more = list(rows_of_iteration(self.run.config, iteration, lacking, refill))
-                played += self._play(more, training.group_size, training.temperature)
-                rows = rows + more
+        rows, played = self._play_iteration(iteration)
         self.seen |= families_of_rows(rows, self.run.config)
         decoded = time.monotonic()
         seed = derive_seed(self.run.config.seed, SeedStream.FILTER, iteration)
@@ -172,6 +163,21 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
             "diagnostics_s": costs,
             "seconds": now - started,
         }
+
+    def _play_iteration(self, iteration: int) -> tuple[list[PromptRow], list[EpisodeSample]]:
+        """What an iteration plays, the rounds of dynamic sampling included, as in the local trainer."""
+        training = self.run.config.training
+        first = iteration * training.groups
+        rows = self.rows[first : first + training.groups]
+        assert all(row.iteration == iteration for row in rows), "the prompt dataset is in the order of the iterations"
+        played = self._play(rows, training.group_size, training.temperature)
+        for refill in range(1, training.refills + 1):
+            lacking = training.groups - len(undecided([p.trajectory for p in played], training))
+            if lacking:
+                more = list(rows_of_iteration(self.run.config, iteration, lacking, refill))
+                played = played + self._play(more, training.group_size, training.temperature)
+                rows = rows + more
+        return rows, played
 
     def _update(self, scored: Iteration) -> dict[str, Any]:
         """Trains on the kept episodes and those of the replay buffer; what was measured."""

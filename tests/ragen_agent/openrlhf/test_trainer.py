@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,7 +19,7 @@ from ragen_agent.openrlhf import experience
 from ragen_agent.openrlhf.episode import TooManyFailuresError, failed
 from ragen_agent.openrlhf.experience import AdvantageInputs, EpisodeGenerator, EpisodeSample, WeightsLostError
 from ragen_agent.openrlhf.processes import RunContext
-from ragen_agent.openrlhf.prompt_dataset import PromptRow
+from ragen_agent.openrlhf.prompt_dataset import PromptRow, rows_of_iteration, train_rows
 from ragen_agent.openrlhf.trainer import StarPO
 from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.iteration import Iteration
@@ -45,6 +46,43 @@ def test_log_probs_that_are_no_numbers_are_lost_weights() -> None:
         trainer(["engine_nan: the log-probability of a sampled token is nan"] * 2)._play([ROW], 2, 1.0)
     with pytest.raises(TooManyFailuresError, match="2 of 2 episodes failed"):
         trainer(["engine_error: out of memory"] * 2)._play([ROW], 2, 1.0)
+
+
+def test_dynamic_sampling_plays_further_rows_in_bounded_rounds() -> None:
+    """Two of three levels are decided at first, one of the two that are played for them, and then the last one."""
+    config = with_settings(Config(), {"training": {"groups": 3, "group_size": 2, "iterations": 2, "refills": 2}})
+    returns = iter([[0.0, 1.0, 1.0, 1.0, 0.0, 0.0], [0.0, 0.0, 0.0, 2.0], [1.0, 1.0]])
+    asked: list[list[PromptRow]] = []
+
+    def play(rows: list[PromptRow], members: int, temperature: float, **settings: Any) -> list[EpisodeSample]:
+        asked.append(rows)
+        samples = zip([row for row in rows for _ in range(members)], next(returns), strict=True)
+        said: dict[str, Any] = {
+            "failure": None,
+            "terminated": True,
+            "sampled": np.array([False, True]),
+            "turn_ends": (1,),
+        }
+        return [
+            EpisodeSample(row, 0, replace(failed([1, 2], ""), **said, turn_rewards=(earned,)))
+            for row, earned in samples
+        ]
+
+    made = trainer([])
+    made.run, made.rows = RunContext(config, OpenRLHF(), "", (), 1), list(train_rows(config))
+    made.rollouts = SimpleNamespace(play=play)
+    rows, played = made._play_iteration(1)
+    assert asked == [
+        made.rows[3:],
+        list(rows_of_iteration(config, 1, 2, 1)),
+        list(rows_of_iteration(config, 1, 1, 2)),
+    ]
+    assert rows == [row for some in asked for row in some]
+    assert [sample.row for sample in played] == [row for row in rows for _ in range(2)]
+    games, trajectories = [row.game for row in rows], [sample.trajectory for sample in played]
+    scored = Iteration.score_and_filter(1, trajectories, games, replace(config.training, filter="none"), 0)
+    assert scored.rows == [0, 1, 8, 9]
+    assert scored.counts == {"refilled": 3, "lacking": 1}
 
 
 def test_an_error_that_ray_carries_says_the_same() -> None:
