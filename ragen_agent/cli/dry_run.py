@@ -31,6 +31,7 @@ from ragen_agent.openrlhf.plan import (
     check_supported,
     cpu_memory_parts,
     describe,
+    is_visual,
     memory_parts,
     model_shape,
     peak_memory,
@@ -176,7 +177,8 @@ def tokenizer_of(config: Config) -> tuple[PreTrainedTokenizerBase, str]:
 
         return AutoTokenizer.from_pretrained(config.model, local_files_only=True), ""
     note = f" {config.model} is not here, so the tokens are those of the small model." if config.model else ""
-    return small_tokenizer(config), note
+    kind = "vision" if is_visual(config) else config.small_model.kind
+    return small_tokenizer(replace(config, small_model=replace(config.small_model, kind=kind))), note
 
 
 def _vision(config: Config, tokenizer: PreTrainedTokenizerBase) -> Vision | None:
@@ -187,7 +189,10 @@ def _vision(config: Config, tokenizer: PreTrainedTokenizerBase) -> Vision | None
         from ragen_gym.inference.vision import Vision
 
         return Vision.from_folder(AutoConfig.from_pretrained(config.model, local_files_only=True), Path(config.model))
-    return small_vision(config.small_model, tokenizer) if config.small_model.kind == "vision" else None
+    if not is_visual(config):
+        return None
+    vision, shape = small_vision(config.small_model, tokenizer), model_shape(config)
+    return replace(vision, processor=shape.vision.processor) if shape and shape.vision else vision
 
 
 def _title(console: Console, text: str) -> None:

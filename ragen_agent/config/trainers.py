@@ -47,7 +47,8 @@ class OpenRLHF:
     adam_offload: bool = setting(False, "keep the optimiser's state in the host's memory")
     gradient_checkpointing: bool = setting(False, "compute activations again in the backward pass, to save memory")
     attention: str = setting("flash_attention_2", "attention implementation of transformers")
-    packing: bool = setting(True, "pack rows without padding")
+    packing: bool = setting(True, "pack rows without padding; never on a CPU or for visual models")
+    freeze_vision: bool = setting(False, "train the language model alone, not what turns pictures into visual tokens")
     evaluate_every: int = setting(
         0, "iterations between evaluations; 0: before and after training only", low=0, unit="iterations"
     )

@@ -15,7 +15,7 @@ from typing import Any
 from ragen_agent.config import Config, Training
 from ragen_agent.config.algorithms import POLICY_LOSSES
 from ragen_agent.config.trainers import OpenRLHF
-from ragen_agent.openrlhf.plan import rows_of_step
+from ragen_agent.openrlhf.plan import is_visual, most_pictures, rows_of_step
 
 __all__ = ["DECIDED", "MODULE", "check_extra_flags", "command_flags"]
 
@@ -106,6 +106,10 @@ _FLAGS: dict[str, str | tuple[str, Callable[[_Start], Any]]] = {
     "data.input_key": ("(that of the prompt dataset)", lambda start: "prompt"),
     "data.label_key": ("(that of the prompt dataset)", lambda start: "label"),
     "data.max_len": "turns.max_tokens_per_episode",
+    "data.max_images_per_prompt": (
+        "(the pictures of the messages that a prompt keeps)",
+        lambda start: most_pictures(start.config) or None,
+    ),
     "train.agent_func_path": ("(ours; a file with a subclass of it may replace it)", lambda start: EXECUTOR),
     "train.seed": "seed",
     "train.num_episodes": ("training.iterations", lambda start: 1),  # the dataset holds all of them
@@ -131,6 +135,7 @@ _FLAGS: dict[str, str | tuple[str, Callable[[_Start], Any]]] = {
     "actor.entropy_coef": "training.entropy_bonus",
     "actor.loss_agg_mode": ("training.aggregation", lambda start: start.aggregation),
     "actor.gradient_checkpointing_enable": "openrlhf.gradient_checkpointing",
+    "actor.freeze_visual_encoder": "openrlhf.freeze_vision",
     "critic.adam.lr": "training.critic_learning_rate",
     "critic.adam.betas": ("(0.9 and 0.999, as in the local trainer)", lambda start: BETAS),
     "critic.lr_scheduler": ("training.schedule", lambda start: start.schedule),
@@ -159,7 +164,10 @@ _FLAGS: dict[str, str | tuple[str, Callable[[_Start], Any]]] = {
         lambda start: None if start.config.lora.targets == ["all-linear"] else start.config.lora.targets,
     ),
     "ds.enable_sleep": ("openrlhf.colocate", lambda start: start.sleeps),
-    "ds.packing_samples": ("openrlhf.packing", lambda start: start.openrlhf.packing and not start.cpu),
+    "ds.packing_samples": (
+        "openrlhf.packing",
+        lambda start: start.openrlhf.packing and not start.cpu and not is_visual(start.config),
+    ),
     "ds.adam_offload": "openrlhf.adam_offload",
     "ckpt.path": ("(the run's folder)", lambda start: start.folder / "deepspeed"),
     "ckpt.output_dir": ("(the run's folder)", lambda start: start.folder / "checkpoint.new"),
@@ -197,6 +205,7 @@ _REPLACED = {
     "eval.temperature": "evaluation.temperature says which",
     "data.input_template": "prompts are made from the level, token by token",
     "data.apply_chat_template": "prompts are made from the level, token by token",
+    "data.image_key": "pictures are made from the level when it is played: turns.observation",
     "reward.model_name_or_path": "the game gives the reward",
     "reward.remote_url": "the game gives the reward",
     "reward.clip_range": "the game gives the reward",

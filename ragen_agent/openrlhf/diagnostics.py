@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import ray
@@ -11,12 +11,16 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from ragen_agent.openrlhf.experience import EpisodeGenerator, StarPOExperience
+from ragen_agent.openrlhf.pictures import packed
 from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.iteration import Iteration
 from ragen_agent.training.replay import KeptEpisodes
 from ragen_gym.inference.vision import ImageTable
 
 __all__ = ["ActorDiagnostics"]
+
+Arguments = tuple[Tensor, Tensor, Tensor, Sequence[Mapping[str, Tensor] | None]]
+"""A batch: ids, mask of actions, mask of ids, and the pictures of each row."""
 
 
 class ActorDiagnostics:
@@ -32,11 +36,10 @@ class ActorDiagnostics:
 
     def log_probs(self, rows: Sequence[tuple[list[int], list[int]]], images: ImageTable | None = None) -> Tensor:
         """As the protocol says."""
-        assert images is None, "pictures are read by the local trainer alone"
         scores = torch.zeros(len(rows), dtype=torch.float64)
         wanted = torch.tensor([index for index, (_, said) in enumerate(rows) if said])
         parts = wanted.split(self.maker.args.rollout.micro_batch_size)
-        batches = [_batch([rows[index] for index in part.tolist()]) for part in parts]
+        batches = [self._batch([rows[index] for index in part.tolist()], images) for part in parts]
         for part, log_probs in zip(parts, self._everywhere("forward", batches), strict=True):
             scores[part] = log_probs.sum(dim=1, dtype=torch.float64)
         return scores
@@ -44,7 +47,7 @@ class ActorDiagnostics:
     def entropy(self, played: Sequence[Trajectory]) -> float:
         """As the protocol says."""
         batches = self.maker.split_rollout_samples([row for t in played for row in self.rollouts.rows(t)])
-        arguments = [(b.sequences, b.action_mask, b.attention_mask) for b in batches]
+        arguments = [(b.sequences, b.action_mask, b.attention_mask, b.mm_train_inputs) for b in batches]
         return float(sum(self._everywhere("entropy", arguments)))
 
     def gradient_norms(self, iteration: Iteration, rows: Sequence[int]) -> dict[str, float]:
@@ -57,8 +60,22 @@ class ActorDiagnostics:
         found: dict[str, float] = ray.get(refs)[0]
         return found
 
-    def _everywhere(self, method: str, batches: Sequence[tuple[Tensor, Tensor, Tensor]]) -> list[Any]:
-        """What a method of the policy's processes says of each batch: its ids, and the masks of actions and of ids.
+    def _batch(self, rows: Sequence[tuple[list[int], list[int]]], images: ImageTable | None) -> Arguments:
+        """The second part of each row is its actions; padded on the right."""
+        ids = pad_sequence([torch.tensor([*before, *said]) for before, said in rows], batch_first=True)
+        first = torch.tensor([len(before) for before, _ in rows])[:, None]
+        end = first + torch.tensor([len(said) for _, said in rows])[:, None]
+        places = torch.arange(ids.shape[1])
+        pictures: list[Mapping[str, Tensor] | None] = [None] * len(rows)
+        if images is not None:
+            vision = self.rollouts.vision
+            assert vision is not None, "a model that reads pictures"
+            pictures = [packed(images.pictures_of(row), vision.processor) for row in ids.tolist()]
+            ids = torch.where(ids < 0, vision.image_id, ids)
+        return ids, ((places >= first) & (places < end)).long()[:, 1:], (places < end).long(), pictures
+
+    def _everywhere(self, method: str, batches: Sequence[Arguments]) -> list[Any]:
+        """What a method of the policy's processes says of each batch.
 
         Each process works off as many batches, since those of a divided model compute together.
         """
@@ -66,17 +83,8 @@ class ActorDiagnostics:
         copies = arguments.ds.ring_attn_size * arguments.ds.tensor_parallel_size
         processes = arguments.actor.num_nodes * arguments.actor.num_gpus_per_node // copies
         filled = [*batches, *[batches[-1]] * (-len(batches) % processes)]
-        names = ("sequences", "action_mask", "attention_mask")
+        names = ("sequences", "action_mask", "attention_mask", "mm_train_inputs_list")
         columns = dict(zip(names, map(list, zip(*filled, strict=True)), strict=True))
         refs = self.maker.actor_model_group.async_run_method_batch(method_name=method, **columns)
         results: list[Any] = self.maker._flatten_results(refs, copies)
         return results[: len(batches)]
-
-
-def _batch(rows: Sequence[tuple[list[int], list[int]]]) -> tuple[Tensor, Tensor, Tensor]:
-    """Ids, mask of actions and mask of ids, padded on the right; the second part of each row is its actions."""
-    ids = pad_sequence([torch.tensor([*before, *said]) for before, said in rows], batch_first=True)
-    first = torch.tensor([len(before) for before, _ in rows])[:, None]
-    end = first + torch.tensor([len(said) for _, said in rows])[:, None]
-    places = torch.arange(ids.shape[1])
-    return ids, ((places >= first) & (places < end)).long()[:, 1:], (places < end).long()

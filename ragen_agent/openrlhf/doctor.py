@@ -32,6 +32,7 @@ from ragen_agent.openrlhf.machine_checks import (
     warn,
 )
 from ragen_agent.openrlhf.plan import CPU_HEADS, cpu_memory_parts, model_shape, peak_memory
+from ragen_gym.inference import torchvision_ops
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -72,12 +73,13 @@ def examine(
     """All checks, in the order in which a run (``distributed``: of that trainer) would depend on what they check.
 
     ``model`` is a folder; None for the small model. ``folder`` is where runs are written. ``fix`` also removes recent
-    locks that no process here holds. ``config`` are the settings of the run, whose boards the model is to read.
+    locks that no process here holds, and makes a torchvision of another torch importable. ``config`` are the settings
+    of the run, whose boards the model is to read.
     """
     cuda, devices = device_checks()
     transformers = transformers_check()
     checks = [ok("python", sys.version.split()[0]), *version_checks(distributed), *devices, cpu_check(), transformers]
-    checks.append(torchvision_check())
+    checks.append(torchvision_check(distributed, fix))
     if distributed:
         checks += [vllm_check(cuda), flash_attention_check(cuda), compiler_check()]
         checks.append(memory_check(0.0 if cuda or model is None else run_memory(model, config)))
@@ -132,8 +134,11 @@ def transformers_check() -> Check:
     return ok("import of transformers", "works")
 
 
-def torchvision_check() -> Check:
-    """Whether torchvision, where it is installed, can be imported next to this torch."""
+def torchvision_check(distributed: bool = False, fix: bool = False) -> Check:
+    """Whether torchvision, where it is installed, can be imported next to this torch.
+
+    ``distributed``: also by processes that import nothing of ours, as vLLM starts them; ``fix`` makes it so.
+    """
     name = "torchvision"
     if find_spec("torchvision") is None:
         return ok(name, "not installed; only vLLM with a visual model needs it")
@@ -144,12 +149,21 @@ def torchvision_check() -> Check:
     version = getattr(torchvision, "__version__", "of an unknown version")
     if torchvision.extension._has_ops():
         return ok(name, version)
-    return ok(name, f"{version}, built for another torch: its operators cannot run, and nothing calls them")
+    found = f"{version}, built for another torch: its operators cannot run, and nothing calls them"
+    alone = import_check(name, "import torchvision") if distributed else ok(name, "")
+    if alone.state == "ok":
+        return ok(name, found)
+    if not fix:
+        return fail(name, f"{version}: {alone.found}", alone.advice)
+    return ok(name, f"{found}. From now on {torchvision_ops.install()} names them in every process")
 
 
 def _advice(error: str) -> str:
     if "torchvision" in error:
-        return "torchvision is built for another torch: pip uninstall -y torchvision torchaudio torchcodec"
+        return (
+            "torchvision is built for another torch: ragen-agent doctor --backend openrlhf --fix, or without visual "
+            "models pip uninstall -y torchvision torchaudio torchcodec"
+        )
     return "reinstall it in the version that is named above"
 
 

@@ -9,7 +9,7 @@ prompt that does not fit, is a ``ContractError`` and ends the run.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from math import isfinite
 from typing import Any, Protocol
@@ -19,7 +19,7 @@ import numpy as np
 from ragen_agent.token_mdp import TokenMDP, Trajectory
 from ragen_gym.core.failures import Failure
 from ragen_gym.core.threads import in_thread
-from ragen_gym.inference import Sampled
+from ragen_gym.inference import ImageSpan, Sampled
 
 __all__ = [
     "ContractError",
@@ -43,8 +43,11 @@ class TooManyFailuresError(RuntimeError):
 class Generate(Protocol):
     """Samples one reply."""
 
-    async def __call__(self, ids: Sequence[int], *, limit: int, seed: int) -> Sampled:
-        """Continues ``ids`` until a stop id or ``limit`` tokens; raises a ValueError for arguments that never work."""
+    async def __call__(self, ids: Sequence[int], images: Sequence[ImageSpan], *, limit: int, seed: int) -> Sampled:
+        """Continues ``ids`` until a stop id or ``limit`` tokens; raises a ValueError for arguments that never work.
+
+        ``images`` are the pictures in ``ids``.
+        """
         ...
 
 
@@ -106,7 +109,7 @@ async def play_episode(
 async def _reply(generate: Generate, process: TokenMDP, limit: int, seed: int, seconds: float) -> Sampled | None:
     """The engine's reply; None if it failed, and with it the episode."""
     try:
-        return await asyncio.wait_for(generate(process.ids, limit=limit, seed=seed), seconds)
+        return await asyncio.wait_for(generate(process.ids, process.images, limit=limit, seed=seed), seconds)
     except TimeoutError:
         process.fail(f"{Failure.GENERATION_TIMEOUT}: no reply within {seconds:g} s")
     except ValueError:  # of the arguments, which are the same in every episode
@@ -135,16 +138,21 @@ def _append(process: TokenMDP, reply: Sampled) -> list[int]:
     return glue
 
 
-def response_of(trajectory: Trajectory, prompt: str = "", label: str = "") -> dict[str, Any]:
-    """A row as OpenRLHF's ``SamplesGenerator`` reads it; a failed episode has no action, so no loss, and no reward."""
+def response_of(
+    trajectory: Trajectory, prompt: str = "", label: str = "", pictures: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """A row as OpenRLHF's ``SamplesGenerator`` reads it; a failed episode has no action, so no loss, and no reward.
+
+    ``pictures`` are what the models' processes need of the row's, see ``ragen_agent.openrlhf.pictures.packed``.
+    """
     played, sampled = trajectory.failure is None, trajectory.sampled
     edges = [0, *(sampled[1:] != sampled[:-1]).nonzero()[0] + 1, len(trajectory.ids)]
     spans = [(int(a), int(b)) for a, b in pairwise(edges) if sampled[a]]
     return {
         "prompt": prompt,
         "label": label,
-        "images": None,
-        "mm_train_inputs": None,
+        "images": None,  # they are in the trajectory, and OpenRLHF reads none here
+        "mm_train_inputs": pictures,
         "reward": trajectory.total_reward if played else 0.0,
         "scores": float(trajectory.success),
         "observation_tokens": trajectory.ids.tolist(),

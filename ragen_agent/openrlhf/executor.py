@@ -25,7 +25,7 @@ from ragen_agent.training.small_model import check_known
 from ragen_agent.training.tasks import records_states
 from ragen_gym.core.threads import in_thread
 from ragen_gym.envs.reply_env import ReplyEnv
-from ragen_gym.inference import Sampled
+from ragen_gym.inference import ImageSpan, Sampled
 
 __all__ = ["AgentExecutor"]
 
@@ -66,7 +66,7 @@ class AgentExecutor(AgentExecutorBase):  # type: ignore[misc]
         answers: list[float] = []
         config, settings = self.run.config, self.run.settings
         if self.chat is None:
-            self.chat = ChatFormat.from_settings(hf_tokenizer, config.turns)
+            self.chat = ChatFormat.from_settings(hf_tokenizer, config.turns, self.run.vision)
         process = await self._process(row, self.chat)
         trajectory = await play_episode(
             process,
@@ -108,9 +108,21 @@ class AgentExecutor(AgentExecutorBase):  # type: ignore[misc]
             raise ContractError(f"the environment of {row} cannot be made: {error}") from error
 
     async def _generate(
-        self, engine: Any, sampling: Any, answers: list[float], ids: Sequence[int], *, limit: int, seed: int
+        self,
+        engine: Any,
+        sampling: Any,
+        answers: list[float],
+        ids: Sequence[int],
+        images: Sequence[ImageSpan],
+        *,
+        limit: int,
+        seed: int,
     ) -> Sampled:
-        """One reply of vLLM, whose seconds are added to ``answers``; the samples of a prompt share no parameters."""
+        """One reply of vLLM, whose seconds are added to ``answers``; the samples of a prompt share no parameters.
+
+        Raises:
+            ValueError: vLLM read other tokens than ``ids``, since it cuts pictures in another way.
+        """
         from vllm import SamplingParams
 
         assert self.chat is not None
@@ -128,9 +140,25 @@ class AgentExecutor(AgentExecutorBase):  # type: ignore[misc]
         )
         asked = time.monotonic()
         try:
-            answer = await engine.generate(list(ids), parameters)
+            answer = await engine.generate(list(ids), parameters, multi_modal_data=self._pictures(images))
         finally:
             answers.append(time.monotonic() - asked)
+        if images and answer.prompt_token_ids != list(ids):
+            raise ValueError(
+                f"vLLM read {len(answer.prompt_token_ids)} tokens where {len(ids)} were recorded: it cuts pictures in "
+                "another way than the image processor's file says; use the model's own file and the tested vLLM."
+            )
         output = answer.outputs[0]
         sampled = list(output.token_ids)
         return Sampled(sampled, [step[token].logprob for token, step in zip(sampled, output.logprobs, strict=True)])
+
+    def _pictures(self, images: Sequence[ImageSpan]) -> dict[str, Any] | None:
+        """Pictures as vLLM takes them: at the size at which the model reads them, so that it scales none."""
+        if not images:
+            return None
+        from PIL import Image
+
+        assert self.chat is not None
+        assert self.chat.vision is not None
+        resized = self.chat.vision.processor.resized
+        return {"image": [Image.fromarray(resized(image.pixels)) for image in images]}

@@ -29,12 +29,14 @@ from torch.nn.utils.rnn import pad_sequence
 from ragen_agent import algo
 from ragen_agent.config import Training
 from ragen_agent.openrlhf.episode import response_of
+from ragen_agent.openrlhf.pictures import packed
 from ragen_agent.openrlhf.processes import RunContext
 from ragen_agent.openrlhf.prompt_dataset import PromptRow
 from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.iteration import CriticEstimates, critic_estimates
 from ragen_agent.training.metrics import reply_parts
 from ragen_agent.training.step_groups import token_advantages, turn_advantages
+from ragen_gym.inference.vision import Vision
 
 __all__ = [
     "AVERAGE_ENTROPY",
@@ -74,7 +76,9 @@ class EpisodeSample:
 
 
 class EpisodeGenerator(SamplesGenerator):  # type: ignore[misc]
-    """Plays rows of the prompt dataset on the vLLM engines."""
+    """Plays rows of the prompt dataset on the vLLM engines; ``vision`` is the model's, None of one for text only."""
+
+    vision: Vision | None = None
 
     def play(
         self, rows: Sequence[PromptRow], group_size: int, temperature: float, **generate: Any
@@ -101,7 +105,8 @@ class EpisodeGenerator(SamplesGenerator):  # type: ignore[misc]
         """The rows that OpenRLHF trains on, one for each of ``trajectory.split_contexts()``."""
         rows = []
         for part in trajectory.split_contexts():
-            response = response_of(part, label=AdvantageInputs().to_json())
+            pictures = packed(part.images, self.vision.processor) if self.vision else None
+            response = response_of(part, label=AdvantageInputs().to_json(), pictures=pictures)
             row = self._process_response_into_experience(response, max_len=len(part.ids) + 1)  # which cuts nothing
             row.response_length = torch.tensor([int(part.sampled.sum())])  # without the tokens of the environment
             rows.append(row)
@@ -174,14 +179,16 @@ def pad_rows(rows: Sequence[Any], multiple: int) -> list[Any]:
     """The rows, filled up to a multiple of a step's with rows of two tokens, none of them sampled, hence without loss.
 
     OpenRLHF steps when so many rows were seen, counted on from one iteration to the next, so a number of rows that is
-    no multiple would leave gradients behind for weights that have moved on.
+    no multiple would leave gradients behind for weights that have moved on. A row with pictures keeps them and all its
+    tokens: in a pass without pictures a vision encoder has no gradients, for which other processes would wait.
     """
     filled = list(rows)
     while len(filled) % multiple:
         blank = copy(rows[0])
-        blank.sequences, blank.attention_mask = blank.sequences[:, :2], blank.attention_mask[:, :2]
-        blank.action_mask = torch.zeros_like(blank.action_mask[:, :1])
-        blank.rollout_log_probs = blank.rollout_log_probs[:, :1]
+        width = 2 if blank.mm_train_inputs[0] is None else blank.sequences.shape[1]
+        blank.sequences, blank.attention_mask = blank.sequences[:, :width], blank.attention_mask[:, :width]
+        blank.action_mask = torch.zeros_like(blank.action_mask[:, : width - 1])
+        blank.rollout_log_probs = blank.rollout_log_probs[:, : width - 1]
         blank.labels = [AdvantageInputs().to_json()]
         blank.info = dict(blank.info)
         filled.append(blank)

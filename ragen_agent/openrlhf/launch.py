@@ -30,6 +30,7 @@ from typing import Any
 
 import tomli_w
 
+from ragen_agent.chat import ChatFormat
 from ragen_agent.config import Config
 from ragen_agent.config.settings import pretrained
 from ragen_agent.config.trainers import OpenRLHF
@@ -98,7 +99,8 @@ def train_distributed(
             write_rows(folder.path / "prompts.jsonl", adopt_rows(Path(given), config) if given else train_rows(config))
         _measure_baselines(config, folder, display)
         path = folder.path.resolve()
-        context = RunContext(config, settings, str(path), *_suppressed_ids(model))
+        context = RunContext(config, settings, str(path), *_suppressed_ids(model), str(model))
+        _check_sees(config, model, context)
         start = {
             "cpu": on_cpu,
             "devices": devices_needed(config, settings),
@@ -149,6 +151,17 @@ def _model(config: Config, folder: RunFolder, display: Display) -> Path:
         warm_start(config, Policy.build(config), folder.warm, display)
         gc.collect()  # the memory of its weights and moments is needed by the processes of the run
     return model
+
+
+def _check_sees(config: Config, model: Path, context: RunContext) -> None:
+    """Raises a ValueError if there are pictures, and the model or its chat template takes none."""
+    if not any(each.turns.sees for each in all_settings(config)):
+        return
+    from transformers import AutoTokenizer
+
+    chat = ChatFormat.from_settings(AutoTokenizer.from_pretrained(model), config.turns, context.vision)
+    if chat.image_refusal:
+        raise ValueError(chat.image_refusal)
 
 
 def _suppressed_ids(model: Path) -> tuple[tuple[int, ...], int]:

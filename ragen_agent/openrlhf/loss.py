@@ -13,6 +13,7 @@ import torch
 from openrlhf.models import PolicyLoss
 from openrlhf.models.utils import compute_approx_kl
 from openrlhf.trainer.ray import ppo_actor
+from openrlhf.utils.vlm_utils import merge_mm_train_inputs
 from torch import Tensor
 
 from ragen_agent import algo
@@ -255,6 +256,7 @@ def _terms(trainer: Any, experience: Any, kl: float, batch: dict[str, Any]) -> d
         return_output=True,
         ring_attn_group=trainer.strategy.ring_attn_group,
         return_entropy=True,
+        **merge_mm_train_inputs(experience.mm_train_inputs, experience.sequences.device),
     )
     loss = trainer.actor_loss_fn(
         log_probs,

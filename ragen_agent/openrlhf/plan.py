@@ -10,22 +10,29 @@ never writes. The logits come on top: in bfloat16, in float32, once more with su
 
 On a CPU everything is in the host's memory: the same, but that logits are made where tokens are sampled alone, that a
 pass holds so many distinct tokens at most (``ragen_agent.training.scoring``), that vLLM has a cache of fixed size next
-to its own copy of the weights, and what the processes take for themselves.
+to its own copy of the weights, and what the processes take for themselves. What reading pictures keeps is counted on
+GPUs alone.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium.spaces import Dict
 
 from ragen_agent.config import Config, Training, Turns
 from ragen_agent.config.algorithms import FILTER_RULES, GROUPINGS, POLICY_LOSSES
 from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.training.scoring import TOKENS_PER_PASS
-from ragen_agent.training.tasks import all_settings
+from ragen_agent.training.tasks import all_settings, make_env
+from ragen_gym.inference.vision import SAME_PROCESSOR, ImageProcessor, Vision
 
 __all__ = [
     "CPU_CACHE",
@@ -34,13 +41,16 @@ __all__ = [
     "BatchPlan",
     "MemoryPart",
     "ModelShape",
+    "VisionShape",
     "check_cpu_model",
     "check_supported",
     "cpu_memory_parts",
     "describe",
     "devices_needed",
+    "is_visual",
     "memory_parts",
     "model_shape",
+    "most_pictures",
     "peak_memory",
     "planned_updates",
     "rows_of_step",
@@ -203,6 +213,24 @@ def devices_needed(config: Config, settings: OpenRLHF) -> int:
     return sum(_gpus(config, settings).values())
 
 
+def is_visual(config: Config) -> bool:
+    """Whether the run's model reads pictures, or is to read them."""
+    if any(each.turns.sees for each in all_settings(config)):
+        return True
+    if not config.model:
+        return config.small_model.kind == "vision"
+    try:
+        return "vision_config" in json.loads((Path(config.model) / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # not here
+        return False
+
+
+def most_pictures(config: Config) -> int:
+    """The most pictures of a prompt: one in each message of the environment that it keeps."""
+    seen = [each.turns for each in all_settings(config) if each.turns.sees]
+    return max((min(t.max_turns, t.history + 1) if t.history >= 0 else t.max_turns for t in seen), default=0)
+
+
 def check_supported(config: Config, settings: OpenRLHF) -> None:
     """Checks that the distributed trainer can do what is asked for, and that the GPUs can share it.
 
@@ -218,6 +246,7 @@ def check_supported(config: Config, settings: OpenRLHF) -> None:
             "the parts of the loss have their gradients. Use diagnostics.gradients_every=0, or stage 2."
         )
     _check_local_alone(config, settings)
+    _check_visual(config, settings)
     gpus = _gpus(config, settings)
     for model in ("actor", "critic"):
         if gpus[model] and training.minibatch % (settings.micro_batch * gpus[model]):
@@ -252,12 +281,6 @@ def _check_local_alone(config: Config, settings: OpenRLHF) -> None:
         raise ValueError(
             "program.command: programs play with the local trainer alone; leave it out, or use --backend local."
         )
-    for each in all_settings(config):
-        if each.turns.sees or config.small_model.kind == "vision":
-            raise ValueError(
-                "pictures (turns.observation, small_model.kind='vision') are read by the local trainer alone; use "
-                "turns.observation=text with small_model.kind=text, or --backend local."
-            )
     if max(_rows_of_episode(each.turns) for each in all_settings(config)) > 1:
         for name, asked in (
             ("training.policy_loss", training.policy_loss if POLICY_LOSSES[training.policy_loss].sequences else ""),
@@ -278,9 +301,46 @@ def _check_local_alone(config: Config, settings: OpenRLHF) -> None:
         )
 
 
+def _check_visual(config: Config, settings: OpenRLHF) -> None:
+    """Refuses what OpenRLHF does not have for visual models."""
+    if not is_visual(config):
+        if settings.freeze_vision:
+            raise ValueError("openrlhf.freeze_vision is for visual models, and this run has none; leave it out.")
+        return
+    if config.training.critic:
+        raise ValueError(
+            f"training.algo={config.training.algo} needs a critic, which OpenRLHF does not have for visual models; use "
+            "training.algo=grpo, or --backend local."
+        )
+    if config.lora.rank:
+        raise ValueError(
+            "lora.rank is for models that read text only in the distributed trainer, which sends vLLM no merged "
+            "weights of a visual model; use lora.rank=0 with openrlhf.freeze_vision=true, or --backend local."
+        )
+
+
+@dataclass(frozen=True)
+class VisionShape:
+    """What turns pictures into visual tokens in a Qwen2.5-VL or Qwen3-VL model: its size, and how it cuts pictures."""
+
+    parameters: int
+    hidden: int
+    layers: int
+    feed_forward: int
+    processor: ImageProcessor
+
+    @property
+    def activation_bytes(self) -> int:
+        """Bytes of activations that one layer keeps for the backward pass, for each patch."""
+        return 2 * (8 * self.hidden + 4 * self.feed_forward)
+
+
 @dataclass(frozen=True)
 class ModelShape:
-    """A Qwen2 or Llama model: sizes of its layers. ``tied``: the output layer is the embedding."""
+    """A Qwen2, Qwen3 or Llama model, or the language model of a visual one: sizes of its layers.
+
+    ``tied``: the output layer is the embedding. ``head_norms``: queries and keys are normalised in each head.
+    """
 
     hidden: int
     layers: int
@@ -291,6 +351,8 @@ class ModelShape:
     vocabulary: int
     tied: bool = True
     biases: bool = True
+    head_norms: bool = False
+    vision: VisionShape | None = None
 
     @property
     def projections(self) -> tuple[tuple[int, int], ...]:
@@ -304,8 +366,10 @@ class ModelShape:
         """How many there are."""
         linear = sum(a * b for a, b in self.projections)
         biases = sum(b for _, b in self.projections[:3]) if self.biases else 0
+        norms = 2 * self.hidden + (2 * self.head_size if self.head_norms else 0)
         embeddings = (1 if self.tied else 2) * self.vocabulary * self.hidden
-        return embeddings + self.layers * (linear + biases + 2 * self.hidden) + self.hidden
+        encoder = self.vision.parameters if self.vision else 0
+        return embeddings + self.layers * (linear + biases + norms) + self.hidden + encoder
 
     def adapters(self, rank: int) -> int:
         """Parameters of LoRA adapters on all linear layers."""
@@ -317,6 +381,9 @@ class ModelShape:
         return 2 * (8 * self.hidden + 4 * self.feed_forward)
 
 
+_QWEN3_VL = ImageProcessor(
+    patch_size=16, min_pixels=256**2, max_pixels=4096**2, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5)
+)
 _SMOLLM2 = ModelShape(576, 30, 1536, 9, 3, 64, 49_152, biases=False)
 
 #: Models that recipes name, for machines without their folders.
@@ -325,6 +392,16 @@ SHAPES = {
     "SmolLM2-135M-Instruct": _SMOLLM2,
     "Qwen2.5-0.5B-Instruct": ModelShape(896, 24, 4864, 14, 2, 64, 151_936),
     "Qwen2.5-3B-Instruct": ModelShape(2048, 36, 11_008, 16, 2, 128, 151_936),
+    "Qwen2.5-VL-3B-Instruct": ModelShape(
+        *(2048, 36, 11_008, 16, 2, 128, 151_936),
+        vision=VisionShape(668_684_288, 1280, 32, 3420, ImageProcessor()),
+    ),
+    "Qwen3-VL-2B-Instruct": ModelShape(
+        *(2048, 28, 6144, 16, 8, 128, 151_936),
+        biases=False,
+        head_norms=True,
+        vision=VisionShape(406_957_056, 1024, 24, 4096, _QWEN3_VL),
+    ),
 }
 
 
@@ -336,8 +413,9 @@ def model_shape(config: Config) -> ModelShape | None:
         return ModelShape(small.hidden, small.layers, small.feed_forward, heads, heads, 32, 1000)
     path = Path(config.model)
     try:
-        sizes = json.loads((path / "config.json").read_text(encoding="utf-8"))
-        heads = sizes["num_attention_heads"]
+        whole = json.loads((path / "config.json").read_text(encoding="utf-8"))
+        sizes = whole.get("text_config", whole)
+        heads, kind = sizes["num_attention_heads"], str(sizes.get("model_type"))
         return ModelShape(
             sizes["hidden_size"],
             sizes["num_hidden_layers"],
@@ -346,11 +424,26 @@ def model_shape(config: Config) -> ModelShape | None:
             sizes.get("num_key_value_heads") or heads,
             sizes.get("head_dim") or sizes["hidden_size"] // heads,
             sizes["vocab_size"],
-            bool(sizes.get("tie_word_embeddings", False)),
-            sizes.get("model_type") == "qwen2",
+            bool(whole.get("tie_word_embeddings", sizes.get("tie_word_embeddings", False))),
+            kind.startswith("qwen2"),
+            kind.startswith("qwen3"),
+            _vision_shape(path, whole["vision_config"]) if "vision_config" in whole else None,
         )
     except (OSError, ValueError, KeyError):
         return SHAPES.get(path.name)
+
+
+def _vision_shape(folder: Path, sizes: Mapping[str, Any]) -> VisionShape:
+    """Of a model in a folder; its parameters are counted on a model without memory."""
+    from transformers import AutoConfig, AutoModelForImageTextToText
+
+    config = AutoConfig.from_pretrained(folder, local_files_only=True)
+    vision = Vision.from_folder(config, folder, SAME_PROCESSOR)
+    with torch.device("meta"):
+        model = AutoModelForImageTextToText.from_config(config)
+    parameters = sum(p.numel() for name, p in model.named_parameters() if "visual" in name)
+    processor = vision.processor if vision else ImageProcessor()
+    return VisionShape(parameters, sizes["hidden_size"], sizes["depth"], sizes["intermediate_size"], processor)
 
 
 def check_cpu_model(config: Config) -> None:
@@ -404,6 +497,8 @@ def memory_parts(config: Config, settings: OpenRLHF, shape: ModelShape, gpu_gib:
         found.append(MemoryPart("reference", "weights", gib, f"2 B x {_count(shape.parameters)}"))
     tokens = settings.micro_batch * config.turns.max_tokens_per_episode
     found += _pass("actor", settings, shape, tokens, logits=True)
+    if shape.vision and (pictures := most_pictures(config)):
+        found.append(_pictures(config, settings, shape.vision, pictures))
     if training.critic and not together:
         found += _pass("critic", settings, shape, tokens, logits=False)
     share = settings.vllm_memory
@@ -463,7 +558,8 @@ def peak_memory(found: Sequence[MemoryPart]) -> tuple[float, str]:
 def _model(place: str, settings: OpenRLHF, shape: ModelShape, gpus: int, rank: int) -> list[MemoryPart]:
     """Weights, gradients and optimiser of one trained model; ``rank`` is LoRA's, or 0."""
     every = shape.parameters
-    trained = shape.adapters(rank) if rank else every
+    frozen = shape.vision.parameters if shape.vision and settings.freeze_vision else 0
+    trained = shape.adapters(rank) if rank else every - frozen
     whole = every + (trained if rank else 0)
     divided = gpus if settings.zero_stage == 3 else 1
     by = f" / {divided} GPUs" if divided > 1 else ""
@@ -491,6 +587,23 @@ def _pass(place: str, settings: OpenRLHF, shape: ModelShape, tokens: int, logits
         gib = tokens * shape.vocabulary * LOGITS / GIB
         found.append(MemoryPart(place, "logits", gib, f"{how} x {shape.vocabulary} ids x {LOGITS} B", "training"))
     return found
+
+
+def _pictures(config: Config, settings: OpenRLHF, shape: VisionShape, pictures: int) -> MemoryPart:
+    """What reading the pictures of a micro-batch keeps; of a frozen encoder the layer that works alone."""
+    spaces = [make_env(each, None).observation_space for each in all_settings(config) if each.turns.sees]
+    boards = [space["image"].shape for space in spaces if isinstance(space, Dict)]
+    merged = shape.processor.merge_size**2
+    patches = max(merged * math.prod(shape.processor.grid(np.zeros(board, np.uint8))) for board in boards)
+    if settings.freeze_vision or settings.gradient_checkpointing:
+        kept = 0 if settings.freeze_vision else shape.layers * 2 * shape.hidden
+        size, text = kept + shape.activation_bytes, f"({kept} B + {shape.activation_bytes} B of one layer)"
+    else:
+        size, text = shape.layers * shape.activation_bytes, f"{shape.layers} layers x {shape.activation_bytes} B"
+    rows = settings.micro_batch
+    gib = rows * pictures * patches * size / GIB
+    text = f"{rows} rows x {pictures} pictures x {patches} patches x {text}"
+    return MemoryPart("actor", "pictures", gib, text, "training")
 
 
 def _count(number: int) -> str:

@@ -16,12 +16,15 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ragen_agent.config import Config, with_settings
 from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.training.run_folder import RunFolder
 from ragen_gym.core.storage import atomic_path, write_atomic
+
+if TYPE_CHECKING:
+    from ragen_gym.inference.vision import Vision
 
 __all__ = [
     "VARIABLE",
@@ -53,6 +56,7 @@ class RunContext:
     folder: str  # the run's
     suppressed_ids: tuple[int, ...]  # token ids that must not be sampled
     vocabulary_size: int  # width of the model's output layer
+    model: str = ""  # the folder of the model that reinforcement starts from
 
     def to_json(self) -> str:
         """One line; ``from_json`` reads it."""
@@ -68,7 +72,19 @@ class RunContext:
             record["folder"],
             tuple(record["suppressed_ids"]),
             record["vocabulary_size"],
+            record["model"],
         )
+
+    @property
+    def vision(self) -> Vision | None:
+        """How the run's model reads pictures; None of one that reads text only."""
+        if not self.model:
+            return None
+        from transformers import AutoConfig
+
+        from ragen_gym.inference.vision import SAME_PROCESSOR, Vision
+
+        return Vision.from_folder(AutoConfig.from_pretrained(self.model), Path(self.model), SAME_PROCESSOR)
 
     @classmethod
     def from_environment(cls) -> RunContext:

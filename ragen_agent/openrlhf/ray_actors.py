@@ -13,6 +13,7 @@ local trainer does: logits only where a token was sampled, and each distinct pre
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from multiprocessing import active_children
 from pathlib import Path
 from statistics import fmean
@@ -27,17 +28,20 @@ from openrlhf.trainer.ray.launcher import ReferenceModelActor
 from openrlhf.trainer.ray.ppo_actor import PolicyModelActor
 from openrlhf.trainer.ray.ppo_critic import CriticModelActor
 from openrlhf.trainer.ray.vllm_engine import RolloutRayActor
+from openrlhf.utils.vlm_utils import merge_mm_train_inputs
 from peft import PeftModel
 from peft.tuners.lora import LoraLayer
 from torch import Tensor, nn
 
 from ragen_agent.openrlhf.experience import narrow_to_returns
 from ragen_agent.openrlhf.loss import gradient_norms, install
+from ragen_agent.openrlhf.pictures import copy_processor, cut_into_patches, visual_rows
 from ragen_agent.openrlhf.processes import RunContext, kill_after_exit
 from ragen_agent.openrlhf.weight_broadcast import save_merged, send_merged
 from ragen_agent.training.batches import Batch
 from ragen_agent.training.scoring import sampled_scores
 from ragen_gym.inference.torch_engine import SUPPRESSED
+from ragen_gym.inference.vision import FAMILIES, Vision, attach
 
 __all__ = [
     "CpuVllmActor",
@@ -61,7 +65,12 @@ def _has_adapters() -> bool:
 
 
 class SampledActor(Actor):  # type: ignore[misc]
-    """A model that is asked for the log-probs and entropies of sampled tokens; made of one by ``_adapt``."""
+    """A model that is asked for the log-probs and entropies of sampled tokens; made of one by ``_adapt``.
+
+    ``vision`` is how it reads pictures; None if it reads text only.
+    """
+
+    vision: Vision | None
 
     def forward(
         self,
@@ -75,10 +84,13 @@ class SampledActor(Actor):  # type: ignore[misc]
         """As OpenRLHF's; rows are padded on the right, and figures of tokens outside ``action_mask`` are 0."""
         assert action_mask is not None
         assert attention_mask is not None
-        actions = action_mask.shape[1]  # the last columns
+        actions, images = action_mask.shape[1], None  # the last columns
+        if self.vision is not None:
+            sequences, images = visual_rows(sequences, others, self.vision)
         sampled = torch.zeros_like(sequences, dtype=torch.bool)
         sampled[:, -actions:] = action_mask.bool()
-        batch = Batch(sequences, sampled, attention_mask.long(), torch.zeros_like(sequences, dtype=torch.float32))
+        log_probs = torch.zeros_like(sequences, dtype=torch.float32)
+        batch = Batch(sequences, sampled, attention_mask.long(), log_probs, images=images)
         log_probs, entropy = self.model(scored=batch)  # through DeepSpeed's engine, which hooks what it returns
         log_probs = log_probs[:, -actions:]
         return (log_probs, SimpleNamespace(entropy=entropy[:, 1:])) if return_output else log_probs
@@ -89,13 +101,19 @@ def _adapt(actor: Any, arguments: Any) -> None:
     run, module = RunContext.from_environment(), actor.model.module
     bias = torch.zeros(run.vocabulary_size)
     bias[list(run.suppressed_ids)] = SUPPRESSED
-    whole = arguments.ds
-    if whole.packing_samples or whole.zero_stage == 3 or whole.ring_attn_size > 1 or whole.tensor_parallel_size > 1:
+    whole, vision = arguments.ds, run.vision
+    unread = vision is not None and module.config.model_type not in FAMILIES
+    divided = whole.zero_stage == 3 or whole.ring_attn_size > 1 or whole.tensor_parallel_size > 1
+    if whole.packing_samples or divided or unread:
         if run.suppressed_ids:
             _suppress(module, bias)
+        if vision is not None:
+            cut_into_patches(module, vision.processor)
         return
     plain: Any = module.get_base_model() if isinstance(module, PeftModel) else module
     forward = module.forward
+    if vision is not None:
+        attach(plain, vision)
 
     def scored_forward(*inputs: Any, scored: Batch | None = None, **named: Any) -> Any:
         if scored is None:
@@ -105,6 +123,7 @@ def _adapt(actor: Any, arguments: Any) -> None:
 
     module.forward = scored_forward
     actor.__class__ = SampledActor
+    actor.vision = vision
 
 
 def _suppress(model: nn.Module, bias: Tensor) -> None:
@@ -159,8 +178,17 @@ class PolicyActor(PolicyModelActor.__ray_metadata__.modified_class):  # type: ig
         """As OpenRLHF; but the gradient norm is the mean over the steps, not that of the last."""
         return super().fit(kl_ctl) | self.norms.mean("actor_grad_norm")
 
-    def entropy(self, sequences: Tensor, action_mask: Tensor, attention_mask: Tensor) -> float:
-        """The sum of the entropies, in nats, of the distributions that the actions of some rows were drawn from."""
+    def entropy(
+        self,
+        sequences: Tensor,
+        action_mask: Tensor,
+        attention_mask: Tensor,
+        mm_train_inputs_list: Sequence[Mapping[str, Tensor] | None] = (),
+    ) -> float:
+        """The sum of the entropies, in nats, of the distributions that the actions of some rows were drawn from.
+
+        ``mm_train_inputs_list`` are the rows' pictures, under the name that ``forward`` gives them.
+        """
         device = torch.cuda.current_device()
         mask = action_mask.to(device)
         self.actor.eval()
@@ -172,6 +200,7 @@ class PolicyActor(PolicyModelActor.__ray_metadata__.modified_class):  # type: ig
                 return_output=True,
                 ring_attn_group=self.strategy.ring_attn_group,
                 return_entropy=True,
+                **merge_mm_train_inputs(list(mm_train_inputs_list), device),
             )
         self.actor.train()
         return float(torch.where(mask.bool(), output.entropy[:, -mask.shape[1] :], 0.0).sum(dtype=torch.float64))
@@ -188,11 +217,17 @@ class PolicyActor(PolicyModelActor.__ray_metadata__.modified_class):  # type: ig
             self.actor.model = engine
 
     def save_model(self) -> None:
-        """As OpenRLHF; a model with LoRA adapters is saved merged, not as adapters."""
+        """As OpenRLHF; a model with LoRA adapters is saved merged, not as adapters.
+
+        A visual one is saved with its image processor, which OpenRLHF leaves out: without it no picture can be read.
+        """
+        folder = Path(self.strategy.args.ckpt.output_dir)
         if not _has_adapters():
             super().save_model()
         else:
-            save_merged(self.actor.model.module, self.tokenizer, Path(self.strategy.args.ckpt.output_dir))
+            save_merged(self.actor.model.module, self.tokenizer, folder)
+        if self.strategy.is_rank_0():
+            copy_processor(Path(RunContext.from_environment().model), folder)
 
     def seed_minibatches(self, seed: int) -> None:
         """Seeds the order of the minibatches, so that a resumed run has the same ones as an uninterrupted run."""

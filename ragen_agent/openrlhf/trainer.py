@@ -36,6 +36,7 @@ from ragen_agent.openrlhf.experience import (
     advantage_inputs,
     pad_rows,
 )
+from ragen_agent.openrlhf.pictures import tokenizer_of
 from ragen_agent.openrlhf.plan import planned_updates, rows_of_step
 from ragen_agent.openrlhf.processes import RunContext, RunState, read_replay, write_replay
 from ragen_agent.openrlhf.prompt_dataset import PromptRow, evaluation_rows, families_of_rows, rows_of_iteration
@@ -79,13 +80,15 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
         self.run = RunContext.from_environment()
         self.folder = RunFolder(Path(self.run.folder))
         stock: SamplesGenerator = self.samples_generator
-        tokenizer = ray.put(self.tokenizer)  # one copy for all requests instead of one for each
-        self.rollouts = EpisodeGenerator(self.strategy, None, None, tokenizer, stock.vllm_engines)
+        tokenizer = tokenizer_of(self.tokenizer)
+        shared = ray.put(tokenizer)  # one copy for all requests instead of one for each
+        self.rollouts = EpisodeGenerator(self.strategy, None, None, shared, stock.vllm_engines)
+        self.rollouts.vision = self.run.vision
         self.experience_maker.__class__ = StarPOExperience
         self.experience_maker.run = self.run
         dataset = self.prompts_dataloader.dataset
         self.rows = [PromptRow.from_label(label) for label in dataset.labels]
-        self.piece = piece_decoder(self.tokenizer)
+        self.piece = piece_decoder(tokenizer)
         self.history = History(read_json_lines(self.folder.metrics), self.run.config.stops)
         validated = self._validate if self.run.config.stops.validate_every else None
         self.monitor = Monitor(self.run.config, self.piece, validated)

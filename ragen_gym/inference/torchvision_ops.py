@@ -5,17 +5,24 @@ with ``operator torchvision::nms does not exist``; ``transformers`` then fails w
 at its start. Nothing here needs the operators, only that they have a name. ``prepare`` gives them one in every process
 that imports ``ragen_gym.inference`` or ``ragen_agent``, once torchvision is imported and not before; where its own are
 there, nothing is done.
+
+vLLM starts processes of its own, which import torchvision before anything of ours. ``install`` prepares every process
+of an environment: it copies this file, which needs the standard library alone, into site-packages, and next to it a
+``.pth`` file, by which Python runs it at each start. ``ragen-agent doctor --fix`` calls it where it is needed.
 """
 
 from __future__ import annotations
 
-import importlib.abc
 import importlib.machinery
 import sys
 from collections.abc import Sequence
 from types import ModuleType
 
-__all__ = ["OPERATORS", "define", "prepare"]
+TYPE_CHECKING = False  # not imported: this runs at every start of Python
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["OPERATORS", "define", "install", "prepare"]
 
 MODULE = "torchvision.extension"
 """Where torchvision loads its operators, before any other module of it names one."""
@@ -26,9 +33,14 @@ OPERATORS = {
 }
 """Operators that torchvision's own modules name when they are imported, and their signatures."""
 
+COPY = "_ragen_gym_torchvision"
+"""The name of this module in site-packages."""
 
-class _Finder(importlib.abc.MetaPathFinder):
+
+class _Finder:
     """Defines the operators right after ``MODULE`` is executed."""
+
+    prepares = MODULE
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -49,9 +61,25 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 def prepare() -> None:
-    """Prepares this process, without importing torch; a second call has no effect."""
-    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+    """Prepares this process, without importing torch; a second call has no effect, also of the copy that starts it."""
+    if not any(getattr(finder, "prepares", "") == MODULE for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
+
+
+def install(folder: Path | None = None) -> Path:
+    """Prepares every process that is started later in this environment; returns the ``.pth`` file that does it.
+
+    Args:
+        folder: where Python reads such files; None for this environment's site-packages.
+    """
+    import sysconfig
+    from pathlib import Path
+
+    folder = folder or Path(sysconfig.get_path("purelib"))
+    (folder / f"{COPY}.py").write_text(Path(__file__).read_text(encoding="utf-8"), encoding="utf-8")
+    start = folder / f"{COPY}.pth"
+    start.write_text(f"import {COPY}; {COPY}.prepare()\n", encoding="utf-8")
+    return start
 
 
 def define() -> None:

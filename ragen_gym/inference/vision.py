@@ -16,7 +16,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -28,10 +28,23 @@ from torch import Tensor, nn
 
 from ragen_gym.inference import ImageSpan
 
-__all__ = ["FAMILIES", "ImageProcessor", "ImageTable", "Vision", "attach", "reserved_ids", "vision_of"]
+__all__ = [
+    "FAMILIES",
+    "FILES",
+    "SAME_PROCESSOR",
+    "ImageProcessor",
+    "ImageTable",
+    "Vision",
+    "attach",
+    "reserved_ids",
+    "vision_of",
+]
 
 FAMILIES = ("qwen2_vl", "qwen2_5_vl")
 """Kinds of visual models (``config.model_type``) that are read here."""
+
+SAME_PROCESSOR = (*FAMILIES, "qwen3_vl")
+"""Kinds whose pictures become placeholders as here, whether or not the model itself is read here (arXiv 2511.21631)."""
 
 FILES = ("preprocessor_config.json", "processor_config.json")
 """Where ``transformers`` writes an image processor's settings; in the second under ``image_processor``."""
@@ -132,18 +145,23 @@ class ImageProcessor:
         height, width = self.scaled(*pixels.shape[:2])
         return height // self.tile, width // self.tile
 
+    def resized(self, pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """A picture at the size at which it is read; every processor of this kind leaves it as it is."""
+        rows, columns = self.grid(pixels)
+        height, width = rows * self.tile, columns * self.tile
+        if pixels.shape[:2] == (height, width):
+            return pixels
+        from PIL import Image
+
+        return np.asarray(Image.fromarray(pixels).resize((width, height), resample=Image.Resampling.BICUBIC))
+
     def patches(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
         """The patches of a picture, uint8 (height, width, 3), as float32 (patches, values of a patch).
 
         Patches of one visual token stand next to each other; the values of a patch are colour, frame, row, column.
         """
-        rows, columns = self.grid(pixels)
-        height, width = rows * self.tile, columns * self.tile
-        if pixels.shape[:2] != (height, width):
-            from PIL import Image
-
-            image = Image.fromarray(pixels).resize((width, height), resample=Image.Resampling.BICUBIC)
-            pixels = np.asarray(image)
+        pixels = self.resized(pixels)
+        rows, columns = pixels.shape[0] // self.tile, pixels.shape[1] // self.tile
         merged, side = self.merge_size, self.patch_size
         blocks = pixels.reshape(rows, merged, side, columns, merged, side, 3).transpose(0, 3, 1, 4, 6, 2, 5)
         values = self._normalised[np.arange(3)[:, None, None], blocks]
@@ -173,16 +191,17 @@ class Vision:
     reserved_ids: frozenset[int]
 
     @classmethod
-    def from_config(cls, config: Any, processor: ImageProcessor) -> Vision:
+    def from_config(cls, config: Any, processor: ImageProcessor, families: Sequence[str] = FAMILIES) -> Vision:
         """Of a model's config.
 
         Raises:
-            ValueError: a family whose pictures are read in another way, or patches that are not the model's.
+            ValueError: a family other than ``families``, whose pictures are read in another way, or patches that are
+                not the model's.
         """
-        if config.model_type not in FAMILIES:
+        if config.model_type not in families:
             raise ValueError(
                 f"the model is of the family {config.model_type}, whose pictures are not read here; use one of "
-                f"{', '.join(FAMILIES)}, or observation='text'."
+                f"{', '.join(families)}, or observation='text'."
             )
         vision = config.vision_config
         found = processor.patch_size, processor.temporal_patch_size, processor.merge_size
@@ -195,20 +214,20 @@ class Vision:
         return cls(processor, config.image_token_id, reserved_ids(config))
 
     @classmethod
-    def from_folder(cls, config: Any, folder: Path) -> Vision | None:
-        """That of the model in a folder; None of one that reads text only.
+    def from_folder(cls, config: Any, folder: Path, families: Sequence[str] = FAMILIES) -> Vision | None:
+        """That of the model in a folder; None of one that reads text only, or is of none of these families.
 
         Raises:
             ValueError: a visual model without its image processor; see also ``from_config``.
         """
-        if getattr(config, "vision_config", None) is None or config.model_type not in FAMILIES:
+        if getattr(config, "vision_config", None) is None or config.model_type not in families:
             return None
         for name in FILES:
             if (folder / name).is_file():
                 settings = json.loads((folder / name).read_text(encoding="utf-8"))
                 settings = settings.get("image_processor") or settings
                 if "patch_size" in settings or "image_processor_type" in settings:
-                    return cls.from_config(config, ImageProcessor.from_settings(settings))
+                    return cls.from_config(config, ImageProcessor.from_settings(settings), families)
         raise ValueError(
             f"{folder}: a visual model, but neither {FILES[0]} nor {FILES[1]} says how pictures are cut; copy the "
             "image processor's file from where the model is from."
@@ -294,6 +313,19 @@ class ImageTable:
                 first = self._add(image)
             keys[image.start : image.end] = -np.arange(first, first + image.tokens)
         return keys
+
+    def pictures_of(self, keys: Sequence[int]) -> list[ImageSpan]:
+        """The pictures of a row of keys, where they stand in it."""
+        found: list[ImageSpan] = []
+        at = 0
+        while at < len(keys):
+            if keys[at] >= 0:
+                at += 1
+                continue
+            picture = self.pictures[int(self._owner[-keys[at]])]
+            found.append(replace(picture, start=at))
+            at += picture.tokens
+        return found
 
     def positions(self, keys: Tensor) -> Tensor:
         """Where rows of keys, int64 (..., width), stand: int64 (3, ..., width), from 0 at the first of each row."""

@@ -20,11 +20,13 @@ if find_spec("openrlhf") is None:
         "test_ray_actors.py",
         "test_loss.py",
         "test_parity.py",
+        "test_pictures.py",
         "test_real_model.py",
         "test_stops.py",
         "test_templates.py",
         "test_trainer.py",
         "test_training.py",
+        "test_visual_training.py",
     ]
 else:
     from ragen_agent.openrlhf import cpu_patches

@@ -223,6 +223,7 @@ def test_padding_has_no_loss_and_fills_the_minibatch() -> None:
             action_mask=torch.ones(1, 4),
             rollout_log_probs=torch.zeros(1, 4),
             labels=["x"],
+            mm_train_inputs=[None],
             info={"a": 1},
         )
         for _ in range(5)

@@ -81,6 +81,7 @@ def test_every_flag_that_is_written_is_one_that_is_refused() -> None:
     sizes = {"colocate": True, "adam_offload": True, "gradient_checkpointing": True, "vllm_eager": True, "wandb": "p"}
     config = {"training": everything, "lora": {"targets": ["q_proj"]}}
     written = set(values(config, sizes, cpu=False, resume=True))
+    written |= set(values({"turns": {"observation": "image"}}, {"freeze_vision": True}, cpu=False))
     assert written == set(DECIDED)
     check_extra_flags(["--train.agent_func_path", "/own/executor.py", "--ds.zpg", "2", "--actor.min_lr_ratio", "0.2"])
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from ragen_agent.openrlhf.machine_checks import STALE_LOCK_AGE, holders, lock_ch
 from ragen_agent.training.checkpoint import save_checkpoint
 from ragen_agent.training.small_model import build_model, build_tokenizer
 from ragen_gym.envs.turn import make_turn
+from ragen_gym.inference import torchvision_ops
 
 ROOT = Path(__file__).parents[3]
 
@@ -271,6 +273,33 @@ def test_a_torchvision_of_another_torch_is_known(
     assert (check.state, check.name) == (state, "torchvision")
     assert says in check.found
     assert ("uninstall" in check.advice) == (state == "fail")
+
+
+def test_a_torchvision_of_another_torch_is_repaired(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For processes that import nothing of ours, as vLLM starts them."""
+    package = tmp_path / "torchvision"
+    package.mkdir()
+    (package / "extension.py").write_text("def _has_ops():\n    return False\n")
+    (package / "__init__.py").write_text(
+        "import torch\nfrom . import extension\n__version__ = '0.28.0+cu130'\n"
+        "torch.library.register_fake('torchvision::nms')(lambda dets, scores, iou_threshold: dets)\n"
+    )
+    (tmp_path / "sitecustomize.py").write_text(f"import site\nsite.addsitedir({str(tmp_path)!r})\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(torchvision_ops, "install", partial(torchvision_ops.install, tmp_path))
+    try:
+        broken = doctor.torchvision_check(True)
+        assert broken.state == "fail"
+        assert "operator torchvision::nms does not exist" in broken.found
+        assert "doctor --backend openrlhf --fix" in broken.advice
+        repaired = doctor.torchvision_check(True, fix=True)
+        assert repaired.state == "ok"
+        assert str(tmp_path) in repaired.found
+        assert doctor.torchvision_check(True).state == "ok"
+    finally:
+        for name in ("torchvision", "torchvision.extension"):
+            sys.modules.pop(name, None)
 
 
 def test_a_model_that_this_machine_has_no_memory_for_is_told_of(model: Path) -> None:

@@ -67,7 +67,7 @@ class Scripted:
         self.limits.append(limit)
         return Sampled(said[:limit], [-0.125 * (1 + token % 7) for token in said[:limit]])
 
-    async def __call__(self, ids: Sequence[int], *, limit: int, seed: int) -> Sampled:
+    async def __call__(self, ids: Sequence[int], images: Sequence[ImageSpan], *, limit: int, seed: int) -> Sampled:
         await asyncio.sleep(0)
         self.seeds.append(seed)
         return self.say(limit)
@@ -192,17 +192,17 @@ def test_a_broken_environment_costs_its_episode(agent: Policy, where: str, kind:
 
 
 def test_a_broken_engine_costs_its_episode(agent: Policy) -> None:
-    async def hangs(ids: Sequence[int], *, limit: int, seed: int) -> Sampled:
+    async def hangs(ids: Sequence[int], images: Sequence[ImageSpan], *, limit: int, seed: int) -> Sampled:
         await asyncio.sleep(60)
         raise AssertionError("nobody waits that long")
 
-    async def dies(ids: Sequence[int], *, limit: int, seed: int) -> Sampled:
+    async def dies(ids: Sequence[int], images: Sequence[ImageSpan], *, limit: int, seed: int) -> Sampled:
         raise RuntimeError("device lost")
 
-    async def stammers(ids: Sequence[int], *, limit: int, seed: int) -> Sampled:
+    async def stammers(ids: Sequence[int], images: Sequence[ImageSpan], *, limit: int, seed: int) -> Sampled:
         return Sampled([3], [-1.0])  # neither an end token nor the limit
 
-    async def infinite(ids: Sequence[int], *, limit: int, seed: int) -> Sampled:
+    async def infinite(ids: Sequence[int], images: Sequence[ImageSpan], *, limit: int, seed: int) -> Sampled:
         return Sampled([min(agent.chat.stop_ids)], [-math.inf])
 
     kinds = {hangs: "generation_timeout", dies: "engine_error", stammers: "engine_error", infinite: "engine_nan"}
@@ -212,7 +212,7 @@ def test_a_broken_engine_costs_its_episode(agent: Policy) -> None:
 
 
 def test_what_would_break_every_episode_ends_the_run(agent: Policy) -> None:
-    async def refuses(ids: Sequence[int], *, limit: int, seed: int) -> Sampled:
+    async def refuses(ids: Sequence[int], images: Sequence[ImageSpan], *, limit: int, seed: int) -> Sampled:
         raise ValueError("max_tokens is 0")
 
     with pytest.raises(ContractError, match="max_tokens is 0"):

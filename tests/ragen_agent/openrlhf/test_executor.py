@@ -54,7 +54,7 @@ class Engine:
     def __init__(self, reply: Sequence[int]) -> None:
         self.reply, self.asked = list(reply), list[tuple[list[int], Any]]()
 
-    async def generate(self, ids: list[int], parameters: Any) -> Any:
+    async def generate(self, ids: list[int], parameters: Any, multi_modal_data: Any = None) -> Any:
         self.asked.append((ids, parameters))
         await asyncio.sleep(0)
         said = self.reply[: parameters.max_tokens]
@@ -125,7 +125,7 @@ def test_openrlhf_reads_the_row_as_it_was_sampled(executor: AgentExecutor, agent
 
 def test_a_failed_episode_is_a_row_without_loss(executor: AgentExecutor, agent: Policy) -> None:
     class Dead(Engine):
-        async def generate(self, ids: list[int], parameters: Any) -> Any:
+        async def generate(self, ids: list[int], parameters: Any, multi_modal_data: Any = None) -> Any:
             raise RuntimeError("engine lost")
 
     response = sample(executor, agent, Dead([]), next(train_rows(CONFIG)), SamplingParams())[0]

@@ -69,7 +69,7 @@ def scored(actor: Actor, rows: slice) -> tuple[Tensor, Tensor, dict[str, Tensor]
 def test_scores_and_gradients_are_those_of_the_whole_pass(
     monkeypatch: pytest.MonkeyPatch, lora: bool, rows: slice
 ) -> None:
-    context = SimpleNamespace(vocabulary_size=40, suppressed_ids=(11, 39))
+    context = SimpleNamespace(vocabulary_size=40, suppressed_ids=(11, 39), vision=None)
     monkeypatch.setattr(ray_actors, "RunContext", SimpleNamespace(from_environment=lambda: context))
     monkeypatch.setattr("openrlhf.models.actor.compute_entropy", lambda x: -(x.softmax(-1) * x.log_softmax(-1)).sum(-1))
     whole, some = (scored(make(lora=lora, temperature=0.7, whole=w), rows) for w in (True, False))

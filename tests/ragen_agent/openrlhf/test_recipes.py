@@ -7,13 +7,23 @@ import re
 import runpy
 import shlex
 import sys
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    Qwen2_5_VLConfig,
+    Qwen2_5_VLForConditionalGeneration,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3VLConfig,
+    Qwen3VLForConditionalGeneration,
+)
 
 from ragen_agent.cli import main
 from ragen_agent.cli.dry_run import command_line
@@ -28,6 +38,7 @@ from ragen_agent.openrlhf.plan import (
     cpu_memory_parts,
     memory_parts,
     model_shape,
+    most_pictures,
     peak_memory,
     rows_of_step,
 )
@@ -58,9 +69,10 @@ def test_the_recipes_are_those_that_are_promised() -> None:
 ON_PICTURES = [name for name in presets.recipe_names() if resolve(name)[1].turns.sees]
 ON_GPUS = [name for name in presets.recipe_names() if presets.read_recipe(name).gpus]
 ON_CPUS = [name for name in presets.recipe_names() if name not in [*ON_GPUS, *ON_PICTURES]]
+SEEING = [name for name in ON_GPUS if name in ON_PICTURES]
 
 
-@pytest.mark.parametrize("name", ON_GPUS)
+@pytest.mark.parametrize("name", [name for name in ON_GPUS if name not in SEEING])
 def test_a_recipe_keeps_to_the_paper_and_fits_its_gpus(name: str) -> None:
     recipe, config, settings = resolve(name)
     training, turns = config.training, config.turns
@@ -101,11 +113,63 @@ def test_a_recipe_for_a_cpu_runs_on_both_trainers_from_its_own_warm_start(name: 
     assert -rows % rows_of_step(config, settings) == 0, "no row of a full iteration is padding"
 
 
-@pytest.mark.parametrize("name", ON_PICTURES)
-def test_pictures_are_for_the_local_trainer(name: str) -> None:
-    _, config, settings = resolve(name)
-    with pytest.raises(ValueError, match=r"pictures .* are read by the local trainer alone; use .* or --backend local"):
-        check_supported(config, settings)
+@pytest.mark.parametrize("name", SEEING)
+def test_a_recipe_with_pictures_fits_its_gpus(name: str, tmp_path: Path) -> None:
+    recipe, config, settings = resolve(name)
+    assert config.training.algo == "grpo", "OpenRLHF has no critic for visual models"
+    assert config.training.filter_rule == "top"
+    assert (settings.freeze_vision, recipe.seen) == (True, "not run here")
+    shape = model_shape(config)
+    assert shape is not None
+    found = memory_parts(config, settings, shape, recipe.gpu_gib)
+    assert peak_memory(found)[0] == pytest.approx(recipe.memory_gib, abs=0.06)
+    assert recipe.memory_gib < 0.9 * recipe.gpu_gib
+    whole = memory_parts(config, replace(settings, freeze_vision=False), shape, recipe.gpu_gib)
+    assert peak_memory(whole)[0] > peak_memory(found)[0], "its own encoder is trained too"
+    words = command_line(config, settings, tmp_path / "run", [])
+    assert words[words.index("--data.max_images_per_prompt") + 1] == str(config.turns.max_turns)
+    assert "--actor.freeze_visual_encoder" in words
+    assert "--ds.packing_samples" not in words
+
+
+@pytest.mark.parametrize("name", SEEING)
+def test_a_dry_run_of_a_visual_model_that_is_not_here(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its pictures are cut as the model's own processor does."""
+    assert main(["train", "--recipe", name, "--backend", "openrlhf", "--dry-run"]) == 0
+    said = capsys.readouterr().out
+    shown = (168, 36) if "qwen2.5" in name else (384, 144)
+    assert "[picture of {0}x{0} pixels: {1} times <|image_pad|>]".format(*shown) in said
+    assert "actor: pictures" in said
+    assert f"Recipe {name}: not run here" in said
+    assert "it fits" in said
+
+
+@pytest.mark.parametrize(
+    ("settings", "distributed", "says"),
+    [
+        (
+            {"training": {"algo": "ppo"}},
+            {},
+            "training.algo=ppo needs a critic, which OpenRLHF does not have for visual",
+        ),
+        ({"lora": {"rank": 8}}, {}, "lora.rank is for models that read text only"),
+        ({"turns": {"observation": "text"}}, {"freeze_vision": True}, "openrlhf.freeze_vision is for visual models"),
+    ],
+)
+def test_what_openrlhf_lacks_for_visual_models_is_refused(
+    settings: dict[str, Any], distributed: dict[str, Any], says: str
+) -> None:
+    seeing = {"turns": {"observation": "image"}, "training": {"algo": "grpo"}}
+    with pytest.raises(ValueError, match=says):
+        check_supported(with_settings(Config(), merged(seeing, settings)), with_settings(OpenRLHF(), distributed))
+
+
+def test_a_prompt_has_the_pictures_of_the_turns_that_it_keeps() -> None:
+    turns = {"observation": "both", "max_turns": 6}
+    assert most_pictures(Config()) == 0
+    assert most_pictures(with_settings(Config(), {"turns": turns})) == 6
+    assert most_pictures(with_settings(Config(), {"turns": {**turns, "history": 2}})) == 3
+    assert most_pictures(with_settings(Config(), {"turns": {**turns, "history": 9}})) == 6
 
 
 @pytest.mark.parametrize("name", ON_CPUS)
@@ -120,7 +184,7 @@ def test_a_dry_run_of_a_recipe_for_a_cpu(name: str, capsys: pytest.CaptureFixtur
     assert "/warm \\\n" in said, "the model that the warm start leaves"
 
 
-@pytest.mark.parametrize("name", ON_PICTURES)
+@pytest.mark.parametrize("name", [name for name in ON_PICTURES if name not in SEEING])
 def test_a_dry_run_of_a_recipe_with_pictures_shows_where_they_stand(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -132,23 +196,38 @@ def test_a_dry_run_of_a_recipe_with_pictures_shows_where_they_stand(
     assert "[picture of 112x112 pixels: 16 times <|image_pad|>]" in said
 
 
+#: Config and model by whether there are biases, and a vision encoder.
+KINDS: dict[tuple[bool, bool], tuple[Any, Any]] = {
+    (True, False): (Qwen2Config, Qwen2ForCausalLM),
+    (False, False): (LlamaConfig, LlamaForCausalLM),
+    (True, True): (Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration),
+    (False, True): (Qwen3VLConfig, Qwen3VLForConditionalGeneration),
+}
+
+
 @pytest.mark.parametrize("name", SHAPES)
 def test_the_arithmetic_counts_the_parameters_that_there_are(name: str) -> None:
     shape = SHAPES[name]
-    kind, made = (Qwen2Config, Qwen2ForCausalLM) if shape.biases else (LlamaConfig, LlamaForCausalLM)
+    sizes: dict[str, Any] = {
+        "vocab_size": shape.vocabulary,
+        "hidden_size": shape.hidden,
+        "intermediate_size": shape.feed_forward,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.key_value_heads,
+        "head_dim": shape.head_size,
+        "tie_word_embeddings": True,
+    }
+    kind, made = KINDS[shape.biases, shape.vision is not None]
+    if shape.vision:
+        encoder = {"depth": shape.vision.layers, "hidden_size": shape.vision.hidden, "out_hidden_size": shape.hidden}
+        encoder |= {"intermediate_size": shape.vision.feed_forward, "patch_size": shape.vision.processor.patch_size}
+        encoder |= {"deepstack_visual_indexes": [5, 11, 17]} if shape.head_norms else {}
+        sizes = {"text_config": sizes, "vision_config": encoder, "tie_word_embeddings": True}
     with torch.device("meta"):
-        model = made(
-            kind(
-                vocab_size=shape.vocabulary,
-                hidden_size=shape.hidden,
-                intermediate_size=shape.feed_forward,
-                num_hidden_layers=shape.layers,
-                num_attention_heads=shape.heads,
-                num_key_value_heads=shape.key_value_heads,
-                tie_word_embeddings=True,
-            )
-        )
-    linear = [m for m in model.model.modules() if isinstance(m, torch.nn.Linear)]
+        model: Any = made(kind(**sizes))
+    language = model.model.language_model if shape.vision else model.model
+    linear = [m for m in language.modules() if isinstance(m, torch.nn.Linear)]
     assert shape.parameters == model.num_parameters()
     assert shape.adapters(64) == sum(64 * (m.in_features + m.out_features) for m in linear)
 

@@ -42,7 +42,7 @@ class Engine:
     def __init__(self, said: Sequence[int]) -> None:
         self.said = list(said)
 
-    async def generate(self, ids: list[int], parameters: Any) -> Any:
+    async def generate(self, ids: list[int], parameters: Any, multi_modal_data: Any = None) -> Any:
         logprobs = [{token: SimpleNamespace(logprob=-0.5)} for token in self.said]
         return SimpleNamespace(outputs=[SimpleNamespace(token_ids=tuple(self.said), logprobs=logprobs)])
 

@@ -124,7 +124,8 @@ def episode(seed: int, reward: float) -> Trajectory:
 def row() -> SimpleNamespace:
     """A row of OpenRLHF's, of four tokens."""
     four, three = torch.ones(1, 4), torch.ones(1, 3)
-    return SimpleNamespace(sequences=four, attention_mask=four, action_mask=three, rollout_log_probs=three, info={})
+    kept = {"sequences": four, "attention_mask": four, "action_mask": three, "rollout_log_probs": three}
+    return SimpleNamespace(**kept, mm_train_inputs=[None], info={})
 
 
 @pytest.mark.parametrize("algo", ADVANTAGE_RULES)

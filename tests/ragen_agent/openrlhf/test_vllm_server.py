@@ -7,16 +7,8 @@ from __future__ import annotations
 
 import io
 import json
-import os
-import signal
-import socket
-import subprocess
-import sys
-import time
-import urllib.request
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -27,7 +19,6 @@ from transformers import AutoTokenizer
 
 from ragen_agent.config import Config, merged, with_settings
 from ragen_agent.config.presets import GAME_DEFAULTS
-from ragen_agent.openrlhf.launch import CPU_ENVIRONMENT
 from ragen_agent.sft.trainer import warm_start
 from ragen_agent.training.console import Display
 from ragen_agent.training.policy import Policy
@@ -38,6 +29,7 @@ from ragen_gym.bench.suites import load_suite
 from ragen_gym.bench.verify import verify
 from ragen_gym.cli import main
 from ragen_gym.core.failures import Failure
+from tests.ragen_agent.openrlhf.vllm_server import serving
 from tests.ragen_gym.bench.bad_server import BadServer
 
 if find_spec("vllm") is None:
@@ -69,38 +61,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def server(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of vLLM, which serves the model as ``lake``."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    options = ["--served-model-name", "lake", "--host", "127.0.0.1", "--port", str(port), "--max-num-seqs", "32"]
-    # No prompt is read in pieces: vLLM on a CPU dies of that where requests have seeds.
-    options += ["--max-num-batched-tokens", str(32 * CONTEXT)]
-    options += ["--dtype", "float32", "--max-model-len", str(CONTEXT), "--enforce-eager", "--disable-log-stats"]
-    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model), *options]
-    environment = {**os.environ, **CPU_ENVIRONMENT, "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
-    log = tmp_path_factory.mktemp("vllm") / "log"
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            command, stdout=output, stderr=subprocess.STDOUT, env=environment, start_new_session=True
-        )
-    try:
-        _wait_for(f"http://127.0.0.1:{port}/health", process, log)
-        yield f"http://127.0.0.1:{port}/v1"
-    finally:
-        process.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(20)
-        with suppress(ProcessLookupError):  # the engine has a process of its own
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-
-
-def _wait_for(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    until = time.monotonic() + 200
-    while time.monotonic() < until and process.poll() is None:
-        with suppress(OSError), urllib.request.urlopen(url, timeout=5):
-            return
-        time.sleep(0.5)
-    raise RuntimeError(f"vLLM did not start:\n{log.read_text()[-4000:]}")
+    with serving(model, tmp_path_factory.mktemp("vllm") / "log", CONTEXT) as url:
+        yield url
 
 
 @pytest.fixture(autouse=True)

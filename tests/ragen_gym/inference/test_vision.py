@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ragen_agent.config import Config, with_settings
 from ragen_agent.training.checkpoint import load_checkpoint, save_checkpoint
 from ragen_agent.training.policy import Policy
-from ragen_gym.inference import ImageSpan
+from ragen_gym.inference import ImageSpan, torchvision_ops
 from ragen_gym.inference.vision import ImageProcessor, ImageTable, Vision, vision_of
 
 qwen2_vl = pytest.importorskip("transformers.models.qwen2_vl.image_processing_pil_qwen2_vl")
@@ -193,3 +193,21 @@ def test_a_torchvision_built_for_another_torch_can_be_imported(package: str, tmp
     ours = f"import sys, {package}; assert 'torch' not in sys.modules; {alone}; print('imported')"
     done = subprocess.run([sys.executable, "-c", ours], capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "imported", done.stderr
+
+
+def test_it_can_be_imported_by_every_process_of_an_environment(tmp_path: Path) -> None:
+    """As vLLM starts them: they import nothing of ours, and Python itself reads the start file."""
+    for name, text in BROKEN.items():
+        path = tmp_path / "torchvision" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    start = torchvision_ops.install(tmp_path)
+    assert start.parent == tmp_path
+    assert start.suffix == ".pth"
+    code = (
+        f"import site, sys; site.addsitedir({str(tmp_path)!r}); assert 'ragen_gym' not in sys.modules; "
+        "assert 'torch' not in sys.modules; import torchvision, ragen_agent; "
+        "print(sum(hasattr(finder, 'prepares') for finder in sys.meta_path))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "1", done.stderr

@@ -1,0 +1,306 @@
+"""Pictures on their way to vLLM and to the models: nothing of them is lost, and every path reads the same."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from openrlhf.models import Actor
+from openrlhf.trainer.ppo_utils.experience import Experience, split_experience_batch
+from openrlhf.utils.vlm_utils import merge_mm_train_inputs
+from PIL import Image
+from torch import Tensor, nn
+from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
+from vllm import SamplingParams
+
+from ragen_agent.config import Config, with_settings
+from ragen_agent.config.trainers import OpenRLHF
+from ragen_agent.openrlhf import ray_actors
+from ragen_agent.openrlhf.diagnostics import ActorDiagnostics
+from ragen_agent.openrlhf.episode import ContractError
+from ragen_agent.openrlhf.executor import AgentExecutor
+from ragen_agent.openrlhf.experience import EpisodeGenerator, pad_rows
+from ragen_agent.openrlhf.launch import _check_sees, _suppressed_ids
+from ragen_agent.openrlhf.pictures import GRIDS, PIXELS, copy_processor, packed, unpacked, visual_rows
+from ragen_agent.openrlhf.processes import VARIABLE, RunContext
+from ragen_agent.openrlhf.prompt_dataset import train_rows
+from ragen_agent.openrlhf.ray_actors import SampledActor
+from ragen_agent.rollout import Instance
+from ragen_agent.token_mdp import Trajectory
+from ragen_agent.training.batches import Batch
+from ragen_agent.training.checkpoint import save_checkpoint
+from ragen_agent.training.policy import Policy
+from ragen_agent.training.small_model import build_model, build_tokenizer
+from ragen_gym.inference import ImageSpan
+from ragen_gym.inference.vision import ImageProcessor, ImageTable, Vision, vision_of
+
+pytestmark = pytest.mark.filterwarnings("default")
+
+CONFIG = with_settings(
+    Config(),
+    {
+        "small_model": {"kind": "vision", "hidden": 32, "layers": 1, "feed_forward": 32},
+        "env_options": {"size": 4},
+        "turns": {"observation": "image", "max_turns": 3, "max_tokens_per_turn": 12, "max_tokens_per_episode": 300},
+        "training": {"algo": "grpo", "iterations": 1, "groups": 2, "group_size": 2},
+    },
+)
+
+TOKENS = ("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id")
+
+
+@pytest.fixture(scope="module")
+def agent() -> Policy:
+    return Policy.build(CONFIG)
+
+
+@pytest.fixture(scope="module")
+def folder(agent: Policy, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("seeing") / "model"
+    save_checkpoint(agent.model, agent.tokenizer, path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def vision(agent: Policy) -> Vision:
+    found = vision_of(agent.model)
+    assert found is not None
+    return found
+
+
+@pytest.fixture
+def run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> RunContext:
+    """That of this process."""
+    context = RunContext(CONFIG, OpenRLHF(), "/nowhere", *_suppressed_ids(folder), str(folder))
+    monkeypatch.setenv(VARIABLE, context.to_json())
+    return context
+
+
+@pytest.fixture(scope="module")
+def played(agent: Policy) -> list[Trajectory]:
+    """Episodes of two levels, of unlike lengths."""
+    levels = [Instance(seed, noise) for seed in (1, 2) for noise in (0, 1)]
+    return agent.play(agent.processes("train", 4), levels, 1.0, seed=3)
+
+
+def rows_of(played: list[Trajectory], vision: Vision | None) -> list[Any]:
+    generator = EpisodeGenerator.__new__(EpisodeGenerator)
+    generator.vision = vision
+    return [row for trajectory in played for row in generator.rows(trajectory)]
+
+
+def test_pictures_arrive_as_they_were_sent() -> None:
+    processor = ImageProcessor(min_pixels=56 * 56)
+    draw = np.random.default_rng(0)
+    sizes = [(112, 140), (28, 28), (90, 61)]  # as they are, too small, and of no whole tiles
+    pictures = [draw.integers(256, size=(*size, 3), dtype=np.uint8) for size in sizes]
+    images = [ImageSpan(0, processor.grid(pixels), pixels) for pixels in pictures]
+    first, second = packed(images[:2], processor), packed(images[2:], processor)
+    assert packed([], processor) is None
+    assert first is not None
+    assert first[PIXELS].dtype == torch.uint8
+    merged = merge_mm_train_inputs([[first, None], second], "cpu")
+    back = unpacked(merged, processor)
+    assert len(back) == len(pictures)
+    for pixels, found in zip(pictures, back, strict=True):
+        np.testing.assert_array_equal(found, processor.resized(pixels))
+        np.testing.assert_array_equal(processor.patches(found), processor.patches(pixels))
+
+
+def test_rows_have_their_pictures_again(played: list[Trajectory], vision: Vision) -> None:
+    rows = rows_of(played, vision)
+    batch = Experience.concat_experiences(rows, 0)
+    keys, table = visual_rows(batch.sequences, merge_mm_train_inputs(batch.mm_train_inputs, "cpu"), vision)
+    whole = Batch.of(played)
+    assert torch.equal(keys, whole.ids)
+    assert table is not None
+    assert whole.images is not None
+    assert [image.digest for image in table.pictures] == [image.digest for image in whole.images.pictures]
+    for one, trajectory in zip(split_experience_batch(batch), played, strict=True):
+        ((inputs,),) = [one.mm_train_inputs]
+        assert len(inputs[GRIDS]) == len(trajectory.images), "a row keeps its own where minibatches are cut"
+    sequences = torch.tensor([[1, 2, 3]])
+    assert visual_rows(sequences, {}, vision) == (sequences, None)
+
+
+def test_a_copy_of_the_processor_reads_as_the_model(
+    folder: Path, agent: Policy, vision: Vision, tmp_path: Path
+) -> None:
+    copy_processor(folder, tmp_path)
+    assert Vision.from_folder(agent.model.config, tmp_path) == vision
+    copy_processor(tmp_path / "nothing", tmp_path)
+
+
+def test_padding_keeps_the_pictures(played: list[Trajectory], vision: Vision) -> None:
+    rows = rows_of(played[:1], vision)
+    blank = pad_rows(rows, 4)[-1]
+    assert torch.equal(blank.sequences, rows[0].sequences)
+    assert not bool(blank.action_mask.any())
+    assert blank.mm_train_inputs == rows[0].mm_train_inputs
+    assert blank.rollout_log_probs.shape == blank.action_mask.shape == rows[0].action_mask.shape
+
+
+class Engine(nn.Module):
+    """What DeepSpeed wraps a model in."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        return self.module(*inputs, **named)
+
+
+def actor_of(folder: Path, *, whole: bool, frozen: bool = False) -> Any:
+    """OpenRLHF's actor in float32, adapted under settings that allow scores of sampled tokens or (``whole``) do not."""
+    actor = Actor(str(folder), attn_implementation="sdpa", temperature=0.7, freeze_visual_encoder=frozen).float()
+    actor.model = Engine(actor.model)
+    stage = 3 if whole else 2
+    settings = SimpleNamespace(packing_samples=False, zero_stage=stage, ring_attn_size=1, tensor_parallel_size=1)
+    ray_actors._adapt(actor, SimpleNamespace(ds=settings))
+    return actor
+
+
+def scored(actor: Any, batch: Any) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    """Log-probs, entropies and the gradients of a loss that reads both."""
+    inputs = merge_mm_train_inputs(batch.mm_train_inputs, "cpu")
+    mask = batch.action_mask
+    log_probs, output = actor(
+        batch.sequences, mask, batch.attention_mask, return_output=True, return_entropy=True, **inputs
+    )
+    entropy = output.entropy[:, -mask.shape[1] :] * mask
+    (log_probs.sum() + 0.5 * entropy.sum()).backward()
+    gradients = {name: p.grad for name, p in actor.named_parameters() if p.grad is not None}
+    return log_probs.detach(), entropy.detach(), gradients
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_scores_and_gradients_are_those_of_openrlhfs_own_pass(
+    frozen: bool, folder: Path, played: list[Trajectory], run: RunContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pictures that are shared are computed once here; there their patches go to the model as ``transformers`` says."""
+    monkeypatch.setattr("openrlhf.models.actor.compute_entropy", lambda x: -(x.softmax(-1) * x.log_softmax(-1)).sum(-1))
+    batch = Experience.concat_experiences(rows_of(played, run.vision), 0)
+    some, whole = (actor_of(folder, whole=w, frozen=frozen) for w in (False, True))
+    assert isinstance(some, SampledActor)
+    assert not isinstance(whole, SampledActor)
+    found, expected = scored(some, batch), scored(whole, batch)
+    torch.testing.assert_close(found[0], expected[0], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(found[1], expected[1], rtol=1e-4, atol=1e-5)
+    assert bool(expected[0].any())
+    assert set(found[2]) == set(expected[2])
+    assert any("visual" in name for name in found[2]) is not frozen
+    for name, gradient in expected[2].items():
+        torch.testing.assert_close(found[2][name], gradient, rtol=1e-3, atol=1e-4, msg=name)
+
+
+def test_a_model_that_is_not_read_here_gets_its_patches(
+    agent: Policy, vision: Vision, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Qwen3-VL, whose encoder feeds several layers of the language model, by OpenRLHF's own pass."""
+    ids = agent.model.config
+    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    sizes |= {"num_key_value_heads": 1, "head_dim": 16, "vocab_size": len(agent.tokenizer)}
+    rope = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [4, 2, 2]}
+    encoder = {"depth": 2, "hidden_size": 32, "intermediate_size": 32, "num_heads": 2, "out_hidden_size": 32}
+    encoder |= {"patch_size": 16, "num_position_embeddings": 64, "deepstack_visual_indexes": [0]}
+    named = {name: getattr(ids, name) for name in TOKENS}
+    config = Qwen3VLConfig(
+        text_config={**sizes, "rope_parameters": rope}, vision_config=encoder, tie_word_embeddings=True, **named
+    )
+    torch.manual_seed(0)
+    Qwen3VLForConditionalGeneration(config).save_pretrained(tmp_path)
+    agent.tokenizer.save_pretrained(tmp_path)
+    processor = ImageProcessor(patch_size=16, min_pixels=64**2, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(processor.settings()))
+    context = RunContext(CONFIG, OpenRLHF(), "/nowhere", *_suppressed_ids(tmp_path), str(tmp_path))
+    monkeypatch.setenv(VARIABLE, context.to_json())
+    assert context.vision is not None
+    assert context.vision.processor == processor
+    actor = actor_of(tmp_path, whole=False)
+    assert not isinstance(actor, SampledActor)
+
+    picture = np.random.default_rng(0).integers(256, size=(64, 96, 3), dtype=np.uint8)
+    before, after = [5, named["vision_start_token_id"]], [7, 8, 9]
+    image = ImageSpan(len(before), processor.grid(picture), picture)
+    row = torch.tensor([[*before, *[vision.image_id] * image.tokens, *after]])
+    inputs = packed([image], processor)
+    assert inputs is not None
+    mask = torch.zeros(1, row.shape[1] - 1, dtype=torch.long)
+    mask[:, -2:] = 1
+    with torch.no_grad():
+        log_probs = actor(row, mask, torch.ones_like(row), **inputs)
+        patches = torch.from_numpy(processor.patches(picture))
+        logits = actor.model.module(
+            row,
+            attention_mask=torch.ones_like(row),
+            pixel_values=patches,
+            image_grid_thw=inputs[GRIDS],
+            mm_token_type_ids=(row == vision.image_id).int(),
+        ).logits
+    expected = (logits / 0.7).log_softmax(-1)[0, -3:-1].gather(1, torch.tensor([[8], [9]]))[:, 0]
+    torch.testing.assert_close(log_probs[0, -2:], expected, rtol=1e-4, atol=1e-5)
+
+
+class Answers:
+    """Answers as vLLM does, having read ``surplus`` more tokens than it was given."""
+
+    def __init__(self, agent: Policy, surplus: int = 0) -> None:
+        self.said = [*agent.tokenizer.encode("<answer>Right</answer>", add_special_tokens=False), agent.chat.end_id]
+        self.surplus, self.shown = surplus, list[list[Image.Image]]()
+
+    async def generate(self, ids: list[int], parameters: Any, multi_modal_data: Any = None) -> Any:
+        await asyncio.sleep(0)
+        self.shown.append(multi_modal_data["image"])
+        said = self.said[: parameters.max_tokens]
+        logprobs = [{token: SimpleNamespace(logprob=-0.25)} for token in said]
+        answer = SimpleNamespace(token_ids=tuple(said), logprobs=logprobs)
+        return SimpleNamespace(prompt_token_ids=[*ids, *[5] * self.surplus], outputs=[answer])
+
+
+def test_vllm_is_shown_the_pictures_of_the_whole_prefix(run: RunContext, agent: Policy) -> None:
+    engine, row = Answers(agent), next(train_rows(CONFIG))
+    response = asyncio.run(AgentExecutor().execute("name", row.label, SamplingParams(), 300, agent.tokenizer, engine))
+    trajectory = Trajectory.from_dict(json.loads(response["label"])["trajectory"])
+    assert trajectory.failure is None
+    assert [len(shown) for shown in engine.shown] == list(range(1, len(trajectory.images) + 1))
+    for image, shown in zip(trajectory.images, engine.shown[-1], strict=True):
+        np.testing.assert_array_equal(np.asarray(shown), image.pixels)
+    assert {agent.model.config.image_token_id, agent.model.config.video_token_id} <= set(run.suppressed_ids)
+
+
+def test_a_vllm_that_cuts_pictures_in_another_way_ends_the_run(run: RunContext, agent: Policy) -> None:
+    engine, row = Answers(agent, surplus=3), next(train_rows(CONFIG))
+    with pytest.raises(ContractError, match=r"vLLM read \d+ tokens where \d+ were recorded: it cuts"):
+        asyncio.run(AgentExecutor().execute("name", row.label, SamplingParams(), 300, agent.tokenizer, engine))
+
+
+def test_diagnostics_send_the_pictures_along(played: list[Trajectory], vision: Vision) -> None:
+    table = ImageTable()
+    rows = [(table.keys(t.ids, t.images).tolist(), [5, 6]) for t in played]
+    rollouts = SimpleNamespace(vision=vision)
+    diagnostics = ActorDiagnostics(SimpleNamespace(), rollouts, lambda kept: [])  # type: ignore[arg-type]
+    ids, actions, attention, inputs = diagnostics._batch(rows, table)
+    assert [row[: len(t.ids)].tolist() for row, t in zip(ids, played, strict=True)] == [t.ids.tolist() for t in played]
+    assert actions.sum(1).tolist() == [2] * len(played)
+    assert attention.sum(1).tolist() == [len(t.ids) + 2 for t in played]
+    for found, trajectory in zip(inputs, played, strict=True):
+        expected = packed(trajectory.images, vision.processor)
+        assert found is not None
+        assert expected is not None
+        assert torch.equal(found[PIXELS], expected[PIXELS])
+
+
+def test_a_model_that_reads_text_only_is_refused_before_anything_starts(folder: Path, tmp_path: Path) -> None:
+    tokenizer = build_tokenizer()
+    save_checkpoint(build_model(CONFIG.small_model, tokenizer, 0), tokenizer, tmp_path / "text")
+    text = tmp_path / "text"
+    with pytest.raises(ValueError, match=r"a message holds a picture, but the model .* reads text only"):
+        _check_sees(CONFIG, text, RunContext(CONFIG, OpenRLHF(), "/nowhere", (), 1, str(text)))
+    _check_sees(CONFIG, folder, RunContext(CONFIG, OpenRLHF(), "/nowhere", (), 1, str(folder)))

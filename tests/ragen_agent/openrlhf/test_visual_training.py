@@ -1,0 +1,89 @@
+"""Real runs of the small model that sees: pictures through vLLM, DeepSpeed and back, with the encoder frozen or not.
+
+A start takes minutes, so each of the two runs shows several things.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from ragen_agent.config import Config, merged, with_settings
+from ragen_agent.config.presets import GAME_DEFAULTS
+from ragen_agent.rollout import Instance
+from ragen_agent.sft.trainer import warm_start
+from ragen_agent.token_mdp import Trajectory
+from ragen_agent.training.checkpoint import load_checkpoint
+from ragen_agent.training.policy import Policy
+from ragen_gym.core.storage import read_json_lines
+from ragen_gym.inference.vision import vision_of
+from tests.ragen_agent.openrlhf.small_runs import begin, lines, quiet
+
+if find_spec("torchvision") is None:
+    pytest.skip("torchvision is not installed here: make test-openrlhf has it", allow_module_level=True)
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.filterwarnings("default")]
+
+SETTINGS: dict[str, Any] = {
+    "small_model": {"kind": "vision"},
+    "turns": {"observation": "image"},
+    "demonstrations": {"episodes": 1500},
+    "warm_start": {"epochs": 1},
+    "training": {"algo": "grpo", "groups": 4, "group_size": 8, "keep": 0.5, "minibatch": 8, "iterations": 3},
+    "evaluation": {"levels": 4},
+    "diagnostics": {
+        "entropy_every": 1,
+        "information_every": 2,
+        "information_samples": 2,
+        "information_prompts": 2,
+        "gradients_every": 2,
+    },
+}
+CONFIG = with_settings(Config(), merged(GAME_DEFAULTS["FrozenLake"], SETTINGS))
+
+
+@pytest.fixture(scope="module")
+def seeing(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The small model that sees after a short warm start."""
+    folder = tmp_path_factory.mktemp("seeing") / "model"
+    warm_start(CONFIG, Policy.build(CONFIG), folder, quiet())
+    return folder
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_visual_model_learns(frozen: bool, seeing: Path, tmp_path: Path) -> None:
+    settings = with_settings(CONFIG, {"model": str(seeing), "warm_start": {"epochs": 0}})
+    folder, summary = begin(tmp_path / "run", settings, {"freeze_vision": frozen})
+    assert {"before", "after", "random", "optimal"} <= set(summary)
+    records = lines(folder.path)
+    trained = [record for record in records if record["train_tokens"]]
+    assert len(records) == CONFIG.training.iterations
+    assert trained
+    assert abs(np.mean([record["vllm_kl"] for record in trained])) < 3e-3, "the weights arrive at vLLM"
+    assert max(record["vllm_gap"] for record in trained) < 0.02
+    assert all(record["grad_norm"] > 0 for record in trained)
+    assert all(record["entropy_sampled"] > 0 for record in trained)
+    assert all(f"grad_{part}" in records[0] for part in ("policy", "entropy"))
+    assert any("mutual_information" in record for record in records)
+    episodes = [Trajectory.from_dict(record) for record in read_json_lines(folder.episodes)]
+    played = [t for t in episodes if t.failure is None]
+    assert len(played) == len(episodes)
+    assert all(len(t.images) == len(t.turn_ends) for t in played)
+    before, _ = load_checkpoint(seeing)
+    after, _ = load_checkpoint(folder.checkpoint)
+    vision = vision_of(after)
+    assert vision is not None
+    assert not any(int(token) in vision.reserved_ids for t in played for token in t.ids[t.sampled])
+    old, new = (model.state_dict() for model in (before, after))
+    moved = {name for name, weight in old.items() if not torch.equal(weight.bfloat16(), new[name].bfloat16())}
+    assert any("language_model" in name for name in moved)
+    assert any("visual" in name for name in moved) is not frozen
+    policy = Policy.build(settings, folder.checkpoint)
+    (again,) = policy.play(policy.processes("test", 1), [Instance(0, 0)], 1.0, seed=0)
+    assert again.failure is None
+    assert again.images
