@@ -17,6 +17,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -103,16 +104,14 @@ def speed() -> list[dict[str, Any]]:
     peer.reset(seed=0)
     drawn: Any = peer.render()
     rows = [_row("Gymnasium's FrozenLake-v1 4x4, `render()`", drawn.shape, 1, peer.render)]
-    for name, options, tile in (("FrozenLake", {"size": 4}, 64), ("FrozenLake", {"size": 4}, 28), ("Sokoban", {}, 28)):
-        game = make_turn(name, **options).game
+    for name, tile in (("FrozenLake", 64), ("FrozenLake", 28), ("Sokoban", 28)):
+        game = make_turn(name).game
         images = BoardImages(game, ImageStyle(tile_size=tile))
         codes = np.random.default_rng(0).integers(game.codes, size=(BATCH, game.height, game.width), dtype=np.uint8)
         out = np.empty((BATCH, *images.shape), np.uint8)
         what = f"{name} {game.height}x{game.width}"
-        rows.append(_row(f"{what}, one board", images.shape, 1, lambda i=images, c=codes[:1]: i.images(c)))
-        rows.append(
-            _row(f"{what}, batch of {BATCH}", images.shape, BATCH, lambda i=images, c=codes, o=out: i.images(c, o))
-        )
+        rows.append(_row(f"{what}, one board", images.shape, 1, partial(images.images, codes[:1])))
+        rows.append(_row(f"{what}, batch of {BATCH}", images.shape, BATCH, partial(images.images, codes, out)))
     return rows
 
 

@@ -592,9 +592,9 @@ def _pass(place: str, settings: OpenRLHF, shape: ModelShape, tokens: int, logits
 def _pictures(config: Config, settings: OpenRLHF, shape: VisionShape, pictures: int) -> MemoryPart:
     """What reading the pictures of a micro-batch keeps; of a frozen encoder the layer that works alone."""
     spaces = [make_env(each, None).observation_space for each in all_settings(config) if each.turns.sees]
-    boards = [space["image"].shape for space in spaces if isinstance(space, Dict)]
-    merged = shape.processor.merge_size**2
-    patches = max(merged * math.prod(shape.processor.grid(np.zeros(board, np.uint8))) for board in boards)
+    boards = [space["image"].shape or () for space in spaces if isinstance(space, Dict)]
+    grids = [shape.processor.grid(np.zeros(tuple(board), np.uint8)) for board in boards]
+    patches = shape.processor.merge_size**2 * max(rows * columns for rows, columns in grids)
     if settings.freeze_vision or settings.gradient_checkpointing:
         kept = 0 if settings.freeze_vision else shape.layers * 2 * shape.hidden
         size, text = kept + shape.activation_bytes, f"({kept} B + {shape.activation_bytes} B of one layer)"

@@ -208,7 +208,13 @@ def test_a_model_that_is_not_read_here_gets_its_patches(
     sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
     sizes |= {"num_key_value_heads": 1, "head_dim": 16, "vocab_size": len(agent.tokenizer)}
     rope = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [4, 2, 2]}
-    encoder = {"depth": 2, "hidden_size": 32, "intermediate_size": 32, "num_heads": 2, "out_hidden_size": 32}
+    encoder: dict[str, Any] = {
+        "depth": 2,
+        "hidden_size": 32,
+        "intermediate_size": 32,
+        "num_heads": 2,
+        "out_hidden_size": 32,
+    }
     encoder |= {"patch_size": 16, "num_position_embeddings": 64, "deepstack_visual_indexes": [0]}
     named = {name: getattr(ids, name) for name in TOKENS}
     config = Qwen3VLConfig(

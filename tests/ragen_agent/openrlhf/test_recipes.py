@@ -220,7 +220,11 @@ def test_the_arithmetic_counts_the_parameters_that_there_are(name: str) -> None:
     }
     kind, made = KINDS[shape.biases, shape.vision is not None]
     if shape.vision:
-        encoder = {"depth": shape.vision.layers, "hidden_size": shape.vision.hidden, "out_hidden_size": shape.hidden}
+        encoder: dict[str, Any] = {
+            "depth": shape.vision.layers,
+            "hidden_size": shape.vision.hidden,
+            "out_hidden_size": shape.hidden,
+        }
         encoder |= {"intermediate_size": shape.vision.feed_forward, "patch_size": shape.vision.processor.patch_size}
         encoder |= {"deepstack_visual_indexes": [5, 11, 17]} if shape.head_norms else {}
         sizes = {"text_config": sizes, "vision_config": encoder, "tie_word_embeddings": True}

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -78,7 +79,7 @@ def suite(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The small model that sees, after a short warm start on lakes with the budgets of the first split."""
-    short = {"turns": {"observation": "image"}, "small_model": {"kind": "vision"}}
+    short: dict[str, Any] = {"turns": {"observation": "image"}, "small_model": {"kind": "vision"}}
     short |= {"demonstrations": {"episodes": 1500}, "warm_start": {"epochs": 1}}
     config = with_settings(Config(), merged(GAME_DEFAULTS["FrozenLake"], short))
     folder = tmp_path_factory.mktemp("seeing") / "model"
