@@ -50,6 +50,35 @@ def test_settings_become_flags() -> None:
     assert "ds.packing_samples" in gpu
 
 
+def correction(training: dict[str, Any], settings: dict[str, Any] | None = None) -> list[list[str]]:
+    flags = values({"training": training}, settings)
+    return [flags[f"algo.advantage.is_correction_{axis}"] for axis in ("level", "mode", "gating", "threshold")]
+
+
+def test_the_correction_has_the_axes_of_openrlhf() -> None:
+    """By default TIS at 2. Without a level vLLM would give no log-probs, so none is not for OpenRLHF to do."""
+    tis = [["token"], ["clip"], ["ratio"], ["0.0", "2.0"]]
+    assert correction({}) == correction({"correction": "none"}) == correction({"correction": "token"}) == tis
+    older = correction({}, {"correction": [0.5, 3.0]})
+    assert older == [*tis[:3], ["0.5", "3.0"]], "the older name of the bounds still holds"
+    icepop = {"correction_mode": "mask", "correction_bounds": [0.5, 5.0]}
+    assert correction(icepop) == [["token"], ["mask"], ["ratio"], ["0.5", "5.0"]]
+    trust = {
+        "correction": "sequence",
+        "correction_mode": "mask",
+        "correction_gating": "tv",
+        "correction_bounds": [0.0, 0.1],
+    }
+    assert correction(trust) == [["seq"], ["mask"], ["tv"], ["0.0", "0.1"]]
+
+
+def test_only_losses_that_openrlhf_has_are_its_flag() -> None:
+    assert values({})["actor.policy_loss_type"] == ["ppo"]
+    assert values({"training": {"policy_loss": "sapo"}})["actor.policy_loss_type"] == ["ppo"]
+    gspo = values({"training": {"policy_loss": "gspo", "aggregation": "sequence_mean"}})
+    assert gspo["actor.policy_loss_type"] == ["gspo"]
+
+
 def test_flags_of_openrlhf_need_its_backend(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "--", "--vllm.enforce_eager"]) == 2
     assert "give --backend openrlhf" in capsys.readouterr().err
