@@ -115,7 +115,8 @@ FILTER_RULES: dict[str, FilterRule] = {
         "the share of the groups with the largest return std (StarPO-S)", f"{_FILTERS}keep_top", fixed_share=True
     ),
     "top_p": FilterRule(
-        "the fewest groups that hold this share of the sum of return stds (RAGEN-2)", f"{_FILTERS}keep_top_p"
+        "the fewest groups that hold this share of the sum of return stds (RAGEN-2: 0.9, of variances)",
+        f"{_FILTERS}keep_top_p",
     ),
     "min_p": FilterRule("the groups with at least this part of the largest return std", f"{_FILTERS}keep_min_p"),
     "reverse": FilterRule(

@@ -51,6 +51,14 @@ def test_a_loss_of_whole_episodes_needs_them_in_one_row(training: dict[str, Any]
         check({"training": training, "turns": {"history": 0}})
 
 
+def test_the_plan_says_how_much_more_dynamic_sampling_may_play() -> None:
+    config = with_settings(Config(), {"training": {"groups": 8, "group_size": 4, "refills": 2}})
+    assert "it plays others, in at most 2 further rounds of 32 episodes (training.refills)" in " ".join(
+        describe(config, None)
+    )
+    assert "training.refills" not in " ".join(describe(Config(), None))
+
+
 def test_a_given_list_of_levels_has_none_to_refill_from() -> None:
     check({"training": {"refills": 2}})
     with pytest.raises(ValueError, match=r"training\.refills is 2, which draws further levels, but openrlhf\.prompts"):
