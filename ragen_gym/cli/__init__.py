@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import gymnasium
 
 from ragen_gym import __version__
-from ragen_gym.cli import audit, bench, export_env, levels, play, serve
+from ragen_gym.cli import audit, bench, export_env, levels, new_game, play, serve
 from ragen_gym.cli import list as list_command
 from ragen_gym.cli import render as render_command
 from ragen_gym.core.command_line import Parser, error_line
@@ -31,13 +31,14 @@ examples:
   ragen-gym bench-speed                            steps a second
   ragen-gym bench run --suite smoke --agent random --out runs/random
   ragen-gym export-env verifiers DIR               for a hub
+  ragen-gym new-game TreasureHunt                  a game to begin with
 
 A game goes by its name (FrozenLake) or by its id (ragen/FrozenLake-v0); one of your own by its module and name
 (my_game:MyGame).
 """
 
 #: Each module adds its own commands to the parser.
-_COMMANDS = (list_command, play, render_command, levels, audit, bench, serve, export_env)
+_COMMANDS = (list_command, play, render_command, levels, audit, bench, serve, export_env, new_game)
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from io import BytesIO
 from itertools import islice
@@ -15,14 +16,14 @@ from typing import Any
 import gymnasium
 
 from ragen_gym.cli.command import add_command, add_seed, print_json, progress_bar
-from ragen_gym.cli.env_options import add_environment_options, chosen_environment
+from ragen_gym.cli.env_options import add_environment_options, chosen_environment, task_options
 from ragen_gym.core.levels import Level
 from ragen_gym.core.progress import track
 from ragen_gym.core.storage import check_free, write_atomic
 from ragen_gym.envs.episode_stream import distinct_boards
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.games.game import Solution
-from ragen_gym.games.registry import GameSpec
+from ragen_gym.games.registry import GameSpec, load_task
 
 __all__ = ["LevelRecord", "add", "distinct_levels", "file_bytes", "record_of"]
 
@@ -294,14 +295,19 @@ def _print(record: LevelRecord, pushes: dict[str, Any] | None) -> None:
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    from ragen_gym.testing import check_env, check_game
+    from ragen_gym.testing import check_env, check_game, check_task
 
-    spec, chosen = chosen_environment(arguments)
-    game = StepEnv(spec.name, **chosen).game
-    steps: tuple[tuple[str, Any], ...] = (
-        ("the game: generator, splits, text, rule, mask, oracle", lambda: check_game(game)),
-        ("the environment: spaces, seeds, resets, processes, batches", lambda: check_env(spec.name, **chosen)),
-    )
+    steps: tuple[tuple[str, Callable[[], None]], ...]
+    if load_task(arguments.id) is not None:
+        options = task_options(arguments.options)
+        steps = (("the task: seeds, splits, replies, oracle", lambda: check_task(arguments.id, **options)),)
+    else:
+        spec, chosen = chosen_environment(arguments)
+        game = StepEnv(spec.name, **chosen).game
+        steps = (
+            ("the game: generator, splits, text, rule, mask, oracle", lambda: check_game(game)),
+            ("the environment: spaces, seeds, resets, processes, batches", lambda: check_env(spec.name, **chosen)),
+        )
     found = []
     for what, run in steps:
         problem = None

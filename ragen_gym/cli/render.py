@@ -92,6 +92,11 @@ _SHARED = (
 #: Of the index: file under ``guides``, title, and what it is about.
 _GUIDES = (
     ("your_own_game.md", "Add your own game", "one class, registered under an id, checked by `check_game`"),
+    (
+        "text_tasks.md",
+        "Text tasks",
+        "messages and replies without a board: any `gymnasium.Env[str, str]`, trained and measured",
+    ),
     ("benchmark_an_agent.md", "Benchmark an agent", "any model, program or policy on frozen levels, and its report"),
     (
         "turns_with_pictures.md",

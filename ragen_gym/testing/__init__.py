@@ -10,7 +10,8 @@ In a test of a new game::
     def test_env():
         check_env("ragen/MyGame-v0", size=3)
 
-Both raise an AssertionError that says what is wrong, with the smallest episode that shows it. ``options``, ``games``,
+Both raise an AssertionError that says what is wrong, with the smallest episode that shows it; ``check_task`` does the
+same for a text task. ``options``, ``games``,
 ``boards``, ``levels``, ``plays``, ``states``, ``action_sequences`` and ``replies`` are Hypothesis strategies for tests
 of one's own; ``Search`` plays a small game optimally by trying everything, and ``replay`` repeats an episode from its
 id, options, seed and actions.
@@ -42,6 +43,7 @@ from ragen_gym.testing.strategies import (
     replies,
     states,
 )
+from ragen_gym.testing.tasks import check_task
 
 __all__ = [
     "Play",
@@ -51,6 +53,7 @@ __all__ = [
     "boards",
     "check_env",
     "check_game",
+    "check_task",
     "games",
     "intervals",
     "levels",

@@ -1,0 +1,88 @@
+"""``ragen-gym new-game``: a small game or text task that works, its tests and its page, to begin with."""
+
+from __future__ import annotations
+
+import argparse
+import keyword
+import re
+from importlib.util import find_spec
+from pathlib import Path
+
+from ragen_gym.cli.command import add_command
+from ragen_gym.core.storage import write_atomic
+from ragen_gym.games.registry import TABLE
+
+__all__ = ["add", "new_game"]
+
+_EXAMPLES = """\
+examples:
+  ragen-gym new-game TreasureHunt                        a game on a grid, in this folder
+  ragen-gym new-game WordCount --text --folder my_tasks  a text task, in a folder that is made
+  python -m pytest test_treasure_hunt.py                 then change it, and test it again
+"""
+_TEMPLATES = Path(__file__).with_name("templates")
+_NAME, _MODULE = "NewGame", "new_game"  # in the templates
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = add_command(
+        commands,
+        "new-game",
+        "write a small game that works, its tests and its page, to begin with",
+        _run,
+        _EXAMPLES,
+    )
+    parser.add_argument("name", metavar="NAME", help="of the class and the id, such as TreasureHunt")
+    parser.add_argument("--folder", type=Path, default=Path(), metavar="DIR", help="where; it is made if need be")
+    parser.add_argument("--text", action="store_true", help="a text task: messages and replies, no board and no moves")
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    module, *others = new_game(arguments.name, arguments.folder, text=arguments.text)
+    game = f"{module.stem}:{arguments.name}"
+    print(f"{module} holds {game}; its tests and its page are {' and '.join(map(str, others))}.")
+    if arguments.folder != Path():
+        print(f"Go to the folder first: cd {arguments.folder}")
+    print(f"Test it: python -m pytest {others[0].name}")
+    if not arguments.text:
+        print(f"Play it: ragen-gym play {game}")
+    print(f"Train on it: ragen-agent train --game {game}")
+    return 0
+
+
+def new_game(name: str, folder: Path, *, text: bool = False) -> list[Path]:
+    """Write the module, its tests and its page; nothing is written if one of them is there.
+
+    Args:
+        name: of the class, in capitals and small letters: ``TreasureHunt`` gives the module ``treasure_hunt``.
+        folder: where; it is made if need be.
+        text: whether it is a text task, not a game on a grid.
+
+    Returns:
+        the three files.
+
+    Raises:
+        ValueError: a name that is no class name, that a game has, or whose module would hide another one; or a file is
+            there.
+    """
+    if not re.fullmatch(r"[A-Z][A-Za-z0-9]*", name):
+        fixed = "".join(part[:1].upper() + part[1:] for part in re.findall(r"[A-Za-z0-9]+", name)).lstrip("0123456789")
+        fixed = fixed[:1].upper() + fixed[1:]
+        hint = f" Did you mean {fixed}?" if fixed else ""
+        raise ValueError(f"{name!r} is not the name of a class: give letters and digits, such as TreasureHunt.{hint}")
+    module = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
+    if name in TABLE:
+        raise ValueError(f"{name} is a game of the suite ({TABLE[name].game}): choose another name.")
+    files = [folder / f"{module}.py", folder / f"test_{module}.py", folder / f"{module}.md"]
+    for path in files:
+        if path.exists():
+            raise ValueError(f"{path} exists: choose another name or --folder, or remove it.")
+    if keyword.iskeyword(module) or find_spec(module) is not None:
+        raise ValueError(f"{name} would be the module {module}, and Python has one of that name: choose another name.")
+    kind = "text_task" if text else "grid_game"
+    folder.mkdir(parents=True, exist_ok=True)
+    for path, template in zip(files, (f"{kind}.py", f"test_{kind}.py", f"{kind}.md"), strict=True):
+        source = (_TEMPLATES / f"{template}.txt").read_text(encoding="utf-8")
+        write_atomic(path, source.replace(_NAME, name).replace(_MODULE, module))
+    return files

@@ -1,0 +1,139 @@
+"""``check_task``: whether a text task keeps the promises of ``ragen_gym.envs.task``."""
+
+from __future__ import annotations
+
+import json
+import os
+import random  # noqa: TID251  # to see that a task leaves it alone
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+
+from ragen_gym.core.levels import SPLITS
+from ragen_gym.core.turn_config import TurnConfig
+from ragen_gym.envs.policies import play_turns
+from ragen_gym.envs.task import TaskEnv
+from ragen_gym.testing.games import require
+
+__all__ = ["check_task"]
+
+SEEDS = (0, 1, 2**31 - 1)
+REPLIES = ("", "I give up.", "<answer></answer>", "<answer>1", "\n\0 \N{SNOWMAN}", "1 " * 2000)
+_CHILD = """
+import json, sys
+path, name, options, seeds = json.loads(sys.stdin.read())
+sys.path[:] = path
+from ragen_gym.envs.task import TaskEnv
+print(json.dumps([TaskEnv(name, **options).reset(seed=seed)[0] for seed in seeds]))
+"""
+
+
+def check_task(name: str, *, levels: int = 100, processes: bool = True, **options: Any) -> None:
+    """Check a text task: seeds, groups, splits, strange replies, the end of an episode, the oracle.
+
+    Args:
+        name: ``module:Name`` of the task.
+        levels: problems of each split.
+        processes: whether to ask another process, too, with another PYTHONHASHSEED (about a second).
+        options: arguments of the task; for another process plain JSON values.
+
+    Raises:
+        AssertionError: what the task does and what it should do.
+        ValueError: see ``TaskEnv``.
+    """
+    np_state, state = np.random.get_state(), random.getstate()  # noqa: NPY002
+    firsts = [TaskEnv(name, **options).reset(seed=seed)[0] for seed in SEEDS]
+    _check_replies(name, options)
+    _check_seeds(name, options, firsts)
+    if processes:
+        _check_process(name, options, firsts)
+    _check_splits(name, options, levels)
+    _check_oracle(TaskEnv(name, **options), levels)
+    untouched = random.getstate() == state and str(np.random.get_state()) == str(np_state)  # noqa: NPY002
+    require(untouched, f"{name} moves the global random state: draw from self.np_random, which reset(seed=…) seeds.")
+
+
+def _check_seeds(name: str, options: dict[str, Any], firsts: list[str]) -> None:
+    env, other = TaskEnv(name, **options), TaskEnv(name, **options)
+    for member in range(3):
+        for seed, first in zip(SEEDS, firsts, strict=True):
+            message, info = env.reset(seed=seed, options={"noise_seed": member})
+            require(
+                message == first,
+                f"{name}: seed {seed} gave {first!r}, and then {message!r}: the first message must follow from the "
+                "seed alone, so that the episodes of a rollout group share it. Call super().reset(seed=seed) and draw "
+                "from self.np_random.",
+            )
+            level = other.reset(seed=seed)[1]["level_id"]
+            require(level == info["level_id"], f"{name}: seed {seed} has the level_ids {info['level_id']} and {level}.")
+            env.step(REPLIES[member])
+
+
+def _check_process(name: str, options: dict[str, Any], firsts: list[str]) -> None:
+    seed = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"
+    child = subprocess.run(
+        [sys.executable, "-c", _CHILD],
+        input=json.dumps([[os.getcwd(), *sys.path], name, options, SEEDS]),
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONHASHSEED": seed},
+        check=False,
+    )
+    require(not child.returncode, f"{name} fails in another process:\n{child.stderr}")
+    require(
+        json.loads(child.stdout) == firsts,
+        f"{name}: the same seeds give other problems in another process: something depends on hash(), the order of a "
+        "set, the clock or the process.",
+    )
+
+
+def _check_splits(name: str, options: dict[str, Any], levels: int) -> None:
+    owner: dict[int, str] = {}
+    for split in SPLITS:
+        env = TaskEnv(name, split=split, **options)
+        try:
+            families = env.level_families(range(levels))
+        except ValueError:
+            continue  # the task has too few problems for this split, and says so
+        for family in families:
+            require(
+                owner.setdefault(family, split) == split,
+                f"{name}: the splits {owner[family]} and {split} share the problem {family:016x}.",
+            )
+
+
+def _check_replies(name: str, options: dict[str, Any]) -> None:
+    for reply in REPLIES:
+        env = TaskEnv(name, TurnConfig(max_turns=20), **options)
+        env.reset(seed=0)
+        try:
+            info = play_turns(env, lambda _, reply=reply: reply)  # type: ignore[misc]
+        except Exception as error:
+            raise AssertionError(
+                f"{name}: the reply {reply[:40]!r} raised {error!r}: any text may come from a model; answer it with a "
+                "message and a reward."
+            ) from error
+        require(info["turn"] > 0, f"{name}: an episode is over before its first turn.")
+
+
+def _check_oracle(env: TaskEnv, levels: int) -> None:
+    rng, rates = np.random.default_rng(0), dict[str, float]()
+    players = {"optimal": env.optimal_reply} if env.has_oracle else {}
+    players |= {"random": lambda: env.random_reply(rng)} if env.has_random_replies else {}
+    for player, write in players.items():
+        successes = 0
+        for seed in range(levels):
+            env.reset(seed=seed)
+            successes += bool(play_turns(env, lambda _, write=write: write())["success"])  # type: ignore[misc]
+        rates[player] = successes / levels
+    require(
+        len(rates) < 2 or rates["optimal"] >= rates["random"],
+        f"{env.name}: optimal replies succeed in {rates.get('optimal', 0):.0%} of {levels} problems, random ones in "
+        f"{rates.get('random', 0):.0%}: optimal_reply() is not a best reply.",
+    )
+    require(
+        rates.get("optimal", 1.0) > 0,
+        f"{env.name}: optimal_reply() succeeds in none of {levels} problems, within {env.max_turns} turns.",
+    )

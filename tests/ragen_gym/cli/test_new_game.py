@@ -1,0 +1,75 @@
+"""``ragen-gym new-game``: what it writes works as it stands, and it replaces nothing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ragen_gym import cli
+from ragen_gym.cli.new_game import new_game
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [[], ["--text"]], ids=["grid", "text"])
+def test_what_it_writes_passes_its_own_tests(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["new-game", "TreasureHunt", "--folder", "hunt/game", *words]) == 0
+    out = capsys.readouterr().out
+    assert "treasure_hunt:TreasureHunt" in out
+    assert "cd hunt/game" in out
+    folder = tmp_path / "hunt" / "game"
+    page = (folder / "treasure_hunt.md").read_text(encoding="utf-8")
+    every = "".join(path.read_text(encoding="utf-8") for path in folder.iterdir())
+    assert page.startswith("# TreasureHunt\n")
+    assert "NewGame" not in every
+    assert "new_game" not in every
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    tested = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error"],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert tested.returncode == 0, tested.stdout
+    assert "passed" in tested.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [
+        ("treasure_hunt", "Did you mean TreasureHunt"),
+        ("3D", "is not the name of a class"),
+        ("---", "is not the name of a class: give letters and digits, such as TreasureHunt.$"),
+        ("Übung", "is not the name of a class"),
+        ("FrozenLake", "FrozenLake is a game of the suite"),
+        ("Json", "the module json, and Python has one of that name"),
+        ("Class", "the module class, and Python"),
+    ],
+)
+def test_bad_names_are_refused(name: str, error: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=error):
+        new_game(name, tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("there", ["treasure_hunt.py", "test_treasure_hunt.py", "treasure_hunt.md"])
+def test_files_that_are_there_stay(there: str, tmp_path: Path) -> None:
+    (tmp_path / there).write_text("mine", encoding="utf-8")
+    with pytest.raises(ValueError, match=f"{there} exists: choose another name"):
+        new_game("TreasureHunt", tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [there]
+
+
+def test_modules_are_named_by_their_words(tmp_path: Path) -> None:
+    for name, module in (("TreasureHunt2", "treasure_hunt2"), ("HTTPQuiz", "http_quiz"), ("MyABCGame", "my_abc_game")):
+        assert new_game(name, tmp_path, text=True)[0].name == f"{module}.py"

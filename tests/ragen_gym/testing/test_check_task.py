@@ -1,0 +1,90 @@
+"""``check_task`` passes what keeps its promises, and says which one a task breaks."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ragen_gym.cli import main
+from ragen_gym.tasks import Countdown
+from ragen_gym.testing import check_task
+
+
+class Drifting(Countdown):
+    """Draws from its generator without seeding it."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        return super().reset(seed=None)
+
+
+class Shared(Countdown):
+    """Lets the noise choose the problem."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        noise = (options or {}).get("noise_seed", 0)
+        return super().reset(seed=None if seed is None else seed + noise)
+
+
+class Global(Countdown):
+    """Moves numpy's global generator."""
+
+    def _ask(self) -> str:
+        np.random.random()  # noqa: NPY002
+        return super()._ask()
+
+
+class Fragile(Countdown):
+    """Raises on what it does not understand."""
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        return super().step(f"<answer>{action.split('<answer>')[1]}")
+
+
+class Poor(Countdown):
+    """Calls a bad reply the best one."""
+
+    def optimal_reply(self) -> str:
+        return "<answer>0</answer>"
+
+
+@pytest.fixture(autouse=True)
+def known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "broken_tasks", sys.modules[__name__])
+
+
+def test_the_tasks_of_the_package_keep_their_promises(capsys: pytest.CaptureFixture[str]) -> None:
+    check_task("ragen_gym.tasks:Countdown", count=2)
+    assert main(["check", "ragen_gym.tasks:Calculator", "--option", "goods=1"]) == 0
+    assert "ok      the task" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [
+        ("Drifting", "must follow from the seed alone"),
+        ("Shared", "must follow from the seed alone"),
+        ("Global", "moves the global random state"),
+        ("Fragile", "raised IndexError.*any text may come from a model"),
+        ("Poor", r"optimal replies succeed in 0%.*is not a best reply"),
+    ],
+)
+def test_broken_promises_are_named(name: str, error: str) -> None:
+    with pytest.raises(AssertionError, match=error):
+        check_task(f"broken_tasks:{name}", levels=40, processes=False, count=2)
+
+
+def test_what_depends_on_the_process_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = (
+        "from ragen_gym.tasks import Countdown\n"
+        "class Hashed(Countdown):\n"
+        "    def _ask(self):\n"
+        "        return f'{super()._ask()} {hash(\"Countdown\")}'\n"
+    )
+    (tmp_path / "hashed_task.py").write_text(source, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(AssertionError, match="other problems in another process"):
+        check_task("hashed_task:Hashed", levels=2)
