@@ -182,6 +182,7 @@ MEASURES = {
     ),
     "observed_end": Measure("right observations at the end", _window("observation_rate", lambda m: m[-1]), rate=True),
     "iterations": Measure("iterations until it ended", lambda run: float(len(run.metrics)) if run.metrics else None),
+    "sampled_tokens": Measure("tokens sampled in rollouts", _sum("sampled_tokens")),
     "trained_tokens": Measure("tokens trained on", _sum("train_tokens")),
     "seconds": Measure("seconds in all", lambda run: run.summary.get("wall_s")),
     "memory": Measure("the most memory at once, in GiB", lambda run: run.summary.get("memory_gib")),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import sys
@@ -23,7 +24,7 @@ from ragen_agent.local.run import TrainingRun
 from ragen_agent.training.console import Display
 from ragen_agent.training.run_folder import RunFolder
 from ragen_gym.core.seen import SEEN_FILE
-from ragen_gym.core.storage import atomic_folder
+from ragen_gym.core.storage import atomic_folder, read_json_lines
 
 __all__ = ["is_complete", "is_warm", "play_run", "play_warm"]
 
@@ -99,9 +100,18 @@ def _begun(config: Config, folder: RunFolder, log: TextIO) -> TrainingRun:
 
 
 def _measure_before_end(run: TrainingRun, evaluations: int, iterations: int) -> None:
-    left = run.config.training.iterations - iterations
+    left = _iterations_left(run, iterations)
     if 0 < left < evaluations:
         run.measure_meanwhile(end_row(left), left)
+
+
+def _iterations_left(run: TrainingRun, iterations: int) -> int:
+    """How many are still to come; of a run that stops by its tokens, if each samples as many as the last one."""
+    left, budget = run.config.training.iterations - iterations, run.config.stops.sampled_tokens
+    if not budget:
+        return left
+    sampled = [record["sampled_tokens"] for record in read_json_lines(run.folder.metrics)]
+    return min(left, max(0, math.ceil((budget - sum(sampled)) / max(1, sampled[-1]))))
 
 
 def _prepare(config: Config, path: Path, warm: Path) -> None:

@@ -18,6 +18,7 @@ WANTED = {
     "echo-trap",
     "echo-trap-smollm2",
     "freshness",
+    "groups",
     "lora-smollm2",
     "noise-sharing",
     "paper-bandit",
@@ -104,6 +105,16 @@ def test_arms_of_a_paper_game_differ_in_nothing_before_reinforcement(tmp_path: P
         assert len(warm_starts(planned)) == 1
         kinds = {(run.config.training.critic, run.config.training.starpo_s) for run in planned}
         assert kinds == {(critic, starpo_s) for critic in (False, True) for starpo_s in (False, True)}
+
+
+def test_groups_are_compared_at_equal_numbers_of_sampled_tokens(tmp_path: Path) -> None:
+    planned = plan(read("groups"), tmp_path, 1)
+    assert len(warm_starts(planned)) == 2, "one for each game"
+    for game in ("FrozenLake", "Sokoban"):
+        configs = [run.config for run in planned if run.config.game == game]
+        assert len({config.stops.sampled_tokens for config in configs}) == 1
+        assert all(config.stops.sampled_tokens > 0 for config in configs)
+        assert [config.training.groups_by for config in configs] == ["level", "state", "branch", "branch"]
 
 
 def test_a_sweep_is_every_method_at_every_rate_in_every_game(tmp_path: Path) -> None:
