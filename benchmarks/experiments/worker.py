@@ -110,7 +110,7 @@ def _iterations_left(run: TrainingRun, iterations: int) -> int:
     left, budget = run.config.training.iterations - iterations, run.config.stops.sampled_tokens
     if not budget:
         return left
-    sampled = [record["sampled_tokens"] for record in read_json_lines(run.folder.metrics)]
+    sampled = [int(record["sampled_tokens"]) for record in read_json_lines(run.folder.metrics)]
     return min(left, max(0, math.ceil((budget - sum(sampled)) / max(1, sampled[-1]))))
 
 
