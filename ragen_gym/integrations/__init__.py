@@ -8,6 +8,9 @@ export-env`` writes the package that a hub asks for; it holds the game's facts a
 | ``verifiers`` | verifiers, Environments Hub | a ``Taskset`` and an ``Env`` |
 | ``openenv`` | OpenEnv | the server's ``Environment``, its app, a client |
 | ``trl``, ``trl_rollout`` | TRL | ``environment_factory``; ``rollout_func`` |
+| ``skyrl`` | SkyRL-gym | a ``BaseTextEnv`` and its registration |
+| ``atropos`` | Atropos | a ``BaseEnv`` |
+| ``art`` | ART | an async rollout that returns a ``Trajectory`` |
 """
 
 from ragen_gym.integrations.rollout import METRICS, Rollout, noise_seed_of, rows

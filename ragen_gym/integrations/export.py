@@ -24,7 +24,7 @@ from ragen_gym.core.storage import atomic_folder, check_parent
 from ragen_gym.core.validation import check_choice
 from ragen_gym.envs.policies import random_reply
 from ragen_gym.games.registry import TABLE, find, module_of
-from ragen_gym.integrations.rollout import METRICS, Rollout
+from ragen_gym.integrations.rollout import METRICS, Rollout, rows
 
 __all__ = ["TARGETS", "export_env", "facts_of"]
 
@@ -33,10 +33,14 @@ TARGETS = {
     "verifiers": "the Environments Hub: a taskset and an environment of verifiers 0.4",
     "openenv": "OpenEnv 0.10: server, client, manifest with an oracle, Dockerfile",
     "trl": "TRL 1.16: a training script with environment_factory and rollout_func",
+    "skyrl": "SkyRL-gym 0.4: an environment, its registration and rows",
+    "atropos": "Atropos 0.4: an environment to serve, process or evaluate",
+    "art": "ART 0.5: a rollout and a training loop",
     "gymnasium": "an entry for Gymnasium's list of third-party environments",
 }
 
 _TEMPLATES = "templates"
+_ROWS = 16
 _NOTHING = "Left, please."  # no reply of any game: it has no tag
 
 
@@ -209,5 +213,16 @@ def _openenv(rollout: Rollout, game: str, options: dict[str, Any]) -> dict[str, 
     }
 
 
+def _skyrl(rollout: Rollout, game: str, options: dict[str, Any]) -> dict[str, str]:
+    """A few rows of both splits, as the package's own command writes more of them."""
+    package = facts_of(game, rollout, options, "", "")["package"]
+
+    def lines(split: str) -> str:
+        drawn = rows(game, _ROWS, split=split, **options)
+        return "".join(json.dumps({**row, "env_class": package}, ensure_ascii=False) + "\n" for row in drawn)
+
+    return {f"data/{split}.jsonl": lines(split) for split in ("train", "test")}
+
+
 #: The computed files of a target, by path.
-FIXTURES: dict[str, Callable[[Rollout, str, dict[str, Any]], dict[str, str]]] = {"openenv": _openenv}
+FIXTURES: dict[str, Callable[[Rollout, str, dict[str, Any]], dict[str, str]]] = {"openenv": _openenv, "skyrl": _skyrl}

@@ -35,6 +35,9 @@ ENVIRONMENTS = {
     "verifiers": Library(("verifiers", "uv")),
     "openenv": Library(("openenv",)),
     "trl": Library(("torch", "trl")),
+    "skyrl": Library(("skyrl-gym",)),
+    "atropos": Library(("atroposlib",)),
+    "art": Library(("openpipe-art", "openai<3")),
 }
 
 

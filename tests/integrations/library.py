@@ -16,10 +16,15 @@ from typing import Any
 
 import pytest
 
-__all__ = ["REPLIES", "export", "install", "needs", "serving_replies"]
+__all__ = ["CHATML", "REPLIES", "byte_tokenizer", "export", "install", "needs", "options", "serving_replies"]
 
 #: Replies that a stand-in for a model gives, one malformed, in the order of the turns.
 REPLIES = ("<think>Up.</think><answer>Left || Up</answer>", "Up, I think.", "<think>On.</think><answer>Right</answer>")
+
+CHATML = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
 
 
 def needs(target: str, *modules: str) -> None:
@@ -31,6 +36,25 @@ def needs(target: str, *modules: str) -> None:
         raise ImportError(f"the environment of {target} lacks {', '.join(missing)}.")
     reason = f"{', '.join(missing)} is not installed; `make test-integrations` makes an environment that has it"
     pytest.skip(reason, allow_module_level=True)
+
+
+def options(chosen: dict[str, Any]) -> list[str]:
+    """Options as arguments of ``ragen-gym export-env``."""
+    return [word for name, value in chosen.items() for word in ("--option", f"{name}={value}")]
+
+
+def byte_tokenizer(template: str = CHATML) -> Any:
+    """One token for each byte, and the special tokens of ChatML."""
+    from tokenizers.pre_tokenizers import ByteLevel
+    from transformers import Qwen2Tokenizer
+
+    words = ["<|pad|>", "<|im_end|>", "<|im_start|>", *sorted(ByteLevel.alphabet())]
+    special = {"unk_token": words[0], "pad_token": words[0], "eos_token": words[1]}
+    tokenizer: Any = Qwen2Tokenizer(
+        {word: i for i, word in enumerate(words)}, [], **special, additional_special_tokens=[words[2]]
+    )
+    tokenizer.chat_template = template
+    return tokenizer
 
 
 def export(folder: Path, target: str, *arguments: str) -> Path:
@@ -78,9 +102,9 @@ class _Model(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def serving_replies() -> Iterator[str]:
+def serving_replies(handler: type[BaseHTTPRequestHandler] = _Model) -> Iterator[str]:
     """The base URL of an OpenAI-compatible server that gives ``REPLIES``."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Model)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:

@@ -19,7 +19,7 @@ from urllib.request import urlopen
 import pytest
 
 from ragen_gym.integrations import METRICS, Rollout
-from tests.integrations.library import export, install, needs
+from tests.integrations.library import export, install, needs, options
 
 needs("openenv", "openenv")
 
@@ -29,8 +29,7 @@ PACKAGE = "ragen_frozen_lake"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    options = [word for name, value in OPTIONS.items() for word in ("--option", f"{name}={value}")]
-    return export(tmp_path_factory.mktemp("openenv") / "package", "openenv", *options)
+    return export(tmp_path_factory.mktemp("openenv") / "package", "openenv", *options(OPTIONS))
 
 
 @contextmanager

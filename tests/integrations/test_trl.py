@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import subprocess
 import sys
@@ -13,32 +12,19 @@ from typing import Any
 import pytest
 
 from ragen_gym.integrations import METRICS, Rollout, rows
-from tests.integrations.library import export, needs
+from tests.integrations.library import byte_tokenizer, export, needs, options
 
 needs("trl", "trl", "transformers", "datasets", "torch")
 
 OPTIONS: dict[str, Any] = {"max_turns": 3, "success_rate": 0.8}
-CHATML = (
-    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
 
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Any:
-    """One token for each byte, with TRL's template for Qwen3."""
     import trl
-    from tokenizers.pre_tokenizers import ByteLevel
-    from transformers import Qwen2Tokenizer
 
-    words = ["<|pad|>", "<|im_end|>", "<|im_start|>", *sorted(ByteLevel.alphabet())]
-    vocabulary = {word: i for i, word in enumerate(words)}
-    tokenizer = Qwen2Tokenizer(
-        vocabulary, [], unk_token=words[0], pad_token=words[0], eos_token=words[1], additional_special_tokens=[words[2]]
-    )
     template = Path(trl.__file__).parent / "chat_templates" / "qwen3.jinja"
-    tokenizer.chat_template = template.read_text(encoding="utf-8")
-    return tokenizer
+    return byte_tokenizer(template.read_text(encoding="utf-8"))
 
 
 @pytest.fixture(scope="module")
@@ -60,8 +46,7 @@ def model(tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("play", ["tool", "conversation"])
 def test_three_steps_of_grpo(play: str, model: Path, tmp_path: Path) -> None:
-    options = [word for name, value in OPTIONS.items() for word in ("--option", f"{name}={value}")]
-    folder = export(tmp_path / "package", "trl", *options)
+    folder = export(tmp_path / "package", "trl", *options(OPTIONS))
     command = [sys.executable, "train.py", "--cpu", "--model", str(model), "--play", play, "--steps", "3"]
     command += ["--levels", "8", "--group", "2", "--batch", "4", "--max-completion-length", "12"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
@@ -123,11 +108,10 @@ class Scripted:
         return [self.processing_class(next(self.replies) + "<|im_end|>")["input_ids"] for _ in ids], None
 
 
-def test_conversations_keep_the_sampled_ids_and_nothing_else_is_trained_on(tokenizer: Any) -> None:
+def test_conversations_keep_the_sampled_ids_and_nothing_else_is_trained_on() -> None:
     from ragen_gym.integrations.trl_rollout import rollout_func
 
-    tokenizer = copy.deepcopy(tokenizer)
-    tokenizer.chat_template = CHATML
+    tokenizer = byte_tokenizer()
     data = list(rows("FrozenLake", 2, split="test", success_rate=1, max_turns=3))
     demonstration = Rollout("FrozenLake", split="test", success_rate=1, max_turns=3)
     won = [demonstration.demonstration(row["seed"]) for row in data]
