@@ -10,7 +10,7 @@ from typing import Any
 from ragen_gym.cli.command import add_command, table_lines
 from ragen_gym.cli.env_options import read_options
 from ragen_gym.core.turn_config import TurnConfig, turn_config
-from ragen_gym.games.registry import load
+from ragen_gym.games.registry import load, load_task
 from ragen_gym.integrations.export import TARGETS, export_env
 
 __all__ = ["add"]
@@ -52,12 +52,15 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 
 def _export(arguments: argparse.Namespace) -> int:
-    spec = load(arguments.game)
     for pair in arguments.options:
         if "=" not in pair:
             raise ValueError(f"--option {pair}: write it as name=value, such as --option max_turns=4.")
     turns = [pair for pair in arguments.options if pair.partition("=")[0] in TurnConfig.__dataclass_fields__]
-    options = read_options(spec, [pair for pair in arguments.options if pair not in turns])
+    others = [pair for pair in arguments.options if pair not in turns]
+    if load_task(arguments.game) is None:
+        options = read_options(load(arguments.game), others)
+    else:  # whose arguments have no declared types
+        options, turns = {}, arguments.options
     options |= {name: _value(text) for name, _, text in (pair.partition("=") for pair in turns)}
     turn_config(None, {name: value for name, value in options.items() if name in TurnConfig.__dataclass_fields__})
     if arguments.preset is not None:

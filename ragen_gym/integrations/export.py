@@ -7,6 +7,7 @@ A target is a folder of ``templates``. In a template ``{{fact}}`` stands for a f
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 from collections.abc import Callable
@@ -23,7 +24,9 @@ from ragen_gym.core.stats import percent, wilson
 from ragen_gym.core.storage import atomic_folder, check_parent
 from ragen_gym.core.validation import check_choice
 from ragen_gym.envs.policies import random_reply
-from ragen_gym.games.registry import TABLE, find, module_of
+from ragen_gym.envs.task import TaskEnv
+from ragen_gym.envs.turn import TurnEnv
+from ragen_gym.games.registry import TABLE, module_of
 from ragen_gym.integrations.rollout import METRICS, Rollout, rows
 
 __all__ = ["TARGETS", "export_env", "facts_of"]
@@ -98,29 +101,36 @@ def export_env(
 
 def facts_of(game: str, rollout: Rollout, options: dict[str, Any], requirement: str, rates: str) -> dict[str, str]:
     """What the templates may say of a game."""
-    spec, env = find(game), rollout.env
-    words = re.findall(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])", spec.name)
+    env = rollout.env
+    words = re.findall(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])", env.name)
     slug = "-".join(["ragen", *(word.lower() for word in words)])
     package = slug.replace("-", "_")
-    rewards = [(f"{value:g}", what) for what, value in env.game.rewards()]
-    rewards.append((f"{env.config.format_penalty:g}", "a malformed reply, or one that names an unknown action"))
-    about = [
-        env.game.description,
-        f"An episode has at most {env.max_turns} replies and {env.max_actions} moves, of one reply at most "
-        f"{env.max_actions_per_turn}. It is a success if {env.game.success_means or 'the game is won'}: {rates}.",
+    if isinstance(env, TurnEnv):
+        summary = env.env.game_spec.summary
+        rewards = [(f"{value:g}", what) for what, value in env.game.rewards()]
+        rewards.append((f"{env.config.format_penalty:g}", "a malformed reply, or one that names an unknown action"))
+        about = [
+            env.game.description,
+            f"An episode has at most {env.max_turns} replies and {env.max_actions} moves, of one reply at most "
+            f"{env.max_actions_per_turn}. It is a success if {env.game.success_means or 'the game is won'}{rates}.",
+            _table(("reward", "for"), rewards),
+        ]
+    else:
+        summary = "a text task"
+        about = [f"An episode has at most {env.max_turns} replies{rates}."]
+    about += [
         "No level of one split occurs in another, and a seed gives the same level in every process.",
-        _table(("reward", "for"), rewards),
         "An episode begins with these messages:",
         "```text\n" + "\n\n".join(message["content"] for message in rollout.messages) + "\n```",
     ]
     return {
-        "name": spec.name,
+        "name": env.name,
         "class": "".join(word[0].upper() + word[1:] for word in words),
         "slug": slug,
         "package": package,
         "version": __version__,
-        "summary": spec.summary,
-        "summary_literal": json.dumps(spec.summary),
+        "summary": summary,
+        "summary_literal": json.dumps(summary),
         "game_literal": json.dumps(game),
         "package_literal": json.dumps(package),
         "options_literal": repr(options),
@@ -139,26 +149,30 @@ def _table(head: tuple[str, str], lines: list[tuple[str, str]]) -> str:
 
 
 def _rates(rollout: Rollout, episodes: int) -> str:
-    """Success of random replies and of optimal play on test levels, in words."""
-    rng = np.random.default_rng(0)
+    """Success of random replies and of optimal play on test levels, as the end of a sentence."""
+    rng, env = np.random.default_rng(0), rollout.env
+    draws = isinstance(env, TurnEnv) or (isinstance(env, TaskEnv) and env.has_random_replies)
     won, optimal = 0, 0.0
     for seed in range(episodes):
         rollout.begin(seed)
-        env = rollout.env
-        optimal += env.solution().success(*env.env.state, env.action_budget)
+        chance = rollout.optimal_success()
+        optimal += math.nan if chance is None else chance
+        if not draws:
+            continue
+        rollout.begin(seed)
         while not rollout.over:
             rollout.reply(random_reply(env, rng))
         won += rollout.info["success"]
-    return (
-        f"random replies win {wilson(won, episodes)} of {episodes} test levels, optimal play, which decides after each "
-        f"move, {percent(optimal / episodes)}"
-    )
+    said = [f"random replies win {wilson(won, episodes)}"] * draws
+    if not math.isnan(optimal):
+        said.append(f"optimal play, which decides after each move, {percent(optimal / episodes)}")
+    return f": of {episodes} test levels {', '.join(said)}" if said else ""
 
 
 def _own_module(game: str) -> Path | None:
     """The file or folder that a game of one's own is in; None for a game of this suite."""
     module = module_of(game)
-    if not module:
+    if not module or module.partition(".")[0] == "ragen_gym":
         return None
     if "." in module:
         raise ValueError(

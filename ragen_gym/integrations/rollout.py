@@ -9,8 +9,10 @@ import numpy as np
 
 from ragen_gym.core.levels import text_hash
 from ragen_gym.envs.policies import plan_moves, reply_for
-from ragen_gym.envs.turn import TurnEnv, make_turn
-from ragen_gym.games.registry import load
+from ragen_gym.envs.reply_env import ReplyEnv
+from ragen_gym.envs.task import TaskEnv, make_reply_env
+from ragen_gym.envs.turn import TurnEnv
+from ragen_gym.games.registry import load, load_task
 
 __all__ = ["METRICS", "Rollout", "noise_seed_of", "rows"]
 
@@ -28,22 +30,23 @@ _SEEDS_TRIED = 1000
 
 
 class Rollout:
-    """A game, one reply an action, with its return and its metrics. One object plays one episode at a time.
+    """A game or a text task with its return and its metrics. One object plays one episode at a time.
 
     Objects share nothing, so any number of them may play in one process.
 
     Args:
-        game: name or id; ``my_module:MyGame`` for one of your own, whose module is imported.
+        game: name or id; ``my_module:MyGame`` for a game or text task of your own, whose module is imported.
         split: ``"train"``, ``"validation"`` or ``"test"``, which have no level in common; None for all levels.
-        options: fields of ``TurnConfig``, options of the game, and arguments of ``StepEnv`` such as ``preset``.
+        options: fields of ``TurnConfig``, options of the game or the task, arguments of ``StepEnv`` such as ``preset``.
 
     Raises:
         ValueError: an unknown game, option or split, or messages with pictures, which these libraries cannot take.
     """
 
     def __init__(self, game: str, *, split: str | None = "train", **options: Any) -> None:
-        load(game)
-        self.env: TurnEnv = make_turn(game, split=split, **options)
+        if load_task(game) is None:
+            load(game)
+        self.env: ReplyEnv = make_reply_env(game, split=split, **options)
         if self.env.config.sees:
             raise ValueError(
                 f"observation={self.env.config.observation!r} puts pictures into the messages: only text is passed on "
@@ -103,7 +106,7 @@ class Rollout:
         message, reward, _, self._truncated, self.info = self.env.step(text)
         self.rewards.append(float(reward))
         self._played += len(self.info["actions"])
-        self._malformed += bool(self.info["reply"].problem)
+        self._malformed += bool(self.info["reply"] and self.info["reply"].problem)
         return str(message)
 
     def metrics(self) -> dict[str, float]:
@@ -119,10 +122,30 @@ class Rollout:
         return {name: float(value) for name, value in zip(METRICS, values, strict=True)}
 
     def best_reply(self) -> str:
-        """A reply with moves of the oracle; where moves may go astray, with one move only while replies suffice."""
+        """A reply with moves of the oracle, with one move where moves may go astray and replies suffice; or the task's.
+
+        Raises:
+            ValueError: the text task has no oracle.
+        """
         env = self.env
+        if isinstance(env, TaskEnv):
+            return env.optimal_reply()
+        assert isinstance(env, TurnEnv)
         careful = env.game.stochastic and env.actions_left <= env.max_turns - env.turn
         return reply_for(env, plan_moves(env, 1 if careful else env.max_actions_per_turn))
+
+    def optimal_success(self) -> float | None:
+        """The highest probability of success from here; None for a text task without oracle.
+
+        Of a text task the oracle's episode is played to its end.
+        """
+        env = self.env
+        if isinstance(env, TurnEnv):
+            return env.solution().success(*env.env.state, env.actions_left)
+        assert isinstance(env, TaskEnv)
+        while env.has_oracle and not self.over:
+            self.reply(self.best_reply())
+        return float(self.info["success"]) if env.has_oracle else None
 
     def demonstration(self, first_seed: int = 0) -> dict[str, Any]:
         """The first episode that the oracle wins: its ``seed``, ``noise_seed``, ``replies`` and ``total``.

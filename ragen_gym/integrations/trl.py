@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Any
 
+from ragen_gym.envs.turn import TurnEnv
 from ragen_gym.integrations.rollout import METRICS, Rollout, noise_seed_of, rows
 
 __all__ = ["environment_factory", "game_metrics", "tool_rows", "unused_noise_seed"]
@@ -31,6 +32,9 @@ def environment_factory(game: str, **options: Any) -> type[Any]:
 
     ``reset`` takes the row's ``seed`` and returns the board; ``play`` is the tool; ``get_reward`` is the return. The
     members of a group share the seed and differ in the transition noise. Arguments as of ``Rollout``.
+
+    Raises:
+        ValueError: a text task, or see ``Rollout``.
     """
 
     class Environment:
@@ -57,10 +61,15 @@ def environment_factory(game: str, **options: Any) -> type[Any]:
             return self._rollout.metrics()
 
         def _view(self) -> str:
-            env = self._rollout.env
+            env: Any = self._rollout.env
             return f"{env.board}\n" + ("The episode is over." if env.over else f"Actions left: {env.actions_left}.")
 
-    return type(Rollout(game, **options).env.game.name, (Environment,), {"__doc__": Environment.__doc__})
+    env = Rollout(game, **options).env
+    if not isinstance(env, TurnEnv):
+        raise ValueError(
+            f"{game} is a text task, which has no moves for a tool: use ragen_gym.integrations.trl_rollout."
+        )
+    return type(env.name, (Environment,), {"__doc__": Environment.__doc__})
 
 
 def game_metrics(environments: list[Any], log_metric: Callable[[str, float], None], **_: Any) -> list[None]:

@@ -48,11 +48,11 @@ class GameTask(vf.Task[GameData, vf.State, vf.TaskConfig]):
         return dict(trace.info.get("episode", dict.fromkeys(METRICS, 0.0) | {"unfinished": 1.0}))
 
     async def validate(self, runtime: vf.Runtime) -> bool | None:
-        """Whether the level can be won within the budgets, by the oracle."""
+        """Whether the level can be won within the budgets, by the oracle; None where there is none."""
         rollout = self.rollout()
         rollout.begin(self.data.seed)
-        env = rollout.env
-        return env.solution().success(*env.env.state, env.actions_left) > 0
+        chance = rollout.optimal_success()
+        return None if chance is None else chance > 0
 
 
 class GameTaskset(vf.Taskset[GameTask, GameConfig]):
@@ -66,7 +66,7 @@ class GameTaskset(vf.Taskset[GameTask, GameConfig]):
         rollout = Rollout(config.game, split=config.split, **config.options)
         for seed in count(config.first_seed):
             message = rollout.begin(seed)
-            name = f"{config.game}-{config.split or 'all'}-{seed}"
+            name = f"{rollout.env.name}-{config.split or 'all'}-{seed}"
             data = GameData(name=name, system_prompt=rollout.instructions, prompt=message, seed=seed, **row)
             yield GameTask(data.model_copy(update={"id": rollout.level_id}), config.task)
 

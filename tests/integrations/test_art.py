@@ -18,12 +18,12 @@ needs("art", "art")
 OPTIONS: dict[str, Any] = {"max_turns": 3, "success_rate": 0.8}
 
 
-def gathered(url: str, seeds: list[int], size: int) -> list[Any]:
+def gathered(url: str, seeds: list[int], size: int) -> Any:
     import art
 
     from ragen_gym.integrations.art import groups
 
-    async def gather() -> list[Any]:
+    async def gather() -> Any:
         model = art.Model(
             name="stand-in",
             project="test",

@@ -62,6 +62,16 @@ def test_the_command_exports_every_game(game: str, tmp_path: Path, capsys: pytes
     assert "'max_turns': 2" in module.read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize("target", ["verifiers", "openenv"])
+def test_a_text_task_is_exported_as_a_game_is(target: str, tmp_path: Path) -> None:
+    task = ["--game", "ragen_gym.tasks:Countdown", "--option", "max_turns=1"]
+    assert main(["export-env", target, str(tmp_path / "out"), *task]) == 0
+    readme = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+    assert "Countdown" in readme
+    assert "optimal play, which decides after each move, 100.0 %" in readme
+    assert any("ragen_gym.tasks:Countdown" in path.read_text("utf-8") for path in (tmp_path / "out").rglob("*.py"))
+
+
 def test_options_are_read_as_the_game_and_the_turn_declare_them(tmp_path: Path) -> None:
     arguments = ["--option", "success_rate=1/2", "--option", "think=false", "--preset", "easy"]
     command = ["export-env", "trl", str(tmp_path / "out"), *arguments, "--requires", "ragen-gym @ file:///x.whl"]

@@ -5,9 +5,31 @@ from __future__ import annotations
 import pytest
 from gymnasium.error import ResetNeeded
 
-from ragen_gym import make_turn
+from ragen_gym import TurnEnv, make_turn
 from ragen_gym.games.registry import TABLE
 from ragen_gym.integrations import METRICS, Rollout, noise_seed_of, rows
+
+
+def test_a_text_task_is_played_as_a_game_is() -> None:
+    (row,) = rows("ragen_gym.tasks:Countdown", 1, split="test", first_seed=2)
+    rollout = Rollout("ragen_gym.tasks:Countdown", split="test")
+    assert row["prompt"][-1]["content"] == rollout.begin(2)
+    assert rollout.optimal_success() == 1.0
+    assert rollout.metrics()["success"] == 1.0
+    assert rollout.demonstration()["total"] == pytest.approx(rollout.total)
+    rollout.begin(2)
+    rollout.reply("nothing of use")
+    assert (rollout.metrics()["success"], rollout.metrics()["malformed_replies"]) == (0.0, 0.0)
+
+
+def test_optimal_success_is_the_oracles() -> None:
+    rollout = Rollout("FrozenLake", success_rate=0.8)
+    rollout.begin(3)
+    chance, env = rollout.optimal_success(), rollout.env
+    assert isinstance(env, TurnEnv)
+    assert chance == env.solution().success(*env.env.state, 10)
+    assert chance is not None
+    assert 0 < chance < 1
 
 
 @pytest.mark.parametrize("game", TABLE)
@@ -22,7 +44,8 @@ def test_rows_are_what_rollouts_begin_with(game: str) -> None:
             {"role": "user", "content": message},
         ]
         assert (row["level_id"], row["split"], row["game"]) == (rollout.level_id, "test", game)
-        assert rollout.env.env.game.owns("test", rollout.env.env.state[0])
+        assert isinstance(rollout.env, TurnEnv)
+        assert rollout.env.game.owns("test", rollout.env.env.state[0])
 
 
 @pytest.mark.parametrize("game", TABLE)
