@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from ragen_gym import TurnEnv
 from ragen_gym.integrations import METRICS, Rollout, rows
 from tests.integrations.library import byte_tokenizer, export, needs, options
 
@@ -78,6 +79,7 @@ def test_a_tool_plays_the_row_and_groups_differ_in_noise_alone() -> None:
     assert len(starts) == 1
     rollout = Rollout("FrozenLake", **OPTIONS)
     rollout.begin(row["seed"])
+    assert isinstance(rollout.env, TurnEnv)
     assert rollout.env.board in starts.pop()
     seen = {each.play("Down || Right || Down || Right") for each in group}
     assert len(seen) > 1
