@@ -24,6 +24,7 @@ RUN = [
     "ragen-gym info FrozenLake",
     "ragen-gym levels export Bandit -n 3 --out levels.jsonl",
     "ragen-gym play FrozenLake",
+    "ragen-gym export-env verifiers hub --game Bandit",
     "ragen-agent settings training",
 ]
 #: Commands that need an extra, and its name.

@@ -19,7 +19,7 @@ SOURCES = sorted(path for path in ROOT.rglob("*.py") if "audit" not in path.rela
 PRIVATE = {"Generator", "default_rng", "SeedSequence", "PCG64"}
 #: Where a clock may be read: what times, shows or serves, and never decides what happens in a game; when a kernel is
 #: compiled (``_jit.py``), and how many levels are made at once (``episode_stream.py``).
-CLOCKED = {"bench", "cli", "inference", "progress.py", "render", "serve", "_jit.py", "episode_stream.py"}
+CLOCKED = {"atropos.py", "bench", "cli", "inference", "progress.py", "render", "serve", "_jit.py", "episode_stream.py"}
 
 IMPURE_MODULES = {"random", "secrets", "uuid"}
 CLOCKS = {"time", "datetime"}
