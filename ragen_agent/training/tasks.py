@@ -62,8 +62,8 @@ class SeedStream(IntEnum):
 def derive_seed(seed: int, *path: int) -> int:
     """A 63-bit seed for a path of numbers, such as (phase, iteration).
 
-    Independent for paths that differ, up to zeros at the end: (5, 3) and (5, 3, 0) give the same seed, so a phase
-    must keep to one length of path.
+    Independent for paths that differ, up to zeros at the end: while ``seed`` and path have at most four numbers of 32
+    bits, (5, 3) and (5, 3, 0) give the same seed, and beyond that others. A phase must not tell paths by such a zero.
     """
     return int(np.random.SeedSequence([seed, *path]).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
@@ -187,7 +187,7 @@ def draw_games(games: list[MixtureGame], seed: int, iteration: int, count: int, 
     if len(games) == 1:
         return np.zeros(count, dtype=np.int64)
     weights = np.array([game.weight for game in games])
-    rng = np.random.default_rng(derive_seed(seed, SeedStream.GAMES, iteration, refill))
+    rng = np.random.default_rng(derive_seed(seed, SeedStream.GAMES, iteration, *_round(refill)))
     return rng.choice(len(games), size=count, p=weights / weights.sum())
 
 
@@ -196,8 +196,13 @@ def level_seeds(seed: int, iteration: int, groups: int, refill: int = 0) -> list
 
     ``refill``: 0 for the levels that are played first, else the round of ``Training.refills``, counted from 1.
     """
-    rng = np.random.default_rng(derive_seed(seed, SeedStream.LEVELS, iteration, refill))
+    rng = np.random.default_rng(derive_seed(seed, SeedStream.LEVELS, iteration, *_round(refill)))
     return [int(level) for level in rng.integers(2**62, size=groups)]
+
+
+def _round(refill: int) -> tuple[int, ...]:
+    """The end of a path of ``derive_seed``: nothing for what is played first, as in runs without further rounds."""
+    return (refill,) if refill else ()
 
 
 def _mixture_game(config: Config, row: dict[str, object]) -> MixtureGame:

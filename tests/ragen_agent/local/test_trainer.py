@@ -35,7 +35,7 @@ from ragen_agent.training.policy import Policy
 from ragen_agent.training.replay import KeptEpisodes, ReplayBuffer
 from ragen_agent.training.run_folder import RunFolder
 from ragen_agent.training.scoring import sampled_scores
-from ragen_agent.training.tasks import draw_games, games_at
+from ragen_agent.training.tasks import SeedStream, derive_seed, draw_games, games_at
 from ragen_gym.core.storage import read_json_lines
 
 LAKE: dict[str, Any] = {
@@ -123,6 +123,19 @@ def test_rewards_for_form(warm: tuple[Config, Policy]) -> None:
         assert paid.total_reward == pytest.approx(row.total_reward + 0.5 * good)
     with pytest.raises(ValueError, match="does not say which replies"):
         rewarded([replace(rows[0], turn_infos=())], "vagen")
+
+
+def test_what_is_played_first_is_drawn_as_ever(warm: tuple[Config, Policy]) -> None:
+    """With the seed of the iteration alone, so that runs of the default settings repeat those made before refills."""
+    config, agent = warm
+    worker = RolloutWorker(config, agent)
+    instances = worker.instances(3)[:4]
+    episodes, _ = worker.play(3, instances)
+    seed = derive_seed(config.seed, SeedStream.SAMPLING, 3)
+    expected = agent.play(agent.processes("train", 16), instances, 1.0, seed)
+    assert [t.ids.tolist() for t in episodes] == [t.ids.tolist() for t in expected]
+    again, _ = worker.play(3, instances, refill=1)
+    assert [t.ids.tolist() for t in again] != [t.ids.tolist() for t in expected]
 
 
 def test_dynamic_sampling_plays_further_levels_for_decided_ones(warm: tuple[Config, Policy], tmp_path: Path) -> None:
