@@ -49,13 +49,28 @@ def moves_valued(regret: bool | int, spec: GameSpec, game: Game, horizon: int | 
     return moves
 
 
+def _level_values_apart(game: Game, board: bytes, *, may_stop: bool = False) -> LevelValues:
+    """As ``level_values``, of one environment alone."""
+    return LevelValues(game, may_stop=may_stop)
+
+
+class _Apart:
+    """Where the tables of a level come from: the cache that all environments of a process share, until ``apart``."""
+
+    _of_level = staticmethod(level_values)
+
+    def apart(self) -> None:
+        """Share no tables, and hold those of one level at a time: for environments that threads play side by side."""
+        self._of_level = _level_values_apart  # type: ignore[method-assign, assignment]
+
+
 def _move_info(move: MoveValue) -> dict[str, float]:
     """The entries of ``info`` of a move."""
     numbers = move.regret.total, move.chance.total, move.regret.success, move.chance.success
     return dict(zip(REGRET_KEYS, numbers, strict=True))
 
 
-class StepRegret:
+class StepRegret(_Apart):
     """What each move of an episode gave away, move by move.
 
     Args:
@@ -72,11 +87,11 @@ class StepRegret:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        self._values = level_values(self._game, self._board)
+        self._values = self._of_level(self._game, self._board)
 
     def begin(self, board: bytes) -> dict[str, float]:
         """Start an episode on a level; the entries of ``info`` before the first move."""
-        self._board, self._values, self._left = board, level_values(self._game, board), self._moves
+        self._board, self._values, self._left = board, self._of_level(self._game, board), self._moves
         return dict.fromkeys(REGRET_KEYS, 0.0)
 
     def info(self, before: _State, action: int, reward: float, after: _State | None, success: bool) -> dict[str, float]:
@@ -87,7 +102,7 @@ class StepRegret:
         return _move_info(self._values.move(before, left, action, reward, after, success))
 
 
-class TurnRegret:
+class TurnRegret(_Apart):
     """What each turn of an episode gave away. An episode may end with moves left, so no value forces a move."""
 
     def __init__(self, game: Game) -> None:
@@ -99,12 +114,12 @@ class TurnRegret:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        self._values = level_values(self._game, self._board, may_stop=True)
+        self._values = self._of_level(self._game, self._board, may_stop=True)
 
     def begin(self, state: _State, left: int) -> dict[str, Any]:
         """Start an episode on the level of this state; the entries of ``info`` before the first turn."""
         self._board = state[0]
-        self._values = level_values(self._game, self._board, may_stop=True)
+        self._values = self._of_level(self._game, self._board, may_stop=True)
         value = self._values.value(*state, left)
         return _turn_info(TurnValue(value, value, NOTHING, NOTHING, NOTHING, NOTHING, ()))
 

@@ -17,9 +17,20 @@ from ragen_gym.core.text import replace_surrogates
 from ragen_gym.core.turn_config import TurnConfig, split_turn_options, turn_config
 from ragen_gym.envs.batch_outputs import batched
 from ragen_gym.envs.messages import parts_of
+from ragen_gym.envs.regret import REGRET_KEYS
 from ragen_gym.envs.reply import Problem, Reply
 from ragen_gym.serve.http_client import RemoteSession
-from ragen_gym.serve.serialization import Json, Pixels, create_body, images_of, options_body, pixels, space_of
+from ragen_gym.serve.serialization import (
+    Json,
+    Pixels,
+    create_body,
+    images_of,
+    number_of,
+    options_body,
+    pixels,
+    space_of,
+    turn_value_of,
+)
 
 __all__ = ["RemoteBatchEnv", "RemoteEnv", "RemoteTurnEnv"]
 
@@ -220,6 +231,8 @@ class RemoteTurnEnv(_RemoteSingle):
         """The information of the local environment; the conversation is kept here, and not sent again each turn."""
         info = dict(answer["info"])
         self.action_names = tuple(info.pop("action_names"))
+        if "turn_value" in info:
+            info |= {"regret": number_of(info["regret"]), "turn_value": turn_value_of(info["turn_value"])}
         reply = info["reply"]
         return {
             **info,
@@ -315,7 +328,8 @@ def _observation(observation: Any, dtype: Any) -> Any:
 
 
 def _info(info: Json) -> Json:
-    return {**info, "action_mask": np.array(info["action_mask"], np.int8)}
+    values = {key: number_of(info[key]) for key in REGRET_KEYS if key in info}
+    return {**info, "action_mask": np.array(info["action_mask"], np.int8), **values}
 
 
 def _reply(text: str, fields: Json) -> Reply:

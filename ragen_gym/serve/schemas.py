@@ -151,6 +151,11 @@ class CreateRequest(_Request):
     observation: Literal["text", "grid"] = "text"
     text_format: TextFormat = "grid"
     vocabulary: Annotated[str, Field(max_length=50)] | Symbols | None = None
+    regret: bool | Annotated[int, Field(ge=1, le=1000)] = Field(
+        False,
+        description="Whether infos say what each move or turn gave away of what was still possible, or of how many "
+        "moves an episode is taken to be; not for batches.",
+    )
     max_episode_steps: Annotated[int, Field(ge=1, le=1000)] | None = Field(
         None, description="Moves after which an episode is truncated; the id's own where it is left out."
     )
@@ -172,6 +177,12 @@ class Info(BaseModel):
     level_id: str = Field(description="Content hash of the level.")
     action_mask: list[int] = Field(description="1 where an action can change the state.")
     success: bool
+    regret: float | None = Field(
+        None, description="With `regret`: how much lower the highest expected return is than before; null if unknown."
+    )
+    chance: float | None = Field(None, description="Likewise: what chance added to the expected return.")
+    success_regret: float | None = Field(None, description="As `regret`, of the probability of success.")
+    success_chance: float | None = Field(None, description="As `chance`, of the probability of success.")
 
 
 class Reset(BaseModel):
@@ -223,6 +234,12 @@ class TurnInfo(BaseModel):
     prediction_right: bool | None = Field(None, description="With `world_modelling`: whether the prediction is.")
     observation_score: float | None = Field(None, description="Its score, from 0 to 1, by `state_score`.")
     prediction_score: float | None = Field(None, description="Likewise.")
+    regret: float | None = Field(
+        None, description="With `regret`: what the turn gave away of the highest expected return; null if unknown."
+    )
+    turn_value: dict[str, Any] | None = Field(
+        None, description="With `regret`: a `TurnValue`, each number as [of the return, of the success]."
+    )
 
 
 class TurnReset(BaseModel):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from base64 import b64decode, b64encode
 from collections.abc import Sequence
+from math import isnan, nan
 from typing import Any
 
 import gymnasium
@@ -14,6 +15,7 @@ from gymnasium import spaces
 from ragen_gym.core.levels import Level
 from ragen_gym.core.text import Vocabulary
 from ragen_gym.envs.board_view import TextSpace
+from ragen_gym.games.values import MoveValue, TurnValue, Value
 from ragen_gym.render.png import decode_png, encode_png
 
 __all__ = [
@@ -22,18 +24,22 @@ __all__ = [
     "create_body",
     "images_json",
     "images_of",
+    "number_json",
+    "number_of",
     "observation_json",
     "options_body",
     "pixels",
     "space_json",
     "space_of",
+    "turn_value_json",
+    "turn_value_of",
 ]
 
 Json = dict[str, Any]
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 
 #: Arguments of ``ragen_gym.StepEnv`` that the server takes as fields of their own; all others are options of the game.
-_FIELDS = ("split", "preset", "levels", "observation", "text_format", "vocabulary", "tile_size")
+_FIELDS = ("split", "preset", "levels", "observation", "text_format", "vocabulary", "tile_size", "regret")
 
 
 def create_body(env: str, arguments: Json, **fields: Any) -> Json:
@@ -121,6 +127,35 @@ def pixels(png: bytes) -> Pixels:
         ) from None
     with Image.open(io.BytesIO(png)) as image:
         return np.asarray(image.convert("RGB"))
+
+
+def number_json(number: float) -> float | None:
+    """A number; None for NaN, which JSON does not have."""
+    return None if isnan(number) else number
+
+
+def number_of(number: float | None) -> float:
+    """What ``number_json`` was made of."""
+    return nan if number is None else float(number)
+
+
+def turn_value_json(value: TurnValue) -> Json:
+    """A ``TurnValue``, each number as [of the return, of the success]."""
+    pairs = {name: list(map(number_json, pair)) for name, pair in zip(value._fields[:-1], value[:-1], strict=True)}
+    moves = [
+        {"regret": list(map(number_json, m.regret)), "chance": list(map(number_json, m.chance))} for m in value.moves
+    ]
+    return {**pairs, "moves": moves}
+
+
+def turn_value_of(fields: Json) -> TurnValue:
+    """What ``turn_value_json`` was made of."""
+
+    def value(pair: Sequence[float | None]) -> Value:
+        return Value(*map(number_of, pair))
+
+    moves = tuple(MoveValue(value(move["regret"]), value(move["chance"])) for move in fields["moves"])
+    return TurnValue(*(value(fields[name]) for name in TurnValue._fields[:-1]), moves)
 
 
 def options_body(options: Json | None) -> Json:

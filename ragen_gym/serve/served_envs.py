@@ -9,12 +9,21 @@ import gymnasium
 import numpy as np
 
 from ragen_gym.core.text import Vocabulary
+from ragen_gym.envs.regret import REGRET_KEYS
 from ragen_gym.envs.turn import TurnEnv, make_turn
 from ragen_gym.games.registry import GameSpec, build_game
 from ragen_gym.serve.errors import RequestError, library_errors
 from ragen_gym.serve.limits import check_images
 from ragen_gym.serve.schemas import BatchResetRequest, CreateRequest, ResetRequest
-from ragen_gym.serve.serialization import Json, Pixels, images_json, observation_json, space_json
+from ragen_gym.serve.serialization import (
+    Json,
+    Pixels,
+    images_json,
+    number_json,
+    observation_json,
+    space_json,
+    turn_value_json,
+)
 
 __all__ = ["ServedBatch", "ServedEnv", "ServedSingle", "ServedStep", "ServedTurn", "make_env"]
 
@@ -138,6 +147,7 @@ class ServedStep(ServedSingle):
             "level_id": info["level_id"],
             "action_mask": info["action_mask"].tolist(),
             "success": bool(info["success"]),
+            **{key: number_json(info[key]) for key in REGRET_KEYS if key in info},
         }
 
 
@@ -189,6 +199,8 @@ class ServedTurn(ServedSingle):
     def _info(self, info: Json) -> Json:
         self._conversation = list(info.pop("messages"))
         info.pop("images", None)
+        if "turn_value" in info:
+            info |= {"regret": number_json(info["regret"]), "turn_value": turn_value_json(info["turn_value"])}
         reply = info["reply"]
         fields = reply and {name: value for name, value in vars(reply).items() if name != "text"}
         return {**info, "reply": fields, "action_names": list(self.env.action_names)}
@@ -260,6 +272,7 @@ def make_env(spec: GameSpec, request: CreateRequest, max_reply: int) -> ServedEn
         ("max_episode_steps", request.max_episode_steps is not None, request.grain == "step"),
         ("autoreset", request.autoreset is not None, request.num_envs is not None),
         ("observation='grid'", request.observation == "grid", request.grain == "step"),
+        ("regret", request.regret, request.num_envs is None),
     ):
         if given and not fits:
             raise RequestError(
@@ -275,6 +288,7 @@ def make_env(spec: GameSpec, request: CreateRequest, max_reply: int) -> ServedEn
         "vocabulary": request.vocabulary,
         "tile_size": request.tile_size,
         "render_mode": "rgb_array" if request.render else None,
+        "regret": request.regret,
     }
     with library_errors(request.knobs):
         build_game(spec, request.knobs, request.preset)  # an error for what is no option, such as a level file's path
@@ -289,10 +303,13 @@ def make_env(spec: GameSpec, request: CreateRequest, max_reply: int) -> ServedEn
             options = request.budgets.model_dump() if request.budgets else {}
             env = make_turn(spec.name, **options, **arguments)
             check_images(env)
+            env.keep_values_apart()
             return ServedTurn(env, max_reply)
         if request.max_episode_steps is not None:
             arguments["max_episode_steps"] = request.max_episode_steps
         if request.num_envs is None:
-            return ServedStep(gymnasium.make(spec.id, disable_env_checker=True, **arguments))
+            single = gymnasium.make(spec.id, disable_env_checker=True, **arguments)
+            single.unwrapped.keep_values_apart()  # type: ignore[attr-defined]
+            return ServedStep(single)
         mode = request.autoreset or "NextStep"
         return ServedBatch(gymnasium.make_vec(spec.id, request.num_envs, autoreset_mode=mode, **arguments))

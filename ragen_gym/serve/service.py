@@ -95,7 +95,11 @@ class Service:
             at_once = _AHEAD * request.num_envs if request.num_envs else _BLOCK
             self._check_cost(seconds, at_once)
             session = Session(spec.id, env, request.num_envs, owner)
-            session.quick = not env.draws and seconds * at_once < _QUICK and (request.num_envs or 0) <= _QUICK_ENVS
+            session.quick = (
+                not (env.draws or request.regret)
+                and seconds * at_once < _QUICK
+                and (request.num_envs or 0) <= _QUICK_ENVS
+            )
             answer = await self._run(session, False, _created, self._named(session), env, request)
         except BaseException:
             self.store.give_place_back(owner, request.num_envs)
