@@ -61,7 +61,7 @@ class _Apart:
 
     def apart(self) -> None:
         """Share no tables, and hold those of one level at a time: for environments that threads play side by side."""
-        self._of_level = _level_values_apart  # type: ignore[method-assign, assignment]
+        self._of_level = _level_values_apart  # type: ignore[assignment]
 
 
 def _move_info(move: MoveValue) -> dict[str, float]:

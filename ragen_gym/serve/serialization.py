@@ -155,7 +155,7 @@ def turn_value_of(fields: Json) -> TurnValue:
         return Value(*map(number_of, pair))
 
     moves = tuple(MoveValue(value(move["regret"]), value(move["chance"])) for move in fields["moves"])
-    return TurnValue(*(value(fields[name]) for name in TurnValue._fields[:-1]), moves)
+    return TurnValue(**{name: value(fields[name]) for name in TurnValue._fields[:-1]}, moves=moves)
 
 
 def options_body(options: Json | None) -> Json:
