@@ -7,6 +7,7 @@ OpenRLHF loads this file by its path (``--train.agent_func_path``) in the proces
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections import Counter, defaultdict
@@ -17,10 +18,13 @@ from typing import Any
 from openrlhf.utils.agent import AgentExecutorBase
 
 from ragen_agent.chat import ChatFormat
-from ragen_agent.openrlhf.episode import ContractError, play_episode, response_of
+from ragen_agent.openrlhf.episode import ContractError, Generate, play_episode, response_of
 from ragen_agent.openrlhf.processes import RunContext
+from ragen_agent.openrlhf.program_episode import play_program
 from ragen_agent.openrlhf.prompt_dataset import PromptRow, env_of, turns_of
-from ragen_agent.token_mdp import TokenMDP
+from ragen_agent.programs.endpoint import Endpoint
+from ragen_agent.rollout import Instance
+from ragen_agent.token_mdp import TokenMDP, Trajectory
 from ragen_agent.training.small_model import check_known
 from ragen_agent.training.tasks import records_states
 from ragen_gym.core.threads import in_thread
@@ -39,6 +43,8 @@ class AgentExecutor(AgentExecutorBase):  # type: ignore[misc]
         self.chat: ChatFormat | None = None
         self.members: Counter[str] = Counter()
         self.idle: defaultdict[str, list[TokenMDP]] = defaultdict(list)
+        self.endpoint: Endpoint | None = None  # of programs, with as many at a time as the semaphore lets in
+        self.programs: asyncio.Semaphore
 
     def env(self, row: PromptRow) -> ReplyEnv:
         """The environment of a row."""
@@ -64,25 +70,50 @@ class AgentExecutor(AgentExecutorBase):  # type: ignore[misc]
         """
         began, row, member = time.monotonic(), PromptRow.from_label(label), self._member(label)
         answers: list[float] = []
-        config, settings = self.run.config, self.run.settings
+        config = self.run.config
         if self.chat is None:
             self.chat = ChatFormat.from_settings(hf_tokenizer, config.turns, self.run.vision)
         process = await self._process(row, self.chat)
-        trajectory = await play_episode(
-            process,
-            partial(self._generate, llm_engine, sampling_params, answers),
-            seed=row.seed,
-            noise_seed=row.noise(config.seed, member, config.training.shared_noise),
-            request_seed=lambda turn: row.request(config.seed, member, turn),
-            generation_timeout=settings.generation_timeout,
-            environment_timeout=settings.environment_timeout,
-            check=partial(check_known, self.chat.tokenizer),
-        )
+        generate = partial(self._generate, llm_engine, sampling_params, answers)
+        play = self._play_program if config.program.command else self._play
+        trajectory = await play(process, generate, row, member)
         if trajectory.failure is None:  # a process that failed may still be held by a thread
             self.idle[row.environment].append(process)
         own = time.monotonic() - began - sum(answers)
         label = json.dumps({"member": member, "trajectory": trajectory.to_dict()})
         return response_of(trajectory, prompt, label) | {"own_seconds": own}
+
+    async def _play(self, process: TokenMDP, generate: Generate, row: PromptRow, member: int) -> Trajectory:
+        """One episode, each reply of which goes to the game."""
+        config, settings = self.run.config, self.run.settings
+        return await play_episode(
+            process,
+            generate,
+            seed=row.seed,
+            noise_seed=row.noise(config.seed, member, config.training.shared_noise),
+            request_seed=lambda turn: row.request(config.seed, member, turn),
+            generation_timeout=settings.generation_timeout,
+            environment_timeout=settings.environment_timeout,
+            check=partial(check_known, process.chat.tokenizer),
+        )
+
+    async def _play_program(self, process: TokenMDP, generate: Generate, row: PromptRow, member: int) -> Trajectory:
+        """One episode that a program plays."""
+        config, settings = self.run.config, self.run.settings
+        if self.endpoint is None:
+            self.endpoint, self.programs = Endpoint(), asyncio.Semaphore(config.program.workers)
+            self.endpoint.start()
+        async with self.programs:
+            return await play_program(
+                self.endpoint,
+                config.program,
+                process,
+                generate,
+                Instance(row.seed, row.noise(config.seed, member, config.training.shared_noise)),
+                request_seed=lambda number: row.request(config.seed, member, number),
+                generation_timeout=settings.generation_timeout,
+                check=partial(check_known, process.chat.tokenizer),
+            )
 
     def _member(self, label: str) -> int:
         """The number of this sample in its group, in the order in which they start."""

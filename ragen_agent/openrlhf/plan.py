@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from gymnasium.spaces import Dict
 
-from ragen_agent.config import Config, Training, Turns
+from ragen_agent.config import Config, Training
 from ragen_agent.config.algorithms import FILTER_RULES, GROUPINGS, POLICY_LOSSES
 from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.training.scoring import TOKENS_PER_PASS
@@ -85,7 +85,7 @@ class BatchPlan:
         kept = FILTER_RULES[training.filter_rule].planned_groups(training.groups, training.keep)
         episodes = rows = kept * training.group_size
         if distributed:
-            rows *= max(_rows_of_episode(settings.turns) for settings in all_settings(config))
+            rows *= max(_rows_of_episode(settings) for settings in all_settings(config))
         trained = rows * (1 + min(training.replay, max(0, training.iterations - 1)))
         updates = training.updates * math.ceil(trained / training.minibatch)
         return cls(training.groups * training.group_size, kept, episodes, rows, trained, updates)
@@ -96,8 +96,11 @@ class BatchPlan:
         return training.updates * math.ceil(rows / training.minibatch)
 
 
-def _rows_of_episode(turns: Turns) -> int:
-    """One row, or one for each turn whose prompt leaves out earlier turns."""
+def _rows_of_episode(config: Config) -> int:
+    """One row, or one for each turn whose prompt leaves out earlier turns, as those of programs may."""
+    turns = config.turns
+    if config.program.command:
+        return turns.max_turns
     if turns.history >= 0:
         return max(1, turns.max_turns - turns.history)
     return 1 if turns.keep_thinking else turns.max_turns
@@ -277,11 +280,7 @@ def _check_local_alone(config: Config, settings: OpenRLHF) -> None:
             f"training.refills is {training.refills}, which draws further levels, but openrlhf.prompts names those "
             "that are played: use training.refills=0, or leave openrlhf.prompts out."
         )
-    if config.program.command:
-        raise ValueError(
-            "program.command: programs play with the local trainer alone; leave it out, or use --backend local."
-        )
-    if max(_rows_of_episode(each.turns) for each in all_settings(config)) > 1:
+    if max(_rows_of_episode(each) for each in all_settings(config)) > 1:
         for name, asked in (
             ("training.policy_loss", training.policy_loss if POLICY_LOSSES[training.policy_loss].sequences else ""),
             ("training.correction", training.correction if training.correction == "sequence" else ""),

@@ -120,7 +120,8 @@ class Conversation:
             infos: of each reply, or none.
             outcome: the other fields of ``Trajectory``.
         """
-        rows = self.rows or [_Row([], [self.chat.end_id], [False], [0.0])]  # a failure before the first reply
+        # A failure before the first reply: no consumer takes rows of fewer than two tokens.
+        rows = self.rows or [_Row([], [self.chat.end_id] * 2, [False] * 2, [0.0] * 2)]
         starts = np.cumsum([0, *(len(row.ids) for row in rows)]).tolist()
         return Trajectory(
             ids=np.array([token for row in rows for token in row.ids], np.int64),

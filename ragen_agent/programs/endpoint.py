@@ -71,7 +71,7 @@ class Endpoint:
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
 
     def __enter__(self) -> Endpoint:
-        self._thread.start()
+        self.start()
         return self
 
     def __exit__(
@@ -81,11 +81,19 @@ class Endpoint:
         self._server.server_close()
         self._thread.join()
 
+    def start(self) -> None:
+        """Serve from now on, until the process ends; as a context manager until its end."""
+        self._thread.start()
+
     def add(self, player: Player) -> str:
         """The address at which a program reaches this player, which nobody else can guess."""
         key = secrets.token_hex(16)
         self._server.players[key] = player
         return f"http://127.0.0.1:{self._server.server_port}/{key}"
+
+    def remove(self, url: str) -> None:
+        """Serve the player at this address no longer."""
+        self._server.players.pop(url.rpartition("/")[2], None)
 
 
 class _Handler(BaseHTTPRequestHandler):

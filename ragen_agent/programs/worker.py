@@ -137,7 +137,8 @@ class Worker:
                 reply = self.source.sample(prompt, limit, episode.index, conversation.replies)
                 text = conversation.add(reply)
             except (RuntimeError, ValueError) as error:
-                episode.failure = f"{Failure.ENGINE_ERROR}: {error}"
+                kind = Failure.ENGINE_NAN if isinstance(error, ValueError) else Failure.ENGINE_ERROR
+                episode.failure = f"{kind}: {error}"
                 raise RequestError(500, "engine_error", str(error)) from None
             episode.rewards.append(episode.early)
             episode.infos.append(None)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shlex
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,6 +24,7 @@ from ragen_agent.openrlhf.processes import VARIABLE, RunContext
 from ragen_agent.openrlhf.prompt_dataset import PromptRow, train_rows
 from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.policy import Policy
+from tests.test_documentation import ROOT, script_of
 
 pytestmark = pytest.mark.filterwarnings("default")
 
@@ -143,3 +147,21 @@ def test_what_no_episode_can_be_played_with_ends_the_run(executor: AgentExecutor
         sample(executor, agent, Engine(right(agent)), broken, SamplingParams())
     with pytest.raises(ValueError, match="is not a row of a prompt dataset"):
         asyncio.run(executor.execute("name", "no json", SamplingParams(), 200, agent.tokenizer, Engine([])))
+
+
+def test_a_program_plays_against_the_engine(agent: Policy, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    script_of(ROOT / "renders" / "guides" / "your_own_agent.md", "python", tmp_path)
+    command = shlex.join([sys.executable, str(tmp_path / "my_agent.py")])
+    config = with_settings(CONFIG, {"program": {"command": command, "workers": 2}})
+    run = RunContext(config, OpenRLHF(), "/nowhere", (1, 2), len(agent.tokenizer))
+    monkeypatch.setenv(VARIABLE, run.to_json())
+    engine, row = Engine(right(agent)), next(train_rows(config))
+    responses = sample(AgentExecutor(), agent, engine, row, SamplingParams(temperature=1.0, max_tokens=None))
+    assert len(responses) == MEMBERS
+    for response in responses:
+        trajectory = played(response)
+        assert trajectory.failure is None
+        rows = trajectory.split_contexts()
+        assert all(row.ids[row.sampled].tolist() == right(agent) for row in rows)
+        assert len(response["action_ranges"]) == len(rows) == len(trajectory.turn_ends)
+    assert len(engine.asked) == sum(len(response["action_ranges"]) for response in responses)

@@ -65,9 +65,12 @@ def test_a_given_list_of_levels_has_none_to_refill_from() -> None:
         check({"training": {"refills": 2}}, {"prompts": "mine.jsonl"})
 
 
-def test_programs_play_with_the_local_trainer_alone() -> None:
-    with pytest.raises(ValueError, match=r"program\.command: .* --backend local"):
-        check({"program": {"command": "python my_agent.py"}})
+def test_a_program_may_make_a_row_of_every_turn() -> None:
+    program = {"program": {"command": "python my_agent.py"}, "turns": {"max_turns": 3}}
+    training = {"iterations": 4, "groups": 8, "group_size": 8, "keep": 0.5, "minibatch": 16}
+    assert updates({"training": training, **program}) == 3 * updates({"training": training})
+    with pytest.raises(ValueError, match=r"training\.entropy_smoothing=2 is about whole episodes"):
+        check({"training": {"entropy_smoothing": 2.0}, **program})
 
 
 @pytest.mark.parametrize("aggregation", AGGREGATIONS)
