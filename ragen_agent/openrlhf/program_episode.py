@@ -39,7 +39,7 @@ class _Source:
         return self._left.pop() if self._left else None
 
     def sample(self, ids: list[int], limit: int, episode: int, number: int) -> Sampled:
-        reply = self._generate(ids, limit=limit, seed=self._request_seed(number))
+        reply = self._generate(ids, (), limit=limit, seed=self._request_seed(number))
         waiting = asyncio.run_coroutine_threadsafe(asyncio.wait_for(reply, self._timeout), self._loop)
         try:
             return waiting.result()

@@ -18,7 +18,7 @@ from ragen_agent.rollout import Instance
 from ragen_agent.training.policy import Policy
 from ragen_agent.trajectory import Trajectory
 from ragen_gym.core.threads import in_thread
-from ragen_gym.inference import Sampled
+from ragen_gym.inference import ImageSpan, Sampled
 from tests.test_documentation import ROOT, script_of
 
 GUIDE = ROOT / "renders" / "guides" / "your_own_agent.md"
@@ -44,7 +44,7 @@ class Engine:
         self.agent, self.turn = agent, asyncio.Lock()
         self.asked: list[tuple[list[int], Sampled, int]] = []
 
-    async def __call__(self, ids: Sequence[int], *, limit: int, seed: int) -> Sampled:
+    async def __call__(self, ids: Sequence[int], images: Sequence[ImageSpan], *, limit: int, seed: int) -> Sampled:
         def sample() -> Sampled:
             session = self.agent.engine.start([list(ids)], temperature=1.0, seed=seed)
             [reply] = session.reply([limit])
@@ -61,7 +61,7 @@ class Engine:
 class LateEngine(Engine):
     """It never answers."""
 
-    async def __call__(self, ids: Sequence[int], *, limit: int, seed: int) -> Sampled:
+    async def __call__(self, ids: Sequence[int], images: Sequence[ImageSpan], *, limit: int, seed: int) -> Sampled:
         await asyncio.sleep(600)
         raise AssertionError
 
