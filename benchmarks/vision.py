@@ -16,7 +16,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -158,7 +158,7 @@ def _figures(played: Sequence[Trajectory], config: Config) -> dict[str, Any]:
     rates: dict[str, Rate] = {"boards": wilson(sum(every), len(every))}
     if right:
         rates["planned"] = wilson(sum(right), len(right))
-    return figures | {name: asdict(rate) for name, rate in rates.items()}
+    return figures | {name: rate.to_dict() for name, rate in rates.items()}
 
 
 def _page(results: dict[str, Any]) -> str:

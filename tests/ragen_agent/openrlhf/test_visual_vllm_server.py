@@ -61,7 +61,7 @@ budgets = { max_turns = 6, max_actions_per_turn = 1 }
 name = "large"
 env = "FrozenLake"
 levels = "wide.txt"
-knobs = { success_rate = 1.0 }
+knobs = { size = 8, success_rate = 1.0 }
 budgets = { image_tile_size = 128 }
 """
 

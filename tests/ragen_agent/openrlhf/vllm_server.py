@@ -17,7 +17,7 @@ from ragen_agent.openrlhf.launch import CPU_ENVIRONMENT
 
 __all__ = ["serving"]
 
-START_TIMEOUT = 200  # seconds
+START_TIMEOUT = 300  # seconds
 
 
 @contextmanager
