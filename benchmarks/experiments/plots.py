@@ -128,6 +128,7 @@ def draw_sweep(experiment: Experiment, runs: Runs, name: str, path: Path) -> Non
         values = [sweep.value(panel, factor) for factor in sweep.factors]
         axes.set_xticks(values, [f"{value:g}" for value in values])
         axes.minorticks_off()
+        axes.set_xlim(min(values) / 1.5, max(values) * 1.5)
         axes.set_title(panel["name"], fontsize=10)
         axes.set_xlabel(sweep.setting, fontsize=9)
         axes.grid(alpha=0.25)

@@ -131,8 +131,8 @@ def _early(run: RecordedRun) -> float | None:
 
 
 def _survived(run: RecordedRun) -> float | None:
-    end, best = _end(run), max(window_means(run, "success"), default=0.0)
-    return None if end is None else float(end >= FALL * max(best, _rate("before")(run) or 0.0))
+    end, best = _end(run), max(*window_means(run, "success"), _rate("before")(run) or 0.0, 0.0)
+    return None if end is None or not best else float(end >= FALL * best)
 
 
 def _lost(means: list[float]) -> float:

@@ -204,6 +204,7 @@ def test_a_run_survives_that_ends_at_half_of_its_best_or_more() -> None:
     fallen = replace(fallen, summary={**fallen.summary, "before": {"rate": 0.5}})
     assert measure(fallen, "survived") == 0.0, "lost at once"
     assert measure(run(None, [0.6]), "survived") is None
+    assert measure(run(0.0, [0.0] * 5), "survived") is None, "it had nothing to lose"
 
 
 def test_the_end_is_the_mean_of_the_last_evaluations() -> None:
