@@ -53,8 +53,8 @@ def markdown_overview(
 
     ``narrowed`` is what ``precisions`` found.
     """
-    there = [experiment for experiment in experiments if runs[experiment.name]]
-    absent = [experiment.name for experiment in experiments if not runs[experiment.name]]
+    there = [experiment for experiment in experiments if any(f.differences for f in findings[experiment.name])]
+    absent = [experiment.name for experiment in experiments if experiment not in there]
     every = without_copies([run for name in runs for run in runs[name]])
     lines = [
         "# Experiments on small models",
@@ -80,6 +80,8 @@ def markdown_overview(
     lines += ["## Outcomes of the runs", ""]
     rows = []
     for experiment in there:
+        if not runs[experiment.name]:
+            continue
         outcomes = [outcome(run) for run in runs[experiment.name]]
         rows.append([experiment.name, str(len(outcomes)), *[str(outcomes.count(name)) for name in OUTCOMES]])
     lines += markdown_table(["experiment", "runs", *OUTCOMES], rows)
