@@ -17,8 +17,8 @@ boxes. Where there are more states than ``MAX_STATES`` the answer is NaN: unknow
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from math import nan
+from threading import Lock
 from typing import NamedTuple
 
 import numpy as np
@@ -45,8 +45,10 @@ MAX_STATES = 50_000
 #: Values that the tables of a level hold, at most: states x actions x moves left.
 _MAX_ENTRIES = 2**23
 _NEVER = 2**62
-#: Levels whose tables are kept: the rollouts of a group play the same one.
-_KEPT_LEVELS = 256
+#: Bytes of a state as a key, and of a level without states, about.
+_OF_A_STATE = 300
+#: Bytes of tables that are kept, about: the rollouts of a group play the same level.
+_KEPT_BYTES = 2**28
 #: Regret up to this is rounding: the tables are sums of some ten float64 numbers.
 TOLERANCE = 1e-9
 
@@ -124,6 +126,12 @@ class LevelValues:
         self._reached: Reached | None = None
         #: By the moves left, of the return and of success: V*, float64 (moves, 2, states), and Q*, with actions.
         self._best = self._of_actions = np.zeros((0, 2, 0))
+
+    @property
+    def nbytes(self) -> int:
+        """Of the tables, about."""
+        arrays = [self._best, self._of_actions, *(self._reached or ())]
+        return _OF_A_STATE * (1 + len(self._ids)) + sum(array.nbytes for array in arrays)
 
     def value(self, board: Board, state: Sequence[int], moves_left: int) -> Value:
         """V* of a state in which the game goes on: the highest expected return, the highest probability of success."""
@@ -254,21 +262,32 @@ class LevelValues:
         return True
 
 
-@lru_cache(_KEPT_LEVELS)
-def _kept(game: Game, board: bytes, may_stop: bool) -> LevelValues:
-    return LevelValues(game, may_stop=may_stop)
+_kept: dict[tuple[Game, bytes, bool], LevelValues] = {}  # those asked for last come last
+_keeping = Lock()
 
 
 def level_values(game: Game, board: Board, *, may_stop: bool = False) -> LevelValues:
-    """The values of the level that starts with this board; those of the last levels are kept.
+    """The values of the level that starts with this board; those of the last levels are kept, 256 MiB of them.
+
+    What is returned belongs to one thread at a time: its tables grow as it is asked.
 
     Raises:
         ValueError: see ``LevelValues``.
     """
+    key = game, bytes(board), may_stop
     try:
-        return _kept(game, bytes(board), may_stop)
+        hash(key)
     except TypeError:  # an option that cannot be hashed, such as a list
         return LevelValues(game, may_stop=may_stop)
+    with _keeping:
+        values = _kept.pop(key, None) or LevelValues(game, may_stop=may_stop)
+        room = _KEPT_BYTES
+        for other, kept in reversed([*_kept.items()]):
+            room -= kept.nbytes
+            if room < 0:
+                del _kept[other]
+        _kept[key] = values
+    return values
 
 
 def pivot(moves: Sequence[tuple[float, float]]) -> int | None:

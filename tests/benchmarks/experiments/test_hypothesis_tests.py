@@ -159,7 +159,9 @@ def test_before_the_first_look_nothing_is_said() -> None:
     learns_failure = markdown_overview([experiment], {"thinking": [early]}, {"thinking": []})
     assert "Not run" not in learns_failure, "runs that no alarm is judged by were run"
     never = compare({}, claim)
-    assert "Not run, with 1 claims: thinking." in markdown_overview([experiment], {"thinking": [never]}, {"thinking": []})
+    assert "Not run, with 1 claims: thinking." in markdown_overview(
+        [experiment], {"thinking": [never]}, {"thinking": []}
+    )
     assert (_finding_json(early)["low"], _finding_json(early)["mean"]) == (None, pytest.approx(0.8))
 
 

@@ -164,6 +164,19 @@ def test_tables_grow_with_what_is_asked() -> None:
     assert level_values(game, board) is level_values(FrozenLake(size=4), bytearray(board))
 
 
+def test_tables_are_kept_up_to_a_size_those_asked_for_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_kept", {})
+    lake = FrozenLake(size=5)
+    boards = lake.generate(episode_keys(3, 0, 3), None)
+    first, second = (level_values(lake, bytes(board)) for board in boards[:2])
+    for values, board in zip((first, second), boards, strict=False):
+        values.value(bytes(board), lake.starts(board[None])[0].tolist(), 6)
+    monkeypatch.setattr(module, "_KEPT_BYTES", second.nbytes)
+    level_values(lake, bytes(boards[2]))
+    assert level_values(lake, bytes(boards[1])) is second
+    assert level_values(lake, bytes(boards[0])) is not first
+
+
 def test_a_bandit_of_very_many_pulls_is_valued_as_far_as_moves_are_left() -> None:
     game = Bandit(pulls=2**31 - 1)
     board = bytes(game.generate(episode_keys(3, 0, 1), None)[0])
