@@ -19,9 +19,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import nan
 from threading import Lock
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from ragen_gym.games._jit import compiled_params
 from ragen_gym.games.game import PLAYING, SUCCESS, Board, Game
@@ -130,7 +131,7 @@ class LevelValues:
     @property
     def nbytes(self) -> int:
         """Of the tables, about."""
-        arrays = [self._best, self._of_actions, *(self._reached or ())]
+        arrays: list[npt.NDArray[Any]] = [self._best, self._of_actions, *(self._reached or ())]
         return _OF_A_STATE * (1 + len(self._ids)) + sum(array.nbytes for array in arrays)
 
     def value(self, board: Board, state: Sequence[int], moves_left: int) -> Value:
