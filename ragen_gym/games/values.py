@@ -276,12 +276,11 @@ def level_values(game: Game, board: Board, *, may_stop: bool = False) -> LevelVa
         ValueError: see ``LevelValues``.
     """
     key = game, bytes(board), may_stop
-    try:
-        hash(key)
-    except TypeError:  # an option that cannot be hashed, such as a list
-        return LevelValues(game, may_stop=may_stop)
     with _keeping:
-        values = _kept.pop(key, None) or LevelValues(game, may_stop=may_stop)
+        try:
+            values = _kept.pop(key, None) or LevelValues(game, may_stop=may_stop)
+        except TypeError:  # an option that cannot be hashed, such as a list
+            return LevelValues(game, may_stop=may_stop)
         room = _KEPT_BYTES
         for other, kept in reversed([*_kept.items()]):
             room -= kept.nbytes

@@ -19,13 +19,13 @@ OPERATORS: dict[str, Callable[[Fraction, Fraction], Fraction]] = {
 }
 _SIGNS: dict[type[ast.operator], str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
 _LONGEST = 200  # characters of an expression: its tree is then no deeper than Python's stack, its numbers no larger
-_ANSWER = re.compile(r"<answer>([^<]*)</answer>\s*")
+_ANSWER = re.compile(r"<answer>(.*)</answer>\s*\Z", re.DOTALL)
 
 
 def answer_of(reply: str) -> str | None:
     """What stands in the answer tags that the reply ends with, as it stands; None without them, or with several."""
     match = _ANSWER.search(reply)
-    return match[1] if match and match.end() == len(reply) and reply.count("<answer>") == 1 else None
+    return match[1] if match and reply.count("<answer>") == reply.count("</answer>") == 1 else None
 
 
 def evaluate(text: str) -> tuple[Fraction, list[int]]:

@@ -284,7 +284,11 @@ def test_a_torchvision_of_another_torch_is_repaired(tmp_path: Path, monkeypatch:
         "import torch\nfrom . import extension\n__version__ = '0.28.0+cu130'\n"
         "torch.library.register_fake('torchvision::nms')(lambda dets, scores, iou_threshold: dets)\n"
     )
-    (tmp_path / "sitecustomize.py").write_text(f"import site\nsite.addsitedir({str(tmp_path)!r})\n")
+    (tmp_path / "sitecustomize.py").write_text(
+        "import site, sys\n"
+        "sys.meta_path[:] = [f for f in sys.meta_path if not hasattr(f, 'prepares')]\n"  # a repaired environment's
+        f"site.addsitedir({str(tmp_path)!r})\n"
+    )
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setattr(torchvision_ops, "install", partial(torchvision_ops.install, tmp_path))

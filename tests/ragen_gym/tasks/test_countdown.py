@@ -99,4 +99,6 @@ def test_signs_that_are_not_allowed_are_refused() -> None:
 
 def test_an_answer_is_what_the_reply_ends_with() -> None:
     assert answer_of("so <answer> 3 </answer> ") == " 3 "
+    assert answer_of("<answer>1 < 2</answer>") == "1 < 2"
     assert answer_of("<answer>3</answer> or so") is None
+    assert answer_of("<answer>3</answer> or </answer>") is None
