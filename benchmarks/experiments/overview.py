@@ -53,7 +53,8 @@ def markdown_overview(
 
     ``narrowed`` is what ``precisions`` found.
     """
-    there = [experiment for experiment in experiments if any(f.differences for f in findings[experiment.name])]
+    # Some have runs of arms alone whose fall would be no collapse, others none that a comparison could be of.
+    there = [e for e in experiments if runs[e.name] or any(f.differences for f in findings[e.name])]
     absent = [experiment.name for experiment in experiments if experiment not in there]
     every = without_copies([run for name in runs for run in runs[name]])
     lines = [

@@ -2,7 +2,7 @@
 
 By the exact values of ``ragen_gym.games.values``, of the probability of success: an episode's outcome is the optimum at
 its start less the regret of its moves plus what chance added. So of a lost episode, whose outcome is 0, the optimum at
-the start is regret and bad luck, and over many episodes the share of chance is 1 - sum(regret) / sum(optimum).
+the start is regret and chance, and over many episodes the share of chance is 1 - sum(regret) / sum(optimum).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ KINDS: dict[str, str] = {
     "waste": "wastes moves",
     "malformed": "replies malformed, which forfeits moves",
     "short": "names too few moves, which forfeits the rest",
-    "chance": "bad luck, without a mistake",
+    "chance": "transition noise alone, without a mistake",
     "hopeless": "could not be won from the start",
 }
 

@@ -21,7 +21,7 @@ examples:
   ragen-gym bench suites                      every suite
   ragen-gym bench suites ragen-v1             its splits, with random and optimal success
   ragen-gym bench suites my-suite/ --json     a suite of your own: a folder with a suite.toml
-  ragen-gym bench suites --published          what others report, beside random and optimal play of their protocols
+  ragen-gym bench suites --published          what others report, next to random and optimal play of their protocols
 """
 
 _SCORE_EXAMPLES = """\
@@ -51,7 +51,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     suites.add_argument(
         "--published",
         action="store_true",
-        help="the success that others report, beside random and optimal play of the same protocol; of SUITE, or the "
+        help="the success that others report, next to random and optimal play of the same protocol; of SUITE, or the "
         "main results of all",
     )
     score = add_command(commands, "score", "score the episodes of a run", _score, _SCORE_EXAMPLES)

@@ -20,6 +20,7 @@ from ragen_gym.games.registry import GameSpec, build_game, load
 __all__ = [
     "EnvOption",
     "add_environment_options",
+    "add_option_flag",
     "chosen_environment",
     "describe",
     "options_of",
@@ -102,6 +103,18 @@ def task_options(pairs: Sequence[str]) -> dict[str, Any]:
     return read
 
 
+def add_option_flag(parser: argparse.ArgumentParser, which: str) -> None:
+    """The flag ``--option NAME=VALUE``, as ``options``; the help says ``which`` they are."""
+    parser.add_argument(
+        "--option",
+        dest="options",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help=f"set an option {which}; may be repeated",
+    )
+
+
 def add_environment_options(parser: argparse.ArgumentParser, *, rules_only: bool = False) -> None:
     """The flags that choose an environment: the game, its options, preset, split, vocabulary and text format.
 
@@ -112,14 +125,7 @@ def add_environment_options(parser: argparse.ArgumentParser, *, rules_only: bool
     parser.add_argument(
         "id", metavar="ID", help="a game's name or id; `ragen-gym list` shows them; MODULE:NAME is a game of your own"
     )
-    parser.add_argument(
-        "--option",
-        dest="options",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="set an option of the game, such as size=6; `info` lists them; may be repeated",
-    )
+    add_option_flag(parser, "of the game, such as size=6; `info` lists them")
     old = "--knob"  # its name in earlier versions
     parser.add_argument(old, dest="options", action="append", help=argparse.SUPPRESS)
     parser.add_argument("--preset", help="a difficulty of the game, such as easy")

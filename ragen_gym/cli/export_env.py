@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ragen_gym.cli.command import add_command, table_lines
-from ragen_gym.cli.env_options import read_options
+from ragen_gym.cli.env_options import add_option_flag, read_options
 from ragen_gym.core.turn_config import TurnConfig, turn_config
 from ragen_gym.games.registry import load, load_task
 from ragen_gym.integrations.export import TARGETS, export_env
@@ -35,14 +35,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument(
         "--game", default="FrozenLake", metavar="ID", help="a game's name, or MODULE:NAME (default: FrozenLake)"
     )
-    parser.add_argument(
-        "--option",
-        dest="options",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="set an option of the game, as `info` lists them, or of a turn, such as max_turns=4; may be repeated",
-    )
+    add_option_flag(parser, "of the game, as `info` lists them, or of a turn, such as max_turns=4")
     parser.add_argument("--preset", help="a difficulty of the game, such as easy")
     parser.add_argument(
         "--requires",

@@ -307,7 +307,7 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
         return TurnRegret(self.game)
 
     def keep_values_apart(self) -> None:
-        """Value moves by tables of this environment alone, where threads play others beside it."""
+        """Value moves by tables of this environment alone, where threads play others next to it."""
         if self._regret:
             self._regret.apart()
 

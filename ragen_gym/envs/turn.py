@@ -308,7 +308,7 @@ class TurnEnv(InnerGenerator, ReplyEnv):
         return self.env.solution()
 
     def keep_values_apart(self) -> None:
-        """Value turns by tables of this environment alone, where threads play others beside it."""
+        """Value turns by tables of this environment alone, where threads play others next to it."""
         if self._regret:
             self._regret.apart()
 

@@ -1,4 +1,4 @@
-"""What others published, beside random and optimal play of their own protocols.
+"""What others published, next to random and optimal play of their own protocols.
 
 ``python -m ragen_gym.bench.suites.published`` plays the suites that have a published rate, at random and optimally,
 and writes ``baselines.json``; ``ragen-gym bench suites --published`` prints from that file. A suite that is not the one

@@ -1,4 +1,4 @@
-"""Published rates beside random and optimal play: what is kept is what is played, and what the table says of it."""
+"""Published rates next to random and optimal play: what is kept is what is played, and what the table says of it."""
 
 from __future__ import annotations
 
