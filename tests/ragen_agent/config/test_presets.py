@@ -10,13 +10,13 @@ from ragen_agent.config import Config, with_settings
 from ragen_agent.config.presets import GAME_DEFAULTS, PRETRAINED_DEFAULTS, default_settings
 from ragen_agent.training.demo_thoughts import THOUGHTS
 from ragen_agent.training.tasks import make_env
-from ragen_gym.games.registry import TABLE, task_of
+from ragen_gym.games.registry import TABLE, load_task
 
 
 @pytest.mark.parametrize("game", GAME_DEFAULTS)
 def test_the_defaults_of_every_game_are_valid(game: str) -> None:
     config = with_settings(Config(), {**GAME_DEFAULTS[game], "game": game})
-    assert game in TABLE or task_of(game) is not None
+    assert game in TABLE or load_task(game) is not None
     assert config.demonstrations.thought in THOUGHTS
 
 
