@@ -22,17 +22,14 @@ def blocks(page: Path, language: str) -> list[str]:
 def script_of(page: Path, language: str, folder: Path) -> str:
     """A page's blocks of that language as one script, its modules written to ``folder``.
 
-    A block that begins with a comment that names a file is that file, and so is the block after it.
+    A block that begins with a comment that names a file is that file, or goes on with it: ``# game.py, continued``.
     """
     script: list[str] = []
-    module = None
     for block in blocks(page, language):
-        if name := re.match(r"# (\w+\.py)\n", block):
+        if name := re.match(r"# (\w+\.py)(, continued)?\n", block):
             module = folder / name[1]
-            module.write_text(block, encoding="utf-8")
-        elif module:
-            module.write_text(module.read_text(encoding="utf-8") + "\n\n" + block, encoding="utf-8")
-            module = None
+            before = module.read_text(encoding="utf-8") + "\n\n" if name[2] else ""
+            module.write_text(before + block, encoding="utf-8")
         else:
             script.append(block)
     return "\n".join(script)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import pickle
-import subprocess
 import sys
 import warnings
 from collections.abc import Sequence
@@ -26,6 +24,7 @@ from ragen_gym.envs.reply import write_reply
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.games.registry import TABLE, find
 from ragen_gym.testing.games import require
+from ragen_gym.testing.processes import run_in_another_process
 
 __all__ = ["Env", "check_env", "in_another_process", "make", "record", "replay", "some_actions"]
 
@@ -337,15 +336,5 @@ def in_another_process(runs: Sequence[tuple[Any, ...]]) -> Any:
     Raises:
         RuntimeError: that process failed.
     """
-    seed = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"
     parts = sys.path, pickle.dumps(list(TABLE.values())), pickle.dumps(list(runs))
-    child = subprocess.run(
-        [sys.executable, "-c", _CHILD],
-        input=pickle.dumps(parts),
-        capture_output=True,
-        env={**os.environ, "PYTHONHASHSEED": seed},
-        check=False,
-    )
-    if child.returncode:
-        raise RuntimeError(f"the same episodes fail in another process:\n{child.stderr.decode()}")
-    return json.loads(child.stdout)
+    return json.loads(run_in_another_process(_CHILD, pickle.dumps(parts)))

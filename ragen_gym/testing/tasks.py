@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random  # noqa: TID251  # to see that a task leaves it alone
-import subprocess
 import sys
 from typing import Any
 
@@ -16,6 +15,7 @@ from ragen_gym.core.turn_config import TurnConfig
 from ragen_gym.envs.policies import play_turns
 from ragen_gym.envs.task import TaskEnv
 from ragen_gym.testing.games import require
+from ragen_gym.testing.processes import run_in_another_process
 
 __all__ = ["check_task"]
 
@@ -72,18 +72,13 @@ def _check_seeds(name: str, options: dict[str, Any], firsts: list[str]) -> None:
 
 
 def _check_process(name: str, options: dict[str, Any], firsts: list[str]) -> None:
-    seed = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"
-    child = subprocess.run(
-        [sys.executable, "-c", _CHILD],
-        input=json.dumps([[os.getcwd(), *sys.path], name, options, SEEDS]),
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONHASHSEED": seed},
-        check=False,
-    )
-    require(not child.returncode, f"{name} fails in another process:\n{child.stderr}")
+    request = json.dumps([[os.getcwd(), *sys.path], name, options, SEEDS]).encode()
+    try:
+        printed = run_in_another_process(_CHILD, request)
+    except RuntimeError as error:
+        raise AssertionError(f"{name}: {error}") from None
     require(
-        json.loads(child.stdout) == firsts,
+        json.loads(printed) == firsts,
         f"{name}: the same seeds give other problems in another process: something depends on hash(), the order of a "
         "set, the clock or the process.",
     )

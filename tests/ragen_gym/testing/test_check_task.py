@@ -88,3 +88,18 @@ def test_what_depends_on_the_process_is_found(tmp_path: Path, monkeypatch: pytes
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(AssertionError, match="other problems in another process"):
         check_task("hashed_task:Hashed", levels=2)
+
+
+def test_a_module_that_checks_itself_when_it_is_imported_starts_no_processes_without_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = (
+        "from ragen_gym.tasks import Countdown\n"
+        "from ragen_gym.testing import check_task\n"
+        "class Own(Countdown): pass\n"
+        "check_task('checks_itself:Own', levels=2)\n"
+    )
+    (tmp_path / "checks_itself.py").write_text(source, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(AssertionError, match="Move the call into a test"):
+        check_task("checks_itself:Own", levels=2)
