@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields
 from math import inf
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from ragen_agent.config.algorithms import (
     ADVANTAGE_RULES,
@@ -33,6 +34,7 @@ __all__ = [
     "Demonstrations",
     "Diagnostics",
     "Evaluation",
+    "Judge",
     "Lora",
     "SmallModel",
     "Stops",
@@ -487,6 +489,50 @@ class Stops:
 
 
 @dataclass(frozen=True)
+class Judge:
+    """A language model that says whether the boards in the thinking are right (VAGEN, arXiv 2510.16907, section 4).
+
+    It is asked of each observation and each prediction of a reply without fault, beside the exact comparison with the
+    true board, which ``turns.state_reward`` pays. A turn earns half of ``reward`` for each that it accepts. An episode
+    of which it left a question without a readable answer is a failed one, left out of the loss.
+    """
+
+    base_url: str = setting(
+        "", "its OpenAI-compatible server, such as http://127.0.0.1:8000/v1", empty="no judge is asked"
+    )
+    model: str = setting("", "the model's name there", empty="none; a judge needs one")
+    key_env: str = setting(
+        "OPENAI_API_KEY", "environment variable that holds the key, which is written nowhere; may be unset on servers "
+        "that ask for none"
+    )  # fmt: skip
+    reward: float = setting(
+        0.5, "what an observation and a prediction that it accepts earn together, half each; 0 only compares it", low=0
+    )
+    max_tokens: int = setting(400, "length limit of its answer", low=1, unit="tokens")
+    timeout: float = setting(30.0, "of a request", above=0, unit="seconds")
+    retries: int = setting(2, "how often a request that failed is sent again", low=0)
+    concurrency: int = setting(32, "requests at a time", low=1)
+    cache: int = setting(
+        65536, "verdicts that a process remembers, so that equal descriptions of a board are judged once", low=0
+    )
+
+    def __post_init__(self) -> None:
+        check_settings(self, "judge.")
+        if not self.base_url:
+            return
+        place = urlsplit(self.base_url)
+        if place.scheme not in ("http", "https") or not place.hostname:
+            raise ValueError(f"judge.base_url is {self.base_url!r}; write it as http://127.0.0.1:8000/v1.")
+        if place.username is not None or place.query:
+            raise ValueError(
+                "judge.base_url holds a user or a query, which run folders would keep; give the address alone, and the "
+                "key in the environment variable that judge.key_env names."
+            )
+        if not self.model:
+            raise ValueError("judge.base_url is given, but judge.model is not; name the model as its server does.")
+
+
+@dataclass(frozen=True)
 class Diagnostics:
     """What is measured next to the training itself; every 0 turns a part off."""
 
@@ -561,6 +607,7 @@ class Config:
     warm_start: WarmStart = field(default_factory=WarmStart)
     training: Training = field(default_factory=Training)
     lora: Lora = field(default_factory=Lora)
+    judge: Judge = field(default_factory=Judge)
     stops: Stops = field(default_factory=Stops)
     diagnostics: Diagnostics = field(default_factory=Diagnostics)
     evaluation: Evaluation = field(default_factory=Evaluation)
@@ -571,6 +618,7 @@ class Config:
         self._check_curriculum()
         self._check_overlong()
         self._check_program()
+        self._check_judge()
         for name in ("loss_tokens", "advantage_tokens"):
             if getattr(self.training, name) == "reasoning" and not self.turns.think:
                 raise ValueError(
@@ -608,6 +656,21 @@ class Config:
             raise ValueError(
                 f"program.command: training.groups_by={self.training.groups_by} begins episodes in the middle, where "
                 "no program can; use training.groups_by=level or state."
+            )
+
+    def _check_judge(self) -> None:
+        if not self.judge.base_url:
+            return
+        if not self.turns.state_parts:
+            raise ValueError(
+                "judge.base_url: no reply says anything of the board that could be judged; use turns.grounding=true, "
+                "turns.world_modelling=true, or no judge."
+            )
+        if self.program.command or GROUPINGS[self.training.groups_by].branches:
+            raise ValueError(
+                "judge.base_url: replies are played again to see the boards that they are about, which is done for "
+                "whole episodes of the policy alone; leave program.command out, and use training.groups_by=level or "
+                "state."
             )
 
     def _check_overlong(self) -> None:

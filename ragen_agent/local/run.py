@@ -36,6 +36,7 @@ from ragen_agent.training.evaluation import (
     play_fixed,
     rate_of_played,
 )
+from ragen_agent.training.judge import check_judge
 from ragen_agent.training.metrics import cost_line
 from ragen_agent.training.parameters import load_policy
 from ragen_agent.training.policy import Policy
@@ -85,6 +86,8 @@ class TrainingRun:
         self.over = self.state is None and "after" in self.summary
         self.begun: float = time.monotonic() - self.summary.get("wall_s", 0.0)
         if not self.over:
+            if notice := check_judge(config.judge):
+                display.say(notice)
             self._drop_unfinished(self.state["iteration"] if self.state else 0)
         with display.waiting("preparing the levels and the model"):
             self.env = make_env(config, config.evaluation.split)

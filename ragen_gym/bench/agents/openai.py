@@ -163,21 +163,33 @@ class OpenAIAgent:
         return None
 
     async def reply(self, messages: Sequence[Message], task: Task) -> Answer:
-        """Ask until there is an answer, or no more retries.
+        """Ask until there is an answer, or no more retries; see ``complete``."""
+        config = task.env.config
+        answer = await self.complete(
+            messages, temperature=task.temperature, seed=task.seed, max_tokens=config.max_tokens_per_turn
+        )
+        if answer.reasoning and self._reasoning == "think" and config.think and "<think>" not in answer.text:
+            return replace(answer, text=with_reasoning(answer.text, answer.reasoning))
+        return answer
+
+    async def complete(
+        self, messages: Sequence[Message], *, temperature: float, seed: int, max_tokens: int | None = None
+    ) -> Answer:
+        """A completion of any conversation; ``max_tokens`` goes with the agent's own limit, the lower holds.
 
         Raises:
             AgentFailure: the server refused, broke, or took too long.
         """
         import openai
 
-        body = self._body(messages, task)
+        body = self._body(messages, temperature, seed, max_tokens)
         failures = waits = 0
         while True:
             await self._pace.turn()
             try:
                 async with asyncio.timeout(self._timeout):
                     answer = await self._connected().post("/chat/completions", cast_to=object, body=body)
-                return self._finish(read_completion(answer, failures + waits), task)
+                return self._without_key(read_completion(answer, failures + waits))
             except AgentFailure as error:
                 raise AgentFailure(error.failure, self._clean(error.detail)) from None
             except (TimeoutError, openai.APITimeoutError):
@@ -197,7 +209,7 @@ class OpenAIAgent:
             if failures + waits // _WAITS > self._retries:
                 raise AgentFailure(failure, f"{detail} (asked {failures + waits} times)")
             if wait is None:
-                await asyncio.sleep(backoff(failures, task.seed))
+                await asyncio.sleep(backoff(failures, seed))
             elif wait > _LONGEST_WAIT:
                 raise AgentFailure(failure, f"{detail} (the server asks to wait {wait:g} s)")
             else:
@@ -224,15 +236,17 @@ class OpenAIAgent:
             )
         return self._client
 
-    def _body(self, messages: Sequence[Message], task: Task) -> dict[str, Any]:
+    def _body(
+        self, messages: Sequence[Message], temperature: float, seed: int, max_tokens: int | None
+    ) -> dict[str, Any]:
         body: dict[str, Any] = {
             "model": self._model,
             "messages": as_data_urls(messages),
-            "temperature": task.temperature,
+            "temperature": temperature,
             # Another one for each turn, below 2**31, which every server takes.
-            "seed": mix(task.seed + len(messages)) & 0x7FFFFFFF,
+            "seed": mix(seed + len(messages)) & 0x7FFFFFFF,
         }
-        limits = [limit for limit in (self._max_tokens, task.env.config.max_tokens_per_turn) if limit is not None]
+        limits = [limit for limit in (self._max_tokens, max_tokens) if limit is not None]
         if limits:
             body["max_tokens"] = min(limits)
         return {name: value for name, value in (body | self._extra).items() if name not in self._omit}
@@ -245,12 +259,11 @@ class OpenAIAgent:
         if code == "insufficient_quota" or (status < 500 and status not in _RETRIED):
             raise AgentFailure(Failure.MODEL_ERROR, detail) from error
 
-    def _finish(self, answer: Answer, task: Task) -> Answer:
-        """The answer without the key, and with its reasoning where that is to be parsed."""
-        text, reasoning = self._redact(answer.text), answer.reasoning and self._redact(answer.reasoning)
-        if reasoning and self._reasoning == "think" and task.env.config.think and "<think>" not in text:
-            text = with_reasoning(text, reasoning)
-        return replace(answer, text=text, reasoning=reasoning)
+    def _without_key(self, answer: Answer) -> Answer:
+        """The answer with the key redacted."""
+        return replace(
+            answer, text=self._redact(answer.text), reasoning=answer.reasoning and self._redact(answer.reasoning)
+        )
 
     def _redact(self, text: str) -> str:
         for secret in self._secrets:

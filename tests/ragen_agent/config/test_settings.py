@@ -117,6 +117,22 @@ def test_a_setting_says_what_it_is_and_refuses_another_type(name: str) -> None:
         ({"demonstrations": {"moves": ["0.7", 0.3]}}, r"demonstrations\.moves"),
         ({"demonstrations": {"moves": [-0.1, 1.1]}}, r"demonstrations\.moves"),
         ({"lora": {"targets": []}}, r"lora\.targets"),
+        ({"judge": {"base_url": "127.0.0.1:8000", "model": "m"}}, r"judge\.base_url is '127.*write it as http"),
+        ({"judge": {"base_url": "http://127.0.0.1/v1"}}, r"judge\.model is not; name the model"),
+        (
+            {"judge": {"base_url": "http://me:secret@host/v1", "model": "m"}},
+            r"the key in the environment",
+        ),
+        ({"judge": {"base_url": "http://host/v1?key=secret", "model": "m"}}, r"holds a user or a query"),
+        ({"judge": {"base_url": "http://host/v1", "model": "m"}}, r"could be judged; use turns\.grounding=true"),
+        (
+            {
+                "judge": {"base_url": "http://host/v1", "model": "m"},
+                "turns": {"grounding": True},
+                "program": {"command": "true"},
+            },
+            r"leave program\.command out, and use training\.groups_by=level",
+        ),
     ],
 )
 def test_what_settings_need_of_each_other_is_said(settings: dict[str, object], message: str) -> None:
