@@ -1,12 +1,9 @@
 """Agents that see: how fast boards become pictures, and what is lost to seeing and what to planning.
 
-``python -m benchmarks.vision`` measures the pictures, next to Gymnasium's own rendering of the same lake.
-``python -m benchmarks.vision RUN ...`` plays the fixed levels of visual runs three times: with the board as text, as a
-picture, and as both. The levels and the noise are the same, so what differs is what is seen. Where the run's replies
-begin with the board (``turns.grounding``), the table also says how many boards were written down without a fault, and
-how often episodes succeed in which all were: what is missing there is lost to planning.
-
-Results are kept in ``vision.json``; a run that is measured again replaces its own. ``vision.md`` is written from it.
+``python -m benchmarks.vision`` measures the pictures, next to Gymnasium's own rendering of the same lake, and trains
+and measures the agents of ``benchmarks.vision_agents``, seed after seed. A run that is whole is read, one that was
+interrupted goes on, and what was measured is not measured again. ``vision.json`` and ``vision.md`` are written after
+each; ``--only speed`` measures the pictures again.
 """
 
 from __future__ import annotations
@@ -14,33 +11,27 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
-from rich.console import Console
 
 from benchmarks import machine
-from ragen_agent.config import Config
-from ragen_agent.token_mdp import Trajectory
-from ragen_agent.training.console import Display
-from ragen_agent.training.evaluation import baselines, fixed_instances, play_fixed, rate_of_played, without_failed
-from ragen_agent.training.policy import Policy
+from benchmarks.recipes import train
+from benchmarks.vision_agents import AGENTS, PROBED, RECIPE, bounds, measure
 from ragen_agent.training.run_folder import RunFolder
-from ragen_agent.training.tasks import make_env
 from ragen_gym.core.image_style import ImageStyle
-from ragen_gym.core.stats import Rate, wilson
+from ragen_gym.core.stats import mean_interval
 from ragen_gym.core.storage import write_atomic
-from ragen_gym.core.turn_config import OBSERVATIONS
 from ragen_gym.envs.turn import make_turn
 from ragen_gym.render.images import BoardImages
 
-__all__ = ["main", "seen_and_planned", "speed"]
+__all__ = ["main", "speed"]
 
 HERE = Path(__file__).parent
 BATCH = 256
@@ -60,41 +51,87 @@ window; the others are `ragen_gym.render.images`, pixel for pixel the same on ev
 |---|---|---|
 {speed}
 
-{runs}
+{agents}
 """
 
-RUNS = """\
+SEEING = """\
 ## What is lost to seeing, and what to planning
 
-The same {levels} levels with the same noise, by what the messages show; success in %, with Wilson's 95 % interval.
-*Boards right*: of those that replies write down, the share without a fault. *Success where all were right*: what is
-missing there is lost to planning. A run is trained on one kind of message, named in the table; the others show what it
-makes of kinds that it was not trained on.
+The same visual model of 0.4M parameters is trained by the recipe `{recipe}`, its levels shown in different ways:
 
-| run | trained on | shown | success | boards right | success where all were right |
-|---|---|---|---|---|---|
+{shown}
+
+Every reply writes the board in rows of symbols before it answers. On {levels} levels of the test split, in %, over the
+seeds {seeds}, with Student's 95 % interval where seeds differ. *Boards*, *cells*, *things*: the shares of what replies
+write down that is right; things are all tiles but ground. *Planner*: in every turn the best moves on the board that the
+agent says it sees are played instead of its own. What the planner lacks to optimal play ({optimal}) is **lost to
+seeing**, and what the agent lacks to the planner is **lost to planning**; random replies reach {random}. *More
+imitation*: success after further imitation at the cost of the reinforcement. Core-minutes are of a whole run.
+
+{header}
+|---|---|---|---|---|---|---|---|---|---|---|
 {rows}
 
-Random replies reach {random} on these levels, optimal play {optimal}."""
+{probes}Machine: {machine}."""
+
+HEADER = (
+    "| shown | after | success | boards | cells | things | planner | **lost to seeing** | **lost to planning** | "
+    "more imitation | core-minutes |"
+)
+PROBES = """\
+### What a probe reads
+
+A linear probe at the visual tokens, one a tile, is fitted on boards of the training split and reads those of the test
+split, without any reply. Layer 0 is the vision encoder's output.
+
+| model | layer | untrained: cells | things | imitation: cells | things | reinforcement: cells | things |
+|---|---|---|---|---|---|---|---|
+{rows}
+
+"""
+
+#: With ``--quick``: only to see whether it works.
+QUICK = (
+    *("--set", "training.iterations=1", "--set", "demonstrations.episodes=64", "--set", "evaluation.levels=8"),
+    *("--set", "training.groups=4", "--set", "training.minibatch=16", "--set", "warm_start.epochs=1"),
+    *("--set", "small_model.hidden=32", "--set", "small_model.layers=1"),
+)
+QUICK_LEVELS, QUICK_PROBE = 8, (60, 20)
+STAGES = ("imitation", "reinforcement")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measures, writes; returns the exit code."""
+    """Trains and measures what is missing, writes; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.vision", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("runs", nargs="*", type=Path, metavar="RUN", help="folders of runs; none: the speed")
-    parser.add_argument("--levels", type=int, metavar="N", help="held-out levels (default the run's own number)")
+    every = ["speed", *AGENTS]
+    parser.add_argument("--only", nargs="+", choices=every, default=every, metavar="WHAT", help=", ".join(every))
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], metavar="N", help="default 0 1 2")
+    parser.add_argument("--levels", type=int, default=256, metavar="N", help="held-out levels (default 256)")
+    parser.add_argument("--runs", type=Path, default=Path("runs/vision"), metavar="DIR", help="folder of the runs")
     parser.add_argument("--out", type=Path, default=HERE, metavar="DIR", help="folder of the two files")
+    parser.add_argument("--quick", action="store_true", help="tiny runs, to see whether it works; give another --out")
     arguments = parser.parse_args(argv)
+    if arguments.quick and arguments.out == HERE:
+        parser.error("--quick measures nothing worth keeping: give --out another folder than that of the page.")
+    levels = QUICK_LEVELS if arguments.quick else arguments.levels
     file = arguments.out / "vision.json"
-    results: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {"speed": [], "runs": {}}
-    if not arguments.runs or not results["speed"]:
+    results: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {"speed": [], "agents": {}}
+    if results.setdefault("levels", levels) != levels:
+        parser.error(f"{file} holds rates on {results['levels']} levels: give --levels {results['levels']}.")
+    if arguments.only == ["speed"] or not results["speed"]:
         results |= {"speed": speed(), "machine": machine("gymnasium", "pygame-ce", "numpy")}
-        write_atomic(file, json.dumps(results, indent=1) + "\n")
-    for run in arguments.runs:
-        results["runs"][run.name] = seen_and_planned(run, arguments.levels)
-        write_atomic(file, json.dumps(results, indent=1) + "\n")
-    write_atomic(arguments.out / "vision.md", _page(results))
+        _write(results, arguments.out)
+    for seed in arguments.seeds:
+        for name in (name for name in AGENTS if name in arguments.only):
+            _train_and_measure(name, seed, results, arguments)
+            results["agents_machine"] = machine("torch", "transformers")
+            _write(results, arguments.out)
     return 0
+
+
+def _write(results: Mapping[str, Any], out: Path) -> None:
+    write_atomic(out / "vision.json", json.dumps(results, indent=1) + "\n")
+    write_atomic(out / "vision.md", _page(results))
 
 
 def speed() -> list[dict[str, Any]]:
@@ -128,63 +165,102 @@ def _row(what: str, shape: tuple[int, ...], boards: int, draw: Callable[[], Any]
     return {"what": what, "size": f"{shape[0]}x{shape[1]}", "rate": best}
 
 
-def seen_and_planned(run: Path, levels: int | None = None) -> dict[str, Any]:
-    """A run's final model on its fixed levels, by each kind of message."""
-    folder, trained = RunFolder.reopen(run)
-    levels = levels or trained.evaluation.levels
-    found: dict[str, Any] = {"trained_on": trained.turns.observation, "levels": levels, "shown": {}}
-    display = Display(Console())
-    for observation in OBSERVATIONS:
-        turns = replace(trained.turns, observation=observation)
-        config = replace(trained, turns=turns, evaluation=replace(trained.evaluation, levels=levels))
-        policy = Policy.build(config, folder.checkpoint)
-        env = make_env(config, config.evaluation.split)
-        instances = fixed_instances(env, levels)
-        display.say(f"{run.name}: {levels} levels as {observation}")
-        found["shown"][observation] = _figures(play_fixed(policy, instances, display), config)
-        found |= {name: rate.to_dict() for name, rate in baselines(env, instances).items()}
-    return found
+def _train_and_measure(name: str, seed: int, results: dict[str, Any], arguments: argparse.Namespace) -> None:
+    """Adds to the results what an agent's run cost and what its models see and plan, before and after reinforcement."""
+    mine = results.setdefault("agents", {}).setdefault(name, {}).setdefault(str(seed), {"core_s": 0.0})
+    run = arguments.runs / f"{name}-seed{seed}"
+    before = _core_seconds()
+    try:
+        summary = train(run, *AGENTS[name].arguments, "--seed", str(seed), *(QUICK if arguments.quick else ()))
+    finally:  # what an interrupted run spent is spent
+        mine["core_s"] += _core_seconds() - before
+        write_atomic(arguments.out / "vision.json", json.dumps(results, indent=1) + "\n")
+    mine["more_imitation"] = summary["more_imitation"]
+    _, config = RunFolder.reopen(run)
+    results["bounds"] = results.get("bounds") or bounds(config, results["levels"])
+    for stage in STAGES:
+        if stage not in mine:
+            mine[stage] = measure(run, stage, results["levels"], QUICK_PROBE if arguments.quick else PROBED)
+            rates = {what: f"{100 * mine[stage][what]['rate']:.1f} %" for what in ("success", "planned")}
+            print(f"{name}, seed {seed}, {stage}: success {rates['success']}, planner on what it says it sees "
+                  f"{rates['planned']}; {mine['core_s'] / 60:.1f} core-minutes of training", flush=True)  # fmt: skip
 
 
-def _figures(played: Sequence[Trajectory], config: Config) -> dict[str, Any]:
-    """Rates of one row of the table; those of boards are None where no reply writes one down."""
-    figures: dict[str, Any] = {"success": rate_of_played(played).to_dict(), "boards": None, "planned": None}
-    if not config.turns.grounding:
-        return figures
-    whole = without_failed(played)
-    boards = [[bool(turn.observation_right) for turn in t.turn_infos] for t in whole]
-    right = [t.success for t, seen in zip(whole, boards, strict=True) if seen and all(seen)]
-    every = [seen for turns in boards for seen in turns]
-    rates: dict[str, Rate] = {"boards": wilson(sum(every), len(every))}
-    if right:
-        rates["planned"] = wilson(sum(right), len(right))
-    return figures | {name: rate.to_dict() for name, rate in rates.items()}
+def _core_seconds() -> float:
+    """Processor time of the programs that were started here and have ended."""
+    spent = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return spent.ru_utime + spent.ru_stime
 
 
-def _page(results: dict[str, Any]) -> str:
+def _page(results: Mapping[str, Any]) -> str:
     """The page of these results."""
     speeds = "\n".join(f"| {row['what']} | {row['size']} | {row['rate']:,.0f} |" for row in results["speed"])
-    runs = ""
-    if results["runs"]:
-        measured = results["runs"].items()
-        rows = "\n".join(
-            f"| {name} | {run['trained_on']} | {shown} | {_percent(figures['success'])} | "
-            f"{_percent(figures['boards'])} | {_percent(figures['planned'])} |"
-            for name, run in measured
-            for shown, figures in run["shown"].items()
+    agents = ""
+    measured = {name: [run for run in runs.values() if STAGES[-1] in run] for name, runs in results["agents"].items()}
+    if any(measured.values()):
+        rows, probes = [], []
+        for name in AGENTS:
+            runs = measured.get(name, [])
+            rows += [_row_of(name, stage, runs, results) for stage in STAGES if runs]
+            probes += [line for run in runs[:1] if "probe" in run[STAGES[-1]] for line in _probe_rows(name, runs)]
+        lines = {name: f"{100 * results['bounds'][name]['rate']:.1f}" for name in ("random", "optimal")}
+        seeds = ", ".join(sorted({seed for runs in results["agents"].values() for seed in runs}, key=int))
+        shown = "\n".join(f"- **{name}**: {agent.title}" for name, agent in AGENTS.items())
+        agents = SEEING.format(
+            shown=shown,
+            header=HEADER,
+            recipe=RECIPE,
+            levels=results["levels"],
+            seeds=seeds,
+            rows="\n".join(rows),
+            probes=PROBES.format(rows="\n".join(probes)) if probes else "",
+            machine=results["agents_machine"],
+            **lines,
         )
-        last = results["runs"][next(reversed(results["runs"]))]
-        lines = {name: _percent(last[name]) for name in ("random", "optimal")}
-        runs = RUNS.format(rows=rows, levels=last["levels"], **lines)
-    text = PAGE.format(machine=results["machine"], repeats=REPEATS, speed=speeds, runs=runs)
+    text = PAGE.format(machine=results["machine"], repeats=REPEATS, speed=speeds, agents=agents)
     return text.rstrip() + "\n"
 
 
-def _percent(rate: dict[str, Any] | None) -> str:
-    """A rate with its interval; a dash where there is none."""
-    if rate is None:
+def _row_of(name: str, stage: str, runs: Sequence[dict[str, Any]], results: Mapping[str, Any]) -> str:
+    """The row of an agent after one of its stages, over its seeds."""
+    optimal = results["bounds"]["optimal"]["rate"]
+    each = [run[stage] for run in runs]
+    own, planned = ([found[what]["rate"] for found in each] for what in ("success", "planned"))
+    cells = [
+        _mean(own),
+        *(_mean([found[what] for found in each]) for what in ("boards", "cells", "things")),
+        _mean(planned),
+        _mean([optimal - rate for rate in planned]),
+        _mean([with_planner - alone for with_planner, alone in zip(planned, own, strict=True)]),
+    ]
+    last = stage == STAGES[-1]
+    minutes = f"{sum(run['core_s'] for run in runs) / len(runs) / 60:.0f}" if last else ""
+    more = _mean([run["more_imitation"]["rate"] for run in runs]) if last else ""
+    return f"| {name} | {stage} | {' | '.join(cells)} | {more} | {minutes} |"
+
+
+def _probe_rows(name: str, runs: Sequence[dict[str, Any]]) -> list[str]:
+    """What a probe reads from each layer of an agent, and from the same model untrained."""
+    probes = {stage: [run[stage]["probe"] for run in runs] for stage in STAGES}
+    rows = []
+    for layer in probes[STAGES[-1]][0]["trained"]:
+        sources = [[p["untrained"][layer] for p in probes[STAGES[0]]]]
+        sources += [[p["trained"][layer] for p in probes[stage]] for stage in STAGES]
+        shares = [_mean([share[what] for share in source]) for source in sources for what in ("cells", "things")]
+        rows.append(f"| {name} | {layer} | {' | '.join(shares)} |")
+    guess = [_mean([p["commonest"][what] for p in probes[STAGES[-1]]]) for what in ("cells", "things")]
+    rows.append(f"| always the commonest tile | - | {' | '.join(guess * 3)} |")
+    return rows
+
+
+def _mean(values: Sequence[float | None]) -> str:
+    """A mean of shares over seeds in %, with Student's 95 % interval where seeds differ; a dash where there is none."""
+    known = [100 * value for value in values if value is not None]
+    if not known:
         return "-"
-    return f"{100 * rate['rate']:.1f} ({100 * rate['low']:.0f} to {100 * rate['high']:.0f})"
+    found = mean_interval(known)
+    interval = f" ({found.low:.0f} to {found.high:.0f})" if len(set(known)) > 1 else ""
+    return f"{found.value:.1f}{interval}"
 
 
 if __name__ == "__main__":

@@ -1,13 +1,49 @@
-"""The page on agents that see: its figures are of the episodes, and it is written from its results."""
+"""The page on agents that see: what is lost to seeing and to planning is measured by real parts, and kept."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from typing import Any
+
+import pytest
 
 from benchmarks import vision
+from benchmarks.vision_agents import AGENTS, PlannedEnv, Probe, said_cells
 from ragen_agent.config import Config, with_settings
-from ragen_agent.rollout import Instance
+from ragen_agent.config.presets import read_recipe
+from ragen_agent.token_mdp import TokenMDP
+from ragen_agent.training.evaluation import fixed_instances
 from ragen_agent.training.policy import Policy
+from ragen_agent.training.run_folder import RunFolder
+from ragen_agent.training.tasks import make_game_env
+from ragen_gym.envs.reply import write_reply
+from ragen_gym.envs.turn import make_turn
+
+LAKE: dict[str, Any] = {"size": 4, "success_rate": 1.0, "min_path": 3}
+TINY = {
+    "env_options": LAKE,
+    "small_model": {"kind": "vision", "hidden": 32, "layers": 1, "feed_forward": 32},
+    "turns": {"observation": "image", "grounding": True, "state_format": "symbols", "max_turns": 2},
+}
+
+
+@pytest.fixture(scope="module")
+def config() -> Config:
+    return with_settings(Config(), TINY)
+
+
+@pytest.fixture(scope="module")
+def policy(config: Config) -> Policy:
+    return Policy.build(config)
+
+
+def planned() -> PlannedEnv:
+    return PlannedEnv(make_turn("FrozenLake", grounding=True, state_format="symbols", max_turns=2, **LAKE), LAKE)
+
+
+def thinking(board: str, *moves: str) -> str:
+    return write_reply(moves or ("Up",), f"<observation>{board}</observation>")
 
 
 def test_the_page_is_of_its_results() -> None:
@@ -15,22 +51,141 @@ def test_the_page_is_of_its_results() -> None:
     assert (vision.HERE / "vision.md").read_text(encoding="utf-8") == vision._page(results)
 
 
-def test_the_figures_are_those_of_the_episodes() -> None:
-    settings = {
-        "small_model": {"kind": "vision", "hidden": 32, "layers": 1, "feed_forward": 32},
-        "env_options": {"size": 4},
-        "turns": {"observation": "image", "grounding": True, "max_turns": 2, "max_tokens_per_turn": 8},
-    }
+@pytest.mark.parametrize("name", AGENTS)
+def test_every_agent_writes_the_board_in_the_same_way(name: str) -> None:
+    arguments = AGENTS[name].arguments
+    settings: dict[str, Any] = dict(read_recipe(arguments[arguments.index("--recipe") + 1]).settings)
+    settings.pop("openrlhf", None)
     config = with_settings(Config(), settings)
-    policy = Policy.build(config)
-    played = policy.play(policy.processes("test", 3), [Instance(seed, seed) for seed in range(3)], 1.0, seed=0)
-    figures = vision._figures(played, config)
-    boards = [turn.observation_right for t in played for turn in t.turn_infos]
-    assert figures["success"]["n"] == 3
-    assert (figures["boards"]["n"], figures["boards"]["rate"]) == (len(boards), 0.0), "nobody taught it"
-    assert figures["planned"] is None
-    run = {"trained_on": "image", "levels": 3, "shown": {"image": figures}}
-    run |= {"random": figures["success"], "optimal": figures["success"]}
-    page = vision._page({"speed": [], "machine": "here", "runs": {"mine": run}})
-    assert "| mine | image | image | 0.0 (0 to 56) | 0.0 (0 to" in page
-    assert "| - |" in page
+    for setting in arguments[3::2]:
+        where, _, value = setting.partition("=")
+        table, _, field = where.partition(".")
+        options = {**config.env_options, field: value}
+        config = with_settings(config, {table: options if table == "env_options" else {field: value}})
+    assert (config.turns.grounding, config.turns.state_format) == (True, "symbols")
+    env = make_game_env(config, "test")
+    env.reset(seed=0)
+    assert env.state_text.write(env.env.state[0]) == env.game.formatter(env.env.vocabulary, "grid")(env.env.state[0])
+    assert config.turns.sees == (name == "pixels")
+
+
+def test_the_planner_plays_the_best_moves_on_what_is_said() -> None:
+    env = planned()
+    level = "P___\nOOO_\n____\nG___"
+    env.reset(seed=0, options={"level": level})
+    *_, info = env.step(thinking(level, "Up"))
+    assert [env.turns.action_names[action] for action in info["actions"]] == ["Right", "Right", "Right", "Down", "Down"]
+    *_, info = env.step(thinking(" " + env.turns.board.replace("\n", " \n "), "Right"))
+    assert info["success"], "spaces around rows mean nothing"
+
+    env.reset(seed=0, options={"level": level})
+    *_, terminated, _, info = env.step(thinking("P___\n____\n____\nG___"))
+    assert (terminated, info["success"]) == (True, False), "who sees no hole walks into it"
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "Up",
+        thinking("P___\nOOO_\n____\n____"),
+        thinking("PG__\n____\n____\n___G"),
+        thinking("P__\n___\n__G"),
+        thinking("P_x_\n____\n____\n___G"),
+        "<think>I see P.</think><answer>Up</answer>",
+    ],
+)
+def test_where_nothing_can_be_planned_nothing_is_played(reply: str) -> None:
+    env = planned()
+    env.reset(seed=0, options={"level": "P___\nOOO_\n____\nG___"})
+    *_, info = env.step(reply)
+    assert info["actions"] == ()
+
+
+def test_cells_are_counted_by_their_places() -> None:
+    truth = "P__\n_O_\n__G"
+    ground = frozenset("_")
+    assert said_cells(truth, truth, ground) == (9, 9, 3, 3)
+    assert said_cells(" P__ \n _O_ \n __G", truth, ground) == (9, 9, 3, 3)
+    assert said_cells("P__\n___\n__G", truth, ground) == (9, 8, 3, 2)
+    assert said_cells("P__\n_O", truth, ground) == (9, 5, 3, 2), "what is not said is not right"
+    assert said_cells("", truth, ground) == (9, 0, 3, 0)
+
+
+def test_the_probe_reads_pixels_and_not_the_level(config: Config, policy: Policy) -> None:
+    probe = Probe(config, 80, 30)
+    shares = probe.shares(policy)
+    assert sorted(shares) == ["0", "1"]
+    assert probe.commonest["things"] == 0, "the commonest tile is ice"
+    assert shares["0"]["things"] > 0.9, "tiles look different, whatever the weights"
+    assert shares["0"]["cells"] > probe.commonest["cells"]
+    letters = with_settings(config, {"turns": {"image_coordinates": True}})
+    with pytest.raises(ValueError, match="a picture has 25 visual tokens and 16 tiles"):
+        Probe(letters, 2, 2).shares(policy)
+
+
+def test_planned_episodes_are_rollouts_of_the_policy(config: Config, policy: Policy) -> None:
+    env = PlannedEnv(make_game_env(config, "test"), LAKE)
+    process = TokenMDP.from_settings(env, policy.chat, config.turns)
+    instances = fixed_instances(make_game_env(config, "test"), 2)
+    for trajectory in policy.play([process], instances, 1.0, seed=0):
+        assert trajectory.failure is None
+        assert int(trajectory.sampled.sum()) > 0
+        assert [turn.played for turn in trajectory.turn_infos] == [0, 0], "nobody taught it to write boards"
+
+
+@pytest.mark.slow
+def test_agents_are_trained_and_measured_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    speeds = json.loads((vision.HERE / "vision.json").read_text())
+    (tmp_path / "vision.json").write_text(json.dumps({**speeds, "agents": {}, "levels": 8}))
+    command = ["--quick", "--only", "pixels", "--seeds", "1", "--runs", str(tmp_path / "runs"), "--out", str(tmp_path)]
+    assert vision.main(command) == 0
+    assert "pixels, seed 1, reinforcement: success" in capsys.readouterr().out
+    page = (tmp_path / "vision.md").read_text()
+    assert "| pixels | imitation | " in page
+    assert "| pixels | 0 | " in page
+    first = json.loads((tmp_path / "vision.json").read_text())
+    assert first["agents"]["pixels"]["1"]["core_s"] > 1
+    assert RunFolder.reopen(tmp_path / "runs" / "pixels-seed1")[1].turns.observation == "image"
+    monkeypatch.setattr(vision, "measure", lambda *_: pytest.fail("measured again"))
+    assert vision.main(command) == 0
+    again = json.loads((tmp_path / "vision.json").read_text())
+    assert again["agents"]["pixels"]["1"].pop("core_s") == first["agents"]["pixels"]["1"].pop("core_s"), "not trained"
+    assert again["agents"] == first["agents"]
+
+
+def test_the_table_adds_up() -> None:
+    found = {"success": {"rate": 0.5}, "planned": {"rate": 0.75}, "boards": 0.9, "cells": 0.99, "things": 0.97}
+    run = {"core_s": 120.0, "more_imitation": {"rate": 0.4}, "imitation": found, "reinforcement": found}
+    probe = {"0": {"cells": 1.0, "things": 0.9}}
+    probes = {"trained": probe, "untrained": probe, "commonest": {"cells": 0.7, "things": 0.0}}
+    seeing = {**run, **{stage: {**found, "probe": probes} for stage in vision.STAGES}}
+    results = {
+        "speed": [],
+        "machine": "here",
+        "agents_machine": "there",
+        "levels": 8,
+        "bounds": {"random": {"rate": 0.1}, "optimal": {"rate": 1.0}},
+        "agents": {
+            "text": {"0": run, "1": {**run, "imitation": {**found, "success": {"rate": 0.25}}}},
+            "pixels": {"0": seeing},
+        },
+    }
+    page = vision._page(results)
+    assert "| pixels | reinforcement | 50.0 | 90.0 | 99.0 | 97.0 | 75.0 | 25.0 | 25.0 | 40.0 | 2 |" in page
+    assert "| text | imitation | 37.5 (" in page
+    assert "| pixels | 0 | 100.0 | 90.0 | 100.0 | 90.0 | 100.0 | 90.0 |" in page
+    assert "| always the commonest tile | - | 70.0 | 0.0 |" in page
+
+
+def test_what_does_not_fit_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "vision.json").write_text('{"levels": 64, "speed": [], "agents": {}}')
+    for arguments, message in (
+        (["--quick"], "give --out another folder"),
+        (["--out", str(tmp_path)], "holds rates on 64 levels: give --levels 64"),
+        (["--only", "sounds"], "invalid choice"),
+    ):
+        with pytest.raises(SystemExit):
+            vision.main(arguments)
+        assert message in capsys.readouterr().err
