@@ -10,12 +10,14 @@ uses none.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from ragen_agent.algo.aggregation import aggregate, check_shapes
 
-__all__ = ["entropy_deviation", "entropy_of", "kl_loss", "kl_penalty"]
+__all__ = ["entropy_deviation", "entropy_of", "entropy_phase", "kl_loss", "kl_penalty"]
 
 
 def entropy_deviation(entropy: Tensor, mask: Tensor, average: float, band: tuple[float, float] = (0.5, 1.5)) -> Tensor:
@@ -40,6 +42,31 @@ def entropy_deviation(entropy: Tensor, mask: Tensor, average: float, band: tuple
     mean = torch.where(mask, entropy, zero).sum(dim=1, keepdim=True) / mask.sum(dim=1, keepdim=True).clamp(min=1)
     outside = (band[0] * average - mean).clamp(min=0) + (mean - band[1] * average).clamp(min=0)
     return torch.where(mask, outside, zero)
+
+
+def entropy_phase(schedule: str, progress: float) -> float:
+    """The part of its weight that the penalty of ``entropy_deviation`` has after a share ``progress`` of the training.
+
+    ``constant``: 1. ``epo``: 1 - 0.2 (1 - exp(-4 progress)) up to the half, and 0.8 exp(-3 (2 progress - 1)) after it,
+    from 1 slowly to 0.83, then from 0.8 fast to 0.04. That is the code of EPO's authors (github.com/WujiangXu/EPO,
+    ``_calculate_epoch_based_entropy_weight`` in ``verl/workers/actor/dp_actor.py``), with training 150 epochs long. The
+    abstract of the paper (arXiv 2509.22576, version 2) speaks of a transition "from conservative exploration to strong
+    stabilization", which sounds like a weight that grows; in the code it falls.
+
+    Args:
+        schedule: a choice of ``Training.entropy_schedule``.
+        progress: from 0 to 1.
+
+    Raises:
+        ValueError: an unknown schedule.
+    """
+    if schedule == "constant":
+        return 1.0
+    if schedule != "epo":
+        raise ValueError(f"schedule is {schedule!r}; it must be constant or epo")
+    if progress <= 0.5:
+        return 1 - 0.2 * (1 - math.exp(-4 * progress))
+    return 0.8 * math.exp(-3 * (2 * progress - 1))
 
 
 def entropy_of(logits: Tensor) -> Tensor:

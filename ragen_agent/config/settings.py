@@ -266,6 +266,14 @@ class Training:
     entropy_band: list[float] = setting(
         [0.5, 1.5], "the band of entropy_smoothing, in parts of the rollouts' mean entropy over the iterations so far"
     )
+    entropy_schedule: str = setting(
+        "constant",
+        "how the weight entropy_smoothing goes on over the iterations",
+        choices={
+            "constant": "unchanged",
+            "epo": "falling slowly to 0.83 of it by the half, then fast to 0.04 (EPO's code)",
+        },
+    )
     credit: str = setting("trajectory", "over what a critic's advantages are estimated", choices=CREDITS)
     gamma: float = setting(1.0, "discount between tokens", low=0, high=1)
     gamma_turn: float = setting(0.95, "discount between turns", low=0, high=1)
@@ -300,6 +308,11 @@ class Training:
             raise ValueError(
                 f"training.entropy_smoothing is {self.entropy_smoothing:g}, a part of the entropy bonus, whose weight "
                 "training.entropy_bonus is 0; raise it, for example to 0.001, or use training.entropy_smoothing=0."
+            )
+        if self.entropy_schedule != "constant" and not self.entropy_smoothing:
+            raise ValueError(
+                f"training.entropy_schedule is {self.entropy_schedule!r}, of the weight training.entropy_smoothing, "
+                "which is 0; raise it, for example to 1, or use training.entropy_schedule=constant."
             )
         if self.group_size < 2:
             if ADVANTAGE_RULES[self.algo].compares_groups:

@@ -87,6 +87,7 @@ class Learner:
     longest: int = 1024  # the most tokens that an episode may have, for the aggregation ``constant``
     adapter: PeftModel | None = None  # with LoRA, peft's handle of the adapter in ``model``
     average_entropy: float = 0.0  # of the rollouts so far, in nats a token, for ``Training.entropy_smoothing``
+    entropy_phase: float = 1.0  # the part of its weight that this has now
 
 
 def update(
@@ -254,7 +255,7 @@ def policy_terms(
         outside = algo.entropy_deviation(token_entropy, mask, learner.average_entropy, settings.entropy_limits)
         figures["entropy_deviation"] = algo.masked_mean(outside, mask, counts.masked)
         penalty = algo.aggregate(outside, mask, how, length=length, count=counts.terms)
-        bonus = bonus - settings.entropy_smoothing * penalty
+        bonus = bonus - settings.entropy_smoothing * learner.entropy_phase * penalty
     if "corrected" in targets:
         figures["corrected"] = algo.masked_mean(targets["corrected"].float(), mask, counts.masked)
     terms = {"policy": loss, "entropy": -settings.entropy_bonus * bonus}

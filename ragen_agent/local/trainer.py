@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ragen_agent import algo
 from ragen_agent.config import Config, Training
 from ragen_agent.config.algorithms import GROUPINGS
 from ragen_agent.local.diagnostics import LearnerDiagnostics
@@ -124,6 +125,9 @@ class Trainer:
         )
         figures = self.monitor.before_update(LearnerDiagnostics(self.learner, self.settings), iteration)
         self.learner.average_entropy = self.history.average_entropy(figures)
+        self.learner.entropy_phase = algo.entropy_phase(
+            self.settings.entropy_schedule, number / self.settings.iterations
+        )
         self._set_rates(number)
         measured, targets = self._update(iteration)
 

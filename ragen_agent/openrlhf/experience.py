@@ -40,6 +40,7 @@ from ragen_gym.inference.vision import Vision
 
 __all__ = [
     "AVERAGE_ENTROPY",
+    "ENTROPY_PHASE",
     "EPISODE_ROWS",
     "EPISODE_TOKENS",
     "AdvantageInputs",
@@ -63,6 +64,9 @@ EPISODE_TOKENS, EPISODE_ROWS = "episode_tokens", "episode_rows"
 
 AVERAGE_ENTROPY = "average_entropy"
 """In ``info``, with ``Training.entropy_smoothing``: the mean entropy of the rollouts so far, the same in every row."""
+
+ENTROPY_PHASE = "entropy_phase"
+"""In ``info``, with ``Training.entropy_smoothing``: the part of its weight that this has now, the same in every row."""
 
 
 @dataclass(frozen=True)
@@ -238,6 +242,7 @@ class StarPOExperience(RemoteExperienceMaker):  # type: ignore[misc]
     run: RunContext
     vllm_kl = vllm_gap = 0.0
     average_entropy = 0.0  # of the rollouts so far, in nats a token
+    entropy_phase = 1.0  # the part of its weight that ``Training.entropy_smoothing`` has now
     reference_kl = 0.0  # of the policy that sampled from the start, in nats a token; 0 unless it is part of the reward
 
     def make_experience(self, samples_list: list[Any]) -> list[Any]:
@@ -290,7 +295,9 @@ class StarPOExperience(RemoteExperienceMaker):  # type: ignore[misc]
         _count(experiences, notes)
         if settings.entropy_smoothing:
             for experience in experiences:
-                experience.info[AVERAGE_ENTROPY] = torch.full((len(experience.action_mask),), self.average_entropy)
+                ones = torch.ones(len(experience.action_mask))
+                experience.info[AVERAGE_ENTROPY] = self.average_entropy * ones
+                experience.info[ENTROPY_PHASE] = self.entropy_phase * ones
         return experiences
 
 

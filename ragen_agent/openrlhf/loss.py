@@ -20,7 +20,7 @@ from ragen_agent import algo
 from ragen_agent.algo.losses import MAX_LOG_RATIO
 from ragen_agent.config import Config
 from ragen_agent.config.algorithms import POLICY_LOSSES
-from ragen_agent.openrlhf.experience import AVERAGE_ENTROPY, EPISODE_ROWS, EPISODE_TOKENS
+from ragen_agent.openrlhf.experience import AVERAGE_ENTROPY, ENTROPY_PHASE, EPISODE_ROWS, EPISODE_TOKENS
 
 __all__ = ["Aggregation", "MeasuredPolicyLoss", "count_episodes", "gradient_norms", "install"]
 
@@ -105,7 +105,8 @@ class Aggregation:
     ``episode_tokens`` are those of the rows that are aggregated next, or None where each row is an episode.
     ``token_mean`` is that of what was aggregated last: in a step of OpenRLHF's that is the entropy, which is what
     ``entropy_call`` counts to: a step aggregates the loss, a KL term if it is part of the loss, and the entropy.
-    ``smoothing`` and ``band`` are those of ``Training``; ``deviation`` is the token mean of the entropies' distance.
+    ``smoothing`` and ``band`` are those of ``Training``, ``phase`` the part of ``smoothing`` that counts now;
+    ``deviation`` is the token mean of the entropies' distance.
     """
 
     def __init__(
@@ -118,7 +119,7 @@ class Aggregation:
     ) -> None:
         self.how, self.length = how, length
         self.smoothing, self.band, self.entropy_call = smoothing, band, entropy_call
-        self.average_entropy = 0.0
+        self.average_entropy, self.phase = 0.0, 1.0
         self.calls = 0
         self.episode_tokens: Tensor | None = None
         self.token_mean = self.deviation = torch.zeros(())
@@ -139,7 +140,7 @@ class Aggregation:
         if self.smoothing and self.calls == self.entropy_call:
             outside = algo.entropy_deviation(loss.float(), loss_mask.bool(), self.average_entropy, self.band)
             self.deviation = _mean(outside.detach(), loss_mask.bool())
-            loss = loss - self.smoothing * outside
+            loss = loss - self.smoothing * self.phase * outside
         if self.how == "token_mean":
             return _STOCK(loss, loss_mask, True, dp_size, batch_num_tokens)
         sums, tokens = (loss * loss_mask).sum(dim=-1), loss_mask.sum(dim=-1)
@@ -218,6 +219,7 @@ def _begin(aggregation: Aggregation, experience: Any) -> None:
     aggregation.calls = 0
     if aggregation.smoothing:
         aggregation.average_entropy = float(_per_row(experience, AVERAGE_ENTROPY).float().mean())
+        aggregation.phase = float(_per_row(experience, ENTROPY_PHASE).float().mean())
 
 
 def gradient_norms(trainer: Any, experiences: Sequence[Any], kl: float) -> dict[str, float]:

@@ -25,6 +25,7 @@ import ray
 from openrlhf.trainer.ppo_trainer import PPOTrainer
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 
+from ragen_agent import algo
 from ragen_agent.config import Config
 from ragen_agent.openrlhf.diagnostics import ActorDiagnostics
 from ragen_agent.openrlhf.episode import check_failures
@@ -144,7 +145,9 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
         limit = self.run.config.turns.max_tokens_per_turn
         scored = Iteration.score_and_filter(iteration, trajectories, [row.game for row in rows], training, seed, limit)
         record: dict[str, Any] = {"iteration": iteration, **self.monitor.before_update(self.diagnostics, scored)}
-        self.experience_maker.average_entropy = self.history.average_entropy(record)
+        maker = self.experience_maker
+        maker.average_entropy = self.history.average_entropy(record)
+        maker.entropy_phase = algo.entropy_phase(training.entropy_schedule, iteration / training.iterations)
         record |= self._update(scored)
         record |= self.monitor.validate(iteration)
         self.folder.append(self.folder.episodes, scored.episode_records([self._noise_seed(p) for p in played]).values())

@@ -75,6 +75,7 @@ def test_a_setting_says_what_it_is_and_refuses_another_type(name: str) -> None:
         ({"training": {"cov_band": [5.0, 1.0]}}, r"cov_band is \[5\.0, 1\.0\]; give a lower and a higher bound"),
         ({"training": {"entropy_band": [0.5, "x"]}}, r"entropy_band is .*; give a lower and a higher bound"),
         ({"training": {"entropy_smoothing": 1.0, "entropy_bonus": 0.0}}, r"training\.entropy_bonus is 0; raise it"),
+        ({"training": {"entropy_schedule": "epo"}}, r"weight training\.entropy_smoothing, which is 0; raise it"),
         ({"training": {"correction_bounds": [2.0]}}, r"correction_bounds is \[2\.0\]; give a lower and a higher"),
         ({"training": {"correction": "sequence"}}, r"correction=sequence .* use training\.correction_mode=mask"),
         ({"training": {"correction_gating": "tv"}}, r"correction_gating=tv use training\.correction_mode=mask"),

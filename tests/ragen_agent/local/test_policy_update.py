@@ -153,6 +153,11 @@ def test_entropy_smoothing_pulls_back_into_the_band(agent: Policy) -> None:
         assert (first["entropy_deviation"] == 0) is up
         if not up:
             assert first["entropy_deviation"] == pytest.approx(first["entropy"] - 0.5, rel=0.2)
+        agent.model.load_state_dict(start)
+        weightless = policy_of(agent)
+        weightless.average_entropy, weightless.entropy_phase = average, 0.0
+        raised = update(weightless, trajectories, torch.zeros(8), settings, seed=0)
+        assert raised["entropy"] > first["entropy"], "the last phase has no penalty left, only the bonus"
 
 
 @pytest.mark.parametrize("longest", [0.5, 1e3, float("inf")])

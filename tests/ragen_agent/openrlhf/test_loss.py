@@ -16,7 +16,7 @@ from ragen_agent import algo
 from ragen_agent.config import Config, with_settings
 from ragen_agent.config.algorithms import AGGREGATIONS, POLICY_LOSSES
 from ragen_agent.openrlhf import loss
-from ragen_agent.openrlhf.experience import AVERAGE_ENTROPY, EPISODE_ROWS, EPISODE_TOKENS
+from ragen_agent.openrlhf.experience import AVERAGE_ENTROPY, ENTROPY_PHASE, EPISODE_ROWS, EPISODE_TOKENS
 
 #: What ``loss.install`` replaces in OpenRLHF's module.
 INSTALLED = ("aggregate_loss", "iter_grad_accum_global_norm")
@@ -84,6 +84,7 @@ def test_every_term_of_the_loss_is_aggregated_alike(
             EPISODE_TOKENS: torch.tensor([3.0, 1.0]),
             EPISODE_ROWS: torch.ones(2),
             AVERAGE_ENTROPY: torch.full((2,), 1.0),
+            ENTROPY_PHASE: torch.full((2,), 0.5),
         },
     )
     recorded = trainer.training_step(rows, 0.25, 0)["metrics"]
@@ -92,7 +93,8 @@ def test_every_term_of_the_loss_is_aggregated_alike(
     divergence = algo.kl_loss(log_probs, reference, chosen, "k2", how, length=5)
     outside = algo.entropy_deviation(entropy, chosen, 1.0, (0.5, 1.5))
     assert outside.tolist() == [[0.0, 0.0, 0.0], [0.0, 1.5, 0.0]]
-    expected = policy + 0.25 * divergence - 0.5 * algo.aggregate(entropy - smoothing * outside, chosen, how, length=5)
+    bonus = algo.aggregate(entropy - 0.5 * smoothing * outside, chosen, how, length=5)
+    expected = policy + 0.25 * divergence - 0.5 * bonus
     torch.testing.assert_close(losses[0], expected)
     torch.testing.assert_close(recorded["approx_kl"], stats.approx_kl)
     torch.testing.assert_close(recorded["entropy_loss"], algo.masked_mean(entropy, chosen))

@@ -276,6 +276,7 @@ def check_first_update(trainers: Both) -> None:
     episodes = KeptEpisodes.of(iteration)
     weights = episodes.weights if settings.reweight else None
     trainers.learner.average_entropy = trainers.trainer.experience_maker.average_entropy = 1.5
+    trainers.learner.entropy_phase = trainers.trainer.experience_maker.entropy_phase = 0.75
     local = update(trainers.learner, episodes.trajectories, episodes.advantages, settings, 0, weights)
     distributed = trainers.trainer._update(iteration)
     assert local["updates"] == distributed["updates"] == 1
