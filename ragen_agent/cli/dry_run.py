@@ -23,6 +23,7 @@ from ragen_agent.config import Config, to_toml
 from ragen_agent.config.presets import Recipe
 from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.openrlhf import cpu_patches
+from ragen_agent.openrlhf.ahead import Phases, describe_gain
 from ragen_agent.openrlhf.cli_flags import MODULE, command_flags
 from ragen_agent.openrlhf.launch import starting_model
 from ragen_agent.openrlhf.machine_checks import available_memory
@@ -31,6 +32,7 @@ from ragen_agent.openrlhf.plan import (
     check_supported,
     cpu_memory_parts,
     describe,
+    devices_needed,
     is_visual,
     memory_parts,
     model_shape,
@@ -41,6 +43,7 @@ from ragen_agent.sft.demonstrations import demonstrate
 from ragen_agent.token_mdp import TokenMDP, Trajectory
 from ragen_agent.training.small_vision_model import small_tokenizer, small_vision
 from ragen_agent.training.tasks import games_at, make_env
+from ragen_gym.core.storage import read_json_lines
 from ragen_gym.envs.turn import TurnEnv
 from ragen_gym.inference import ImageSpan
 
@@ -91,6 +94,7 @@ def dry_run(
         on_cpu = _on_cpu(settings)
         if on_cpu:
             _say(console, "- There is no CUDA here: each of these GPUs stands for a share of the CPU.")
+        _playing_ahead(console, config, settings, folder)
         _memory(console, config, settings, recipe, on_cpu=on_cpu)
     if recipe:
         _title(console, f"Recipe {recipe.name}: {recipe.seen}")
@@ -145,6 +149,20 @@ def _wrapped(command: Sequence[str], extra: Sequence[str]) -> str:
         f"{text}\n\n{passed}ragen-agent starts it with its own trainer, executor and weight check in OpenRLHF's places "
         "(ragen_agent.openrlhf.driver); by itself this line would train without them."
     )
+
+
+def _playing_ahead(console: Console, config: Config, settings: OpenRLHF, folder: Path) -> None:
+    """What ``openrlhf.staleness`` would save, from what a run in ``folder`` measured; it may not be there yet."""
+    metrics = folder / "metrics.jsonl"
+    phases = Phases.measured(read_json_lines(metrics)) if metrics.is_file() else None
+    if phases is None:
+        if settings.staleness:
+            _say(console, "- What that saves is simulated from a run: ragen-agent train --resume RUN --dry-run.")
+        return
+    playing = settings.vllm_engines * settings.vllm_tensor_parallel
+    training = playing if settings.colocate else devices_needed(config, settings) - playing
+    for sentence in describe_gain(phases, playing, training):
+        _say(console, f"- {sentence}")
 
 
 def _memory(console: Console, config: Config, settings: OpenRLHF, recipe: Recipe | None, *, on_cpu: bool) -> None:

@@ -125,6 +125,11 @@ def _train(options: argparse.Namespace) -> int:
 def _distributed(options: argparse.Namespace, folder: RunFolder) -> OpenRLHF | None:
     """The settings of the distributed trainer: a resumed run's own, or those asked for; None for the local one."""
     if options.resume is None and options.backend != "openrlhf":
+        if staleness := distributed(options).get("staleness"):
+            raise ValueError(
+                f"openrlhf.staleness is {staleness}, but the local trainer plays with the very weights that it trains, "
+                "in turn, so its episodes are never behind: use --backend openrlhf, or openrlhf.staleness=0."
+            )
         return None
     from ragen_agent.config.io import read_openrlhf
     from ragen_agent.config.trainers import OpenRLHF

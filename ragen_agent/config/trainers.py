@@ -31,6 +31,13 @@ class OpenRLHF:
     max_vllm_kl: float = setting(
         0.1, "how far vLLM's log-probabilities may be from the trainer's", low=0, high=inf, unit="nats a token"
     )
+    staleness: int = setting(
+        0,
+        "updates that the weights which play may be behind; 0: play and train in turn, 1: play the next iteration "
+        "while this one is trained (train.async_enable). More saves no more time, but shows what staleness costs",
+        low=0,
+        unit="updates",
+    )
     accelerator: str = setting("auto", "what trains; auto: cuda where there is one", choices=("auto", "cuda", "cpu"))
     ray_address: str = setting("", "of a running Ray cluster", empty="one is started here")
     actor_nodes: int = setting(1, "nodes of the policy", low=1)

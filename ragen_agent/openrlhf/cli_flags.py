@@ -117,6 +117,8 @@ _FLAGS: dict[str, str | tuple[str, Callable[[_Start], Any]]] = {
     "train.batch_size": ("training.minibatch", lambda start: rows_of_step(start.config, start.openrlhf)),
     "train.micro_batch_size": "openrlhf.micro_batch",
     "train.colocate_all": "openrlhf.colocate",
+    "train.async_enable": ("openrlhf.staleness", lambda start: start.openrlhf.staleness > 0),
+    "train.async_queue_size": ("openrlhf.staleness", lambda start: start.openrlhf.staleness or None),
     "rollout.batch_size": "training.groups",
     "rollout.n_samples_per_prompt": "training.group_size",
     "rollout.micro_batch_size": "openrlhf.micro_batch",
@@ -194,8 +196,8 @@ DECIDED = {name: row if isinstance(row, str) else row[0] for name, row in _FLAGS
 _REPLACED = {
     "algo.dynamic_filtering_enable": "the filter is ours: training.filter and training.keep",
     "algo.dynamic_filtering_range": "the filter is ours: training.filter and training.keep",
-    "train.async_enable": "an iteration trains on what the current weights played",
-    "train.partial_rollout_enable": "an iteration trains on what the current weights played",
+    "train.partial_rollout_enable": "the filter and the advantages of an iteration need all its episodes, so there is "
+    "nothing to do with some of them; and its weights would change between two turns of an episode",
     "train.dynamic_batch_enable": "minibatches are cut by us: training.minibatch",
     "rollout.vllm_generate_batch_size": "an iteration plays training.groups levels, no more and no less",
     "ckpt.save_steps": "training.save_every says when a state is saved",

@@ -106,6 +106,7 @@ def _start_ray(address: str, start: dict[str, Any]) -> None:
 def _install_classes(on_cpu: bool) -> None:
     """Replaces the classes that OpenRLHF's command line is about to import by ours."""
     import openrlhf.trainer.ppo_trainer
+    import openrlhf.trainer.ppo_trainer_async
     import openrlhf.trainer.ray.launcher
     import openrlhf.trainer.ray.ppo_actor
     import openrlhf.trainer.ray.ppo_critic
@@ -117,7 +118,8 @@ def _install_classes(on_cpu: bool) -> None:
 
     # The trainer writes the run's folder, so it stays on the node where that is.
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    openrlhf.trainer.ppo_trainer.PPOTrainer = trainer.StarPO.options(scheduling_strategy=here)
+    ours = trainer.StarPO.options(scheduling_strategy=here)
+    openrlhf.trainer.ppo_trainer.PPOTrainer = openrlhf.trainer.ppo_trainer_async.PPOTrainerAsync = ours
     openrlhf.trainer.ray.ppo_actor.PolicyModelActor = ray_actors.PolicyActor
     openrlhf.trainer.ray.ppo_critic.CriticModelActor = ray_actors.CriticActor
     openrlhf.trainer.ray.launcher.ReferenceModelActor = ray_actors.ReferenceActor

@@ -63,14 +63,15 @@ class AgentExecutor(AgentExecutorBase):  # type: ignore[misc]
         """One episode of the level that ``label`` names, as the row that OpenRLHF's sample generator reads.
 
         The row's label becomes JSON of the sample's number in its group and the whole ``Trajectory``; ``own_seconds``
-        is how long the episode took without vLLM's answers.
+        is how long the episode took without vLLM's answers, ``updates`` what the engine's weights had seen when it
+        began.
 
         Raises:
             ContractError: see ``play_episode``; or a label, game or chat template that cannot be used.
         """
         began, row, member = time.monotonic(), PromptRow.from_label(label), self._member(label)
         answers: list[float] = []
-        config = self.run.config
+        config, updates = self.run.config, getattr(llm_engine, "updates", 0)
         if self.chat is None:
             self.chat = ChatFormat.from_settings(hf_tokenizer, config.turns, self.run.vision)
         process = await self._process(row, self.chat)
@@ -81,7 +82,7 @@ class AgentExecutor(AgentExecutorBase):  # type: ignore[misc]
             self.idle[row.environment].append(process)
         own = time.monotonic() - began - sum(answers)
         label = json.dumps({"member": member, "trajectory": trajectory.to_dict()})
-        return response_of(trajectory, prompt, label) | {"own_seconds": own}
+        return response_of(trajectory, prompt, label) | {"own_seconds": own, "updates": updates}
 
     async def _play(self, process: TokenMDP, generate: Generate, row: PromptRow, member: int) -> Trajectory:
         """One episode, each reply of which goes to the game."""

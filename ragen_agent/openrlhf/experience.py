@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import asdict, dataclass
 from math import isfinite
-from typing import Any
+from typing import Any, NamedTuple
 
 import ray
 import torch
@@ -46,6 +46,7 @@ __all__ = [
     "AdvantageInputs",
     "EpisodeGenerator",
     "EpisodeSample",
+    "LogProbDifference",
     "StarPOExperience",
     "WeightsLostError",
     "advantage_inputs",
@@ -77,6 +78,7 @@ class EpisodeSample:
     member: int  # its number in the group
     trajectory: Trajectory  # the episode
     own_seconds: float = 0.0  # that it took without vLLM's answers
+    updates: int = 0  # that the weights which played it had received since vLLM started
 
 
 class EpisodeGenerator(SamplesGenerator):  # type: ignore[misc]
@@ -120,23 +122,28 @@ class EpisodeGenerator(SamplesGenerator):  # type: ignore[misc]
 def _sample(row: PromptRow, response: dict[str, Any]) -> EpisodeSample:
     label = json.loads(response["label"])
     trajectory = Trajectory.from_dict(label["trajectory"])
-    return EpisodeSample(row, label["member"], trajectory, response.get("own_seconds", 0.0))
+    own, updates = response.get("own_seconds", 0.0), response.get("updates", 0)
+    return EpisodeSample(row, label["member"], trajectory, own, updates)
 
 
 class WeightsLostError(RuntimeError):
     """vLLM does not sample from the weights that are trained."""
 
-    def __init__(self, seen: str) -> None:
+    def __init__(self, seen: str, staleness: int = 0) -> None:
+        behind = (
+            f" Or too much changed in the {staleness} updates that they may be behind (openrlhf.staleness): lower "
+            "training.learning_rate or the staleness, or raise openrlhf.max_vllm_kl."
+        )
         super().__init__(
             f"{seen}: vLLM does not sample from the weights that are trained. Most often those of the last "
             "synchronisation did not arrive: without NCCL vLLM drops them silently (on a CPU set "
             "openrlhf.accelerator=cpu). Else the two compute the model differently: compare their versions, dtypes and "
-            "openrlhf.attention."
+            f"openrlhf.attention.{behind if staleness else ''}"
         )
-        self.seen = seen
+        self.seen, self.staleness = seen, staleness
 
-    def __reduce__(self) -> tuple[type[WeightsLostError], tuple[str]]:
-        return type(self), (self.seen,)  # made again from what was seen, wherever Ray carries it
+    def __reduce__(self) -> tuple[type[WeightsLostError], tuple[str, int]]:
+        return type(self), (self.seen, self.staleness)  # made again from what was seen, wherever Ray carries it
 
 
 @dataclass(frozen=True)
@@ -199,19 +206,30 @@ def pad_rows(rows: Sequence[Any], multiple: int) -> list[Any]:
     return filled
 
 
-def log_prob_difference(experiences: Sequence[Any]) -> tuple[float, float]:
+class LogProbDifference(NamedTuple):
     """How far vLLM's log-probs of the sampled tokens are from the trainer's, before any step is taken, in nats a token.
 
-    ``vllm_kl`` is the mean of their difference (the k1 estimate of KL(vLLM || trainer)), ``vllm_gap`` of its absolute.
-    Replayed rows were sampled from other weights and are left out.
+    With ``openrlhf.staleness`` the weights that played are older, and the difference tells by how much it matters.
     """
+
+    vllm_kl: float = 0.0
+    """The mean difference: the k1 estimate of KL(vLLM || trainer), of either sign."""
+    vllm_gap: float = 0.0
+    """The mean absolute difference."""
+    mismatch_kl: float = 0.0
+    """The k3 estimate of the same divergence, r - 1 - log r with r = pi_trainer / pi_vllm: at least 0."""
+
+
+def log_prob_difference(experiences: Sequence[Any]) -> LogProbDifference:
+    """See ``LogProbDifference``; replayed rows were sampled from yet other weights and are left out."""
     parts = []
     for e in experiences:
         fresh = torch.tensor([not note.replayed for note in _notes(e)])
         chosen = e.action_mask.bool() & fresh[:, None]
         parts.append((e.rollout_log_probs.float() - e.action_log_probs.float())[chosen])
     difference = torch.cat(parts)
-    return float(difference.mean()), float(difference.abs().mean())
+    k3 = algo.kl_penalty(difference, torch.zeros_like(difference), "k3")
+    return LogProbDifference(float(difference.mean()), float(difference.abs().mean()), float(k3.mean()))
 
 
 def row_advantages(
@@ -240,7 +258,7 @@ class StarPOExperience(RemoteExperienceMaker):  # type: ignore[misc]
     """Scores rows with the models, then gives every sampled token its advantage."""
 
     run: RunContext
-    vllm_kl = vllm_gap = 0.0
+    difference = LogProbDifference()
     average_entropy = 0.0  # of the rollouts so far, in nats a token
     entropy_phase = 1.0  # the part of its weight that ``Training.entropy_smoothing`` has now
     reference_kl = 0.0  # of the policy that sampled from the start, in nats a token; 0 unless it is part of the reward
@@ -259,11 +277,12 @@ class StarPOExperience(RemoteExperienceMaker):  # type: ignore[misc]
             experiences: list[Any] = super().make_experience(samples_list)
         finally:
             penalty.use_loss = in_loss
-        self.vllm_kl, self.vllm_gap = log_prob_difference(experiences)
-        most = self.run.settings.max_vllm_kl
-        if not (isfinite(self.vllm_kl) and abs(self.vllm_kl) <= most):
+        self.difference = log_prob_difference(experiences)
+        kl, most = self.difference.vllm_kl, self.run.settings.max_vllm_kl
+        if not (isfinite(kl) and abs(kl) <= most):
             raise WeightsLostError(
-                f"vllm_kl is {self.vllm_kl:.4g} nats a token, more than openrlhf.max_vllm_kl={most:g} from 0"
+                f"vllm_kl is {kl:.4g} nats a token, more than openrlhf.max_vllm_kl={most:g} from 0",
+                self.run.settings.staleness,
             )
         for e in experiences:
             replayed = torch.tensor([note.replayed for note in _notes(e)])[:, None]

@@ -172,6 +172,12 @@ def describe(config: Config, settings: OpenRLHF | None) -> list[str]:
         f"each, at temperature {evaluation.temperature:g}"
         + (f", and every {settings.evaluate_every} iterations." if settings and settings.evaluate_every else "."),
     ]
+    if settings and settings.staleness:
+        behind = f"{settings.staleness} update{'s' * (settings.staleness > 1)} behind"
+        sentences.append(
+            f"While an iteration is trained the next is played: by weights that are {behind} "
+            "(openrlhf.staleness), which training.correction makes up for. mismatch_kl says how far apart they are."
+        )
     return [*sentences, *(_gpu_plan(config, settings) if settings else [])]
 
 
@@ -240,7 +246,8 @@ def check_supported(config: Config, settings: OpenRLHF) -> None:
     Raises:
         ValueError: gradient norms of a model that is divided among GPUs, a loss of whole episodes that are several
             rows, what the local trainer alone can do, a minibatch that the GPUs cannot share, models that cannot be
-            placed on the GPUs as the settings say, or LoRA settings that OpenRLHF does not take.
+            placed on the GPUs as the settings say, stale episodes without correction, or LoRA settings that OpenRLHF
+            does not take.
     """
     training, lora = config.training, config.lora
     if config.diagnostics.gradients_every and settings.zero_stage == 3:
@@ -250,6 +257,7 @@ def check_supported(config: Config, settings: OpenRLHF) -> None:
         )
     _check_local_alone(config, settings)
     _check_visual(config, settings)
+    _check_ahead(config, settings)
     gpus = _gpus(config, settings)
     for model in ("actor", "critic"):
         if gpus[model] and training.minibatch % (settings.micro_batch * gpus[model]):
@@ -302,6 +310,22 @@ def _check_local_alone(config: Config, settings: OpenRLHF) -> None:
             f"training.groups_by={training.groups_by} is for the local trainer alone: OpenRLHF sends all samples of a "
             "prompt to its engines at once, and knows no second round that begins with what was sampled in the first. "
             "Use training.groups_by=state or level, or --backend local."
+        )
+
+
+def _check_ahead(config: Config, settings: OpenRLHF) -> None:
+    """Refuses to play ahead of training where that cannot be, or is not corrected for."""
+    staleness = f"openrlhf.staleness is {settings.staleness}"
+    if settings.staleness and config.training.correction == "none":
+        raise ValueError(
+            f"{staleness}, so episodes come from older weights than those that are trained, and training.correction is "
+            "'none': the loss would take their tokens for the current policy's. Leave training.correction out (token "
+            "by default), or use openrlhf.staleness=0."
+        )
+    if settings.staleness and settings.colocate:
+        raise ValueError(
+            f"{staleness}, so vLLM plays while the models train, but with openrlhf.colocate they share their GPUs, and "
+            "vLLM sleeps meanwhile: use openrlhf.colocate=false, or openrlhf.staleness=0."
         )
 
 

@@ -285,12 +285,20 @@ class ReferenceActor(ReferenceModelActor.__ray_metadata__.modified_class):  # ty
 
 
 class _VllmActor(RolloutRayActor.__ray_metadata__.modified_class):  # type: ignore[misc]
-    """The owner of a vLLM engine, whose processes end with it."""
+    """The owner of a vLLM engine, whose processes end with it; ``updates`` counts the weights that arrived."""
+
+    updates = 0
 
     async def __init__(self, *args: Any, **kwargs: Any) -> None:  # type: ignore[misc]
         await super().__init__(*args, **kwargs)
         engine = [child.pid for child in active_children() if child.pid is not None]
         self.killer = kill_after_exit(engine)  # whose own children end with it
+
+    async def update_weight(self, name: str, dtype: Any, shape: Any, empty_cache: bool = False) -> Any:
+        """As OpenRLHF, which sets ``empty_cache`` with the last parameter of an update."""
+        received = await super().update_weight(name, dtype, shape, empty_cache)
+        self.updates += int(empty_cache)
+        return received
 
 
 class _CpuVllmActor(_VllmActor):

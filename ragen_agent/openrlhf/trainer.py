@@ -6,11 +6,15 @@ whole iterations: ``state.json`` names the last iteration of which every part wa
 that is killed at any moment goes on from there.
 
 A line of ``metrics.jsonl`` holds the keys of the local trainer and, next to them: ``learning_rate`` (of the update to
-come), ``vllm_kl`` and ``vllm_gap`` (see ``experience.log_prob_difference``), ``critic_grad_norm``, ``eval_success``,
-``eval_random`` and ``eval_optimal`` where the fixed levels were played, and the seconds of each part. ``seconds_own``
-are those of this project's code: of an iteration what is neither rollout nor OpenRLHF's, and of an episode, in the
-mean, what is not vLLM's answer (an upper bound: episodes wait for each other). ``approx_kl_k1`` is OpenRLHF's estimate
-of the divergence from the policy that sampled.
+come), ``vllm_kl``, ``vllm_gap`` and ``mismatch_kl`` (see ``experience.LogProbDifference``), ``critic_grad_norm``,
+``eval_success``, ``eval_random`` and ``eval_optimal`` where the fixed levels were played, and the seconds of each part.
+``seconds_own`` are those of this project's code: of an iteration what is neither rollout nor OpenRLHF's, and of an
+episode, in the mean, what is not vLLM's answer (an upper bound: episodes wait for each other). ``approx_kl_k1`` is
+OpenRLHF's estimate of the divergence from the policy that sampled.
+
+With ``openrlhf.staleness`` the engines play ahead (``ragen_agent.openrlhf.ahead``). A line then holds ``staleness``,
+the updates since the weights with which its oldest episode was played, as vLLM's processes counted those that arrived,
+and ``seconds_wait``, in which training waited for the engines; ``seconds_rollout`` went by while it trained.
 """
 
 from __future__ import annotations
@@ -27,6 +31,7 @@ from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 
 from ragen_agent import algo
 from ragen_agent.config import Config
+from ragen_agent.openrlhf.ahead import PlayAhead
 from ragen_agent.openrlhf.diagnostics import ActorDiagnostics
 from ragen_agent.openrlhf.episode import check_failures
 from ragen_agent.openrlhf.experience import (
@@ -76,6 +81,9 @@ MODELS_WORK = ("entropy", "gradients", "information", "validation")  # diagnosti
 class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
     """See the module; the constructor's arguments are OpenRLHF's."""
 
+    sent = 0  # updates to vLLM
+    waited = 0.0  # seconds of the last one, until vLLM had finished what it plays ahead
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.run = RunContext.from_environment()
@@ -98,6 +106,8 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
         )
         self.replay = ReplayBuffer(self.run.config.training.replay)
         self.seen = set[int]()  # the families of the levels that were played, see ragen_gym.games.game.Game.family
+        iterations, staleness = self.run.config.training.iterations, self.run.settings.staleness
+        self.ahead = PlayAhead(self._play_iteration, iterations, staleness)
 
     def get_max_steps(self) -> int:
         """The updates that the learning-rate schedule is stretched over: those after the filter."""
@@ -124,6 +134,7 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
             self._log(done, record)
             if done % training.save_every == 0 or over:
                 self._save(done)
+        self.ahead.close()
         if reason := self.history.stop_reason:
             print(reason, flush=True)
             self.folder.write_summary({**self.folder.read_summary(), "stopped": reason})
@@ -137,9 +148,13 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
         """Plays, filters, trains, and sends the weights out."""
         training = self.run.config.training
         started = time.monotonic()
-        rows, played = self._play_iteration(iteration)
+        taken = self.ahead.take(iteration)
+        rows, played = taken.found
         self.seen |= families_of_rows(rows, self.run.config)
         decoded = time.monotonic()
+        stale: dict[str, Any] = {}
+        if self.run.settings.staleness:
+            stale["staleness"] = self.sent - min(p.updates for p in played)
         seed = derive_seed(self.run.config.seed, SeedStream.FILTER, iteration)
         trajectories = [p.trajectory for p in played]
         limit = self.run.config.turns.max_tokens_per_turn
@@ -162,10 +177,14 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
         theirs += sum(costs.get(name, 0.0) for name in MODELS_WORK)
         episodes = sum(p.own_seconds for p in played) / len(played)
         now = time.monotonic()
+        if stale:
+            stale["seconds_wait"] = decoded - started + self.waited
+        waited, self.waited = self.waited, 0.0
         return record | {
-            "tokens_per_s": scored.sampled_tokens / (decoded - started),
-            "seconds_rollout": decoded - started,
-            "seconds_own": now - decoded - theirs + episodes,
+            **stale,
+            "tokens_per_s": scored.sampled_tokens / taken.seconds,
+            "seconds_rollout": taken.seconds,
+            "seconds_own": now - decoded - theirs - waited + episodes,
             "diagnostics_s": costs,
             "seconds": now - started,
         }
@@ -222,14 +241,21 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
             figures["corrected"] = float(status["is_filter_ratio"])
         return {
             **figures,
-            "vllm_kl": self.experience_maker.vllm_kl,
-            "vllm_gap": self.experience_maker.vllm_gap,
+            **self.experience_maker.difference._asdict(),
             "updates": training.updates * len(samples) // step,
             "train_tokens": passes * sum(len(t.ids) for t in episodes.trajectories),
             "seconds_score": status["timing/make_experience"],
             "seconds_train": status["timing/ppo_train"],
-            "seconds_synchronise": status["timing/broadcast"],
+            "seconds_synchronise": status["timing/broadcast"] - self.waited,
         }
+
+    def broadcast_to_vllm(self) -> None:
+        """As OpenRLHF; but not before the engines have finished what they play ahead."""
+        began = time.monotonic()
+        self.ahead.wait()
+        self.waited = time.monotonic() - began
+        super().broadcast_to_vllm()
+        self.sent += 1
 
     def _check_last_weights(self) -> None:
         """Each iteration checks the weights of the one before it; here a group is played for those of the last."""
@@ -274,6 +300,7 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
 
     def _measure(self, config: Config) -> tuple[list[EpisodeSample], Rate]:
         """The episodes of one game's fixed levels, and their rate."""
+        self.ahead.wait()
         played = self._play(evaluation_rows(config), 1, config.evaluation.temperature)
         return played, rate_of_played([p.trajectory for p in played])
 

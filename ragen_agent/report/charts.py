@@ -40,6 +40,8 @@ MAIN = (
     "approx_kl_k1",
     "clip_fraction",
     "corrected",
+    "mismatch_kl",
+    "staleness",
     "entropy_deviation",
     "refilled",
     "overlong",

@@ -83,6 +83,8 @@ METRICS: dict[str, Metric] = {
     "approx_kl_k1": Metric("KL from the sampling policy (k1)"),
     "clip_fraction": Metric("clipped tokens (fraction)"),
     "corrected": Metric("tokens outside the bounds of the correction (fraction)"),
+    "mismatch_kl": Metric("KL of vLLM's policy from the trainer's (k3)"),
+    "staleness": Metric("staleness of the episodes (updates)"),
     "value_loss": Metric("value loss"),
     "entropy_forced": Metric("entropy of all rollouts, teacher-forced"),
     "entropy_sampled": Metric("entropy of all rollouts, as sampled"),

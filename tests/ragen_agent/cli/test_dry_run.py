@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,32 @@ def test_a_dry_run_shows_everything_and_writes_nothing(
     ):
         assert part in said, part
     assert not list(tmp_path.iterdir())
+
+
+def test_a_dry_run_of_a_run_simulates_what_playing_ahead_saves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = ["train", "--backend", "openrlhf", "--dry-run", "--set", "openrlhf.staleness=1", "--out", "run"]
+    assert main(command) == 0
+    said = capsys.readouterr().out
+    assert "--train.async_enable" in said
+    assert "While an iteration is trained the next is played: by weights that are 1 update behind" in said
+    assert "simulated from a run: ragen-agent train --resume RUN --dry-run" in said
+    seconds = {"rollout": 16.0, "score": 4.0, "train": 12.0, "synchronise": 1.0}
+    record = {f"seconds_{part}": value for part, value in seconds.items()}
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "metrics.jsonl").write_text(json.dumps({"iteration": 0} | record) + "\n")
+    assert main(command) == 0
+    said = capsys.readouterr().out
+    assert "16.00 s playing on 1, 16.00 s scoring and training on 1, 1.00 s sending the weights" in said
+    assert "in turn 9.00 s an iteration (4 play, 4 train)" in said
+    assert "5.00 s (4 play, 4 train), 1.80 times as fast" in said
+
+
+def test_the_local_trainer_never_plays_with_older_weights(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--dry-run", "--set", "openrlhf.staleness=1"]) == 2
+    assert "openrlhf.staleness is 1, but the local trainer plays with the very weights" in capsys.readouterr().err
 
 
 def test_a_dry_run_of_the_local_trainer_has_the_same_arithmetic(

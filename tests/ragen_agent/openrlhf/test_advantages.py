@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
@@ -244,6 +245,10 @@ def test_agreement_reads_the_sampled_tokens_alone() -> None:
         action_mask=torch.tensor([[1, 1, 0]]),
         labels=[AdvantageInputs().to_json()],
     )
-    assert log_prob_difference([one]) == (0.125, 0.375)
+    difference = log_prob_difference([one])
+    assert difference[:2] == (0.125, 0.375)
+    ratios = [math.exp(-0.5), math.exp(0.25)]
+    expected = sum(ratio - 1 - math.log(ratio) for ratio in ratios) / 2
+    assert difference.mismatch_kl == pytest.approx(expected), "the k3 estimate"
     one.rollout_log_probs[0, 0] = float("nan")
     assert log_prob_difference([one])[0] != log_prob_difference([one])[0]

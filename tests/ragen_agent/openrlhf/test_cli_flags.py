@@ -50,6 +50,17 @@ def test_settings_become_flags() -> None:
     assert "ds.packing_samples" in gpu
 
 
+def test_playing_ahead_is_openrlhfs_asynchronous_trainer() -> None:
+    ahead = values({}, {"staleness": 2})
+    assert ahead["train.async_enable"] == []
+    assert ahead["train.async_queue_size"] == ["2"]
+    assert not {"train.async_enable", "train.async_queue_size"} & set(values({}))
+    with pytest.raises(ValueError, match=r"use the setting openrlhf.staleness"):
+        check_extra_flags(["--train.async_enable"])
+    with pytest.raises(ValueError, match=r"the advantages of an iteration need all its episodes"):
+        check_extra_flags(["--train.partial_rollout_enable"])
+
+
 def correction(training: dict[str, Any], settings: dict[str, Any] | None = None) -> list[list[str]]:
     flags = values({"training": training}, settings)
     return [flags[f"algo.advantage.is_correction_{axis}"] for axis in ("level", "mode", "gating", "threshold")]
@@ -93,7 +104,7 @@ def test_flags_of_openrlhf_need_its_backend(capsys: pytest.CaptureFixture[str]) 
         (["--train.batch", "64"], r"short for --train.batch_size"),
         (["--ckpt.path", "/x"], r"it is the run's folder"),
         (["--algo.dynamic_filtering_enable"], r"the filter is ours"),
-        (["--train.async_enable"], r"does not fit this trainer"),
+        (["--train.partial_rollout_enable"], r"does not fit this trainer"),
     ],
 )
 def test_flags_that_the_settings_decide_are_refused(
@@ -111,6 +122,7 @@ def test_every_flag_that_is_written_is_one_that_is_refused() -> None:
     config = {"training": everything, "lora": {"targets": ["q_proj"]}}
     written = set(values(config, sizes, cpu=False, resume=True))
     written |= set(values({"turns": {"observation": "image"}}, {"freeze_vision": True}, cpu=False))
+    written |= set(values({}, {"staleness": 1}))
     assert written == set(DECIDED)
     check_extra_flags(["--train.agent_func_path", "/own/executor.py", "--ds.zpg", "2", "--actor.min_lr_ratio", "0.2"])
 

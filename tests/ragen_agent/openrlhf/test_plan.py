@@ -37,6 +37,24 @@ def test_gradient_norms_need_whole_weights() -> None:
         check(measured, {"zero_stage": 3})
 
 
+def test_stale_episodes_need_a_correction_and_gpus_of_their_own() -> None:
+    ahead = {"staleness": 1}
+    check({}, ahead)
+    check({"training": {"policy_loss": "gspo", "aggregation": "sequence_mean"}}, ahead)
+    uncorrected = {"training": {"correction": "none"}}
+    check(uncorrected)
+    with pytest.raises(ValueError, match=r"staleness is 1, .* training.correction is 'none': .* use openrlhf.stale"):
+        check(uncorrected, ahead)
+    check({}, {"colocate": True})
+    with pytest.raises(ValueError, match=r"staleness is 1, so vLLM plays while .* use openrlhf.colocate=false"):
+        check({}, ahead | {"colocate": True})
+    with pytest.raises(ValueError, match=r"openrlhf.staleness is -1; it must be at least 0"):
+        check({}, {"staleness": -1})
+    said = " ".join(describe(Config(), with_settings(OpenRLHF(), {"staleness": 2})))
+    assert "by weights that are 2 updates behind (openrlhf.staleness)" in said
+    assert "staleness" not in " ".join(describe(Config(), OpenRLHF()))
+
+
 @pytest.mark.parametrize(
     ("training", "named"),
     [

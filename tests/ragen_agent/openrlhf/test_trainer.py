@@ -17,7 +17,13 @@ from ragen_agent.config.algorithms import ADVANTAGE_RULES
 from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.openrlhf import experience
 from ragen_agent.openrlhf.episode import TooManyFailuresError, failed
-from ragen_agent.openrlhf.experience import AdvantageInputs, EpisodeGenerator, EpisodeSample, WeightsLostError
+from ragen_agent.openrlhf.experience import (
+    AdvantageInputs,
+    EpisodeGenerator,
+    EpisodeSample,
+    LogProbDifference,
+    WeightsLostError,
+)
 from ragen_agent.openrlhf.processes import RunContext
 from ragen_agent.openrlhf.prompt_dataset import PromptRow, rows_of_iteration, train_rows
 from ragen_agent.openrlhf.trainer import StarPO
@@ -86,8 +92,9 @@ def test_dynamic_sampling_plays_further_rows_in_bounded_rounds() -> None:
 
 
 def test_an_error_that_ray_carries_says_the_same() -> None:
-    error = WeightsLostError("vllm_kl is 3")
-    assert str(pickle.loads(pickle.dumps(error))) == str(error)
+    for error in (WeightsLostError("vllm_kl is 3"), WeightsLostError("vllm_kl is 3", staleness=2)):
+        assert str(pickle.loads(pickle.dumps(error))) == str(error)
+        assert ("in the 2 updates that they may be behind" in str(error)) == bool(error.staleness)
 
 
 @pytest.mark.parametrize("sleeps", [True, False])
@@ -151,7 +158,7 @@ def test_every_rule_and_filter_of_the_local_trainer_reaches_the_rows(
     made = trainer([])
     made.run = RunContext(config, OpenRLHF(), "", (), 1)
     made.piece = str
-    made.experience_maker = SimpleNamespace(vllm_kl=0.0, vllm_gap=0.0, reference_kl=0.0)
+    made.experience_maker = SimpleNamespace(difference=LogProbDifference(), reference_kl=0.0)
     made.critic_model_group = None
     made.actor_model_group = SimpleNamespace(async_run_method=lambda **arguments: [])
     batches: list[list[Any]] = []
