@@ -10,6 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ragen_gym.core.command_line import stops_at_sigterm
+
 if TYPE_CHECKING:
     from ragen_agent.config import Config
 
@@ -129,7 +131,8 @@ def _data(options: argparse.Namespace) -> int:
     check_parent(options.out)
     config = _demonstrators(options)
     try:
-        written = write_conversations(config, options.out, _display())
+        with stops_at_sigterm():
+            written = write_conversations(config, options.out, _display())
     except KeyboardInterrupt:
         kept = partial_file(options.out)
         print(f"\nragen-agent: stopped; what is done is in {kept}. The same command goes on.", file=sys.stderr)
@@ -179,7 +182,8 @@ def _train(options: argparse.Namespace) -> int:
             raise ValueError("--lora-alpha and --lora-target are an adapter's: give --lora-rank too, such as 16.")
         out, settings = options.out, begin(FineTuning(**asked, lora=Lora(**lora)), options.out)
     try:
-        done = fine_tune(settings, out, _display())
+        with stops_at_sigterm():
+            done = fine_tune(settings, out, _display())
     except KeyboardInterrupt:
         print(f"\nragen-agent: stopped. Go on with: ragen-agent sft train --resume {out}", file=sys.stderr)
         return 130

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ragen_agent.cli.settings import add_run_code, add_settings, check_code, configure, distributed, given
 from ragen_agent.config import Config, Settings, with_settings
 from ragen_agent.config.algorithms import ADVANTAGE_RULES
+from ragen_gym.core.command_line import stops_at_sigterm
 
 if TYPE_CHECKING:
     from ragen_agent.config.trainers import OpenRLHF
@@ -106,13 +107,14 @@ def _train(options: argparse.Namespace) -> int:
         folder = RunFolder.create(folder.path, config)
     settings = _distributed(options, folder)
     try:
-        if settings is None:
-            train(config, folder, display, policy)
-        else:
-            from ragen_agent.openrlhf.launch import train_distributed
+        with stops_at_sigterm():
+            if settings is None:
+                train(config, folder, display, policy)
+            else:
+                from ragen_agent.openrlhf.launch import train_distributed
 
-            policy = None  # its processes load their own
-            train_distributed(config, settings, folder, display, options.extra)
+                policy = None  # its processes load their own
+                train_distributed(config, settings, folder, display, options.extra)
     except KeyboardInterrupt:
         print(
             f"\nragen-agent: stopped; everything so far is kept. Go on with: ragen-agent train --resume {folder.path}",

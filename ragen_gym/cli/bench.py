@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ragen_gym.cli import bench_leaderboard, bench_replays, bench_scores
 from ragen_gym.cli.command import add_command, print_json
-from ragen_gym.core.command_line import terminal_width, wrap
+from ragen_gym.core.command_line import stops_at_sigterm, terminal_width, wrap
 from ragen_gym.core.seen import SEEN_FILE, read_seen, write_seen
 from ragen_gym.core.storage import DiskFullError
 from ragen_gym.core.text import without_controls
@@ -153,7 +153,8 @@ def _run(arguments: argparse.Namespace) -> int:
     except ImportError as error:
         raise ValueError(str(error)) from error
     try:
-        outcome = run_suite(suite, agent, arguments.out, request, progress)
+        with stops_at_sigterm():
+            outcome = run_suite(suite, agent, arguments.out, request, progress)
         if seen is not None and (arguments.out / "run.json").is_file():
             write_seen(arguments.out / SEEN_FILE, seen)
         return _report_outcome(suite, agent, arguments, outcome)

@@ -5,14 +5,18 @@ from __future__ import annotations
 import argparse
 import re
 import shutil
+import signal
 import textwrap
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
 from typing import Any, NoReturn
 
 from ragen_gym.core.text import without_controls
 from ragen_gym.core.validation import did_you_mean
 
-__all__ = ["Parser", "completion_script", "error_line", "fill", "parsers", "terminal_width", "wrap"]
+__all__ = ["Parser", "completion_script", "error_line", "fill", "parsers", "stops_at_sigterm", "terminal_width", "wrap"]
 
 SHELLS = ("bash", "zsh")
 
@@ -190,3 +194,25 @@ def parsers(parser: argparse.ArgumentParser, at: str = "") -> Iterator[tuple[str
         if isinstance(action, argparse._SubParsersAction):
             for name, each in action.choices.items():
                 yield from parsers(each, f"{at} {name}")
+
+
+@contextmanager
+def stops_at_sigterm() -> Iterator[None]:
+    """SIGTERM stops what runs within as Ctrl-C does, even where Ctrl-C is ignored (a script's `&`).
+
+    Schedulers of clusters and containers send it some seconds before they kill. Without effect outside the main thread.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        if signal.getsignal(signal.SIGINT) in (signal.SIG_IGN, None):
+            raise KeyboardInterrupt
+        signal.raise_signal(signal.SIGINT)
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

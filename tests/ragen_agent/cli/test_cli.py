@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import subprocess
 import sys
 import tomllib
@@ -252,11 +253,12 @@ def test_argparse_says_the_rest(arguments: list[str]) -> None:
     assert stopped.value.code == 2
 
 
-def test_ctrl_c_says_how_to_go_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stop_says_how_to_go_on(
+    number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
+        signal.raise_signal(number)
 
     monkeypatch.setattr(training, "train", interrupted)
     assert main(["train", *TINY, "--out", str(tmp_path / "run")]) == 130

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragen_gym.core.command_line import Parser, completion_script, error_line, fill, wrap
+from ragen_gym.core.command_line import Parser, completion_script, error_line, fill, stops_at_sigterm, wrap
 
 WORDS = st.lists(st.text("abc-,.", min_size=1, max_size=12), max_size=40)
 
@@ -127,3 +128,16 @@ def test_zsh_reads_the_same_script() -> None:
     script = completion_script(example(), "zsh")
     assert script.startswith("autoload")
     assert script.endswith(completion_script(example(), "bash"))
+
+
+@pytest.mark.parametrize("ignored", [False, True], ids=["in-front", "in-background"])
+def test_sigterm_stops_as_ctrl_c_does(ignored: bool) -> None:
+    terminate, interrupt = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+    if ignored:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with pytest.raises(KeyboardInterrupt), stops_at_sigterm():
+            signal.raise_signal(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGINT, interrupt)
+    assert signal.getsignal(signal.SIGTERM) == terminate
