@@ -147,7 +147,7 @@ def _duplicates(title: str, game: Game, levels: int, draws: int) -> str:
 
 
 def _of_suite(suite: str, split: Split, draws: int) -> str:
-    game, cells = split.make_env().game, [suite, split.name]
+    game, cells = split.make_game().game, [suite, split.name]
     cells += [f"{size:,}" for size in (len(split.levels), len(set(split.levels)), len(set(split.families)))]
     for source in (None, "train"):
         families = drawn(game, source, draws)

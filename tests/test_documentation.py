@@ -26,7 +26,7 @@ def script_of(page: Path, language: str, folder: Path) -> str:
     """
     script: list[str] = []
     for block in blocks(page, language):
-        if name := re.match(r"# (\w+\.py)(, continued)?\n", block):
+        if name := re.match(r"# (\w+\.(?:py|toml))(, continued)?\n", block):
             module = folder / name[1]
             before = module.read_text(encoding="utf-8") + "\n\n" if name[2] else ""
             module.write_text(before + block, encoding="utf-8")
@@ -73,7 +73,8 @@ def commands(page: Path) -> list[str]:
 
 @pytest.mark.parametrize("page", [page for page in PAGES if commands(page)], ids=lambda page: page.name)
 def test_commands_run_in_their_order(page: Path, tmp_path: Path) -> None:
-    script_of(page, "python", tmp_path)
+    for language in ("python", "toml"):
+        script_of(page, language, tmp_path)
     for command in commands(page):
         program, *arguments = shlex.split(command)
         done = subprocess.run(

@@ -130,12 +130,7 @@ def baselines(env: ReplyEnv, instances: list[Instance]) -> dict[str, Rate]:
 
 def missing_baselines(env: ReplyEnv) -> str:
     """A sentence on the rates that ``baselines`` cannot tell of a text task, or the empty text."""
-    if not isinstance(env, TaskEnv) or (env.has_random_replies and env.has_oracle):
-        return ""
-    lacks = [line for line, known in (("random", env.has_random_replies), ("optimal", env.has_oracle)) if not known]
-    methods = {"random": "random_reply(rng)", "optimal": "optimal_reply()"}
-    needed = " and ".join(methods[line] for line in lacks)
-    return f"No rate of {' and '.join(lacks)} replies: the task {env.name} has no {needed}."
+    return env.missing_rates if isinstance(env, TaskEnv) else ""
 
 
 def play_fixed(

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from ragen_gym.core.failures import Failure
-from ragen_gym.envs.turn import TurnEnv
 
 __all__ = ["AgentFailure", "Answer", "Message", "ReplyAgent", "StepAgent", "StopRun", "Task"]
 
@@ -34,9 +33,9 @@ class Task:
     rollout: int  # which of its rollouts, from 0
     seed: int  # for the agent's own randomness, from 0 to 2**32 - 1; independent of the episode's noise
     temperature: float  # at which a language model is to be sampled
-    #: the environment of the episode. Only the scripted agents of the package look into it; any other agent should read
-    #: only what it is shown.
-    env: TurnEnv
+    #: the environment of the episode: a ``TurnEnv``, or the ``TaskEnv`` of a text task. Only the scripted agents of the
+    #: package look into it; any other agent should read only what it is shown.
+    env: Any
 
 
 @dataclass(frozen=True)

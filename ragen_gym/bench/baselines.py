@@ -17,6 +17,8 @@ from ragen_gym.core.levels import Level
 from ragen_gym.core.seeding import Stream, episode_keys, stream_key
 from ragen_gym.envs.episode_stream import stacked
 from ragen_gym.envs.policies import PlayedEpisode, oracle_policy, play_episode
+from ragen_gym.envs.task import TaskEnv
+from ragen_gym.envs.turn import TurnEnv
 from ragen_gym.games._jit import compiled_with
 from ragen_gym.games.kernels import next_word
 
@@ -24,6 +26,8 @@ __all__ = ["RANDOM_ROLLOUTS", "Baseline", "baseline", "oracle_episodes", "random
 
 #: Episodes of random play for each instance.
 RANDOM_ROLLOUTS = 1000
+#: The same of a text task, whose replies are not compiled.
+TASK_ROLLOUTS = 100
 
 Floats = npt.NDArray[np.float64]
 
@@ -75,12 +79,23 @@ def random_kernel(game_rule: Callable[..., Any]) -> Callable[..., Any]:
 
 @dataclass(frozen=True)
 class Baseline:
-    """What random and optimal play are expected to reach on each instance of a split, four arrays (instances,)."""
+    """What random and optimal play are expected to reach on each instance of a split, four arrays (instances,).
 
-    random_success: Floats  # share of ``RANDOM_ROLLOUTS`` episodes of uniformly random moves that succeed
-    random_return: Floats  # mean sum of their rewards
-    optimal_success: Floats  # exact chance of success of optimal play
-    optimal_return: Floats  # the highest expected sum of rewards, exact
+    Of a text task: what its random replies reach, and its optimal replies in one episode; None where it has none.
+    """
+
+    random_success: Floats | None  # share of ``random_rollouts`` episodes of uniformly random moves that succeed
+    random_return: Floats | None  # mean sum of their rewards
+    optimal_success: Floats | None  # exact chance of success of optimal play
+    optimal_return: Floats | None  # the highest expected sum of rewards, exact
+    random_rollouts: int = RANDOM_ROLLOUTS  # episodes of each instance
+
+    @property
+    def means(self) -> dict[str, float | None]:
+        """Means over the instances: ``random`` and ``optimal`` success, ``random_return`` and ``optimal_return``."""
+        of = self.random_success, self.optimal_success, self.random_return, self.optimal_return
+        means = [None if values is None else float(values.mean()) for values in of]
+        return dict(zip(("random", "optimal", "random_return", "optimal_return"), means, strict=True))
 
 
 def baseline(split: Split) -> Baseline:
@@ -91,25 +106,39 @@ def baseline(split: Split) -> Baseline:
     """
     key = hashlib.sha256(json.dumps(split.content(), sort_keys=True).encode()).hexdigest()
     if key not in _BASELINES:
-        _BASELINES[key] = Baseline(*_random_play(split), *_optimal_play(split))
+        env = split.make_env()
+        _BASELINES[key] = (
+            _task_baseline(split, env)
+            if isinstance(env, TaskEnv)
+            else Baseline(*_random_play(split, env), *_optimal_play(split, env))
+        )
     return _BASELINES[key]
 
 
-def oracle_episodes(suite: Suite, split: Split, rollout: int) -> tuple[PlayedEpisode, ...]:
+def oracle_episodes(suite: Suite, split: Split, rollout: int) -> tuple[PlayedEpisode, ...] | None:
     """Optimal play of each instance with the transition noise of that rollout; computed once in a process.
+
+    None of a text task that has no oracle; the episodes of one that has have no actions.
 
     Raises:
         ragen_gym.games.sokoban.solve.NotSolvedError: a board is too hard for the oracle.
     """
     env = split.make_env()
-    rollout = rollout if env.game.stochastic else 0  # without noise all rollouts are the same
+    if isinstance(env, TaskEnv):
+        if not env.has_oracle:
+            return None
+    elif not env.game.stochastic:
+        rollout = 0  # without noise all rollouts are the same
     key = suite.hash, split.name, rollout
     if key not in _ORACLE_EPISODES:
-        played, actions = [], env.action_budget
-        for index, level in enumerate(split.levels):
+        played = []
+        for index in range(len(split.levels)):
             seed = noise_seed(suite, split, index, rollout)
-            env.env.reset(options={"level": level, "noise_seed": seed})
-            played.append(play_episode(env.env, oracle_policy, actions))
+            if isinstance(env, TaskEnv):
+                played.append(_replied(split, env, index, seed, env.optimal_reply))
+            else:
+                split.begin(env.env, index, seed)
+                played.append(play_episode(env.env, oracle_policy, env.action_budget))
         _ORACLE_EPISODES[key] = tuple(played)
     return _ORACLE_EPISODES[key]
 
@@ -118,24 +147,47 @@ _BASELINES: dict[str, Baseline] = {}
 _ORACLE_EPISODES: dict[tuple[str, str, int], tuple[PlayedEpisode, ...]] = {}
 
 
-def _optimal_play(split: Split) -> tuple[Floats, Floats]:
+def _replied(split: Split, env: TaskEnv, index: int, seed: int, reply: Callable[[], str]) -> PlayedEpisode:
+    """An episode of a text task with these replies."""
+    _, info = split.begin(env, index, seed)
+    total = 0.0
+    while not env.over:
+        _, reward, _, _, info = env.step(reply())
+        total += reward
+    return PlayedEpisode(info["level_id"], (), total, info["success"])
+
+
+def _task_baseline(split: Split, env: TaskEnv) -> Baseline:
+    def means(reply: Callable[[], str], rollouts: int) -> tuple[Floats, Floats]:
+        """Mean (success, return) of each instance; rollout k has the noise of seed k."""
+        played = [
+            [_replied(split, env, index, seed, reply) for seed in range(rollouts)] for index in range(len(split.levels))
+        ]
+        success = [np.mean([episode.success for episode in episodes]) for episodes in played]
+        return np.array(success), np.array([np.mean([episode.total for episode in episodes]) for episodes in played])
+
+    rng = np.random.default_rng(0)
+    random = means(lambda: env.random_reply(rng), TASK_ROLLOUTS) if env.has_random_replies else (None, None)
+    optimal = means(env.optimal_reply, 1) if env.has_oracle else (None, None)
+    return Baseline(random[0], random[1], optimal[0], optimal[1], TASK_ROLLOUTS)
+
+
+def _optimal_play(split: Split, turns: TurnEnv) -> tuple[Floats, Floats]:
     """Exact (success, return) of optimal play of each instance."""
-    turns = split.make_env()
     env, actions = turns.env, turns.action_budget
     known: dict[Level, tuple[float, float]] = {}
-    for level in dict.fromkeys(split.levels):
+    for level in dict.fromkeys(split.boards):
         env.reset(options={"level": level})
         here, solution = env.state, env.solution()
         known[level] = solution.success(*here, actions), solution.expected_return(*here, actions)
-    success, total = np.array([known[level] for level in split.levels]).T
+    success, total = np.array([known[level] for level in split.boards]).T
     return success, total
 
 
-def _random_play(split: Split) -> tuple[Floats, Floats]:
+def _random_play(split: Split, turns: TurnEnv) -> tuple[Floats, Floats]:
     """Mean (success, return) of ``RANDOM_ROLLOUTS`` random episodes of each instance."""
-    turns = split.make_env()
     game = turns.game
-    boards = stacked([game.board(level) for level in split.levels])
+    boards = stacked([game.board(level) for level in split.boards])
     keys = episode_keys(stream_key(0, Stream.DYNAMICS), 0, len(boards))
     numbers = len(game.Action), turns.action_budget, RANDOM_ROLLOUTS
     success, total = random_kernel(game.rule)(boards, game.starts(boards), game.params, *numbers, keys)

@@ -2,7 +2,7 @@
 
 An agent that answers messages plays a ``TurnEnv``, one reply a turn. An agent that moves plays the ``StepEnv`` inside
 it, one move at a time, for as many moves as the split's budgets allow: the least of ``max_actions`` and ``max_turns *
-max_actions_per_turn``. Both meet the same level with the same noise.
+max_actions_per_turn``. Both meet the same level with the same noise. A text task, a ``TaskEnv``, is played by replies.
 
 A method that does not wait, a plain function or a coroutine, is not scheduled: the episode of a scripted agent costs
 little more than the game itself.
@@ -24,6 +24,9 @@ from ragen_gym.bench.timeouts import AgentCaller, EpisodeFailed, describe_error,
 from ragen_gym.core.failures import Failure
 from ragen_gym.core.text import replace_surrogates
 from ragen_gym.envs.messages import with_images
+from ragen_gym.envs.reply_env import ReplyEnv
+from ragen_gym.envs.step import StepEnv
+from ragen_gym.envs.task import TaskEnv
 from ragen_gym.envs.turn import TurnEnv
 
 __all__ = ["play_episode"]
@@ -31,7 +34,7 @@ __all__ = ["play_episode"]
 
 async def play_episode(
     agent: ReplyAgent | StepAgent,
-    env: TurnEnv,
+    env: TurnEnv | TaskEnv,
     planned: PlannedEpisode,
     timeouts: Timeouts,
     prices: Prices | None = None,
@@ -96,9 +99,11 @@ async def play_episode(
 class _Episode:
     """What has happened in an episode so far."""
 
-    def __init__(self, agent: Any, env: TurnEnv, planned: PlannedEpisode, calls: AgentCaller, max_reply: int) -> None:
+    def __init__(
+        self, agent: Any, env: TurnEnv | TaskEnv, planned: PlannedEpisode, calls: AgentCaller, max_reply: int
+    ) -> None:
         self.agent, self.env, self.planned, self.max_reply = agent, env, planned, max_reply
-        self.replies = hasattr(agent, "reply")
+        self.replies = hasattr(agent, "reply") or isinstance(env, TaskEnv)
         self.turns: list[TurnRecord] = []
         self.success = self.terminated = self.truncated = False
         self.agent_calls = calls
@@ -114,8 +119,8 @@ class _Episode:
 
     async def play_turns(self) -> None:
         """Play by replies."""
-        reply = self.agent.reply
-        _, info = self._env_call(self.env.reset)
+        reply = getattr(self.agent, "reply", None) or self.agent.task_reply
+        _, info = self._begin_env(self.env)
         await self._begin()
         while not (self.terminated or self.truncated):
             called = time.perf_counter()
@@ -136,7 +141,7 @@ class _Episode:
             text, reasoning = replace_surrogates(answer.text), answer.reasoning and replace_surrogates(answer.reasoning)
             _, reward, self.terminated, self.truncated, info = self._env_call(self.env.step, text)
             self.success = info["success"]
-            problem = info["reply"].problem
+            problem = info["reply"] and info["reply"].problem
             self.turns.append(
                 TurnRecord(
                     message=message,
@@ -155,8 +160,9 @@ class _Episode:
 
     async def play_moves(self) -> None:
         """Play by single moves."""
+        assert isinstance(self.env, TurnEnv)
         env, act = self.env.env, self.agent.act
-        observation, info = self._env_call(env.reset)
+        observation, info = self._begin_env(env)
         await self._begin()
         names = env.action_names
         left = self.env.action_budget
@@ -175,9 +181,9 @@ class _Episode:
             )
 
     def last_board(self) -> str:
-        """The board as it stands, or "" where the game cannot say."""
+        """The board as it stands, or "" where the game cannot say; of a text task its last message."""
         try:
-            return self.env.board
+            return self.env.board if isinstance(self.env, TurnEnv) else self.env.message_text
         except Exception:  # the game is broken, as the record says
             return ""
 
@@ -185,13 +191,13 @@ class _Episode:
         if begin := getattr(self.agent, "begin", None):
             await self.agent_calls.call(begin, self.task)
 
+    def _begin_env(self, env: ReplyEnv | StepEnv) -> Any:
+        return self._env_call(self.planned.split.begin, env, self.planned.index, self.planned.noise_seed)
+
     def _env_call(self, method: Any, *arguments: Any) -> Any:
         """What the environment does; raises ``EpisodeFailed`` if it raises."""
         try:
-            if arguments:
-                return method(*arguments)
-            level = self.planned.split.levels[self.planned.index]
-            return method(options={"level": level, "noise_seed": self.planned.noise_seed})
+            return method(*arguments)
         except Exception as error:
             raise EpisodeFailed(Failure.ENVIRONMENT_ERROR, describe_error(error)) from error
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -12,6 +13,7 @@ from ragen_gym.bench.records import TurnRecord
 from ragen_gym.bench.suites import Split, Suite, noise_seed
 from ragen_gym.core.validation import check_number
 from ragen_gym.envs.step import StepEnv
+from ragen_gym.envs.task import TaskEnv
 from ragen_gym.envs.turn import TurnEnv
 
 __all__ = [
@@ -20,6 +22,7 @@ __all__ = [
     "Prices",
     "RunOptions",
     "Timeouts",
+    "check_replies",
     "episode_key",
     "identity",
     "make_env",
@@ -69,11 +72,11 @@ class Prices:
         return total / 1e6
 
 
-def make_env(split: Split, observation: Any = "text") -> TurnEnv:
+def make_env(split: Split, observation: Any = "text") -> TurnEnv | TaskEnv:
     """The environment that plays any instance of a split; ``observation`` is what an agent that moves is shown."""
     env = split.make_env()
-    if observation != "text":
-        moves = StepEnv(split.env, observation=observation, levels=split.levels[:1], **split.env_options)
+    if observation != "text" and not split.is_task:
+        moves = StepEnv(split.env, observation=observation, levels=split.boards[:1], **split.env_options)
         env = TurnEnv(moves, split.turn_config)
     env.reset(seed=0)
     return env
@@ -81,8 +84,7 @@ def make_env(split: Split, observation: Any = "text") -> TurnEnv:
 
 def prompt_hash(split: Split) -> str:
     """Hash of the first messages of the split's first episode, 16 hexadecimal digits."""
-    env = make_env(split)
-    _, info = env.reset(options={"level": split.levels[0], "noise_seed": 0})
+    _, info = split.begin(make_env(split), 0, 0)
     return hashlib.sha256(json.dumps(info["messages"]).encode()).hexdigest()[:16]
 
 
@@ -168,6 +170,26 @@ def plan_episodes(suite: Suite, identity: dict[str, Any], options: RunOptions) -
         if not options.splits or split.name in options.splits
         for index in range(len(split.levels[: options.limit]))
     ]
+
+
+def check_replies(agent: ReplyAgent | StepAgent, splits: Iterable[Split]) -> None:
+    """Check that an agent can answer where splits play text tasks.
+
+    Raises:
+        ValueError: it only chooses moves, or the task does not know the replies that it gives.
+    """
+    for split in splits:
+        env = split.make_env()
+        if not isinstance(env, TaskEnv) or hasattr(agent, "reply"):
+            continue
+        task = f"the split {split.name!r} plays the text task {split.env}"
+        if not getattr(agent, "task_reply", None):
+            raise ValueError(
+                f"{task}, which asks for replies, and the agent {agent.name} only chooses moves: choose an agent that "
+                "replies, or other splits."
+            )
+        if not getattr(env, getattr(agent, "task_needs", ""), True):
+            raise ValueError(f"{task}. {env.missing_rates} Choose another agent, or other splits.")
 
 
 def _agent_seed(suite: Suite, split: Split, index: int, rollout: int) -> int:

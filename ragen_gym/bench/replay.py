@@ -13,6 +13,7 @@ from ragen_gym.bench.records import EpisodeRecord, TurnRecord
 from ragen_gym.bench.suites import Split
 from ragen_gym.core.turn_config import TurnConfig
 from ragen_gym.envs.reply import Problem, Reply
+from ragen_gym.envs.reply_env import ReplyEnv
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.envs.turn import TurnEnv
 from ragen_gym.games.values import TurnValue
@@ -98,7 +99,7 @@ class ReplayedEpisode:
 
 
 class Replayer:
-    """Replays the episodes of a split.
+    """Replays the episodes of a split. The replies of a text task are always given to the task again.
 
     Args:
         split: what was played.
@@ -109,9 +110,12 @@ class Replayer:
     def __init__(self, split: Split, rules: ReplyRules | None = None, *, valued: bool = False) -> None:
         self.split, self.rules, self.valued = split, rules, valued
         self._envs: dict[bool, _ReplayEnv] = {}
+        self._task: ReplyEnv | None = None
 
     def parse(self, text: str, names: Sequence[str]) -> Reply:
-        """What a reply says by the rules, or by the split's own."""
+        """What a reply says by the rules, or by the split's own; of a text task just its text."""
+        if self.split.is_task:
+            return Reply(text)
         if self.rules and self.rules.parser:
             return self.rules.parser(text, names)
         return TurnEnv.parse(self._env(False), text)
@@ -123,8 +127,8 @@ class Replayer:
 
     @property
     def success_means(self) -> str:
-        """See ``Game.success_means``."""
-        return self._env(False).game.success_means
+        """See ``Game.success_means``; empty for a text task."""
+        return "" if self.split.is_task else self._env(False).game.success_means
 
     def replay(self, record: EpisodeRecord, reseed: tuple[int, int] | None = None) -> ReplayedEpisode:
         """Play a record again.
@@ -134,16 +138,18 @@ class Replayer:
             reseed: (turn, noise seed) of an episode whose transition noise is another seed's from a turn on.
 
         Raises:
-            ValueError: the split has no such instance, or the record names an action that the game does not have.
+            ValueError: the split has no such instance, the record names an action that the game does not have, or the
+                text task raises an error.
         """
         if not 0 <= record.index < len(self.split.levels):
             raise ValueError(
                 f"split {self.split.name!r} has instances 0 to {len(self.split.levels) - 1}, not {record.index}."
             )
+        if self.split.is_task:
+            return self._replay_task(record)
         by_moves = bool(record.turns) and all(turn.reply is None for turn in record.turns)
         env = self._env(by_moves)
-        level = self.split.levels[record.index]
-        _, info = env.reset(options={"level": level, "noise_seed": record.noise_seed})
+        _, info = self.split.begin(env, record.index, record.noise_seed)
         first, names = env.moves.grid_text(), env.action_names
         turns: list[ReplayedTurn] = []
         terminated, truncated, diverged_at = False, False, None
@@ -179,6 +185,35 @@ class Replayer:
             surplus=0 if diverged_at is not None else len(record.turns) - len(turns),
         )
 
+    def _replay_task(self, record: EpisodeRecord) -> ReplayedEpisode:
+        try:
+            env = self._task or self.split.make_env()
+            self._task = env
+            first, info = self.split.begin(env, record.index, record.noise_seed)
+            system, turns = env.instructions, list[ReplayedTurn]()
+            terminated = truncated = False
+            for turn in record.turns:
+                if env.over or turn.reply is None or turn.actions:  # a task has no moves
+                    break
+                message = env.message_text
+                _, reward, terminated, truncated, info = env.step(turn.reply)
+                left = env.max_turns - len(turns)
+                turns.append(ReplayedTurn(message, None, (), reward, (), None, terminated, left, None))
+        except Exception as error:
+            raise ValueError(f"{self.split.env}: {type(error).__name__}: {error}") from error
+        return ReplayedEpisode(
+            level_id=info["level_id"],
+            system=system,
+            board=first,
+            turns=tuple(turns),
+            success=bool(info["success"]),
+            terminated=terminated,
+            truncated=truncated,
+            last_board=env.message_text,
+            diverged_at=None,
+            surplus=len(record.turns) - len(turns),
+        )
+
     def _env(self, by_moves: bool) -> _ReplayEnv:
         """The environment of replies, or of an agent that moves: as many moves, each a turn of its own."""
         if by_moves not in self._envs:
@@ -187,7 +222,7 @@ class Replayer:
                 most = config.action_budget
                 config = TurnConfig(max_turns=most, max_actions_per_turn=1, max_actions=most)
             # The levels are given so that a reset generates none.
-            options = {**self.split.env_options, "levels": list(self.split.levels)}
+            options = {**self.split.env_options, "levels": list(self.split.boards)}
             moves = _MoveRecorder(self.split.env, **options)
             if self.valued and moves.game.has_values:
                 moves = _MoveRecorder(self.split.env, **options, regret=config.action_budget)

@@ -118,6 +118,8 @@ class Rescoring:
         Raises:
             ValueError: the split wants parts of the thinking, and replies are to be parsed without any.
         """
+        if split.is_task:  # which alone reads and rewards its replies
+            return ReplyRules()
         changed = {"think": self.think, "format_penalty": self.format_penalty}
         options: dict[str, Any] = {name: value for name, value in changed.items() if value is not None}
         parser = None if self.parser is None else lenient_reply if self.parser == "lenient" else _load(self.parser)
@@ -186,8 +188,8 @@ def rescore(
 ) -> RescoredRun:
     """Parse or reward the replies of a run differently.
 
-    Episodes of an agent that moves have no replies, and failures of the infrastructure no outcome: both stay as they
-    are.
+    Episodes of an agent that moves have no replies, failures of the infrastructure no outcome, and a text task reads
+    and rewards replies itself: all these stay as they are.
 
     Args:
         run: see ``load_results``.
@@ -195,8 +197,14 @@ def rescore(
         progress: called with how many episodes are done.
 
     Raises:
-        ValueError: a record is not of the run's suite, or a parser returns something else than a ``Reply``.
+        ValueError: a record is not of the run's suite, a parser returns something else than a ``Reply``, or all splits
+            play text tasks.
     """
+    if all(split.is_task for split in run.suite.splits) and not rescoring.changes_nothing:
+        raise ValueError(
+            f"the suite {run.suite.name} plays text tasks alone, which read and reward replies themselves: there is "
+            "nothing to rescore."
+        )
     identity = _identity(run, rescoring)
     replayers = rescoring.replayers(run.suite)
     records, unknown, changed, reworded = [], [], 0, 0

@@ -23,7 +23,7 @@ from typing import Any
 
 from ragen_gym.bench.agent import ReplyAgent, StepAgent, StopRun
 from ragen_gym.bench.episode import play_episode
-from ragen_gym.bench.episode_plan import PlannedEpisode, RunOptions, identity, make_env, plan_episodes
+from ragen_gym.bench.episode_plan import PlannedEpisode, RunOptions, check_replies, identity, make_env, plan_episodes
 from ragen_gym.bench.records import EpisodeRecord
 from ragen_gym.bench.results import EpisodeLog, ResultsFolder
 from ragen_gym.bench.suites import Split, Suite
@@ -32,6 +32,7 @@ from ragen_gym.core.failures import INFRASTRUCTURE, Failure
 from ragen_gym.core.progress import ProgressBar
 from ragen_gym.core.seen import read_seen, write_seen
 from ragen_gym.core.text import without_controls
+from ragen_gym.envs.task import TaskEnv
 from ragen_gym.envs.turn import TurnEnv
 
 __all__ = ["RunOutcome", "RunProgress", "run_suite", "run_suite_async"]
@@ -142,6 +143,7 @@ async def run_suite_async(
     options, folder = options or RunOptions(), ResultsFolder(out)
     same = identity(suite, agent, options)
     planned = plan_episodes(suite, same, options)
+    check_replies(agent, {episode.split.name: episode.split for episode in planned}.values())
     folder.check(same)
     with folder.locked():
         kept = {record.key: record for record in folder.records() if record.counted}
@@ -167,7 +169,7 @@ class _SuiteRunner:
     ) -> None:
         self.agent, self.options, self.folder = agent, options, folder
         self.outcome, self.progress = outcome, progress
-        self.free: dict[str, list[TurnEnv]] = {}  # environments that wait for their next episode, by split
+        self.free: dict[str, list[TurnEnv | TaskEnv]] = {}  # environments that wait for their next episode, by split
         self.yielded = time.perf_counter()
         self.ended = False
 
@@ -239,7 +241,7 @@ class _SuiteRunner:
                 await absorb_cancellation(self._ending)
                 self.yielded = time.perf_counter()
 
-    def _take(self, split: Split) -> TurnEnv:
+    def _take(self, split: Split) -> TurnEnv | TaskEnv:
         free = self.free.setdefault(split.name, [])
         return free.pop() if free else make_env(split, getattr(self.agent, "observation", "text"))
 

@@ -14,13 +14,16 @@ no record. A split's entry holds, of the episodes that count (one that failed fo
   alone are independent of each other; the most rollouts of one.
 - ``seen``: how many of these levels are of a family that the agent saw in training; None where the run has no record
   of that (``ragen_gym.core.seen``).
+- ``lacks``: of a text task that draws no random replies or has no oracle, a sentence on which rates are missing for it.
+  The entries below that need them are left out, or None.
 - ``success``: {rate, low, high, n}, the share of episodes that succeeded, with Wilson's interval, which takes every
   episode as independent.
 - ``clustered``: {rate, low, high, n}, the same as a mean over instances (avg@k), with an interval clustered by the
   family of the level. Where ``n`` of ``success`` exceeds ``families``, this is the interval to read.
 - ``random``: {rate, low, high, n}, uniformly random moves on the instances played.
 - ``optimal``: {rate, low, high, n}, the oracle on the same instances and rollouts, with the same transition noise.
-- ``optimal_expected``: the oracle's exact chance of success, the mean over the instances played.
+- ``optimal_expected``: the oracle's exact chance of success, the mean over the instances played; of a text task, the
+  success of its optimal replies in one episode of each.
 - ``normalised``: {value, low, high}, ``success`` on the scale from ``random`` (0) to ``optimal`` (1); None where
   optimal play is no better than random play.
 - ``differs_from_random``, ``sentence``: whether ``random`` lies outside the interval to read, and the same in words.
@@ -29,10 +32,10 @@ no record. A split's entry holds, of the episodes that count (one that failed fo
   of random play, and the highest that can be expected.
 - ``regret``: {mean, low, high, n}, ``optimal_return`` less the agent's, instance by instance.
 - ``steps_over_optimal``: {mean, n}, moves beyond a shortest solution in the episodes that succeeded; None in a game of
-  chance, and where none succeeded.
+  chance and in a text task, and where none succeeded.
 - ``pass_at``, ``pass_hat``: {k: {rate, low, high, n}}, unbiased pass@k and pass^k with intervals clustered as above.
 - ``malformed``: {rate, n, problems}, the share of replies with a problem, and how many have which; None without
-  replies.
+  replies, and of a text task, which alone reads its replies.
 - ``turns``, ``actions``: their mean number in an episode.
 - ``seconds``: {median, p95, total}, of an answer, and of all episodes, with those that failed.
 - ``tokens``: {prompt, completion}, and ``cost``: of all episodes, with those that failed; None where nothing is known.
@@ -55,7 +58,7 @@ from typing import Any
 
 import numpy as np
 
-from ragen_gym.bench.baselines import RANDOM_ROLLOUTS, Baseline, baseline, oracle_episodes
+from ragen_gym.bench.baselines import Baseline, baseline, oracle_episodes
 from ragen_gym.bench.records import EpisodeRecord, InstanceCounts, count_by_instance, group_by_split
 from ragen_gym.bench.results import BenchResults
 from ragen_gym.bench.suites import Split, Suite
@@ -73,6 +76,7 @@ from ragen_gym.core.stats import (
     percent,
     wilson,
 )
+from ragen_gym.envs.task import TaskEnv
 
 __all__ = ["ASKED_ENTRIES", "SUITE_ENTRIES", "compare", "compare_results", "coverage", "score", "score_results"]
 
@@ -206,7 +210,7 @@ def _score_split(
     else:
         number = {level: place for place, level in enumerate(dict.fromkeys(counts.levels))}
         counts = replace(counts, families=tuple(number[level] for level in counts.levels))
-    effort = _replies(counts.episodes) | _effort(records)
+    effort = _replies(counts.episodes, reads=not split.is_task) | _effort(records)
     if not counts.episodes:  # only failures of the infrastructure: nothing is known
         nothing = {"rate": None, "low": 0.0, "high": 1.0, "n": 0}
         return {**about, "success": nothing, **effort}
@@ -214,36 +218,45 @@ def _score_split(
 
 
 def _success(suite: Suite, split: Split, counts: InstanceCounts) -> dict[str, Any]:
-    expected = baseline(split)
+    env, expected = split.make_env(), baseline(split)
     successes, n = int(counts.successes.sum()), int(counts.rollouts.sum())
     success = wilson(successes, n)
     shares = counts.successes / counts.rollouts
     clustered = clustered_rate(shares, counts.families, n)
     random = _random(expected, counts)
     optimal = _optimal(suite, split, counts)
-    differs, sentence = against_random(clustered if n > len(set(counts.families)) else success, random.value)
-    return {
-        "success": success.to_dict("rate"),
-        "clustered": clustered.to_dict("rate"),
-        "random": random.to_dict("rate"),
-        "optimal": optimal.to_dict("rate"),
-        "optimal_expected": float(expected.optimal_success[counts.indices].mean()),
-        "normalised": _normalised(success, random.value, optimal.value),
-        "differs_from_random": differs,
-        "sentence": sentence,
-        "detectable": detectable_difference(clustered.value, effective_episodes(shares, counts.families, n)),
-    }
+    scored: dict[str, Any] = {"success": success.to_dict("rate"), "clustered": clustered.to_dict("rate")}
+    if isinstance(env, TaskEnv) and env.missing_rates:
+        scored["lacks"] = env.missing_rates
+    if random is not None:
+        scored["random"] = random.to_dict("rate")
+    if optimal is not None and expected.optimal_success is not None:
+        scored["optimal"] = optimal.to_dict("rate")
+        scored["optimal_expected"] = float(expected.optimal_success[counts.indices].mean())
+    scored["normalised"] = _normalised(success, random.value, optimal.value) if random and optimal else None
+    if random is not None:
+        read = clustered if n > len(set(counts.families)) else success
+        scored["differs_from_random"], scored["sentence"] = against_random(read, random.value)
+    detectable = detectable_difference(clustered.value, effective_episodes(shares, counts.families, n))
+    return {**scored, "detectable": detectable}
 
 
-def _random(expected: Baseline, counts: InstanceCounts) -> Estimate:
-    n = RANDOM_ROLLOUTS * len(counts.indices)
-    return wilson(round(RANDOM_ROLLOUTS * float(expected.random_success[counts.indices].sum())), n)
+def _random(expected: Baseline, counts: InstanceCounts) -> Estimate | None:
+    if expected.random_success is None:
+        return None
+    rollouts = expected.random_rollouts
+    successes = round(rollouts * float(expected.random_success[counts.indices].sum()))
+    return wilson(successes, rollouts * len(counts.indices))
 
 
-def _optimal(suite: Suite, split: Split, counts: InstanceCounts) -> Estimate:
-    rollouts = {record.rollout for record in counts.episodes}
-    played = {rollout: oracle_episodes(suite, split, rollout) for rollout in rollouts}
-    return wilson(sum(played[r.rollout][r.index].success for r in counts.episodes), len(counts.episodes))
+def _optimal(suite: Suite, split: Split, counts: InstanceCounts) -> Estimate | None:
+    solved = 0
+    for record in counts.episodes:
+        played = oracle_episodes(suite, split, record.rollout)
+        if played is None:
+            return None
+        solved += played[record.index].success
+    return wilson(solved, len(counts.episodes))
 
 
 def _normalised(success: Estimate, random: float, optimal: float) -> dict[str, float] | None:
@@ -255,20 +268,20 @@ def _normalised(success: Estimate, random: float, optimal: float) -> dict[str, f
 
 def _rewards(suite: Suite, split: Split, counts: InstanceCounts) -> dict[str, Any]:
     expected = baseline(split)
-    best = expected.optimal_return[counts.indices]
-    return {
-        "return": clustered_mean(counts.returns, counts.families).to_dict("mean"),
-        "random_return": float(expected.random_return[counts.indices].mean()),
-        "optimal_return": float(best.mean()),
-        "regret": clustered_mean(best - counts.returns, counts.families).to_dict("mean"),
-        "steps_over_optimal": _steps_over_optimal(suite, split, counts),
-    }
+    rewards: dict[str, Any] = {"return": clustered_mean(counts.returns, counts.families).to_dict("mean")}
+    if expected.random_return is not None:
+        rewards["random_return"] = float(expected.random_return[counts.indices].mean())
+    if expected.optimal_return is not None:
+        best = expected.optimal_return[counts.indices]
+        rewards["optimal_return"] = float(best.mean())
+        rewards["regret"] = clustered_mean(best - counts.returns, counts.families).to_dict("mean")
+    return {**rewards, "steps_over_optimal": _steps_over_optimal(suite, split, counts)}
 
 
 def _steps_over_optimal(suite: Suite, split: Split, counts: InstanceCounts) -> dict[str, float] | None:
-    if split.make_env().game.stochastic:
+    shortest = None if split.is_task or split.make_game().game.stochastic else oracle_episodes(suite, split, 0)
+    if shortest is None:
         return None
-    shortest = oracle_episodes(suite, split, 0)
     over = [record.moves - len(shortest[record.index].actions) for record in counts.episodes if record.success]
     return {"mean": float(np.mean(over)), "n": len(over)} if over else None
 
@@ -287,11 +300,11 @@ def _passes(counts: InstanceCounts) -> dict[str, Any]:
     return passes
 
 
-def _replies(episodes: Sequence[EpisodeRecord]) -> dict[str, Any]:
-    """How the agent answered in the episodes that count."""
+def _replies(episodes: Sequence[EpisodeRecord], *, reads: bool) -> dict[str, Any]:
+    """How the agent answered in the episodes that count; ``reads``: whether anybody but a text task reads replies."""
     if not episodes:
         return {"malformed": None, "turns": None, "actions": None}
-    problems = [turn.problem for record in episodes for turn in record.turns if turn.reply is not None]
+    problems = [turn.problem for record in episodes for turn in record.turns if reads and turn.reply is not None]
     found = Counter(str(problem) for problem in problems if problem is not None)
     rate = found.total() / max(len(problems), 1)
     malformed = {"rate": rate, "n": len(problems), "problems": dict(sorted(found.items()))}

@@ -1,4 +1,4 @@
-"""``ragen-gym bench suites``, ``bench score`` and ``bench compare``: the suites, and the scores of runs."""
+"""``ragen-gym bench suites``, ``freeze``, ``score`` and ``compare``: the suites, and the scores of runs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ SEEN_HELP = "the record of the levels that the agent saw in training: seen.npy o
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the three commands."""
+    """Add the four commands."""
     suites = add_command(commands, "suites", "list the suites, or the splits of one", _suites, _SUITES_EXAMPLES)
     suites.add_argument("suite", nargs="?", metavar="SUITE", help="a suite's name, or the folder of your own")
     suites.add_argument(
@@ -54,6 +54,10 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         help="the success that others report, next to random and optimal play of the same protocol; of SUITE, or the "
         "main results of all",
     )
+    freeze = add_command(
+        commands, "freeze", "write the files of levels of a suite of your own, as its table says", _freeze
+    )
+    freeze.add_argument("suite", type=Path, metavar="SUITE", help="the suite's folder, or its table")
     score = add_command(commands, "score", "score the episodes of a run", _score, _SCORE_EXAMPLES)
     score.add_argument("run_folder", type=Path, metavar="RUN", help="the folder of a run")
     score.add_argument("--write", action="store_true", help="write the score as the run's summary.json")
@@ -94,7 +98,7 @@ def _suites(arguments: argparse.Namespace) -> int:
     print(f"{_headline(suite)}\n{wrapped(suite.about, '  ')}\n")
     rows = [("split", "env", "instances", "levels", "random", "optimal", "")]
     for split in splits:
-        bounds = (percent(split[player]) for player in ("random", "optimal"))
+        bounds = ("" if split[player] is None else percent(split[player]) for player in ("random", "optimal"))
         levels = f"{split['levels']} ({split['families']})"
         rows.append((split["name"], split["env"], str(split["instances"]), levels, *bounds, split["about"]))
     print("\n".join(table_lines(rows)))
@@ -108,6 +112,13 @@ def _suites(arguments: argparse.Namespace) -> int:
         rates = {name: [split["published"].get(name) for split in splits] for name in published}
         cells = [(name, *("" if rate is None else percent(rate) for rate in rates[name])) for name in published]
         print("\n".join(table_lines([("", *names), *cells])))
+    return 0
+
+
+def _freeze(arguments: argparse.Namespace) -> int:
+    from ragen_gym.bench.suites.freeze import freeze
+
+    freeze(arguments.suite)
     return 0
 
 
@@ -174,16 +185,10 @@ def _about_split(split: Split) -> dict[str, Any]:
     return {key: content[key] for key in ("name", "env", "knobs", "budgets")} | levels | about
 
 
-def _bounds(split: Split) -> dict[str, float]:
+def _bounds(split: Split) -> dict[str, float | None]:
     from ragen_gym.bench.baselines import baseline
 
-    expected = baseline(split)
-    return {
-        "random": float(expected.random_success.mean()),
-        "optimal": float(expected.optimal_success.mean()),
-        "random_return": float(expected.random_return.mean()),
-        "optimal_return": float(expected.optimal_return.mean()),
-    }
+    return baseline(split).means
 
 
 def _score(arguments: argparse.Namespace) -> int:
@@ -249,7 +254,7 @@ def _of_asked(run: dict[str, Any]) -> str:
 
 def score_lines(summary: dict[str, Any]) -> list[str]:
     """A summary as a table for the terminal, with a note for each split that does not differ from random play."""
-    from ragen_gym.bench.report.tables import episodes_asked, left_out, seen_in_training
+    from ragen_gym.bench.report.tables import episodes_asked, lacks, left_out, seen_in_training
 
     overall = summary["overall"]
     title = f"{summary['suite']} {summary['hash']}: {summary['agent']}, {episodes_asked(overall)}"
@@ -271,7 +276,7 @@ def score_lines(summary: dict[str, Any]) -> list[str]:
     ]
     if overall["episodes"] < overall["asked"]:
         legend.append("bounds: success of all episodes asked for if those missing or excluded had failed, or succeeded")
-    notes = [*seen_in_training(summary), *left_out(summary), *notes]
+    notes = [*seen_in_training(summary), *left_out(summary), *lacks(summary), *notes]
     return [title, "", *table_lines(rows), "", *legend, *[", ".join(spent)] * bool(spent), *notes]
 
 
@@ -288,8 +293,7 @@ def _score_row(name: str, split: dict[str, Any], known: bool) -> tuple[str, ...]
         percent(success["rate"]),
         _interval(success),
         _interval(split["clustered"]) if success["n"] > split["families"] else "",
-        percent(split["random"]["rate"]),
-        percent(split["optimal"]["rate"]),
+        *(percent(split[bound]["rate"]) if bound in split else "" for bound in ("random", "optimal")),
         f"{normalised['value']:z.2f}" if normalised else "",
         f"{100 * split['detectable']:.0f}",
         percent(malformed["rate"]) if malformed else "",

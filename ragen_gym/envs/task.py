@@ -115,6 +115,15 @@ class TaskEnv(InnerGenerator, ReplyEnv):
         """Whether the task can draw a reply at random."""
         return self._random_reply is not None
 
+    @property
+    def missing_rates(self) -> str:
+        """A sentence on which of the random and the optimal rate the task cannot tell, or the empty text."""
+        methods = {"random": "random_reply(rng)", "optimal": "optimal_reply()"}
+        known = {"random": self.has_random_replies, "optimal": self.has_oracle}
+        lacks = [rate for rate in methods if not known[rate]]
+        needed = " and ".join(methods[rate] for rate in lacks)
+        return f"No rate of {' and '.join(lacks)} replies: the task {self.name} has no {needed}." if lacks else ""
+
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """Start an episode; the first message, and the information of the class's list.
 

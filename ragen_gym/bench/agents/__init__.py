@@ -37,6 +37,7 @@ What else the runner looks for, none of it needed:
 ``seen``             path of the record of the levels that it saw in training (``ragen_gym.core.seen``), or None.
 ``keeps_time``       True where it sees to the limit of a single request by itself.
 ``start()``          called before the first episode; a ValueError ends the run, a str that it returns is shown.
+``task_reply``       of an agent that moves: what it has in place of ``reply`` where a split plays a text task.
 ``begin(task)``      called before each episode.
 ``end(task, rec)``   called after each episode with its ``EpisodeRecord``.
 ``close()``          called after the last episode, however the run ended.

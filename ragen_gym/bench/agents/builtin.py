@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Any
 
-from ragen_gym.bench.agent import StopRun, Task
+import numpy as np
+
+from ragen_gym.bench.agent import Message, StopRun, Task
 from ragen_gym.bench.records import EpisodeRecord
 from ragen_gym.core.seeding import mix
 from ragen_gym.core.threads import in_thread
@@ -22,10 +25,16 @@ class OracleAgent:
     """Optimal play: the highest chance of success within the moves that are left. It looks into the environment."""
 
     name = "oracle"
+    task_needs = "has_oracle"  # of a ``TaskEnv``
 
     def act(self, observation: Any, info: dict[str, Any], task: Task) -> int:
         """A best action."""
         return oracle_policy(task.env.env, info["actions_left"])
+
+    def task_reply(self, messages: Sequence[Message], task: Task) -> str:
+        """A best reply of a text task."""
+        reply: str = task.env.optimal_reply()
+        return reply
 
 
 class RandomAgent:
@@ -36,6 +45,7 @@ class RandomAgent:
     """
 
     name = "random"
+    task_needs = "has_random_replies"  # of a ``TaskEnv``
     _policy = staticmethod(random_policy)
     _offset = 0  # agents with one seed draw independently
 
@@ -48,6 +58,11 @@ class RandomAgent:
         """An action, drawn by the agent's seed, the episode's and the actions left."""
         draw: Draw = hashed_draw(mix((self._seed + task.seed) & _WORD))
         return self._policy(draw)(task.env.env, info["actions_left"])
+
+    def task_reply(self, messages: Sequence[Message], task: Task) -> str:
+        """A reply of a text task, drawn by the agent's seed, the episode's and the turn."""
+        reply: str = task.env.random_reply(np.random.default_rng([self._seed, task.seed, task.env.turn]))
+        return reply
 
 
 class GreedyAgent(RandomAgent):
@@ -62,6 +77,7 @@ class GreedyAgent(RandomAgent):
     name = "greedy"
     _policy = staticmethod(greedy_policy)
     _offset = 1
+    task_reply = None  # type: ignore[assignment]  # a text task has no moves to look ahead
 
 
 _QUIT = ("q", "quit")

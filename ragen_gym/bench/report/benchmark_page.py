@@ -13,12 +13,13 @@ from ragen_gym.bench.replay import Replayer
 from ragen_gym.bench.report import plots
 from ragen_gym.bench.report.html_page import Archive, Entry, EpisodeViewer, pack, plural, render_page
 from ragen_gym.bench.report.plots import COLOURS, bound_rate
-from ragen_gym.bench.report.tables import bounds, left_out, number, percent, seen, seen_in_training, thousands
+from ragen_gym.bench.report.tables import bounds, lacks, left_out, number, percent, seen, seen_in_training, thousands
 from ragen_gym.bench.report.viewer_data import board_style, details, heading
 from ragen_gym.bench.results import BenchResults
 from ragen_gym.bench.suites import Suite
 from ragen_gym.bench.verify import check_chain
 from ragen_gym.envs.policies import PlayedEpisode
+from ragen_gym.envs.turn import TurnEnv
 
 __all__ = ["page"]
 
@@ -136,9 +137,7 @@ def _archive(
         for key in sorted(groups):
             group = sorted(groups[key], key=lambda episode: episode[:2])
             yield [
-                _entry(
-                    replayers[record.split], record, agent, oracles[record.split, record.rollout][record.index], taken
-                )
+                _entry(replayers[record.split], record, agent, oracles[record.split, record.rollout], taken)
                 for *_, record, agent in group
             ]
             done += len(group)
@@ -147,12 +146,17 @@ def _archive(
     return pack(entries(), megabytes)
 
 
-def _entry(replayer: Replayer, record: EpisodeRecord, agent: str, oracle: PlayedEpisode, taken: set[str]) -> Entry:
-    best = len(oracle.actions)
-    moves = f"{best} move{'s' * (best != 1)}"
-    optimal = f"the oracle solves it in {moves}" if oracle.success else "the oracle does not solve it"
-    # With the same noise: the moves of a solved episode beyond the oracle's.
-    over = record.moves - best if record.success and oracle.success else None
+def _entry(
+    replayer: Replayer, record: EpisodeRecord, agent: str, oracles: Sequence[PlayedEpisode] | None, taken: set[str]
+) -> Entry:
+    optimal, over = "", None
+    if oracles is not None:
+        oracle = oracles[record.index]
+        best = len(oracle.actions)
+        moves = f" in {best} move{'s' * (best != 1)}" * bool(best)  # a text task has none
+        optimal = f"the oracle solves it{moves}" if oracle.success else "the oracle does not solve it"
+        # With the same noise: the moves of a solved episode beyond the oracle's.
+        over = record.moves - best if record.success and oracle.success else None
     length = 10
     while record.key[:length] in taken and length < len(record.key):
         length += 1
@@ -166,7 +170,9 @@ def _index(runs: Sequence[BenchResults], archive: Archive) -> dict[str, Any]:
     envs = {split.name: split.make_env() for split in runs[0].suite.splits}
     kinds = {tag for heading in archive.headings for tag in heading["tags"]}
     return {
-        "board_styles": {name: board_style(env.env) for name, env in envs.items()},
+        "board_styles": {
+            name: board_style(env.env) if isinstance(env, TurnEnv) else {"kind": "text"} for name, env in envs.items()
+        },
         "systems": {name: env.instructions for name, env in envs.items()},
         "fields": [{"field": "agent", "label": "agent"}, {"field": "split", "label": "split"}],
         "filters": [kind for kind in _FILTERS if kind.get("tag") != "error" or "error" in kinds],
@@ -279,7 +285,8 @@ def _findings(summaries: Sequence[Summary], comparisons: Sequence[Summary]) -> l
             )
         elif splits:
             said.append(f"{agent} differs significantly from random play on every split.")
-        said += [f"{agent}: {sentence}" for sentence in (*seen_in_training(summary), *left_out(summary))]
+        sentences = *seen_in_training(summary), *left_out(summary), *lacks(summary)
+        said += [f"{agent}: {sentence}" for sentence in sentences]
     for pair in comparisons:
         differing = [name for name, split in pair["splits"].items() if split["significant"]]
         of = len(pair["splits"])

@@ -211,8 +211,10 @@ def _suite(entries: Sequence[Entry]) -> str:
         for place, entry in enumerate(entries, 1)
     }
     played = {name: split for entry in reversed(entries) for name, split in entry.summary["splits"].items()}
-    rows["random play"] = {name: {"rate": split["random"]["rate"]} for name, split in played.items()}
-    rows["optimal play"] = {name: {"rate": split["optimal_expected"]} for name, split in played.items()}
+    rows["random play"] = {name: {"rate": s["random"]["rate"]} for name, s in played.items() if "random" in s}
+    rows["optimal play"] = {
+        name: {"rate": s["optimal_expected"]} for name, s in played.items() if "optimal_expected" in s
+    }
     shown = [split for split in suite.splits if split.name in played]
     published = published_table(shown)
     return "\n".join(

@@ -66,7 +66,7 @@ def _split(name: str, summaries: Sequence[tuple[int, Summary]]) -> dict[str, Any
         rate, low, high = (percent(split["success"][end]) for end in ("rate", "low", "high"))
         label = f"{summary['agent']} on {name}: {rate}, {low} to {high}"
         lanes.append(lane(summary["agent"], place % COLOURS, split["success"], label))
-        if "random" in split and marks is None:
+        if "random" in split and "optimal" in split and marks is None:
             random, optimal = split["random"]["rate"], split["optimal"]["rate"]
             marks = bound_marks(random, optimal)
             bounds = f"random {percent(random)} · optimal {percent(optimal)}"

@@ -13,6 +13,7 @@ __all__ = [
     "csv_table",
     "episodes_asked",
     "json_tables",
+    "lacks",
     "left_out",
     "markdown_row",
     "markdown_tables",
@@ -140,6 +141,11 @@ def seen(split: Summary) -> str:
     return "" if met is None else f"{met:,} of {split['levels']:,}"
 
 
+def lacks(summary: Summary) -> list[str]:
+    """Sentences on the text tasks for which there is no random or no optimal rate."""
+    return [f"{name}: {split['lacks']}" for name, split in summary["splits"].items() if "lacks" in split]
+
+
 def seen_in_training(summary: Summary) -> list[str]:
     """A sentence on the levels that the agent saw in training, where the run has a record of that."""
     splits = {name: split for name, split in summary["splits"].items() if split.get("seen") is not None}
@@ -191,7 +197,7 @@ def markdown_tables(summaries: Sequence[Summary]) -> str:
     notes += [
         f"- {_plain(summary['agent'])}: {said}"
         for summary in summaries
-        for said in (*seen_in_training(summary), *left_out(summary))
+        for said in (*seen_in_training(summary), *left_out(summary), *lacks(summary))
     ]
     return "\n".join([*lines, *([""] if notes else []), *notes, ""])
 

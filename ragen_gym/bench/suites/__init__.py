@@ -29,6 +29,10 @@ A table, of which a suite needs only ``name`` and ``splits``, and a split only `
     published = { "Somebody's agent" = 0.5 }  # on this split, the main result first
     freeze = { count = 128 }        # how ``ragen_gym.bench.suites.freeze`` makes the file of levels
 
+A split of a text task names it as ``env = "my_module:Task"``, its ``knobs`` are the task's arguments, and its problems
+are of the split ``test`` unless ``knobs`` has another ``split``. Of the budgets ``max_turns`` holds. Its file of levels
+has a line of JSON for each problem; see ``ragen_gym.bench.suites.problems``.
+
 A suite that changes gets another name: results are compared by its content hash, which covers the table and the levels.
 """
 
@@ -38,18 +42,22 @@ import hashlib
 import json
 import sys
 import tomllib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
+from ragen_gym.bench.suites.problems import Problem, read_problems
 from ragen_gym.core.levels import Level
 from ragen_gym.core.text import Vocabulary
 from ragen_gym.core.turn_config import TurnConfig
 from ragen_gym.core.validation import did_you_mean
+from ragen_gym.envs.reply_env import ReplyEnv
+from ragen_gym.envs.step import StepEnv
+from ragen_gym.envs.task import TaskEnv
 from ragen_gym.envs.turn import TurnEnv, make_turn
-from ragen_gym.games.registry import GameSpec, find, load, module_of
+from ragen_gym.games.registry import find, load, load_task, module_of, task_of
 
 __all__ = [
     "SUITES",
@@ -61,6 +69,7 @@ __all__ = [
     "load_suite",
     "noise_seed",
     "read_table",
+    "task_env",
 ]
 
 #: The options of a turn that a suite's hash always covers; any other one only where it differs from its default, so
@@ -73,12 +82,13 @@ class Split:
     """Levels of one kind."""
 
     name: str  # such as ``"sokoban"``
-    env: str  # name of a row of the registry, such as ``"Sokoban"``, or ``"module:Name"`` of a game of one's own
+    #: name of a row of the registry, such as ``"Sokoban"``, or ``"module:Name"`` of a game of one's own or a text task
+    env: str
     #: arguments of ``ragen_gym.make_turn`` besides the levels and the options of a turn, such as ``{"success_rate":
-    #: 0.8}``; plain values, or a ``Vocabulary``
+    #: 0.8}``; plain values, or a ``Vocabulary``. Of a text task, its arguments.
     env_options: dict[str, Any]
     #: the instances, in order; the same level may occur twice, its place is what names an instance
-    levels: tuple[Level, ...]
+    levels: tuple[Level, ...] | tuple[Problem, ...]
     turn_config: TurnConfig = field(default_factory=TurnConfig)  # how replies are read, bounded and rewarded
     about: str = ""  # one sentence for a table: what the split asks for
     #: success rates that others report on this split, from 0 to 1, by their name and source
@@ -87,19 +97,50 @@ class Split:
     #: from easy to hard.
     ladder: str = ""
 
-    def make_env(self) -> TurnEnv:
-        """The environment of every episode; ``reset(options={"level": …, "noise_seed": …})`` chooses the instance.
+    @property
+    def is_task(self) -> bool:
+        """Whether a text task is played, and no game."""
+        return any(isinstance(level, Problem) for level in self.levels[:1])
+
+    @property
+    def boards(self) -> tuple[Level, ...]:
+        """The levels of a game, in order; none of a text task."""
+        return tuple(level for level in self.levels if isinstance(level, Level))
+
+    def make_env(self) -> TurnEnv | TaskEnv:
+        """The environment of every episode; ``begin`` chooses the instance."""
+        return task_env(self.env, self.turn_config, self.env_options) if self.is_task else self.make_game()
+
+    def make_game(self) -> TurnEnv:
+        """``make_env`` of a game.
 
         It draws from the split's first level where no level is given, so that a reset never generates one in vain.
+
+        Raises:
+            ValueError: the split is one of a text task.
         """
-        return make_turn(self.env, self.turn_config, levels=self.levels[:1], **self.env_options)
+        if self.is_task:
+            raise ValueError(f"the split {self.name!r} plays the text task {self.env}, and this needs a game.")
+        return make_turn(self.env, self.turn_config, levels=self.boards[:1], **self.env_options)
+
+    def begin(self, env: ReplyEnv | StepEnv, index: int, noise_seed: int) -> tuple[Any, dict[str, Any]]:
+        """Start the episode of an instance in an environment of the split: what its ``reset`` gives."""
+        level = self.levels[index]
+        if isinstance(level, Problem):
+            return env.reset(seed=level.seed, options={"noise_seed": noise_seed})
+        return env.reset(options={"level": level, "noise_seed": noise_seed})
 
     @cached_property
     def families(self) -> tuple[int, ...]:
-        """The family of the level of each instance, in order; see ``ragen_gym.games.game.Game.family``."""
-        game = self.make_env().game
-        known = {level: game.family(game.board(level)) for level in dict.fromkeys(self.levels)}
-        return tuple(known[level] for level in self.levels)
+        """The family of the level of each instance, in order; see ``ragen_gym.games.game.Game.family``.
+
+        A problem of a text task is a family of its own.
+        """
+        if self.is_task:
+            return tuple(level.family for level in self.levels if isinstance(level, Problem))
+        game = self.make_game().game
+        known = {level: game.family(game.board(level)) for level in dict.fromkeys(self.boards)}
+        return tuple(known[level] for level in self.boards)
 
     def content(self) -> dict[str, Any]:
         """All that decides what is played, as JSON."""
@@ -115,7 +156,7 @@ class Split:
                 for option in fields(TurnConfig)
                 if option.name in _HASHED or getattr(self.turn_config, option.name) != option.default
             },
-            "levels": [level.text for level in self.levels],
+            "levels": [asdict(level) if isinstance(level, Problem) else level.text for level in self.levels],
         }
 
 
@@ -190,7 +231,7 @@ def load_suite(name_or_path: str | Path, *, run_code: bool = True) -> Suite:
 
     Args:
         name_or_path: the name or the path.
-        run_code: whether the modules may be imported of games that are not of this package.
+        run_code: whether the modules may be imported of games and tasks that are not of this package.
 
     Raises:
         ValueError: there is no such suite, or what is wrong with its table or with a level.
@@ -203,32 +244,42 @@ def load_suite(name_or_path: str | Path, *, run_code: bool = True) -> Suite:
             f"{str(name_or_path)!r} is not a suite: choose one of {', '.join(SUITES)}, "
             f"or give the path of a folder with a {SUITE_FILE}.{did_you_mean(str(name_or_path), SUITES)}"
         )
-    return _load(path / SUITE_FILE if path.is_dir() else path, load if run_code else _find)
+    return _load(path / SUITE_FILE if path.is_dir() else path, run_code=run_code)
 
 
 @cache
 def _load_own(name: str) -> Suite:
-    return _load(SUITES[name] / SUITE_FILE, _find)
+    return _load(SUITES[name] / SUITE_FILE, run_code=False)
 
 
-def _find(name: str) -> GameSpec:
-    """The game of that name, without running code that a file names."""
+def _names_task(name: str, *, run_code: bool) -> bool:
+    """Whether a text task has that name, or else a game; code that a file names is run only if it may be."""
     module = module_of(name) if isinstance(name, str) else ""
-    if module and module not in sys.modules:
+    if run_code or module.startswith("ragen_gym."):
+        if load_task(name) is None:
+            load(name)
+    elif module and module not in sys.modules:
         raise ValueError(
             f"{name} is a game of the module {module}, which is imported only for a suite that you name: give the "
             "suite's folder with --suite, if you trust who wrote it."
         )
-    return find(name)
+    elif task_of(name) is None:
+        find(name)
+    return task_of(name) is not None
 
 
-def _load(path: Path, known: Callable[[str], GameSpec]) -> Suite:
+def task_env(name: str, turn_config: TurnConfig, options: dict[str, Any]) -> TaskEnv:
+    """The environment of a text task with these ``knobs``, of the split ``test`` unless they say otherwise."""
+    return TaskEnv(name, turn_config, **{"split": "test", **options})
+
+
+def _load(path: Path, *, run_code: bool) -> Suite:
     table = read_table(path)
     try:
         temperature = table.get("temperature", 0.5)
         if isinstance(temperature, bool) or not isinstance(temperature, int | float) or temperature < 0:
             raise ValueError(f"temperature={temperature!r} must be a number from 0 on.")
-        splits = tuple(_split(row, table.get("budgets", {}), path.parent, known) for row in table["splits"])
+        splits = tuple(_split(row, table.get("budgets", {}), path.parent, run_code=run_code) for row in table["splits"])
         return Suite(
             name=str(table["name"]),
             splits=splits,
@@ -292,18 +343,22 @@ def env_options(knobs: dict[str, Any]) -> dict[str, Any]:
     return {**knobs, "vocabulary": Vocabulary(chosen["name"], chosen["symbols"])}
 
 
-def _split(row: dict[str, Any], shared: dict[str, Any], folder: Path, known: Callable[[str], GameSpec]) -> Split:
+def _split(row: dict[str, Any], shared: dict[str, Any], folder: Path, *, run_code: bool) -> Split:
     try:
-        known(row["env"])
+        is_task = _names_task(row["env"], run_code=run_code)
         turn_config = TurnConfig(**{**shared, **row.get("budgets", {})})
-        options = env_options(row.get("knobs", {}))
-        game = make_turn(row["env"], turn_config, **options).game
-        texts = game.level_texts(folder / row["levels"])
+        options = row.get("knobs", {}) if is_task else env_options(row.get("knobs", {}))
+        levels: tuple[Level, ...] | tuple[Problem, ...]
+        if is_task:
+            levels = read_problems(folder / row["levels"], task_env(row["env"], turn_config, options))
+        else:
+            game = make_turn(row["env"], turn_config, **options).game
+            levels = tuple(game.level(game.board(text)) for text in game.level_texts(folder / row["levels"]))
         return Split(
             name=row["name"],
             env=row["env"],
             env_options=options,
-            levels=tuple(game.level(game.board(text)) for text in texts),
+            levels=levels,
             turn_config=turn_config,
             about=row.get("about", ""),
             published={str(name): float(rate) for name, rate in row.get("published", {}).items()},

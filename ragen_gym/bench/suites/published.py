@@ -120,11 +120,11 @@ def _baselines(suite: Suite) -> dict[str, Any]:
 
     splits = {}
     for split in suite.splits:
-        played = baseline(split)
+        played = baseline(split).means
         splits[split.name] = {
             "n": len(split.levels),
-            "random": round(float(played.random_success.mean()), 6),
-            "optimal": round(float(played.optimal_success.mean()), 6),
+            "random": round(played["random"] or 0.0, 6),
+            "optimal": round(played["optimal"] or 0.0, 6),
         }
     return {"hash": suite.hash, "splits": splits}
 

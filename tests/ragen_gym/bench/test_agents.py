@@ -433,7 +433,7 @@ def test_a_person_plays_in_the_terminal(
 def test_a_person_who_has_left_ends_the_run_with_the_input(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO(""))
     agent: Any = make_agent("human")
-    env = make_env(SPLITS["bandit"])
+    env = SPLITS["bandit"].make_game()
     task = Task("smoke", "bandit", 0, 0, 0, 0.5, env)
     info = {"action_names": env.action_names, "actions_left": 1}
     with pytest.raises(StopRun):

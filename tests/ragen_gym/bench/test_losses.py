@@ -27,7 +27,7 @@ def played(level: Level, replies: Replies, turns: dict[str, Any] | None = None, 
     """(the replayer, the record) of an episode of these replies, or lists of moves."""
     config = TurnConfig(**(turns or {"max_turns": 3, "max_actions_per_turn": 2, "max_actions": 6}))
     split = Split("split", level.game, dict(options), (level,), config)
-    env = split.make_env()
+    env = split.make_game()
     env.reset(options={"level": level, "noise_seed": 1})
     return Replayer(split, valued=True), record_of(env, level, replies)
 
@@ -108,8 +108,8 @@ def test_without_values_nothing_is_said() -> None:
 def test_of_the_oracles_losses_on_ice_chance_explains_all() -> None:
     suite = load_suite("smoke")
     split = next(split for split in suite.splits if split.env == "FrozenLake")
-    env, records = split.make_env(), []
-    for index, level in enumerate(split.levels):
+    env, records = split.make_game(), []
+    for index, level in enumerate(split.boards):
         for rollout in range(3):
             seed = noise_seed(suite, split, index, rollout)
             env.reset(options={"level": level, "noise_seed": seed})

@@ -328,7 +328,7 @@ def test_an_agent_that_keeps_time_by_itself_is_not_interrupted(tmp_path: Path) -
 def test_a_game_that_breaks_ends_its_episode_and_leaves_no_trace(tmp_path: Path) -> None:
     def sabotage(messages: Sequence[Any], task: Task) -> str:
         if task.index == 3:
-            task.env.env._board = None  # type: ignore[assignment]
+            task.env.env._board = None
         return REPLY
 
     outcome = play(Scripted(sabotage), tmp_path / "run", splits=("sokoban",), concurrency=1)

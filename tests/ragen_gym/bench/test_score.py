@@ -50,8 +50,8 @@ def play(suite: Suite, player: Player, rollouts: int = 1) -> list[EpisodeRecord]
     rng = np.random.default_rng(0)
     records = []
     for split in suite.splits:
-        env = split.make_env()
-        for index, level in enumerate(split.levels):
+        env = split.make_game()
+        for index, level in enumerate(split.boards):
             for rollout in range(rollouts):
                 records.append(_episode(suite, split, env, index, rollout, level.id, player, rng))
     return records

@@ -193,7 +193,7 @@ def test_any_replies_make_a_record_that_holds(replies: list[str], split: Any, in
 
     request = RunOptions(splits=(split.name,))
     job = plan_episodes(SMOKE, identity(SMOKE, Says(), request), request)[index]
-    env = split.make_env()
+    env = split.make_game()
     env.reset(seed=0)
     record = asyncio.run(play_episode(Says(), env, job, Timeouts()))
     record = EpisodeRecord.from_dict(json.loads(json.dumps(record.to_dict())))

@@ -71,7 +71,7 @@ def first_pictures(suite: Suite) -> dict[str, Any]:
     """The picture of the first board of each split."""
     found = {}
     for split in suite.splits:
-        env = split.make_env()
+        env = split.make_game()
         found[split.name] = env.reset(options={"level": split.levels[0], "noise_seed": 0})[0]["image"]
     return found
 
