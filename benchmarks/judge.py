@@ -62,7 +62,7 @@ Machine: {machine}.
 SECTION = """\
 ## {model}
 
-{judged} descriptions, at most {max_tokens} tokens an answer, temperature 0, {seconds:.1f} s a judgement{where}.
+{judged} descriptions, at most {max_tokens} tokens an answer, temperature 0, {seconds:.1f} s a judgement{where}.{useless}
 
 | descriptions | judged | no verdict | accepted, true | accepted, wrong | verdicts that are wrong |
 |---|---|---|---|---|---|
@@ -72,6 +72,8 @@ SECTION = """\
 |---|---|---|---|---|
 {kinds}
 """
+
+USELESS = " None of its answers is a verdict, so a training run that asks it stops in its first iteration."
 
 
 class Item(NamedTuple):
@@ -255,6 +257,7 @@ def _section(model: str, mine: Mapping[str, Any]) -> str:
         max_tokens=mine["max_tokens"],
         seconds=mine["seconds"] / max(1, len(rows)),
         where=", served on the machine below" if mine["served"] else "",
+        useless="" if any(verdict in ("yes", "no") for verdict in verdicts.values()) else USELESS,
         formats="\n".join(formats),
         kinds="\n".join(kinds),
     )

@@ -45,6 +45,11 @@ class Reader:
         raise NotImplementedError
 
 
+def test_the_page_is_of_its_results() -> None:
+    results = json.loads((judge.HERE / "judge.json").read_text(encoding="utf-8"))
+    assert (judge.HERE / "judge.md").read_text(encoding="utf-8") == judge._page(results)
+
+
 def test_descriptions_are_what_they_claim_to_be() -> None:
     found = judge.items(3 * 34)
     assert len(set(found)) == len(found)
@@ -72,6 +77,7 @@ def test_verdicts_are_kept_counted_and_asked_once(tmp_path: Path, capsys: pytest
     assert rows["symbols"].startswith("| symbols | 12 | 0 | 100 ("), rows["symbols"]
     assert rows["sentences"].split(" | ")[1:5] == ["14", "14", "-", "-"], "no verdict is none"
     assert rows["the truth in another order"].split(" | ")[3].startswith("0 (")
+    assert "None of its answers is a verdict" not in page
 
 
 def test_a_judge_that_breaks_is_asked_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
