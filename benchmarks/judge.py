@@ -62,7 +62,7 @@ Machine: {machine}.
 SECTION = """\
 ## {model}
 
-{judged} descriptions, at most {max_tokens} tokens an answer, temperature 0, {seconds:.1f} s a judgement{where}.{useless}
+{judged} descriptions, at most {max_tokens} tokens an answer, temperature 0, {seconds:.1f} s each{where}.{useless}
 
 | descriptions | judged | no verdict | accepted, true | accepted, wrong | verdicts that are wrong |
 |---|---|---|---|---|---|
