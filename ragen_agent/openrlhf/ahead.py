@@ -4,9 +4,12 @@ With a staleness of s the engines play iteration n + s while the models train on
 weights after n updates, and are trained on when there are n + s. The weights are sent out between two iterations' play,
 never during one, so all episodes of an iteration come from the same weights, and staleness is exactly s from iteration
 s on (less where an iteration updated nothing). That is what OpenRLHF's asynchronous trainer does with a queue of s
-iterations, whose staleness is s at most. That is corrected for by ``Training.correction``, with the
-log-probs that the engines noted (the decoupled objective of AReaL, arXiv 2505.24298, section 5.2, with its weights
-truncated).
+iterations, whose staleness is s at most; its loops are not used, since they know no filter, no reason to stop and no
+evaluation of ours.
+
+``Training.correction`` makes up for the older weights, with the log-probs that the engines noted: PPO's ratio is to the
+policy before the update, and a truncated weight leads there from the one that sampled (decoupled PPO: AReaL, arXiv
+2505.24298).
 """
 
 from __future__ import annotations
