@@ -8,7 +8,7 @@ import sys
 
 from ragen_gym.cli.command import add_command
 from ragen_gym.core.settings import declared
-from ragen_gym.games.registry import load
+from ragen_gym.games.registry import load, load_task
 from ragen_gym.serve.limits import Limits
 
 __all__ = ["add"]
@@ -62,6 +62,11 @@ def _serve(arguments: argparse.Namespace) -> int:
         raise ValueError(f"--port {arguments.port} is not a port: choose 0 to 65535.")
 
     for name in arguments.game:
+        if load_task(name) is not None:
+            raise ValueError(
+                f"--game {name} is a text task, and the server offers games alone, whose cost it can bound: use "
+                "ragen_gym.TaskEnv in your own process."
+            )
         load(name)
 
     def started(url: str) -> None:

@@ -117,6 +117,12 @@ def test_a_port_that_is_taken() -> None:
         assert process.returncode == 2
 
 
+def test_a_text_task_is_refused() -> None:
+    process = command("--port", "0", "--game", "ragen_gym.tasks:Countdown")
+    assert "Countdown is a text task, and the server offers games alone" in process.communicate(timeout=120)[1]
+    assert process.returncode == 2
+
+
 def test_the_limits_are_options() -> None:
     options = ("--max-sessions", "1", "--session-ttl", "77", "--rate", "0", "--max-batch", "3", "--max-body", "4096")
     with started("--port", "0", *options) as (url, _), httpx.Client(base_url=url) as http:
