@@ -434,6 +434,7 @@ def test_a_person_who_has_left_ends_the_run_with_the_input(monkeypatch: pytest.M
     monkeypatch.setattr(sys, "stdin", io.StringIO(""))
     agent: Any = make_agent("human")
     env = SPLITS["bandit"].make_game()
+    env.reset(seed=0)
     task = Task("smoke", "bandit", 0, 0, 0, 0.5, env)
     info = {"action_names": env.action_names, "actions_left": 1}
     with pytest.raises(StopRun):
