@@ -66,6 +66,8 @@ def _check_known(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> Non
             from ragen_agent.config.io import check_name
 
             check_name(word.removeprefix("--").partition("=")[0])
+        elif "=" in word and not word.startswith("-"):
+            raise ValueError(f"{word} has no flag before it: repeat the flag, as in --set NAME=VALUE --set NAME=VALUE.")
     if unknown:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}")
 

@@ -48,6 +48,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if not arguments.text:
         print(f"Play it: ragen-gym play {game}")
     print(f"Train on it: ragen-agent train --game {game}")
+    print(f"Publish it: ragen-gym export-env verifiers DIR --game {game}; ragen-gym export-env --help names other hubs")
     return 0
 
 

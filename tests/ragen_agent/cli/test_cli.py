@@ -66,6 +66,10 @@ def test_train_then_eval(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
         (["train", "--knob", "size=1"], "an integer from 2 to 64"),
         (["train", "--set", "training.lr=1"], "unknown setting 'training.lr'"),
         (["train", "--set", "training.gruops=3"], "unknown setting 'training.gruops'. Did you mean training.groups?"),
+        (
+            ["train", "--set", "training.groups=3", "training.group_size=3"],
+            "training.group_size=3 has no flag before it",
+        ),
         (["train", "--set", "gruops=3"], "unknown setting 'gruops'. Did you mean training.groups?"),
         (["eval", "x", "--set", "evalution.levels=3"], "ragen-agent settings lists all, as --set alone does."),
         (["train", "--training.gruops", "3"], "unknown setting 'training.gruops'. Did you mean training.groups?"),

@@ -25,6 +25,7 @@ def test_what_it_writes_passes_its_own_tests(
     out = capsys.readouterr().out
     assert "treasure_hunt:TreasureHunt" in out
     assert "cd hunt/game" in out
+    assert "ragen-gym export-env verifiers DIR --game treasure_hunt:TreasureHunt" in out
     folder = tmp_path / "hunt" / "game"
     page = (folder / "treasure_hunt.md").read_text(encoding="utf-8")
     every = "".join(path.read_text(encoding="utf-8") for path in folder.iterdir())
@@ -42,6 +43,17 @@ def test_what_it_writes_passes_its_own_tests(
     )
     assert tested.returncode == 0, tested.stdout
     assert "passed" in tested.stdout
+    command = ["export-env", "verifiers", "package", "--game", "treasure_hunt:TreasureHunt"]
+    exported = subprocess.run(
+        [sys.executable, "-m", "ragen_gym.cli", *command],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert exported.returncode == 0, exported.stderr
+    assert (folder / "package" / "treasure_hunt.py").read_bytes() == (folder / "treasure_hunt.py").read_bytes()
 
 
 @pytest.mark.parametrize(
