@@ -140,7 +140,11 @@ def _lost(means: list[float]) -> float:
 
 
 def _sum(name: str) -> Callable[[RecordedRun], float | None]:
-    return lambda run: float(sum(record.get(name, 0) for record in run.metrics)) if run.metrics else None
+    def of(run: RecordedRun) -> float | None:
+        found = [record[name] for record in run.metrics if name in record]
+        return float(sum(found)) if found else None
+
+    return of
 
 
 #: All measures of a run, by name.
