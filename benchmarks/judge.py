@@ -5,7 +5,7 @@ truth is known exactly. The judge is asked as training asks it (``ragen_agent.tr
 and of ones that are wrong in a known way, on levels of the test split, and its verdicts are counted.
 
 ``--base-url URL --model NAME`` asks any OpenAI-compatible server; ``--serve NAME`` serves a model here (a folder, or a
-name of ``ragen-agent models``). Verdicts that ``judge.json`` holds are not asked for again, so the command may be
+name of ``ragen-agent model --list``). Verdicts that ``judge.json`` holds are not asked for again, so the command may be
 stopped and repeated; ``judge.md`` is written from it.
 """
 

@@ -92,7 +92,8 @@ class ServedModel:
             while len(batch) < self.rows and not self._waiting.empty():
                 more = self._waiting.get()
                 if more is None:
-                    return
+                    self._waiting.put(None)  # which ends the thread after this batch
+                    break
                 batch.append(more)
             try:
                 replies: Sequence[Any] = self._replies([ids for ids, _, _ in batch], [limit for _, limit, _ in batch])

@@ -5,7 +5,7 @@ down in rows of symbols before it answers, so the two can be measured apart:
 
 - *seeing*: how much of what it writes is true, and, for pictures, what a linear probe reads from the model's hidden
   states at the visual tokens, without any reply;
-- *planning*: a planner plays on in the agent's stead. In every turn it takes the board that the agent says it sees,
+- *planning*: a planner plays in place of the agent. In every turn it takes the board that the agent says it sees,
   right or wrong, and plays the best moves on that board. What it lacks to optimal play is lost to seeing; what the
   agent itself lacks to it is lost to planning.
 """

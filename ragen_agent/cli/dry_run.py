@@ -27,17 +27,8 @@ from ragen_agent.openrlhf.ahead import Phases, describe_gain
 from ragen_agent.openrlhf.cli_flags import MODULE, command_flags
 from ragen_agent.openrlhf.launch import starting_model
 from ragen_agent.openrlhf.machine_checks import available_memory
-from ragen_agent.openrlhf.plan import (
-    check_cpu_model,
-    check_supported,
-    cpu_memory_parts,
-    describe,
-    devices_needed,
-    is_visual,
-    memory_parts,
-    model_shape,
-    peak_memory,
-)
+from ragen_agent.openrlhf.memory import check_cpu_model, cpu_memory_parts, memory_parts, model_shape, peak_memory
+from ragen_agent.openrlhf.plan import check_supported, describe, devices_needed, is_visual
 from ragen_agent.rollout import Instance
 from ragen_agent.sft.demonstrations import demonstrate
 from ragen_agent.token_mdp import TokenMDP, Trajectory

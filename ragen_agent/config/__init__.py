@@ -13,10 +13,10 @@ from ragen_agent.config.settings import (
     Program,
     SmallModel,
     Stops,
-    Training,
     Turns,
     WarmStart,
 )
+from ragen_agent.config.training import Training
 
 __all__ = [
     "Config",

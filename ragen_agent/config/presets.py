@@ -20,7 +20,7 @@ base          another recipe, whose settings this one overrides
 title, source, expect, seen, cluster    text: what it is, whose numbers these are, what curve to expect, whether it was
               run, how the machines are joined
 gpus, gpu_gib, memory_gib    what it needs: GPUs, memory of each, and how much of that the fullest one is expected to
-              use (``ragen_agent.openrlhf.plan`` does the arithmetic, and a test holds the two together); 0 for a run
+              use (``ragen_agent.openrlhf.memory`` does the arithmetic, and a test holds the two together); 0 for a run
               on two CPU cores
 """
 

@@ -31,7 +31,7 @@ from ragen_agent.openrlhf.machine_checks import (
     shared_memory_check,
     warn,
 )
-from ragen_agent.openrlhf.plan import CPU_HEADS, cpu_memory_parts, model_shape, peak_memory
+from ragen_agent.openrlhf.memory import CPU_HEADS, cpu_memory_parts, model_shape, peak_memory
 from ragen_gym.inference import torchvision_ops
 
 if TYPE_CHECKING:

@@ -36,7 +36,8 @@ from ragen_agent.config.settings import pretrained
 from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.openrlhf import cpu_patches
 from ragen_agent.openrlhf.cli_flags import check_extra_flags, command_flags
-from ragen_agent.openrlhf.plan import CPU_CACHE, check_cpu_model, check_supported, devices_needed
+from ragen_agent.openrlhf.memory import CPU_CACHE, check_cpu_model
+from ragen_agent.openrlhf.plan import check_supported, devices_needed
 from ragen_agent.openrlhf.processes import VARIABLE, RunContext, repair, stop_process
 from ragen_agent.openrlhf.prompt_dataset import adopt_rows, train_rows, write_rows
 from ragen_agent.sft.demonstrations import demonstrated_families, demonstrator_rate

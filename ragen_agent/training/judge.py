@@ -2,7 +2,7 @@
 
 VAGEN's state reward (arXiv 2510.16907, section 4) is the verdict of such a model: it is told the true state and what
 the reply says of it, and answers YES or NO. Here the true board is known exactly, so a judge is never needed
-(``TurnConfig.state_reward``). With ``Config.judge`` its verdicts are paid beside the exact reward, and every iteration
+(``TurnConfig.state_reward``). With ``Config.judge`` its verdicts are paid next to the exact reward, and every iteration
 records how often they differ from the truth.
 
 An answer is read strictly: it ends with one ``<answer>YES</answer>`` or ``<answer>NO</answer>``. Whatever else a server

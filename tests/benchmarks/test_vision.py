@@ -130,7 +130,7 @@ def test_planned_episodes_are_rollouts_of_the_policy(config: Config, policy: Pol
     for trajectory in policy.play([process], instances, 1.0, seed=0):
         assert trajectory.failure is None
         assert int(trajectory.sampled.sum()) > 0
-        assert [turn.played for turn in trajectory.turn_infos] == [0, 0], "nobody taught it to write boards"
+        assert [turn.played for turn in trajectory.turn_infos] == [0, 0], "an untrained model writes no boards"
 
 
 @pytest.mark.slow

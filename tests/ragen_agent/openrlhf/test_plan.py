@@ -11,15 +11,8 @@ import pytest
 from ragen_agent.config import Config, with_settings
 from ragen_agent.config.algorithms import AGGREGATIONS
 from ragen_agent.config.trainers import OpenRLHF
-from ragen_agent.openrlhf.plan import (
-    ModelShape,
-    check_cpu_model,
-    check_supported,
-    cpu_memory_parts,
-    describe,
-    planned_updates,
-    rows_of_step,
-)
+from ragen_agent.openrlhf.memory import ModelShape, check_cpu_model, cpu_memory_parts
+from ragen_agent.openrlhf.plan import check_supported, describe, planned_updates, rows_of_step
 
 
 def check(config: dict[str, Any], settings: dict[str, Any] | None = None) -> None:

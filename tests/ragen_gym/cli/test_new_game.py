@@ -33,25 +33,22 @@ def test_what_it_writes_passes_its_own_tests(
     assert "NewGame" not in every
     assert "new_game" not in every
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    tested = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error"],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        check=False,
+    tested, exported = (
+        subprocess.run(
+            [sys.executable, "-m", *command],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": path},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        for command in (
+            ("pytest", "-q", "-p", "no:cacheprovider", "-W", "error"),
+            ("ragen_gym.cli", "export-env", "verifiers", "package", "--game", "treasure_hunt:TreasureHunt"),
+        )
     )
     assert tested.returncode == 0, tested.stdout
     assert "passed" in tested.stdout
-    command = ["export-env", "verifiers", "package", "--game", "treasure_hunt:TreasureHunt"]
-    exported = subprocess.run(
-        [sys.executable, "-m", "ragen_gym.cli", *command],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
     assert exported.returncode == 0, exported.stderr
     assert (folder / "package" / "treasure_hunt.py").read_bytes() == (folder / "treasure_hunt.py").read_bytes()
 

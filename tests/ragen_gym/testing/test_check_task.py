@@ -77,29 +77,26 @@ def test_broken_promises_are_named(name: str, error: str) -> None:
         check_task(f"broken_tasks:{name}", levels=40, processes=False, count=2)
 
 
-def test_what_depends_on_the_process_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = (
-        "from ragen_gym.tasks import Countdown\n"
-        "class Hashed(Countdown):\n"
-        "    def _ask(self):\n"
-        "        return f'{super()._ask()} {hash(\"Countdown\")}'\n"
-    )
-    (tmp_path / "hashed_task.py").write_text(source, encoding="utf-8")
-    monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(AssertionError, match="other problems in another process"):
-        check_task("hashed_task:Hashed", levels=2)
-
-
-def test_a_module_that_checks_itself_when_it_is_imported_starts_no_processes_without_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source = (
-        "from ragen_gym.tasks import Countdown\n"
+FROM_FILES = {
+    "Hashed": (
+        "class Hashed(Countdown):\n    def _ask(self):\n        return f'{super()._ask()} {hash(\"Countdown\")}'\n"
+    ),
+    "ChecksItself": (
         "from ragen_gym.testing import check_task\n"
-        "class Own(Countdown): pass\n"
-        "check_task('checks_itself:Own', levels=2)\n"
-    )
-    (tmp_path / "checks_itself.py").write_text(source, encoding="utf-8")
+        "class ChecksItself(Countdown): pass\n"
+        "check_task('task_from_a_file:ChecksItself', levels=2)\n"
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [("Hashed", "other problems in another process"), ("ChecksItself", "Move the call into a test")],
+)
+def test_what_another_process_shows(name: str, error: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = f"from ragen_gym.tasks import Countdown\n{FROM_FILES[name]}"
+    (tmp_path / "task_from_a_file.py").write_text(source, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(AssertionError, match="Move the call into a test"):
-        check_task("checks_itself:Own", levels=2)
+    monkeypatch.delitem(sys.modules, "task_from_a_file", raising=False)
+    with pytest.raises(AssertionError, match=error):
+        check_task(f"task_from_a_file:{name}", levels=2)
