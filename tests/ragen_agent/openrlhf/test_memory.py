@@ -1,0 +1,52 @@
+"""What a run needs of memory, and the models that vLLM cannot play on a CPU."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ragen_agent.config import Config, with_settings
+from ragen_agent.config.trainers import OpenRLHF
+from ragen_agent.openrlhf.memory import ModelShape, check_cpu_model, cpu_memory_parts
+
+
+def test_the_memory_of_a_run_on_a_cpu_counts_every_copy_of_the_model() -> None:
+    shape = ModelShape(576, 30, 1536, 9, 3, 64, 49_152, biases=False)
+    assert shape.parameters == 134_515_008
+    short = {"turns": {"max_tokens_per_episode": 512, "max_turns": 1, "max_tokens_per_turn": 32}}
+
+    def parts(config: dict[str, Any], settings: dict[str, Any] | None = None) -> dict[str, float]:
+        run, how = with_settings(Config(), config), with_settings(OpenRLHF(), settings or {})
+        return {part.name: part.gib for part in cpu_memory_parts(run, how, shape)}
+
+    found, gib = parts(short), 134_515_008 / 2**30
+    assert found["actor: weights"] == pytest.approx(2 * gib)
+    assert found["actor: gradients and optimiser"] == pytest.approx(14 * gib)
+    assert found["vllm: weights"] == pytest.approx(2 * gib)
+    assert found["vllm: cache"] == 1
+    assert found["actor: logits"] == pytest.approx(8 * 32 * 49_152 * 4 / 2**30), "where tokens are sampled alone"
+    assert parts(short, {"zero_stage": 3})["actor: logits"] > 10 * found["actor: logits"]
+    long = parts({"turns": {"max_tokens_per_episode": 4096}}, {"micro_batch": 32})
+    assert long["actor: layers"] == pytest.approx(found["actor: layers"]), "4096 distinct tokens, not 32 x 4096"
+    assert parts({**short, "training": {"starpo_s": False}})["reference: weights"] == pytest.approx(2 * gib)
+    assert "critic: weights" in parts({**short, "training": {"algo": "ppo"}})
+
+
+def test_a_model_that_vllm_cannot_play_on_a_cpu_is_refused(tmp_path: Path) -> None:
+    sizes = {"hidden_size": 96, "num_hidden_layers": 2, "intermediate_size": 96, "num_attention_heads": 2}
+
+    def check(tokens: int = 1024, **more: int) -> None:
+        (tmp_path / "config.json").write_text(json.dumps({**sizes, "vocab_size": 9, **more}))
+        run = {"model": str(tmp_path), "turns": {"max_tokens_per_episode": tokens}}
+        check_cpu_model(with_settings(Config(), run))
+
+    with pytest.raises(ValueError, match=r"attention heads of size 48; vLLM on a CPU supports 32, 64"):
+        check()
+    check(head_dim=64)
+    with pytest.raises(ValueError, match=r"max_tokens_per_episode is 2000000; .* 1 GiB, which hold 1048576 tokens"):
+        check(tokens=2_000_000, head_dim=64)
+    check_cpu_model(Config())
+    check_cpu_model(with_settings(Config(), {"model": "nobody/knows"}))
