@@ -55,7 +55,7 @@ def draw_curves(experiment: Experiment, runs: Runs, path: Path) -> None:
         handles, labels = panels[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=9, frameon=False)
     how = "mean over seeds, smoothed (EMA 0.25); shaded: range over seeds; cross: a run was stopped"
-    figure.suptitle(f"{experiment.title}: {how}", fontsize=11)
+    figure.suptitle(f"{experiment.title}\n{how}", fontsize=11)
     _save(figure, path)
 
 
