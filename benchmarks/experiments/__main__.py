@@ -25,8 +25,9 @@ __all__ = ["add"]
 
 ABOUT = """\
 Runs experiments: tables of configurations with some seeds each, and controls. Each writes plots, a page with intervals
-and a JSON file into its folder. Stop it at any moment, even by kill -9, and give the same command to go on; finished
-runs are not repeated. The conclusions on the pages follow from the intervals alone. An experiment with `looks` in its
+and JSON files into its folder. Stop it at any moment, even by kill -9, and give the same command to go on; finished
+runs are not repeated, nor are those that the pages' folder records in runs.jsonl: `--pages benchmarks/experiments` adds
+to what is published. The conclusions on the pages follow from the intervals alone. An experiment with `looks` in its
 table adds seeds to the arms whose comparisons are open, look by look, until each is decided or --hours are over; of
 several experiments each is looked at before the first is looked at again.
 
@@ -57,7 +58,10 @@ def add(commands: Any) -> None:
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder (default runs/experiments, or -quick)")
     parser.add_argument(
-        "--pages", type=Path, metavar="DIR", help="folder for pages, plots and JSON (default: next to the runs)"
+        "--pages",
+        type=Path,
+        metavar="DIR",
+        help="folder of pages, plots and records (default: next to the runs)",
     )
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="parallel runs, one core each (default 1)")
     parser.add_argument("--only", action="append", default=[], metavar="ARM", help="only this arm; repeatable")
@@ -95,13 +99,14 @@ def _run(options: argparse.Namespace) -> int:
         planned = {each.name: planned[each.name] for each in experiments}
     if options.dry_run:
         return _dry(planned, options.jobs, console, options.json)
+    from benchmarks.experiments.records import complete_runs
     from benchmarks.experiments.runner import check_settings
 
-    shown = {each.name: _shown(each, options, out) for each in experiments}
+    shown = {each.name: _shown(each, options, out, pages) for each in experiments}
     if everything and not options.write:
         experiments.sort(key=lambda each: _seed_cost(planned[each.name]))
-    if options.write and not any(run.folder.is_dir() for runs in shown.values() for run in runs):
-        raise ValueError(f"there are no runs of {', '.join(options.names)} in {out}.")
+    if options.write and not any(complete_runs(runs, pages / name) for name, runs in shown.items()):
+        raise ValueError(f"there are no complete runs of {', '.join(options.names)} in {out}, nor records in {pages}.")
     for runs in shown.values():  # all of them, before the first takes its hour
         check_settings(runs)
     return 1 if _play_and_write(experiments, options, out, pages, console) else 0
@@ -132,13 +137,17 @@ def _planned(
     return plan(experiment, out / experiment.name, seeds, only=only, overrides=overrides, quick=options.quick)
 
 
-def _shown(experiment: Experiment, options: argparse.Namespace, out: Path) -> list[PlannedRun]:
+def _shown(experiment: Experiment, options: argparse.Namespace, out: Path, pages: Path) -> list[PlannedRun]:
     """What a page is of: all arms, with all seeds that are asked for or there; seeds of a later look where they are."""
+    from benchmarks.experiments.records import missing_runs, recorded_seeds
+
+    folder = pages / experiment.name
     ends = [path.name.rpartition("-seed")[2] for path in (out / experiment.name / "runs").glob("*-seed*")]
     there = max((int(end) + 1 for end in ends if end.isdecimal()), default=0)
     asked = _looks(experiment, options)[0]
-    runs = _planned(experiment, options, out, max(there, asked))
-    return [run for run in runs if run.config.seed < asked or run.folder.is_dir() or not experiment.looks]
+    runs = _planned(experiment, options, out, max(there, recorded_seeds(folder), asked))
+    absent = {run.name for run in missing_runs(runs, folder) if not run.folder.is_dir()}
+    return [run for run in runs if run.config.seed < asked or run.name not in absent or not experiment.looks]
 
 
 def _play_and_write(
@@ -147,6 +156,7 @@ def _play_and_write(
     """Plays what is missing, look by look, and writes the pages after each; returns how many runs failed."""
     from benchmarks.experiments.overview import write_overview
     from benchmarks.experiments.pages import write_page
+    from benchmarks.experiments.records import missing_runs
 
     begun, failed = list(experiments), 0
     arms = {each.name: list(options.only) for each in experiments}
@@ -157,8 +167,13 @@ def _play_and_write(
             looks, failures, folder = _looks(each, options), dict[str, str](), pages / each.name
             if not options.write:
                 planned = _planned(each, options, out, looks[number], arms[each.name])
-                failures = _play(each.name, planned, options.jobs, ends)
-            written = write_page(each, _shown(each, options, out), failures, folder, quick=options.quick)
+                failures = _play(each.name, planned, folder, options.jobs, ends)
+            shown = _shown(each, options, out, pages)
+            if len(missing_runs(shown, folder)) == len(shown) and (folder / "results.json").is_file():
+                begun.remove(each)  # a page of runs that are not here stays
+                failed += len(failures)
+                continue
+            written = write_page(each, shown, failures, folder, quick=options.quick)
             wanted = [arm for arm in written["undecided"] if not options.only or arm in options.only]
             arms[each.name] = wanted
             if number + 1 == len(looks) or options.write or failures or not wanted or time.monotonic() > ends:
@@ -171,7 +186,7 @@ def _play_and_write(
                     markup=False,
                 )
         if "all" in options.names:
-            write_overview(experiments, {each.name: _shown(each, options, out) for each in experiments}, pages)
+            write_overview(experiments, {each.name: _shown(each, options, out, pages) for each in experiments}, pages)
         number += 1
     if "all" in options.names and not options.json:
         console.print(f"Overview: {pages / 'README.md'}")
@@ -189,17 +204,18 @@ def _report(written: Mapping[str, Any], pages: Path, as_json: bool, console: Con
     console.print(f"In {pages}: {', '.join(files)}", soft_wrap=True)
 
 
-def _play(name: str, planned: Sequence[PlannedRun], jobs: int, ends: float) -> dict[str, str]:
+def _play(name: str, planned: Sequence[PlannedRun], pages: Path, jobs: int, ends: float) -> dict[str, str]:
     """Plays what is missing of ``planned``, beginning none after ``ends``; what went wrong, by the name of the run."""
-    from benchmarks.experiments.runner import missing, run_all
+    from benchmarks.experiments.records import missing_runs
+    from benchmarks.experiments.runner import run_all
 
     log = Console(stderr=True, highlight=False)
-    left = len(missing(planned))
-    log.print(f"{name}: {len(planned)} runs, {len(planned) - left} complete, {left} to play.", markup=False)
+    left = missing_runs(planned, pages)
+    log.print(f"{name}: {len(planned)} runs, {len(planned) - len(left)} complete, {len(left)} to play.", markup=False)
     try:
-        return run_all(planned, jobs, log, ends)
+        return run_all(left, jobs, log, ends)
     except KeyboardInterrupt:
-        done = len(planned) - len(missing(planned))
+        done = len(planned) - len(missing_runs(planned, pages))
         log.print(
             f"\nStopped: {done} of {len(planned)} runs are complete, and what the others have is kept. The same "
             "command goes on.",

@@ -10,9 +10,10 @@ from typing import Any
 
 from benchmarks.experiments.alarm_evaluation import AT_ONCE, OUTCOMES, outcome, score_signs
 from benchmarks.experiments.hypothesis_tests import TESTED, VERDICTS, Finding, compare, format_measure, is_decided
-from benchmarks.experiments.pages import alarm_table, complete_runs, markdown_table, without_misleading
+from benchmarks.experiments.pages import alarm_table, markdown_table, read_findings, without_misleading
 from benchmarks.experiments.plan import PlannedRun
 from benchmarks.experiments.precision import FEWEST_SEEDS, Precision, precisions
+from benchmarks.experiments.records import complete_runs
 from benchmarks.experiments.spec import Experiment
 from ragen_agent.report.runs import RecordedRun
 from ragen_agent.training.alarm import AlarmThresholds
@@ -35,9 +36,17 @@ TRACE = ("success", "return", "spread", "grad_norm", "entropy", "reply_tokens", 
 
 
 def write_overview(experiments: Sequence[Experiment], planned: Mapping[str, Sequence[PlannedRun]], out: Path) -> None:
-    """Writes ``README.md``, the page over the experiments whose pages are in the same folder."""
-    runs = {each.name: complete_runs(planned[each.name]) for each in experiments}
-    findings = {each.name: [compare(runs[each.name], c) for c in each.comparisons] for each in experiments}
+    """Writes ``README.md``, the page over the experiments whose pages are in the same folder.
+
+    What has a page there and no runs, neither recorded nor on this disk, is there with what its page found.
+    """
+    runs = {each.name: complete_runs(planned[each.name], out / each.name) for each in experiments}
+    findings = {
+        each.name: [compare(runs[each.name], c) for c in each.comparisons]
+        if runs[each.name]
+        else read_findings(each, out / each.name)
+        for each in experiments
+    }
     judged = {each.name: without_misleading(each, runs[each.name]) for each in experiments}
     narrowed = precisions((runs[name], finding) for name, found in findings.items() for finding in found)
     write_atomic(out / "README.md", markdown_overview(experiments, findings, judged, narrowed))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from math import isfinite
+from math import inf, isfinite
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,9 @@ from benchmarks.experiments.hypothesis_tests import (
 )
 from benchmarks.experiments.plan import PlannedRun
 from benchmarks.experiments.plots import draw_arms, draw_curves, draw_sweep
-from benchmarks.experiments.runner import missing
+from benchmarks.experiments.records import complete_runs, write_records
 from benchmarks.experiments.spec import MEASURES, Experiment, measure
-from ragen_agent.report.runs import RecordedRun, load_run
+from ragen_agent.report.runs import RecordedRun
 from ragen_agent.training.alarm import sign_label
 from ragen_gym.core.stats import Estimate
 from ragen_gym.core.storage import write_atomic
@@ -31,9 +31,9 @@ from ragen_gym.core.storage import write_atomic
 __all__ = [
     "alarm_table",
     "comparisons_table",
-    "complete_runs",
     "markdown_page",
     "markdown_table",
+    "read_findings",
     "undecided_arms",
     "without_misleading",
     "write_page",
@@ -45,25 +45,16 @@ QUICK = "Made with --quick: this shows that the experiment runs. It is evidence 
 LEVELS = "All seeds are measured on the same levels, so an interval over seeds says nothing about other levels."
 
 
-def complete_runs(planned: Sequence[PlannedRun]) -> Runs:
-    """The planned runs that are complete."""
-    absent = {run.name for run in missing(planned)}
-    runs: dict[str, dict[int, RecordedRun]] = {}
-    for run in planned:
-        if run.name not in absent:
-            runs.setdefault(run.arm.name, {})[run.config.seed] = load_run(run.folder)
-    return runs
-
-
 def write_page(
     experiment: Experiment, planned: Sequence[PlannedRun], failures: Mapping[str, str], out: Path, *, quick: bool
 ) -> dict[str, Any]:
-    """Writes ``<experiment>.md``, ``results.json`` and the figures; returns the content of ``results.json``.
+    """Writes ``<experiment>.md``, ``results.json``, ``runs.jsonl`` and the figures; returns the second's content.
 
-    Other pictures in the folder are removed.
+    Runs that the folder has recorded are on the page with those on this disk. Other pictures in it are removed.
     """
     out.mkdir(parents=True, exist_ok=True)
-    runs = complete_runs(planned)
+    write_records(planned, experiment.curves, out)
+    runs = complete_runs(planned, out)
     findings = [compare(runs, comparison) for comparison in experiment.comparisons]
     pictures: list[str] = []
     if runs:
@@ -234,6 +225,24 @@ def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[s
         return ["(no complete run yet)"]
     lines = [head, ["---"] * len(head), *rows]
     return ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines]
+
+
+def read_findings(experiment: Experiment, folder: Path) -> list[Finding]:
+    """What the folder's ``results.json`` found for the comparisons of the table; missing where it has none."""
+    file = folder / "results.json"
+    rows = json.loads(file.read_text(encoding="utf-8"))["comparisons"] if file.is_file() else []
+    found = {(row["first"], row["second"], row["measure"]): row for row in rows}
+    read = []
+    for c in experiment.comparisons:
+        row = found.get((c.first, c.second, c.measure))
+        if row is None or row["mean"] is None:
+            read.append(compare({}, c))
+            continue
+        low, high = (-inf, inf) if row["low"] is None else (row["low"], row["high"])
+        differences = {int(seed): value for seed, value in row["differences"].items()}
+        interval = Estimate(row["mean"], low, high, len(differences))
+        read.append(Finding(c, differences, interval, row["verdict"], row["sentence"]))
+    return read
 
 
 def _finding_json(finding: Finding) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from ragen_agent.training.run_folder import RunFolder
 from ragen_gym.core.progress import ProgressBar
 from ragen_gym.core.stats import percent
 
-__all__ = ["check_settings", "missing", "run_all"]
+__all__ = ["check_settings", "run_all"]
 
 ROOT = str(Path(__file__).parents[2])  # from which workers import this package
 POLL_S = 1.0  # between two updates of the progress
@@ -40,20 +40,15 @@ def check_settings(planned: Sequence[PlannedRun]) -> None:
             )
 
 
-def missing(planned: Sequence[PlannedRun]) -> list[PlannedRun]:
-    """The runs that are not complete yet."""
-    return [run for run in planned if not is_complete(run.folder, run.arm.imitation)]
-
-
 def run_all(planned: Sequence[PlannedRun], jobs: int, console: Console, ends: float = inf) -> dict[str, str]:
-    """Plays every run that is not complete, so many at a time; what went wrong, by the name of the run.
+    """Plays every run that is not complete on this disk, so many at a time; what went wrong, by the name of the run.
 
     None is begun after ``ends`` (``time.monotonic()``).
 
     Raises:
         KeyboardInterrupt: after the processes have ended; all that they wrote is kept.
     """
-    wanted = missing(planned)
+    wanted = [run for run in planned if not is_complete(run.folder, run.arm.imitation)]
     warm = [each for each in warm_starts(wanted) if not is_warm(each.folder, each.config)]
     failures: dict[str, str] = {}
     steps = [(f"warm start {each.folder.name}", _job(each.config, each.folder)) for each in warm]

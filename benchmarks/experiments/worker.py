@@ -26,7 +26,7 @@ from ragen_agent.training.run_folder import RunFolder
 from ragen_gym.core.seen import SEEN_FILE
 from ragen_gym.core.storage import atomic_folder, read_json_lines
 
-__all__ = ["is_complete", "is_warm", "play_run", "play_warm"]
+__all__ = ["is_complete", "is_warm", "is_whole", "play_run", "play_warm"]
 
 _watched: list[int] = []  # the parent, once it is watched
 
@@ -85,8 +85,12 @@ def is_warm(path: Path, config: Config) -> bool:
 
 def is_complete(path: Path, imitation: bool) -> bool:
     """Whether the folder holds a finished run and all its measurements."""
+    return is_whole(RunFolder(path).read_summary(), imitation)
+
+
+def is_whole(summary: Mapping[str, Any], imitation: bool) -> bool:
+    """Whether it is the summary of a finished run with all its measurements."""
     wanted = ("after", "more_imitation", "clean_warm_start") if imitation else ("after",)
-    summary = RunFolder(path).read_summary()
     return summary.get("finished", False) is True and all(name in summary for name in wanted)
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from benchmarks.experiments import spec
 from benchmarks.experiments.plan import plan
-from benchmarks.experiments.runner import missing
+from benchmarks.experiments.records import RECORDS, missing_runs
 from benchmarks.experiments.spec import Comparison, read
 from ragen_agent.cli import main
 from ragen_agent.config import to_toml
@@ -83,10 +83,10 @@ def test_a_killed_experiment_goes_on_to_the_same_curves(whole: Path, tmp_path: P
     process.kill()
     process.wait()
     planned = plan(read("thinking"), out / "thinking", 2, only=[ARMS[1], ARMS[3]], quick=True)
-    assert 0 < len(missing(planned)) <= 4
+    assert 0 < len(missing_runs(planned, tmp_path)) <= 4
     time.sleep(1)  # its workers see that it is gone
     assert main(command(out)) == 0
-    assert missing(planned) == []
+    assert missing_runs(planned, tmp_path) == []
     assert curves(out) == curves(whole)
 
 
@@ -113,13 +113,49 @@ def test_a_page_is_of_all_seeds_that_are_there(whole: Path, tmp_path: Path) -> N
     assert written[0]["runs"] == written[1]["runs"]
 
 
+def test_recorded_runs_are_not_played_again(whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """On another machine there is the page's folder alone."""
+    pages, out = tmp_path / "pages", tmp_path / "out"
+    shutil.copytree(whole / "thinking", pages / "thinking", ignore=shutil.ignore_patterns("runs"))
+    (pages / "thinking" / "end.png").unlink()
+    written = (pages / "thinking" / "results.json").read_bytes()
+    capsys.readouterr()
+    assert main([*command(out), "--pages", str(pages)]) == 0
+    assert "4 runs, 4 complete, 0 to play" in capsys.readouterr().err
+    assert not out.exists()
+    assert (pages / "thinking" / "results.json").read_bytes() == written, "a page follows from the records alone"
+    assert (pages / "thinking" / "end.png").is_file()
+
+
+def test_a_record_counts_for_its_settings_alone(whole: Path, tmp_path: Path) -> None:
+    def left(*lines: str, **overrides: Any) -> int:
+        (tmp_path / RECORDS).write_text("".join(lines), encoding="utf-8")
+        planned = plan(read("thinking"), tmp_path / "none", 2, only=[ARMS[1], ARMS[3]], overrides=overrides, quick=True)
+        return len(missing_runs(planned, tmp_path))
+
+    first, *runs = (whole / "thinking" / RECORDS).read_text(encoding="utf-8").splitlines(keepends=True)
+    assert left(first, *runs) == 0
+    assert left(first, *runs[1:]) == 1
+    assert left(first, *runs, training={"learning_rate": 7e-3}) == 4
+    common = json.loads(first)["settings"]
+    count = common.pop("training.iterations")
+    assert left(json.dumps({"settings": common}) + "\n", *runs) == 4, "one that came later is recorded with its default"
+    assert common.pop("training.overlong_buffer") == 0
+    rest = json.dumps({"settings": {**common, "training.iterations": count}}) + "\n"
+    assert left(rest, *runs) == 0
+    assert left(json.dumps({"settings": {**json.loads(rest)["settings"], "gone": 1}}) + "\n", *runs) == 4
+    for damaged in ('{"settings": {}}\n{"arm": "Bandit, none"}\n', "[]\n{}\n"):
+        with pytest.raises(ValueError, match="does not hold records of runs"):
+            left(damaged)
+
+
 def test_mistakes_are_told_before_anything_is_played(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "file"
     file.write_text("")
     for words, said in (
         (["--pages", str(file)], "is a file; give a folder"),
         (["--only", "Bandt, none"], "Did you mean Bandit, none?"),
-        (["--write", "--out", str(tmp_path / "none")], "there are no runs of thinking"),
+        (["--write", "--out", str(tmp_path / "none")], "there are no complete runs of thinking"),
         (["--jobs", "0"], "--jobs is 0; it must be at least 1."),
     ):
         assert main(["experiment", "thinking", "--quick", "--out", str(tmp_path / "out"), *words]) == 2
@@ -177,10 +213,15 @@ def test_the_list_and_the_estimate(tmp_path: Path, capsys: pytest.CaptureFixture
 
 def test_the_page_over_all_experiments(whole: Path, tmp_path: Path) -> None:
     pages = tmp_path / "pages"
+    credit = pages / "credit"  # a page whose runs are neither here nor recorded
+    shutil.copytree(Path(spec.TABLES).parent / "credit", credit, ignore=shutil.ignore_patterns(RECORDS))
+    found = {path.name: path.read_bytes() for path in credit.iterdir()}
     written = ["--quick", "--seeds", "2", "--write", "--out", str(whole), "--pages", str(pages)]
     assert main(["experiment", "all", *written]) == 0
     page = (pages / "README.md").read_text(encoding="utf-8")
-    assert re.search(r"Not run, with \d+ claims: action-budget, advantages, credit, ", page)
+    assert re.search(r"Not run, with \d+ claims: action-budget, advantages, diversity, ", page)
+    assert "turn \N{MINUS SIGN} trajectory | higher | **equivalent** | \N{MINUS SIGN}0.9 [" in page
+    assert {path.name: path.read_bytes() for path in credit.iterdir()} == found
     assert "](thinking/thinking.md)" in page
     assert "smollm2" not in page, "all are those of the small model"
     assert page.index("## Decided") < page.index("## Still open") < page.index("## The experiments")

@@ -1,0 +1,167 @@
+"""The runs that stand behind an experiment's page, kept next to it so that any machine can go on where another stopped.
+
+``runs.jsonl`` holds a line for each complete run: its arm, seed and settings, the rates that were measured, and some
+figures by iteration. Its first line holds the settings of its first run, and each run those that differ from them. A
+run counts while the table asks for exactly its settings; what was measured with others is played again, and replaced.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks.experiments.plan import PlannedRun
+from benchmarks.experiments.worker import is_complete, is_whole
+from ragen_agent.config import Config
+from ragen_agent.report.runs import IRRELEVANT, RecordedRun, flatten, load_run
+from ragen_agent.training.run_folder import RunFolder
+from ragen_gym.core.storage import read_json_lines, write_atomic
+
+__all__ = ["RECORDS", "complete_runs", "missing_runs", "recorded_seeds", "write_records"]
+
+RECORDS = "runs.jsonl"
+
+#: The figures by iteration that are kept, beside the curves of the experiment: those of measures, signs and copies.
+FIGURES = (
+    "iteration",
+    "success",
+    "return",
+    "spread",
+    "entropy",
+    "grad_norm",
+    "invalid_rate",
+    "repeated_rate",
+    "reply_tokens",
+    "response_tokens",
+    "reasoning_tokens",
+    "observation_rate",
+    "sampled_tokens",
+    "train_tokens",
+)
+NUMBERS = ("wall_s", "memory_gib")  # of a summary, beside its rates
+DIGITS = 5
+
+
+def complete_runs(planned: Sequence[PlannedRun], folder: Path) -> dict[str, dict[int, RecordedRun]]:
+    """The planned runs that are complete, by arm and seed: those on this disk, and those recorded in the folder.
+
+    Raises:
+        ValueError: the folder's file of records is damaged.
+    """
+    recorded, runs = _recorded(planned, folder), dict[str, dict[int, RecordedRun]]()
+    for run in planned:
+        if is_complete(run.folder, run.arm.imitation):
+            runs.setdefault(run.arm.name, {})[run.config.seed] = _as_recorded(load_run(run.folder))
+        elif run.name in recorded:
+            runs.setdefault(run.arm.name, {})[run.config.seed] = recorded[run.name]
+    return runs
+
+
+def missing_runs(planned: Sequence[PlannedRun], folder: Path) -> list[PlannedRun]:
+    """The planned runs that ``complete_runs`` does not have."""
+    recorded = _recorded(planned, folder)
+    return [run for run in planned if run.name not in recorded and not is_complete(run.folder, run.arm.imitation)]
+
+
+def recorded_seeds(folder: Path) -> int:
+    """How many seeds the records go up to."""
+    return max((int(row["seed"]) + 1 for row in read_json_lines(folder / RECORDS)[1:]), default=0)
+
+
+def write_records(planned: Sequence[PlannedRun], figures: Iterable[str], folder: Path) -> None:
+    """Writes the complete ones of the planned runs into the folder, with these figures beside ``FIGURES``.
+
+    Records of other runs are dropped.
+    """
+    runs = complete_runs(planned, folder)
+    complete = [run for run in planned if run.config.seed in runs.get(run.arm.name, {})]
+    if not complete:
+        (folder / RECORDS).unlink(missing_ok=True)
+        return
+    names = list(dict.fromkeys((*FIGURES, *figures)))
+    common = _settings(complete[0].config)
+    rows: list[dict[str, Any]] = [{"settings": common}]
+    for run in complete:
+        found = runs[run.arm.name][run.config.seed]
+        differing = {name: value for name, value in _settings(run.config).items() if common[name] != value}
+        rows.append(
+            {
+                "arm": run.arm.name,
+                "seed": run.config.seed,
+                "settings": differing,
+                "summary": found.summary,
+                "metrics": {
+                    name: [record.get(name) for record in found.metrics]
+                    for name in names
+                    if any(name in record for record in found.metrics)
+                },
+            }
+        )
+    lines = (json.dumps(row, ensure_ascii=False, separators=(",", ":")) + "\n" for row in rows)
+    write_atomic(folder / RECORDS, "".join(lines))
+
+
+def _recorded(planned: Sequence[PlannedRun], folder: Path) -> dict[str, RecordedRun]:
+    """The records that are of planned runs, by the names of these."""
+    rows = read_json_lines(folder / RECORDS)
+    if not rows:
+        return {}
+    try:
+        common = rows[0]["settings"]
+        by_key = {(row["arm"], row["seed"]): row for row in rows[1:]}
+        found = {}
+        for run in planned:
+            row = by_key.get((run.arm.name, run.config.seed))
+            if row is None or not is_whole(row["summary"], run.arm.imitation):
+                continue
+            if _same({**common, **row["settings"]}, _settings(run.config)):
+                path = RunFolder(run.folder)
+                found[run.name] = RecordedRun(run.name, path, run.config, row["summary"], _metrics(row["metrics"]))
+    except (KeyError, TypeError) as error:
+        raise ValueError(
+            f"{folder / RECORDS} does not hold records of runs ({error!r}): restore it, or remove it to play anew."
+        ) from error
+    return found
+
+
+def _settings(config: Config) -> dict[str, Any]:
+    """The settings that decide what is learned, by dotted name, as JSON gives them back."""
+    flat = {name: value for name, value in flatten(asdict(config)).items() if name == "seed" or name not in IRRELEVANT}
+    return dict(json.loads(json.dumps(flat)))
+
+
+def _same(recorded: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    """Whether the settings are equal; one that came later counts as recorded with its default."""
+    return recorded == {name: value for name, value in wanted.items() if name in recorded} and all(
+        _DEFAULTS.get(name) == value for name, value in wanted.items() if name not in recorded
+    )
+
+
+_DEFAULTS = _settings(Config())
+
+
+def _as_recorded(run: RecordedRun) -> RecordedRun:
+    """A finished run with what its record will hold, so that a page is the same on another machine."""
+    rates = {
+        name: {"rate": row["rate"], "n": row["n"]}
+        for name, row in run.summary.items()
+        if isinstance(row, Mapping) and "rate" in row
+    }
+    numbers = {name: _rounded(run.summary[name]) for name in NUMBERS if name in run.summary}
+    metrics = [{name: _rounded(value) for name, value in record.items()} for record in run.metrics]
+    return replace(run, summary=rates | numbers | {"finished": True}, metrics=metrics)
+
+
+def _metrics(columns: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    """Records of iterations from the figures."""
+    return [
+        {name: value for name, value in zip(columns, row, strict=True) if value is not None}
+        for row in zip(*columns.values(), strict=True)
+    ]
+
+
+def _rounded(value: Any) -> Any:
+    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
