@@ -49,19 +49,21 @@ def moves_valued(regret: bool | int, spec: GameSpec, game: Game, horizon: int | 
     return moves
 
 
-def _level_values_apart(game: Game, board: bytes, *, may_stop: bool = False) -> LevelValues:
-    """As ``level_values``, of one environment alone."""
-    return LevelValues(game, may_stop=may_stop)
+class _OneLevel:
+    """The values of the level that is played: kept for all environments of the process, until ``apart``."""
 
+    _values: LevelValues
+    _kept, _may_stop = True, False
 
-class _Apart:
-    """Where the tables of a level come from: the cache that all environments of a process share, until ``apart``."""
-
-    _of_level = staticmethod(level_values)
+    def __init__(self, game: Game) -> None:
+        self._game = game
 
     def apart(self) -> None:
         """Share no tables, and hold those of one level at a time: for environments that threads play side by side."""
-        self._of_level = _level_values_apart  # type: ignore[assignment]
+        self._kept = False
+
+    def _play(self, board: bytes, moves: int) -> None:
+        self._values = level_values(self._game, board, moves, may_stop=self._may_stop, kept=self._kept)
 
 
 def _move_info(move: MoveValue) -> dict[str, float]:
@@ -70,7 +72,7 @@ def _move_info(move: MoveValue) -> dict[str, float]:
     return dict(zip(REGRET_KEYS, numbers, strict=True))
 
 
-class StepRegret(_Apart):
+class StepRegret(_OneLevel):
     """What each move of an episode gave away, move by move.
 
     Args:
@@ -79,19 +81,13 @@ class StepRegret(_Apart):
     """
 
     def __init__(self, game: Game, moves: int) -> None:
-        self._game, self._moves = game, moves
-        self._board, self._values = b"", LevelValues(game)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_values": None}  # tables, which are soon made again
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        self._values = self._of_level(self._game, self._board)
+        super().__init__(game)
+        self._moves = moves
 
     def begin(self, board: bytes) -> dict[str, float]:
         """Start an episode on a level; the entries of ``info`` before the first move."""
-        self._board, self._values, self._left = board, self._of_level(self._game, board), self._moves
+        self._play(board, self._moves)
+        self._left = self._moves
         return dict.fromkeys(REGRET_KEYS, 0.0)
 
     def info(self, before: _State, action: int, reward: float, after: _State | None, success: bool) -> dict[str, float]:
@@ -102,24 +98,14 @@ class StepRegret(_Apart):
         return _move_info(self._values.move(before, left, action, reward, after, success))
 
 
-class TurnRegret(_Apart):
+class TurnRegret(_OneLevel):
     """What each turn of an episode gave away. An episode may end with moves left, so no value forces a move."""
 
-    def __init__(self, game: Game) -> None:
-        self._game = game
-        self._board, self._values = b"", LevelValues(game, may_stop=True)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_values": None}  # tables, which are soon made again
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        self._values = self._of_level(self._game, self._board, may_stop=True)
+    _may_stop = True
 
     def begin(self, state: _State, left: int) -> dict[str, Any]:
         """Start an episode on the level of this state; the entries of ``info`` before the first turn."""
-        self._board = state[0]
-        self._values = self._of_level(self._game, self._board, may_stop=True)
+        self._play(state[0], left)
         value = self._values.value(*state, left)
         return _turn_info(TurnValue(value, value, NOTHING, NOTHING, NOTHING, NOTHING, ()))
 
@@ -163,9 +149,6 @@ class BatchRegret:
         self._game, self._moves, self._num_envs = game, moves, num_envs
         self._tables: list[tuple[bytes, LevelValues] | None] = [None] * num_envs
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_tables": [None] * self._num_envs}  # tables, which are soon made again
-
     def of_moves(
         self,
         levels: Sequence[bytes],
@@ -201,7 +184,7 @@ class BatchRegret:
     def _values(self, i: int, board: bytes) -> LevelValues:
         kept = self._tables[i]
         if kept is None or kept[0] != board:
-            kept = self._tables[i] = board, level_values(self._game, board)
+            kept = self._tables[i] = board, level_values(self._game, board, self._moves)
         return kept[1]
 
 

@@ -30,7 +30,7 @@ _rule: Any = None  # the game's, in each copy of ``_explore``
 
 
 class Reached(NamedTuple):
-    """The states that can be reached from some states, those from which the most moves are left first.
+    """The states that can be reached from a state, which is the first; those from which more moves are left come first.
 
     Empty where there are more than the limit.
     """
@@ -69,29 +69,24 @@ def _slot_of(board: _Bytes, state: _Ints, boards: _Bytes, states: _Ints, slots: 
 
 
 def _explore(
-    begin: _Bytes, numbers: _Ints, moves: _Moves, params: Any, draws: _Floats, actions: int, limit: int
+    begin: _Bytes, numbers: _Ints, moves: int, params: Any, draws: _Floats, actions: int, limit: int
 ) -> tuple[_Bytes, _Ints, _Moves, _Ints, _Floats, _Bytes]:
-    """``Reached`` from the states ``begin`` and ``numbers``; ``moves``, descending, are those left in each."""
+    """``Reached`` from the state of ``begin`` and ``numbers``, in which so many moves are left."""
     steps, room = actions * len(draws), 64
-    while room < 2 * (steps + len(moves)):
+    while room < 2 * steps:
         room *= 2
-    boards, states = np.empty((room, begin.shape[1]), np.uint8), np.empty((room, numbers.shape[1]), np.int32)
+    boards, states = np.empty((room, len(begin)), np.uint8), np.empty((room, len(numbers)), np.int32)
     reach, after = np.zeros(room, np.int64), np.zeros((room, steps), np.int32)
     rewards, outcomes = np.zeros((room, steps), np.float64), np.full((room, steps), OVER, np.uint8)
     slots = np.full(4 * room, -1, np.int32)
-    board, state = np.empty(begin.shape[1], np.uint8), np.empty(numbers.shape[1], np.int32)
-    count = first = given = 0
-    for left in range(moves[0], -1, -1):
-        while given < len(moves) and moves[given] == left:
-            slot = _slot_of(begin[given], numbers[given], boards, states, slots)
-            if slots[slot] < 0:
-                slots[slot] = count
-                boards[count], states[count], reach[count] = begin[given], numbers[given], left
-                count += 1
-            given += 1
+    board, state = np.empty(len(begin), np.uint8), np.empty(len(numbers), np.int32)
+    boards[0], states[0], reach[0] = begin, numbers, moves
+    slots[_slot_of(begin, numbers, boards, states, slots)] = 0
+    first, count = 0, 1
+    for left in range(moves, 0, -1):
         last = count
-        for node in range(first, last if left else first):
-            if count + steps + len(moves) > room:  # twice as much room
+        for node in range(first, last):
+            if count + steps > room:  # twice as much room
                 boards, states = np.concatenate((boards, boards)), np.concatenate((states, states))
                 reach, after = np.concatenate((reach, reach)), np.concatenate((after, np.zeros_like(after)))
                 rewards = np.concatenate((rewards, np.zeros_like(rewards)))
@@ -115,29 +110,23 @@ def _explore(
                 after[node, step] = slots[slot]
             if count > limit:
                 return boards[:0], states[:0], reach[:0], after[:0], rewards[:0], outcomes[:0]
+        if count == last:
+            break
         first = last
     return boards[:count], states[:count], reach[:count], after[:count], rewards[:count], outcomes[:count]
 
 
 def _explore_plain(
-    rule: Rule, begin: _Bytes, numbers: _Ints, moves: _Moves, params: Any, draws: _Floats, actions: int, limit: int
+    rule: Rule, begin: _Bytes, numbers: _Ints, moves: int, params: Any, draws: _Floats, actions: int, limit: int
 ) -> tuple[_Bytes, _Ints, _Moves, _Ints, _Floats, _Bytes]:
     """``_explore`` as Python runs it soonest: over bytes and lists."""
     params = params.tolist() if isinstance(params, np.ndarray) else tuple(map(_plain_part, params))
-    width, steps = numbers.shape[1], [(action, u) for action in range(actions) for u in draws.tolist()]
-    rows: dict[tuple[bytes, tuple[int, ...]], int] = {}
-    reach: list[int] = []
-    found: list[list[tuple[int, float, int]]] = []
-    roots = list(zip(map(bytes, begin), map(tuple, numbers.tolist()), moves.tolist(), strict=True))[::-1]
-    layer, left = list[tuple[bytes, tuple[int, ...]]](), int(moves[0])
-    while left >= 0:
-        while roots and roots[-1][2] == left:
-            key = roots.pop()[:2]
-            if rows.setdefault(key, len(rows)) == len(reach):
-                reach.append(left)
-                layer.append(key)
+    steps = [(action, u) for action in range(actions) for u in draws.tolist()]
+    layer = [(begin.tobytes(), tuple(numbers.tolist()))]
+    rows, reach, found = {layer[0]: 0}, [moves], list[list[tuple[int, float, int]]]()
+    for left in range(moves, 0, -1):
         following = []
-        for first, integers in layer if left else ():
+        for first, integers in layer:
             results = []
             for action, u in steps:
                 board, state = bytearray(first), list(integers)
@@ -152,15 +141,17 @@ def _explore_plain(
                 results.append((row, reward, outcome))
             found.append(results)
             if len(rows) > limit:
-                nothing = np.zeros((0, len(steps)))
-                return begin[:0], numbers[:0], moves[:0], nothing.astype(np.int32), nothing, nothing.astype(np.uint8)
-        layer, left = following, left - 1
+                rows, reach, found, following = {}, [], [], []
+                break
+        layer = following
+        if not layer:
+            break
     found += [[(0, 0.0, OVER)] * len(steps)] * (len(rows) - len(found))
-    table = np.array(found)
+    table = np.array(found).reshape(len(rows), len(steps), 3)
     return (
-        np.frombuffer(b"".join([board for board, _ in rows]), np.uint8).reshape(len(rows), -1),
-        np.array([state for _, state in rows], np.int32).reshape(len(rows), width),
-        np.array(reach),
+        np.frombuffer(b"".join([board for board, _ in rows]), np.uint8).reshape(len(rows), len(begin)),
+        np.array([state for _, state in rows], np.int32).reshape(len(rows), len(numbers)),
+        np.array(reach, np.int64),
         table[:, :, 0].astype(np.int32),
         np.ascontiguousarray(table[:, :, 1]),
         table[:, :, 2].astype(np.uint8),

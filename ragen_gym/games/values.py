@@ -9,14 +9,16 @@ is over or no move is left (finite-horizon dynamic programming, Puterman 1994, s
 Along an episode the two add up: the return is V*(s_0) less all regret plus all chance. Both are given twice, of the
 return and of the probability of success, each with an optimum of its own.
 
-The states are found by playing the rule from the states that are asked about, as far as moves are left, so the tables
-are exact for every game whose levels are small enough: a lake and a bandit of any size, Sokoban of 8x8 cells and two
-boxes. Where there are more states than ``MAX_STATES`` the answer is NaN: unknown, never wrong.
+The states are found by playing the rule from the start of an episode as far as its moves go, so the tables are exact
+for every game whose levels are small enough: a lake and a bandit of any size, Sokoban of 8x8 cells and two boxes. Where
+there are more states than ``MAX_STATES``, or than tables of so many moves have room for, the answer is NaN for every
+state of the episode: unknown, never wrong.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from math import nan
 from threading import Lock
 from typing import Any, NamedTuple
@@ -41,11 +43,11 @@ __all__ = [
     "pivot",
 ]
 
-#: States of a level that are looked at, at most.
+#: States of an episode that are looked at, at most.
 MAX_STATES = 50_000
-#: Values that the tables of a level hold, at most: states x actions x moves left.
-_MAX_ENTRIES = 2**23
-_NEVER = 2**62
+#: Values that the tables of an episode hold, at most: states x actions x moves. Two boxes in an open room of 8x8
+#: cells have 8.6 million in 100 moves.
+_MAX_ENTRIES = 9_000_000
 #: Bytes of a state as a key, and of a level without states, about.
 _OF_A_STATE = 300
 #: Bytes of tables that are kept, about: the rollouts of a group play the same level.
@@ -53,7 +55,6 @@ _KEPT_BYTES = 2**28
 #: Regret up to this is rounding: the tables are sums of some ten float64 numbers.
 TOLERANCE = 1e-9
 
-_Key = tuple[bytes, tuple[int, ...]]
 _Step = tuple[int, float, int]  # (next state, reward, outcome)
 
 
@@ -102,11 +103,22 @@ class TurnValue(NamedTuple):
     moves: tuple[MoveValue, ...]  # of each move
 
 
+class _Tables(NamedTuple):
+    """Those of an episode; empty where there would be too many states."""
+
+    reached: Reached
+    places: dict[tuple[bytes, tuple[int, ...]], int]  # of the states in the tables
+    best: npt.NDArray[np.float64]  # V* by the moves left, of the return and of success: (moves + 1, 2, states)
+    of_actions: npt.NDArray[np.float64]  # Q*, (moves + 1, 2, states, actions)
+
+
 class LevelValues:
-    """V* and Q* of every state of one level, tabled as far as they are asked for.
+    """V* and Q* of every state of an episode of one level, tabled when the first of them is asked for.
 
     Args:
         game: the game.
+        start: board and integers of the state that the episode begins in.
+        moves: of the episode.
         may_stop: whether an episode may end with moves left, at no cost: V* is then at least 0. A turn environment is
             so, as a reply may name few moves; the environment of single moves is not.
 
@@ -114,25 +126,23 @@ class LevelValues:
         ValueError: the chances of what a move does cannot be known; see ``Game.noise_intervals``.
     """
 
-    def __init__(self, game: Game, *, may_stop: bool = False) -> None:
-        self.game, self.may_stop = game, may_stop
+    def __init__(self, game: Game, start: tuple[Board, Sequence[int]], moves: int, *, may_stop: bool = False) -> None:
+        self.game, self.start, self.moves, self.may_stop = game, start, moves, may_stop
         intervals = game.noise_intervals()
         self._chances = np.array([chance for chance, _ in intervals])
         self._draws = np.array([u for _, u in intervals])
-        #: The states that were asked about, with the most moves that were left there.
-        self._asked: dict[_Key, int] = {}
-        #: The fewest moves for which there were too many states: with half of them a state is tried anew.
-        self._too_many = _NEVER
-        self._ids: dict[_Key, int] = {}
-        self._reached: Reached | None = None
-        #: By the moves left, of the return and of success: V*, float64 (moves, 2, states), and Q*, with actions.
-        self._best = self._of_actions = np.zeros((0, 2, 0))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_tables"}  # which are soon made again
 
     @property
     def nbytes(self) -> int:
         """Of the tables, about."""
-        arrays: list[npt.NDArray[Any]] = [self._best, self._of_actions, *(self._reached or ())]
-        return _OF_A_STATE * (1 + len(self._ids)) + sum(array.nbytes for array in arrays)
+        tables = vars(self).get("_tables")
+        if tables is None:
+            return _OF_A_STATE
+        arrays: list[npt.NDArray[Any]] = [tables.best, tables.of_actions, *tables.reached]
+        return _OF_A_STATE * (1 + len(tables.places)) + sum(array.nbytes for array in arrays)
 
     def value(self, board: Board, state: Sequence[int], moves_left: int) -> Value:
         """V* of a state in which the game goes on: the highest expected return, the highest probability of success."""
@@ -141,7 +151,7 @@ class LevelValues:
         node = self._node(board, state, moves_left)
         if node is None:
             return UNKNOWN
-        return Value(*self._best[moves_left, :, node].tolist())
+        return Value(*self._tables.best[moves_left, :, node].tolist())
 
     def actions(self, board: Board, state: Sequence[int], moves_left: int) -> tuple[Value, ...]:
         """Q* of each action in a state in which the game goes on.
@@ -154,7 +164,7 @@ class LevelValues:
         node = self._node(board, state, moves_left)
         if node is None:
             return (UNKNOWN,) * len(self.game.Action)
-        return tuple(Value(*pair) for pair in self._of_actions[moves_left, :, node].T.tolist())
+        return tuple(Value(*pair) for pair in self._tables.of_actions[moves_left, :, node].T.tolist())
 
     def move(
         self,
@@ -179,8 +189,8 @@ class LevelValues:
         if node is None:
             return MoveValue(UNKNOWN, UNKNOWN)
         later = Value(0.0, float(success)) if after is None else self.value(*after, moves_left - 1)
-        total, won = self._of_actions[moves_left, :, node, action].tolist()
-        best_total, best_success = self._best[moves_left, :, node].tolist()
+        total, won = self._tables.of_actions[moves_left, :, node, action].tolist()
+        best_total, best_success = self._tables.best[moves_left, :, node].tolist()
         regret = Value(best_total - total, best_success - won)
         return MoveValue(regret, Value(reward + later.total - total, later.success - won))
 
@@ -211,79 +221,67 @@ class LevelValues:
                         there[after] = there.get(after, 0.0) + weight * chance
             here = there
         if then_left > 0:
-            totals, successes = self._best[then_left].tolist()
+            totals, successes = self._tables.best[then_left].tolist()
             total += sum(weight * totals[node] for node, weight in here.items())
             success += sum(weight * successes[node] for node, weight in here.items())
         return Value(total, success)
 
     def _results(self, node: int, action: int) -> list[_Step]:
         """What an action does, draw by draw."""
-        assert self._reached
         some = slice(action * len(self._draws), (action + 1) * len(self._draws))
-        columns = self._reached.after, self._reached.rewards, self._reached.outcomes
+        reached = self._tables.reached
+        columns = reached.after, reached.rewards, reached.outcomes
         return list(zip(*[column[node, some].tolist() for column in columns], strict=True))
 
     def _node(self, board: Board, state: Sequence[int], moves_left: int) -> int | None:
-        """The state's place in the tables, which then reach that far; None where they would be too large."""
-        key = bytes(board), tuple(state)
-        node = self._ids.get(key)
-        if node is None or self._reached is None or self._reached.reach[node] < moves_left:
-            if not self._explore(key, moves_left):
-                return None
-            node = self._ids[key]
-        if len(self._best) <= moves_left:
-            assert self._reached
-            if len(self._ids) * len(self.game.Action) * moves_left > _MAX_ENTRIES:
-                return None
-            steps = self._reached.after, self._reached.rewards, self._reached.outcomes
-            actions = len(self.game.Action)
-            self._best, self._of_actions = backward(*steps, self._chances, actions, moves_left, self.may_stop)
-        return node
+        """The state's place in the tables; None where they are too large, or do not reach so far from it."""
+        tables = self._tables
+        node = tables.places.get((bytes(board), tuple(state)))
+        return None if node is None or tables.reached.reach[node] < moves_left else node
 
-    def _explore(self, start: _Key, moves: int) -> bool:
-        """Table all states that can be reached within so many moves too; False where they are too many."""
-        if 2 * moves > self._too_many:
-            return False
-        asked = {**self._asked, start: max(moves, self._asked.get(start, 0))}
-        order = sorted(asked, key=asked.__getitem__, reverse=True)
-        boards = np.frombuffer(b"".join([board for board, _ in order]), np.uint8).reshape(len(order), -1)
-        states = np.array([state for _, state in order], np.int32).reshape(len(order), -1)
-        left = np.array([asked[key] for key in order])
-        params, actions = compiled_params(self.game.params), len(self.game.Action)
-        reached = Reached(*explorer(self.game.rule)(boards, states, left, params, self._draws, actions, MAX_STATES))
-        if not len(reached.reach):
-            self._too_many = moves
-            return False
-        self._asked, self._reached = asked, reached
-        cells, flat = boards.shape[1], reached.boards.tobytes()
-        texts = [flat[i : i + cells] for i in range(0, len(flat), cells)]
-        keys = zip(texts, map(tuple, reached.states.tolist()), strict=True)
-        self._ids = {key: node for node, key in enumerate(keys)}
-        self._best = self._of_actions = np.zeros((0, 2, 0))
-        return True
+    @cached_property
+    def _tables(self) -> _Tables:
+        board, state = self.start
+        actions = len(self.game.Action)
+        limit = min(MAX_STATES, _MAX_ENTRIES // (actions * max(1, self.moves)))
+        begin, numbers = np.frombuffer(bytes(board), np.uint8), np.array(state, np.int32)
+        question = begin, numbers, self.moves, compiled_params(self.game.params), self._draws, actions, limit
+        reached = Reached(*explorer(self.game.rule)(*question))
+        steps = reached.after, reached.rewards, reached.outcomes
+        values = backward(*steps, self._chances, actions, self.moves if len(reached.reach) else 0, self.may_stop)
+        cells, flat = len(begin), reached.boards.tobytes()
+        boards = [flat[i : i + cells] for i in range(0, len(flat), cells)]
+        keys = zip(boards, map(tuple, reached.states.tolist()), strict=True)
+        return _Tables(reached, {key: node for node, key in enumerate(keys)}, *values)
 
 
-_kept: dict[tuple[Game, bytes, bool], LevelValues] = {}  # those asked for last come last
+_kept: dict[tuple[Game, bytes, int, bool], LevelValues] = {}  # those asked for last come last
 _keeping = Lock()
 
 
-def level_values(game: Game, board: Board, *, may_stop: bool = False) -> LevelValues:
-    """The values of the level that starts with this board; those of the last levels are kept, 256 MiB of them.
+def level_values(game: Game, board: Board, moves: int, *, may_stop: bool = False, kept: bool = True) -> LevelValues:
+    """The values of an episode of so many moves on the level that starts with this board.
 
-    What is returned belongs to one thread at a time: its tables grow as it is asked.
+    Those of the last levels are kept, 256 MiB of them, and given again unless ``kept`` is false. The tables are made by
+    the first question, which belongs to one thread at a time.
 
     Raises:
         ValueError: see ``LevelValues``.
     """
-    key = game, bytes(board), may_stop
+    board = bytes(board)
+    state = game.starts(np.frombuffer(board, np.uint8)[None])[0].tolist()
+    values = LevelValues(game, (board, state), moves, may_stop=may_stop)
+    if not kept:
+        return values
+    key = game, board, moves, may_stop
     with _keeping:
         try:
-            values = _kept.pop(key, None) or LevelValues(game, may_stop=may_stop)
+            values = _kept.pop(key, values)
         except TypeError:  # an option that cannot be hashed, such as a list
-            return LevelValues(game, may_stop=may_stop)
+            return values
         room = _KEPT_BYTES
-        for other, kept in reversed([*_kept.items()]):
-            room -= kept.nbytes
+        for other, held in reversed([*_kept.items()]):
+            room -= held.nbytes
             if room < 0:
                 del _kept[other]
         _kept[key] = values

@@ -49,7 +49,8 @@ def test_shaping_keeps_the_order_of_all_policies(gamma: float, right: bool) -> N
     The potential is V*, or with ``right`` false one that has nothing to do with the game.
     """
     game, moves = FrozenLake(size=2, success_rate=0.5), 2
-    board, values = game.parse("P_\nGO"), LevelValues(game)
+    board = game.parse("P_\nGO")
+    values = LevelValues(game, (board, [0]), moves)
 
     def potential(board: bytes, state: tuple[int, ...], left: int) -> float:
         return values.value(board, state, left).total if right else float(7 * state[0] - left * left)

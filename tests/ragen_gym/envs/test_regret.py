@@ -18,6 +18,7 @@ from ragen_gym.envs.policies import plan_moves, reply_for
 from ragen_gym.envs.regret import REGRET_KEYS
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.envs.turn import TurnEnv, make_turn
+from ragen_gym.games import values as values_module
 from ragen_gym.games.registry import TABLE, GameSpec
 from ragen_gym.games.values import NOTHING
 from tests.ragen_gym.envs.test_vector import pair, play_both
@@ -69,6 +70,23 @@ def test_an_environment_without_it_says_nothing() -> None:
 def test_the_batchs_is_that_of_single_environments(name: str, mode: AutoresetMode, regret: bool | int) -> None:
     batch, loop = pair(name, 3, mode, regret=regret)
     play_both(batch, loop, seed=3, steps=25, actions_seed=1)
+
+
+def test_what_is_unknown_does_not_depend_on_what_was_asked_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An episode is known or unknown as a whole, whoever has played its level before with another number of moves."""
+    monkeypatch.setattr(values_module, "MAX_STATES", 30)
+    monkeypatch.setattr(values_module, "_kept", {})
+
+    def unknown(moves: int, seed: int) -> set[bool]:
+        env = StepEnv("Sokoban", regret=moves)
+        env.reset(seed=seed)
+        return {isnan(env.step(move % 4)[4]["regret"]) for move in range(moves) if env.state[1][1]}
+
+    found = [[unknown(moves, seed) for seed in range(8)] for moves in (10, 2, 4, 10)]
+    assert found[0] == found[3]
+    assert all(len(each) == 1 for several in found for each in several)
+    assert {True} in found[0]
+    assert {False} in found[2]
 
 
 def test_a_batch_counts_the_moves_left_from_its_own_limit() -> None:

@@ -50,7 +50,7 @@ def walk(game: Game, values: LevelValues, start: Any, actions: list[int], draws:
 @settings(max_examples=60)
 def test_values_are_the_oracles(drawn: Drawn, left: int) -> None:
     game, (board, state) = drawn
-    solution, values = game.solve(board), LevelValues(game)
+    solution, values = game.solve(board), LevelValues(game, (board, state), left)
     said = solution.expected_return(board, state, left), solution.success(board, state, left)
     assert values.value(board, state, left) == pytest.approx(said)
 
@@ -60,7 +60,7 @@ def test_values_are_the_oracles(drawn: Drawn, left: int) -> None:
 def test_no_regret_is_negative_and_chance_has_mean_zero(drawn: Drawn, left: int, may_stop: bool) -> None:
     """By enumeration of all that an action can do: no sample, no tolerance for noise."""
     game, start = drawn
-    values, least = LevelValues(game, may_stop=may_stop), []
+    values, least = LevelValues(game, start, left, may_stop=may_stop), []
     for action in range(len(game.Action)):
         mean, regret = NOTHING, NOTHING
         for chance, u in game.noise_intervals():
@@ -81,7 +81,7 @@ def test_an_episodes_return_is_the_optimum_less_regret_plus_chance(data: st.Data
     game, start = data.draw(drawn_states(FrozenLake, Bandit, Sokoban))
     actions = data.draw(action_sequences(game, 8).filter(bool))
     draws = data.draw(st.lists(st.floats(0, 1, exclude_max=True), min_size=len(actions), max_size=len(actions)))
-    values = LevelValues(game)
+    values = LevelValues(game, start, len(actions))
     moves = list(walk(game, values, start, actions, draws))
     total = sum(reward for _, reward, _, _ in moves)
     regret = sum(move.regret.total for _, _, move, _ in moves)
@@ -101,7 +101,7 @@ def test_two_boxes_are_exact_up_to_8x8(size: int) -> None:
     game = Sokoban(size=size, boxes=2, search_depth=10)
     boards = game.generate(episode_keys(5, 0, 2), None)
     for board, state in zip(map(bytes, boards), game.starts(boards).tolist(), strict=True):
-        solution, values = game.solve(board), LevelValues(game)
+        solution, values = game.solve(board), LevelValues(game, (board, state), 10)
         for left in (10, 6, 1):
             said = solution.expected_return(board, state, left), solution.success(board, state, left)
             assert values.value(board, state, left) == pytest.approx(said)
@@ -112,28 +112,43 @@ def test_an_open_warehouse_of_8x8_with_two_boxes_has_few_enough_states() -> None
     rows = ["########", "#P_____#", "#_X____#", "#___X__#", "#______#", "#____O_#", "#_____O#", "########"]
     board = game.parse("\n".join(rows))
     state = game.starts(np.frombuffer(board, np.uint8)[None])[0].tolist()
-    values = LevelValues(game)
-    assert values.value(board, state, 30).success == game.solve(board).success(board, state, 30) == 1
+    values = LevelValues(game, (board, state), 100)
+    for left in (30, 100):
+        assert values.value(board, state, left).success == game.solve(board).success(board, state, left) == 1
 
 
 def test_what_is_too_large_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     game = Sokoban(size=6)
     board = bytes(game.generate(episode_keys(1, 0, 1), None)[0])
     state = game.starts(np.frombuffer(board, np.uint8)[None])[0].tolist()
-    monkeypatch.setattr(module, "MAX_STATES", 10)
-    values = LevelValues(game)
-    assert all(map(isnan, values.value(board, state, 10)))
-    assert all(isnan(number) for value in values.actions(board, state, 10) for number in value)
-    assert all(map(isnan, values.expected(board, state, [0], 10, 9)))
-    near = values.value(board, state, 1)
-    assert near == pytest.approx((game.solve(board).expected_return(board, state, 1), 0))
+    whole = LevelValues(game, (board, state), 10)
+    assert not isnan(whole.value(board, state, 10).total)
+    for limit, value in (("MAX_STATES", 10), ("_MAX_ENTRIES", 400)):
+        with monkeypatch.context() as patch:
+            patch.setattr(module, limit, value)
+            values = LevelValues(game, (board, state), 10)
+            for left in (10, 1):
+                assert all(map(isnan, values.value(board, state, left)))
+                assert all(isnan(number) for value in values.actions(board, state, left) for number in value)
+            assert all(map(isnan, values.expected(board, state, [0], 10, 9)))
+            near = LevelValues(game, (board, state), 1).value(board, state, 1)
+            assert near == whole.value(board, state, 1)
+
+
+def test_what_cannot_be_reached_in_the_moves_of_the_episode_is_unknown() -> None:
+    game = FrozenLake(size=3)
+    board, away = game.parse("P__\n___\n__G"), game.parse("___\n___\n_PG")
+    values = LevelValues(game, (board, [0]), 2)
+    assert values.value(board, [0], 2) == (0, 0)
+    assert all(map(isnan, values.value(away, [9], 1)))
+    assert all(map(isnan, values.value(board, [0], 3)))
 
 
 def test_by_hand_on_ice() -> None:
     """One step from the goal with a hole on the other side: straight with 1/2, to either side with 1/4."""
     game = FrozenLake(size=2, success_rate=0.5)
     board = game.parse("PG\nO_")
-    values, right, down = LevelValues(game), FrozenLake.Action.RIGHT, FrozenLake.Action.DOWN
+    values, right, down = LevelValues(game, (board, [0]), 2), FrozenLake.Action.RIGHT, FrozenLake.Action.DOWN
     assert values.value(board, [0], 1) == pytest.approx((0.5, 0.5))
     assert values.actions(board, [0], 1)[down].total == pytest.approx(0.25)
     won = values.move((board, [0]), 1, right, 1.0, None, success=True)
@@ -150,37 +165,28 @@ def test_who_may_stop_loses_nothing_by_it() -> None:
     game = Sokoban(size=5)
     board = game.parse("#####\n#X__#\n#_P_#\n#_O_#\n#####")
     state = game.starts(np.frombuffer(board, np.uint8)[None])[0].tolist()
-    assert LevelValues(game).value(board, state, 4) == pytest.approx((-0.4, 0))
-    assert LevelValues(game, may_stop=True).value(board, state, 4) == (0, 0)
-
-
-def test_tables_grow_with_what_is_asked() -> None:
-    game = FrozenLake(size=4)
-    board = bytes(game.generate(episode_keys(3, 0, 1), None)[0])
-    state = game.starts(np.frombuffer(board, np.uint8)[None])[0].tolist()
-    values = LevelValues(game)
-    grown = [values.value(board, state, left) for left in (1, 2, 9, 3, 20)]
-    assert grown == [LevelValues(game).value(board, state, left) for left in (1, 2, 9, 3, 20)]
-    assert level_values(game, board) is level_values(FrozenLake(size=4), bytearray(board))
+    assert LevelValues(game, (board, state), 4).value(board, state, 4) == pytest.approx((-0.4, 0))
+    assert LevelValues(game, (board, state), 4, may_stop=True).value(board, state, 4) == (0, 0)
 
 
 def test_tables_are_kept_up_to_a_size_those_asked_for_last(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_kept", {})
     lake = FrozenLake(size=5)
     boards = lake.generate(episode_keys(3, 0, 3), None)
-    first, second = (level_values(lake, bytes(board)) for board in boards[:2])
+    first, second = (level_values(lake, bytes(board), 6) for board in boards[:2])
     for values, board in zip((first, second), boards, strict=False):
         values.value(bytes(board), lake.starts(board[None])[0].tolist(), 6)
     monkeypatch.setattr(module, "_KEPT_BYTES", second.nbytes)
-    level_values(lake, bytes(boards[2]))
-    assert level_values(lake, bytes(boards[1])) is second
-    assert level_values(lake, bytes(boards[0])) is not first
+    level_values(lake, bytes(boards[2]), 6)
+    assert level_values(FrozenLake(size=5), bytearray(boards[1]), 6) is second
+    assert level_values(lake, bytes(boards[0]), 6) is not first
+    assert level_values(lake, bytes(boards[1]), 6, kept=False) is not second
 
 
 def test_a_bandit_of_very_many_pulls_is_valued_as_far_as_moves_are_left() -> None:
     game = Bandit(pulls=2**31 - 1)
     board = bytes(game.generate(episode_keys(3, 0, 1), None)[0])
-    assert LevelValues(game).value(board, [0], 40) == pytest.approx((10.0, 0.0))
+    assert LevelValues(game, (board, [0]), 40).value(board, [0], 40) == pytest.approx((10.0, 0.0))
 
 
 class Opaque(Tightrope):
@@ -191,7 +197,7 @@ class Opaque(Tightrope):
 
 def test_a_game_without_exact_values_says_so() -> None:
     with pytest.raises(ValueError, match=r"no exact values: its rule compares .* Ask for no regret"):
-        LevelValues(Opaque(width=4, grip=0.5))
+        LevelValues(Opaque(width=4, grip=0.5), (b"", []), 1)
 
 
 @pytest.mark.parametrize(
