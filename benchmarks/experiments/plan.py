@@ -45,7 +45,7 @@ PRETRAINED_FACTOR = 25
 DEMONSTRATED_PER_S = 600  # episodes
 START_S = 2  # to build a run and to draw its curve
 
-#: What decides a run before its reinforcement.
+#: What decides a run before its reinforcement, without those of ``turns`` that an episode earns by and never shows.
 BEFORE = (
     "game",
     "seed",
@@ -58,6 +58,7 @@ BEFORE = (
     "warm_start",
     "evaluation",
 )
+EARNED = ("state_reward", "state_score")
 
 
 @dataclass(frozen=True)
@@ -145,10 +146,11 @@ def _planned(
         }
         config = with_settings(config, merged(QUICK, {"training": small}))
     config = with_settings(config, overrides)
-    key = json.dumps({name: asdict(config)[name] for name in BEFORE}, sort_keys=True)
-    digest = hashlib.sha256(key.encode()).hexdigest()[:12]
     kept = {name: getattr(config, name) for name in (*BEFORE, "device", "threads")}
+    kept["turns"] = replace(config.turns, **{name: getattr(Config().turns, name) for name in EARNED})
     before = replace(Config(), **kept, training=replace(Config().training, iterations=0))
+    key = json.dumps({name: asdict(before)[name] for name in BEFORE}, sort_keys=True)
+    digest = hashlib.sha256(key.encode()).hexdigest()[:12]
     slug = "-".join("".join(c if c.isalnum() or c == "." else " " for c in arm.name).split())
     warm = WarmStart(before, out.parent / "warm" / digest)
     return PlannedRun(arm, config, out / "runs" / f"{slug}-seed{seed}", warm, experiment.evaluations)

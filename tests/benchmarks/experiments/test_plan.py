@@ -107,6 +107,13 @@ def test_arms_of_a_paper_game_differ_in_nothing_before_reinforcement(tmp_path: P
         assert kinds == {(critic, starpo_s) for critic in (False, True) for starpo_s in (False, True)}
 
 
+def test_rewards_for_the_state_change_nothing_before_reinforcement(tmp_path: Path) -> None:
+    planned = plan(read("rewards"), tmp_path, 1)
+    assert len(warm_starts(planned)) == 2, "with a description of the board and without one"
+    assert {run.config.turns.state_reward for run in planned} == {0.0, 1.0}
+    assert {run.warm.config.turns.state_reward for run in planned} == {0.0}
+
+
 def test_groups_are_compared_at_equal_numbers_of_sampled_tokens(tmp_path: Path) -> None:
     planned = plan(read("groups"), tmp_path, 1)
     assert len(warm_starts(planned)) == 2, "one for each game"
