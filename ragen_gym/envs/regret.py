@@ -49,30 +49,13 @@ def moves_valued(regret: bool | int, spec: GameSpec, game: Game, horizon: int | 
     return moves
 
 
-class _OneLevel:
-    """The values of the level that is played: kept for all environments of the process, until ``apart``."""
-
-    _values: LevelValues
-    _kept, _may_stop = True, False
-
-    def __init__(self, game: Game) -> None:
-        self._game = game
-
-    def apart(self) -> None:
-        """Share no tables, and hold those of one level at a time: for environments that threads play side by side."""
-        self._kept = False
-
-    def _play(self, board: bytes, moves: int) -> None:
-        self._values = level_values(self._game, board, moves, may_stop=self._may_stop, kept=self._kept)
-
-
 def _move_info(move: MoveValue) -> dict[str, float]:
     """The entries of ``info`` of a move."""
     numbers = move.regret.total, move.chance.total, move.regret.success, move.chance.success
     return dict(zip(REGRET_KEYS, numbers, strict=True))
 
 
-class StepRegret(_OneLevel):
+class StepRegret:
     """What each move of an episode gave away, move by move.
 
     Args:
@@ -81,13 +64,11 @@ class StepRegret(_OneLevel):
     """
 
     def __init__(self, game: Game, moves: int) -> None:
-        super().__init__(game)
-        self._moves = moves
+        self._game, self._moves = game, moves
 
     def begin(self, board: bytes) -> dict[str, float]:
         """Start an episode on a level; the entries of ``info`` before the first move."""
-        self._play(board, self._moves)
-        self._left = self._moves
+        self._values, self._left = level_values(self._game, board, self._moves), self._moves
         return dict.fromkeys(REGRET_KEYS, 0.0)
 
     def info(self, before: _State, action: int, reward: float, after: _State | None, success: bool) -> dict[str, float]:
@@ -98,14 +79,15 @@ class StepRegret(_OneLevel):
         return _move_info(self._values.move(before, left, action, reward, after, success))
 
 
-class TurnRegret(_OneLevel):
+class TurnRegret:
     """What each turn of an episode gave away. An episode may end with moves left, so no value forces a move."""
 
-    _may_stop = True
+    def __init__(self, game: Game) -> None:
+        self._game = game
 
     def begin(self, state: _State, left: int) -> dict[str, Any]:
         """Start an episode on the level of this state; the entries of ``info`` before the first turn."""
-        self._play(state[0], left)
+        self._values = level_values(self._game, state[0], left, may_stop=True)
         value = self._values.value(*state, left)
         return _turn_info(TurnValue(value, value, NOTHING, NOTHING, NOTHING, NOTHING, ()))
 

@@ -306,11 +306,6 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
         self._regret = None
         return TurnRegret(self.game)
 
-    def keep_values_apart(self) -> None:
-        """Value moves by tables of this environment alone, where threads play others next to it."""
-        if self._regret:
-            self._regret.apart()
-
     def oracle_action(self, actions_left: int) -> int:
         """A best action here, with that many actions left."""
         return self.solution().action(self._board, self._state, actions_left)

@@ -307,11 +307,6 @@ class TurnEnv(InnerGenerator, ReplyEnv):
         """The oracle of this episode's level."""
         return self.env.solution()
 
-    def keep_values_apart(self) -> None:
-        """Value turns by tables of this environment alone, where threads play others next to it."""
-        if self._regret:
-            self._regret.apart()
-
     def oracle_action(self) -> int:
         """A best action here, with the actions that are left."""
         return self.env.oracle_action(self.actions_left)

@@ -17,14 +17,14 @@ state of the episode: unknown, never wrong.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
-from functools import cached_property
+from functools import partial
 from math import nan
 from threading import Lock
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from ragen_gym.games._jit import compiled_params
 from ragen_gym.games.game import PLAYING, SUCCESS, Board, Game
@@ -103,17 +103,8 @@ class TurnValue(NamedTuple):
     moves: tuple[MoveValue, ...]  # of each move
 
 
-class _Tables(NamedTuple):
-    """Those of an episode; empty where there would be too many states."""
-
-    reached: Reached
-    places: dict[tuple[bytes, tuple[int, ...]], int]  # of the states in the tables
-    best: npt.NDArray[np.float64]  # V* by the moves left, of the return and of success: (moves + 1, 2, states)
-    of_actions: npt.NDArray[np.float64]  # Q*, (moves + 1, 2, states, actions)
-
-
 class LevelValues:
-    """V* and Q* of every state of an episode of one level, tabled when the first of them is asked for.
+    """V* and Q* of every state of an episode of one level. The tables do not change, so threads may share them.
 
     Args:
         game: the game.
@@ -128,21 +119,29 @@ class LevelValues:
 
     def __init__(self, game: Game, start: tuple[Board, Sequence[int]], moves: int, *, may_stop: bool = False) -> None:
         self.game, self.start, self.moves, self.may_stop = game, start, moves, may_stop
-        intervals = game.noise_intervals()
-        self._chances = np.array([chance for chance, _ in intervals])
-        self._draws = np.array([u for _, u in intervals])
+        chances, draws = zip(*game.noise_intervals(), strict=True)
+        self._chances, self._draws, actions = np.array(chances), np.array(draws), len(game.Action)
+        begin, numbers = np.frombuffer(bytes(start[0]), np.uint8), np.array(start[1], np.int32)
+        limit = min(MAX_STATES, _MAX_ENTRIES // (actions * max(1, moves)))
+        question = begin, numbers, moves, compiled_params(game.params), self._draws, actions, limit
+        self._reached = reached = Reached(*explorer(game.rule)(*question))
+        steps = reached.after, reached.rewards, reached.outcomes
+        #: By the moves left, of the return and of success: V*, float64 (moves, 2, states), and Q*, with actions.
+        self._best, self._of_actions = backward(
+            *steps, self._chances, actions, moves if len(reached.reach) else 0, may_stop
+        )
+        cells, flat = len(begin), reached.boards.tobytes()
+        boards = [flat[i : i + cells] for i in range(0, len(flat), cells)]
+        keys = zip(boards, map(tuple, reached.states.tolist()), strict=True)
+        #: The rows of the states in the tables; none where they would be too many.
+        self._rows = {key: row for row, key in enumerate(keys)}
+        self._steps: dict[tuple[int, int], list[_Step]] = {}  # of a state and an action, once they are asked for
+        arrays = self._best, self._of_actions, *reached
+        #: Bytes of all this, about.
+        self.nbytes = _OF_A_STATE * (1 + len(self._rows)) + sum(array.nbytes for array in arrays)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_tables"}  # which are soon made again
-
-    @property
-    def nbytes(self) -> int:
-        """Of the tables, about."""
-        tables = vars(self).get("_tables")
-        if tables is None:
-            return _OF_A_STATE
-        arrays: list[npt.NDArray[Any]] = [tables.best, tables.of_actions, *tables.reached]
-        return _OF_A_STATE * (1 + len(tables.places)) + sum(array.nbytes for array in arrays)
+    def __reduce__(self) -> Any:
+        return partial(LevelValues, may_stop=self.may_stop), (self.game, self.start, self.moves)  # soon made again
 
     def value(self, board: Board, state: Sequence[int], moves_left: int) -> Value:
         """V* of a state in which the game goes on: the highest expected return, the highest probability of success."""
@@ -151,7 +150,7 @@ class LevelValues:
         node = self._node(board, state, moves_left)
         if node is None:
             return UNKNOWN
-        return Value(*self._tables.best[moves_left, :, node].tolist())
+        return Value(*self._best[moves_left, :, node].tolist())
 
     def actions(self, board: Board, state: Sequence[int], moves_left: int) -> tuple[Value, ...]:
         """Q* of each action in a state in which the game goes on.
@@ -164,7 +163,7 @@ class LevelValues:
         node = self._node(board, state, moves_left)
         if node is None:
             return (UNKNOWN,) * len(self.game.Action)
-        return tuple(Value(*pair) for pair in self._tables.of_actions[moves_left, :, node].T.tolist())
+        return tuple(Value(*pair) for pair in self._of_actions[moves_left, :, node].T.tolist())
 
     def move(
         self,
@@ -189,8 +188,8 @@ class LevelValues:
         if node is None:
             return MoveValue(UNKNOWN, UNKNOWN)
         later = Value(0.0, float(success)) if after is None else self.value(*after, moves_left - 1)
-        total, won = self._tables.of_actions[moves_left, :, node, action].tolist()
-        best_total, best_success = self._tables.best[moves_left, :, node].tolist()
+        total, won = self._of_actions[moves_left, :, node, action].tolist()
+        best_total, best_success = self._best[moves_left, :, node].tolist()
         regret = Value(best_total - total, best_success - won)
         return MoveValue(regret, Value(reward + later.total - total, later.success - won))
 
@@ -221,71 +220,78 @@ class LevelValues:
                         there[after] = there.get(after, 0.0) + weight * chance
             here = there
         if then_left > 0:
-            totals, successes = self._tables.best[then_left].tolist()
+            totals, successes = self._best[then_left].tolist()
             total += sum(weight * totals[node] for node, weight in here.items())
             success += sum(weight * successes[node] for node, weight in here.items())
         return Value(total, success)
 
     def _results(self, node: int, action: int) -> list[_Step]:
         """What an action does, draw by draw."""
-        some = slice(action * len(self._draws), (action + 1) * len(self._draws))
-        reached = self._tables.reached
-        columns = reached.after, reached.rewards, reached.outcomes
-        return list(zip(*[column[node, some].tolist() for column in columns], strict=True))
+        found = self._steps.get((node, action))
+        if found is None:
+            some = slice(action * len(self._draws), (action + 1) * len(self._draws))
+            columns = self._reached.after, self._reached.rewards, self._reached.outcomes
+            found = list(zip(*[column[node, some].tolist() for column in columns], strict=True))
+            self._steps[node, action] = found
+        return found
 
     def _node(self, board: Board, state: Sequence[int], moves_left: int) -> int | None:
-        """The state's place in the tables; None where they are too large, or do not reach so far from it."""
-        tables = self._tables
-        node = tables.places.get((bytes(board), tuple(state)))
-        return None if node is None or tables.reached.reach[node] < moves_left else node
-
-    @cached_property
-    def _tables(self) -> _Tables:
-        board, state = self.start
-        actions = len(self.game.Action)
-        limit = min(MAX_STATES, _MAX_ENTRIES // (actions * max(1, self.moves)))
-        begin, numbers = np.frombuffer(bytes(board), np.uint8), np.array(state, np.int32)
-        question = begin, numbers, self.moves, compiled_params(self.game.params), self._draws, actions, limit
-        reached = Reached(*explorer(self.game.rule)(*question))
-        steps = reached.after, reached.rewards, reached.outcomes
-        values = backward(*steps, self._chances, actions, self.moves if len(reached.reach) else 0, self.may_stop)
-        cells, flat = len(begin), reached.boards.tobytes()
-        boards = [flat[i : i + cells] for i in range(0, len(flat), cells)]
-        keys = zip(boards, map(tuple, reached.states.tolist()), strict=True)
-        return _Tables(reached, {key: node for node, key in enumerate(keys)}, *values)
+        """The state's row in the tables; None where they do not hold it, or do not reach so far from it."""
+        row = self._rows.get((bytes(board), tuple(state)))
+        return None if row is None or self._reached.reach[row] < moves_left else row
 
 
-_kept: dict[tuple[Game, bytes, int, bool], LevelValues] = {}  # those asked for last come last
-_keeping = Lock()
+_Level = tuple[Game, bytes, int, bool]
 
 
-def level_values(game: Game, board: Board, moves: int, *, may_stop: bool = False, kept: bool = True) -> LevelValues:
+class _Cache:
+    """The values of the levels that were asked for last, ``_KEPT_BYTES`` of them."""
+
+    def __init__(self) -> None:
+        self._levels: OrderedDict[_Level, LevelValues] = OrderedDict()
+        self._nbytes, self._lock = 0, Lock()
+
+    def get(self, level: _Level) -> LevelValues | None:
+        with self._lock:
+            if level in self._levels:
+                self._levels.move_to_end(level)
+            return self._levels.get(level)
+
+    def put(self, level: _Level, values: LevelValues) -> None:
+        with self._lock:
+            if level in self._levels:  # another thread was faster
+                return
+            self._levels[level] = values
+            self._nbytes += values.nbytes
+            while self._nbytes > _KEPT_BYTES:
+                self._nbytes -= self._levels.popitem(last=False)[1].nbytes
+
+
+_kept = _Cache()
+
+
+def level_values(game: Game, board: Board, moves: int, *, may_stop: bool = False) -> LevelValues:
     """The values of an episode of so many moves on the level that starts with this board.
 
-    Those of the last levels are kept, 256 MiB of them, and given again unless ``kept`` is false. The tables are made by
-    the first question, which belongs to one thread at a time.
+    Those of the last levels are kept, 256 MiB of them.
 
     Raises:
         ValueError: see ``LevelValues``.
     """
-    board = bytes(board)
-    state = game.starts(np.frombuffer(board, np.uint8)[None])[0].tolist()
-    values = LevelValues(game, (board, state), moves, may_stop=may_stop)
-    if not kept:
-        return values
-    key = game, board, moves, may_stop
-    with _keeping:
-        try:
-            values = _kept.pop(key, values)
-        except TypeError:  # an option that cannot be hashed, such as a list
-            return values
-        room = _KEPT_BYTES
-        for other, held in reversed([*_kept.items()]):
-            room -= held.nbytes
-            if room < 0:
-                del _kept[other]
-        _kept[key] = values
+    level = game, bytes(board), moves, may_stop
+    try:
+        values = _kept.get(level)
+    except TypeError:  # an option that cannot be hashed, such as a list
+        return _of_level(*level)
+    if values is None:
+        values = _of_level(*level)
+        _kept.put(level, values)
     return values
+
+
+def _of_level(game: Game, board: bytes, moves: int, may_stop: bool) -> LevelValues:
+    state = game.starts(np.frombuffer(board, np.uint8)[None])[0].tolist()
+    return LevelValues(game, (board, state), moves, may_stop=may_stop)
 
 
 def pivot(moves: Sequence[tuple[float, float]]) -> int | None:

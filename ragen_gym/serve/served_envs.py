@@ -303,13 +303,10 @@ def make_env(spec: GameSpec, request: CreateRequest, max_reply: int) -> ServedEn
             options = request.budgets.model_dump() if request.budgets else {}
             env = make_turn(spec.name, **options, **arguments)
             check_images(env)
-            env.keep_values_apart()
             return ServedTurn(env, max_reply)
         if request.max_episode_steps is not None:
             arguments["max_episode_steps"] = request.max_episode_steps
         if request.num_envs is None:
-            single = gymnasium.make(spec.id, disable_env_checker=True, **arguments)
-            single.unwrapped.keep_values_apart()  # type: ignore[attr-defined]
-            return ServedStep(single)
+            return ServedStep(gymnasium.make(spec.id, disable_env_checker=True, **arguments))
         mode = request.autoreset or "NextStep"
         return ServedBatch(gymnasium.make_vec(spec.id, request.num_envs, autoreset_mode=mode, **arguments))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from math import isnan
 from typing import Any, ClassVar
@@ -170,17 +171,30 @@ def test_who_may_stop_loses_nothing_by_it() -> None:
 
 
 def test_tables_are_kept_up_to_a_size_those_asked_for_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_kept", {})
+    monkeypatch.setattr(module, "_kept", module._Cache())
     lake = FrozenLake(size=5)
-    boards = lake.generate(episode_keys(3, 0, 3), None)
-    first, second = (level_values(lake, bytes(board), 6) for board in boards[:2])
-    for values, board in zip((first, second), boards, strict=False):
-        values.value(bytes(board), lake.starts(board[None])[0].tolist(), 6)
-    monkeypatch.setattr(module, "_KEPT_BYTES", second.nbytes)
-    level_values(lake, bytes(boards[2]), 6)
-    assert level_values(FrozenLake(size=5), bytearray(boards[1]), 6) is second
-    assert level_values(lake, bytes(boards[0]), 6) is not first
-    assert level_values(lake, bytes(boards[1]), 6, kept=False) is not second
+    boards = list(map(bytes, lake.generate(episode_keys(3, 0, 3), None)))
+    first, second = (level_values(lake, board, 6) for board in boards[:2])
+    assert level_values(FrozenLake(size=5), bytearray(boards[0]), 6) is first
+    third = LevelValues(lake, (boards[2], lake.starts(np.frombuffer(boards[2], np.uint8)[None])[0].tolist()), 6)
+    monkeypatch.setattr(module, "_KEPT_BYTES", first.nbytes + third.nbytes)
+    third = level_values(lake, boards[2], 6)
+    assert level_values(lake, boards[0], 6) is first
+    assert level_values(lake, boards[2], 6) is third
+    assert level_values(lake, boards[1], 6) is not second
+
+
+def test_what_is_kept_does_not_slow_the_next_level_down() -> None:
+    cache, lake = module._Cache(), FrozenLake(size=4)
+    board = bytes(lake.generate(episode_keys(3, 0, 1), None)[0])
+    values = level_values(lake, board, 3)
+    for moves in range(2000):
+        cache.put((lake, board, moves, False), values)
+    lookups = []
+    sys.setprofile(lambda *_: lookups.append(1))
+    cache.get((lake, board, 1000, False))
+    sys.setprofile(None)
+    assert len(lookups) < 100
 
 
 def test_a_bandit_of_very_many_pulls_is_valued_as_far_as_moves_are_left() -> None:
