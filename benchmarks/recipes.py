@@ -1,7 +1,8 @@
 """The recipes that need no GPU, trained over several seeds: ``python -m benchmarks.recipes``.
 
 Each run is ``ragen-agent train --recipe NAME --seed N``, in a folder of its own: one that is whole is read, one that
-was interrupted goes on. Written are ``recipes.json`` and ``recipes.md``, after each run and of all that is there.
+was interrupted goes on. Written are ``recipes.json`` and ``recipes.md``, after each run and of all that is there; a run
+that ``recipes.json`` has and this machine does not is not trained again, unless its entry is removed there.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ cost. Success in %, a column for each seed; in the last column the mean over see
 seeds differ, which few seeds make wide. Minutes are by the clock, whatever else ran on the machine.
 
 {sections}
-Machine: {machine}.
+Machines: {machines}.
 """
 
 
@@ -63,8 +64,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     results: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     for name in arguments.recipes:
         for seed in arguments.seeds:
-            summary = train(arguments.runs / f"{name}-seed{seed}", "--recipe", name, "--seed", str(seed))
-            results.setdefault(name, {})[str(seed)] = summary
+            folder, recorded = arguments.runs / f"{name}-seed{seed}", results.setdefault(name, {})
+            if folder.exists() or str(seed) not in recorded:
+                summary = train(folder, "--recipe", name, "--seed", str(seed))
+                recorded[str(seed)] = summary | {"machine": machine("torch")}
             write_atomic(file, json.dumps(results, indent=1) + "\n")
             write_atomic(arguments.out / "recipes.md", _page(results))
     return 0
@@ -87,7 +90,8 @@ def _whole(summary: dict[str, Any]) -> bool:
 def _page(results: dict[str, Any]) -> str:
     """The page of these results."""
     sections = "\n".join(_section(name, results[name]) for name in sorted(results))
-    return PAGE.format(sections=sections, machine=machine("torch"))
+    machines = dict.fromkeys(run["machine"] for name in sorted(results) for run in results[name].values())
+    return PAGE.format(sections=sections, machines="; ".join(machines))
 
 
 def _section(name: str, runs: dict[str, Any]) -> str:

@@ -131,7 +131,7 @@ RAGEN trains on Sokoban and on Bandit and measures like this (arXiv 2504.20073, 
 optimal play next to its rates; its StarPO-S ends at 21.5 on Sokoban, 18.8 on NewVocab, 2.3 on LargeSokoban and 19.9 on
 FrozenLake, where random play scores 19.1, 19.1, 2.5 and 21.2, and at 67.6 on BanditRev.
 
-Machine: {machine}.
+Machines: {machines}.
 """
 SECTION = """\
 ## Trained on {agent}
@@ -172,9 +172,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     for seed in arguments.seeds:
         for agent in arguments.only:
             folder = arguments.runs / f"{agent}-seed{seed}"
+            if _is_measured(agent, seed, results) and not folder.exists():  # on another machine
+                continue
             train(folder, *AGENTS[agent], "--seed", str(seed), *(QUICK if arguments.quick else ()))
             _measure(agent, seed, folder, results)
-            results["machine"] = machine("torch")
+            results["machines"] = list(dict.fromkeys([*results.get("machines", ()), machine("torch")]))
             write_atomic(file, json.dumps(results, indent=1) + "\n")
             _draw(results, arguments.out / "transfer.svg")
             write_atomic(arguments.out / "transfer.md", _page(results))
@@ -197,6 +199,11 @@ def settings_for(trained: Config, target: Target, levels: int) -> Config:
 def _possible(game: str, options: dict[str, Any]) -> dict[str, Any]:
     """The options that fit a game; arms are not written in a text format."""
     return {} if find(game).game_class.layout == "arms" else options
+
+
+def _is_measured(agent: str, seed: int, results: Results) -> bool:
+    rates = results.get("rates", {}).get(agent, {}).get(str(seed), {})
+    return all({"before", "after"} <= rates.get(target.key, {}).keys() for target in TARGETS if target.agent == agent)
 
 
 def _measure(agent: str, seed: int, folder: Path, results: Results) -> None:
@@ -265,7 +272,7 @@ def _over_seeds(rates: Sequence[Rate]) -> Estimate:
 def _page(results: Results) -> str:
     """The page of these results."""
     sections = [_section(results, agent) for agent in AGENTS if agent in results.get("rates", {})]
-    return PAGE.format(levels=results["levels"], sections="\n".join(sections), machine=results["machine"])
+    return PAGE.format(levels=results["levels"], sections="\n".join(sections), machines="; ".join(results["machines"]))
 
 
 def _section(results: Results, agent: str) -> str:

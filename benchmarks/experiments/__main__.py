@@ -169,9 +169,8 @@ def _play_and_write(
                 planned = _planned(each, options, out, looks[number], arms[each.name])
                 failures = _play(each.name, planned, folder, options.jobs, ends)
             shown = _shown(each, options, out, pages)
-            if len(missing_runs(shown, folder)) == len(shown) and (folder / "results.json").is_file():
-                begun.remove(each)  # a page of runs that are not here stays
-                failed += len(failures)
+            if not failures and len(missing_runs(shown, folder)) == len(shown):
+                begun.remove(each)  # it was not begun in time; a page of runs that are elsewhere stays as it is
                 continue
             written = write_page(each, shown, failures, folder, quick=options.quick)
             wanted = [arm for arm in written["undecided"] if not options.only or arm in options.only]

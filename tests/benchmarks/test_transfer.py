@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from itertools import groupby
 from pathlib import Path
 
@@ -57,6 +58,9 @@ def test_a_run_is_trained_and_measured_once(
     assert (tmp_path / "transfer.svg").read_text().count("BanditRev") >= 2
     monkeypatch.setattr(transfer, "play_fixed", lambda *_: pytest.fail("measured again"))
     monkeypatch.setattr(transfer, "baselines", lambda *_: pytest.fail("measured again"))
+    assert transfer.main(command) == 0
+    shutil.rmtree(tmp_path / "runs")
+    monkeypatch.setattr(transfer, "train", lambda *_: pytest.fail("trained again on another machine"))
     assert transfer.main(command) == 0
     assert json.loads((tmp_path / "transfer.json").read_text()) == first
 
