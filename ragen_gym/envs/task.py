@@ -68,7 +68,7 @@ class TaskEnv(InnerGenerator, ReplyEnv):
     """
 
     def __init__(
-        self, name: str, config: TurnConfig | None = None, *, split: str | None = None, **options: Any
+        self, name: str, config: TurnConfig | None = None, /, *, split: str | None = None, **options: Any
     ) -> None:
         make = load_task(name)
         if make is None:
@@ -273,7 +273,7 @@ class TaskEnv(InnerGenerator, ReplyEnv):
         }
 
 
-def make_reply_env(name: str, config: TurnConfig | None = None, **options: Any) -> ReplyEnv:
+def make_reply_env(name: str, config: TurnConfig | None = None, /, **options: Any) -> ReplyEnv:
     """A game's ``TurnEnv``, or the ``TaskEnv`` of a text task ``module:Name``, whose module is imported.
 
     Args:

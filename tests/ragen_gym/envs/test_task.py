@@ -78,6 +78,12 @@ class Endless(Echo):
         return "Again.", float("nan"), False, False, {}
 
 
+class Configured(Echo):
+    def __init__(self, name: str, config: str) -> None:
+        super().__init__()
+        self.given = (name, config)
+
+
 def constant() -> Any:
     return 3
 
@@ -86,7 +92,9 @@ def constant() -> Any:
 def module(monkeypatch: pytest.MonkeyPatch) -> None:
     """The classes above as a module that a user has written."""
     made = ModuleType("own_tasks")
-    vars(made).update({each.__name__: each for each in (Echo, Whole, Mute, Numbers, Endless, constant)}, number=3)
+    vars(made).update(
+        {each.__name__: each for each in (Echo, Whole, Mute, Numbers, Endless, Configured, constant)}, number=3
+    )
     monkeypatch.setitem(sys.modules, "own_tasks", made)
 
 
@@ -135,6 +143,12 @@ def test_a_task_may_make_its_splits_and_name_its_problems_itself() -> None:
     assert {env.reset(seed=seed)[0].split()[0] for seed in range(5)} == {"test"}
     named = TaskEnv("own_tasks:Whole")
     assert named.reset(seed=1)[0].startswith("train")
+
+
+def test_the_arguments_of_a_task_may_have_any_name() -> None:
+    env = make_reply_env("own_tasks:Configured", name="first", config="second", max_turns=3)
+    assert env.env.given == ("first", "second")  # type: ignore[attr-defined]
+    assert env.max_turns == 3
 
 
 def test_a_split_that_no_problem_is_of_is_refused_with_the_reason() -> None:

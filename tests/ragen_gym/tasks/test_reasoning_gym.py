@@ -35,6 +35,7 @@ def test_an_answer_is_scored_as_the_library_scores_it(dataset: str) -> None:
 def test_settings_reach_the_data_set_and_wrong_ones_are_refused() -> None:
     env = ReasoningGym("chain_sum", {"min_terms": 5, "max_terms": 5})
     assert env.reset(seed=0)[0].count(" + ") + env.reset(seed=0)[0].count(" - ") == 4
+    assert TaskEnv(NAME, dataset="chain_sum", config=env.config).reset(seed=0)[0] == env.reset(seed=0)[0]
     for dataset, config, error in (
         ("chain_summ", {}, "dataset='chain_summ' is none .* Did you mean chain_sum"),
         ("chain_sum", {"terms": 3}, "does not fit chain_sum"),
