@@ -85,6 +85,11 @@ def _check_process(name: str, options: dict[str, Any], firsts: list[str]) -> Non
 
 
 def _check_splits(name: str, options: dict[str, Any], levels: int) -> None:
+    require(
+        levels < 2 or len(set(TaskEnv(name, **options).level_families(range(levels)))) > 1,
+        f"{name}: {levels} seeds give one problem, so none can be held out: if seeds differ in something that the "
+        "first message does not say, give it at reset as info['level_id'].",
+    )
     owner: dict[int, str] = {}
     for split in SPLITS:
         env = TaskEnv(name, split=split, **options)

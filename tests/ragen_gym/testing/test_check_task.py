@@ -51,6 +51,13 @@ class Poor(Countdown):
         return "<answer>0</answer>"
 
 
+class Hidden(Countdown):
+    """Says nothing of the problem at first."""
+
+    def _ask(self) -> str:
+        return "Which numbers?"
+
+
 @pytest.fixture(autouse=True)
 def known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "broken_tasks", sys.modules[__name__])
@@ -69,6 +76,7 @@ def test_the_tasks_of_the_package_keep_their_promises(capsys: pytest.CaptureFixt
         ("Shared", "must follow from the seed alone"),
         ("Global", "moves the global random state"),
         ("Fragile", "raised IndexError.*any text may come from a model"),
+        ("Hidden", "40 seeds give one problem.*level_id"),
         ("Poor", r"optimal replies succeed in 0%.*is not a best reply"),
     ],
 )
