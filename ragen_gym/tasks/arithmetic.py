@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from fractions import Fraction
 
-__all__ = ["OPERATORS", "answer_of", "evaluate", "written"]
+__all__ = ["OPERATORS", "answer_of", "evaluate"]
 
 #: The signs of an expression and what they do.
 OPERATORS: dict[str, Callable[[Fraction, Fraction], Fraction]] = {
@@ -52,8 +52,3 @@ def evaluate(text: str) -> tuple[Fraction, list[int]]:
         raise ValueError("it divides by 0") from None
     except (SyntaxError, RecursionError, MemoryError):
         raise ValueError("only whole numbers, + - * / and brackets are read") from None
-
-
-def written(value: Fraction) -> str:
-    """A value as a player reads it: ``7``, or ``7/2``."""
-    return str(value)

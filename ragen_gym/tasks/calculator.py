@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium import spaces
 
 from ragen_gym.core.validation import check_number
-from ragen_gym.tasks.arithmetic import answer_of, evaluate, written
+from ragen_gym.tasks.arithmetic import answer_of, evaluate
 
 __all__ = ["Calculator"]
 
@@ -69,7 +69,7 @@ class Calculator(gymnasium.Env[str, str]):
             return "No calls are left: answer.", -0.1, False, False, self._info(False)
         self.made += 1
         try:
-            self.result = written(evaluate(call[1])[0])
+            self.result = str(evaluate(call[1])[0])
         except ValueError as error:
             return f"Error: {error}.", 0.0, False, False, self._info(False)
         return f"Result: {self.result}", 0.0, False, False, self._info(False)
@@ -80,7 +80,7 @@ class Calculator(gymnasium.Env[str, str]):
         return sum(n * price for n, price in self.bill)
 
     def optimal_reply(self) -> str:
-        """One call with the whole sum, if its result is not known yet, then the answer."""
+        """One call with the whole sum, if its result is not known yet, then the answer, to show the tool's use."""
         if self.result == str(self.total) or self.made == self.calls:
             return f"<answer>{self.total}</answer>"
         return f"<calculator>{' + '.join(f'{n} * {price}' for n, price in self.bill)}</calculator>"

@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium import spaces
 
 from ragen_gym.core.validation import check_number
-from ragen_gym.tasks.arithmetic import OPERATORS, answer_of, evaluate, written
+from ragen_gym.tasks.arithmetic import OPERATORS, answer_of, evaluate
 
 __all__ = ["Countdown"]
 
@@ -81,7 +81,7 @@ class Countdown(gymnasium.Env[str, str]):
         return f"<answer>{parts[0]}</answer>"
 
     def _ask(self) -> str:
-        return f"Numbers: {' '.join(map(str, self.numbers))}. Target: {written(self.target)}."
+        return f"Numbers: {' '.join(map(str, self.numbers))}. Target: {self.target}."
 
     def _judge(self, reply: str) -> tuple[str, float]:
         expression = answer_of(reply)
@@ -93,7 +93,7 @@ class Countdown(gymnasium.Env[str, str]):
             return f"That is no expression: {error}.", -0.1
         if sorted(numbers) != list(self.numbers) or set(expression) & set(OPERATORS) - set(self.signs):
             return f"Use each number once, and {' '.join(self.signs)}.", -0.1
-        return f"That is {written(value)}.", float(value == self.target)
+        return f"That is {value}.", float(value == self.target)
 
 
 @lru_cache(4096)
