@@ -33,7 +33,7 @@ from typing import Any
 
 from ragen_gym.bench.hash_chain import HashChain
 from ragen_gym.bench.records import MOST, EpisodeRecord
-from ragen_gym.bench.suites import Suite, load_suite
+from ragen_gym.bench.suites import SUITES, Suite, load_suite
 from ragen_gym.core.seen import SEEN_FILE, read_seen
 from ragen_gym.core.storage import json_line, name_full_disk, read_json_lines, repair_json_lines, write_atomic
 from ragen_gym.core.validation import check_number, shown
@@ -313,6 +313,8 @@ def load_results(path: str | Path, suite: str | Path | None = None) -> BenchResu
     """
     folder = ResultsFolder(path)
     info = folder.info
+    if not suite and info["suite"] not in SUITES and not Path(info["suite"]).exists():
+        raise ValueError(f"{path} played {info['suite']}, no suite of this package: give its folder with --suite.")
     played = load_suite(suite) if suite else load_suite(info["suite"], run_code=False)
     if info["hash"] != played.hash:
         raise ValueError(

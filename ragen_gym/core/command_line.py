@@ -59,8 +59,10 @@ class Parser(argparse.ArgumentParser):
         if match := re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message):
             hint = did_you_mean(match[1], re.findall(r"[\w.-]+", match[2]))
         elif match := re.match(r"unrecognized arguments: (--[\w.-]+)", message):
-            actions = [action for _, parser in parsers(self) for action in parser._actions]
-            hint = did_you_mean(match[1], {flag for action in actions for flag in action.option_strings})
+            flags = {
+                flag for _, parser in parsers(self) for action in parser._actions for flag in action.option_strings
+            }
+            hint = " Other commands have it." if match[1] in flags else did_you_mean(match[1], flags)
         super().error(f"{message}.{hint}" if hint else message)
 
     def add_completion(self) -> None:

@@ -21,7 +21,7 @@ from typing import Any
 
 from ragen_gym.bench.report.tables import Summary, markdown_row, number, percent
 from ragen_gym.bench.rescore import Rescoring
-from ragen_gym.bench.results import load_results
+from ragen_gym.bench.results import ResultsFolder, load_results
 from ragen_gym.bench.score import score_results
 from ragen_gym.bench.suites import SUITES, Split, Suite
 from ragen_gym.bench.verify import Verdict, verify
@@ -151,9 +151,10 @@ def judge(
 
 
 def _entry(path: Path) -> Entry:
-    submission, run = Submission.read(path), load_results(path)
-    if run.suite.name not in SUITES:
-        raise ValueError(f"its suite, {run.suite.name}, is not one of this package.")
+    submission = Submission.read(path)
+    if (suite := ResultsFolder(path).info["suite"]) not in SUITES:
+        raise ValueError(f"its suite, {suite}, is not one of this package.")
+    run = load_results(path)
     if not Rescoring.of(run.info).changes_nothing:
         raise ValueError("it was rescored: submit the run as it was played.")
     verdict = verify(run, require_chain=True)

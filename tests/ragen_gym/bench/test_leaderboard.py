@@ -102,6 +102,13 @@ def no_run(folder: Path) -> None:
     (folder / "run.json").unlink()
 
 
+def own_suite(folder: Path) -> None:
+    info = json.loads((folder / "run.json").read_text(encoding="utf-8")) | {"suite": "mine"}
+    (folder / "run.json").write_text(json.dumps(info), encoding="utf-8")
+    with pytest.raises(ValueError, match="played mine, no suite of this package: give its folder with --suite"):
+        load_results(folder)
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -110,6 +117,7 @@ def no_run(folder: Path) -> None:
         (better, "false: "),
         (shorter, "false: "),
         (no_run, "no run.json"),
+        (own_suite, "its suite, mine, is not one of this package."),
         (text_of("who = 3"), "who must be a text of 1 to 300 characters"),
         (text_of('who = "x"\nmodel = "y"'), "lacks 'settings'"),
         (text_of(TEXT + 'price = "3"'), "has no field 'price'"),

@@ -72,6 +72,7 @@ def test_where_no_command_is_given_the_help_is_printed(capsys: pytest.CaptureFix
         ("trian", "Did you mean train?"),
         ("train --backend lcoal", "Did you mean local?"),
         ("train --jsno", "unrecognized arguments: --jsno. Did you mean --json?"),
+        ("bench run full --json", "unrecognized arguments: --json. Other commands have it."),
         ("train --zzz", "unrecognized arguments: --zzz\n"),
     ],
 )
