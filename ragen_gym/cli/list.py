@@ -41,7 +41,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         type=int,
         default=256,
         metavar="N",
-        help="levels on which success is measured (default: 256; 0: none)",
+        help="episodes in which success is measured (default: 256; 0: none)",
     )
     add_seed(parser, "those levels")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -97,8 +97,8 @@ def _info(arguments: argparse.Namespace) -> int:
         return 0
     _print(facts)
     if rates:
-        where = f"{_count(arguments.measure, 'level')}, within {_count(facts['budget'], 'action')}"
-        print(f"\nSuccess on {where} (95 % Wilson interval)")
+        where = f"{_count(arguments.measure, 'episode')}, within {_count(facts['budget'], 'action')}"
+        print(f"\nSuccess in {where} (95 % Wilson interval)")
         for player, rate in rates.items():
             print(f"  {player + ' play':13} {rate!s:>24}")
     return 0

@@ -44,7 +44,7 @@ def _run(arguments: argparse.Namespace) -> int:
     print(f"{module} holds {game}; its tests and its page are {' and '.join(map(str, others))}.")
     if arguments.folder != Path():
         print(f"Go to the folder first: cd {arguments.folder}")
-    print(f"Test it: python -m pytest {others[0].name}")
+    print(f"Test it: python -m pytest {others[0].name}, after pip install pytest hypothesis")
     if not arguments.text:
         print(f"Play it: ragen-gym play {game}")
     print(f"Train on it: ragen-agent train --game {game}")

@@ -19,7 +19,7 @@ id, options, seed and actions.
 What the checks ask of a rule beyond ``ragen_gym.games.game.Rule``: it may compare its random number only with numbers
 that stand in ``Game.params``. That makes its outcomes countable, so chances are added up and not estimated.
 
-This package needs Hypothesis (``pip install 'ragen-gym[test]'``).
+This package needs Hypothesis (``pip install hypothesis``).
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ from __future__ import annotations
 try:
     import hypothesis as _hypothesis  # noqa: F401  # only to say what to install
 except ImportError as error:
-    raise ImportError("ragen_gym.testing needs Hypothesis: pip install 'ragen-gym[test]'.") from error
+    raise ImportError(
+        "ragen_gym.testing needs Hypothesis: pip install hypothesis, or 'ragen-gym[test]' for all tests."
+    ) from error
 
 from ragen_gym.testing.brute_force import Search, TooLarge, intervals
 from ragen_gym.testing.envs import check_env, replay
