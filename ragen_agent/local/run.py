@@ -31,6 +31,7 @@ from ragen_agent.training.console import Display, plot_curve
 from ragen_agent.training.cpu import peak_memory_gib
 from ragen_agent.training.evaluation import (
     baselines,
+    few_levels,
     fixed_instances,
     missing_baselines,
     play_fixed,
@@ -159,8 +160,8 @@ class TrainingRun:
         if "optimal" not in self.summary:
             for row, rate in baselines(self.env, self.instances).items():
                 self._note(row, rate.to_dict())
-            if missing := missing_baselines(self.env):
-                self.display.say(missing)
+            for notice in filter(None, (few_levels(self.instances), missing_baselines(self.env))):
+                self.display.say(notice)
         if "demonstrator" not in self.summary and self.config.warm_start.epochs:
             self._note(
                 "demonstrator", demonstrator_rate(self.config.demonstrations, self.env, self.instances).to_dict()

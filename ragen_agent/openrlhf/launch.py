@@ -50,7 +50,7 @@ from ragen_agent.training.run_folder import RunFolder, resumable
 from ragen_agent.training.tasks import all_settings, make_env
 from ragen_gym.core.storage import read_json_lines, write_atomic
 from ragen_gym.core.threads import WAITING, wait_passively
-from ragen_gym.games.registry import module_of
+from ragen_gym.games.registry import own_module
 
 __all__ = ["RunStoppedError", "starting_model", "train_distributed"]
 
@@ -217,7 +217,7 @@ def _environment(context: RunContext, on_cpu: bool) -> dict[str, str]:
 
 def _own_modules(config: Config) -> list[str]:
     """Packages or modules of games that are not of this suite, which the machines of a cluster may not have."""
-    return sorted({module_of(game.game).partition(".")[0] for game in all_settings(config)} - {"", "ragen_gym"})
+    return sorted({own_module(game.game).partition(".")[0] for game in all_settings(config)} - {""})
 
 
 def _run(folder: RunFolder, log: Path, iterations: int, done: int, display: Display) -> None:

@@ -15,11 +15,12 @@ from rich.table import Table
 from ragen_agent.config import Config, Demonstrations, Evaluation
 from ragen_agent.training.metrics import METRICS
 from ragen_agent.training.run_folder import RunFolder
+from ragen_agent.training.tasks import all_settings
 from ragen_gym.core.progress import ProgressBar
 from ragen_gym.core.stats import Rate
 from ragen_gym.core.storage import atomic_path, read_json_lines
 from ragen_gym.envs.messages import plain_text
-from ragen_gym.games.registry import find, task_of
+from ragen_gym.games.registry import find, own_module, task_of
 
 __all__ = ["ROWS", "Display", "measured_on", "plot_curve", "rates_table"]
 
@@ -118,10 +119,11 @@ class Display:
             found = [episode for episode in episodes if episode["success"] is success and episode["failure"] is None]
             if found:
                 self._transcript(title, max(found, key=lambda episode: len(episode["turn_ends"])))
+        code = " --run-code" if any(own_module(each.game) for each in all_settings(config)) else ""
         memory = f" and {summary['memory_gib']:.1f} GiB of memory" if "memory_gib" in summary else ""
         self.say(
             f"\nIn {folder.path}: summary.json, curve.png, metrics.jsonl, episodes.jsonl, config.toml, checkpoint/"
-            f"\nMeasure again: ragen-agent eval {folder.path} --split {evaluation.split}"
+            f"\nMeasure again: ragen-agent eval {folder.path} --split {evaluation.split}{code}"
             f"\nTook {summary['wall_s']:.0f} s{memory}."
         )
 

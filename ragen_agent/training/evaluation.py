@@ -26,6 +26,7 @@ from ragen_gym.envs.turn import TurnEnv
 
 __all__ = [
     "baselines",
+    "few_levels",
     "fixed_instances",
     "measure",
     "missing_baselines",
@@ -70,6 +71,12 @@ def fixed_instances(env: ReplyEnv, count: int) -> list[Instance]:
             break
     seeds = list(distinct.values())
     return [Instance(seeds[i % len(seeds)], i) for i in range(count)]
+
+
+def few_levels(instances: Sequence[Instance]) -> str:
+    """A sentence where the split has fewer levels than episodes are played, or the empty text."""
+    levels = len({instance.seed for instance in instances})
+    return f"Only {levels} different levels were found for these {len(instances)} episodes." * (levels < len(instances))
 
 
 def validation_settings(config: Config) -> Config:
@@ -166,6 +173,6 @@ def measure(policy: Policy, display: Display) -> dict[str, Rate]:
     instances = fixed_instances(env, policy.config.evaluation.levels)
     played = play_fixed(policy, instances, display)
     rates = {"model": rate_of_played(played), **baselines(env, instances)}
-    if missing := missing_baselines(env):
-        display.say(missing)
+    for notice in filter(None, (few_levels(instances), missing_baselines(env))):
+        display.say(notice)
     return rates

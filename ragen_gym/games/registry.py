@@ -18,7 +18,19 @@ from ragen_gym.core.validation import did_you_mean, load_object, shown
 if TYPE_CHECKING:
     from ragen_gym.games.game import Game
 
-__all__ = ["TABLE", "GameSpec", "add", "build_game", "find", "full_name", "load", "load_task", "module_of", "task_of"]
+__all__ = [
+    "TABLE",
+    "GameSpec",
+    "add",
+    "build_game",
+    "find",
+    "full_name",
+    "load",
+    "load_task",
+    "module_of",
+    "own_module",
+    "task_of",
+]
 
 
 @dataclass(frozen=True)
@@ -116,6 +128,12 @@ def module_of(name: str) -> str:
     """The module of a game of one's own, ``my_package.my_game`` of ``my_package.my_game:MyGame``; else empty."""
     module = name.rpartition(":")[0]
     return "" if module == "ragen_gym" else module
+
+
+def own_module(name: str) -> str:
+    """The module of a game that is not part of this package; else empty."""
+    module = module_of(name)
+    return "" if module.partition(".")[0] == "ragen_gym" else module
 
 
 def load(name: str) -> GameSpec:

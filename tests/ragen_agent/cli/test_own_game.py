@@ -50,6 +50,7 @@ def settings(*names: str) -> list[str]:
 @pytest.mark.slow
 def test_a_run_of_it_is_trained_measured_resumed_and_reported(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert agent_cli.main(["train", "--game", NAME, "--out", "run", *settings(*SETTINGS)]) == 0
+    assert "Measure again: ragen-agent eval run --split test --run-code\n" in capsys.readouterr().out
     run = folder / "run"
     assert read_toml(run / "config.toml")["game"] == NAME
     for command in (["eval", "run"], ["report", "run"], ["train", "--resume", "run"]):
