@@ -10,7 +10,7 @@ from typing import Any
 from ragen_gym.cli.command import add_command, table_lines
 from ragen_gym.cli.env_options import add_option_flag, read_options
 from ragen_gym.core.turn_config import TurnConfig, turn_config
-from ragen_gym.games.registry import load, load_task
+from ragen_gym.games.registry import load, load_task, own_module
 from ragen_gym.integrations.export import TARGETS, export_env
 
 __all__ = ["add"]
@@ -62,6 +62,8 @@ def _export(arguments: argparse.Namespace) -> int:
         options["requirement"] = arguments.requires
     for path in export_env(arguments.target, arguments.folder, arguments.game, **options):
         print(path)
+    if own_module(arguments.game):
+        print("LICENSE puts your module under the MIT license: write your name there, or change it and pyproject.toml.")
     print(f"README.md in {arguments.folder} says how to test and publish it; nothing was uploaded.")
     return 0
 

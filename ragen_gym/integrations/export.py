@@ -26,10 +26,10 @@ from ragen_gym.core.validation import check_choice
 from ragen_gym.envs.policies import random_reply
 from ragen_gym.envs.task import TaskEnv
 from ragen_gym.envs.turn import TurnEnv
-from ragen_gym.games.registry import TABLE, module_of
+from ragen_gym.games.registry import TABLE, own_module
 from ragen_gym.integrations.rollout import METRICS, Rollout, rows
 
-__all__ = ["TARGETS", "export_env", "facts_of"]
+__all__ = ["TARGETS", "export_env"]
 
 #: What each target's package is for.
 TARGETS = {
@@ -63,7 +63,7 @@ def export_env(
         folder: to write, which may not exist yet.
         game: see ``Rollout``. Where it is your own, its module is put into the package.
         requirement: how the package asks for ragen-gym, such as ``"ragen-gym @ https://…/ragen_gym-….whl"``.
-        episodes: on which random play is measured for the README, and levels for optimal play; from 1 on.
+        episodes: in which random and optimal play are measured for the README; from 1 on.
         options: see ``Rollout``; ``split`` is the user's choice and is not fixed here.
 
     Returns:
@@ -79,14 +79,15 @@ def export_env(
     rollout = Rollout(game, split="test", **options)
     rates = _rates(rollout, episodes)
     rollout.begin(0)
-    facts = facts_of(game, rollout, options, requirement, rates)
-    own = _own_module(game)
+    facts = _facts(game, rollout, options, requirement, rates)
+    own = _own_path(game)
     facts["own_module"] = f'"{own.name}" = "{own.name}"' if own else ""
+    facts["holders"] = f"the authors of {own.name} and ragen-gym contributors" if own else "ragen-gym contributors"
     root = files("ragen_gym.integrations") / _TEMPLATES
     with atomic_folder(folder) as new:
         for part in ("common", target):
             _fill(root / part, new, facts)
-        fixtures = FIXTURES[target](rollout, game, options) if target in FIXTURES else {}
+        fixtures = FIXTURES[target](rollout, facts, options) if target in FIXTURES else {}
         for path, content in fixtures.items():
             file = new / path
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -99,7 +100,7 @@ def export_env(
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
-def facts_of(game: str, rollout: Rollout, options: dict[str, Any], requirement: str, rates: str) -> dict[str, str]:
+def _facts(game: str, rollout: Rollout, options: dict[str, Any], requirement: str, rates: str) -> dict[str, str]:
     """What the templates may say of a game."""
     env = rollout.env
     words = re.findall(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])", env.name)
@@ -116,21 +117,26 @@ def facts_of(game: str, rollout: Rollout, options: dict[str, Any], requirement: 
             _table(("reward", "for"), rewards),
         ]
     else:
-        summary = "a text task"
+        assert isinstance(env, TaskEnv)
+        summary = (type(env.env.unwrapped).__doc__ or "a text task").strip().partition("\n")[0].rstrip(".")
         about = [f"An episode has at most {env.max_turns} replies{rates}."]
     about += [
         "No level of one split occurs in another, and a seed gives the same level in every process.",
         "An episode begins with these messages:",
         "```text\n" + "\n\n".join(message["content"] for message in rollout.messages) + "\n```",
     ]
+    title = f"{env.name}, made with ragen-gym" if own_module(game) else f"{env.name} of ragen-gym"
     return {
         "name": env.name,
+        "title": title,
+        "description_literal": json.dumps(f"{title}: {summary}", ensure_ascii=False),
         "class": "".join(word[0].upper() + word[1:] for word in words),
         "slug": slug,
         "package": package,
         "version": __version__,
         "summary": summary,
-        "summary_literal": json.dumps(summary),
+        "summary_literal": json.dumps(summary, ensure_ascii=False),
+        "game": game,
         "game_literal": json.dumps(game),
         "package_literal": json.dumps(package),
         "options_literal": repr(options),
@@ -150,11 +156,12 @@ def _table(head: tuple[str, str], lines: list[tuple[str, str]]) -> str:
 
 def _rates(rollout: Rollout, episodes: int) -> str:
     """Success of random replies and of optimal play on test levels, as the end of a sentence."""
-    rng, env = np.random.default_rng(0), rollout.env
+    rng, env, levels = np.random.default_rng(0), rollout.env, set[str]()
     draws = isinstance(env, TurnEnv) or (isinstance(env, TaskEnv) and env.has_random_replies)
     won, optimal = 0, 0.0
     for seed in range(episodes):
         rollout.begin(seed)
+        levels.add(rollout.level_id)
         chance = rollout.optimal_success()
         optimal += math.nan if chance is None else chance
         if not draws:
@@ -165,14 +172,15 @@ def _rates(rollout: Rollout, episodes: int) -> str:
         won += rollout.info["success"]
     said = [f"random replies win {wilson(won, episodes)}"] * draws
     if not math.isnan(optimal):
-        said.append(f"optimal play, which decides after each move, {percent(optimal / episodes)}")
-    return f": of {episodes} test levels {', '.join(said)}" if said else ""
+        best = "optimal replies" if isinstance(env, TaskEnv) else "optimal play, which decides after each move,"
+        said.append(f"{best} {percent(optimal / episodes)}")
+    return f": of {episodes} episodes on {len(levels)} test levels {', '.join(said)}" if said else ""
 
 
-def _own_module(game: str) -> Path | None:
+def _own_path(game: str) -> Path | None:
     """The file or folder that a game of one's own is in; None for a game of this suite."""
-    module = module_of(game)
-    if not module or module.partition(".")[0] == "ragen_gym":
+    module = own_module(game)
+    if not module:
         return None
     if "." in module:
         raise ValueError(
@@ -204,7 +212,7 @@ def _json(value: Any) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
 
 
-def _openenv(rollout: Rollout, game: str, options: dict[str, Any]) -> dict[str, str]:
+def _openenv(rollout: Rollout, facts: dict[str, str], options: dict[str, Any]) -> dict[str, str]:
     """A state one reply before the goal with the reply that wins, replies that win nothing, and a plan to measure."""
     won = rollout.demonstration()
     *before, last = won["replies"]
@@ -227,16 +235,18 @@ def _openenv(rollout: Rollout, game: str, options: dict[str, Any]) -> dict[str, 
     }
 
 
-def _skyrl(rollout: Rollout, game: str, options: dict[str, Any]) -> dict[str, str]:
+def _skyrl(rollout: Rollout, facts: dict[str, str], options: dict[str, Any]) -> dict[str, str]:
     """A few rows of both splits, as the package's own command writes more of them."""
-    package = facts_of(game, rollout, options, "", "")["package"]
 
     def lines(split: str) -> str:
-        drawn = rows(game, _ROWS, split=split, **options)
-        return "".join(json.dumps({**row, "env_class": package}, ensure_ascii=False) + "\n" for row in drawn)
+        drawn = rows(facts["game"], _ROWS, split=split, **options)
+        return "".join(json.dumps({**row, "env_class": facts["package"]}, ensure_ascii=False) + "\n" for row in drawn)
 
     return {f"data/{split}.jsonl": lines(split) for split in ("train", "test")}
 
 
 #: The computed files of a target, by path.
-FIXTURES: dict[str, Callable[[Rollout, str, dict[str, Any]], dict[str, str]]] = {"openenv": _openenv, "skyrl": _skyrl}
+FIXTURES: dict[str, Callable[[Rollout, dict[str, str], dict[str, Any]], dict[str, str]]] = {
+    "openenv": _openenv,
+    "skyrl": _skyrl,
+}

@@ -68,7 +68,11 @@ def test_a_text_task_is_exported_as_a_game_is(target: str, tmp_path: Path) -> No
     assert main(["export-env", target, str(tmp_path / "out"), *task]) == 0
     readme = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
     assert "Countdown" in readme
-    assert "optimal play, which decides after each move, 100.0 %" in readme
+    found = re.search(r"of 256 episodes on (\d+) test levels random replies win", readme)
+    assert found
+    assert 1 < int(found[1]) < 256
+    assert "optimal replies 100.0 %" in readme
+    assert "Countdown of ragen-gym: Write an expression that uses each of the given numbers once" in readme
     assert any("ragen_gym.tasks:Countdown" in path.read_text("utf-8") for path in (tmp_path / "out").rglob("*.py"))
 
 
@@ -107,11 +111,14 @@ def test_errors_say_what_is_allowed(
     assert [path.name for path in tmp_path.iterdir()] == ["taken"]
 
 
-def test_a_game_of_ones_own_goes_into_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_game_of_ones_own_goes_into_the_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "thin_ice.py").write_text(
         "import ragen_gym\n"
         "from ragen_gym.games.registry import GameSpec\n\n"
-        "spec = GameSpec('ThinIce', 'ragen_gym.games.frozen_lake:FrozenLake', 6, 'a lake', {'success_rate': 1.0})\n"
+        "spec = GameSpec('ThinIce', 'ragen_gym.games.frozen_lake:FrozenLake', 6, 'a \"thin\" lake', "
+        "{'success_rate': 1.0})\n"
         "ragen_gym.register(spec)\n",
         encoding="utf-8",
     )
@@ -119,6 +126,10 @@ def test_a_game_of_ones_own_goes_into_the_package(tmp_path: Path, monkeypatch: p
     monkeypatch.syspath_prepend(str(tmp_path))
     assert main(["export-env", "verifiers", "out", "--game", "thin_ice:ThinIce"]) == 0
     assert (tmp_path / "out" / "thin_ice.py").read_bytes() == (tmp_path / "thin_ice.py").read_bytes()
-    assert '"thin_ice.py" = "thin_ice.py"' in (tmp_path / "out" / "pyproject.toml").read_text(encoding="utf-8")
+    pyproject = tomllib.loads((tmp_path / "out" / "pyproject.toml").read_text(encoding="utf-8"))
+    assert pyproject["project"]["description"] == 'ThinIce, made with ragen-gym: a "thin" lake'
+    assert pyproject["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"] == {"thin_ice.py": "thin_ice.py"}
+    assert "(c) the authors of thin_ice.py and ragen-gym" in (tmp_path / "out" / "LICENSE").read_text(encoding="utf-8")
+    assert "LICENSE puts your module under the MIT license" in capsys.readouterr().out
     assert "thin_ice:ThinIce" in (tmp_path / "out" / "ragen_thin_ice" / "__init__.py").read_text(encoding="utf-8")
     TABLE.pop("ThinIce")
