@@ -17,6 +17,7 @@ from ragen_gym.bench.report.tables import number
 from ragen_gym.core.failures import Failure
 from ragen_gym.envs.reply import Problem, Reply
 from ragen_gym.envs.step import StepEnv
+from ragen_gym.games.values import Value
 from ragen_gym.render.png import encode_png
 
 __all__ = ["SPRITES", "board_style", "details", "explain_problem", "heading", "tags"]
@@ -113,7 +114,7 @@ def details(
             for move in replayed.moves
         ]
         turns.append({**_turn(replayer, recorded, replayed, len(turns)), "frames": [first, len(frames)]})
-        _add_regret(replayer, replay, replayed, frames[first:])
+        _add_regret(replayer, replayed, turns[-1], frames[first:])
         if loss and loss.turn == len(turns) - 1:
             turns[-1]["pivot"] = _pivot(replayer, replay, loss)
             if loss.move is not None:
@@ -132,14 +133,24 @@ def details(
 
 
 def _add_regret(
-    replayer: Replayer, replay: ReplayedEpisode, turn: ReplayedTurn, frames: Sequence[dict[str, Any]]
+    replayer: Replayer, replayed: ReplayedTurn, turn: dict[str, Any], frames: Sequence[dict[str, Any]]
 ) -> None:
-    """What each move of a turn gave away of the return and of the probability of success; nothing where unknown."""
-    for frame, move in zip(frames, turn.value.moves if turn.value else (), strict=False):
-        if not isnan(move.regret.total):
-            frame["regret"] = [round(max(0.0, number), 4) + 0.0 for number in move.regret]
-            if replayer.env.game.stochastic:
-                frame["chance"] = round(move.chance.success, 4) + 0.0
+    """What each move of a turn, and the turn beyond them, gave away of the return and of the probability of success.
+
+    Nothing where that is unknown.
+    """
+    if replayed.value is None or isnan(replayed.value.before.total):
+        return
+    for frame, move in zip(frames, replayed.value.moves, strict=False):
+        frame["regret"] = _rounded(move.regret)
+        if replayer.env.game.stochastic:
+            frame["chance"] = round(move.chance.success, 4) + 0.0
+    if any(forfeited := _rounded(replayed.value.forfeited)):
+        turn["forfeited"] = forfeited
+
+
+def _rounded(regret: Value) -> list[float]:
+    return [round(max(0.0, number), 4) + 0.0 for number in regret]
 
 
 def _pivot(replayer: Replayer, replay: ReplayedEpisode, loss: Loss) -> dict[str, str]:
@@ -152,6 +163,8 @@ def _pivot(replayer: Replayer, replay: ReplayedEpisode, loss: Loss) -> dict[str,
         board = env.game.parse(text, env.vocabulary)
         line = oracle_line(env.game, env.game.solve(board), board, turn.left - here)
     names = " → ".join(turn.names[action] for action in line)
+    if len(line) > 1 and env.game.stochastic:
+        names += ", if every move goes as meant"
     return {"what": kind_name(env.game, loss.kind), "oracle": names}
 
 

@@ -83,6 +83,9 @@ def test_too_few_moves_forfeit_the_rest() -> None:
     )
     loss = find_loss(replayer, replayer.replay(record))
     assert loss == Loss("short", 0, None, 1, 1.0, 1.0)
+    first, second = details(replayer, record, "")["turns"]
+    assert first["forfeited"][1] == 1
+    assert "forfeited" not in second
 
 
 def test_holes_and_slips() -> None:

@@ -159,6 +159,6 @@ class Pane {
     const where = what.title ?? `Turn ${turn + 1}`;
     if (!action) return `${where}: nothing was played`;
     const reward = !frame.reward ? "" : ` (${signed(frame.reward)})`;
-    return `${where}${of > 1 ? `, action ${action} of ${of}` : ""}: ${frame.note ?? frame.name ?? ""}${reward}${frame.regret ? `; ${regretWords(frame.regret)}` : ""}${frame.chance ? `, luck ${share(frame.chance)}` : ""}`;
+    return `${where}${of > 1 ? `, action ${action} of ${of}` : ""}: ${frame.note ?? frame.name ?? ""}${reward}${frame.regret ? `; ${regretWords(frame.regret, frame.chance)}` : ""}`;
   }
 }

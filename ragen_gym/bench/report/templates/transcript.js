@@ -1,6 +1,7 @@
 /* The conversation of an episode: every turn with its message, its thinking folded, its reply and what was played.
 
    turn: {pivot?: {what: text, oracle: text} (the episode was lost in this turn: how, and what the oracle plays instead),
+          forfeited?: [number, number] (the regret of moves that the budgets no longer allow, of return and of success),
           message, reply: text | null, thinking?: text, answer?: text (the reply without its thinking),
           actions?: [[name, "played" | "not played" | "unknown"], …], problem?: text, reward?: number,
           frames: [from, to] (those that its actions led to; the same number twice if none were),
@@ -108,24 +109,31 @@ class Transcript {
     let frame = turn.frames[0];
     const chips = (turn.actions ?? []).map(([name, status]) => {
       if (status !== "played") return el("span", {class: "rv-chip not", title: status}, name || "(nothing)", el("span", {class: "hidden"}, ` (${status})`));
-      const at = frame++, {regret, pivot} = this.frames[at] ?? {};
+      const at = frame++, {regret, chance, pivot} = this.frames[at] ?? {};
       const chip = el("button", {type: "button", class: `rv-chip${pivot ? " pivot" : ""}`, "data-frame": at, onclick: () => this.jump(at)}, name);
-      if (!regret) return chip;
-      return el("span", {class: "rv-move"}, chip, el("small", {class: regret[0] > 0 || regret[1] > 0 ? "rv-regret" : "rv-regret none", title: regretWords(regret)},
-        regret[0] > 0 ? signed(-regret[0]) : regret[1] > 0 ? share(-regret[1]) : "best"));
+      return regret ? el("span", {class: "rv-move"}, chip, regretNote(regret, chance)) : chip;
     });
-    return el("div", {class: "rv-actions"}, ...chips);
+    const unplayed = turn.forfeited && el("span", {class: "rv-move"}, el("span", {class: "rv-facts"}, "moves forfeited"), regretNote(turn.forfeited));
+    return el("div", {class: "rv-actions"}, ...chips, unplayed);
   }
 }
 
-function share(number) {
-  return `${signed(Math.round(number * 1000) / 10)} %`;
+/* The regret under a move: of the return, or else of the probability of success. */
+function regretNote(regret, chance) {
+  const [total, success] = regret;
+  return el("small", {class: total > 0 || success > 0 ? "rv-regret" : "rv-regret none", title: regretWords(regret, chance)},
+    total > 0 ? signed(-total) : success > 0 ? `${points(-success)} %` : "best");
 }
 
-/* What a move gave away, of the highest expected return and the highest probability of success. */
-function regretWords([total, success]) {
-  if (!(total > 0 || success > 0)) return "no regret: a best move";
-  return `regret ${+total.toFixed(3)}${success > 0 ? `, chance of success ${share(-success)}` : ""}`;
+function points(share) {
+  return signed(Math.round(share * 1000) / 10);
+}
+
+/* What a move gave away of the highest expected return and of the highest probability of success, and what chance added to that. */
+function regretWords([total, success], chance) {
+  const changes = [success > 0 && `${points(-success)} points by the move`, chance && `${points(chance)} points by chance`].filter(Boolean);
+  const words = total > 0 || success > 0 ? `regret ${+total.toFixed(3)}` : "no regret: a best move";
+  return changes.length ? `${words}; probability of success ${changes.join(", ")}` : words;
 }
 
 function pivotNote(pivot) {
