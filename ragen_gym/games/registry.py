@@ -116,7 +116,10 @@ def find(name: str) -> GameSpec:
     if short not in TABLE:
         module = module_of(name)
         if module and module not in sys.modules:
-            raise ValueError(f"{name!r} is not known here, and {module} has not been imported: import it first.")
+            raise ValueError(
+                f"{name!r} is not known here, and {module} has not been imported: import it first; `ragen-gym serve` "
+                f"does with --game {name}."
+            )
         if task_of(name) is not None:
             raise ValueError(f"{name!r} is a text task: it has no board and no moves, and this needs a game.")
         hint = did_you_mean(short, TABLE)

@@ -36,6 +36,7 @@ CREATE = [
     ({"env": "FrozenLake", "knobs": {"success_rate": -INF}}, "bad_value", "success_rate=-inf is no finite number"),
     ({"env": "Bandit", "knobs": {"low": -1e30}}, "too_large", "low=-1e+30 is below -1000000, the least"),
     ({"env": "FrozenLake", "levels": "/etc/passwd"}, "bad_request", "valid list"),
+    ({"env": "my_game:Maze"}, "bad_value", "`ragen-gym serve` does with --game my_game:Maze."),
     ({"env": "FrozenLake", "levels": ["/etc/passwd"]}, "bad_value", "unknown symbol"),
     ({"env": "Sokoban", "levels": ["/etc/passwd"]}, "bad_value", "is written in the symbols of"),
     ({"env": "FrozenLake", "levels": ["P__\n___\n__G"]}, "bad_value", "make it with height=3, width=3"),
