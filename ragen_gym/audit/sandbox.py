@@ -131,9 +131,15 @@ def _compare_processes(target: str, settings: AuditSettings, report: Report) -> 
     prints = []
     for hash_seed in ("1", "2"):
         with _child(target, settings, ["fingerprint"], hash_seed) as child:
-            found = next((m for m in child.messages() if m["event"] in ("fingerprint", "bad")), None)
-            if found is None or "levels" not in found:
-                reason = found.get("failed") or found.get("reason") if found else child.ending()
+            found: dict[str, Any] = {}
+            for message in child.messages():
+                if message["event"] == "bad":
+                    raise ValueError(f"{target} cannot be audited: {message['reason']}")
+                if message["event"] == "opened":
+                    report.kind, report.version, report.code = message["kind"], message["version"], message["code"]
+                found |= message
+            if "levels" not in found:
+                reason = found.get("failed") or child.ending()
                 return Result(check, "not applicable", f"another process gave no answer: {reason}")
             prints.append(found)
     one, two = prints
@@ -158,9 +164,8 @@ def _compare_processes(target: str, settings: AuditSettings, report: Report) -> 
     evidence = "\n".join(
         [
             report.code,
-            f"import os, subprocess, sys; a = repr(start(new(), {seed})); print(a)",
-            "if 'again' in sys.argv: sys.exit()",
-            "b = subprocess.run([sys.executable, *sys.argv, 'again'], env={**os.environ, 'PYTHONHASHSEED': '77'}, "
+            f"import os, subprocess, sys; a = repr(start(new(), {seed})); print(a); again = [*sys.orig_argv, 'again']",
+            "b = a if 'again' in sys.argv else subprocess.run(again, env={**os.environ, 'PYTHONHASHSEED': '77'}, "
             "capture_output=True, text=True).stdout",
             "assert a in b",
         ]

@@ -26,6 +26,9 @@ __all__ = [
 ]
 
 _THREADS = 4
+#: In evidence: the modules whose generators are global.
+_MODULES = "[random, *filter(None, [sys.modules.get('numpy.random')])]"
+_ROUNDS = 100  # in which the evidence waits for threads to meet
 _MEMBERS = 8
 _PLAYED = 6  # episodes of a fingerprint
 
@@ -143,10 +146,9 @@ def seed_threads(context: Context) -> Outcome:
             if wrong:
                 lines = (
                     "from concurrent.futures import ThreadPoolExecutor; import sys; sys.setswitchinterval(1e-5); "
-                    f"play = lambda s: [(repr(start(e, s)), [repr(act(e, a)) for a in {context.actions(0, 1)!r}]) "
-                    "for e in [new()]]",
-                    f"a = [play(s) for s in {seeds} * 20]; b = list(ThreadPoolExecutor({_THREADS}).map(play, {seeds} * 20))",
-                    "assert a == b",
+                    f"play = lambda s: (lambda e: repr((start(e, s), [act(e, a) for a in {context.actions(0, 1)!r}])))(new())",
+                    f"a = [*map(play, {seeds})]; pool = ThreadPoolExecutor({_THREADS})",
+                    f"assert all([*pool.map(play, {seeds})] == a for _ in range({_ROUNDS}))",
                 )
                 raise Fault(
                     f"{len(wrong)} of {len(seeds)} seeds give other episodes in {_THREADS} threads",
@@ -219,11 +221,10 @@ def global_random_read(context: Context) -> Outcome:
                 raise Fault(
                     f"seed {seed}: the global generators decide {'how the episode begins' if not place else 'what a step does'}",
                     context.code(
-                        "import random\ntry: import numpy.random as n\nexcept ImportError: n = random",
-                        f"play = lambda g, e: (start(e, {seed}), [(random.seed(g + i), n.seed(g + i), act(e, a))[2] "
-                        f"for i, a in enumerate({actions[: max(place, 1)]!r})])",
-                        "random.seed(1); n.seed(1); a = repr(play(1, new())); random.seed(2); n.seed(2)",
-                        "assert a == repr(play(1000, new()))",
+                        f"import random, sys; fix = lambda g: [m.seed(g) for m in {_MODULES}]",
+                        f"play = lambda g: (lambda e: (fix(g), repr((start(e, {seed}), [(fix(g + i), act(e, a))[1] "
+                        f"for i, a in enumerate({actions[: max(place, 1)]!r})])))[1])(new())",
+                        "assert play(1) == play(1000)",
                     ),
                 )
     return passed(f"{len(seeds)} seeds give the same episodes whatever the global generators hold")
@@ -260,8 +261,7 @@ def global_random_moved(context: Context) -> Outcome:
             raise Fault(
                 f"global random state is changed ({what})",
                 context.code(
-                    "import random\ntry: import numpy.random as n; state = lambda: (random.getstate(), repr(n.get_state()))\n"
-                    "except ImportError: state = random.getstate",
+                    f"import random, sys; state = lambda: [repr((m.getstate if m is random else m.get_state)()) for m in {_MODULES}]",
                     f"e = new(); start(e, 3); before = state(); start(e, 4); [act(e, a) for a in {actions[:1]!r}]",
                     "assert state() == before",
                 ),

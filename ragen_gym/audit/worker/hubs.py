@@ -216,6 +216,7 @@ class VerifiersTarget(Target):
     """``verifiers:module`` that exports a taskset, or ``verifiers:module:Class``; options are fields of its config."""
 
     kind = "verifiers"
+    levels_listed = True
 
     def __init__(self, name: str, options: dict[str, Any], menu: list[Any]) -> None:
         import importlib
@@ -234,9 +235,16 @@ class VerifiersTarget(Target):
         self._tasks: list[Any] = []
         self._rest = iter(self.taskset)
         self.code = (
-            f"import {module} as m, itertools, typing; C = typing.get_args(m.{found[0].__name__}.__orig_bases__[0])[1]; "
-            f"new = lambda: m.{found[0].__name__}(C(**{options!r})); "
-            "start = lambda e, s: next(itertools.islice(e, s, None)).data.model_dump(exclude={'idx', 'id', 'name'})"
+            f"import asyncio, itertools, typing, {module} as m; from verifiers.v1.graph import MessageNode; "
+            "from verifiers.v1.trace import Trace; from verifiers.v1.types import AssistantMessage; "
+            f"C = typing.get_args(m.{found[0].__name__}.__orig_bases__[0])[1]; "
+            f"new = lambda: [*itertools.islice(m.{found[0].__name__}(C(**{options!r})), {_MOST_TASKS + 1}), None]; "
+            "start = lambda e, s: (e.__setitem__(-1, e[s % (len(e) - 1)]), "
+            "e[-1].data.model_dump(exclude={'idx', 'id', 'name'}))[1]; "
+            "trace = lambda a: Trace.model_construct(root_reply=a, rewards={}, metrics={}, info={}, "
+            "nodes=[MessageNode(message=AssistantMessage(content=a), sampled=True)]); "
+            "act = lambda e, a: (lambda t: (asyncio.run(e[-1].score(t)), ('', sum(r.value for r in t.rewards.values() if r), "
+            "True))[1])(trace(a))"
         )
         self.task(0)
 

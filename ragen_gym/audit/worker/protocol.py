@@ -146,6 +146,7 @@ class Target:
     kind = ""
     name = ""
     takes_seed = True  # whether ``reset`` has a seed at all
+    levels_listed = False  # whether seeds are places in a list of levels, which begins again after its last
     separate_noise = False  # whether ``reset`` takes a seed of the dynamics alone
     thread_safe = True  # whether instances may live in different threads
     #: Python that defines new(), start(env, seed) -> what the episode begins with, act(env, action) -> what follows

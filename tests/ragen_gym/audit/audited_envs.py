@@ -118,11 +118,32 @@ class UnsplitMaze(Maze):
         super().__init__()
 
 
+class HidesLevel(UnsplitMaze):
+    """Every episode begins alike, and its first step shows the level: sound."""
+
+    def observation(self) -> Any:
+        return super().observation() if self.steps else "begin"
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.steps = 0
+        return super().reset(seed=seed)
+
+
 class ArrayMaze(Maze):
     """Shows an array: sound."""
 
     def observation(self) -> Any:
         return np.array([list(row) for row in self.rows()]).view(np.uint32).astype(np.uint8)
+
+
+class Works(Maze):
+    """Each step takes 30 ms of a processor: sound."""
+
+    def direction(self, action: int) -> int:
+        until = time.thread_time() + 0.03
+        while time.thread_time() < until:
+            pass
+        return action
 
 
 class Sum(gymnasium.Env[str, str]):
@@ -271,6 +292,11 @@ class NextSplits(Maze):
 
 
 class TenLevels(UnsplitMaze):
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return super().reset(seed=None if seed is None else seed % 10)
+
+
+class HidesTenLevels(HidesLevel):
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         return super().reset(seed=None if seed is None else seed % 10)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -47,6 +48,10 @@ def test_two_processes_are_compared() -> None:
     assert (bad.status("seed_process"), bad.status("seed_repeats")) == ("finding", "passed")
     assert "PYTHONHASHSEED" in bad.findings()[0].detail
     assert audit("audited_envs:Maze", settings("seed_process")).status("seed_process") == "passed"
+    evidence = audit("audited_envs:HashesSeed", settings("seed_process")).findings()[0].evidence
+    for program, code in ((evidence, 1), (evidence.replace("HashesSeed", "Maze"), 0)):
+        done = subprocess.run([sys.executable, "-c", program], cwd=HERE, capture_output=True, text=True, check=False)
+        assert done.returncode == code, done.stderr
 
 
 def test_a_process_that_ends_costs_one_check_and_is_a_finding() -> None:

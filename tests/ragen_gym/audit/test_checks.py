@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import random  # noqa: TID251  # some faults move its global state
+import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
+import gymnasium
 import numpy as np
 import pytest
 
+from ragen_gym.audit.worker import check_levels
 from ragen_gym.audit.worker.context import Context
 from ragen_gym.audit.worker.gym_like import CallableTarget
 from ragen_gym.audit.worker.protocol import Outcome
@@ -87,6 +93,42 @@ def test_a_fault_is_found_and_its_evidence_fails(check: str) -> None:
     assert found.detail
     with pytest.raises(RuntimeError if "# raises" in found.evidence else AssertionError):
         exec(compile(found.evidence, check, "exec"), {})
+
+
+@pytest.mark.parametrize("check", [check for check in ENVS if check != "group_noise"])  # its sound one asks for noise
+def test_the_evidence_says_nothing_against_a_sound_environment(check: str) -> None:
+    faulty, sound = ENVS[check]
+    found = outcome(faulty, check)
+    with suppress(gymnasium.error.ResetNeeded, ValueError):  # what the faulty one took is refused
+        exec(compile(found.evidence.replace(faulty, sound), check, "exec"), {})
+
+
+def test_levels_that_begin_alike_are_told_apart_by_what_follows() -> None:
+    evidence = outcome("HidesTenLevels", "levels_repeat").evidence
+    with pytest.raises(AssertionError):
+        exec(evidence, {})
+    exec(evidence.replace("HidesTenLevels", "HidesLevel"), {})
+
+
+def test_places_in_a_list_of_levels_come_again_without_a_fault() -> None:
+    listed = context("TenLevels")
+    listed.target.levels_listed = True
+    assert listed.run(check_levels.levels_repeat).status == "not applicable"
+
+
+@pytest.mark.skipif(not Path("/proc/thread-self/schedstat").exists(), reason="needs Linux's count of the time waited")
+def test_waiting_for_a_busy_processor_is_not_the_environment_s_time() -> None:
+    processors = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(processors)})
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(4)]
+    try:
+        found = outcome("Works", "speed")
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
+        os.sched_setaffinity(0, processors)
+    assert found.status == "passed", found
 
 
 @pytest.mark.parametrize("check", ENVS)
