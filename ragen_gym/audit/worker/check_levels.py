@@ -17,6 +17,7 @@ Grid = tuple[tuple[Any, ...], ...]
 _TRAIN, _TEST = 512, 128  # levels that are drawn of each split
 _APART = 10**6  # what lies between the seeds of training and of the test, where nothing else is declared
 _SEARCHED, _STATES = 8, 4000  # levels that are searched, and states of each
+_TURN = r"(?i)\b(turn|step|move)s?:? \d+"  # what a text says of how long an episode has gone on
 _SYMBOLS = 16  # a text grid with more kinds of cells is no board
 
 
@@ -157,7 +158,7 @@ def levels_solvable(context: Context) -> Outcome:
         raise Fault(
             f"{len(unsolvable)} of {sum((len(solved), len(unsolvable), undecided))} levels cannot be solved: all {states} "
             f"reachable states of seed {seed} were searched",
-            context.code(*_SEARCH.format(seed=seed, actions=context.shared.actions()).split("\n")),
+            context.code(*_SEARCH.format(seed=seed, actions=context.shared.actions(), turn=_TURN).split("\n")),
             **numbers,
         )
     if not solved:
@@ -252,7 +253,7 @@ def _searched(context: Context) -> tuple[dict[int, list[Any]], list[tuple[int, i
 def search(context: Context, env: AuditedEnv, seed: int) -> tuple[list[Any] | None, int]:
     """Breadth-first: (a shortest solution, 0), or (None, the number of states) where there is none, or (None, 0)."""
     observation, _ = env.reset(seed)
-    seen = {key((observation, env.state()))}
+    seen = {_place(observation, env.state())}
     queue: deque[tuple[AuditedEnv, list[Any]]] = deque([(env, [])])
     cut = False
     while queue:
@@ -268,11 +269,19 @@ def search(context: Context, env: AuditedEnv, seed: int) -> tuple[list[Any] | No
             if outcome is not None:
                 cut = cut or step.truncated
                 continue
-            place = key((step.observation, following.state()))
+            place = _place(step.observation, following.state())
             if place not in seen:
                 seen.add(place)
                 queue.append((following, [*path, action]))
     return None, 0 if cut else len(seen)
+
+
+def _place(observation: Any, state: Any) -> str:
+    """Where an episode is, whatever the number of the turn."""
+    shown = re.sub(_TURN, "", observation) if isinstance(observation, str) else observation
+    if isinstance(state, dict):
+        state = {name: value for name, value in state.items() if not re.search("turn|step", str(name))}
+    return key((shown, state))
 
 
 def _drawn(context: Context) -> tuple[list[tuple[int, str, Grid | None]], list[tuple[int, str, Grid | None]], str]:
@@ -402,9 +411,7 @@ def alike(x, y):
     return any(y == [r[::d] for r in t[::u]] for t in turned for d in (1, -1) for u in (1, -1))"""
 
 _SEARCH = """\
-import copy; e = new(); seen = {{repr(start(e, {seed}))}}; queue = [e]; solved = False
-for at in queue:
-    for x in {actions}:
-        f = copy.deepcopy(at); a = act(f, x); solved = solved or (a[2] and a[1] > 0)
-        if not a[2] and repr(a[0]) not in seen: seen.add(repr(a[0])); queue.append(f)
+import copy, re; e = new(); place = lambda o: re.sub({turn!r}, '', repr(o)); seen = {{place(start(e, {seed}))}}; queue = [e]; solved = False
+for f, x in ((copy.deepcopy(at), x) for at in queue for x in {actions}):
+    a = act(f, x); solved |= bool(a[2] and a[1] > 0); new_place = not a[2] and place(a[0]) not in seen; seen.add(place(a[0])); new_place and queue.append(f)
 assert solved"""

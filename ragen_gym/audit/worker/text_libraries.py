@@ -150,7 +150,10 @@ class GemTarget(Target):
 
     def __init__(self, name: str, options: dict[str, Any], menu: list[Any]) -> None:
         self.name, self.options, self.menu = name, options, menu
-        self.code = f"import gem; new = lambda: gem.make({name!r}); start = lambda e, s: e.reset(seed=s); act = lambda e, a: e.step(a)"
+        self.code = (
+            f"import gem; new = lambda: gem.make({name!r}); start = lambda e, s: e.reset(seed=s); "
+            "act = lambda e, a: (lambda r: (f\"{r[0]} {r[4].get('suffix')}\", *r[1:4]))(e.step(a))"
+        )
         self.make().reset(0)
 
     def make(self, **options: Any) -> GemEnv:

@@ -316,6 +316,17 @@ class Walled(Maze):
         return super().acceptable()
 
 
+class CountsTurns(Maze):
+    """Says how long the episode has gone on: sound."""
+
+    def observation(self) -> Any:
+        return f"At turn {getattr(self, 'steps', 0)}:\n{super().observation()}"
+
+
+class WalledCountsTurns(CountsTurns, Walled):
+    pass
+
+
 class NextToGoal(Maze):
     def acceptable(self) -> bool:
         return self.distance() == 1

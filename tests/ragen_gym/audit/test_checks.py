@@ -110,6 +110,14 @@ def test_levels_that_begin_alike_are_told_apart_by_what_follows() -> None:
     exec(evidence.replace("HidesTenLevels", "HidesLevel"), {})
 
 
+def test_a_turn_s_number_makes_no_place_of_a_search() -> None:
+    found = outcome("WalledCountsTurns", "levels_solvable")
+    assert found.status == "finding", found
+    with pytest.raises(AssertionError):
+        exec(found.evidence, {})
+    exec(found.evidence.replace("WalledCountsTurns", "CountsTurns"), {})
+
+
 def test_places_in_a_list_of_levels_come_again_without_a_fault() -> None:
     listed = context("TenLevels")
     listed.target.levels_listed = True
