@@ -45,7 +45,6 @@ PACKAGES = {
         "numpy<2",
         "pyarrow<22",
         "setuptools<81",
-        "torch",
         "matplotlib",
         "omegaconf",
         "pillow",
