@@ -36,13 +36,14 @@ _HERE = Path(__file__).parent
 _HELP = """\
 Rates are per second of CPU time of one core, medians of several runs. A batch has 1,024 environments and takes random
 actions. Without --only, --usual, --all or --list everything is measured, other suites too, and the pages here are
-written.
+written; --only with --write measures these rows of the page anew, on the machine of the others.
 
 examples:
   python -m benchmarks.speed                        everything and every suite; writes results.json and README.md
   ragen-gym bench-speed                             FrozenLake and Sokoban, single and in batches: half a minute
   ragen-gym bench-speed --only 'lake text'          one measurement
   ragen-gym bench-speed --all --json > speed.json   all of this suite's
+  python -m benchmarks.speed --only regret --write  some rows of the page, with their ratios in this run
 """
 
 _PACKAGES = ("numpy", "numba", "gymnasium")  # whose versions are noted
@@ -73,20 +74,27 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m benchmarks.sp
         "--seconds", type=float, metavar="S", help="CPU time of a run (default: 0.3; of everything 0.5)"
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--write", action="store_true", help="with --only: write these rows into the pages")
     parser.add_argument("--no-peers", action="store_true", help="install and measure no other suite")
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ragen-gym" / "peers"
     parser.add_argument("--cache", type=Path, default=cache, metavar="DIR", help="where the other suites are installed")
     arguments = parser.parse_args(argv)
     everything = not (arguments.only is not None or arguments.usual or arguments.all or arguments.list)
-    runs = (7 if everything else 5) if arguments.runs is None else arguments.runs
-    seconds = (0.5 if everything else 0.3) if arguments.seconds is None else arguments.seconds
+    if arguments.write and arguments.only is None:
+        raise ValueError("--write needs --only: without both, everything is measured and written.")
+    written = everything or arguments.write
+    runs = (7 if written else 5) if arguments.runs is None else arguments.runs
+    seconds = (0.5 if written else 0.3) if arguments.seconds is None else arguments.seconds
     if runs < 1 or not 0 < seconds <= 60:
         raise ValueError(f"--runs {runs} --seconds {seconds:g}: give 1 run or more, and from above 0 to 60 s.")
     if arguments.list:
         return _list(as_json=arguments.json)
     if everything:
         return _write_pages(runs, seconds, () if arguments.no_peers else PEERS, arguments.cache)
-    return _print_some(_chosen(arguments.only, arguments.all), runs, seconds, as_json=arguments.json)
+    tasks = _chosen(arguments.only, arguments.all)
+    if arguments.write:
+        return _write_rows([task for task in tasks if arguments.only.lower() in task.key], tasks, runs, seconds)
+    return _print_some(tasks, runs, seconds, as_json=arguments.json)
 
 
 def _list(*, as_json: bool) -> int:
@@ -145,7 +153,7 @@ def _print(row: dict[str, Any], rates: dict[str, dict[str, Any]]) -> None:
     )
 
 
-def _announced(tasks: list[Task], *, always: bool = False) -> Iterator[Task]:
+def _announced(tasks: Sequence[Task], *, always: bool = False) -> Iterator[Task]:
     """The tasks, each announced on standard error before it is measured; elsewhere than on a terminal if ``always``."""
     for i, task in enumerate(tasks, 1):
         line = f"measuring {i} of {len(tasks)}: {task.title}"
@@ -180,6 +188,26 @@ def _write_pages(runs: int, seconds: float, peers: Sequence[str], cache: Path) -
     results |= {"imports": import_times(), "first": first_resets(), "memory": memory_per_env()}
     results["plot"] = "growth.svg" if plot(_HERE / "growth.svg", results) else None
     write_atomic(_HERE / "results.json", json.dumps(results, indent=1) + "\n")
+    write_page(_HERE / "README.md", results)
+    return 0
+
+
+def _write_rows(wanted: Sequence[Task], tasks: Sequence[Task], runs: int, seconds: float) -> int:
+    """Measure ``tasks``, and write the rows of those ``wanted`` into the pages, with their ratios in this run."""
+    file, here = _HERE / "results.json", machine(*_PACKAGES)
+    results = json.loads(file.read_text(encoding="utf-8"))
+    if (here, runs) != (results["machine"], results["runs"]):
+        raise ValueError(
+            f"--write: the page is of {results['runs']} runs on {results['machine']}; these would be {runs} on {here}. "
+            "Measure everything, without --only."
+        )
+    rates: dict[str, Any] = {}
+    for row in measured(_announced(tasks), runs, seconds):
+        rates[row.pop("key")] = row
+        _print({"times": {}, **row}, rates)
+    for task in wanted:
+        results["rates"][task.key] = rates[task.key] | {"times": ratios(task, rates)}
+    write_atomic(file, json.dumps(results, indent=1) + "\n")
     write_page(_HERE / "README.md", results)
     return 0
 

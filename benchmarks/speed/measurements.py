@@ -258,6 +258,9 @@ def row_of(found: tuple[float, float, float]) -> dict[str, float]:
 def ratios(task: Task, rates: dict[str, dict[str, Any]]) -> dict[str, float]:
     """How many times the rate of each of its peers that were measured a task has, by the peer's key."""
     mine = rates[task.key]["rate"]
+    if "times" in rates[task.key]:  # of a run of its own
+        times: dict[str, float] = rates[task.key]["times"]
+        return times
     return {peer: mine / rates[peer]["rate"] for peer in task.peers if peer in rates}
 
 

@@ -15,8 +15,9 @@ _INTRO = """\
 
 Written by `python -m benchmarks.speed`, which measures all of this anew. Rates are per second of CPU time of one core
 (every thread of a process counts), medians of {runs} runs; the lowest and highest are in `results.json`. Peers were
-timed by the same timer in the same run, each in a virtual environment of its own. The cores were shared with other
-work, so compare the ratios rather than the digits.
+timed by the same timer in the same run, each in a virtual environment of its own; a row that was measured anew with
+`--only WORDS --write` has the ratios of that run. The cores were shared with other work, so compare the ratios rather
+than the digits.
 
 Machine: {machine}.
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks import speed
+from benchmarks import machine, speed
+from benchmarks.speed import __main__ as program
 from benchmarks.speed import measurements, number
 from benchmarks.speed.measurements import TASKS, batch
 from benchmarks.speed.page import write_page
@@ -48,6 +49,27 @@ def test_a_peer_that_cannot_be_installed_is_skipped_with_a_reason(
     assert measurements.measure_peer(measurements.PEERS[0], tmp_path) == [
         {"key": "envpool", "title": "envpool", "unit": "", "skipped": "ERROR: no such package"}
     ]
+
+
+def test_rows_are_written_into_a_page_of_the_same_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program, "_HERE", tmp_path)
+    tables: dict[str, Any] = {"grid": {}, "text": {}}
+    other = {"title": "a lake", "unit": "steps", "rate": 1.0}
+    known = {"runs": 1, "skipped": [], "growth": tables, "sizes": tables, "imports": {}, "first": {}, "memory": {}}
+    results = {**known, "machine": machine(*program._PACKAGES), "rates": {"lake single": other}}
+    (tmp_path / "results.json").write_text(json.dumps(results))
+    arguments = ["--only", "regret single", "--write", "--seconds", "0.01", "--runs"]
+    assert program.main([*arguments, "1"]) == 0
+    rates = json.loads((tmp_path / "results.json").read_text())["rates"]
+    assert rates.keys() == {"lake single", "regret single"}
+    assert rates["lake single"] == other
+    times = rates["regret single"]["times"]["lake single"]
+    assert times > 0
+    assert f"{number(times)} times a lake" in (tmp_path / "README.md").read_text()
+    with pytest.raises(ValueError, match="Measure everything, without --only"):
+        program.main([*arguments, "2"])
+    with pytest.raises(ValueError, match="--write needs --only"):
+        program.main(["--write"])
 
 
 def test_every_peer_has_its_tasks_and_every_comparison_its_peer() -> None:
