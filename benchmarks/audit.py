@@ -65,10 +65,14 @@ _REVISIONS = (
     "verifiers' environments at a60a606."
 )
 _FEW_WORDS = "its word list cannot be had offline and was a short one of ours"
+_SECRET = "what it hides is what the game asks for"
 #: Findings that are reproduced and yet say nothing against the environment, by target and check, with the reason.
 FALSE_ALARMS = {
     ("textarena:Hangman-v0", "levels_repeat"): _FEW_WORDS,
     ("textarena:Wordle-v0", "levels_repeat"): _FEW_WORDS,
+    ("gem:game:GuessTheNumber-v0-easy", "text_hides_state"): _SECRET,
+    ("gem:game:Mastermind-v0-easy", "text_hides_state"): _SECRET,
+    ("textarena:Mastermind-v0", "text_hides_state"): _SECRET,
 }
 
 
@@ -294,7 +298,7 @@ def _row(
     try:
         report = audit(subject.target, settings)
     except ValueError as error:
-        return {**row, "left_out": str(error)}
+        return {**row, "left_out": " ".join(str(error).replace("*", "").split())[:200]}
     row |= report.to_dict() | {"library": subject.library}
     for check in row["checks"]:
         if check["status"] == "finding":

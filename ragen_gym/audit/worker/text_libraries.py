@@ -88,8 +88,8 @@ class TextArenaTarget(Target):
         self.code = (
             f"import textarena; new = lambda: textarena.make({name!r}); "
             f"start = lambda e, s: (e.reset(num_players={self.players}, seed=s), str(e.get_observation()[1]), "
-            f"str(e.state.game_state))[1:]; act = lambda e, a: (lambda d: (str(e.state.game_state), "
-            f"(e.state.rewards or {{0: 0}})[0], d, d or e.get_observation()[1]))(e.step(a)[0])"
+            f"str(e.state.game_state))[1:]; act = lambda e, a: (lambda d: (str((e.state.game_state, "
+            f"d or e.get_observation()[1])), (e.state.rewards or {{0: 0}})[0], d))(e.step(a)[0])"
         )
         self.make().reset(0)
 
