@@ -28,7 +28,7 @@ try:
     import hypothesis as _hypothesis  # noqa: F401  # only to say what to install
 except ImportError as error:
     raise ImportError(
-        "ragen_gym.testing needs Hypothesis: pip install hypothesis, or 'ragen-gym[test]' for all tests."
+        "ragen_gym.testing needs Hypothesis: pip install hypothesis, or pip install 'ragen-gym[test]' for all tests."
     ) from error
 
 from ragen_gym.testing.brute_force import Search, TooLarge, intervals

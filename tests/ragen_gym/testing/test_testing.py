@@ -336,5 +336,6 @@ def test_without_hypothesis_it_says_what_to_install() -> None:
     code = "import sys; sys.modules['hypothesis'] = None\nimport ragen_gym.testing"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (
-        "ragen_gym.testing needs Hypothesis: pip install hypothesis, or 'ragen-gym[test]' for all tests." in done.stderr
+        "ragen_gym.testing needs Hypothesis: pip install hypothesis, or pip install 'ragen-gym[test]' for all tests."
+        in done.stderr
     )
