@@ -14,6 +14,7 @@ from ragen_agent.config.io import read_toml
 from ragen_gym import cli as gym_cli
 from ragen_gym.bench.suites import load_suite
 from ragen_gym.games import registry
+from ragen_gym.games._jit import _compiler
 from ragen_gym.serve import RemoteTurnEnv
 from tests.ragen_gym.serve.test_command import started
 from tests.test_documentation import script_of
@@ -37,7 +38,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def forget() -> None:
-    """As in a new process: the game is neither imported nor registered."""
+    """As in a new process: the game is neither imported nor registered, nor compiled, which imports it again."""
+    _compiler.stop()
+    _compiler.resume()
     sys.modules.pop("lights_out", None)
     registry.TABLE.pop("LightsOut", None)
     gymnasium.registry.pop("ragen/LightsOut-v0", None)
