@@ -96,6 +96,8 @@ def markdown_overview(
         rows.append([experiment.name, str(len(outcomes)), *[str(outcomes.count(name)) for name in OUTCOMES]])
     lines += markdown_table(["experiment", "runs", *OUTCOMES], rows)
     lines += ["", "Runs of arms whose rewards teach what is measured as failure are excluded here and below.", ""]
+    if elsewhere := [f"[{e.name}]({e.name}/{e.name}.md)" for e in there if not runs[e.name]]:
+        lines += [f"No runs are recorded of {', '.join(elsewhere)}: their outcomes and alarms are on their pages.", ""]
     lines += ["## The alarm", ""]
     outcomes = [outcome(run) for run in every]
     never, at_once = outcomes.count("never learned"), outcomes.count("collapse at once")
