@@ -34,22 +34,24 @@ _INSTALLERS = 4  # that wait for the network more than they work
 _SLOW_SECONDS = 20  # of a check of an environment that takes seconds to make
 
 
+#: gym needs numpy before 2, which newer builds of pyarrow do not take; gym-sokoban imports pkg_resources.
+_RAGEN = (
+    "gym-sokoban",
+    "gym",
+    "gymnasium",
+    "numpy<2",
+    "pyarrow<22",
+    "setuptools<81",
+    "matplotlib",
+    "omegaconf",
+    "pillow",
+    "datasets",
+)
 #: What ``--install`` puts into an interpreter for each library; none of it needs a GPU build of torch.
 PACKAGES = {
     "toys": ("gymnasium", "minigrid"),
-    # gym needs numpy before 2, which newer builds of pyarrow do not take; gym-sokoban imports pkg_resources.
-    "ragen": (
-        "gym-sokoban",
-        "gym",
-        "gymnasium",
-        "numpy<2",
-        "pyarrow<22",
-        "setuptools<81",
-        "matplotlib",
-        "omegaconf",
-        "pillow",
-        "datasets",
-    ),
+    "ragen": _RAGEN,
+    "vagen-legacy": (*_RAGEN, "torch", "hydra-core", "together", "wandb", "openai", "scipy"),
     "gemllm": ("gem-llm",),
     "textarena": ("textarena", "numpy"),
     "skyrl": ("skyrl-gym",),
@@ -127,10 +129,10 @@ SUBJECTS: list[Subject] = [
     Subject("RAGEN", "ragen", "ragen.env.bandit.env:BanditEnv", "RAGEN"),
     Subject("VAGEN", "ragen", "vagen.envs.sokoban.sokoban_env:Sokoban", "VAGEN", _VAGEN, _VAGEN_REPLIES),
     Subject("VAGEN", "ragen", "vagen.envs.frozenlake.frozenlake_env:FrozenLake", "VAGEN", _VAGEN, _VAGEN_REPLIES),
-    Subject("VAGEN, legacy branch", "ragen", "audit_vagen:frozen_lake", "VAGEN-legacy", actions=_VAGEN_REPLIES),
+    Subject("VAGEN, legacy branch", "vagen-legacy", "audit_vagen:frozen_lake", "VAGEN-legacy", actions=_VAGEN_REPLIES),
     Subject(
         "VAGEN, legacy branch",
-        "ragen",
+        "vagen-legacy",
         "audit_vagen:sokoban",
         "VAGEN-legacy",
         actions=_VAGEN_REPLIES,
