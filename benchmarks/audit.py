@@ -342,7 +342,7 @@ def page(rows: Sequence[Mapping[str, Any]]) -> str:
         "# What an audit finds",
         "",
         f"`python -m benchmarks.audit` asked {len(audited)} environments of "
-        f"{len({row['library'] for row in audited})} libraries {len(CHECKS)} questions each. It has {len(found)} "
+        f"{len({row['library'] for row in audited})} libraries up to {len(CHECKS)} questions each. It has {len(found)} "
         f"findings: {severities['error']} errors, {severities['warning']} warnings, {severities['note']} notes. The "
         f"evidence of each was run again by itself in a fresh interpreter: {len(found) - len(failed)} of {len(found)} "
         f"reproduced. {len(alarms)} of these are false alarms all the same, and marked so.",
