@@ -47,7 +47,8 @@ _RAGEN = (
     "pillow",
     "datasets",
 )
-#: What ``--install`` puts into an interpreter for each library; none of it needs a GPU build of torch.
+#: What ``--install`` puts into an interpreter for each library. None needs a GPU build of torch, which pip takes on
+#: Linux unless ``PIP_EXTRA_INDEX_URL`` names PyTorch's CPU index.
 PACKAGES = {
     "toys": ("gymnasium", "minigrid"),
     "ragen": _RAGEN,
@@ -337,7 +338,7 @@ def page(rows: Sequence[Mapping[str, Any]]) -> str:
     found = [(row, check) for row in audited for check in row["checks"] if check["status"] == "finding"]
     severities = Counter(check["severity"] for _, check in found)
     failed = [(row, check) for row, check in found if not check["reproduced"]]
-    alarms = [(row, check) for row, check in found if (row["target"], check["check"]) in FALSE_ALARMS]
+    alarms = [check for row, check in found if check["reproduced"] and (row["target"], check["check"]) in FALSE_ALARMS]
     lines = [
         "# What an audit finds",
         "",
@@ -345,7 +346,8 @@ def page(rows: Sequence[Mapping[str, Any]]) -> str:
         f"{len({row['library'] for row in audited})} libraries up to {len(CHECKS)} questions each. It has {len(found)} "
         f"findings: {severities['error']} errors, {severities['warning']} warnings, {severities['note']} notes. The "
         f"evidence of each was run again by itself in a fresh interpreter: {len(found) - len(failed)} of {len(found)} "
-        f"reproduced. {len(alarms)} of these are false alarms all the same, and marked so.",
+        f"reproduced. {len(alarms)} of these are false alarms all the same, and marked so. A question that was not "
+        "asked again keeps its last answer.",
         "",
         f"{machine()}. {_REVISIONS}",
         "",
@@ -375,7 +377,7 @@ def page(rows: Sequence[Mapping[str, Any]]) -> str:
             detail = " ".join(check["detail"].replace("|", "\\|").split())
             again = "yes" if check["reproduced"] else "no"
             if reason := FALSE_ALARMS.get((row["target"], check["check"])):
-                again = f"yes; false alarm: {reason}"
+                again = f"{again}; false alarm: {reason}"
             lines.append(f"| `{row['target']}` | {check['severity']}: {check['check']} | {detail[:300]} | {again} |")
         lines.append("")
     left_out = [row for row in rows if "left_out" in row]

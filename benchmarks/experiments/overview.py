@@ -69,9 +69,9 @@ def markdown_overview(
     lines = [
         "# Experiments on small models",
         "",
-        "Written by `python -m benchmarks.experiments all --jobs 2`, with the pages that it links; stopped, the same",
-        "command goes on. Verdicts follow from the intervals over seeds alone; each page says what would count as",
-        "evidence, and its limits.",
+        "Written by `python -m benchmarks.experiments all --jobs 2 --pages benchmarks/experiments`, with the pages",
+        "that it links; stopped, the same command goes on. Verdicts follow from the intervals over seeds alone; each",
+        "page says what would count as evidence, and its limits.",
         "",
     ]
     claims = [(experiment, f) for experiment in experiments for f in findings[experiment.name] if f.comparison.claim]

@@ -53,8 +53,8 @@ def write_page(
     Runs that the folder has recorded are on the page with those on this disk. Other pictures in it are removed.
     """
     out.mkdir(parents=True, exist_ok=True)
-    write_records(planned, experiment.curves, out)
     runs = complete_runs(planned, out)
+    write_records(planned, runs, experiment.curves, out)
     findings = [compare(runs, comparison) for comparison in experiment.comparisons]
     pictures: list[str] = []
     if runs:

@@ -1,22 +1,23 @@
 """The runs that stand behind an experiment's page, kept next to it so that any machine can go on where another stopped.
 
 ``runs.jsonl`` holds a line for each complete run: its arm, seed and settings, the rates that were measured, and some
-figures by iteration. Its first line holds the settings of its first run, and each run those that differ from them. A
-run counts while the table asks for exactly its settings; what was measured with others is played again, and replaced.
+figures by iteration. Its first line holds the settings of its first run, and each run those that differ from them. No
+record is replaced by a run with other settings: where the table asks for others, the record must be removed first.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.experiments.hypothesis_tests import Runs
 from benchmarks.experiments.plan import PlannedRun
 from benchmarks.experiments.worker import is_complete, is_whole
 from ragen_agent.config import Config
-from ragen_agent.report.runs import IRRELEVANT, RecordedRun, flatten, load_run
+from ragen_agent.report.runs import IRRELEVANT, RecordedRun, load_run
 from ragen_agent.training.run_folder import RunFolder
 from ragen_gym.core.storage import read_json_lines, write_atomic
 
@@ -24,7 +25,8 @@ __all__ = ["RECORDS", "complete_runs", "missing_runs", "recorded_seeds", "write_
 
 RECORDS = "runs.jsonl"
 
-#: The figures by iteration that are kept, beside the curves of the experiment: those of measures, signs and copies.
+#: The figures by iteration that are recorded in addition to the experiment's curves: those that measures, the alarm and
+#: the search for copies read.
 FIGURES = (
     "iteration",
     "success",
@@ -41,7 +43,7 @@ FIGURES = (
     "sampled_tokens",
     "train_tokens",
 )
-NUMBERS = ("wall_s", "memory_gib")  # of a summary, beside its rates
+NUMBERS = ("wall_s", "memory_gib")  # of a summary, in addition to its rates
 DIGITS = 5
 
 
@@ -49,7 +51,7 @@ def complete_runs(planned: Sequence[PlannedRun], folder: Path) -> dict[str, dict
     """The planned runs that are complete, by arm and seed: those on this disk, and those recorded in the folder.
 
     Raises:
-        ValueError: the folder's file of records is damaged.
+        ValueError: the folder's file of records is damaged, or has one of these runs with other settings.
     """
     recorded, runs = _recorded(planned, folder), dict[str, dict[int, RecordedRun]]()
     for run in planned:
@@ -71,15 +73,13 @@ def recorded_seeds(folder: Path) -> int:
     return max((int(row["seed"]) + 1 for row in read_json_lines(folder / RECORDS)[1:]), default=0)
 
 
-def write_records(planned: Sequence[PlannedRun], figures: Iterable[str], folder: Path) -> None:
-    """Writes the complete ones of the planned runs into the folder, with these figures beside ``FIGURES``.
+def write_records(planned: Sequence[PlannedRun], runs: Runs, figures: Iterable[str], folder: Path) -> None:
+    """Writes the planned runs that are in ``runs`` into the folder, with these figures in addition to ``FIGURES``.
 
-    Records of other runs are dropped.
+    Records of arms that are not planned are dropped.
     """
-    runs = complete_runs(planned, folder)
     complete = [run for run in planned if run.config.seed in runs.get(run.arm.name, {})]
     if not complete:
-        (folder / RECORDS).unlink(missing_ok=True)
         return
     names = list(dict.fromkeys((*FIGURES, *figures)))
     common = _settings(complete[0].config)
@@ -117,9 +117,13 @@ def _recorded(planned: Sequence[PlannedRun], folder: Path) -> dict[str, Recorded
             row = by_key.get((run.arm.name, run.config.seed))
             if row is None or not is_whole(row["summary"], run.arm.imitation):
                 continue
-            if _same({**common, **row["settings"]}, _settings(run.config)):
-                path = RunFolder(run.folder)
-                found[run.name] = RecordedRun(run.name, path, run.config, row["summary"], _metrics(row["metrics"]))
+            if not _same({**common, **row["settings"]}, _settings(run.config)):
+                raise ValueError(
+                    f"{folder / RECORDS} holds {run.name} with other settings than are asked for now: choose another "
+                    "--pages, give the --set that it was made with, or remove its line to play it anew."
+                )
+            path = RunFolder(run.folder)
+            found[run.name] = RecordedRun(run.name, path, run.config, row["summary"], _metrics(row["metrics"]))
     except (KeyError, TypeError) as error:
         raise ValueError(
             f"{folder / RECORDS} does not hold records of runs ({error!r}): restore it, or remove it to play anew."
@@ -128,9 +132,13 @@ def _recorded(planned: Sequence[PlannedRun], folder: Path) -> dict[str, Recorded
 
 
 def _settings(config: Config) -> dict[str, Any]:
-    """The settings that decide what is learned, by dotted name, as JSON gives them back."""
-    flat = {name: value for name, value in flatten(asdict(config)).items() if name == "seed" or name not in IRRELEVANT}
-    return dict(json.loads(json.dumps(flat)))
+    """The settings that decide what is learned, by dotted name, as JSON has them: the same names in every run."""
+    flat: dict[str, Any] = {}
+    for name, value in asdict(config).items():
+        is_table = is_dataclass(getattr(config, name))  # a game's options are one value: games have different ones
+        flat |= {f"{name}.{key}": each for key, each in value.items()} if is_table else {name: value}
+    decisive = {name: value for name, value in flat.items() if name == "seed" or name not in IRRELEVANT}
+    return dict(json.loads(json.dumps(decisive)))
 
 
 def _same(recorded: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:

@@ -76,7 +76,9 @@ def fixed_instances(env: ReplyEnv, count: int) -> list[Instance]:
 def few_levels(instances: Sequence[Instance]) -> str:
     """A sentence where the split has fewer levels than episodes are played, or the empty text."""
     levels = len({instance.seed for instance in instances})
-    return f"Only {levels} different levels were found for these {len(instances)} episodes." * (levels < len(instances))
+    if levels == len(instances):
+        return ""
+    return f"Only {levels} different levels were found for these {len(instances)} episodes."
 
 
 def validation_settings(config: Config) -> Config:

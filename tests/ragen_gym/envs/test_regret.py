@@ -73,7 +73,7 @@ def test_the_batchs_is_that_of_single_environments(name: str, mode: AutoresetMod
 
 
 def test_what_is_unknown_does_not_depend_on_what_was_asked_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An episode is known or unknown as a whole, whoever has played its level before with another number of moves."""
+    """An episode is known or unknown as a whole, whatever number of moves its level was valued for before."""
     monkeypatch.setattr(values_module, "MAX_STATES", 30)
     monkeypatch.setattr(values_module, "_kept", values_module._Cache())
 

@@ -1,0 +1,34 @@
+"""The runs that are recorded next to an experiment's page: what is written is read again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from benchmarks.experiments.plan import plan
+from benchmarks.experiments.records import RECORDS, complete_runs, missing_runs, recorded_seeds, write_records
+from benchmarks.experiments.spec import read
+from ragen_agent.report.runs import RecordedRun
+from ragen_agent.training.run_folder import RunFolder
+
+ARMS = ["FrozenLake, PPO, x1", "Bandit, GSPO, x3", "Sokoban, EPO, x10"]  # games with different options
+
+
+def test_runs_of_different_games_are_read_as_they_were_written(tmp_path: Path) -> None:
+    planned = plan(read("stabilisers"), tmp_path / "none", 2, only=ARMS)
+    metrics = [{"iteration": 0, "success": 0.25, "entropy": 1.5}, {"iteration": 1, "success": 0.5}]
+    summary = {"after": {"rate": 0.5, "n": 4}, "finished": True}
+    runs = {arm: dict[int, RecordedRun]() for arm in ARMS}
+    for run in planned[:-1]:
+        runs[run.arm.name][run.config.seed] = RecordedRun(run.name, RunFolder(run.folder), run.config, summary, metrics)
+    assert missing_runs(planned, tmp_path) == planned
+    write_records(planned, runs, (), tmp_path)
+    found = complete_runs(planned, tmp_path)
+    assert {arm: list(seeds) for arm, seeds in found.items()} == {ARMS[0]: [0, 1], ARMS[1]: [0, 1], ARMS[2]: [0]}
+    for run in planned[:-1]:
+        read_again = found[run.arm.name][run.config.seed]
+        assert (read_again.config, read_again.summary, read_again.metrics) == (run.config, summary, metrics)
+    assert missing_runs(planned, tmp_path) == planned[-1:]
+    assert recorded_seeds(tmp_path) == 2
+    written = (tmp_path / RECORDS).read_bytes()
+    write_records(planned, {}, (), tmp_path)
+    assert (tmp_path / RECORDS).read_bytes() == written, "nothing recorded is lost where nothing is there"
