@@ -99,9 +99,12 @@ def test_a_whole_run_that_is_resumed_keeps_its_curve(whole: Path, tmp_path: Path
 
 
 def test_runs_of_other_settings_are_not_taken_for_those_asked_for(
-    whole: Path, capsys: pytest.CaptureFixture[str]
+    whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(command(whole, "--set", "training.learning_rate=7e-3")) == 2
+    other = ("--set", "training.learning_rate=7e-3")
+    assert main(command(whole, *other)) == 2
+    assert "runs.jsonl holds Bandit-none-seed0 with other settings than are asked for now" in capsys.readouterr().err
+    assert main(command(whole, *other, "--pages", str(tmp_path))) == 2
     assert "was made with other settings than are asked for now" in capsys.readouterr().err
 
 
