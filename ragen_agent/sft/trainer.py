@@ -6,6 +6,7 @@ with more imitation and with a faultless demonstrator. ``ragen-agent sft train``
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -29,7 +30,7 @@ from ragen_agent.training.tasks import SeedStream, derive_seed
 __all__ = ["fit", "imitate", "warm_start"]
 
 WARM_UP = 20  # steps of a phase until the learning rate is full
-RELEASE_EVERY = 4  # steps between two times that freed memory is given back
+RELEASE_SECONDS = 2.0  # between two times that freed memory is given back, which takes as long as half a small step
 
 Figures = dict[str, float]
 
@@ -65,7 +66,7 @@ def fit(
             ``grad_norm`` (before it is scaled down), ``learning_rate`` and ``tokens`` (see ``Batch.tokens``).
     """
     base = [group["lr"] for group in optimiser.param_groups]
-    tokens = 0
+    tokens, released = 0, time.monotonic()
     for step, rows in enumerate(batches, first):
         for group, lr in zip(optimiser.param_groups, base, strict=True):
             group["lr"] = lr * rate(step)
@@ -89,8 +90,9 @@ def fit(
         optimiser.step()
         tokens += int(figures["tokens"])
         figures |= {"grad_norm": float(norm), "learning_rate": optimiser.param_groups[0]["lr"]}
-        if step % RELEASE_EVERY == 0:
+        if time.monotonic() - released > RELEASE_SECONDS:
             release_freed_memory()
+            released = time.monotonic()
         after_step(step + 1, figures)
     for group, lr in zip(optimiser.param_groups, base, strict=True):
         group["lr"] = lr
