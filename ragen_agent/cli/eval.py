@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from dataclasses import asdict
+from collections.abc import Collection
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,8 @@ from ragen_agent.config import Config, Settings, merged, with_settings
 from ragen_gym.core.levels import SPLIT_NAMES
 
 if TYPE_CHECKING:
+    from ragen_agent.training.console import Display
+    from ragen_agent.training.policy import Policy
     from ragen_agent.training.run_folder import RunFolder
 
 __all__ = ["add"]
@@ -22,8 +25,9 @@ EVAL = """\
 Plays fixed levels of one split and prints the success rate next to random and optimal play on the same levels, with
 95 % Wilson intervals. No level of validation and test makes one problem with a training level; where the run kept
 a record of the levels it was trained on (seen.npy), how many of these are among them is said next to the rates. Takes a
-run's folder, or the folder of any Hugging Face causal LM whose tokenizer has a chat template. With --game a run's model
-plays another game than it was trained on: by that game's options and the run's turns, thinking and limits of tokens."""
+run's folder, or the folder of any Hugging Face causal LM whose tokenizer has a chat template. Of a mixture every game
+is measured by itself. With --game a run's model plays that game alone, whether or not it was trained on it: by the
+game's own options and the run's turns, thinking and limits of tokens."""
 
 
 def add(commands: Any) -> None:
@@ -47,7 +51,7 @@ def add(commands: Any) -> None:
 
 
 def _evaluate(options: argparse.Namespace) -> int:
-    from ragen_agent.training.console import Display, rates_table
+    from ragen_agent.training.console import Display
     from ragen_agent.training.run_folder import RunFolder
     from ragen_gym.core.storage import write_atomic
 
@@ -70,26 +74,44 @@ def _evaluate(options: argparse.Namespace) -> int:
         config = configure(options, {**flags, "model": str(folder)}, fetch=True)
         folder = Path(config.model)
     with display.waiting("loading torch, transformers and the model"):  # imported only now, for it takes seconds
-        from ragen_agent.training.evaluation import fixed_instances, measure, seen_levels
         from ragen_agent.training.parameters import load_policy
         from ragen_agent.training.policy import Policy
-        from ragen_agent.training.tasks import make_env
+        from ragen_agent.training.tasks import measured_settings
         from ragen_gym.core.seen import find_seen, read_seen
 
         agent = Policy.build(config, folder)
         if weights is not None:
             load_policy(agent.model, trained.lora, weights)
-    rates = {row: rate.to_dict() for row, rate in measure(agent, display).items()}
+    record = find_seen(options.model)
+    seen = None if record is None else read_seen(record)
+    first, *others = (_measured(replace(agent, config=each), seen, display) for each in measured_settings(config))
+    if options.json is not None:
+        games = {"games": {rates.pop("game"): rates for rates in others}} if others else {}
+        write_atomic(options.json, json.dumps({**first, **games}, indent=2) + "\n")
+    return 0
+
+
+def _measured(policy: Policy, seen: Collection[int] | None, display: Display) -> dict[str, Any]:
+    """Measures the policy on the game of its settings and prints the table; what ``--json`` writes of it.
+
+    ``seen`` are the families of the levels that it was trained on, where that is known.
+    """
+    from ragen_agent.training.console import rates_table
+    from ragen_agent.training.evaluation import fixed_instances, measure, seen_levels
+    from ragen_agent.training.tasks import make_env
+
+    config = policy.config
+    rates = {row: rate.to_dict() for row, rate in measure(policy, display).items()}
     display.console.print(rates_table(config.game, config.evaluation, rates))
-    seen: dict[str, int] | None = None
-    if (record := find_seen(options.model)) is not None:
+    counts = None
+    if seen is not None:
         env = make_env(config, config.evaluation.split)
         instances = fixed_instances(env, config.evaluation.levels)
-        seen = dict(zip(("levels", "of"), seen_levels(env, instances, read_seen(record)), strict=True))
-        display.say("{levels} of {of} levels were seen in training, up to what makes no other problem.".format(**seen))
-    if options.json is not None:
-        write_atomic(options.json, json.dumps({"game": config.game, **rates, "seen": seen}, indent=2) + "\n")
-    return 0
+        counts = dict(zip(("levels", "of"), seen_levels(env, instances, seen), strict=True))
+        display.say(
+            "{levels} of {of} levels were seen in training, up to what makes no other problem.".format(**counts)
+        )
+    return {"game": config.game, **rates, "seen": counts}
 
 
 def _policy_of(run: RunFolder) -> tuple[Path, dict[str, Any] | None]:

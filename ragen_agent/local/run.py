@@ -42,7 +42,7 @@ from ragen_agent.training.metrics import cost_line
 from ragen_agent.training.parameters import load_policy
 from ragen_agent.training.policy import Policy
 from ragen_agent.training.run_folder import RunFolder, resumable
-from ragen_agent.training.tasks import games_at, make_env
+from ragen_agent.training.tasks import make_env, measured_settings
 from ragen_agent.training.tracking import check_installed
 from ragen_gym.core.storage import read_json_lines
 
@@ -141,18 +141,16 @@ class TrainingRun:
 
     def measure_games(self, row: str) -> None:
         """The same for the other games of a mixture, with their baselines; into the summary's ``games``."""
-        for game in games_at(self.config, 0):
-            if game.config.game == self.config.game:
-                continue
-            rates = self.summary.setdefault("games", {}).setdefault(game.config.game, {})
-            env = make_env(game.config, game.config.evaluation.split)
-            instances = fixed_instances(env, game.config.evaluation.levels)
+        for config in measured_settings(self.config)[1:]:
+            rates = self.summary.setdefault("games", {}).setdefault(config.game, {})
+            env = make_env(config, config.evaluation.split)
+            instances = fixed_instances(env, config.evaluation.levels)
             if "optimal" not in rates:
                 rates.update({name: rate.to_dict() for name, rate in baselines(env, instances).items()})
             if row not in rates:
-                rate = rate_of_played(play_fixed(replace(self.policy, config=game.config), instances, self.display))
+                rate = rate_of_played(play_fixed(replace(self.policy, config=config), instances, self.display))
                 rates[row] = rate.to_dict()
-                self.display.say(f"{game.config.game}, {row}: {rate}")
+                self.display.say(f"{config.game}, {row}: {rate}")
             self.folder.write_summary(self.summary)
 
     def baselines(self) -> None:

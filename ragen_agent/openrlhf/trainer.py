@@ -52,7 +52,7 @@ from ragen_agent.training.iteration import History, Iteration, undecided
 from ragen_agent.training.metrics import piece_decoder
 from ragen_agent.training.replay import KeptEpisodes, ReplayBuffer
 from ragen_agent.training.run_folder import RunFolder
-from ragen_agent.training.tasks import SeedStream, derive_seed, games_at, make_env
+from ragen_agent.training.tasks import SeedStream, derive_seed, make_env, measured_settings
 from ragen_gym.core.failures import Failure
 from ragen_gym.core.stats import Rate
 from ragen_gym.core.storage import read_json_lines
@@ -276,16 +276,14 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
         played, rate = self._measure(config)
         known = [line for line in LINES if line in summary]  # a text task may lack one
         result = {"eval_success": rate.rate, **{f"eval_{line}": summary[line]["rate"] for line in known}}
-        for share in games_at(config, 0):
-            game = share.config.game
-            if game == config.game:
-                continue
+        for other in measured_settings(config)[1:]:
+            game = other.game
             rates = summary.setdefault("games", {}).setdefault(game, {})
             if "optimal" not in rates:
-                env = make_env(share.config, share.config.evaluation.split)
-                lines = baselines(env, fixed_instances(env, share.config.evaluation.levels))
+                env = make_env(other, other.evaluation.split)
+                lines = baselines(env, fixed_instances(env, other.evaluation.levels))
                 rates |= {line: rate.to_dict() for line, rate in lines.items()}
-            latest = self._measure(share.config)[1].to_dict()
+            latest = self._measure(other)[1].to_dict()
             rates |= {name: latest} if name else {}
             result |= {f"eval_success/{game}": latest["rate"]}
             result |= {f"eval_{line}/{game}": rates[line]["rate"] for line in LINES if line in rates}

@@ -108,7 +108,8 @@ class Display:
     def report(self, config: Config, summary: Mapping[str, Any], folder: RunFolder) -> None:
         """The table, a success and a failure, and where the files are."""
         evaluation = config.evaluation
-        self.console.print(rates_table(config.game, evaluation, summary))
+        for game, rates in {config.game: summary, **summary.get("games", {})}.items():
+            self.console.print(rates_table(game, evaluation, rates))
         if config.warm_start.epochs:
             most = 1 if task_of(config.game) else config.turns.max_actions_per_turn
             self.say(_demonstrator_faults(config.demonstrations, most))

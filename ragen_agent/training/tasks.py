@@ -31,6 +31,7 @@ __all__ = [
     "level_seeds",
     "make_env",
     "make_game_env",
+    "measured_settings",
     "records_states",
 ]
 
@@ -172,6 +173,14 @@ def games_at(config: Config, iteration: int) -> list[MixtureGame]:
         if iteration >= step["iteration"]:
             options = config.env_options | step["env_options"]
     return [MixtureGame(replace(config, env_options=options, curriculum=[]))]
+
+
+def measured_settings(config: Config) -> list[Config]:
+    """The settings that each game is measured with: the run's own first, then those of the mixture's other games."""
+    found = {config.game: config}
+    for game in games_at(config, 0):
+        found.setdefault(game.config.game, game.config)
+    return list(found.values())
 
 
 def all_settings(config: Config) -> list[Config]:

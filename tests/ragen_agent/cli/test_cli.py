@@ -166,6 +166,30 @@ def test_eval_of_a_run_that_was_cut_short(tmp_path: Path, capsys: pytest.Capture
     assert f"--resume {out}" in capsys.readouterr().err
 
 
+def test_eval_measures_every_game_of_a_mixture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, rates = tmp_path / "run", tmp_path / "rates.json"
+    mixture = tmp_path / "mixture.toml"
+    mixture.write_text('[[games]]\ngame = "Bandit"\n[[games]]\ngame = "FrozenLake"\nenv_options = {size = 3}\n')
+    assert main(["train", *TINY, "--config", str(mixture), "--out", str(out)]) == 0
+    summary = json.loads((out / "summary.json").read_text())
+    titles = [f"{game}: success on 8 fixed train levels" for game in ("Bandit", "FrozenLake")]
+    shown = " ".join(capsys.readouterr().out.split())  # a long title is wrapped
+    assert all(title in shown for title in titles)
+    assert main(["eval", str(out), "--json", str(rates)]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert [shown.count(title) for title in titles] == [1, 1]
+    assert shown.count("levels were seen in training") == 2
+    measured = json.loads(rates.read_text())
+    assert measured["game"] == "Bandit"
+    assert set(measured["games"]) == {"FrozenLake"}
+    for found, trained in ((measured, summary), (measured["games"]["FrozenLake"], summary["games"]["FrozenLake"])):
+        assert found["model"] == trained["after"]
+        assert (found["random"], found["optimal"]) == (trained["random"], trained["optimal"])
+    assert main(["eval", str(out), "--game", "FrozenLake", "--json", str(rates)]) == 0
+    assert "games" not in json.loads(rates.read_text())
+    assert titles[0] not in capsys.readouterr().out
+
+
 def test_a_run_is_named_after_its_game() -> None:
     assert train_command.fresh_folder(Config(game="Bandit")) == Path("runs/Bandit-grpo-seed0")
 
