@@ -152,9 +152,10 @@ class RemoteSession:
                 return _Answer(answer.status_code, answer.headers, bytes(content))
         except httpx.HTTPError as error:
             raise ServerUnreachable(
-                f"no answer from {self.url} ({type(error).__name__}: {error}): is the server running? Its sessions end "
-                "with it; make a new environment when it is back."
-            ) from error
+                f"no answer from {self.url} to {method} {path} ({type(error).__name__}: {error}): is the server "
+                "running? Start it with ragen-gym serve, or correct the address; a server's sessions end with it, so "
+                "make a new environment then."
+            ) from None  # the causes are the HTTP library's own frames, and end in the words that are quoted
 
     def _json(self, answer: _Answer) -> Json:
         try:

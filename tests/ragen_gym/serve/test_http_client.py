@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import socket
+import subprocess
+import sys
 import threading
 import tracemalloc
 from collections.abc import Callable, Iterator
@@ -61,6 +64,17 @@ def endless(handler: BaseHTTPRequestHandler) -> None:
     handler.end_headers()
     while True:
         handler.wfile.write(b" " * 2**20)
+
+
+def test_a_program_without_a_server_ends_in_one_clear_line() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        url = f"http://127.0.0.1:{closed.getsockname()[1]}"
+    program = f"from ragen_gym.serve import RemoteEnv; RemoteEnv({url!r}, 'FrozenLake')"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1
+    assert f"no answer from {url} to POST /sessions (ConnectError: " in done.stderr.splitlines()[-1]
+    assert "Start it with ragen-gym serve, or correct the address" in done.stderr.splitlines()[-1]
+    assert done.stderr.count("Traceback") == 1, "the frames of the HTTP library say nothing to its user"
 
 
 def test_what_is_compressed_is_never_unpacked() -> None:
