@@ -3,13 +3,15 @@
 Each library has an interpreter of its own with the library installed: ``--install DIR`` makes them all, ``--venv
 NAME=PATH`` names one (a folder with ``bin/python``). Repositories without a package are folders named by ``--repository
 NAME=PATH``. What has neither is left out and listed. Every finding's evidence is run again by itself in a fresh
-interpreter: it counts as reproduced where its assertion fails there, and as a false alarm where it does not.
+interpreter: it is reproduced where its assertion fails there. Where some are not, the end lists them with how their
+evidence ended, and the exit code is 1.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -216,7 +218,7 @@ SUBJECTS: list[Subject] = [
 def main(argv: Sequence[str] | None = None) -> int:
     """Audit what can be, write the page and the JSON beside this module; 1 where a finding is not reproduced."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.audit", description=__doc__)
-    parser.add_argument("--install", type=Path, metavar="DIR", help="make the missing interpreters there")
+    parser.add_argument("--install", type=Path, metavar="DIR", help="make there the interpreters that are missing")
     parser.add_argument("--venv", action="append", default=[], metavar="NAME=PATH", help="a library's interpreter")
     parser.add_argument("--repository", action="append", default=[], metavar="NAME=PATH", help="a library's sources")
     parser.add_argument(
@@ -229,24 +231,41 @@ def main(argv: Sequence[str] | None = None) -> int:
     venvs, repositories = (
         dict(pair.split("=", 1) for pair in pairs) for pairs in (arguments.venv, arguments.repository)
     )
+    chosen = [
+        subject
+        for subject in SUBJECTS
+        if not arguments.only or any(text in f"{subject.library} {subject.target}" for text in arguments.only)
+    ]
     if arguments.install:
-        venvs = {**_installed(arguments.install), **venvs}
+        wanted = [name for name in PACKAGES if name not in venvs and any(each.venv == name for each in chosen)]
+        venvs |= _installed(arguments.install, wanted)
     rows: list[dict[str, Any]] = json.loads(OUT.read_text(encoding="utf-8")) if OUT.exists() else []
     if not arguments.page_only:
-        for subject in SUBJECTS:
-            if not arguments.only or any(text in f"{subject.library} {subject.target}" for text in arguments.only):
-                row = _row(subject, venvs, repositories, arguments.seconds, arguments.check)
-                print(row["library"], row["target"], row.get("left_out") or row["counts"], flush=True)
-                if OUT.exists():  # another process may have added to it
-                    rows = json.loads(OUT.read_text(encoding="utf-8"))
-                rows = merged(rows, row)
-                write_atomic(OUT, json.dumps(rows, indent=1) + "\n")
+        for subject in chosen:
+            row = _row(subject, venvs, repositories, arguments.seconds, arguments.check)
+            print(row["library"], row["target"], row.get("left_out") or row["counts"], flush=True)
+            if OUT.exists():  # another process may have added to it
+                rows = json.loads(OUT.read_text(encoding="utf-8"))
+            rows = merged(rows, row)
+            write_atomic(OUT, json.dumps(rows, indent=1) + "\n")
     write_atomic(PAGE, page(rows))
-    return int(any(not found["reproduced"] for row in rows for found in row.get("checks", ()) if "reproduced" in found))
+    failed = [(row, check) for row in rows for check in row.get("checks", ()) if not check.get("reproduced", True)]
+    for row, check in failed:
+        print(
+            f"not reproduced: {row['library']}, {row['target']}, {check['check']}: {check['not_reproduced']}",
+            file=sys.stderr,
+        )
+    if failed:
+        print(
+            f"Findings not reproduced by their evidence: {len(failed)}. Either a finding is false or its evidence is: "
+            f"run the evidence in {OUT.name} by itself; --only TARGET --check ID asks again.",
+            file=sys.stderr,
+        )
+    return int(bool(failed))
 
 
-def _installed(folder: Path) -> dict[str, str]:
-    """An interpreter for each of ``PACKAGES``, made some at a time."""
+def _installed(folder: Path, names: Sequence[str]) -> dict[str, str]:
+    """An interpreter for each of these of ``PACKAGES``, made some at a time."""
 
     def install(name: str) -> str:
         venv, done = folder / name, folder / name / "installed"
@@ -259,22 +278,24 @@ def _installed(folder: Path) -> dict[str, str]:
         return str(venv.resolve())
 
     with ThreadPoolExecutor(_INSTALLERS) as pool:
-        return dict(zip(PACKAGES, pool.map(install, PACKAGES), strict=True))
+        return dict(zip(names, pool.map(install, names), strict=True))
 
 
 def merged(rows: Sequence[dict[str, Any]], row: dict[str, Any]) -> list[dict[str, Any]]:
-    """The rows with one more in the place of its last one.
+    """The rows with one more, in the place of the last one of its target.
 
     What cannot be had today keeps what was found before, and so does a check that was not asked again.
     """
-    same = [each for each in rows if (each["library"], each["target"]) == (row["library"], row["target"])]
-    if same and "checks" in same[-1]:
-        checks = {check["check"]: check for check in [*same[-1]["checks"], *row.get("checks", ())]}
+    places = {(each["library"], each["target"]): place for place, each in enumerate(rows)}
+    place = places.get((row["library"], row["target"]), len(rows))
+    last = rows[place] if place < len(rows) else {}
+    if "checks" in last:
+        checks = {check["check"]: check for check in [*last["checks"], *row.get("checks", ())]}
         counts = Counter(check["status"] for check in checks.values())
-        row = {**same[-1], **row, "checks": [checks[name] for name in CHECKS if name in checks]}
+        row = {**last, **row, "checks": [checks[name] for name in CHECKS if name in checks]}
         row.pop("left_out", None)
-        row["counts"] = {status: counts[status] for status in same[-1]["counts"]}
-    return [*(each for each in rows if each not in same), row]
+        row["counts"] = {status: counts[status] for status in last["counts"]}
+    return [*rows[:place], row, *rows[place + 1 :]]
 
 
 def _row(
@@ -307,24 +328,35 @@ def _row(
         if check["status"] == "finding":
             # Where seeds do not repeat, or threads race, the evidence has another course each time: some attempts.
             chance = report.status("seed_repeats") == "finding" or check["check"] == "seed_threads"
-            attempts = _ATTEMPTS if chance else 1
-            check["reproduced"] = any(reproduced(check["evidence"], python, path) for _ in range(attempts))
+            reason = unreproduced(check["evidence"], python, path)
+            for _ in range(_ATTEMPTS - 1 if chance else 0):
+                reason = reason and unreproduced(check["evidence"], python, path)
+            check |= {"reproduced": not reason} | ({"not_reproduced": reason} if reason else {})
     return row
 
 
-def reproduced(evidence: str, python: str, path: Sequence[str]) -> bool:
-    """Whether the evidence, run by itself, ends in a failed assertion, or raises where it says so."""
+def unreproduced(evidence: str, python: str, path: Sequence[str]) -> str:
+    """Why the evidence, run by itself, does not show its finding.
+
+    The empty text where it does: it ends in a failed assertion, or raises where it says so.
+    """
     program = f"import sys; sys.path[:0] = {list(path)!r}\n{evidence}\n"
     if evidence.startswith("#"):
-        return True  # a process that ended, which the audit itself has seen
+        return ""  # a process that ended, which the audit itself has seen
     folder = Path(__file__).parents[1] if python == sys.executable else Path("/")
     try:
         done = subprocess.run(
             [python, "-c", program], cwd=folder, capture_output=True, text=True, timeout=_REPRODUCE_SECONDS, check=False
         )
     except subprocess.TimeoutExpired:
-        return False
-    return done.returncode != 0 and ("AssertionError" in done.stderr or "# raises" in evidence)
+        return f"its evidence took more than {_REPRODUCE_SECONDS} s"
+    if not done.returncode:
+        return "no assertion of its evidence failed" if "# raises" not in evidence else "its evidence raised nothing"
+    if "AssertionError" in done.stderr or "# raises" in evidence:
+        return ""
+    errors = [line for line in done.stderr.splitlines() if re.match(r"[\w.]+(Error|Exception|Exit|Interrupt)\b", line)]
+    last = errors[-1] if errors else f"exit code {done.returncode}"
+    return f"its evidence ended otherwise: {last[:200]}"
 
 
 def page(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -346,8 +378,9 @@ def page(rows: Sequence[Mapping[str, Any]]) -> str:
         f"{len({row['library'] for row in audited})} libraries up to {len(CHECKS)} questions each. It has {len(found)} "
         f"findings: {severities['error']} errors, {severities['warning']} warnings, {severities['note']} notes. The "
         f"evidence of each was run again by itself in a fresh interpreter: {len(found) - len(failed)} of {len(found)} "
-        f"reproduced. {len(alarms)} of these are false alarms all the same, and marked so. A question that was not "
-        "asked again keeps its last answer.",
+        f"reproduced, with up to {_ATTEMPTS} attempts where threads race or seeds do not repeat, since these have "
+        f"another course each time. {len(alarms)} of these are false alarms all the same, and marked so. A question "
+        "that was not asked again keeps its last answer.",
         "",
         f"{machine()}. {_REVISIONS}",
         "",
@@ -375,7 +408,7 @@ def page(rows: Sequence[Mapping[str, Any]]) -> str:
         lines += [f"### {library}", "", "| target | finding | what was seen | reproduced |", "|---|---|---|---|"]
         for row, check in shown:
             detail = " ".join(check["detail"].replace("|", "\\|").split())
-            again = "yes" if check["reproduced"] else "no"
+            again = "yes" if check["reproduced"] else f"no: {check['not_reproduced']}".replace("|", "\\|")
             if reason := FALSE_ALARMS.get((row["target"], check["check"])):
                 again = f"{again}; false alarm: {reason}"
             lines.append(f"| `{row['target']}` | {check['severity']}: {check['check']} | {detail[:300]} | {again} |")

@@ -117,8 +117,7 @@ def split_near(context: Context) -> Outcome:
 
 def levels_repeat(context: Context) -> Outcome:
     """Seeds far apart, as used for training and test without a split, give different levels."""
-    if not context.target.takes_seed:
-        raise NotApplicable("reset takes no seed")
+    context.need_repeats()
     if context.target.levels_listed:
         raise NotApplicable("the levels are a list, which seeds far apart begin again")
     context.need_levels()

@@ -134,7 +134,9 @@ def text_hides_state(context: Context) -> Outcome:
                 f"{hidden} of {len(results)} pairs of observation and action have more than one result: what the agent is "
                 "shown does not say where it is",
                 context.code(
-                    "play = lambda s, x: (lambda e: [(start(e, s), None)] + [(r[0], r[1]) for r in [act(e, a) for a in x]])(new())",
+                    f"shown = lambda x: {context.target.shown}",
+                    "play = lambda s, x: (lambda e: [(shown(start(e, s)), None)] + [(shown(r[0]), r[1]) "
+                    "for r in [act(e, a) for a in x]])(new())",
                     f"a, b = play({seed}, {actions!r}), play({other}, {others!r})",
                     "assert repr(a[-2][0]) != repr(b[-2][0]) or repr(a[-1]) == repr(b[-1])",
                 ),

@@ -235,6 +235,10 @@ class ServerTarget(CallableTarget):
 
         self.name, self.options, self.menu = name, options, menu
         self.url, _, self.game = name.rstrip("/").rpartition("/")
+        if self.url.endswith("/"):
+            raise ValueError(
+                f"{name} names no game: write {name.rstrip('/')}/GAME, such as {name.rstrip('/')}/Sokoban."
+            )
         self.factory = lambda **given: RemoteEnv(self.url, self.game, **given)
         self._inspect()
 
@@ -251,7 +255,8 @@ class ServerTarget(CallableTarget):
 
 _ACT = "act = lambda e, a: e.step(a)[:-1]"
 _ASYNC_CODE = (
-    "import asyncio; run = asyncio.new_event_loop().run_until_complete; {make}; "
+    "import asyncio, functools, threading; loop = functools.cache(lambda thread: asyncio.new_event_loop()); "
+    "run = lambda c: loop(threading.get_ident()).run_until_complete(c); {make}; "
     "start = lambda e, s: run(e.reset({seed})){result}; act = lambda e, a: run(e.step(a))[:3]"
 )
 _LOCAL = threading.local()  # an event loop for each thread

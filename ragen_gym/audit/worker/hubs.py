@@ -89,6 +89,7 @@ class OpenEnvTarget(Target):
     """``openenv:module:Class``, the environment class of a server, or ``openenv:http://HOST:PORT``, the server itself."""
 
     kind = "openenv"
+    shown = "x[0] if isinstance(x, tuple) else x"  # a tuple has the hidden state in it
 
     def __init__(self, name: str, options: dict[str, Any], menu: list[Any]) -> None:
         self.name, self.options, self.menu = name, options, menu
@@ -188,7 +189,10 @@ def _get_json(url: str) -> dict[str, Any]:
             found: dict[str, Any] = json.loads(answer.read())
             return found
     except (URLError, OSError, ValueError) as error:
-        raise ValueError(f"{url} gives no schema of the actions ({error}): is an OpenEnv server there?") from error
+        raise ValueError(
+            f"{url} gives no schema of the actions ({error}): is an OpenEnv server running there? Start it, or correct "
+            "the address."
+        ) from None
 
 
 class VerifiersEnv(TextEnv):

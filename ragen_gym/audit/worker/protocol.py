@@ -151,6 +151,8 @@ class Target:
     thread_safe = True  # whether instances may live in different threads
     #: Python that defines new(), start(env, seed) -> what the episode begins with, act(env, action) -> what follows
     code = ""
+    #: Python: what an agent is shown of ``x``, the result of start() or the first part of that of act()
+    shown = "x"
 
     def make(self, **options: Any) -> AuditedEnv:
         """A new environment; ``options`` go to its constructor over those given with the target."""

@@ -81,6 +81,7 @@ class TextArenaTarget(Target):
     """A TextArena name, such as ``textarena:Hangman-v0``."""
 
     kind = "textarena"
+    shown = "x[0]"  # beside it stands the hidden state
 
     def __init__(self, name: str, options: dict[str, Any], menu: list[Any]) -> None:
         self.name, self.options, self.menu = name, options, menu
@@ -88,8 +89,8 @@ class TextArenaTarget(Target):
         self.code = (
             f"import textarena; new = lambda: textarena.make({name!r}); "
             f"start = lambda e, s: (e.reset(num_players={self.players}, seed=s), str(e.get_observation()[1]), "
-            f"str(e.state.game_state))[1:]; act = lambda e, a: (lambda d: (str((e.state.game_state, "
-            f"d or e.get_observation()[1])), (e.state.rewards or {{0: 0}})[0], d))(e.step(a)[0])"
+            f"str(e.state.game_state))[1:]; act = lambda e, a: (lambda d: ((str(d or "
+            f"e.get_observation()[1]), str(e.state.game_state)), (e.state.rewards or {{0: 0}})[0], d))(e.step(a)[0])"
         )
         self.make().reset(0)
 

@@ -203,6 +203,30 @@ class SeedsGlobal(Maze):
         return super().reset(seed=random.randrange(2**31))
 
 
+class AwaitedMaze:
+    """A maze whose ``reset`` and ``step`` are coroutines: sound."""
+
+    kind: type[Maze] = Maze
+    action_space = spaces.Discrete(4)
+
+    def __init__(self) -> None:
+        self.maze = self.kind()
+
+    async def reset(self, seed: int) -> tuple[Any, dict[str, Any]]:
+        return self.maze.reset(seed=seed)
+
+    async def step(self, action: int) -> tuple[Any, float, bool, dict[str, Any]]:
+        observation, reward, terminated, truncated, info = self.maze.step(action)
+        return observation, reward, terminated or truncated, info
+
+    async def close(self) -> None:
+        self.maze.close()
+
+
+class AwaitedSeedsGlobal(AwaitedMaze):
+    kind = SeedsGlobal
+
+
 class SharedNoise(Maze):
     """All environments draw from one generator."""
 
@@ -294,6 +318,13 @@ class NextSplits(Maze):
 class TenLevels(UnsplitMaze):
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         return super().reset(seed=None if seed is None else seed % 10)
+
+
+class DrawsTenLevels(UnsplitMaze):
+    """Ten levels, whatever the seed."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return super().reset(seed=int(np.random.default_rng().integers(10)))
 
 
 class HidesTenLevels(HidesLevel):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -52,6 +53,13 @@ def test_two_processes_are_compared() -> None:
     for program, code in ((evidence, 1), (evidence.replace("HashesSeed", "Maze"), 0)):
         done = subprocess.run([sys.executable, "-c", program], cwd=HERE, capture_output=True, text=True, check=False)
         assert done.returncode == code, done.stderr
+
+
+def test_the_evidence_awaits_coroutines_in_every_thread() -> None:
+    evidence = audit("audited_envs:AwaitedSeedsGlobal", settings("seed_threads")).findings()[0].evidence
+    for program, last in ((evidence, "AssertionError"), (evidence.replace("AwaitedSeedsGlobal", "AwaitedMaze"), "")):
+        done = subprocess.run([sys.executable, "-c", program], cwd=HERE, capture_output=True, text=True, check=False)
+        assert done.stderr.strip().endswith(last) if last else not done.returncode, done.stderr
 
 
 def test_a_process_that_ends_costs_one_check_and_is_a_finding() -> None:
@@ -153,6 +161,21 @@ def test_the_list_of_checks(run: Run) -> None:
     code, text, _ = run("--list")
     assert code == 0
     assert all(check in text for check in CHECKS)
+
+
+def test_an_address_without_a_server_is_refused_in_one_line(run: Run) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        url = f"http://127.0.0.1:{closed.getsockname()[1]}"
+    for target, words in {
+        f"{url}/FrozenLake": f"no answer from {url} to POST /sessions",
+        f"openenv:{url}": f"{url}/schema gives no schema of the actions",
+        url: f"names no game: write {url}/GAME",
+    }.items():
+        code, _, shown = run(target)
+        assert code == 2
+        assert words in shown
+        assert shown.count("\n") == 1
+        assert "correct the address" in shown or target == url
 
 
 def test_a_game_on_our_server() -> None:

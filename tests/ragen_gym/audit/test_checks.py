@@ -7,14 +7,14 @@ import random  # noqa: TID251  # some faults move its global state
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import gymnasium
 import numpy as np
 import pytest
 
-from ragen_gym.audit.worker import check_levels
+from ragen_gym.audit.worker import check_levels, check_play
 from ragen_gym.audit.worker.context import Context
 from ragen_gym.audit.worker.gym_like import CallableTarget
 from ragen_gym.audit.worker.protocol import Outcome
@@ -108,6 +108,24 @@ def test_levels_that_begin_alike_are_told_apart_by_what_follows() -> None:
     with pytest.raises(AssertionError):
         exec(evidence, {})
     exec(evidence.replace("HidesTenLevels", "HidesLevel"), {})
+
+
+def test_levels_that_no_seed_decides_are_not_repeated_by_seeds() -> None:
+    assert outcome("DrawsTenLevels", "seed_repeats").status == "finding"
+    assert outcome("DrawsTenLevels", "levels_repeat").status == "not applicable"
+
+
+def test_the_evidence_compares_what_is_shown_without_the_hidden_state() -> None:
+    for shown in ("x", "x[0]"):
+        found = context("HidesWalls")
+        found.target.shown = shown
+        found.target.code += (
+            "; plain, move = start, act; start = lambda e, s: (plain(e, s), e.unwrapped.walls)"
+            "; act = lambda e, a: (lambda r: ((r[0], e.unwrapped.walls), *r[1:]))(move(e, a))"
+        )
+        evidence = found.run(check_play.text_hides_state).evidence
+        with pytest.raises(AssertionError) if shown == "x[0]" else nullcontext():
+            exec(evidence, {})
 
 
 def test_a_turn_s_number_makes_no_place_of_a_search() -> None:
