@@ -21,6 +21,7 @@ from ragen_agent.report.runs import RecordedRun
 from ragen_gym.core.stats import CONFIDENCE, Estimate, mean_interval
 
 __all__ = [
+    "MISSING",
     "TESTED",
     "VERDICTS",
     "Finding",
@@ -42,6 +43,8 @@ VERDICTS = (SUPPORTS, AGAINST, EQUAL, OPEN)
 """What can become of a claim where there are runs."""
 TESTED = (*VERDICTS, SHOWN)
 """What follows from an interval."""
+FEW = 6
+"""More undecided comparisons than these are counted in the conclusion, not named."""
 
 
 @dataclass(frozen=True)
@@ -120,8 +123,13 @@ def _intervals(differences: Sequence[float], looks: Sequence[int]) -> Iterator[E
             yield mean_interval(differences[:look], 1 - (1 - CONFIDENCE) * (look - before) / looks[-1])
 
 
+def _listed(asked: Sequence[str]) -> str:
+    """The comparisons, or how many they are, if that is more than ``FEW``."""
+    return "; ".join(asked) if len(asked) <= FEW else f"{len(asked)} comparisons of the table"
+
+
 def conclusion(findings: Sequence[Finding]) -> list[str]:
-    """The verdicts in a few sentences."""
+    """The verdicts in a few sentences; where many comparisons are undecided, how many."""
     said = []
     claimed = [finding for finding in findings if finding.comparison.claim]
     for kind, words in (
@@ -133,13 +141,13 @@ def conclusion(findings: Sequence[Finding]) -> list[str]:
     ):
         chosen = [_asked(finding.comparison) for finding in claimed if finding.verdict == kind]
         if chosen:
-            said.append(f"{words}: {'; '.join(chosen)}.")
+            said.append(f"{words}: {_listed(chosen) if kind in (OPEN, MISSING) else '; '.join(chosen)}.")
     shown = [_asked(finding.comparison) for finding in findings if finding.verdict == SHOWN]
     if shown:
         said.append(f"Significant without a claim: {'; '.join(shown)}.")
     quiet = [_asked(f.comparison) for f in findings if not f.comparison.claim and f.verdict in (OPEN, EQUAL)]
     if quiet:
-        said.append(f"Not significant, without a claim: {'; '.join(quiet)}.")
+        said.append(f"Not significant, without a claim: {_listed(quiet)}.")
     tested = sum(finding.verdict in TESTED for finding in findings)
     if tested > 1:
         said.append(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import isfinite
@@ -9,7 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.experiments.alarm_evaluation import AT_ONCE, OUTCOMES, outcome, score_signs
-from benchmarks.experiments.hypothesis_tests import TESTED, VERDICTS, Finding, compare, format_measure, is_decided
+from benchmarks.experiments.hypothesis_tests import (
+    MISSING,
+    TESTED,
+    VERDICTS,
+    Finding,
+    compare,
+    format_measure,
+    is_decided,
+)
 from benchmarks.experiments.pages import alarm_table, markdown_table, read_findings, without_misleading
 from benchmarks.experiments.plan import PlannedRun
 from benchmarks.experiments.precision import FEWEST_SEEDS, Precision, precisions
@@ -64,7 +73,6 @@ def markdown_overview(
     """
     # Some have runs of arms alone whose fall would be no collapse, others none that a comparison could be of.
     there = [e for e in experiments if runs[e.name] or any(f.differences for f in findings[e.name])]
-    absent = [experiment.name for experiment in experiments if experiment not in there]
     every = without_copies([run for name in runs for run in runs[name]])
     lines = [
         "# Experiments on small models",
@@ -77,9 +85,12 @@ def markdown_overview(
     claims = [(experiment, f) for experiment in experiments for f in findings[experiment.name] if f.comparison.claim]
     lines += [_count([finding for each in findings.values() for finding in each]), ""]
     lines += ["## Decided", "", *_claims([claim for claim in claims if is_decided(claim[1])]), ""]
-    begun = [claim for claim in claims if claim[0] in there]
+    begun = [claim for claim in claims if claim[1].verdict != MISSING]
     lines += ["## Still open", "", *_claims([claim for claim in begun if not is_decided(claim[1])]), ""]
-    lines += [f"Not run, with {len(claims) - len(begun)} claims: {', '.join(absent)}.", ""] if absent else []
+    left = Counter(experiment.name for experiment, finding in claims if finding.verdict == MISSING)
+    if left:
+        of_each = [f"{claims} claim{'s' if claims > 1 else ''} of {name}" for name, claims in left.items()]
+        lines += [f"Not run: {', '.join(of_each)}.", ""]
     lines += _precision(narrowed)
     lines += ["## The experiments", ""]
     for experiment in there:

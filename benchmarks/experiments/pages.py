@@ -11,6 +11,7 @@ from typing import Any
 
 from benchmarks.experiments.alarm_evaluation import OUTCOMES, SignScore, collapse_start, outcome, score_signs
 from benchmarks.experiments.hypothesis_tests import (
+    MISSING,
     Finding,
     Runs,
     compare,
@@ -149,12 +150,17 @@ def markdown_page(
 
 
 def comparisons_table(findings: Sequence[Finding]) -> list[str]:
-    """The comparisons as rows: what is compared, what was claimed, and the difference. Decided claims first."""
+    """The comparisons as rows: what is compared, what was claimed, and the difference.
+
+    Decided claims first, those without runs last.
+    """
     return markdown_table(
         ["question", "first", "second", "measure", "claim", "first \N{MINUS SIGN} second [95 %]"],
         [
             [c.asks, c.first, c.second or "0", c.measure, claim, finding.sentence]
-            for finding in sorted(findings, key=lambda f: (not f.comparison.claim, not is_decided(f)))
+            for finding in sorted(
+                findings, key=lambda f: (f.verdict == MISSING, not f.comparison.claim, not is_decided(f))
+            )
             for c in [finding.comparison]
             for claim in [f"{c.claim or 'none'}{' (ours)' if c.by == 'ours' else ''}"]
         ],

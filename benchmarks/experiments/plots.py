@@ -93,17 +93,18 @@ def draw_arms(experiment: Experiment, runs: Runs, name: str, path: Path) -> None
 
 
 def draw_sweep(experiment: Experiment, runs: Runs, name: str, path: Path) -> None:
-    """One measure of a sweep: a panel for each game, a line for each method, the setting's value to the right.
+    """One measure of a sweep: a panel for each game with runs, a line a method, the setting's value to the right.
 
     Means over seeds with their intervals; random and optimal play as grey lines.
     """
     sweep = experiment.sweep
     assert sweep is not None, "the arms are a sweep"
-    figure = Figure(figsize=(4.6 * len(sweep.panels), 5.6), layout="constrained")
+    games = [panel for panel in sweep.panels if any(run.startswith(f"{panel['name']}, ") for run in runs)]
+    figure = Figure(figsize=(max(4.6 * len(games), 7.5), 5.6), layout="constrained")  # the legend is 7 inches wide
     FigureCanvasAgg(figure)
-    panels = figure.subplots(1, len(sweep.panels), squeeze=False).ravel()
+    panels = figure.subplots(1, len(games), squeeze=False).ravel()
     scale = 100 if MEASURES[name].rate else 1
-    for axes, panel in zip(panels, sweep.panels, strict=True):
+    for axes, panel in zip(panels, games, strict=True):
         for place, line in enumerate(sweep.lines):
             arms = [(factor, sweep.arm(panel["name"], line["name"], factor)) for factor in sweep.factors]
             found = [(sweep.value(panel, f), e) for f, arm in arms if (e := summarise(runs, arm, name)) is not None]
@@ -138,7 +139,14 @@ def draw_sweep(experiment: Experiment, runs: Runs, name: str, path: Path) -> Non
     handles = {
         label: handle for axes in panels for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
     }
-    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=6, fontsize=9, frameon=False)
+    figure.legend(
+        handles.values(),
+        handles.keys(),
+        loc="outside lower center",
+        ncols=min(6, 2 + 2 * len(games)),
+        fontsize=9,
+        frameon=False,
+    )
     lines = "; dotted random play, solid optimal play" if name in BOUNDED else ""
     figure.suptitle(f"mean with its 95 % interval over seeds{lines}", fontsize=10)
     _save(figure, path)

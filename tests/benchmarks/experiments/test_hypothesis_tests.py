@@ -159,9 +159,7 @@ def test_before_the_first_look_nothing_is_said() -> None:
     learns_failure = markdown_overview([experiment], {"thinking": [early]}, {"thinking": []})
     assert "Not run" not in learns_failure, "runs that no alarm is judged by were run"
     never = compare({}, claim)
-    assert "Not run, with 1 claims: thinking." in markdown_overview(
-        [experiment], {"thinking": [never]}, {"thinking": []}
-    )
+    assert "Not run: 1 claim of thinking." in markdown_overview([experiment], {"thinking": [never]}, {"thinking": []})
     assert (_finding_json(early)["low"], _finding_json(early)["mean"]) == (None, pytest.approx(0.8))
 
 
@@ -186,6 +184,7 @@ def test_arms_are_compared_seed_by_seed() -> None:
     assert 'support: "Better?" (after of new against old).' in said
     assert 'no runs for: "Against nobody?"' in said
     assert "2 comparisons at 95 % each" in said
+    assert "There are no runs for: 11 comparisons of the table." in conclusion([finding, *[nothing] * 11])
 
 
 def test_figures_are_printed_in_their_units() -> None:
