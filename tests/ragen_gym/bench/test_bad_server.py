@@ -113,8 +113,8 @@ def test_everything_goes_wrong_and_nothing_is_lost(tmp_path: Path) -> None:
         ("bomb", Failure.MODEL_ERROR, 1, "more than 33,554,432 bytes"),
         ("endless", Failure.MODEL_ERROR, 1, "more than 33,554,432 bytes"),
         ("no wait", Failure.MODEL_ERROR, 3, "now"),
-        ("hang", Failure.TIMEOUT, 3, "no answer within 0.1 s"),
-        ("drip", Failure.TIMEOUT, 3, "no answer within 0.1 s"),
+        ("hang", Failure.TIMEOUT, 3, "no answer within 0.5 s"),
+        ("drip", Failure.TIMEOUT, 3, "no answer within 0.5 s"),
         ("overflow code", Failure.CONTEXT_OVERFLOW, 1, "too much"),
         ("overflow vllm", Failure.CONTEXT_OVERFLOW, 1, "maximum context length"),
         ("overflow new vllm", Failure.CONTEXT_OVERFLOW, 1, "maximum model length"),
@@ -122,7 +122,7 @@ def test_everything_goes_wrong_and_nothing_is_lost(tmp_path: Path) -> None:
 )
 def test_each_failure_has_its_type(way: str, failure: Failure, requests: int, detail: str, tmp_path: Path) -> None:
     with BadServer(way) as server:
-        timeout = 0.1 if failure is Failure.TIMEOUT else 5.0
+        timeout = 0.5 if failure is Failure.TIMEOUT else 5.0
         failures = play(server, tmp_path / "run", one_split(1), timeout=timeout)
     assert failures == {failure: 1}
     (record,) = records_in(tmp_path / "run")
