@@ -39,8 +39,8 @@ train: $(VENV)/.agent.installed ## Train an agent on a real game, here on the CP
 	@$(BIN)/ragen-agent train $(ARGS)
 
 test: $(VENV)/.test.installed ## Run the tests
-	@echo 'test: running the tests with pytest on three processes'
-	@SDL_VIDEODRIVER=dummy SDL_AUDIODRIVER=dummy MPLBACKEND=Agg $(BIN)/python -m pytest -n 3 $(ARGS)
+	@echo 'test: running the tests with pytest on two processes'
+	@SDL_VIDEODRIVER=dummy SDL_AUDIODRIVER=dummy MPLBACKEND=Agg $(BIN)/python -m pytest -n 2 $(ARGS)
 
 # Another CPU rounds floats differently and another thread count sums them in another order. These variables make the
 # libraries choose the code that they would run there: no AVX512 in torch and numpy, the baseline instruction set in numba.
