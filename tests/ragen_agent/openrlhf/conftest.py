@@ -37,7 +37,32 @@ else:
 
 from tests.ragen_agent.conftest import make_tokenizer
 
-__all__ = ["make_tokenizer", "warm"]
+__all__ = ["make_tokenizer", "pytest_collection_modifyitems", "warm"]
+
+HERE = Path(__file__).parent
+LONGEST = ("test_training", "test_stops")
+OF_THE_MACHINE = ("test_cluster", "test_doctor", "test_recipes")
+"""One has a cluster at the ports at which the others look: they share a process."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """The order in which two processes take the files.
+
+    The run that needs most memory is begun first, beside the files that start no Ray; then the longest.
+    """
+    places = [place for place, item in enumerate(items) if item.path.parent == HERE]
+    ours = [items[place] for place in places]
+    slow = {item.path for item in ours if item.get_closest_marker("slow")}
+
+    def rank(item: pytest.Item) -> tuple[bool, bool, bool]:
+        name = item.path.stem
+        return name != "test_real_model", item.path in slow, name not in LONGEST
+
+    for place, item in zip(places, sorted(ours, key=rank), strict=True):
+        items[place] = item
+        if config.pluginmanager.hasplugin("xdist"):
+            name = item.path.stem
+            item.add_marker(pytest.mark.xdist_group("machine" if name in OF_THE_MACHINE else name))
 
 
 @pytest.fixture(scope="session")
