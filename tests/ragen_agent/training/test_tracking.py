@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import json
+import time
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 from importlib.util import find_spec
@@ -53,7 +54,15 @@ def chunks(data: bytes) -> Iterator[bytes]:
             whole = b""
 
 
-def sent(file: Path) -> tuple[str, list[dict[str, Any]]]:
+def sent(file: Path, rows: int) -> tuple[str, list[dict[str, Any]]]:
+    """The run's id and so many rows of its history, which the library's own process writes in its own time."""
+    limit = time.monotonic() + 60
+    while len((found := kept(file))[1]) < rows and time.monotonic() < limit:
+        time.sleep(0.1)
+    return found
+
+
+def kept(file: Path) -> tuple[str, list[dict[str, Any]]]:
     """The run's id and the rows of its history, as an offline run keeps them for ``wandb sync``."""
     record_type, name, rows = import_module("wandb.proto.wandb_internal_pb2").Record, "", []
     for chunk in chunks(file.read_bytes()):
@@ -75,14 +84,14 @@ def test_a_resumed_run_goes_on_in_the_same_run(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(KeyboardInterrupt):
         training.train(config, folder, Impatient(Console(file=io.StringIO())))
     (first,) = (folder.path / "wandb").glob("offline-run-*/*.wandb")
-    name, rows = sent(first)
+    name, rows = sent(first, 2)
     assert [row["_step"] for row in rows] == [1, 2]
     training.train(config, folder, quiet())
     second = max((folder.path / "wandb").glob("offline-run-*/*.wandb"), key=lambda path: path.stat().st_mtime_ns)
-    again, rows = sent(second)
+    metrics = read_json_lines(folder.metrics)
+    again, rows = sent(second, len(metrics))
     assert first != second
     assert again == name == json.loads((folder.path / "wandb.json").read_text())["id"]
-    metrics = read_json_lines(folder.metrics)
     assert [row["_step"] for row in rows] == [record["iteration"] + 1 for record in metrics], "every iteration, once"
     for key in ("success", "return", "spread", "train_tokens"):
         assert [row[key] for row in rows] == [pytest.approx(record[key]) for record in metrics]
