@@ -97,7 +97,8 @@ def gspo(
 
     GSPO (arXiv 2507.18071, equations 5 and 7): rewards are of sequences, and so are the ratio and its clip; s is the
     geometric mean of the row's r. The bounds are the paper's (section 5.1); with them most rows are clipped. The paper
-    averages rows, ``how="sequence_mean"``. Arguments as of ``ppo``.
+    averages rows, ``how="sequence_mean"``. Where the advantages in a row differ, each of its tokens has the gradient of
+    their mean (not so in the paper's GSPO-token, section 4.3). Arguments as of ``ppo``.
     """
     length = mask.sum(dim=1, keepdim=True).clamp(min=1)
     mean = _log_ratio(log_probs, old_log_probs, mask).sum(dim=1, keepdim=True) / length
@@ -224,6 +225,8 @@ def token_terms(
     if rule not in POLICY_LOSSES:
         raise ValueError(f"rule is {rule!r}; it must be one of {', '.join(POLICY_LOSSES)}")
     check_shapes(log_probs, old_log_probs, advantages, mask)
+    # A ratio of a whole row has gradients through every entry of the row, so none may be NaN.
+    advantages = torch.where(mask, advantages, torch.zeros_like(advantages))
     terms: TokenTerms = load_object(POLICY_LOSSES[rule].function)(log_probs, old_log_probs, advantages, mask, **options)
     return terms
 
@@ -264,7 +267,7 @@ def policy_loss(
     surrogate, restrained = token_terms(rule, log_probs, old_log_probs, advantages, mask, **options)
     if weights is not None:
         check_shapes(weights, mask)
-        surrogate = surrogate * weights
+        surrogate = surrogate * torch.where(mask, weights, torch.zeros_like(weights))
     loss = -aggregate(surrogate, mask, how, length=length, count=count)
     with torch.no_grad():
         log_ratio = _log_ratio(log_probs, old_log_probs, mask)
@@ -298,7 +301,8 @@ def mismatch_weights(
         log_probs: float (rows, T), by the trainer.
         rollout_log_probs: float (rows, T), by the engine that sampled.
         mask: bool (rows, T).
-        level: "token", or "sequence": what lies outside leaves out its whole row; of ratios the geometric mean counts.
+        level: "token", or "sequence": a row is left out as a whole, by the geometric mean of its ratios or the mean of
+            its divergences.
         mode: "clip", which needs level token and gating ratio, or "mask".
         gating: what ``bounds`` are about: "ratio", rho; of p = pi_rollout and q = pi_trainer "binary_kl",
             p log(p / q) + (1 - p) log((1 - p) / (1 - q)), or "tv", |p - q|.

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 from ragen_agent.config.settings import Lora, pretrained
+from ragen_agent.config.training import check_bounds
 from ragen_gym.core.settings import check_settings, setting
 
 __all__ = ["FineTuning", "OpenRLHF"]
@@ -64,9 +65,8 @@ class OpenRLHF:
 
     def __post_init__(self) -> None:
         check_settings(self, "openrlhf.")
-        given = self.correction
-        if given and (len(given) != 2 or not 0 <= given[0] < given[1]):
-            raise ValueError(f"openrlhf.correction is {self.correction}; give a lower and a higher bound: [0.0, 2.0].")
+        if self.correction:
+            check_bounds("openrlhf.correction", self.correction, "[0.0, 2.0]")
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from ragen_agent.config.algorithms import (
 )
 from ragen_gym.core.settings import check_settings, setting
 
-__all__ = ["Training"]
+__all__ = ["Training", "check_bounds"]
 
 PRESET = "as training.starpo_s says"
 
@@ -186,7 +186,7 @@ class Training:
             raise ValueError(f"training.dual_clip is {self.dual_clip}; it must be 0 (none) or above 1.")
         self._check_policy_loss()
         self._check_correction()
-        _check_bounds("training.entropy_band", self.entropy_band, "[0.5, 1.5]")
+        check_bounds("training.entropy_band", self.entropy_band, "[0.5, 1.5]")
         if self.entropy_smoothing and not self.entropy_bonus:
             raise ValueError(
                 f"training.entropy_smoothing is {self.entropy_smoothing:g}, a part of the entropy bonus, whose weight "
@@ -255,15 +255,25 @@ class Training:
                 f"training.dual_clip is {self.dual_clip:g}, but the policy loss {rule!r} has none; use "
                 f"training.dual_clip=0, or one of {have}."
             )
+        for name, asked, plain in (
+            ("groups_by", GROUPINGS[self.groups_by].states, "level"),
+            ("credit", CREDITS[self.credit].recursion != "tokens", "trajectory"),
+        ):
+            if asked and POLICY_LOSSES[rule].sequences:
+                raise ValueError(
+                    f"training.policy_loss is {rule!r}, with which all tokens of an episode learn from the mean of its "
+                    f"advantages, so those of single turns, which training.{name}={getattr(self, name)} estimates, "
+                    f"would be lost; use training.policy_loss=ppo, or training.{name}={plain}."
+                )
         temperatures = self.sapo_temperatures
         if len(temperatures) != 2 or not all(_is_number(each) and 0 < each < inf for each in temperatures):
             raise ValueError(
                 f"training.sapo_temperatures is {temperatures}; give two numbers above 0, such as [1.0, 1.05]."
             )
-        _check_bounds("training.cov_band", self.cov_band, "[1.0, 5.0]")
+        check_bounds("training.cov_band", self.cov_band, "[1.0, 5.0]")
 
     def _check_correction(self) -> None:
-        _check_bounds("training.correction_bounds", self.correction_bounds, "[0.0, 2.0]")
+        check_bounds("training.correction_bounds", self.correction_bounds, "[0.0, 2.0]")
         level, mode, gating = self.correction, self.correction_mode, self.correction_gating
         if mode == "clip" and (level == "sequence" or gating != "ratio"):
             raise ValueError(
@@ -271,10 +281,21 @@ class Training:
                 f"training.correction={level or 'token'} and training.correction_gating={gating} use "
                 "training.correction_mode=mask."
             )
-        if gating != "ratio" and self.correction_bounds[0]:
+        low, high = self.correction_bounds
+        if gating == "ratio" and not low <= 1 <= high:
+            raise ValueError(
+                f"training.correction_bounds is {self.correction_bounds}, outside of which lies 1, the ratio of equal "
+                "probabilities; make the lower bound at most 1 and the upper at least 1, such as [0.5, 5.0]."
+            )
+        if gating != "ratio" and low:
             raise ValueError(
                 f"training.correction_bounds is {self.correction_bounds}, but {gating} is at least 0 and bounded from "
                 "above alone; make the lower bound 0, such as [0.0, 0.01]."
+            )
+        if gating == "tv" and high >= 1:
+            raise ValueError(
+                f"training.correction_bounds is {self.correction_bounds}, but tv is at most 1, so no token would be "
+                "outside; make the upper bound smaller, such as [0.0, 0.1]."
             )
         if level in ("token", "sequence") and POLICY_LOSSES[self.policy_loss].sequences:
             raise ValueError(
@@ -338,6 +359,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _check_bounds(name: str, bounds: list[float], example: str) -> None:
+def check_bounds(name: str, bounds: list[float], example: str) -> None:
+    """Raise a ValueError unless these are two ascending finite numbers from 0 on."""
     if len(bounds) != 2 or not all(map(_is_number, bounds)) or not 0 <= bounds[0] < bounds[1] < inf:
         raise ValueError(f"{name} is {bounds}; give a lower and a higher bound, at least 0: {example}.")

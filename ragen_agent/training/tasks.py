@@ -112,6 +112,12 @@ def make_env(config: Config, split: str | None) -> ReplyEnv:
                 "none (its transition noise is not a matter of known chances); use training.branch_at=entropy."
             )
         env = make_turn(config.game, turns, split=split, **(config.env_options | {"regret": True}))
+    if records_states(config, split) and GROUPINGS[training.groups_by].branches and env.max_turns == 1:
+        raise ValueError(
+            f"training.groups_by is {training.groups_by!r}, but episodes of {config.game} have one turn here, so none "
+            "can branch off after it; allow more (turns.max_turns, or pulls of a bandit), or use "
+            "training.groups_by=level."
+        )
     if split is not None and not env.game.has_splits:
         raise ValueError(
             "the option names chooses the arms itself, so it has no splits to train and to measure on; leave it out, "

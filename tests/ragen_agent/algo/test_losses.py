@@ -306,11 +306,14 @@ def test_every_rule_begins_as_the_plain_policy_gradient(rule: str) -> None:
 @pytest.mark.parametrize("rule", POLICY_LOSSES)
 def test_what_the_mask_hides_may_hold_anything_in_every_rule(rule: str) -> None:
     new, old, advantages, mask = (x.detach() for x in example())
-    expected, _ = algo.policy_loss(new, old, advantages, mask, rule)
-    hidden = torch.where(mask, new, math.nan).requires_grad_()
-    loss, stats = algo.policy_loss(hidden, torch.where(mask, old, math.inf), advantages, mask, rule)
+    new.requires_grad_()
+    expected, _ = algo.policy_loss(new, old, advantages, mask, rule, weights=2 * torch.ones_like(old))
+    hidden = torch.where(mask, new.detach(), math.nan).requires_grad_()
+    rest = torch.where(mask, old, math.inf), torch.where(mask, advantages, math.nan), mask
+    loss, stats = algo.policy_loss(hidden, *rest, rule, weights=torch.where(mask, 2.0, math.nan))
     (gradient,) = torch.autograd.grad(loss, hidden)
     close(loss, expected)
+    close(gradient, torch.autograd.grad(expected, new)[0])
     assert torch.isfinite(torch.stack([gradient.sum(), *stats])).all()
     assert float(gradient[~mask].abs().sum()) == 0
 

@@ -300,6 +300,14 @@ def test_pivots_of_a_game_without_values_are_refused(monkeypatch: pytest.MonkeyP
     make_game_env(config, "validation")
 
 
+@pytest.mark.parametrize("one_turn", [{"game": "Bandit"}, {"turns": {"max_turns": 1}}])
+def test_episodes_of_one_turn_have_no_branches(one_turn: dict[str, Any]) -> None:
+    config = with_settings(with_settings(Config(), SETTINGS), one_turn)
+    with pytest.raises(ValueError, match=r"have one turn here.* allow more .*, or use training.groups_by=level"):
+        make_game_env(config, "train")
+    make_game_env(config, "validation")
+
+
 def test_a_run_stops_when_it_has_sampled_its_tokens() -> None:
     history = History([], Stops(sampled_tokens=100))
     history.add({"iteration": 0, "success": 0.5, "spread": 0.1, "sampled_tokens": 60}, False)
