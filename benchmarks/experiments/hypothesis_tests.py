@@ -21,6 +21,7 @@ from ragen_agent.report.runs import RecordedRun
 from ragen_gym.core.stats import CONFIDENCE, Estimate, mean_interval
 
 __all__ = [
+    "AT_RANDOM",
     "MISSING",
     "TESTED",
     "VERDICTS",
@@ -28,6 +29,7 @@ __all__ = [
     "Runs",
     "compare",
     "conclusion",
+    "end_at_random",
     "format_measure",
     "is_decided",
     "summarise",
@@ -43,19 +45,24 @@ VERDICTS = (SUPPORTS, AGAINST, EQUAL, OPEN)
 """What can become of a claim where there are runs."""
 TESTED = (*VERDICTS, SHOWN)
 """What follows from an interval."""
+AT_RANDOM = "neither ends above random play"
 FEW = 6
 """More undecided comparisons than these are counted in the conclusion, not named."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A comparison: the differences by seed, their interval, what it means for the claim, and that as a sentence."""
+    """A comparison: the differences by seed, their interval, what it means for the claim, and that as a sentence.
+
+    ``at_random``: for neither arm does an interval say that it ends above random play; see ``end_at_random``.
+    """
 
     comparison: Comparison
     differences: Mapping[int, float]
     interval: Estimate | None
     verdict: str
     sentence: str
+    at_random: bool = False
 
 
 def summarise(runs: Runs, arm: str, name: str) -> Estimate | None:
@@ -82,7 +89,23 @@ def compare(runs: Runs, comparison: Comparison) -> Finding:
             break
     if comparison.measure in ("random", "optimal") and found is not None:  # which no run decides, and no seed changes
         result = FIXED
-    return Finding(comparison, differences, found, result, _sentence(comparison, found, result))
+    sentence = _sentence(comparison, found, result)
+    arms = (comparison.first, comparison.second)
+    at_random = comparison.measure == "end" and end_at_random(
+        [[*_values(runs, a, "normalised").values()] for a in arms]
+    )
+    if at_random and result in TESTED:
+        sentence = f"{sentence.removesuffix('.')}; {AT_RANDOM}."
+    return Finding(comparison, differences, found, result, sentence, at_random)
+
+
+def end_at_random(normalised: Sequence[Sequence[float]]) -> bool:
+    """Whether no arm ends above random play by an interval over seeds, so that little follows for arms that do.
+
+    Args:
+        normalised: the measure of that name, by arm and seed.
+    """
+    return all(normalised) and all(mean_interval(values).low <= 0 for values in normalised)
 
 
 def verdict(found: Estimate | None, claim: str, margin: float = 0.0) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 from benchmarks.experiments.alarm_evaluation import AT_ONCE, OUTCOMES, outcome, score_signs
 from benchmarks.experiments.hypothesis_tests import (
+    AT_RANDOM,
     MISSING,
     TESTED,
     VERDICTS,
@@ -133,12 +134,13 @@ def _claims(claims: Sequence[tuple[Experiment, Finding]]) -> list[str]:
     """Claims as rows, those with the same verdict together."""
     rows = []
     for experiment, finding in sorted(claims, key=lambda claim: [*VERDICTS, claim[1].verdict].index(claim[1].verdict)):
-        c, found = finding.comparison, finding.interval
+        c = finding.comparison
         arms = f"{c.first} \N{MINUS SIGN} {c.second or 0}" + ("" if c.measure == "end" else f", {c.measure}")
         claim = f"{c.claim}{' (ours)' if c.by == 'ours' else ''}"
-        seeds = str(found.n) if found else "0"
+        seeds = str(finding.interval.n) if finding.interval else "0"
         linked = f"[{c.asks}]({experiment.name}/{experiment.name}.md)"
-        rows.append([linked, arms, claim, f"**{finding.verdict}**", _interval(finding), seeds])
+        found = f"**{finding.verdict}**" + (f"; {AT_RANDOM}" if finding.at_random else "")
+        rows.append([linked, arms, claim, found, _interval(finding), seeds])
     if not rows:
         return ["None."]
     return markdown_table(["question", "compared", "claim", "found", "difference [95 %]", "seeds"], rows)
@@ -192,6 +194,9 @@ def _count(findings: Sequence[Finding]) -> str:
         counts = ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in dict.fromkeys((*VERDICTS, *verdicts)))
         if verdicts:
             said.append(f"Of {len(verdicts)} comparisons with a claim {whose}: {counts}.")
+    at_random = sum(finding.at_random and is_decided(finding) for finding in claims)
+    if at_random:
+        said.append(f"In {at_random} of those decided {AT_RANDOM}, so nothing follows for arms that do.")
     tested = sum(finding.verdict in TESTED for finding in findings)
     return " ".join(said) + (
         f" With {tested} comparisons at 95 % each, about {0.05 * tested:.1g} would be significant by chance."

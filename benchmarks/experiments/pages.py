@@ -16,6 +16,7 @@ from benchmarks.experiments.hypothesis_tests import (
     Runs,
     compare,
     conclusion,
+    end_at_random,
     format_measure,
     is_decided,
     summarise,
@@ -236,8 +237,12 @@ def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[s
 def read_findings(experiment: Experiment, folder: Path) -> list[Finding]:
     """What the folder's ``results.json`` found for the comparisons of the table; missing where it has none."""
     file = folder / "results.json"
-    rows = json.loads(file.read_text(encoding="utf-8"))["comparisons"] if file.is_file() else []
-    found = {(row["first"], row["second"], row["measure"]): row for row in rows}
+    results = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {"comparisons": [], "runs": []}
+    found = {(row["first"], row["second"], row["measure"]): row for row in results["comparisons"]}
+    normalised: dict[str, list[float]] = {}
+    for run in results["runs"]:
+        if run["normalised"] is not None:
+            normalised.setdefault(run["arm"], []).append(run["normalised"])
     read = []
     for c in experiment.comparisons:
         row = found.get((c.first, c.second, c.measure))
@@ -247,7 +252,8 @@ def read_findings(experiment: Experiment, folder: Path) -> list[Finding]:
         low, high = (-inf, inf) if row["low"] is None else (row["low"], row["high"])
         differences = {int(seed): value for seed, value in row["differences"].items()}
         interval = Estimate(row["mean"], low, high, len(differences))
-        read.append(Finding(c, differences, interval, row["verdict"], row["sentence"]))
+        at_random = c.measure == "end" and end_at_random([normalised.get(arm, []) for arm in (c.first, c.second)])
+        read.append(Finding(c, differences, interval, row["verdict"], row["sentence"], at_random))
     return read
 
 

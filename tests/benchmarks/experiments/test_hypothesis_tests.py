@@ -187,6 +187,24 @@ def test_arms_are_compared_seed_by_seed() -> None:
     assert "There are no runs for: 11 comparisons of the table." in conclusion([finding, *[nothing] * 11])
 
 
+def test_it_is_said_where_neither_arm_ends_above_random_play() -> None:
+    runs = {
+        "new": {0: run(0.10), 1: run(0.13), 2: run(0.08)},
+        "old": {0: run(0.11), 1: run(0.11), 2: run(0.09)},
+        "good": {0: run(0.40), 1: run(0.45), 2: run(0.50)},
+    }
+    at_random = compare(runs, Comparison("new", "end", "Better?", "old", "higher", margin=0.2))
+    assert (at_random.verdict, at_random.at_random) == ("equivalent", True)
+    assert at_random.sentence.endswith("less than 20.0 points apart; neither ends above random play.")
+    better = compare(runs, Comparison("good", "end", "Better?", "old", "higher"))
+    assert (better.verdict, better.at_random) == ("supported", False)
+    experiment = replace(read("thinking"), comparisons=(at_random.comparison, better.comparison))
+    page = markdown_overview([experiment], {"thinking": [at_random, better]}, {"thinking": []})
+    assert "In 1 of those decided neither ends above random play" in page
+    assert page.count("**equivalent**; neither ends above random play") == 1
+    assert "**supported**; neither" not in page
+
+
 def test_figures_are_printed_in_their_units() -> None:
     assert format_measure(0.531, "after") == "53.1 %"
     assert format_measure(-0.2, "after", signed=True) == "\N{MINUS SIGN}20.0"
