@@ -387,6 +387,16 @@ class HidesWalls(Maze):
         return super().observation().replace("#", ".")
 
 
+class Foggy(Maze):
+    """Shows the cells next to the player alone, so that many places look alike: sound."""
+
+    def observation(self) -> Any:
+        rows = super().observation().split("\n")
+        x, y = self.player
+        near = ((x, y), (x - 1, y), (x + 1, y), (x, y - 1), (x, y + 1))
+        return "".join(rows[a][b] if 0 <= a < len(rows) and 0 <= b < len(rows) else "#" for a, b in near)
+
+
 class PaysNan(Maze):
     def step(self, action: int) -> Any:
         observation, _, *rest = super().step(action)

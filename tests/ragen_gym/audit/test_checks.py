@@ -136,6 +136,10 @@ def test_a_turn_s_number_makes_no_place_of_a_search() -> None:
     exec(found.evidence.replace("WalledCountsTurns", "CountsTurns"), {})
 
 
+def test_places_that_look_alike_are_no_proof_of_a_level_without_a_solution() -> None:
+    assert outcome("Foggy", "levels_solvable").status != "finding"
+
+
 def test_places_in_a_list_of_levels_come_again_without_a_fault() -> None:
     listed = context("TenLevels")
     listed.target.levels_listed = True
