@@ -61,8 +61,8 @@ test-wheel: ## Build the wheel, install it where nothing else is, and try every 
 	@build/wheel/env/bin/python -m pip $(QUIET) install -c constraints.txt build/wheel/*.whl
 	@build/wheel/env/bin/python -P tests/try_wheel.py
 
-# Two files at a time, since a start on Ray waits for one process after the other, in the order of the tests' conftest.
-# Warnings of the libraries in that environment are shown and fail nothing: they are not ours to fix.
+# Two files at a time, in the order that the tests' conftest gives: most of a run is the start of its processes, one
+# after the other. Warnings of the libraries in that environment are shown and fail nothing: they are not ours to fix.
 test-openrlhf: $(OPENRLHF)/.installed ## Train a small model on real Ray, vLLM and DeepSpeed, without a GPU
 	@echo 'test-openrlhf: running tests/ragen_agent/openrlhf with pytest on two processes in $(OPENRLHF)'
 	@$(OPENRLHF)/bin/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder -W default \

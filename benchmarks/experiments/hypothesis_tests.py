@@ -29,6 +29,7 @@ __all__ = [
     "Runs",
     "compare",
     "conclusion",
+    "decided_at_random",
     "end_at_random",
     "format_measure",
     "is_decided",
@@ -45,7 +46,7 @@ VERDICTS = (SUPPORTS, AGAINST, EQUAL, OPEN)
 """What can become of a claim where there are runs."""
 TESTED = (*VERDICTS, SHOWN)
 """What follows from an interval."""
-AT_RANDOM = "neither ends above random play"
+AT_RANDOM = "neither arm is significantly above random play"
 FEW = 6
 """More undecided comparisons than these are counted in the conclusion, not named."""
 
@@ -54,7 +55,7 @@ FEW = 6
 class Finding:
     """A comparison: the differences by seed, their interval, what it means for the claim, and that as a sentence.
 
-    ``at_random``: for neither arm does an interval say that it ends above random play; see ``end_at_random``.
+    ``at_random``: see ``end_at_random``.
     """
 
     comparison: Comparison
@@ -90,22 +91,29 @@ def compare(runs: Runs, comparison: Comparison) -> Finding:
     if comparison.measure in ("random", "optimal") and found is not None:  # which no run decides, and no seed changes
         result = FIXED
     sentence = _sentence(comparison, found, result)
-    arms = (comparison.first, comparison.second)
-    at_random = comparison.measure == "end" and end_at_random(
-        [[*_values(runs, a, "normalised").values()] for a in arms]
-    )
+    at_random = end_at_random(comparison, {arm: [*_values(runs, arm, "normalised").values()] for arm in runs})
     if at_random and result in TESTED:
         sentence = f"{sentence.removesuffix('.')}; {AT_RANDOM}."
     return Finding(comparison, differences, found, result, sentence, at_random)
 
 
-def end_at_random(normalised: Sequence[Sequence[float]]) -> bool:
-    """Whether no arm ends above random play by an interval over seeds, so that little follows for arms that do.
+def end_at_random(comparison: Comparison, normalised: Mapping[str, Sequence[float]]) -> bool:
+    """Whether it compares where arms end, and neither ends significantly above random play.
+
+    Little follows from such a comparison for arms that learn.
 
     Args:
-        normalised: the measure of that name, by arm and seed.
+        comparison: of two arms.
+        normalised: the measure of that name of each arm, over its seeds.
     """
-    return all(normalised) and all(mean_interval(values).low <= 0 for values in normalised)
+    ends = [normalised.get(arm, ()) for arm in (comparison.first, comparison.second)]
+    return comparison.measure == "end" and all(ends) and all(mean_interval(values).low <= 0 for values in ends)
+
+
+def decided_at_random(findings: Sequence[Finding]) -> list[str]:
+    """How many of the decided claims are of arms at random play, as a sentence; none if there are none."""
+    count = sum(f.at_random and is_decided(f) for f in findings if f.comparison.claim)
+    return [f"In {count} of those decided {AT_RANDOM}, so little follows for arms that learn."] if count else []
 
 
 def verdict(found: Estimate | None, claim: str, margin: float = 0.0) -> str:
@@ -171,6 +179,7 @@ def conclusion(findings: Sequence[Finding]) -> list[str]:
     quiet = [_asked(f.comparison) for f in findings if not f.comparison.claim and f.verdict in (OPEN, EQUAL)]
     if quiet:
         said.append(f"Not significant, without a claim: {_listed(quiet)}.")
+    said += decided_at_random(findings)
     tested = sum(finding.verdict in TESTED for finding in findings)
     if tested > 1:
         said.append(

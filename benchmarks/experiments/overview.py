@@ -17,6 +17,7 @@ from benchmarks.experiments.hypothesis_tests import (
     VERDICTS,
     Finding,
     compare,
+    decided_at_random,
     format_measure,
     is_decided,
 )
@@ -194,9 +195,7 @@ def _count(findings: Sequence[Finding]) -> str:
         counts = ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in dict.fromkeys((*VERDICTS, *verdicts)))
         if verdicts:
             said.append(f"Of {len(verdicts)} comparisons with a claim {whose}: {counts}.")
-    at_random = sum(finding.at_random and is_decided(finding) for finding in claims)
-    if at_random:
-        said.append(f"In {at_random} of those decided {AT_RANDOM}, so nothing follows for arms that do.")
+    said += decided_at_random(findings)
     tested = sum(finding.verdict in TESTED for finding in findings)
     return " ".join(said) + (
         f" With {tested} comparisons at 95 % each, about {0.05 * tested:.1g} would be significant by chance."

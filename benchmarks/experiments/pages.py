@@ -252,7 +252,7 @@ def read_findings(experiment: Experiment, folder: Path) -> list[Finding]:
         low, high = (-inf, inf) if row["low"] is None else (row["low"], row["high"])
         differences = {int(seed): value for seed, value in row["differences"].items()}
         interval = Estimate(row["mean"], low, high, len(differences))
-        at_random = c.measure == "end" and end_at_random([normalised.get(arm, []) for arm in (c.first, c.second)])
+        at_random = end_at_random(c, normalised)
         read.append(Finding(c, differences, interval, row["verdict"], row["sentence"], at_random))
     return read
 

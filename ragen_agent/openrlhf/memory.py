@@ -275,7 +275,8 @@ def cpu_memory_parts(config: Config, settings: OpenRLHF, shape: ModelShape) -> l
     engines = settings.vllm_engines
     found.append(MemoryPart("vllm", "weights", engines * weights, f"{engines} x 2 B x {_count(shape.parameters)}"))
     found.append(MemoryPart("vllm", "cache", engines * CPU_CACHE, f"{engines} x {CPU_CACHE} GiB"))
-    processes = 3 + sum(gpus.values()) + 2 * engines
+    # Launcher, driver, trainer; one for each pretended GPU; each engine's own; the actor of an engine with workers.
+    processes = 3 + sum(gpus.values()) + engines * (1 if settings.vllm_tensor_parallel == 1 else 2)
     text = f"{processes} processes, each about {CPU_PROCESS:g} GiB"
     found.append(MemoryPart("run", "libraries", processes * CPU_PROCESS, text))
     return [replace(part, place="host", name=f"{part.place}: {part.name}") for part in found]

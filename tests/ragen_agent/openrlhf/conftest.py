@@ -41,14 +41,14 @@ __all__ = ["make_tokenizer", "pytest_collection_modifyitems", "warm"]
 
 HERE = Path(__file__).parent
 LONGEST = ("test_training", "test_stops")
-OF_THE_MACHINE = ("test_cluster", "test_doctor", "test_recipes")
-"""One has a cluster at the ports at which the others look: they share a process."""
+SHARING_PORTS = ("test_cluster", "test_doctor", "test_recipes")
+"""The first starts a cluster at ports that the others check, so they may not run at the same time."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """The order in which two processes take the files.
 
-    The run that needs most memory is begun first, beside the files that start no Ray; then the longest.
+    First the run that needs most memory, at the same time as the files that do not start Ray; then the longest files.
     """
     places = [place for place, item in enumerate(items) if item.path.parent == HERE]
     ours = [items[place] for place in places]
@@ -62,7 +62,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[place] = item
         if config.pluginmanager.hasplugin("xdist"):
             name = item.path.stem
-            item.add_marker(pytest.mark.xdist_group("machine" if name in OF_THE_MACHINE else name))
+            item.add_marker(pytest.mark.xdist_group("ports" if name in SHARING_PORTS else name))
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ import pytest
 
 from ragen_agent.config import Config, with_settings
 from ragen_agent.config.trainers import OpenRLHF
-from ragen_agent.openrlhf.memory import ModelShape, check_cpu_model, cpu_memory_parts
+from ragen_agent.openrlhf.memory import CPU_PROCESS, ModelShape, check_cpu_model, cpu_memory_parts
 
 
 def test_the_memory_of_a_run_on_a_cpu_counts_every_copy_of_the_model() -> None:
@@ -27,6 +27,9 @@ def test_the_memory_of_a_run_on_a_cpu_counts_every_copy_of_the_model() -> None:
     assert found["actor: gradients and optimiser"] == pytest.approx(14 * gib)
     assert found["vllm: weights"] == pytest.approx(2 * gib)
     assert found["vllm: cache"] == 1
+    assert found["run: libraries"] == pytest.approx(6 * CPU_PROCESS), (
+        "launcher, driver, trainer, actor, engine and its actor"
+    )
     assert found["actor: logits"] == pytest.approx(8 * 32 * 49_152 * 4 / 2**30), "where tokens are sampled alone"
     assert parts(short, {"zero_stage": 3})["actor: logits"] > 10 * found["actor: logits"]
     long = parts({"turns": {"max_tokens_per_episode": 4096}}, {"micro_batch": 32})

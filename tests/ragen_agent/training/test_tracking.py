@@ -46,23 +46,25 @@ def chunks(data: bytes) -> Iterator[bytes]:
         if BLOCK - place % BLOCK < 7:
             place += BLOCK - place % BLOCK
             continue
-        size, kind = int.from_bytes(data[place + 4 : place + 6], "little"), data[place + 6]
+        size, kind = int.from_bytes(data[place + 4 : place + 6], "little"), data[place + 6 : place + 7]
+        if place + 7 + size > len(data):  # it is still being written
+            return
         whole += data[place + 7 : place + 7 + size]
         place += 7 + size
-        if kind in (1, 4):  # a whole record, or the last part of one
+        if kind in (b"\1", b"\4"):  # a whole record, or the last part of one
             yield whole
             whole = b""
 
 
-def sent(file: Path, rows: int) -> tuple[str, list[dict[str, Any]]]:
+def wait_for(file: Path, rows: int) -> tuple[str, list[dict[str, Any]]]:
     """The run's id and so many rows of its history, which the library's own process writes in its own time."""
     limit = time.monotonic() + 60
-    while len((found := kept(file))[1]) < rows and time.monotonic() < limit:
+    while len((found := read_offline(file))[1]) < rows and time.monotonic() < limit:
         time.sleep(0.1)
     return found
 
 
-def kept(file: Path) -> tuple[str, list[dict[str, Any]]]:
+def read_offline(file: Path) -> tuple[str, list[dict[str, Any]]]:
     """The run's id and the rows of its history, as an offline run keeps them for ``wandb sync``."""
     record_type, name, rows = import_module("wandb.proto.wandb_internal_pb2").Record, "", []
     for chunk in chunks(file.read_bytes()):
@@ -84,12 +86,12 @@ def test_a_resumed_run_goes_on_in_the_same_run(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(KeyboardInterrupt):
         training.train(config, folder, Impatient(Console(file=io.StringIO())))
     (first,) = (folder.path / "wandb").glob("offline-run-*/*.wandb")
-    name, rows = sent(first, 2)
+    name, rows = wait_for(first, 2)
     assert [row["_step"] for row in rows] == [1, 2]
     training.train(config, folder, quiet())
     second = max((folder.path / "wandb").glob("offline-run-*/*.wandb"), key=lambda path: path.stat().st_mtime_ns)
     metrics = read_json_lines(folder.metrics)
-    again, rows = sent(second, len(metrics))
+    again, rows = wait_for(second, len(metrics))
     assert first != second
     assert again == name == json.loads((folder.path / "wandb.json").read_text())["id"]
     assert [row["_step"] for row in rows] == [record["iteration"] + 1 for record in metrics], "every iteration, once"
