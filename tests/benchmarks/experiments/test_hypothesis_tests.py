@@ -15,7 +15,14 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from benchmarks.experiments.alarm_evaluation import collapse_start, outcome, score_signs
-from benchmarks.experiments.hypothesis_tests import compare, conclusion, format_measure, is_decided, verdict
+from benchmarks.experiments.hypothesis_tests import (
+    AT_RANDOM,
+    compare,
+    conclusion,
+    format_measure,
+    is_decided,
+    verdict,
+)
 from benchmarks.experiments.overview import markdown_overview, without_copies
 from benchmarks.experiments.pages import _finding_json, undecided_arms
 from benchmarks.experiments.precision import precisions
@@ -180,11 +187,31 @@ def test_arms_are_compared_seed_by_seed() -> None:
     budget = compare(runs, Comparison("new", "random", "More by the budget?", "old"))
     assert budget.verdict == "fixed"
     assert "+0.0 points: a property of the levels" in budget.sentence
+    said = " ".join(conclusion([finding, alone, nothing, budget]))
+    assert 'support: "Better?" (after of new against old).' in said
+    assert 'no runs for: "Against nobody?"' in said
+    assert "2 comparisons at 95 % each" in said
+    assert "There are no runs for: 11 comparisons of the table." in conclusion([finding, *[nothing] * 11])
+
+
+def test_it_is_said_where_neither_arm_is_above_random_play() -> None:
+    runs = {
+        "new": {0: run(0.10), 1: run(0.13), 2: run(0.08)},
+        "old": {0: run(0.11), 1: run(0.11), 2: run(0.09)},
+        "good": {0: run(0.40), 1: run(0.45), 2: run(0.50)},
+    }
+    at_random = compare(runs, Comparison("new", "end", "Better?", "old", "higher", margin=0.2))
+    assert (at_random.verdict, at_random.at_random) == ("equivalent", True)
+    assert at_random.sentence.endswith("less than 20.0 points apart; neither arm is significantly above random play.")
+    better = compare(runs, Comparison("good", "end", "Better?", "old", "higher"))
+    assert (better.verdict, better.at_random) == ("supported", False)
+    experiment = replace(read("thinking"), comparisons=(at_random.comparison, better.comparison))
+    page = markdown_overview([experiment], {"thinking": [at_random, better]}, {"thinking": []})
     said = f"In 1 of those decided {AT_RANDOM}, so little follows for arms that learn."
     assert said in page
     assert said in conclusion([at_random, better])
     assert not any("random play" in sentence for sentence in conclusion([better]))
-    assert page.count("**equivalent**; neither arm is significantly above random play") == 1
+    assert page.count(f"**equivalent**; {AT_RANDOM}") == 1
     assert "**supported**; neither" not in page
 
 
