@@ -91,7 +91,7 @@ class _RemoteSingle(gymnasium.Env[Any, Any]):
         return texts[0]
 
     def _reset(self, seed: int | None, options: dict[str, Any] | None) -> Json:
-        super().reset(seed=seed)
+        super().reset(seed=int(seed) if isinstance(seed, np.integer) else seed)
         body = {"seed": seed, **options_body(options)}
         return self._remote.post("reset", {name: value for name, value in body.items() if value is not None})
 
@@ -281,7 +281,7 @@ class RemoteBatchEnv(VectorEnv[Any, Any, Any]):
         if "reset_mask" in body:
             body["which"] = np.asarray(body.pop("reset_mask")).tolist()
         if seed is not None:
-            body["seed"] = seed if isinstance(seed, int) else list(seed)
+            body["seed"] = seed if isinstance(seed, int | np.integer) else list(seed)
         answer = self._remote.post("batch/reset", body)
         return self._observations(answer["observations"]), _infos(answer["info"])
 

@@ -16,7 +16,7 @@ import httpx
 
 from ragen_gym.core.text import without_controls
 from ragen_gym.serve.errors import shorten
-from ragen_gym.serve.serialization import Json
+from ragen_gym.serve.serialization import Json, request_json
 
 __all__ = ["RemoteSession", "ServerError", "ServerRefused", "ServerUnreachable", "SessionLost"]
 
@@ -24,6 +24,7 @@ __all__ = ["RemoteSession", "ServerError", "ServerRefused", "ServerUnreachable",
 _RETRIES, _SHORTEST_WAIT, _LONGEST_WAIT = 5, 0.05, 60.0
 #: Bytes of an answer: several times those of the largest batch.
 _LARGEST_ANSWER = 2**26
+_JSON = {"Content-Type": "application/json"}
 #: What a server says of every environment that it makes.
 _DESCRIBED = {"env", "grain", "action_names", "action_space", "observation_space", "max_episode_steps", "instructions"}
 
@@ -138,8 +139,9 @@ class RemoteSession:
 
     def _request(self, method: str, path: str, body: Json | None) -> _Answer:
         deadline, content = time.monotonic() + self.timeout, bytearray()
+        sent = None if body is None else request_json(body)
         try:
-            with self._http.stream(method, path, json=body) as answer:
+            with self._http.stream(method, path, content=sent, headers=_JSON if sent else None) as answer:
                 if "Content-Encoding" in answer.headers:
                     raise ServerError("compressed", f"{self.url} sent a compressed answer, which was not asked for.")
                 for part in answer.iter_raw():

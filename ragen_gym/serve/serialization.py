@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from base64 import b64decode, b64encode
 from collections.abc import Sequence
 from math import isnan, nan
@@ -29,6 +30,7 @@ __all__ = [
     "observation_json",
     "options_body",
     "pixels",
+    "request_json",
     "space_json",
     "space_of",
     "turn_value_json",
@@ -57,6 +59,22 @@ def create_body(env: str, arguments: Json, **fields: Any) -> Json:
     if "levels" in body:
         body["levels"] = [str(level) for level in body["levels"]]
     return body
+
+
+def request_json(body: Json) -> bytes:
+    """A request as JSON; numbers and arrays of numpy, such as seeds that a generator drew, become plain ones.
+
+    Raises:
+        TypeError: a value that is not JSON.
+        ValueError: a float that is not finite.
+    """
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, np.generic | np.ndarray):
+            return value.tolist()
+        raise TypeError(f"{value!r} cannot be sent to a server: it is not JSON.")
+
+    return json.dumps(body, default=plain, ensure_ascii=False, allow_nan=False).encode()
 
 
 def space_json(space: Any) -> Json:

@@ -162,6 +162,24 @@ def test_batches(server: str, mode: str, name: str, arguments: dict[str, Any]) -
     remote.close()
 
 
+def test_seeds_that_numpy_drew(server: str) -> None:
+    seed, noise_seed = np.random.default_rng(0).integers(9, size=2)
+    reset: dict[str, Any] = {"seed": seed, "options": {"noise_seed": noise_seed}}
+    for remote, local in (
+        (RemoteEnv(server, "FrozenLake"), gymnasium.make("ragen/FrozenLake-v0")),
+        (RemoteTurnEnv(server, "FrozenLake"), make_turn("FrozenLake")),
+    ):
+        assert same(remote.reset(**reset), local.reset(**reset))
+        remote.close()
+    remote_batch, batch = RemoteBatchEnv(server, "Sokoban", 2), gymnasium.make_vec("ragen/Sokoban-v0", 2)
+    assert equal_batches(remote_batch.reset(**reset), batch.reset(**reset))
+    for name, values in (("seed", [seed, noise_seed]), ("options", {"noise_seed": np.array([4, 5])})):
+        assert equal_batches(remote_batch.reset(**{**reset, name: values}), batch.reset(**{**reset, name: values}))
+    with pytest.raises(TypeError, match="cannot be sent to a server: it is not JSON"):
+        remote_batch.reset(options={"noise_seed": {4, 5}})
+    remote_batch.close()
+
+
 def equal_batches(mine: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
     """`same`, the infos being a dictionary of another class."""
     plain = {key: dict(value) if isinstance(value, dict) else value for key, value in dict(other[-1]).items()}
