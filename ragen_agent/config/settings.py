@@ -67,8 +67,8 @@ class Program:
     command: str = setting(
         "", "starts it; it finds OPENAI_BASE_URL and RAGEN_GYM_URL in its environment", empty="replies go to the game"
     )
-    workers: int = setting(8, "how many run at a time", low=1, unit="programs")
-    timeout: float = setting(600.0, "of an episode", above=0, high=inf, unit="seconds")
+    workers: int = setting(8, "how many run at a time", low=1, unit="programs", needs="command")
+    timeout: float = setting(600.0, "of an episode", above=0, high=inf, unit="seconds", needs="command")
 
     def __post_init__(self) -> None:
         check_settings(self, "program.")
@@ -161,17 +161,30 @@ class Stops:
         0, "stop after this many iterations in a row with a low return std; 0 never", low=0, unit="iterations"
     )
     return_std_share: float = setting(
-        0.1, "low is below this share of the mean over the first return_std_baseline iterations", above=0, high=1
+        0.1,
+        "low is below this share of the mean over the first return_std_baseline iterations",
+        above=0,
+        high=1,
+        needs="return_std_patience",
     )
     return_std_baseline: int = setting(
-        10, "first iterations, whose mean return std is compared with", low=1, unit="iterations"
+        10,
+        "first iterations, whose mean return std is compared with",
+        low=1,
+        unit="iterations",
+        needs="return_std_patience",
     )
     validate_every: int = setting(0, "iterations between evaluations on the split validation", low=0, unit="iterations")
-    validation_levels: int = setting(64, "fixed levels of such an evaluation", low=1, unit="levels")
-    validation_patience: int = setting(
-        0, "stop after this many evaluations in a row with a success rate below validation_floor; 0 never", low=0
+    validation_levels: int = setting(
+        64, "fixed levels of such an evaluation", low=1, unit="levels", needs="validate_every"
     )
-    validation_floor: float = setting(0.01, "see validation_patience", above=0, high=1)
+    validation_patience: int = setting(
+        0,
+        "stop after this many evaluations in a row with a success rate below validation_floor; 0 never",
+        low=0,
+        needs="validate_every",
+    )
+    validation_floor: float = setting(0.01, "see validation_patience", above=0, high=1, needs="validation_patience")
     sampled_tokens: int = setting(
         0, "stop when the rollouts have sampled so many tokens, for runs at equal cost; 0 never", low=0, unit="tokens"
     )
@@ -192,7 +205,7 @@ class Judge:
     base_url: str = setting(
         "", "its OpenAI-compatible server, such as http://127.0.0.1:8000/v1", empty="no judge is asked"
     )
-    model: str = setting("", "the model's name there", empty="none; a judge needs one")
+    model: str = setting("", "the model's name there", empty="none; a judge needs one", needs="base_url")
     key_env: str = setting(
         "OPENAI_API_KEY", "environment variable that holds the key, which is written nowhere; may be unset on servers "
         "that ask for none"
@@ -242,8 +255,10 @@ class Diagnostics:
     information_every: int = setting(
         0, "iterations between estimates of the mutual information of reasoning and prompt", low=0, unit="iterations"
     )
-    information_prompts: int = setting(8, "prompts of such an estimate", low=2)
-    information_samples: int = setting(4, "episodes on each of these prompts", low=1, unit="episodes")
+    information_prompts: int = setting(8, "prompts of such an estimate", low=2, needs="information_every")
+    information_samples: int = setting(
+        4, "episodes on each of these prompts", low=1, unit="episodes", needs="information_every"
+    )
 
     def __post_init__(self) -> None:
         check_settings(self, "diagnostics.")

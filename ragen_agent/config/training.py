@@ -17,7 +17,7 @@ from ragen_agent.config.algorithms import (
     POLICY_LOSSES,
     TOKEN_PARTS,
 )
-from ragen_gym.core.settings import check_settings, setting
+from ragen_gym.core.settings import check_settings, declared, setting
 
 __all__ = ["Training", "check_bounds"]
 
@@ -44,7 +44,9 @@ class Training:
     )
     groups_by: str = setting("level", "what is compared within a group", choices=GROUPINGS)
     step_weight: float = setting(
-        1.0, "weight of a turn's advantage in its state, next to its episode's (GiGPO's omega)", low=0
+        1.0,
+        "with groups_by=state and branch: weight of a turn's advantage in its state, next to its episode's (GiGPO)",
+        low=0,
     )
     branches: int = setting(3, "with groups_by=branch: how many branch off each base episode", low=1, unit="episodes")
     branch_at: str = setting(
@@ -147,7 +149,9 @@ class Training:
         low=0,
     )
     entropy_band: list[float] = setting(
-        [0.5, 1.5], "the band of entropy_smoothing, in parts of the rollouts' mean entropy over the iterations so far"
+        [0.5, 1.5],
+        "the band of entropy_smoothing, in parts of the rollouts' mean entropy over the iterations so far",
+        needs="entropy_smoothing",
     )
     entropy_schedule: str = setting(
         "constant",
@@ -156,6 +160,7 @@ class Training:
             "constant": "unchanged",
             "epo": "falling slowly to 0.83 of it by the half, then fast to 0.04 (EPO's code)",
         },
+        needs="entropy_smoothing",
     )
     credit: str = setting("trajectory", "over what a critic's advantages are estimated", choices=CREDITS)
     gamma: float = setting(1.0, "discount between tokens", low=0, high=1)
@@ -175,7 +180,7 @@ class Training:
         low=0,
         unit="tokens",
     )
-    overlong_penalty: float = setting(1.0, "what a reply of that length costs", low=0)
+    overlong_penalty: float = setting(1.0, "what a reply of that length costs", low=0, needs="overlong_buffer")
     max_grad_norm: float = setting(1.0, "gradients are scaled down to this norm", above=0, high=inf)
     temperature: float = setting(1.0, "of sampling in rollouts", above=0, high=10)
     save_every: int = setting(1, "iterations between saved states", low=1, unit="iterations")
@@ -186,16 +191,12 @@ class Training:
             raise ValueError(f"training.dual_clip is {self.dual_clip}; it must be 0 (none) or above 1.")
         self._check_policy_loss()
         self._check_correction()
+        self._check_unread()
         check_bounds("training.entropy_band", self.entropy_band, "[0.5, 1.5]")
         if self.entropy_smoothing and not self.entropy_bonus:
             raise ValueError(
                 f"training.entropy_smoothing is {self.entropy_smoothing:g}, a part of the entropy bonus, whose weight "
                 "training.entropy_bonus is 0; raise it, for example to 0.001, or use training.entropy_smoothing=0."
-            )
-        if self.entropy_schedule != "constant" and not self.entropy_smoothing:
-            raise ValueError(
-                f"training.entropy_schedule is {self.entropy_schedule!r}, of the weight training.entropy_smoothing, "
-                "which is 0; raise it, for example to 1, or use training.entropy_schedule=constant."
             )
         if self.group_size < 2:
             if ADVANTAGE_RULES[self.algo].compares_groups:
@@ -308,6 +309,34 @@ class Training:
                 "with the policy that sampled it, so there is nothing to correct. Use one of the two."
             )
 
+    def _check_unread(self) -> None:
+        """Raise a ValueError for a setting that differs from its default, but that no choice made elsewhere reads."""
+        clip = "higher" if self._clips_higher else "symmetric"
+        kl_kind = self.kl_kind or ("none" if self.starpo_s else "k1")
+        branching = [name for name, row in GROUPINGS.items() if row.branches]
+        by_state = [name for name, row in GROUPINGS.items() if row.states]
+        ranking = [name for name, row in FILTER_RULES.items() if row.ranks_groups]
+        lower = ["clip_low", *(["upper_clip"] if clip == "symmetric" else [])]
+        for name, choice, made, readers in (
+            ("branches", "groups_by", self.groups_by, branching),
+            ("branch_at", "groups_by", self.groups_by, branching),
+            ("step_weight", "groups_by", self.groups_by, by_state),
+            ("filter_by", "filter", self.filter_rule, ranking),
+            ("filter_statistic", "filter", self.filter_rule, ranking),
+            ("clip_low", "policy_loss", self.policy_loss, _losses_with(*lower)),
+            ("clip_high", "policy_loss", self.policy_loss, _losses_with("upper_clip")),
+            ("clip_high", "clip", clip, ["higher"]),
+            *((name, "policy_loss", self.policy_loss, _losses_with(name)) for name in _OPTIONS_OF_LOSSES),
+            *((name, "kl_kind", kl_kind, [*KL_ESTIMATES]) for name in ("kl", "kl_place") if self.kl),
+        ):
+            value, default = getattr(self, name), declared(type(self))[name].default
+            if value != default and made not in readers:
+                others = f" ({', '.join(readers[1:])})" if readers[1:] else ""
+                raise ValueError(
+                    f"training.{name} is {value!r}, which has no effect with training.{choice}={made}; leave it at "
+                    f"{default!r}, or use training.{choice}={readers[0]}{others}."
+                )
+
     @property
     def critic(self) -> bool:
         """Whether a critic estimates the advantages."""
@@ -351,8 +380,20 @@ class Training:
     @property
     def upper_clip(self) -> float:
         """How far the ratio may rise above 1, with the preset resolved."""
-        higher = self.clip == "higher" if self.clip else self.starpo_s
-        return self.clip_high if higher else self.clip_low
+        return self.clip_high if self._clips_higher else self.clip_low
+
+    @property
+    def _clips_higher(self) -> bool:
+        return self.clip == "higher" if self.clip else self.starpo_s
+
+
+#: Settings that are options of policy losses and of nothing else.
+_OPTIONS_OF_LOSSES = ("sapo_temperatures", "cov_share", "cov_band", "cov_kl")
+
+
+def _losses_with(*options: str) -> list[str]:
+    """The policy losses that have one of these options, by the property of ``Training`` that it is."""
+    return [name for name, row in POLICY_LOSSES.items() if {*options} & {*row.options.values()}]
 
 
 def _is_number(value: Any) -> bool:

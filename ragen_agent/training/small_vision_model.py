@@ -9,6 +9,7 @@ every layer. The checkpoint loads wherever a Qwen2.5-VL loads.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from transformers import (
     PreTrainedTokenizerBase,
@@ -29,7 +30,8 @@ from ragen_agent.training.small_model import (
 )
 from ragen_agent.training.tasks import all_settings, make_env
 from ragen_gym.core.image_style import TILE_SETS
-from ragen_gym.core.turn_config import OBSERVATIONS
+from ragen_gym.core.settings import declared
+from ragen_gym.core.turn_config import TurnConfig
 from ragen_gym.inference.vision import ImageProcessor, Vision, attach
 
 __all__ = ["IMAGE", "build_vision_model", "small_tokenizer", "small_vision", "vision_config", "with_images"]
@@ -58,12 +60,12 @@ def small_tokenizer(config: Config) -> Qwen2Tokenizer:
     """
     games = all_settings(config)
     if sees := config.small_model.kind == "vision":
-        looks = [(observation, tiles) for observation in OBSERVATIONS for tiles in TILE_SETS]
-        games += [
-            replace(game, turns=replace(game.turns, observation=observation, image_tiles=tiles))
-            for game in games
-            for observation, tiles in looks
+        looks: list[dict[str, Any]] = [
+            {"observation": seen, "image_tiles": tiles} for seen in ("image", "both") for tiles in TILE_SETS
         ]
+        plain = {name: each.default for name, each in declared(TurnConfig).items() if name.startswith("image_")}
+        looks.append({**plain, "observation": "text"})
+        games += [replace(game, turns=replace(game.turns, **look)) for game in games for look in looks]
     texts = [game_texts(make_env(game, None), game.demonstrations.thought) for game in games]
     tokenizer = build_tokenizer(texts)
     if sees:

@@ -13,7 +13,7 @@ from math import isfinite
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from ragen_gym.core.validation import shown
+from ragen_gym.core.validation import plain_number, shown
 
 __all__ = ["Setting", "check_settings", "declared", "json_schema", "parts", "setting"]
 
@@ -43,6 +43,8 @@ class Setting:
             ``doc``, say what each choice means.
         empty: what the empty text means, where it is allowed, such as ``"left to another setting"``.
         unit: such as ``"seconds"``.
+        needs: the field of the same class that must be on (not 0, false or empty) for this one to have an effect. While
+            it is off, any value but the default is refused.
         type: of the field, filled in by ``declared``.
         default: of the field, filled in by ``declared``.
     """
@@ -55,6 +57,7 @@ class Setting:
     choices: Collection[Any] = ()
     empty: str = ""
     unit: str = ""
+    needs: str = ""
     type: Any = None
     default: Any = None
 
@@ -116,9 +119,10 @@ def setting(
     choices: Collection[Any] = (),
     empty: str = "",
     unit: str = "",
+    needs: str = "",
 ) -> Any:
     """A dataclass field with its declaration (``Setting``). A list or a dict as default is copied for each object."""
-    metadata = {_KEY: Setting(doc, low, high, above, below, choices, empty, unit)}
+    metadata = {_KEY: Setting(doc, low, high, above, below, choices, empty, unit, needs)}
     if isinstance(default, list | dict):
         return field(default_factory=default.copy, metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -168,17 +172,19 @@ def _property(each: Setting) -> dict[str, Any]:
 
 
 def check_settings(settings: Any, where: str = "") -> None:
-    """Check the types and ranges of all declared fields, and turn whole numbers given for floats into floats.
+    """Check all declared fields, types, ranges and what they need.
+
+    Numbers of NumPy become Python's, and whole numbers that are given for floats become floats.
 
     Args:
         settings: an object of a settings class.
         where: what messages put before a field's name, such as ``training.``.
 
     Raises:
-        ValueError: a value of another type or out of range; the message names the field, the value and the range.
+        ValueError: a value of another type, out of range, or without effect; the message names the field and the value.
     """
     for name, each in declared(type(settings)).items():
-        value, types = getattr(settings, name), _alternatives(each.type)
+        value, types = plain_number(getattr(settings, name)), _alternatives(each.type)
         if float in types and isinstance(value, int) and not isinstance(value, bool):
             try:
                 value = float(value)
@@ -186,7 +192,7 @@ def check_settings(settings: Any, where: str = "") -> None:
                 raise ValueError(
                     f"{where}{name} is {shown(value)}; it must be a number that fits into a float."
                 ) from None
-            object.__setattr__(settings, name, value)
+        object.__setattr__(settings, name, value)
         if type(value) not in types:
             kind = " or ".join("none" if t is NoneType else _NAMES.get(t, t.__name__) for t in types)
             raise ValueError(f"{where}{name} is {shown(value)}; it must be {kind}, such as {each.default!r}.")
@@ -194,6 +200,13 @@ def check_settings(settings: Any, where: str = "") -> None:
             if each.choices:
                 raise ValueError(f"{where}{name} is {shown(value)}; choose {each.range}.")
             raise ValueError(f"{where}{name} is {shown(value)}; it must be {each.range or 'finite'}.")
+    for name, each in declared(type(settings)).items():
+        value = getattr(settings, name)
+        if each.needs and value != each.default and not getattr(settings, each.needs):
+            raise ValueError(
+                f"{where}{name} is {shown(value)}, which has no effect without {where}{each.needs}; give that too, or "
+                f"leave {where}{name} at {each.default!r}."
+            )
 
 
 def _alternatives(hint: Any) -> tuple[type, ...]:

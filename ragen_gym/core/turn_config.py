@@ -61,7 +61,7 @@ class TurnConfig:
 
     Raises:
         ValueError: an option out of range; grounding or world modelling without thinking, or with another prompt than
-            the default one; a state reward without either of them.
+            the default one; an option of the state without either of them, or of the pictures where there are none.
     """
 
     max_turns: int = setting(5, "turns in an episode", low=1)
@@ -104,11 +104,20 @@ class TurnConfig:
                 f"{self._where()}prompt={self.prompt!r} asks for no board in the thinking; {self._where()}grounding "
                 f"and {self._where()}world_modelling need {self._where()}prompt='default'."
             )
-        if self.state_reward and not (self.grounding or self.world_modelling):
-            raise ValueError(
-                f"{self._where()}state_reward={self.state_reward} rewards nothing without grounding=True or "
-                "world_modelling=True."
-            )
+        if not self.sees:
+            self._check_unread("image_", f"{self._where()}observation='image' or 'both'")
+        if not self.state_parts:
+            self._check_unread("state_", f"{self._where()}grounding=True or {self._where()}world_modelling=True")
+
+    def _check_unread(self, prefix: str, reader: str) -> None:
+        """Refuse options that differ from their defaults and that nothing reads."""
+        for name, each in declared(type(self)).items():
+            value = getattr(self, name)
+            if name.startswith(prefix) and value != each.default:
+                raise ValueError(
+                    f"{self._where()}{name}={value!r} has no effect without {reader}: give that too, or leave it at "
+                    f"{each.default!r}."
+                )
 
     @property
     def action_budget(self) -> int:

@@ -10,7 +10,9 @@ from pkgutil import resolve_name
 from types import NoneType
 from typing import Any
 
-__all__ = ["check_choice", "check_number", "did_you_mean", "items_of", "load_object", "shown"]
+import numpy as np
+
+__all__ = ["check_choice", "check_number", "did_you_mean", "items_of", "load_object", "plain_number", "shown"]
 
 
 def check_number(
@@ -34,6 +36,11 @@ def _is_number(value: Any, low: float, high: float, whole: bool) -> bool:
         return bool(low <= value <= high and (whole or isfinite(value)))
     except OverflowError:  # an integer beyond all floats
         return False
+
+
+def plain_number(value: Any) -> Any:
+    """A number or truth value of NumPy as Python's own; anything else as it is."""
+    return value.item() if isinstance(value, np.number | np.bool_) else value
 
 
 def items_of(value: Any) -> list[Any]:

@@ -43,7 +43,7 @@ WRONG = {int: "3", float: "3", bool: 1, str: 3, list: "a", dict: [1]}
 
 @pytest.mark.parametrize(("name", "value"), NUMBERED, ids=str)
 def test_a_value_out_of_range_is_refused_by_its_full_name(name: str, value: Any) -> None:
-    with pytest.raises(ValueError, match=f"^{re.escape(name)} is "):
+    with pytest.raises(ValueError, match=f"^{re.escape(name)} is .*; (it must be|choose)"):
         given(name, value)
 
 
@@ -73,9 +73,16 @@ def test_a_setting_says_what_it_is_and_refuses_another_type(name: str) -> None:
         ({"training": {"policy_loss": "sapo", "dual_clip": 3.0}}, r"the policy loss 'sapo' has none.*one of ppo, gspo"),
         ({"training": {"sapo_temperatures": [1.0]}}, r"sapo_temperatures is \[1\.0\]; give two numbers above 0"),
         ({"training": {"cov_band": [5.0, 1.0]}}, r"cov_band is \[5\.0, 1\.0\]; give a lower and a higher bound"),
-        ({"training": {"entropy_band": [0.5, "x"]}}, r"entropy_band is .*; give a lower and a higher bound"),
+        (
+            {"training": {"entropy_smoothing": 1.0, "entropy_band": [1]}},
+            r"entropy_band is .*; give a lower and a higher bound",
+        ),
         ({"training": {"entropy_smoothing": 1.0, "entropy_bonus": 0.0}}, r"training\.entropy_bonus is 0; raise it"),
-        ({"training": {"entropy_schedule": "epo"}}, r"weight training\.entropy_smoothing, which is 0; raise it"),
+        ({"training": {"entropy_schedule": "epo"}}, r"no effect without training\.entropy_smoothing; give that too"),
+        ({"training": {"overlong_penalty": 2.0}}, r"no effect without training\.overlong_buffer; give that too"),
+        ({"stops": {"validation_patience": 3}}, r"no effect without stops\.validate_every; give that too"),
+        ({"stops": {"return_std_share": 0.2}}, r"no effect without stops\.return_std_patience; give that too"),
+        ({"judge": {"model": "m"}}, r"no effect without judge\.base_url; give that too"),
         ({"training": {"correction_bounds": [2.0]}}, r"correction_bounds is \[2\.0\]; give a lower and a higher"),
         ({"training": {"correction": "sequence"}}, r"correction=sequence .* use training\.correction_mode=mask"),
         ({"training": {"correction_gating": "tv"}}, r"correction_gating=tv use training\.correction_mode=mask"),
@@ -151,6 +158,31 @@ def test_what_settings_need_of_each_other_is_said(settings: dict[str, object], m
         with_settings(Config(), settings)
 
 
+@pytest.mark.parametrize(
+    ("unread", "choice", "reader"),
+    [
+        ({"branches": 5}, "groups_by=level", {"groups_by": "branch", "group_size": 6}),
+        ({"branch_at": "entropy"}, "groups_by=level", {"groups_by": "branch"}),
+        ({"step_weight": 0.5}, "groups_by=level", {"groups_by": "state"}),
+        ({"filter": "none", "filter_by": "length"}, "filter=none", {"filter": "top"}),
+        ({"starpo_s": False, "filter_by": "length"}, "filter=none", {"filter": "top"}),
+        ({"filter": "random", "filter_statistic": "variance"}, "filter=random", {"filter": "top_p"}),
+        ({"policy_loss": "cispo", "clip_low": 0.3}, "policy_loss=cispo", {"clip": "symmetric"}),
+        ({"policy_loss": "sapo", "clip_low": 0.3}, "policy_loss=sapo", {"policy_loss": "clip_cov"}),
+        ({"policy_loss": "kl_cov", "clip_high": 0.4}, "policy_loss=kl_cov", {"policy_loss": "cispo"}),
+        ({"starpo_s": False, "clip_high": 0.4}, "clip=symmetric", {"clip": "higher"}),
+        ({"cov_share": 0.1}, "policy_loss=ppo", {"policy_loss": "kl_cov"}),
+        ({"sapo_temperatures": [1.0, 2.0]}, "policy_loss=ppo", {"policy_loss": "sapo"}),
+        ({"kl": 0.01}, "kl_kind=none", {"kl_kind": "k3"}),
+        ({"kl_place": "loss"}, "kl_kind=none", {"kl": 0.0}),
+    ],
+)
+def test_a_setting_without_effect_is_refused(unread: dict[str, Any], choice: str, reader: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=f"{[*unread][-1]} is .*, which has no effect with training.{choice}; leave"):
+        Training(**unread)
+    Training(**{**unread, **reader})
+
+
 def test_each_part_of_starpo_s_may_be_chosen_by_itself() -> None:
     both = Training()
     assert (both.filter_rule, both.kl_estimate, both.upper_clip) == ("top", "none", 0.28)
@@ -168,5 +200,5 @@ def test_an_option_of_a_turn_is_a_setting_by_itself() -> None:
     turns = with_settings(Config(), {"turns": {"grounding": True, "state_reward": 0.5}}).turns
     assert turns.of_environment(states_limit=False) == TurnConfig(grounding=True, state_reward=0.5)
     assert turns.of_environment(states_limit=True).max_tokens_per_turn == 40
-    with pytest.raises(ValueError, match=r"turns\.state_reward=0\.5 rewards nothing"):
+    with pytest.raises(ValueError, match=r"turns\.state_reward=0\.5 has no effect"):
         given("turns.state_reward", 0.5)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -89,7 +90,8 @@ def test_a_minibatch_of_several_passes_takes_the_step_of_a_whole_one(
 def test_every_policy_loss_takes_steps_and_reports_what_it_restrains(rule: str, agent: Policy) -> None:
     """From the second pass over the batch on, the policy is not the one that sampled."""
     how = "sequence_mean" if POLICY_LOSSES[rule].sequences else "token_mean"
-    settings = Training(policy_loss=rule, aggregation=how, minibatch=8, updates=3, cov_band=[0.0, 9.0])
+    options: dict[str, Any] = {"cov_band": [0.0, 9.0]} if rule == "clip_cov" else {}
+    settings = Training(policy_loss=rule, aggregation=how, minibatch=8, updates=3, **options)
     before = copy.deepcopy(agent.model.state_dict())
     learner = policy_of(agent)
     learner.optimiser.param_groups[0]["lr"] = 0.02
@@ -104,7 +106,8 @@ def test_every_policy_loss_takes_steps_and_reports_what_it_restrains(rule: str, 
 def test_a_loss_that_compares_tokens_sees_the_whole_minibatch(
     rule: str, agent: Policy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = Training(policy_loss=rule, minibatch=8, cov_share=0.1, cov_band=[0.0, 9.0])
+    options: dict[str, Any] = {"cov_band": [0.0, 9.0]} if rule == "clip_cov" else {}
+    settings = Training(policy_loss=rule, minibatch=8, cov_share=0.1, **options)
     trajectories, start = played(agent, 1.0), copy.deepcopy(agent.model)
     found = []
     for limit in (scoring.TOKENS_PER_PASS, 100):

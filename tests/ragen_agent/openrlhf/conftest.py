@@ -49,14 +49,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """The order in which two processes take the files.
 
     First the run that needs most memory, at the same time as the files that do not start Ray; then the longest files.
+    The cluster comes last: Ray's threads stay in the process that started its nodes, next to tests that capture output.
     """
     places = [place for place, item in enumerate(items) if item.path.parent == HERE]
     ours = [items[place] for place in places]
     slow = {item.path for item in ours if item.get_closest_marker("slow")}
 
-    def rank(item: pytest.Item) -> tuple[bool, bool, bool]:
+    def rank(item: pytest.Item) -> tuple[bool, bool, bool, bool]:
         name = item.path.stem
-        return name != "test_real_model", item.path in slow, name not in LONGEST
+        return name == "test_cluster", name != "test_real_model", item.path in slow, name not in LONGEST
 
     for place, item in zip(places, sorted(ours, key=rank), strict=True):
         items[place] = item

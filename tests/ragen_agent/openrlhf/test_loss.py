@@ -219,7 +219,9 @@ def test_losses_that_openrlhf_lacks_are_ours(rule: str, correction: str, monkeyp
     for name in INSTALLED:
         monkeypatch.setattr(ppo_actor, name, getattr(ppo_actor, name))
     mode = {"correction_mode": "mask", "correction_bounds": [0.95, 1.4]} if correction == "sequence" else {}
-    training = {"policy_loss": rule, "correction": correction, "cov_share": 0.3, "cov_band": [0.0, 9.0], **mode}
+    wide = {"cov_share": 0.3, "cov_band": [0.0, 9.0]}
+    read = {name: value for name, value in wide.items() if name in POLICY_LOSSES[rule].options.values()}
+    training = {"policy_loss": rule, "correction": correction, **read, **mode}
     config = with_settings(Config(), {"training": training})
     level = "seq" if correction == "sequence" else "token"
     bounds = config.training.correction_bounds

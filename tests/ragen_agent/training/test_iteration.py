@@ -202,7 +202,7 @@ def record(number: int, **figures: float) -> dict[str, Any]:
         ),
         (Stops(return_std_patience=2, return_std_baseline=2), [record(0), record(1), record(2, spread=0.01)], 0, ""),
         (
-            Stops(validation_patience=2),
+            Stops(validate_every=1, validation_patience=2),
             [record(0, validation=0.0), record(1), record(2, validation=0.0)],
             0,
             "after iteration 3: 2 validations in a row were below 1 %",

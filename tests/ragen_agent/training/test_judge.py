@@ -129,7 +129,7 @@ def configure(url: str, **judge: Any) -> Config:
 @pytest.fixture(scope="module")
 def episodes() -> list[Trajectory]:
     """Demonstrations on ice that slips: observations are right, predictions often not."""
-    config = replace(configure(""), judge=Config().judge)
+    config = replace(configure("http://127.0.0.1/v1"), judge=Config().judge)
     policy = Policy.build(config)
     return demonstrate(
         policy.processes("train", 1)[0], [Instance(seed, 100 + seed) for seed in range(6)], config.demonstrations, 0

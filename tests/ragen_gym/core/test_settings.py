@@ -34,6 +34,8 @@ class Outer:
     kind: str = setting("", "which", choices=KINDS, empty="as count says")
     limit: int | None = setting(None, "a limit", low=1)
     names: list[str] = setting(["x"], "names")
+    switch: str = setting("", "what it is for", empty="nothing")
+    size: int = setting(8, "its size", low=1, needs="switch")
     inner: Inner = field(default_factory=Inner)
 
     def __post_init__(self) -> None:
@@ -52,6 +54,8 @@ class Outer:
         ({"limit": 0}, "limit is 0; it must be at least 1."),
         ({"limit": "3"}, "limit is '3'; it must be an integer or none, such as None."),
         ({"names": "x"}, "names is 'x'; it must be a list, such as ['x']."),
+        ({"size": 0}, "size is 0; it must be at least 1."),
+        ({"size": 9}, "size is 9, which has no effect without switch; give that too, or leave size at 8."),
     ],
 )
 def test_what_is_wrong_is_said(changes: dict[str, Any], message: str) -> None:
@@ -76,7 +80,7 @@ def test_choices_follow_their_table(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_declarations_give_a_schema() -> None:
-    assert list(declared(Outer)) == ["count", "norm", "kind", "limit", "names"]
+    assert list(declared(Outer)) == ["count", "norm", "kind", "limit", "names", "switch", "size"]
     assert parts(Outer) == {"inner": Inner}
     schema = json_schema(Outer)
     assert schema["description"] == "The whole."

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
+import numpy as np
 import pytest
 
 from ragen_gym.core.settings import declared
@@ -38,12 +39,20 @@ def test_the_parts_of_the_thinking_that_hold_boards(options: dict[str, Any], par
         ({"world_modelling": True, "think": False}, "they need think=True"),
         ({"prompt": "ragen"}, "prompt is 'ragen'; choose one of default, ragen-v1"),
         ({"prompt": "ragen-v1", "grounding": True}, "prompt='ragen-v1' asks for no board in the thinking"),
-        ({"state_reward": 0.5}, "state_reward=0.5 rewards nothing without grounding=True or world_modelling=True"),
+        ({"state_reward": 0.5}, "state_reward=0.5 has no effect without grounding=True or world_modelling=True"),
+        ({"state_score": "f1"}, "state_score='f1' has no effect .* or leave it at 'exact'"),
+        ({"image_tile_size": 14}, "image_tile_size=14 has no effect without observation='image' or 'both'"),
     ],
 )
 def test_options_that_make_no_sense(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         TurnConfig(**options)
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    config = TurnConfig(max_turns=np.int64(3), format_penalty=np.float32(-0.5), think=np.bool_(False))  # type: ignore[arg-type]
+    assert config == TurnConfig(max_turns=3, format_penalty=-0.5, think=False)
+    assert (type(config.max_turns), type(config.format_penalty), type(config.think)) == (int, float, bool)
 
 
 def test_what_begins_a_reply() -> None:
