@@ -126,8 +126,9 @@ def _show(bar: ProgressBar, check: str, place: int, _: int) -> None:
 
 def _lines(report: Report, everything: bool) -> list[str]:
     counts = report.counts()
+    found = counts["finding"]
     lines = [
-        f"{report.target} ({report.version}): {counts['finding']} findings, {counts['passed']} passed, "
+        f"{report.target} ({report.version}): {found} finding{'s' * (found != 1)}, {counts['passed']} passed, "
         f"{counts['not applicable']} not applicable"
     ]
     if everything:

@@ -192,7 +192,7 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
             self._episodes = Episodes(self.game, first, self.split, self._levels)
             if seed is not None:
                 self._seed_generator(int(seed))
-        episode = self._episodes.take() if not options else self._chosen(self._episodes, options)
+        episode = self._episodes.take() if options is None or options == {} else self._chosen(self._episodes, options)
         self._start, state, level_id, self._noise_key, self._draws = episode
         self._state, self._level_id, self._drawn, self._solution = state, level_id, len(self._draws), None
         self._allowed = self._actions
@@ -264,11 +264,13 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
     @property
     def text(self) -> str:
         """The board as it stands, as text."""
+        self._check_started()
         return self._view.text(self._board)
 
     @property
     def level(self) -> Level:
         """The level of this episode."""
+        self._check_started()
         return self.game.level(self._start)
 
     def level_families(self, seeds: Iterable[int]) -> list[int]:
@@ -286,15 +288,18 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
     @property
     def state(self) -> tuple[bytes, tuple[int, ...]]:
         """The board and the integers of the state."""
+        self._check_started()
         return bytes(self._board), tuple(self._state)
 
     @property
     def action_names(self) -> tuple[str, ...]:
         """What a player calls the actions, in the order of their ids."""
+        self._check_started()
         return self.game.action_names(self._board)
 
     def solution(self) -> Solution:
         """The oracle of this episode's level."""
+        self._check_started()
         if self._solution is None:
             self._solution = self.game.solve(self._start)
         return self._solution
@@ -309,6 +314,10 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
     def oracle_action(self, actions_left: int) -> int:
         """A best action here, with that many actions left."""
         return self.solution().action(self._board, self._state, actions_left)
+
+    def _check_started(self) -> None:
+        if not hasattr(self, "_board"):
+            raise ResetNeeded("no episode was started: call reset() first.")
 
     def _draw(self) -> float:
         self._draws = draws(self.game, np.array([self._noise_key], np.uint64), self._drawn)[0]

@@ -159,8 +159,8 @@ class BatchEnv(VectorEnv[Any, Any, Any]):
         if given:
             self._prefetch.seed([i for i, _ in given], [chosen for _, chosen in given])
             self._dry = True
-        if isinstance(seed, int):
-            super().reset(seed=seed)
+        if isinstance(seed, int | np.integer):
+            super().reset(seed=int(seed))
         if self._dry:
             self._prefetch.refill()
         if boards:
@@ -224,13 +224,19 @@ class BatchEnv(VectorEnv[Any, Any, Any]):
     @property
     def texts(self) -> tuple[str, ...]:
         """The boards as they stand, as text."""
+        self._check_started()
         return self._texts(self._prefetch.buffers.boards)
 
     @property
     def levels(self) -> tuple[Level, ...]:
         """The levels of the episodes in play."""
+        self._check_started()
         ring, slots = self._prefetch.boards, (self._prefetch.buffers.taken - 1) % self._prefetch.boards.shape[1]
         return tuple(self.game.level(board.tobytes()) for board in ring[np.arange(self.num_envs), slots])
+
+    def _check_started(self) -> None:
+        if not self._started:
+            raise ResetNeeded("no episode was started: call reset() first.")
 
     def _begin(self, which: npt.NDArray[np.int64]) -> bool:
         """Begin the next episodes of the environments ``which``; whether one of them was the last prepared."""

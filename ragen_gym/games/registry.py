@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ragen_gym.core.validation import did_you_mean, load_object, shown
+from ragen_gym.core.validation import did_you_mean, load_object, plain_number, shown
 
 if TYPE_CHECKING:
     from ragen_gym.games.game import Game
@@ -227,7 +227,7 @@ def build_game(spec: GameSpec, options: dict[str, Any], preset: str | None = Non
     below = {**spec.options, **(presets[preset] if preset else {})}
     if options.get("size") is not None:
         below = {option: value for option, value in below.items() if option not in ("height", "width")}
-    return spec.game_class(**{**below, **options})
+    return spec.game_class(**{option: plain_number(value) for option, value in {**below, **options}.items()})
 
 
 def add(spec: GameSpec) -> None:

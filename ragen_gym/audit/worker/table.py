@@ -117,7 +117,7 @@ _ROWS = (
         "group_noise",
         "note",
         "Members of a group can share the level without sharing its noise",
-        "With shared noise a group's returns differ by the actions under one draw only, and filters by return spread "
+        "With shared noise a group's returns differ by the actions under one draw only, and filters by return std "
         "choose the draws in which risk happened to pay.",
         'Take a seed of the dynamics of its own, such as reset(seed=s, options={"noise_seed": k}).',
         check_seeds.group_noise,

@@ -101,7 +101,8 @@ def test_the_hash_of_a_suite_covers_every_option_of_a_turn(option: str) -> None:
     def hash_of(**options: Any) -> str:
         return Suite("push", (Split("push", "Sokoban", {}, (Level("Sokoban", BOARD),), TurnConfig(**options)),)).hash
 
-    needed = {"state_reward": {"grounding": True}}.get(option, {})
+    readers: dict[str, dict[str, Any]] = {"state": {"grounding": True}, "image": {"observation": "image"}}
+    needed = readers.get(option.partition("_")[0], {})
     default, choices = getattr(TurnConfig(), option), declared(TurnConfig)[option].choices
     other = next((choice for choice in choices if choice != default), None)
     if other is None:

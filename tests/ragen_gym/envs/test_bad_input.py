@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,7 @@ def test_what_cannot_be(face: Callable[..., Any], name: str, arguments: dict[str
 
 
 @every_name
-def test_steps_out_of_season_and_actions_out_of_range(name: str) -> None:
+def test_what_needs_an_episode_and_actions_out_of_range(name: str) -> None:
     env, envs, turns = single(name), batch(name, autoreset_mode="Disabled"), make_turn(name)
     actions = int(env.action_space.n)
     calls: list[Callable[[], Any]] = [
@@ -86,6 +87,10 @@ def test_steps_out_of_season_and_actions_out_of_range(name: str) -> None:
         lambda: envs.step(np.zeros(2, int)),
         lambda: turns.step("<think>.</think><answer>Up</answer>"),
     ]
+    step = env.unwrapped
+    of_episodes = ((step, "text level state action_names"), (envs, "texts levels"), (turns, "board level state_id"))
+    calls += [partial(getattr, each, attribute) for each, names in of_episodes for attribute in names.split()]
+    calls += [step.solution, turns.oracle_action]
     for call in calls:
         with pytest.raises(ResetNeeded, match="reset"):
             call()

@@ -50,7 +50,7 @@ def test_a_reply_without_fault_is_right_in_every_format(name: str, state_format:
     """A prediction may fail where the ice slips; its score is then paid in part."""
     if name.startswith("Bandit") and state_format != "text":
         with pytest.raises(ValueError, match=f"state_format='{state_format}' needs a board with rows and columns"):
-            make_turn(name, state_format=state_format)
+            make_turn(name, grounding=True, state_format=state_format)
         return
     forms = ("grid",) if name.startswith("Bandit") else get_args(TextFormat)
     options: dict[str, Any] = {"text_format": forms[seed % len(forms)], "state_format": state_format}

@@ -272,11 +272,12 @@ def test_steps_out_of_season() -> None:
         ({"levle": LAKE}, "option='levle' is not known: choose one of 'level', 'noise_seed'"),
         ({"level": "P?\nG_"}, r"unknown symbol '\?'"),
         ({"level": 3}, "level=3 is not a level"),
+        ([], r"options=\[\] is not a dict"),
         ({"noise_seed": -1}, "seed=-1 is not a seed: give an integer from 0 on"),
         ({"noise_seed": "a"}, "seed='a' is not a seed"),
     ],
 )
-def test_bad_options(options: dict[str, Any], message: str) -> None:
+def test_bad_options(options: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         StepEnv("FrozenLake").reset(seed=0, options=options)
 

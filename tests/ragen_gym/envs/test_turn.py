@@ -291,7 +291,7 @@ def test_a_board_whose_floor_is_a_space_is_read_as_it_stands() -> None:
     ("arguments", "message"),
     [
         ({"grounding": True, "think": False}, "parts of the thinking"),
-        ({"state_reward": 0.5}, "rewards nothing without grounding=True"),
+        ({"state_reward": 0.5}, "no effect without grounding=True"),
         ({"world_modelling": 1}, "world_modelling is 1; it must be true or false"),
         ({"grounding": True, "state_reward": float("nan")}, "state_reward"),
     ],

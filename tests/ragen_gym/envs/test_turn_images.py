@@ -131,7 +131,8 @@ def test_options_out_of_range(options: dict[str, Any], message: str) -> None:
 
 def test_the_options_of_pictures_are_those_of_a_style() -> None:
     assert TurnConfig().image_style == ImageStyle()
-    config = TurnConfig(image_tiles="letters", image_tile_size=16, image_palette="photographic", image_coordinates=True)
+    style: dict[str, Any] = {"tiles": "letters", "tile_size": 16, "palette": "photographic", "coordinates": True}
+    config = TurnConfig(observation="image", **{f"image_{name}": value for name, value in style.items()})
     assert config.image_style == ImageStyle("letters", 16, "photographic", True)
     with pytest.raises(ValueError, match="image_tile_size is 7"):
         ImageStyle(tile_size=7)

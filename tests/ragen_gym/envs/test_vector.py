@@ -145,6 +145,13 @@ def test_seeds_go_on_where_none_is_given() -> None:
         assert options == {"reset_mask": mask}, "the caller's options stay as they were"
 
 
+@pytest.mark.parametrize("seed", [7, np.int64(7)])
+def test_the_generator_is_seeded_by_any_integer(seed: Any) -> None:
+    envs = gymnasium.make_vec("ragen/FrozenLake-v0", num_envs=2)
+    envs.reset(seed=seed)
+    assert envs.np_random_seed == 7
+
+
 def test_without_a_seed_no_two_batches_are_alike() -> None:
     first, second = (gymnasium.make_vec("ragen/FrozenLake-v0", 50).reset()[1]["level_id"] for _ in range(2))
     assert len({*first, *second}) > 90

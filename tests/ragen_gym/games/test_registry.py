@@ -50,6 +50,12 @@ def test_a_game_and_what_it_hands_out_can_be_pickled(name: str) -> None:
     assert [write(board) for write in copies] == [write(board) for write in writers]
 
 
+def test_options_may_be_numbers_of_numpy() -> None:
+    game = build_game(find("FrozenLake"), {"size": np.int64(6), "success_rate": np.float32(0.5)})
+    assert game == build_game(find("FrozenLake"), {"size": 6, "success_rate": 0.5})
+    assert (game.height, type(game.height)) == (6, int)
+
+
 @pytest.mark.parametrize("name", TABLE)
 def test_presets_are_games_of_their_own(name: str) -> None:
     presets = TABLE[name].game_class.presets
