@@ -230,8 +230,8 @@ def _row_of(name: str, stage: str, runs: Sequence[dict[str, Any]], results: Mapp
         _mean(own),
         *(_mean([found[what] for found in each]) for what in ("boards", "cells", "things")),
         _mean(planned),
-        _mean([optimal - rate for rate in planned]),
-        _mean([with_planner - alone for with_planner, alone in zip(planned, own, strict=True)]),
+        _mean([optimal - rate for rate in planned], least=-100),
+        _mean([with_planner - alone for with_planner, alone in zip(planned, own, strict=True)], least=-100),
     ]
     last = stage == STAGES[-1]
     minutes = f"{sum(run['core_s'] for run in runs) / len(runs) / 60:.0f}" if last else ""
@@ -253,13 +253,16 @@ def _probe_rows(name: str, runs: Sequence[dict[str, Any]]) -> list[str]:
     return rows
 
 
-def _mean(values: Sequence[float | None]) -> str:
-    """A mean of shares over seeds in %, with Student's 95 % interval where seeds differ; a dash where there is none."""
+def _mean(values: Sequence[float | None], least: int = 0) -> str:
+    """A mean over seeds in %, with Student's 95 % interval where seeds differ; a dash where there is none.
+
+    The interval is clipped to ``least``, 0 for shares, and 100.
+    """
     known = [100 * value for value in values if value is not None]
     if not known:
         return "-"
     found = mean_interval(known)
-    interval = f" ({found.low:.0f} to {found.high:.0f})" if len(set(known)) > 1 else ""
+    interval = f" ({max(least, found.low):.0f} to {min(100, found.high):.0f})" if len(set(known)) > 1 else ""
     return f"{found.value:.1f}{interval}"
 
 

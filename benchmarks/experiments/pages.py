@@ -212,8 +212,8 @@ def _cell(found: Estimate | None, name: str) -> str:
     if found.n < 2 or found.low == found.high:
         return mean
     low, high = found.low, found.high
-    if MEASURES[name].rate and not MEASURES[name].signed:
-        low, high = max(0.0, low), min(1.0, high)
+    if MEASURES[name].rate:
+        low, high = max(-1.0 if MEASURES[name].signed else 0.0, low), min(1.0, high)
     return f"{mean} [{format_measure(low, name).removesuffix(' %')}, {format_measure(high, name).removesuffix(' %')}]"
 
 
