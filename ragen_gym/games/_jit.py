@@ -23,7 +23,7 @@ import time
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from enum import EnumType
 from functools import cache, cached_property, update_wrapper, wraps
 from math import inf
@@ -347,9 +347,23 @@ _notice = _Notice()
 
 @cache
 def _numba() -> Any:
-    """Numba, which is imported when something is compiled."""
-    import numba
-    from numba.core import event
+    """Numba, which is imported when something is compiled.
+
+    Where there is a colorama (Ray brings one), numba replaces ``sys.stdout`` and ``sys.stderr`` and puts them back
+    thousands of times as it is imported and compiles, though it prints nothing then. In the compiling thread that would
+    undo what the program does to them meanwhile, such as ``redirect_stdout``; so it is kept from it.
+    """
+    plain = "NUMBA_DISABLE_ERROR_MESSAGE_HIGHLIGHTING"
+    was_set = plain in os.environ
+    os.environ.setdefault(plain, "1")
+    try:
+        import numba
+        from numba.core import errors, event
+    finally:
+        if not was_set:
+            del os.environ[plain]
+    if hasattr(errors, "ColorShell"):  # who imported it before us did so with colorama
+        errors.ColorShell = nullcontext
 
     class Watcher(event.Listener):
         """Stops the thread between two passes of the compiler, and notes how long others wait for it."""
