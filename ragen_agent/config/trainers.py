@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 from ragen_agent.config.settings import Lora, pretrained
-from ragen_agent.config.training import check_bounds
+from ragen_agent.config.training_checks import check_bounds
 from ragen_gym.core.settings import check_settings, setting
 
 __all__ = ["FineTuning", "OpenRLHF"]

@@ -161,6 +161,11 @@ def test_what_settings_need_of_each_other_is_said(settings: dict[str, object], m
 @pytest.mark.parametrize(
     ("unread", "choice", "reader"),
     [
+        ({"gae_lambda": 0.9}, "algo=grpo", {"algo": "ppo"}),
+        ({"gamma": 0.9}, "algo=grpo", {"algo": "ppo"}),
+        ({"algo": "ppo", "credit": "turn", "gamma": 0.9}, "credit=turn", {"credit": "bi_level"}),
+        ({"algo": "ppo", "gamma_turn": 0.9}, "credit=trajectory", {"credit": "turn"}),
+        ({"gamma_turn": 0.9}, "credit=trajectory", {"groups_by": "state"}),
         ({"branches": 5}, "groups_by=level", {"groups_by": "branch", "group_size": 6}),
         ({"branch_at": "entropy"}, "groups_by=level", {"groups_by": "branch"}),
         ({"step_weight": 0.5}, "groups_by=level", {"groups_by": "state"}),

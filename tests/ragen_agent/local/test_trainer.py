@@ -15,7 +15,7 @@ from rich.console import Console
 
 from ragen_agent import algo
 from ragen_agent.config import Config, Training, merged, with_settings
-from ragen_agent.config.algorithms import AGGREGATIONS
+from ragen_agent.config.algorithms import AGGREGATIONS, CREDITS
 from ragen_agent.config.presets import GAME_DEFAULTS
 from ragen_agent.local import run as training
 from ragen_agent.local.diagnostics import LearnerDiagnostics
@@ -180,7 +180,11 @@ def test_the_update_reads_what_the_algorithms_say(warm: tuple[Config, Policy]) -
     }
     expected["regret"] = expected["turn"]  # of rewards that were shaped before
     for credit, estimated in expected.items():
-        settings = Training(algo="ppo", credit=credit, gamma=0.9, gamma_turn=0.7, gae_lambda=0.8)
+        read = {"tokens": ["gamma"], "turns": ["gamma_turn"], "both": ["gamma", "gamma_turn"]}[
+            CREDITS[credit].recursion
+        ]
+        discounts: dict[str, Any] = {name: {"gamma": 0.9, "gamma_turn": 0.7}[name] for name in read}
+        settings = Training(algo="ppo", credit=credit, gae_lambda=0.8, **discounts)
         targets = targets_of(policy, batch, rows, torch.zeros(16), settings)
         over = algo.turn_end_mask(ends, batch.sampled) if credit in ("turn", "regret") else None
         torch.testing.assert_close(targets["advantages"], algo.whiten(estimated, batch.sampled, over=over))

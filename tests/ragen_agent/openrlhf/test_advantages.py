@@ -70,7 +70,9 @@ def stacked(rows: Sequence[torch.Tensor]) -> torch.Tensor:
 @settings(max_examples=40, deadline=None)
 @given(rows=trajectories(), credit=st.sampled_from(sorted(CREDITS)), seed=st.integers(0, 99))
 def test_estimates_are_those_of_the_local_trainer(rows: list[Trajectory], credit: str, seed: int) -> None:
-    training = Training(algo="ppo", credit=credit, gamma=0.9, gamma_turn=0.8, gae_lambda=0.7)
+    read = {"tokens": ["gamma"], "turns": ["gamma_turn"], "both": ["gamma", "gamma_turn"]}[CREDITS[credit].recursion]
+    discounts: dict[str, Any] = {name: {"gamma": 0.9, "gamma_turn": 0.8}[name] for name in read}
+    training = Training(algo="ppo", credit=credit, gae_lambda=0.7, **discounts)
     sampled = stacked([torch.tensor(t.sampled) for t in rows])
     values = torch.randn(sampled.shape, generator=torch.Generator().manual_seed(seed))
     ends, earned = [list(t.turn_ends) for t in rows], [list(t.turn_rewards) for t in rows]
