@@ -2,7 +2,9 @@
 
 A verdict is a function of an interval, of the claim, and of a margin that was stated beforehand. Where the interval
 excludes 0 the arms differ; where it lies within the margin they are equivalent (two one-sided tests, here at half the
-usual chance of error); else the question is open, and the sentence says how large a difference would have been seen.
+usual chance of error), as "equal" claims, which only an interval outside the margin contradicts; else the question is
+open, and the sentence says how large a difference would have been seen. Student's t is for differences that vary from
+seed to seed: where most are equal, a rare large one may not have been seen yet, and the question is open too.
 
 An experiment with ``looks`` adds seeds until its claims are decided. Each look spends a part of the 5 % chance of error
 in proportion to the seeds that it adds (the spending function alpha * t of Lan and DeMets, Biometrika 70, 1983), so
@@ -11,10 +13,11 @@ that by Bonferroni's inequality all intervals of a comparison hold together with
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import inf
+from math import inf, isfinite
 
 from benchmarks.experiments.spec import MEASURES, Comparison, measure
 from ragen_agent.report.runs import RecordedRun
@@ -27,12 +30,14 @@ __all__ = [
     "VERDICTS",
     "Finding",
     "Runs",
+    "by_chance",
     "compare",
     "conclusion",
     "decided_at_random",
     "end_at_random",
     "format_measure",
     "is_decided",
+    "judge",
     "summarise",
     "verdict",
 ]
@@ -47,6 +52,8 @@ VERDICTS = (SUPPORTS, AGAINST, EQUAL, OPEN)
 TESTED = (*VERDICTS, SHOWN)
 """What follows from an interval."""
 AT_RANDOM = "neither arm is significantly above random play"
+NO_WIDTH = 1e-9
+"""Intervals below this width are of equal values, but for rounding."""
 FEW = 6
 """More undecided comparisons than these are counted in the conclusion, not named."""
 
@@ -73,25 +80,37 @@ def summarise(runs: Runs, arm: str, name: str) -> Estimate | None:
 
 
 def compare(runs: Runs, comparison: Comparison) -> Finding:
-    """The first arm's measure minus the second's, over the seeds that both have.
+    """What the runs say of the comparison; see ``judge``."""
+    return judge(comparison, lambda arm, name: _values(runs, arm, name))
+
+
+def judge(comparison: Comparison, measured: Callable[[str, str], Mapping[int, float]]) -> Finding:
+    """The first arm's measure minus the second's, over the seeds that both have, and what it means for the claim.
 
     Arms of one seed share the levels, and the warm start too where they do not change what the model reads and writes.
+
+    Args:
+        comparison: of two arms, or of one with 0.
+        measured: from an arm and the name of a measure, its values by seed.
     """
-    first, second = (_values(runs, arm, comparison.measure) for arm in (comparison.first, comparison.second))
-    if comparison.second:
-        differences = {seed: first[seed] - second[seed] for seed in sorted(set(first) & set(second))}
-    else:
-        differences = first
+    arms = [arm for arm in (comparison.first, comparison.second) if arm]
+    first, *others = (measured(arm, comparison.measure) for arm in arms)
+    differences = {seed: first[seed] for seed in sorted(first)}
+    for second in others:
+        differences = {seed: value - second[seed] for seed, value in differences.items() if seed in second}
     margin = comparison.margin if MEASURES[comparison.measure].rate else 0.0
-    found, result = None, MISSING
-    for found in _intervals(list(differences.values()), comparison.looks):
+    found, result, seeds = None, MISSING, list(differences)
+    for seeds, found in _intervals(differences, comparison.looks):
         result = verdict(found, comparison.claim, margin)
+        if result not in (OPEN, SHOWN) and _mostly_equal([differences[seed] for seed in seeds]):
+            result = OPEN
         if result != OPEN:
             break
     if comparison.measure in ("random", "optimal") and found is not None:  # which no run decides, and no seed changes
         result = FIXED
-    sentence = _sentence(comparison, found, result)
-    at_random = end_at_random(comparison, {arm: [*_values(runs, arm, "normalised").values()] for arm in runs})
+    sentence = _sentence(comparison, found, result, _mostly_equal([differences[seed] for seed in seeds]))
+    ends = {arm: [value for seed, value in measured(arm, "normalised").items() if seed in seeds] for arm in arms}
+    at_random = end_at_random(comparison, ends)
     if at_random and result in TESTED:
         sentence = f"{sentence.removesuffix('.')}; {AT_RANDOM}."
     return Finding(comparison, differences, found, result, sentence, at_random)
@@ -122,13 +141,16 @@ def verdict(found: Estimate | None, claim: str, margin: float = 0.0) -> str:
     Args:
         found: the difference.
         claim: one of ``CLAIMS``.
-        margin: differences below it count as none; 0 where nothing counts as equal.
+        margin: differences below it count as equal; 0 where nothing does.
     """
     if found is None:
         return MISSING
-    within = found.low < found.high and -margin < found.low and found.high < margin
-    if claim == "equal" and within:
-        return SUPPORTS
+    if found.n < 2 or found.high - found.low < NO_WIDTH:
+        return OPEN
+    within = -margin < found.low and found.high < margin
+    if claim == "equal":
+        outside = found.low >= margin or found.high <= -margin
+        return SUPPORTS if within else AGAINST if outside and found.significant else OPEN
     if not found.significant:
         return EQUAL if within else OPEN
     if not claim:
@@ -141,17 +163,27 @@ def is_decided(finding: Finding) -> bool:
     return not finding.comparison.claim or finding.verdict not in (OPEN, MISSING)
 
 
-def _intervals(differences: Sequence[float], looks: Sequence[int]) -> Iterator[Estimate]:
-    """The interval at each look that there are seeds for; without looks, one over all seeds."""
+def _intervals(differences: Mapping[int, float], looks: Sequence[int]) -> Iterator[tuple[list[int], Estimate]]:
+    """The seeds and the interval of each look whose seeds are all there; without looks, one over all seeds."""
     if not differences:
         return
+    values = [*differences.values()]
     if not looks:
-        yield mean_interval(differences)
-    elif len(differences) < looks[0]:
-        yield Estimate(mean_interval(differences).value, -inf, inf, len(differences))
+        yield [*differences], mean_interval(values)
+        return
+    found = False
     for before, look in pairwise((0, *looks)):
-        if look <= len(differences):
-            yield mean_interval(differences[:look], 1 - (1 - CONFIDENCE) * (look - before) / looks[-1])
+        if all(seed in differences for seed in range(look)):
+            of_look = [differences[seed] for seed in range(look)]
+            found = True
+            yield [*range(look)], mean_interval(of_look, 1 - (1 - CONFIDENCE) * (look - before) / looks[-1])
+    if not found:
+        yield [*differences], Estimate(mean_interval(values).value, -inf, inf, len(values))
+
+
+def _mostly_equal(differences: Sequence[float]) -> bool:
+    """Whether more than half of the differences are the same number."""
+    return 2 * max(Counter(round(each, 9) for each in differences).values(), default=0) > len(differences) > 1
 
 
 def _listed(asked: Sequence[str]) -> str:
@@ -167,7 +199,7 @@ def conclusion(findings: Sequence[Finding]) -> list[str]:
         (SUPPORTS, "At this scale the runs support"),
         (AGAINST, "At this scale the runs contradict"),
         (EQUAL, "At this scale the arms differ by less than the margin in"),
-        (OPEN, "The runs leave open (the interval holds 0, or has no width)"),
+        (OPEN, "The runs leave open"),
         (MISSING, "There are no runs for"),
     ):
         chosen = [_asked(finding.comparison) for finding in claimed if finding.verdict == kind]
@@ -180,19 +212,35 @@ def conclusion(findings: Sequence[Finding]) -> list[str]:
     if quiet:
         said.append(f"Not significant, without a claim: {_listed(quiet)}.")
     said += decided_at_random(findings)
-    tested = sum(finding.verdict in TESTED for finding in findings)
-    if tested > 1:
-        said.append(
-            f"These are {tested} comparisons at {100 * CONFIDENCE:.0f} % each: about "
-            f"{(1 - CONFIDENCE) * tested:.1g} of them would be significant by chance where there is no difference."
-        )
+    said += by_chance(findings)
     return said
+
+
+def by_chance(findings: Sequence[Finding]) -> list[str]:
+    """How many of these comparisons would be significant by chance, as a sentence; none of fewer than two."""
+    tested = [finding for finding in findings if finding.verdict in TESTED]
+    if len(tested) < 2:
+        return []
+    spent = sum((1 - CONFIDENCE) * _spent(finding) for finding in tested)
+    return [
+        f"These are {len(tested)} comparisons, each with a {100 * (1 - CONFIDENCE):.0f} % chance of error over all its "
+        f"looks: at the looks so far about {spent:.1g} of them would be significant by chance where nothing differs."
+    ]
+
+
+def _spent(finding: Finding) -> float:
+    """The share of the chance of error that the looks so far have spent."""
+    found, looks = finding.interval, finding.comparison.looks
+    if not looks or found is None:
+        return 1.0
+    return found.n / looks[-1] if isfinite(found.low) else 0.0
 
 
 def format_measure(value: float, name: str, signed: bool = False) -> str:
     """A value of this measure as text: shares in percent, differences in points."""
     if MEASURES[name].rate:
-        text = f"{100 * abs(value):.1f}" + ("" if signed else " %")
+        digits = 2 if signed and 0 < abs(value) < 0.0005 else 1  # an end of an interval is not shown as 0
+        text = f"{100 * abs(value):.{digits}f}" + ("" if signed else " %")
     else:
         text = f"{abs(value):.3g}" if abs(value) < 1000 else f"{abs(value):,.0f}"
     negative = value < 0 and text.strip("0.% ") != ""
@@ -209,35 +257,43 @@ def _asked(comparison: Comparison) -> str:
     return f'"{comparison.asks}" ({comparison.measure} of {comparison.first}{versus})'
 
 
-def _sentence(comparison: Comparison, found: Estimate | None, result: str) -> str:
+def _sentence(comparison: Comparison, found: Estimate | None, result: str, mostly_equal: bool) -> str:
     if found is None:
         return "No seed has both."
     name, unit = comparison.measure, " points" if MEASURES[comparison.measure].rate else ""
     mean = format_measure(found.value, name, signed=True)
     if result == FIXED:
         return f"{mean}{unit}: a property of the levels and the budget, not of a run."
-    if found.n < 2 or found.low in (-inf, found.high):
+    if found.n < 2 or found.low == -inf or found.high - found.low < NO_WIDTH:
         return _without_interval(f"{mean}{unit}", found, comparison.looks)
     ends = f"{format_measure(found.low, name, signed=True)} to {format_measure(found.high, name, signed=True)}"
     look = f", look {comparison.looks.index(found.n) + 1} of {len(comparison.looks)}" if comparison.looks else ""
     half, margin = (
         format_measure(size, name, signed=True).removeprefix("+") for size in (found.half_width, comparison.margin)
     )
+    which_way = "higher" if found.value > 0 else "lower"
+    undecided = f"not significant; a difference of {half}{unit} would be missed half the time"
+    if found.significant:
+        undecided = f"{which_way}, but perhaps by less than {margin}{unit}"
+    if mostly_equal:
+        undecided = "equal in most seeds, of which Student's interval says nothing"
     meaning = {
-        OPEN: f"not significant; a difference of {half}{unit} would be missed half the time",
+        OPEN: undecided,
         EQUAL: f"less than {margin}{unit} apart",
         SUPPORTS: f"{comparison.claim}, as claimed",
-        AGAINST: f"{'higher' if found.value > 0 else 'lower'}, where {comparison.claim} was claimed",
-        SHOWN: f"{'higher' if found.value > 0 else 'lower'}, where nothing was claimed",
+        AGAINST: f"{which_way}, where {comparison.claim} was claimed",
+        SHOWN: f"{which_way}, where nothing was claimed",
     }[result]
     if result == SUPPORTS and comparison.claim == "equal":
         meaning = f"less than {margin}{unit} apart, as claimed"
+    elif result in (SUPPORTS, AGAINST) and max(abs(found.low), abs(found.high)) < comparison.margin and unit:
+        meaning += f", by less than {margin}{unit}"
     return f"{mean}{unit} [{ends}], {found.n} seeds{look}: {meaning}."
 
 
 def _without_interval(mean: str, found: Estimate, looks: Sequence[int]) -> str:
     if found.n < 2:
         return f"{mean} on one seed, which says nothing about other seeds."
-    if found.low == found.high:
+    if found.high - found.low < NO_WIDTH:
         return f"{mean} in each of {found.n} seeds: an interval without width, from which nothing is concluded."
     return f"{mean} on {found.n} seeds; the first look is at {looks[0]}."

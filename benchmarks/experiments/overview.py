@@ -13,9 +13,9 @@ from benchmarks.experiments.alarm_evaluation import AT_ONCE, OUTCOMES, outcome, 
 from benchmarks.experiments.hypothesis_tests import (
     AT_RANDOM,
     MISSING,
-    TESTED,
     VERDICTS,
     Finding,
+    by_chance,
     compare,
     decided_at_random,
     format_measure,
@@ -144,7 +144,7 @@ def _claims(claims: Sequence[tuple[Experiment, Finding]]) -> list[str]:
         rows.append([linked, arms, claim, found, _interval(finding), seeds])
     if not rows:
         return ["None."]
-    return markdown_table(["question", "compared", "claim", "found", "difference [95 %]", "seeds"], rows)
+    return markdown_table(["question", "compared", "claim", "found", "difference [95 % over all looks]", "seeds"], rows)
 
 
 def _interval(finding: Finding) -> str:
@@ -176,7 +176,8 @@ def _precision(narrowed: Sequence[Precision]) -> list[str]:
         "The difference of two arms varies over the seeds, and the width of an interval is proportional to its std.",
         f"Here that is a root mean square over the {narrowed[0].comparisons} comparisons of `end` whose arms have",
         f"{FEWEST_SEEDS} seeds or more. All evaluations are on the same levels with common random numbers: the k-th",
-        "last of every run draws the same noise, and each of a run draws another.",
+        "last of every run draws the same noise, and each of a run draws another; `groups`, which ends its runs by",
+        "tokens, has fewer of some.",
         "",
         *markdown_table(
             ["difference of", "std over seeds (points)", "width", "seeds for \N{PLUS-MINUS SIGN}5 points"], rows
@@ -196,10 +197,7 @@ def _count(findings: Sequence[Finding]) -> str:
         if verdicts:
             said.append(f"Of {len(verdicts)} comparisons with a claim {whose}: {counts}.")
     said += decided_at_random(findings)
-    tested = sum(finding.verdict in TESTED for finding in findings)
-    return " ".join(said) + (
-        f" With {tested} comparisons at 95 % each, about {0.05 * tested:.1g} would be significant by chance."
-    )
+    return " ".join([*said, *by_chance(findings)])
 
 
 def without_copies(runs: Sequence[RecordedRun]) -> list[RecordedRun]:

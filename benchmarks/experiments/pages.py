@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from math import inf, isfinite
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,9 @@ from benchmarks.experiments.hypothesis_tests import (
     Runs,
     compare,
     conclusion,
-    end_at_random,
     format_measure,
     is_decided,
+    judge,
     summarise,
 )
 from benchmarks.experiments.plan import PlannedRun
@@ -156,7 +156,7 @@ def comparisons_table(findings: Sequence[Finding]) -> list[str]:
     Decided claims first, those without runs last.
     """
     return markdown_table(
-        ["question", "first", "second", "measure", "claim", "first \N{MINUS SIGN} second [95 %]"],
+        ["question", "first", "second", "measure", "claim", "first \N{MINUS SIGN} second [95 % over all looks]"],
         [
             [c.asks, c.first, c.second or "0", c.measure, claim, finding.sentence]
             for finding in sorted(
@@ -235,26 +235,14 @@ def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[s
 
 
 def read_findings(experiment: Experiment, folder: Path) -> list[Finding]:
-    """What the folder's ``results.json`` found for the comparisons of the table; missing where it has none."""
+    """What the measures of the runs in the folder's ``results.json`` mean for the table; missing where it has none."""
     file = folder / "results.json"
-    results = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {"comparisons": [], "runs": []}
-    found = {(row["first"], row["second"], row["measure"]): row for row in results["comparisons"]}
-    normalised: dict[str, list[float]] = {}
-    for run in results["runs"]:
-        if run["normalised"] is not None:
-            normalised.setdefault(run["arm"], []).append(run["normalised"])
-    read = []
-    for c in experiment.comparisons:
-        row = found.get((c.first, c.second, c.measure))
-        if row is None or row["mean"] is None:
-            read.append(compare({}, c))
-            continue
-        low, high = (-inf, inf) if row["low"] is None else (row["low"], row["high"])
-        differences = {int(seed): value for seed, value in row["differences"].items()}
-        interval = Estimate(row["mean"], low, high, len(differences))
-        at_random = end_at_random(c, normalised)
-        read.append(Finding(c, differences, interval, row["verdict"], row["sentence"], at_random))
-    return read
+    rows = json.loads(file.read_text(encoding="utf-8"))["runs"] if file.is_file() else []
+
+    def measured(arm: str, name: str) -> dict[int, float]:
+        return {row["seed"]: row[name] for row in rows if row["arm"] == arm and row.get(name) is not None}
+
+    return [judge(comparison, measured) for comparison in experiment.comparisons]
 
 
 def _finding_json(finding: Finding) -> dict[str, Any]:

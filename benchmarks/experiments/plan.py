@@ -206,7 +206,11 @@ def _key(config: Config) -> str:
     """What the length of an episode depends on, as text that ``_lengths`` can cache."""
     return to_toml(
         Config(
-            game=config.game, env_options=config.env_options, turns=config.turns, demonstrations=config.demonstrations
+            game=config.game,
+            env_options=config.env_options,
+            turns=config.turns,
+            small_model=config.small_model,
+            demonstrations=config.demonstrations,
         )
     )
 

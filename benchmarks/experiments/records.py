@@ -8,6 +8,7 @@ record is replaced by a run with other settings: where the table asks for others
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, is_dataclass, replace
 from pathlib import Path
@@ -83,7 +84,7 @@ def write_records(planned: Sequence[PlannedRun], runs: Runs, figures: Iterable[s
         return
     names = list(dict.fromkeys((*FIGURES, *figures)))
     common = _settings(complete[0].config)
-    rows: list[dict[str, Any]] = [{"settings": common}]
+    rows: list[dict[str, Any]] = [{"settings": common, "evaluations": complete[0].evaluations}]
     for run in complete:
         found = runs[run.arm.name][run.config.seed]
         differing = {name: value for name, value in _settings(run.config).items() if common[name] != value}
@@ -112,6 +113,7 @@ def _recorded(planned: Sequence[PlannedRun], folder: Path) -> dict[str, Recorded
     try:
         common = rows[0]["settings"]
         by_key = {(row["arm"], row["seed"]): row for row in rows[1:]}
+        _check_rows(rows, planned, folder / RECORDS)
         found = {}
         for run in planned:
             row = by_key.get((run.arm.name, run.config.seed))
@@ -129,6 +131,25 @@ def _recorded(planned: Sequence[PlannedRun], folder: Path) -> dict[str, Recorded
             f"{folder / RECORDS} does not hold records of runs ({error!r}): restore it, or remove it to play anew."
         ) from error
     return found
+
+
+def _check_rows(rows: Sequence[Mapping[str, Any]], planned: Sequence[PlannedRun], file: Path) -> None:
+    """Raise a ValueError for what no experiment writes: a run twice, a rate that is none, other evaluations."""
+    fix = "restore the file, or remove it to play anew."
+    for run, times in Counter((row["arm"], row["seed"]) for row in rows[1:]).items():
+        if times > 1:
+            raise ValueError(f"{file} holds {times} runs of {run}, of which one can be right: {fix}")
+    for row in rows[1:]:
+        for name, part in row["summary"].items():
+            rate = part.get("rate") if isinstance(part, dict) else None
+            if rate is not None and not 0 <= rate <= 1:
+                raise ValueError(f"{file} holds {rate} as {name!r} of {row['arm']} seed {row['seed']}, no share: {fix}")
+    wanted = {run.evaluations for run in planned}
+    if "evaluations" in rows[0] and wanted != {rows[0]["evaluations"]}:
+        raise ValueError(
+            f"{file} holds runs with {rows[0]['evaluations']} evaluations of their ends; {', '.join(map(str, wanted))} "
+            "are asked for now: choose another --pages, or remove it to play anew."
+        )
 
 
 def _settings(config: Config) -> dict[str, Any]:

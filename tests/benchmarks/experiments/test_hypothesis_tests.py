@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -24,7 +25,7 @@ from benchmarks.experiments.hypothesis_tests import (
     verdict,
 )
 from benchmarks.experiments.overview import markdown_overview, without_copies
-from benchmarks.experiments.pages import _finding_json, undecided_arms
+from benchmarks.experiments.pages import _finding_json, read_findings, undecided_arms
 from benchmarks.experiments.precision import precisions
 from benchmarks.experiments.spec import Arm, Comparison, end_row, measure, read, window_means
 from ragen_agent.config import Config, with_settings
@@ -95,7 +96,9 @@ def test_one_seed_and_equal_seeds_tell_nothing() -> None:
         (Estimate(0.1, -0.1, 0.3, 3), "equal", "open"),
         (Estimate(0.01, -0.02, 0.04, 3), "equal", "supported"),
         (Estimate(0.03, 0.02, 0.04, 3), "equal", "supported"),
-        (Estimate(0.03, 0.02, 0.06, 3), "equal", "contradicted"),
+        (Estimate(0.03, 0.02, 0.06, 3), "equal", "open"),
+        (Estimate(0.07, 0.05, 0.09, 3), "equal", "contradicted"),
+        (Estimate(-0.07, -0.09, -0.04, 3), "equal", "open"),
         (Estimate(0.01, -0.02, 0.04, 3), "higher", "equivalent"),
         (Estimate(0.01, -0.02, 0.04, 3), "", "equivalent"),
         (Estimate(0.01, -0.02, 0.05, 3), "higher", "open"),
@@ -107,6 +110,7 @@ def test_one_seed_and_equal_seeds_tell_nothing() -> None:
         (Estimate(0.2, 0.1, 0.3, 3), "", "seen"),
         (Estimate(0.2, 0.2, 0.2, 3), "", "open"),
         (Estimate(0.2, 0.2, 0.2, 3), "higher", "open"),
+        (Estimate(0.2, 0.2 - 1e-16, 0.2 + 1e-16, 3), "higher", "open"),
     ],
 )
 def test_verdicts(found: Estimate | None, claim: str, expected: str) -> None:
@@ -152,6 +156,49 @@ def test_a_claim_is_decided_at_the_first_look_that_can() -> None:
     assert undecided_arms(experiment, [first, everywhere]) == ["new", "old"]
 
 
+def test_differences_that_are_mostly_equal_decide_nothing() -> None:
+    claim = Comparison("new", "end", "Better?", "old", "higher", looks=(8, 16), margin=0.05)
+    old = {seed: run(0.0) for seed in range(8)}
+    rare = compare({"new": {**old, 5: run(0.03)}, "old": old}, claim)
+    assert rare.verdict == "open"
+    assert "equal in most seeds, of which Student's interval says nothing" in rare.sentence
+    varied = compare({"new": {seed: run(0.001 * seed) for seed in range(8)}, "old": old}, claim)
+    assert varied.verdict == "supported"
+    assert "higher, as claimed, by less than 5.0 points" in varied.sentence
+
+
+def test_a_look_waits_for_the_seeds_before_it() -> None:
+    claim = Comparison("new", "end", "Better?", "old", "higher", looks=(4, 8), margin=0.05)
+    old = {seed: run(0.1) for seed in range(6)}
+    new = {seed: run(0.5 + 0.01 * seed) for seed in range(6)}
+    assert compare({"new": new, "old": old}, claim).verdict == "supported"
+    late = compare({"new": {seed: each for seed, each in new.items() if seed != 3}, "old": old}, claim)
+    assert (late.verdict, late.sentence) == ("open", "+42.4 points on 5 seeds; the first look is at 4.")
+
+
+def test_an_equal_claim_is_contradicted_outside_the_margin_alone() -> None:
+    claim = Comparison("new", "end", "As high?", "old", "equal", margin=0.05)
+    old = {seed: run(0.5) for seed in range(4)}
+    near = compare({"new": {seed: run(0.45 + 0.002 * seed) for seed in range(4)}, "old": old}, claim)
+    assert (near.verdict, near.sentence.split(": ")[1]) == ("open", "lower, but perhaps by less than 5.0 points.")
+    far = compare({"new": {seed: run(0.4 + 0.002 * seed) for seed in range(4)}, "old": old}, claim)
+    assert far.verdict == "contradicted"
+
+
+def test_pages_without_records_are_read_by_the_rules_of_today(tmp_path: Path) -> None:
+    experiment = read("credit")
+    rows = [
+        {"arm": arm, "seed": seed, "end": end + 0.003 * seed * (arm == "turn"), "normalised": end}
+        for arm, end in (("turn", 0.3), ("trajectory", 0.5))
+        for seed in range(8)
+    ]
+    believed = {"first": "turn", "second": "trajectory", "measure": "end", "verdict": "supported", "sentence": "So."}
+    (tmp_path / "results.json").write_text(json.dumps({"runs": rows, "comparisons": [believed]}), encoding="utf-8")
+    [turn] = [f for f in read_findings(experiment, tmp_path) if f.differences]
+    assert (turn.comparison.first, turn.verdict) == ("turn", "contradicted")
+    assert "8 seeds, look 1 of 3" in turn.sentence
+
+
 def test_before_the_first_look_nothing_is_said() -> None:
     runs = {"new": {seed: run(0.9) for seed in range(3)}, "old": {seed: run(0.1 * seed) for seed in range(3)}}
     claim = Comparison("new", "end", "Better?", "old", "higher", looks=(8, 16))
@@ -172,11 +219,11 @@ def test_before_the_first_look_nothing_is_said() -> None:
 
 def test_arms_are_compared_seed_by_seed() -> None:
     runs = {
-        "new": {0: run(0.5), 1: run(0.7), 2: run(0.6), 3: run(0.9)},
+        "new": {0: run(0.5), 1: run(0.71), 2: run(0.59), 3: run(0.9)},
         "old": {0: run(0.3), 1: run(0.5), 2: run(0.41)},
     }
     finding = compare(runs, Comparison("new", "after", "Better?", "old", "higher"))
-    assert finding.differences == pytest.approx({0: 0.2, 1: 0.2, 2: 0.19})
+    assert finding.differences == pytest.approx({0: 0.2, 1: 0.21, 2: 0.18})
     assert finding.verdict == "supported"
     assert "+19.7 points" in finding.sentence
     assert "3 seeds: higher, as claimed" in finding.sentence
@@ -190,13 +237,13 @@ def test_arms_are_compared_seed_by_seed() -> None:
     said = " ".join(conclusion([finding, alone, nothing, budget]))
     assert 'support: "Better?" (after of new against old).' in said
     assert 'no runs for: "Against nobody?"' in said
-    assert "2 comparisons at 95 % each" in said
+    assert "These are 2 comparisons, each with a 5 % chance of error" in said
     assert "There are no runs for: 11 comparisons of the table." in conclusion([finding, *[nothing] * 11])
 
 
 def test_it_is_said_where_neither_arm_is_above_random_play() -> None:
     runs = {
-        "new": {0: run(0.10), 1: run(0.13), 2: run(0.08)},
+        "new": {0: run(0.10), 1: run(0.13), 2: run(0.07)},
         "old": {0: run(0.11), 1: run(0.11), 2: run(0.09)},
         "good": {0: run(0.40), 1: run(0.45), 2: run(0.50)},
     }
@@ -218,7 +265,9 @@ def test_it_is_said_where_neither_arm_is_above_random_play() -> None:
 def test_figures_are_printed_in_their_units() -> None:
     assert format_measure(0.531, "after") == "53.1 %"
     assert format_measure(-0.2, "after", signed=True) == "\N{MINUS SIGN}20.0"
-    assert format_measure(-0.0001, "after", signed=True) == "+0.0"
+    assert format_measure(-0.0001, "after", signed=True) == "\N{MINUS SIGN}0.01"
+    assert format_measure(-0.000001, "after", signed=True) == "+0.00"
+    assert format_measure(0.0, "after", signed=True) == "+0.0"
     assert format_measure(12345.0, "trained_tokens") == "12,345"
 
 
@@ -265,7 +314,7 @@ def test_what_narrows_an_interval() -> None:
     assert paired.deviation == pytest.approx(math.sqrt(2) * 0.04, rel=0.1)
     assert two.deviation == pytest.approx(paired.deviation / math.sqrt(2), rel=0.1)
     assert four.deviation == pytest.approx(paired.deviation / 2, rel=0.1)
-    assert four.seeds(0.05) < paired.seeds(0.05) < unpaired.seeds(0.05) == 36
+    assert four.seeds(0.05) < paired.seeds(0.05) < unpaired.seeds(0.05) == 38
     few = {name: {seed: made[seed] for seed in range(3)} for name, made in runs.items()}
     assert precisions([(few, compare(few, finding.comparison))]) == []
 

@@ -25,6 +25,7 @@ WANTED = {
     "paper-banditrev",
     "paper-frozenlake",
     "paper-sokoban",
+    "paper-vagen",
     "rewards",
     "stabilisers",
     "thinking",
@@ -166,8 +167,9 @@ def test_runs_that_differ_before_their_reinforcement_share_nothing(tmp_path: Pat
     assert len(warm_starts(trap)) == 2, "one for each seed"
 
 
-def test_costs_are_estimated_and_a_shared_warm_start_is_counted_once(tmp_path: Path) -> None:
-    estimates = costs(plan(read("freshness"), tmp_path, 1))
+@pytest.mark.parametrize("name", ["freshness", "paper-vagen"])  # of text, of pictures
+def test_costs_are_estimated_and_a_shared_warm_start_is_counted_once(name: str, tmp_path: Path) -> None:
+    estimates = costs(plan(read(name), tmp_path, 1))
     assert all(cost.run > 0 for cost in estimates)
     assert sum(cost.warm > 0 for cost in estimates) == 1
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from benchmarks.experiments.plan import plan
 from benchmarks.experiments.records import RECORDS, complete_runs, missing_runs, recorded_seeds, write_records
@@ -32,3 +37,30 @@ def test_runs_of_different_games_are_read_as_they_were_written(tmp_path: Path) -
     written = (tmp_path / RECORDS).read_bytes()
     write_records(planned, {}, (), tmp_path)
     assert (tmp_path / RECORDS).read_bytes() == written, "nothing recorded is lost where nothing is there"
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda rows: rows.append(rows[1]), "holds 2 runs of .*'FrozenLake, PPO, x1', 0"),
+        (
+            lambda rows: rows[1]["summary"]["after"].update(rate=7.0),
+            "holds 7.0 as 'after' of FrozenLake, PPO, x1 seed 0",
+        ),
+        (lambda rows: rows[1]["summary"]["after"].update(rate=float("nan")), "holds nan as 'after'"),
+        (lambda rows: rows[0].update(evaluations=1), "holds runs with 1 evaluations of their ends; 4 are asked for"),
+    ],
+)
+def test_records_that_no_experiment_writes_are_refused(
+    change: Callable[[list[dict[str, Any]]], None], says: str, tmp_path: Path
+) -> None:
+    planned = plan(read("stabilisers"), tmp_path / "none", 2, only=ARMS[:1])
+    summary = {"after": {"rate": 0.5, "n": 4}, "finished": True}
+    runs = {ARMS[0]: {r.config.seed: RecordedRun(r.name, RunFolder(r.folder), r.config, summary, []) for r in planned}}
+    write_records(planned, runs, (), tmp_path)
+    assert missing_runs(planned, tmp_path) == []
+    rows = [json.loads(line) for line in (tmp_path / RECORDS).read_text(encoding="utf-8").splitlines()]
+    change(rows)
+    (tmp_path / RECORDS).write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    with pytest.raises(ValueError, match=says):
+        complete_runs(planned, tmp_path)
