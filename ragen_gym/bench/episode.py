@@ -126,7 +126,7 @@ class _Episode:
             called = time.perf_counter()
             message = self.env.message_text
             messages = with_images(info["messages"], self.env.images)
-            answer = await self.agent_calls.call(reply, messages, self.task)
+            answer = await self._ask(reply, messages, self.task)
             seconds = time.perf_counter() - called
             if isinstance(answer, str):
                 answer = Answer(str.__str__(answer))
@@ -170,7 +170,7 @@ class _Episode:
             info |= {"actions_left": left, "action_names": names}
             board = env.text
             called = time.perf_counter()
-            action = _action(await self.agent_calls.call(act, observation, info, self.task), len(names))
+            action = _action(await self._ask(act, observation, info, self.task), len(names))
             seconds = time.perf_counter() - called
             observation, reward, self.terminated, _, info = self._env_call(env.step, action)
             left -= 1
@@ -189,7 +189,19 @@ class _Episode:
 
     async def _begin(self) -> None:
         if begin := getattr(self.agent, "begin", None):
-            await self.agent_calls.call(begin, self.task)
+            await self._ask(begin, self.task)
+
+    async def _ask(self, method: Callable[..., Any], *arguments: Any) -> Any:
+        """What the agent answers; raises ``EpisodeFailed`` if it has played on the environment meanwhile."""
+        before = self._env_call(self._place)
+        answer = await self.agent_calls.call(method, *arguments)
+        if self._env_call(self._place) != before:
+            raise EpisodeFailed(Failure.AGENT_ERROR, "the agent changed task.env, which it may only look at")
+        return answer
+
+    def _place(self) -> tuple[Any, ...]:
+        """Where the episode stands."""
+        return self.env.turn, self.env.message_text, self.env.env.state if isinstance(self.env, TurnEnv) else None
 
     def _begin_env(self, env: ReplyEnv | StepEnv) -> Any:
         return self._env_call(self.planned.split.begin, env, self.planned.index, self.planned.noise_seed)

@@ -249,3 +249,30 @@ def test_an_episode_whose_game_cannot_begin_was_not_in_play(tmp_path: Path, monk
     play(Bandit(lambda: 0), tmp_path / "run")
     records = load_results(tmp_path / "run").records
     assert {(record.failure, record.in_play) for record in records} == {(Failure.ENVIRONMENT_ERROR, False)}
+
+
+class Meddler:
+    """Replies as asked, and in every odd instance plays on the environment that it is shown."""
+
+    name = "meddler"
+
+    def __init__(self, meddle: Callable[[Any], object]) -> None:
+        self.meddle = meddle
+
+    async def reply(self, messages: Any, task: Task) -> str:
+        if task.index % 2:
+            self.meddle(task.env)
+        return f"<answer>{task.env.env.action_names[0]}</answer>"
+
+
+@pytest.mark.parametrize(
+    "meddle",
+    [
+        lambda env: env.reset(seed=1),
+        lambda env: env.step("<answer>x</answer>"),
+        lambda env: env.env.step(0),
+    ],
+)
+def test_an_agent_that_plays_on_the_environment_fails(meddle: Callable[[Any], object], tmp_path: Path) -> None:
+    for record in check(play(Meddler(meddle), tmp_path), tmp_path):
+        assert record.detail == "the agent changed task.env, which it may only look at"
