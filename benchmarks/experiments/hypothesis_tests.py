@@ -110,7 +110,7 @@ def judge(comparison: Comparison, measured: Callable[[str, str], Mapping[int, fl
         result = FIXED
     sentence = _sentence(comparison, found, result, _mostly_equal([differences[seed] for seed in seeds]))
     ends = {arm: [value for seed, value in measured(arm, "normalised").items() if seed in seeds] for arm in arms}
-    at_random = end_at_random(comparison, ends)
+    at_random = found is not None and isfinite(found.low) and end_at_random(comparison, ends)
     if at_random and result in TESTED:
         sentence = f"{sentence.removesuffix('.')}; {AT_RANDOM}."
     return Finding(comparison, differences, found, result, sentence, at_random)
@@ -222,6 +222,8 @@ def by_chance(findings: Sequence[Finding]) -> list[str]:
     if len(tested) < 2:
         return []
     spent = sum((1 - CONFIDENCE) * _spent(finding) for finding in tested)
+    if not spent:
+        return []
     return [
         f"These are {len(tested)} comparisons, each with a {100 * (1 - CONFIDENCE):.0f} % chance of error over all its "
         f"looks: at the looks so far about {spent:.1g} of them would be significant by chance where nothing differs."
