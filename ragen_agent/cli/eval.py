@@ -50,6 +50,11 @@ def add(commands: Any) -> None:
     add_settings(evaluate, both_trainers=False)
 
 
+def _over_run(trained: Config, asked: Settings) -> Settings:
+    """The settings that were asked for; options of the game are laid over those of the run."""
+    return merged({"env_options": trained.env_options}, asked) if "env_options" in asked else asked
+
+
 def _evaluate(options: argparse.Namespace) -> int:
     from ragen_agent.training.console import Display
     from ragen_agent.training.run_folder import RunFolder
@@ -65,8 +70,9 @@ def _evaluate(options: argparse.Namespace) -> int:
         run, trained = RunFolder.reopen(folder)
         check_code(trained, options.run_code, folder)
         folder, weights = _policy_of(run)
-        if options.game is None and options.config is None:
-            config = with_settings(trained, merged(flags, settings_of(options)))
+        asked = settings_of(options)
+        if options.game is None and options.config is None and "game" not in asked:
+            config = with_settings(trained, _over_run(trained, merged(flags, asked)))
         else:
             of_run: Settings = {"turns": asdict(trained.turns)} if options.config is None else {}
             config = configure(options, merged(of_run, flags))

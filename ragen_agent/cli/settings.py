@@ -144,10 +144,12 @@ def configure(options: argparse.Namespace, flags: Settings, *, fetch: bool = Fal
     from ragen_agent.config.presets import default_settings
     from ragen_gym.games.registry import full_name
 
-    file = _files(options)
-    game = full_name(options.game or file.get("game", Config.game))
+    file, asked = _files(options), settings_of(options)
+    if options.game and asked.get("game", options.game) != options.game:
+        raise ValueError(f"--game is {options.game} and --set game={asked['game']}: give one of them.")
+    game = full_name(options.game or asked.get("game") or file.get("game", Config.game))
     settings: Settings = merged(default_settings(game, str(flags.get("model") or file.get("model", ""))), file)
-    settings = merged(merged(settings, flags), settings_of(options))
+    settings = merged(merged(settings, flags), asked)
     settings.pop(OPENRLHF, None)  # one file serves both trainers
     config = with_settings(Config(), {**settings, "game": game})
     if not config.model or not fetch:

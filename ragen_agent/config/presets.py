@@ -26,7 +26,7 @@ gpus, gpu_gib, memory_gib    what it needs: GPUs, memory of each, and how much o
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from ragen_agent.config.io import Settings, merged, read_toml
@@ -142,6 +142,10 @@ def read_settings_file(path: Path, *, keep: bool = False) -> Settings:
     about = settings.get(ROOT, {})
     if not isinstance(about, dict):
         raise ValueError(f"{path}: recipe is {about!r}; it must be a table: [recipe] with base = NAME.")
+    known = [each.name for each in fields(Recipe) if each.name not in ("name", "settings")]
+    for key in about:
+        if key not in ("base", *known):
+            raise ValueError(f"{path}: [recipe] holds {key!r}, but takes base.{did_you_mean(key, ['base', *known])}")
     base = about.pop("base", None)
     if base is not None:
         if base not in recipe_names():

@@ -151,19 +151,25 @@ class RunFolder:
 
     def read_versions(self) -> list[dict[str, Any]]:
         """See ``versions.json`` in the module; empty for a run that was made without it."""
-        path = self.path / "versions.json"
-        noted: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
+        noted: list[dict[str, Any]] = _read_json(self.path / "versions.json", [])
         return noted
 
     def read_summary(self) -> dict[str, Any]:
         """The rates so far."""
-        path = self.path / "summary.json"
-        summary: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        summary: dict[str, Any] = _read_json(self.path / "summary.json", {})
         return summary
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Replaces the rates."""
         write_atomic(self.path / "summary.json", json.dumps(summary, indent=2) + "\n")
+
+
+def _read_json(path: Path, default: Any) -> Any:
+    """What the file holds, or the default if there is none; raises a ValueError that names it if it is no JSON."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else default
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged ({error}): restore it, or remove it to go on without it.") from error
 
 
 PACKAGES = (

@@ -56,10 +56,14 @@ class AuditSettings:
         if unknown:
             raise ValueError(f"{', '.join(unknown)}: no such check; the checks are {', '.join(CHECKS)}.")
         for name, value, least in (("seeds", self.seeds, 4), ("steps", self.steps, 1), ("seconds", self.seconds, 1)):
-            if value < least:
+            if not value >= least:
                 raise ValueError(f"{name}={value} is too small: give {least} or more.")
         if (self.train is None) != (self.test is None):
             raise ValueError("give both sides of a split, train and test, or neither.")
+        for part in ",".join((self.train or "", self.test or "")).split(","):
+            first, _, last = part.partition(":")
+            if first.isdecimal() and last.isdecimal() and int(first) >= int(last):
+                raise ValueError(f"the seeds {part} are none: give FIRST:LAST with FIRST below LAST.")
 
 
 def audit(

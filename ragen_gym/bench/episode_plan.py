@@ -112,6 +112,8 @@ class RunOptions:
         for name, seconds in asdict(self.timeouts).items():
             if seconds is not None:
                 check_number("bench", f"{name}_timeout", seconds, 0.001)
+        for name, price in asdict(self.prices).items() if self.prices else ():
+            check_number("bench", f"price of {name} tokens", price, 0)
 
 
 def identity(suite: Suite, agent: ReplyAgent | StepAgent, options: RunOptions) -> dict[str, Any]:

@@ -87,6 +87,8 @@ def write_frozen(path: Path, levels: Iterable[Level | Problem]) -> None:
     levels = list(levels)
     if problems := [each for each in levels if isinstance(each, Problem)]:
         write_problems(path, problems)
+    elif path.suffix == ".jsonl":
+        raise ValueError(f"{path}: a game's levels are written as boards, not as JSON; end its name in .txt.")
     else:
         write_levels(path, [each for each in levels if isinstance(each, Level)])
 

@@ -13,11 +13,13 @@ import pytest
 
 from ragen_agent import cli
 from ragen_agent.cli import build_parser, main
+from ragen_agent.cli import eval as eval_command
 from ragen_agent.cli import train as train_command
-from ragen_agent.cli.settings import settings_of
+from ragen_agent.cli.settings import configure, settings_of
 from ragen_agent.config import Config
 from ragen_agent.config.io import catalog, settings_of_pairs
 from ragen_agent.local import run as training
+from ragen_agent.training.run_folder import RunFolder
 
 ROOT = Path(__file__).parents[3]
 TINY = [
@@ -188,6 +190,36 @@ def test_eval_measures_every_game_of_a_mixture(tmp_path: Path, capsys: pytest.Ca
     assert main(["eval", str(out), "--game", "FrozenLake", "--json", str(rates)]) == 0
     assert "games" not in json.loads(rates.read_text())
     assert titles[0] not in capsys.readouterr().out
+
+
+def test_options_of_a_game_are_laid_over_those_of_the_run() -> None:
+    trained = Config(env_options={"size": 4, "success_rate": 1.0})
+    asked = eval_command._over_run(trained, {"env_options": {"size": 5}, "threads": 1})
+    assert asked == {"env_options": {"size": 5, "success_rate": 1.0}, "threads": 1}
+    assert eval_command._over_run(trained, {"threads": 1}) == {"threads": 1}
+
+
+def test_the_game_is_a_setting_too() -> None:
+    parser = build_parser()
+    assert configure(parser.parse_args(["train", "--set", "game=Sokoban"]), {}).game == "Sokoban"
+    assert configure(parser.parse_args(["train", "--set", "game=Bandit", "--game", "Bandit"]), {}).game == "Bandit"
+    with pytest.raises(ValueError, match="--game is Bandit and --set game=Sokoban: give one of them"):
+        configure(parser.parse_args(["train", "--set", "game=Sokoban", "--game", "Bandit"]), {})
+    with pytest.raises(ValueError, match="Sokobann"):
+        configure(parser.parse_args(["train", "--set", "game=Sokobann"]), {})
+
+
+def test_a_file_says_what_its_table_recipe_may_hold(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text('[recipe]\nbas = "small-sokoban"\n', encoding="utf-8")
+    with pytest.raises(ValueError, match=r"holds 'bas', but takes base\. Did you mean base"):
+        configure(build_parser().parse_args(["train", "--config", str(tmp_path / "mine.toml")]), {})
+
+
+def test_damaged_files_of_a_run_are_named(tmp_path: Path) -> None:
+    for name, reads in (("summary.json", RunFolder.read_summary), ("versions.json", RunFolder.read_versions)):
+        (tmp_path / name).write_text('{"after": ', encoding="utf-8")
+        with pytest.raises(ValueError, match=f"{name} is damaged .*: restore it"):
+            reads(RunFolder(tmp_path))
 
 
 def test_a_run_is_named_after_its_game() -> None:

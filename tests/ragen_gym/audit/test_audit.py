@@ -97,7 +97,9 @@ def test_what_cannot_be_opened_says_why(target: str, message: str) -> None:
     [
         ({"checks": ["beauty"]}, "beauty: no such check"),
         ({"seeds": 1}, "seeds=1 is too small"),
+        ({"seconds": float("nan")}, "seconds=nan is too small"),
         ({"train": "0:10"}, "both sides of a split"),
+        ({"train": "0:10", "test": "size=4,50:45"}, "the seeds 50:45 are none"),
     ],
 )
 def test_settings_are_checked(given: dict[str, object], message: str) -> None:

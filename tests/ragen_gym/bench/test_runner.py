@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import re
 import signal
@@ -193,7 +194,15 @@ def test_what_names_an_episode() -> None:
 
 
 def test_requests_that_make_no_sense_are_refused(tmp_path: Path) -> None:
-    for wrong in ({"rollouts": 0}, {"limit": 0}, {"concurrency": 0}, {"temperature": -1}, {"timeouts": Timeouts(0)}):
+    for wrong in (
+        {"rollouts": 0},
+        {"limit": 0},
+        {"concurrency": 0},
+        {"temperature": -1},
+        {"timeouts": Timeouts(0)},
+        {"prices": Prices(math.nan, 0)},
+        {"prices": Prices(0, -1)},
+    ):
         with pytest.raises(ValueError, match=r"must be"):
             RunOptions(**wrong)
     with pytest.raises(ValueError, match=r"smoke has no split 'chess': choose one of sokoban, new_vocab"):

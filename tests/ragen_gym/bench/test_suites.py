@@ -54,6 +54,13 @@ def test_a_suite_is_frozen_byte_by_byte(name: str, tmp_path: Path) -> None:
         assert (tmp_path / path.name).read_bytes() == path.read_bytes(), path
 
 
+def test_levels_of_a_game_are_not_frozen_as_json(tmp_path: Path) -> None:
+    _, row = next(iter(recipes(SUITES["smoke"]).items()))
+    with pytest.raises(ValueError, match=r"not as JSON; end its name in \.txt"):
+        write_frozen(tmp_path / "levels.jsonl", frozen_levels(row))
+    assert not list(tmp_path.iterdir())
+
+
 @every_split
 def test_a_split_can_be_played(name: str, split: Split) -> None:
     env = split.make_game()
