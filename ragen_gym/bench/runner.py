@@ -27,7 +27,7 @@ from ragen_gym.bench.episode_plan import PlannedEpisode, RunOptions, check_repli
 from ragen_gym.bench.records import EpisodeRecord
 from ragen_gym.bench.results import EpisodeLog, ResultsFolder
 from ragen_gym.bench.suites import Split, Suite
-from ragen_gym.bench.timeouts import absorb_cancellation, shown_safely
+from ragen_gym.bench.timeouts import absorb_cancellation, describe_error, shown_safely
 from ragen_gym.core.failures import INFRASTRUCTURE, Failure
 from ragen_gym.core.progress import ProgressBar
 from ragen_gym.core.seen import read_seen, write_seen
@@ -96,7 +96,7 @@ class RunOutcome:
     kept: int  # those of them that were there before
     played: int = 0  # those that were played now, with those that failed
     failures: Counter[Failure] = field(default_factory=Counter)  # how many of these failed, by kind
-    stopped: str = ""  # why the agent ended the run, or ""
+    stopped: str = ""  # why the agent ended the run, or what its close() raised; or ""
 
     @property
     def missing(self) -> int:
@@ -188,8 +188,15 @@ class _SuiteRunner:
         except StopRun as stop:
             self.outcome.stopped = without_controls(shown_safely(stop, str)) or "the agent ended the run"
         finally:
+            await self._close()
+
+    async def _close(self) -> None:
+        """Let the agent go; what it raises must cost no episode that was played."""
+        try:
             if close := getattr(self.agent, "close", None):
                 await _awaited(close())
+        except Exception as error:
+            self.outcome.stopped = self.outcome.stopped or f"the agent's close() failed: {describe_error(error)}"
 
     async def _play_at_once(self, count: int, left: Iterator[PlannedEpisode]) -> None:
         """Play with so many workers; not a ``TaskGroup``, as an agent that cancels its task must not end a worker."""

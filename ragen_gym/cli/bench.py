@@ -175,7 +175,8 @@ def _report_outcome(
 
     folder = ResultsFolder(arguments.out)
     if outcome.stopped:
-        print(f"ragen-gym: {outcome.stopped}; the same command resumes the run.", file=sys.stderr)
+        resumes = "; the same command resumes the run" if outcome.missing else ""
+        print(f"ragen-gym: {outcome.stopped}{resumes}.", file=sys.stderr)
     records = folder.records()
     if records:
         if sys.stderr.isatty():  # random play is compiled the first time

@@ -5,7 +5,8 @@
 do.
 
 An agent is an object with a ``name`` and one of two methods. One that answers messages has ``reply``, one that chooses
-moves has ``act``; either may be a plain method or a coroutine. This is a whole one::
+moves has ``act``; either may be a coroutine, or a plain method, which ``python:`` calls in a thread of its own. This is
+a whole one::
 
     from ragen_gym.bench.agent import Answer
 
@@ -46,9 +47,10 @@ What else the runner looks for, none of it needed:
 Where a split shows pictures, the content of every message is a list of parts, with pictures as arrays; see
 ``ragen_gym.bench.agent.Message``.
 
-All methods may be coroutines. Whatever a method raises ends its episode and never the run: an ``AgentFailure`` says
-how, a TimeoutError is a ``Failure.TIMEOUT``, anything else a ``Failure.AGENT_ERROR``; ``StopRun`` alone ends the run.
-Many episodes are in play at once, so what an agent remembers it keeps by ``(task.split, task.index, task.rollout)``.
+All methods may be coroutines. Whatever ``begin``, ``reply``, ``act`` or ``end`` raises ends its episode, not the run:
+an ``AgentFailure`` says how, a TimeoutError is a ``Failure.TIMEOUT``, anything else a ``Failure.AGENT_ERROR``;
+``StopRun`` alone ends the run. Many episodes are in play at once, so what an agent remembers it keeps by
+``(task.split, task.index, task.rollout)``.
 """
 
 from __future__ import annotations

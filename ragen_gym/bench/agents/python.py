@@ -10,9 +10,10 @@ What the callable may be:
 - an object of such a class;
 - with ``kind=factory``, a function that returns such an object, called with the settings that were given.
 
-A coroutine function runs in the event loop, among all other episodes. A plain function may block, so it is called in a
-thread of its own, several at once: if it must not be, give ``--concurrency 1``. ``threads=false`` calls it in the event
-loop instead, which is quicker for what takes microseconds, and cannot be interrupted.
+A function or method may leave its last argument, the task, out. A coroutine runs in the event loop, among all other
+episodes. A plain function or method may block, so it is called in a thread of its own, several at once: if it must not
+be, give ``--concurrency 1``. ``threads=false`` calls it in the event loop instead, which is quicker for what takes
+microseconds, and cannot be interrupted.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ import sys
 from collections.abc import Callable
 from inspect import Parameter, getsourcefile, isclass, iscoroutinefunction, signature
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-from ragen_gym.bench.agent import Task
 from ragen_gym.core.threads import in_thread
 from ragen_gym.core.validation import load_object
 
@@ -57,8 +58,8 @@ def load(target: str, *, kind: str | None = None, threads: bool = True, **argume
     if not hasattr(agent, "reply") and not hasattr(agent, "act"):
         if not callable(agent):
             raise ValueError(f"{name} is {agent!r}: an agent has a method `reply` or `act`, or is a function.")
-        agent = _function_agent(agent, kind, threads)
-    return PythonAgent(agent, name, {**given, **arguments}, _fingerprint(found))
+        agent = _function_agent(agent, kind)
+    return PythonAgent(agent, name, {**given, **arguments}, _fingerprint(found), threads)
 
 
 class PythonAgent:
@@ -69,10 +70,14 @@ class PythonAgent:
         name: see ``ReplyAgent``.
         settings: as they were given.
         code: hash of the source, or None.
+        threads: whether a plain ``reply`` or ``act`` is called in a thread of its own.
     """
 
-    def __init__(self, agent: Any, name: str, settings: dict[str, Any], code: str | None) -> None:
+    def __init__(self, agent: Any, name: str, settings: dict[str, Any], code: str | None, threads: bool = True) -> None:
         self._agent, self.name = agent, name
+        for method, needed in (("reply", 1), ("act", 2)):
+            if function := getattr(agent, method, None):
+                setattr(self, method, _caller(function, needed, threads))
         self.settings = {**getattr(agent, "settings", {}), **settings}
         self.circumstances = {**getattr(agent, "circumstances", {}), "code": code}
 
@@ -82,32 +87,19 @@ class PythonAgent:
         return getattr(self._agent, name)
 
 
-class _ReplyFunction:
-    def __init__(self, function: Callable[..., Any], threads: bool) -> None:
-        self._call = _caller(function, 1, threads)
-
-    def reply(self, messages: Any, task: Task) -> Any:
-        return self._call(messages, task)
-
-
-class _StepFunction:
-    def __init__(self, function: Callable[..., Any], threads: bool) -> None:
-        self._call = _caller(function, 2, threads)
-
-    def act(self, observation: Any, info: dict[str, Any], task: Task) -> Any:
-        return self._call(observation, info, task)
-
-
 def _caller(function: Callable[..., Any], needed: int, threads: bool) -> Callable[..., Any]:
     """The function with as many of its arguments as it takes, where it is to run."""
-    kinds = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
     parameters = [*signature(function).parameters.values()]
-    taken = sum(parameter.kind in kinds for parameter in parameters)
-    if any(parameter.kind is Parameter.VAR_POSITIONAL for parameter in parameters):
-        taken = needed + 1
-    if taken < needed:
+    kinds = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+    named = [parameter for parameter in parameters if parameter.kind in kinds]
+    due = sum(parameter.default is Parameter.empty for parameter in named)
+    is_open = any(parameter.kind is Parameter.VAR_POSITIONAL for parameter in parameters)
+    if (len(named) < needed and not is_open) or due > needed + 1:
+        taken = due if due > needed else len(named)
         raise ValueError(f"{function!r} takes {taken} arguments; an agent's function takes {needed} or {needed + 1}.")
-    count = min(taken, needed + 1)
+    further = named[needed] if len(named) > needed else None
+    wants_task = further.default is Parameter.empty or further.name == "task" if further else is_open
+    count = needed + wants_task
     if threads and not _is_coroutine(function):
         return lambda *arguments: in_thread(function, *arguments[:count])
     return lambda *arguments: function(*arguments[:count])
@@ -117,12 +109,12 @@ def _is_coroutine(function: Callable[..., Any]) -> bool:
     return iscoroutinefunction(function) or iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
 
 
-def _function_agent(function: Callable[..., Any], kind: str | None, threads: bool) -> _ReplyFunction | _StepFunction:
+def _function_agent(function: Callable[..., Any], kind: str | None) -> SimpleNamespace:
     names = list(signature(function).parameters)
     kind = kind or getattr(function, "kind", None) or ("step" if names and names[0] in _BOARDS else "reply")
     if kind not in ("reply", "step"):
         raise ValueError(f"{function!r} says it is of kind {kind!r}: a function is a 'reply' or a 'step' one.")
-    return _StepFunction(function, threads) if kind == "step" else _ReplyFunction(function, threads)
+    return SimpleNamespace(act=function) if kind == "step" else SimpleNamespace(reply=function)
 
 
 def find(target: str) -> Any:

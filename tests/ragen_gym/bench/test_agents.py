@@ -152,7 +152,7 @@ def test_greed_is_enough_where_there_is_one_pull(split: str, tmp_path: Path) -> 
 
 
 def test_the_template_of_the_documentation_plays(here: Path) -> None:
-    template = re.search(r"This is a whole one::\n\n(.*?)\n\nSaved as", agents.__doc__ or "", re.DOTALL)
+    template = re.search(r"This is\na whole one::\n\n(.*?)\n\nSaved as", agents.__doc__ or "", re.DOTALL)
     assert template
     lines = textwrap.dedent(template[1]).strip().splitlines()
     assert len([line for line in lines if line.strip()]) <= 20
@@ -208,6 +208,21 @@ PYTHON = """
         def act(self, observation, info, task):
             return info["action_names"].index(self.word)
 
+    class Short:
+        name = "short"
+
+        def reply(self, messages):
+            threads.add(threading.current_thread().name)
+            return SAID
+
+    def with_default(messages, temperature=0.7):
+        assert temperature == 0.7
+        return SAID
+
+    def with_task_or_none(messages, task=None):
+        assert task.suite == "smoke"
+        return SAID
+
     class Callable:
         async def __call__(self, messages):
             return SAID
@@ -220,6 +235,9 @@ PYTHON = """
     number = 3
 
     def nothing():
+        return SAID
+
+    def much(messages, task, more):
         return SAID
 """
 
@@ -239,6 +257,10 @@ PYTHON = """
         ("Fixed", {"word": "Up"}),
         ("fixed", {}),
         ("fixed.act", {"kind": "step"}),
+        ("Short", {}),
+        ("Short", {"threads": False}),
+        ("with_default", {}),
+        ("with_task_or_none", {}),
         ("called", {}),
         ("factory", {"kind": "factory", "word": "Up"}),
     ],
@@ -249,7 +271,7 @@ def test_every_form_of_python_code_plays(target: str, settings: dict[str, Any], 
     outcome, records = play(agent, here / "run", "sokoban", limit=3, concurrency=2)
     assert (outcome.played, outcome.failures) == (3, {})
     assert {turn.actions for record in records for turn in record.turns} == {(0,)}
-    if target in ("plain", "policy"):
+    if target in ("plain", "policy", "Short"):
         assert sys.modules["forms"].threads == {"MainThread" if settings else "blocking call"}
 
 
@@ -261,6 +283,7 @@ def test_every_form_of_python_code_plays(target: str, settings: dict[str, Any], 
         ("python:forms:absent", {}, "forms has no absent"),
         ("python:forms:number", {}, "an agent has a method `reply` or `act`, or is a function"),
         ("python:forms:nothing", {}, "takes 0 arguments"),
+        ("python:forms:much", {}, "takes 3 arguments; an agent's function takes 1 or 2"),
         ("python:forms:plain", {"word": 1}, "it takes no settings but kind and threads: word"),
         ("python:forms:Fixed", {"wort": 1}, "unexpected keyword argument 'wort'"),
         ("python:forms:plain", {"kind": "spell"}, "choose one of reply, step, factory"),
@@ -273,7 +296,8 @@ def test_python_code_that_is_no_agent_is_refused(spec: str, settings: dict[str, 
         make_agent(spec, **settings)
 
 
-def test_a_function_that_blocks_holds_up_nobody(here: Path) -> None:
+@pytest.mark.parametrize("target", ["reply", "Slow"])
+def test_code_that_blocks_holds_up_nobody(target: str, here: Path) -> None:
     write(
         here / "slow.py",
         """
@@ -282,11 +306,15 @@ def test_a_function_that_blocks_holds_up_nobody(here: Path) -> None:
         def reply(messages, task):
             time.sleep(60 if task.index == 0 else 0.05)
             return "Up"
+
+        class Slow:
+            def reply(self, messages, task):
+                return reply(messages, task)
         """,
     )
     began = time.monotonic()
     outcome, _ = play(
-        make_agent("python:slow:reply"), here / "run", "sokoban", concurrency=8, timeouts=Timeouts(request=5)
+        make_agent(f"python:slow:{target}"), here / "run", "sokoban", concurrency=8, timeouts=Timeouts(request=5)
     )
     assert outcome.failures == {Failure.TIMEOUT: 1}
     assert time.monotonic() - began < 50

@@ -251,6 +251,16 @@ def test_an_episode_whose_game_cannot_begin_was_not_in_play(tmp_path: Path, monk
     assert {(record.failure, record.in_play) for record in records} == {(Failure.ENVIRONMENT_ERROR, False)}
 
 
+def test_an_agent_that_cannot_be_closed_costs_no_episode(tmp_path: Path) -> None:
+    class Stuck(Bandit):
+        def close(self) -> None:
+            raise RuntimeError("the socket is gone")
+
+    outcome = play(Stuck(lambda: 0), tmp_path)
+    assert (outcome.played, outcome.missing, outcome.failures) == (8, 0, {})
+    assert outcome.stopped.startswith("the agent's close() failed: RuntimeError: the socket is gone")
+
+
 class Meddler:
     """Replies as asked, and in every odd instance plays on the environment that it is shown."""
 
