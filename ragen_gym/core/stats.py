@@ -2,7 +2,9 @@
 
 A level that is played several times, in several rollouts or because a suite repeats it, gives episodes that resemble
 each other. So everything but ``wilson`` and ``mean_interval`` is clustered by level: what varies is taken to be the
-levels, and the episodes of one level count together.
+levels, and the episodes of one level count together. Clusters of unequal sizes count as as many equal ones as
+``1 / sum(w**2)``, w their shares of the values (Kish, Survey Sampling, 1965, section 8.2): where one cluster holds half
+of the values, an interval that counts clusters alone is far too short.
 """
 
 from __future__ import annotations
@@ -157,15 +159,15 @@ def mean_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Es
 
 
 def clustered_mean(values: Values, clusters: Sequence[Any]) -> Estimate:
-    """The mean of values with the t interval of its clustered standard error.
+    """The mean of values with the t interval of its clustered standard error; unbounded for fewer than two clusters.
 
     Args:
         values: floats (n,), n from 1 on.
         clusters: what each of them belongs to, (n,).
     """
     x = _checked(values, clusters)
-    sums, _ = _by_cluster(x - x.mean(), clusters)
-    half = _scipy_stats().t.ppf((1 + CONFIDENCE) / 2, len(sums) - 1) * _error(sums, len(x)) if len(sums) > 1 else np.inf
+    error, levels = _error(x, clusters)
+    half = _scipy_stats().t.ppf((1 + CONFIDENCE) / 2, levels - 1) * error if levels >= 2 else np.inf
     return Estimate(float(x.mean()), float(x.mean() - half), float(x.mean() + half), len(x))
 
 
@@ -174,7 +176,7 @@ def clustered_rate(values: Values, clusters: Sequence[Any], episodes: int) -> Es
 
     It is the exact interval of Clopper and Pearson for as many independent episodes as would give the clustered
     standard error (Korn and Graubard, Survey Methodology 24, 1998). Where all shares are 0, or all 1, it takes the
-    number of clusters.
+    number of clusters. Fewer than two clusters say nothing.
 
     Args:
         values: one share from 0 to 1 for each instance, (n,), n from 1 on.
@@ -182,7 +184,7 @@ def clustered_rate(values: Values, clusters: Sequence[Any], episodes: int) -> Es
         episodes: how many episodes the shares are made of; more than these cannot be independent.
     """
     x = _checked(values, clusters)
-    rate, levels = float(x.mean()), len(set(clusters))
+    rate, levels = float(x.mean()), _error(x, clusters)[1]
     if levels < 2:
         return Estimate(rate, 0.0, 1.0, len(x))
     size, upper = effective_episodes(x, clusters, episodes), (1 + CONFIDENCE) / 2
@@ -200,11 +202,10 @@ def effective_episodes(values: Values, clusters: Sequence[Any], episodes: int) -
     Where all shares are 0, or all 1, that is the number of clusters. Arguments as in ``clustered_rate``.
     """
     x = _checked(values, clusters)
-    rate, levels = float(x.mean()), len(set(clusters))
+    rate, (error, levels) = float(x.mean()), _error(x, clusters)
     if levels < 2 or not 0 < rate < 1:
         return levels
-    variance = _error(_by_cluster(x - rate, clusters)[0], len(x)) ** 2
-    return min(rate * (1 - rate) / variance, episodes) if variance > 0 else episodes
+    return min(rate * (1 - rate) / error**2, episodes) if error > 0 else episodes
 
 
 def pass_at(successes: Counts, rollouts: Counts, k: int) -> npt.NDArray[np.float64]:
@@ -339,10 +340,18 @@ def _by_cluster(
     return sums, np.bincount(which).astype(np.float64)
 
 
-def _error(sums: npt.NDArray[np.float64], n: int) -> float:
-    """The clustered standard error of a mean, from the clusters' sums of deviations from it."""
-    groups = len(sums)
-    return float(np.sqrt(groups / (groups - 1) * (sums**2).sum()) / n)
+def _error(values: npt.NDArray[np.float64], clusters: Sequence[Any]) -> tuple[float, float]:
+    """The clustered standard error of a mean, and of how many clusters of equal size it is; 0 of fewer than two.
+
+    It is the jackknife's, which leaves out a cluster at a time (Bell and McCaffrey, Survey Methodology 28, 2002).
+    """
+    sums, counts = _by_cluster(values - values.mean(), clusters)
+    shares = counts / counts.sum()
+    levels, groups = 1 / float((shares**2).sum()), len(counts)
+    if levels < 2:
+        return 0.0, levels
+    left_out = sums / (1 - shares)
+    return float(np.sqrt((groups - 1) / groups * (left_out**2).sum()) / len(values)), levels
 
 
 def check_scipy() -> None:

@@ -99,6 +99,22 @@ def test_the_clustered_interval_covers_where_wilsons_does_not(rate: float) -> No
     assert naive / 400 < 0.75
 
 
+@pytest.mark.parametrize("sizes", [[64, 32, 16, 8, 4, 2, *[1] * 22], [60, *[1] * 60]])
+def test_the_clustered_interval_covers_where_one_cluster_holds_half(sizes: list[int]) -> None:
+    """An interval that counts clusters, whatever their sizes, misses one time of five here."""
+    rng = np.random.default_rng(0)
+    clusters = np.repeat(np.arange(len(sizes)), sizes)
+    held, means = 0, 0
+    for _ in range(400):
+        levels = rng.beta(0.5 * 0.25, 0.5 * 0.25, len(sizes))
+        values = (rng.random(len(clusters)) < levels[clusters]).astype(float)
+        interval, mean = clustered_rate(values, clusters.tolist(), len(values)), clustered_mean(values, clusters)
+        held += interval.low <= 0.5 <= interval.high
+        means += mean.low <= 0.5 <= mean.high
+    assert held / 400 > 0.95
+    assert means / 400 > 0.88
+
+
 @given(st.integers(1, 7), st.data())
 def test_pass_at_k_counts_the_choices_of_k(n: int, data: st.DataObject) -> None:
     c, k = data.draw(st.integers(0, n)), data.draw(st.integers(1, n))
