@@ -25,7 +25,10 @@ from ragen_gym.core.stats import CONFIDENCE, Estimate, mean_interval
 
 __all__ = [
     "AT_RANDOM",
+    "EQUAL",
     "MISSING",
+    "OPEN",
+    "SUPPORTS",
     "TESTED",
     "VERDICTS",
     "Finding",

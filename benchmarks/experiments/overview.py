@@ -5,23 +5,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from benchmarks.experiments.alarm_evaluation import AT_ONCE, OUTCOMES, outcome, score_signs
+from benchmarks.experiments.comparison_tables import count_claims, difference_text, markdown_table, sweep_tables
 from benchmarks.experiments.hypothesis_tests import (
     AT_RANDOM,
     MISSING,
     VERDICTS,
     Finding,
-    by_chance,
     compare,
-    decided_at_random,
-    format_measure,
     is_decided,
 )
-from benchmarks.experiments.pages import alarm_table, markdown_table, read_findings, without_misleading
+from benchmarks.experiments.pages import alarm_table, read_findings, without_misleading
 from benchmarks.experiments.plan import PlannedRun
 from benchmarks.experiments.precision import FEWEST_SEEDS, Precision, precisions
 from benchmarks.experiments.records import complete_runs
@@ -84,12 +81,16 @@ def markdown_overview(
         "page says what would count as evidence, and its limits.",
         "",
     ]
-    claims = [(experiment, f) for experiment in experiments for f in findings[experiment.name] if f.comparison.claim]
-    lines += [_count([finding for each in findings.values() for finding in each]), ""]
+    claims = [(e, f) for e in experiments if e.sweep is None for f in findings[e.name] if f.comparison.claim]
+    lines += [" ".join(count_claims([finding for each in findings.values() for finding in each])), ""]
     lines += ["## Decided", "", *_claims([claim for claim in claims if is_decided(claim[1])]), ""]
     begun = [claim for claim in claims if claim[1].verdict != MISSING]
     lines += ["## Still open", "", *_claims([claim for claim in begun if not is_decided(claim[1])]), ""]
-    left = Counter(experiment.name for experiment, finding in claims if finding.verdict == MISSING)
+    for each in there:
+        if each.sweep is not None:
+            title = f"[{each.title}]({each.name}/{each.name}.md)"
+            lines += [f"## {title}", "", *sweep_tables(each.sweep, findings[each.name])]
+    left = Counter(e.name for e in experiments for f in findings[e.name] if f.comparison.claim and f.verdict == MISSING)
     if left:
         of_each = [f"{claims} claim{'s' if claims > 1 else ''} of {name}" for name, claims in left.items()]
         lines += [f"Not run: {', '.join(of_each)}.", ""]
@@ -141,19 +142,10 @@ def _claims(claims: Sequence[tuple[Experiment, Finding]]) -> list[str]:
         seeds = str(finding.interval.n) if finding.interval else "0"
         linked = f"[{c.asks}]({experiment.name}/{experiment.name}.md)"
         found = f"**{finding.verdict}**" + (f"; {AT_RANDOM}" if finding.at_random else "")
-        rows.append([linked, arms, claim, found, _interval(finding), seeds])
+        rows.append([linked, arms, claim, found, difference_text(finding), seeds])
     if not rows:
         return ["None."]
     return markdown_table(["question", "compared", "claim", "found", "difference [95 % over all looks]", "seeds"], rows)
-
-
-def _interval(finding: Finding) -> str:
-    """The difference with its interval, as text."""
-    found, name = finding.interval, finding.comparison.measure
-    if found is None:
-        return "\N{EN DASH}"
-    value, low, high = (format_measure(end, name, signed=True) for end in (found.value, found.low, found.high))
-    return f"{value} [{low} to {high}]" if isfinite(found.low) and found.low < found.high else value
 
 
 def _precision(narrowed: Sequence[Precision]) -> list[str]:
@@ -184,20 +176,6 @@ def _precision(narrowed: Sequence[Precision]) -> list[str]:
         ),
         "",
     ]
-
-
-def _count(findings: Sequence[Finding]) -> str:
-    """How many claims were decided, and how many supported, contradicted or left open, by whose they are."""
-    claims = [finding for finding in findings if finding.comparison.claim]
-    decided = sum(map(is_decided, claims))
-    said = [f"**{decided} of {len(claims)} claims are decided.**"]
-    for by, whose in (("source", "of the papers"), ("ours", "of this project")):
-        verdicts = [f.verdict for f in findings if f.comparison.claim and f.comparison.by == by]
-        counts = ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in dict.fromkeys((*VERDICTS, *verdicts)))
-        if verdicts:
-            said.append(f"Of {len(verdicts)} comparisons with a claim {whose}: {counts}.")
-    said += decided_at_random(findings)
-    return " ".join([*said, *by_chance(findings)])
 
 
 def without_copies(runs: Sequence[RecordedRun]) -> list[RecordedRun]:

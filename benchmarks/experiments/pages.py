@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.experiments.alarm_evaluation import OUTCOMES, SignScore, collapse_start, outcome, score_signs
+from benchmarks.experiments.comparison_tables import comparisons_table, count_claims, markdown_table, sweep_tables
 from benchmarks.experiments.hypothesis_tests import (
-    MISSING,
     Finding,
     Runs,
     compare,
@@ -32,9 +32,7 @@ from ragen_gym.core.storage import write_atomic
 
 __all__ = [
     "alarm_table",
-    "comparisons_table",
     "markdown_page",
-    "markdown_table",
     "read_findings",
     "undecided_arms",
     "without_misleading",
@@ -118,10 +116,12 @@ def markdown_page(
     if note:
         lines += [f"> {note}", ""]
     lines += [f"**Question.** {experiment.question}", "", "## What was decided", ""]
-    lines += [f"- {sentence}" for sentence in conclusion(findings)] or ["- Nothing was compared."]
+    sentences = conclusion(findings) if experiment.sweep is None else count_claims(findings)
+    lines += [f"- {sentence}" for sentence in sentences] or ["- Nothing was compared."]
     lines += [f"- {whole}", ""]
-    lines += comparisons_table(findings)
-    lines += ["", "## What it means", "", f"**Claim.** {experiment.claim} ({experiment.source})", ""]
+    lines += comparisons_table(findings) if experiment.sweep is None else sweep_tables(experiment.sweep, findings)
+    lines += ["", *[f"![{name}]({name})\n" for name in pictures]]
+    lines += ["## What it means", "", f"**Claim.** {experiment.claim} ({experiment.source})", ""]
     lines += [f"**Evidence.** {experiment.evidence}", "", f"**Limits.** {experiment.limits} {LEVELS}"]
     lines += [
         "",
@@ -131,8 +131,8 @@ def markdown_page(
         "",
     ]
     lines += _arms(experiment, runs)
-    lines += ["", *[f"![{name}]({name})\n" for name in pictures]]
     lines += [
+        "",
         "## Collapse and alarm",
         "",
         *_collapses(runs),
@@ -148,24 +148,6 @@ def markdown_page(
         lines += ["", "## Runs that failed", "", *[f"- {name}: {problem}" for name, problem in failures.items()]]
     lines += ["", f"Made by `python -m benchmarks.experiments {experiment.name}`.", ""]
     return "\n".join(lines)
-
-
-def comparisons_table(findings: Sequence[Finding]) -> list[str]:
-    """The comparisons as rows: what is compared, what was claimed, and the difference.
-
-    Decided claims first, those without runs last.
-    """
-    return markdown_table(
-        ["question", "first", "second", "measure", "claim", "first \N{MINUS SIGN} second [95 % over all looks]"],
-        [
-            [c.asks, c.first, c.second or "0", c.measure, claim, finding.sentence]
-            for finding in sorted(
-                findings, key=lambda f: (f.verdict == MISSING, not f.comparison.claim, not is_decided(f))
-            )
-            for c in [finding.comparison]
-            for claim in [f"{c.claim or 'none'}{' (ours)' if c.by == 'ours' else ''}"]
-        ],
-    )
 
 
 def without_misleading(experiment: Experiment, runs: Runs) -> list[RecordedRun]:
@@ -224,14 +206,6 @@ def _collapses(runs: Runs) -> list[str]:
         whens = [str(at + 1) for run in seeds.values() if (at := collapse_start(run)) is not None]
         rows.append([arm, *[str(outcomes.count(name)) for name in OUTCOMES], ", ".join(whens) or "\N{EN DASH}"])
     return markdown_table(["arm", *OUTCOMES, "after iteration"], rows)
-
-
-def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """A table's lines."""
-    if not rows:
-        return ["(no complete run yet)"]
-    lines = [head, ["---"] * len(head), *rows]
-    return ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines]
 
 
 def read_findings(experiment: Experiment, folder: Path) -> list[Finding]:

@@ -1,13 +1,16 @@
-"""The figures of a page: what a reader is to see of the runs."""
+"""The figures and tables of a page: what a reader is to see of the runs."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
 from benchmarks.experiments import plots
+from benchmarks.experiments.comparison_tables import sweep_tables
+from benchmarks.experiments.hypothesis_tests import compare
 from benchmarks.experiments.spec import read
 from tests.benchmarks.experiments.test_hypothesis_tests import run
 
@@ -39,3 +42,31 @@ def test_a_sweep_is_a_line_for_each_method_over_the_values(tmp_path: Path, monke
     assert drawn["PPO"].get_marker() != drawn["random half (control)"].get_marker()
     assert [text.get_text() for text in bandit.get_xticklabels()] == ["0.0005", "0.0015", "0.005"]
     assert len(figures[0].legends) == 1
+
+
+def test_a_sweep_is_a_table_of_differences_for_each_game(tmp_path: Path) -> None:
+    """Only what has runs: a row a method, a column a comparison, what is decided in bold, and random play marked."""
+    experiment = read("stabilisers")
+    assert experiment.sweep is not None
+    noise = np.random.default_rng(0)
+    ends = {"PPO": (0.6, 0.1), "GSPO": (0.6, 0.4), "CISPO": (0.6, 0.1)}
+    runs = {
+        f"Bandit, {line}, x{factor}": {
+            seed: run(end + (0.03 * (-1) ** seed if line == "CISPO" else noise.normal(0, 0.01))) for seed in range(8)
+        }
+        for line, values in ends.items()
+        for factor, end in zip((1, 10), values, strict=True)
+    }
+    findings = [compare(runs, comparison) for comparison in experiment.comparisons]
+    lines = sweep_tables(experiment.sweep, findings)
+    tables = [line for line in lines if line.startswith("|")]
+    assert [line for line in lines if line.startswith("###")] == ["### Bandit"]
+    assert "Sokoban: no runs yet." in lines
+    assert tables[0].count("(claim: higher)") == 2
+    assert [row.split(" | ")[0] for row in tables[2:]] == ["| GSPO", "| CISPO"]
+    gspo = tables[2].strip("| ").split(" | ")
+    assert gspo[1].endswith(", 8: **equal**")
+    assert gspo[2] == "\N{EN DASH}"
+    assert gspo[3].startswith("+30.")
+    assert gspo[3].endswith(", 8: **higher**")
+    assert tables[3].count("open") >= 1
