@@ -101,6 +101,7 @@ def _run(options: argparse.Namespace) -> int:
         return _dry(planned, options.jobs, console, options.json)
     from benchmarks.experiments.records import complete_runs
     from benchmarks.experiments.runner import check_settings
+    from ragen_gym.core.storage import locked_folder
 
     shown = {each.name: _shown(each, options, out, pages) for each in experiments}
     if everything and not options.write:
@@ -109,7 +110,8 @@ def _run(options: argparse.Namespace) -> int:
         raise ValueError(f"there are no complete runs of {', '.join(options.names)} in {out}, nor records in {pages}.")
     for runs in shown.values():  # all of them, before the first takes its hour
         check_settings(runs)
-    return 1 if _play_and_write(experiments, options, out, pages, console) else 0
+    with locked_folder(out):  # experiments share warm starts, so one command works in a folder at a time
+        return 1 if _play_and_write(experiments, options, out, pages, console) else 0
 
 
 def _seed_cost(planned: Sequence[PlannedRun]) -> float:

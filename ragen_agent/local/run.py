@@ -57,7 +57,7 @@ def train(config: Config, folder: RunFolder, display: Display, policy: Policy | 
     Raises:
         ValueError: settings that do not fit.
     """
-    with resumable(f"ragen-agent train --resume {folder.path}"):
+    with resumable(folder.path, "ragen-agent train --resume"):
         run = TrainingRun(config, folder, display, policy)
         folder.note_versions()
         try:

@@ -88,7 +88,7 @@ def train_distributed(
     started = time.monotonic()
     log = folder.path / "openrlhf.log"
     atexit.register(_send_stderr_to, log)
-    with resumable(f"ragen-agent train --resume {folder.path}"):
+    with resumable(folder.path, "ragen-agent train --resume"):
         write_atomic(folder.path / "openrlhf.toml", tomli_w.dumps(dataclasses.asdict(settings)))
         state = repair(folder)
         model = _model(config, folder, display)

@@ -105,7 +105,7 @@ def fine_tune(settings: FineTuning, out: Path, display: Display) -> dict[str, An
             save_checkpoint(policy.model, policy.tokenizer, out / START)
         adapter = adapt(policy.model, settings.lora, derive_seed(settings.seed, SeedStream.FINE_TUNING_ADAPTER))
     optimiser = adamw(policy.model, settings.peak_learning_rate, weight_decay=0.0)
-    with resumable(f"ragen-agent sft train --resume {out}"):
+    with resumable(out, "ragen-agent sft train --resume"):
         RunFolder(out).note_versions()
         last = _train(policy, optimiser, rows, settings, RunFolder(out), display)
         kept = _save(policy, optimiser, adapter, settings, out)

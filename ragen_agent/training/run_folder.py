@@ -37,6 +37,7 @@ from ragen_gym.core.storage import (
     append_json_lines,
     atomic_path,
     json_line,
+    locked_folder,
     read_json_lines,
     write_atomic,
 )
@@ -58,12 +59,16 @@ def runs_below(path: Path) -> str:
 
 
 @contextmanager
-def resumable(command: str) -> Iterator[None]:
-    """Where the disk fills up in the block, the error says with which command to go on."""
+def resumable(path: Path, command: str) -> Iterator[None]:
+    """Work in the folder of a run, which no other process may do meanwhile.
+
+    Where the disk fills up, the error says with which command to go on: this one, followed by the folder.
+    """
     try:
-        yield
+        with locked_folder(path):
+            yield
     except DiskFullError as error:
-        raise DiskFullError(f"{error} What was saved before is kept; then go on with: {command}") from error
+        raise DiskFullError(f"{error} What was saved before is kept; then go on with: {command} {path}") from error
 
 
 class RunFolder:

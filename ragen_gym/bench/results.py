@@ -25,8 +25,8 @@ import json
 import os
 import reprlib
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -174,33 +174,6 @@ class ResultsFolder:
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Replace the scores."""
         _write_json(self.summary, summary)
-
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Keep other processes from playing this run at the same time, where the system can (not on Windows).
-
-        Raises:
-            ValueError: another process is playing it.
-        """
-        try:
-            import fcntl
-        except ImportError:
-            yield
-            return
-        made = not self.path.exists()
-        self.path.mkdir(parents=True, exist_ok=True)
-        handle = os.open(self.path, os.O_RDONLY)  # a lock on the folder itself leaves no file behind
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(handle)
-            raise ValueError(f"another process is playing the run in {self.path}: wait for it, or end it.") from error
-        try:
-            yield
-        finally:
-            os.close(handle)
-            if made and not any(self.path.iterdir()):  # the run could not begin
-                self.path.rmdir()
 
 
 class EpisodeLog:

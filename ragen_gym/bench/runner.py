@@ -31,6 +31,7 @@ from ragen_gym.bench.timeouts import absorb_cancellation, describe_error, shown_
 from ragen_gym.core.failures import INFRASTRUCTURE, Failure
 from ragen_gym.core.progress import ProgressBar
 from ragen_gym.core.seen import read_seen, write_seen
+from ragen_gym.core.storage import locked_folder
 from ragen_gym.core.text import without_controls
 from ragen_gym.envs.task import TaskEnv
 from ragen_gym.envs.turn import TurnEnv
@@ -145,7 +146,7 @@ async def run_suite_async(
     planned = plan_episodes(suite, same, options)
     check_replies(agent, {episode.split.name: episode.split for episode in planned}.values())
     folder.check(same)
-    with folder.locked():
+    with locked_folder(folder.path):
         kept = {record.key: record for record in folder.records() if record.counted}
         here = [kept[episode.key] for episode in planned if episode.key in kept]
         missing = [episode for episode in planned if episode.key not in kept]

@@ -15,7 +15,7 @@ from ragen_gym.cli import bench_leaderboard, bench_replays, bench_scores
 from ragen_gym.cli.command import add_command, print_json
 from ragen_gym.core.command_line import stops_at_sigterm, terminal_width, wrap
 from ragen_gym.core.seen import SEEN_FILE, read_seen, write_seen
-from ragen_gym.core.storage import DiskFullError
+from ragen_gym.core.storage import DiskFullError, locked_folder
 from ragen_gym.core.text import without_controls
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ def _report_outcome(
             print("ragen-gym: scoring, with random and optimal play of the same levels", file=sys.stderr)
         run = load_results(folder.path, arguments.suite)
         if "ended" not in run.info["sessions"][-1] and check_chain(run)[0]:  # killed after its last episode
-            with folder.locked(), EpisodeLog(folder):
+            with locked_folder(folder.path), EpisodeLog(folder):
                 pass
         summary = score_results(run)
         folder.write_summary(summary)

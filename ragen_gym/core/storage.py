@@ -20,6 +20,7 @@ __all__ = [
     "check_free",
     "check_parent",
     "json_line",
+    "locked_folder",
     "name_full_disk",
     "read_json_lines",
     "repair_json_lines",
@@ -67,6 +68,38 @@ def _no_room(error: BaseException | None) -> int:
             return int(code)
         error = error.__cause__ or error.__context__
     return 0
+
+
+@contextmanager
+def locked_folder(path: Path) -> Iterator[None]:
+    """Keeps other processes from working in the folder during the block, where the system can (not on Windows).
+
+    Makes the folder; it is removed again if the block leaves it empty.
+
+    Raises:
+        ValueError: another process is working in it.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    made = not path.exists()
+    path.mkdir(parents=True, exist_ok=True)
+    handle = os.open(path, os.O_RDONLY)  # a lock on the folder itself leaves no file behind
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(handle)
+        raise ValueError(
+            f"another process is working in {path}: wait for it or end it, or use another folder."
+        ) from error
+    try:
+        yield
+    finally:
+        os.close(handle)
+        if made and not any(path.iterdir()):  # the work could not begin
+            path.rmdir()
 
 
 @contextmanager

@@ -36,7 +36,7 @@ from ragen_agent.training.run_folder import RunFolder
 from ragen_agent.training.tasks import draw_games, games_at, level_seeds, make_env, make_game_env
 from ragen_gym.core.seen import read_seen
 from ragen_gym.core.stats import wilson
-from ragen_gym.core.storage import append_json_lines, read_json_lines
+from ragen_gym.core.storage import append_json_lines, locked_folder, read_json_lines
 from ragen_gym.envs.policies import random_reply
 
 TINY = {
@@ -204,6 +204,15 @@ def test_torn_and_unfinished_records_are_dropped_before_any_phase(
     assert without_clock(tmp_path / "whole") == without_clock(tmp_path / "broken")
     whole, broken = ((tmp_path / name / "episodes.jsonl").read_text() for name in ("whole", "broken"))
     assert whole == broken
+
+
+def test_a_second_process_does_not_touch_the_run(tmp_path: Path) -> None:
+    """Such as ``--resume`` of a run that goes on: it would drop the records that the first has not saved yet."""
+    folder = RunFolder.create(tmp_path / "run", configure(TINY))
+    folder.append(folder.metrics, [{"iteration": 0}])
+    with locked_folder(folder.path), pytest.raises(ValueError, match="another process is working in"):
+        training.train(configure(TINY), folder, quiet())
+    assert read_json_lines(folder.metrics) == [{"iteration": 0}]
 
 
 def test_ppo_goes_on_without_spread(tmp_path: Path) -> None:

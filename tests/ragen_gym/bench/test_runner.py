@@ -34,6 +34,7 @@ from ragen_gym.bench.verify import verify
 from ragen_gym.cli import main
 from ragen_gym.core.failures import Failure
 from ragen_gym.core.seen import read_seen, write_seen
+from ragen_gym.core.storage import locked_folder
 from ragen_gym.core.turn_config import TurnConfig
 
 SMOKE = load_suite("smoke")
@@ -566,7 +567,7 @@ def test_a_killed_run_loses_only_what_is_in_play(number: signal.Signals, tmp_pat
         try:
             wait_for_lines(out, 20, process)
             if number is not signal.SIGKILL:
-                with pytest.raises(ValueError, match="another process is playing the run"), ResultsFolder(out).locked():
+                with pytest.raises(ValueError, match="another process is working in"), locked_folder(out):
                     pass
         finally:
             process.send_signal(number)

@@ -20,6 +20,7 @@ from ragen_gym.core.storage import (
     atomic_path,
     check_free,
     json_line,
+    locked_folder,
     read_json_lines,
     repair_json_lines,
     write_atomic,
@@ -166,3 +167,17 @@ def test_other_errors_pass_as_they_are(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError), atomic_folder(tmp_path / "folder"):
         print(1 / 0)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_is_locked_for_one_at_a_time(tmp_path: Path) -> None:
+    """What the block leaves empty is removed, if it made the folder; the lock itself leaves no file."""
+    folder = tmp_path / "runs" / "one"
+    with locked_folder(folder):
+        with pytest.raises(ValueError, match=r"another process is working in .*one: wait"), locked_folder(folder):
+            pass
+        assert not list(folder.iterdir())
+    assert not folder.exists()
+    with locked_folder(folder):
+        (folder / "kept").touch()
+    with locked_folder(folder):
+        assert (folder / "kept").exists()
