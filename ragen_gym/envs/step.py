@@ -14,7 +14,7 @@ from gymnasium.utils import seeding
 from ragen_gym.core.levels import Level, check_split
 from ragen_gym.core.seeding import Stream, episode_key, stream_key
 from ragen_gym.core.text import TextFormat, Vocabulary
-from ragen_gym.core.validation import check_choice
+from ragen_gym.core.validation import check_choice, check_number, plain_number
 from ragen_gym.envs.board_view import BoardView
 from ragen_gym.envs.episode_stream import DRAWS, Episode, Episodes, draws, level_boards
 from ragen_gym.envs.regret import StepRegret, TurnRegret, moves_valued
@@ -312,7 +312,13 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
         return TurnRegret(self.game)
 
     def oracle_action(self, actions_left: int) -> int:
-        """A best action here, with that many actions left."""
+        """A best action here, with that many actions left, however many.
+
+        Raises:
+            ValueError: ``actions_left`` is no integer from 0 on, or too large for the level's oracle, which says so.
+        """
+        actions_left = plain_number(actions_left)
+        check_number(type(self.game).__name__, "actions_left", actions_left, 0, whole=True)
         return self.solution().action(self._board, self._state, actions_left)
 
     def _check_started(self) -> None:

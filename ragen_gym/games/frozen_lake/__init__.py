@@ -21,6 +21,8 @@ from ragen_gym.games.grid import GridGame
 __all__ = ["FrozenLake", "FrozenLakeSolution"]
 
 _TIE = 1e-12
+#: Rows of the oracle's table at most, one for every number of actions left, and its cells in all: 300 MB.
+_MOST_ROWS, _MOST_CELLS = 50_000, 2**25
 
 
 @dataclass(frozen=True)
@@ -158,6 +160,13 @@ class FrozenLakeSolution(Solution):
 
     Among the actions with the best chance it takes one with the least expected number of actions; where no chance is
     left it takes one whose intended direction is nearest to the goal.
+
+    The table ends where a further action changes nothing, bit for bit: the last row answers for every larger number of
+    actions. On most lakes that is after some hundred or thousand.
+
+    Raises (every method):
+        ValueError: more actions than the table may have rows for (``_MOST_ROWS``, fewer on large lakes), and its values
+            still change there, as they do where the ice slips very seldom.
     """
 
     def __init__(self, game: FrozenLake, board: Board) -> None:
@@ -170,14 +179,16 @@ class FrozenLakeSolution(Solution):
         self._targets[self._over] = np.flatnonzero(self._over)[:, None, None]
         cells = len(tiles)
         self._chances = np.array([intended, (1 - intended) / 2, (1 - intended) / 2])
+        self._most = min(_MOST_ROWS, _MOST_CELLS // cells)
+        #: By the actions left: the chance, float64 (cells,), and the action, int8 (cells,).
         self._success = [goal.astype(np.float64)]
-        self._steps = [np.zeros(cells)]
-        self._actions: list[npt.NDArray[np.intp]] = [self._towards(goal)]
+        self._actions = [self._towards(goal).astype(np.int8)]
+        #: The expected number of actions, float64 (cells,), of the last row, and whether all further rows are equal.
+        self._steps, self._ended = np.zeros(cells), False
 
     def success(self, board: Board, state: Sequence[int], actions_left: int) -> float:
         """The highest chance of reaching the goal."""
-        self._extend(actions_left)
-        return float(self._success[actions_left][state[0]])
+        return float(self._success[self._row(actions_left)][state[0]])
 
     def expected_return(self, board: Board, state: Sequence[int], actions_left: int) -> float:
         """The same number: the goal is the only reward, and it is 1. Zero once the episode is over."""
@@ -185,19 +196,45 @@ class FrozenLakeSolution(Solution):
 
     def action(self, board: Board, state: Sequence[int], actions_left: int) -> int:
         """The best action; see the class."""
-        self._extend(actions_left)
-        return int(self._actions[actions_left][state[0]])
+        return int(self._actions[self._row(actions_left)][state[0]])
 
-    def _extend(self, actions_left: int) -> None:
-        while len(self._success) <= actions_left:
+    def _row(self, actions_left: int) -> int:
+        """The row of the table that answers for a number of actions; the table is extended that far, or to its end."""
+        while len(self._success) <= actions_left and not self._ended:
+            if len(self._success) > self._most:
+                raise ValueError(
+                    f"FrozenLake: actions_left={shown(actions_left)} is too many for this lake's oracle: its values "
+                    f"still change with {self._most} actions left; ask with up to {self._most}."
+                )
             chance = self._success[-1][self._targets] @ self._chances
-            steps = self._steps[-1][self._targets] @ self._chances + ~self._over[:, None]
+            steps = self._steps[self._targets] @ self._chances + ~self._over[:, None]
             best = chance.max(1)
             action = np.where(chance >= best[:, None] - _TIE, steps, np.inf).argmin(1)
             action = np.where(best > 0, action, self._actions[0])
+            least = np.take_along_axis(steps, action[:, None], 1)[:, 0]
+            self._ended = self._is_last(best, least, action)
             self._success.append(best)
-            self._steps.append(np.take_along_axis(steps, action[:, None], 1)[:, 0])
-            self._actions.append(action)
+            self._actions.append(action.astype(np.int8))
+            self._steps = least
+        return min(actions_left, len(self._success) - 1)
+
+    def _is_last(
+        self, best: npt.NDArray[np.float64], steps: npt.NDArray[np.float64], action: npt.NDArray[np.intp]
+    ) -> bool:
+        """Whether a row equals the one before and so all that follow do.
+
+        Where no chance is left the number of actions grows on, but no action of the others leads there. Those that were
+        not taken cost no less later, so they are not taken then.
+        """
+        if not np.array_equal(best, self._success[-1]):
+            return False
+        open_ = (best > 0) | self._over
+        taken = self._targets[np.arange(len(action)), action][open_]
+        return (
+            np.array_equal(action, self._actions[-1])
+            and np.array_equal(steps[open_], self._steps[open_])
+            and not (~open_[taken] & (self._chances > 0)).any()
+        )
 
     def _towards(self, goal: npt.NDArray[np.bool_]) -> npt.NDArray[np.intp]:
         """For each cell, the action whose intended direction lies on a shortest way over ice."""

@@ -23,6 +23,7 @@ __all__ = ["MAX_NODES", "Metric", "NotSolvedError", "Plan", "SokobanSolution", "
 MAX_NODES = 2_000_000
 
 _FIRST_NODES, _GROWTH = 4_000, 8
+_FARTHEST = 2**62  # moves; more than any plan has, and the compiled search counts up to 2**63
 
 Metric = Literal["moves", "pushes"]
 
@@ -90,10 +91,10 @@ def _search(
     """Search with little memory first, then with more: (how it ended, last node, memory)."""
     cells = np.frombuffer(bytes(board), np.uint8)
     boxes = int(((cells == Tile.BOX) | (cells == Tile.BOX_ON_TARGET)).sum())
-    nodes = min(_FIRST_NODES, max_nodes)
+    nodes, bound = min(_FIRST_NODES, max_nodes), -1 if within is None else min(within, _FARTHEST)
     while True:
         memory = make_memory(len(cells), boxes, nodes)
-        end, last, _ = in_time(search, cells, width + 1, int(by_moves), -1 if within is None else within, goal, memory)
+        end, last, _ = in_time(search, cells, width + 1, int(by_moves), bound, goal, memory)
         if end != TOO_MANY:
             return int(end), int(last), memory
         if nodes == max_nodes:

@@ -326,3 +326,16 @@ def test_size_replaces_the_sides_of_a_row_and_contradicts_those_given() -> None:
     assert StepEnv("LargeSokoban", size=7).game.width == 7
     with pytest.raises(ValueError, match="disagree"):
         StepEnv("Sokoban", size=6, height=9)
+
+
+@pytest.mark.parametrize("name", ["FrozenLake", "Bandit", "BanditRev", "Sokoban", "LargeSokoban"])
+def test_the_oracle_takes_any_number_of_actions(name: str) -> None:
+    env = gymnasium.make(f"ragen/{name}-v0").unwrapped
+    assert isinstance(env, StepEnv)
+    env.reset(seed=5)
+    budgets: list[Any] = [10**5, 10**9, 10**30, np.int64(10**12)]
+    actions = {env.oracle_action(left) for left in budgets}
+    assert len(actions) == 1
+    for wrong in (-1, 1.5, True, "3", None):
+        with pytest.raises(ValueError, match=f"actions_left={wrong!r} must be an integer from 0 on"):
+            env.oracle_action(wrong)  # type: ignore[arg-type]

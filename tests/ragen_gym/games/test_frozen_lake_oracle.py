@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ragen_gym.core.seeding import episode_keys
-from ragen_gym.games.frozen_lake import FrozenLake
+from ragen_gym.games.frozen_lake import FrozenLake, FrozenLakeSolution
 from ragen_gym.testing import Search, TooLarge, games, states
 from tests.ragen_gym.games.slow_lake import bfs
 
@@ -71,3 +71,28 @@ def test_without_a_chance_it_walks_towards_the_goal() -> None:
     board = game.parse("P___\nOOO_\n____\n___G")
     assert game.solve(board).action(board, [0], 2) == Action.RIGHT
     assert game.solve(board).success(board, [0], 2) == 0
+
+
+@pytest.mark.parametrize("success_rate", [0.0, 1 / 3, 0.8, 1.0])
+def test_the_table_ends_where_a_further_action_changes_nothing(success_rate: float) -> None:
+    game = FrozenLake(height=3, width=4, success_rate=success_rate)
+    for board in map(bytes, game.generate(episode_keys(4, 0, 4), None)):
+        solution, whole = FrozenLakeSolution(game, board), FrozenLakeSolution(game, board)
+        ended = solution._row(10**9)
+        whole._is_last = lambda *row: False  # type: ignore[method-assign]
+        for actions_left in range(ended + 200):
+            row, other = solution._row(actions_left), whole._row(actions_left)
+            assert np.array_equal(solution._success[row], whole._success[other])
+            assert np.array_equal(solution._actions[row], whole._actions[other])
+        assert len(solution._success) == ended + 1 < 10_000
+
+
+def test_a_budget_for_which_there_is_no_table_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ragen_gym.games.frozen_lake._MOST_ROWS", 500)
+    game = FrozenLake(success_rate=0.999999)
+    board, state = game.parse("P_O_\n____\nO__O\n___G"), [0]
+    solution = game.solve(board)
+    assert solution.success(board, state, 500) > 0.9
+    for ask in (solution.success, solution.expected_return, solution.action):
+        with pytest.raises(ValueError, match=r"actions_left=501 is too many.*ask with up to 500"):
+            ask(board, state, 501)
