@@ -163,7 +163,7 @@ def _train(options: argparse.Namespace) -> int:
     from ragen_agent.cli.settings import given
     from ragen_agent.config import Lora
     from ragen_agent.config.trainers import FineTuning
-    from ragen_agent.sft.fine_tune import begin, fine_tune, reopen
+    from ragen_agent.sft.fine_tune import begin, fine_tune, is_begun, reopen
     from ragen_gym.core.settings import declared
 
     asked = given(options, *declared(FineTuning))
@@ -185,7 +185,8 @@ def _train(options: argparse.Namespace) -> int:
         with stops_at_sigterm():
             done = fine_tune(settings, out, _display())
     except KeyboardInterrupt:
-        print(f"\nragen-agent: stopped. Go on with: ragen-agent sft train --resume {out}", file=sys.stderr)
+        rest = f"Go on with: ragen-agent sft train --resume {out}" if is_begun(out) else "Nothing was written yet."
+        print(f"\nragen-agent: stopped. {rest}", file=sys.stderr)
         return 130
     text = f"{done['steps']} step{'s' * (done['steps'] != 1)} on {done['rows']} conversations"
     text += f"; loss {done['loss']:.4f} nats a token"

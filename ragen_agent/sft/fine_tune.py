@@ -23,6 +23,7 @@ import json
 import signal
 import threading
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import FrameType
@@ -48,20 +49,22 @@ from ragen_gym.core.storage import read_json_lines, write_atomic
 if TYPE_CHECKING:
     from peft import PeftModel
 
-__all__ = ["ADAPTER", "MODEL", "begin", "fine_tune", "reopen"]
+__all__ = ["ADAPTER", "MODEL", "begin", "fine_tune", "is_begun", "reopen"]
 
 MODEL, ADAPTER, START, SETTINGS = "model", "adapter", "start", "sft.json"
 WARM_UP = 0.05  # share of the steps until the learning rate is full
 
 
 def begin(settings: FineTuning, out: Path) -> FineTuning:
-    """Make the folder; returns the settings as written there. Raises a ValueError if it holds anything."""
+    """The settings with the hash of their data; writes nothing. Raises a ValueError if ``out`` holds anything."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ValueError(f"--out {out} is not an empty folder; choose another, or go on with it: --resume {out}")
-    settings = replace(settings, data_sha256=_hash(Path(settings.data)))
-    out.mkdir(parents=True, exist_ok=True)
-    write_atomic(out / SETTINGS, json.dumps(asdict(settings), indent=2) + "\n")
-    return settings
+    return replace(settings, data_sha256=_hash(Path(settings.data)))
+
+
+def is_begun(out: Path) -> bool:
+    """Whether a folder holds a fine-tuning, which can be resumed."""
+    return (out / SETTINGS).is_file()
 
 
 def reopen(out: Path) -> FineTuning:
@@ -70,7 +73,7 @@ def reopen(out: Path) -> FineTuning:
     Raises:
         ValueError: there is none, its data have changed, or an earlier version of this package was stopped in it.
     """
-    if not (out / SETTINGS).is_file():
+    if not is_begun(out):
         raise ValueError(f"{out} holds no fine-tuning (no {SETTINGS}); give the folder that an earlier --out named.")
     if (out / "trainer").is_dir():
         raise ValueError(f"{out}/trainer is a checkpoint of an earlier version; begin anew with another --out.")
@@ -84,6 +87,8 @@ def reopen(out: Path) -> FineTuning:
 def fine_tune(settings: FineTuning, out: Path, display: Display) -> dict[str, Any]:
     """Train from the last checkpoint in ``out`` on, or from the start.
 
+    The folder is made once the data, the model and the adapter's layers were found to fit.
+
     Returns:
         ``model``, the folder of what came out; ``steps``; ``rows``, conversations that were learned from; what was left
         out; ``loss`` of the last step, nats a token.
@@ -94,27 +99,37 @@ def fine_tune(settings: FineTuning, out: Path, display: Display) -> dict[str, An
         KeyboardInterrupt: Ctrl-C was pressed; a checkpoint was written.
     """
     lines = read_conversations(Path(settings.data))
-    _note_seen(lines, settings, RunFolder(out), display)
+    families = families_of(lines)
     policy = Policy.build(_config(settings, lines))
     rows, left_out = trajectories_of(policy.chat, lines, settings.max_tokens, successes_only=settings.successes_only)
     for row in rows:
         check_known(policy.tokenizer, row.ids.tolist())
-    adapter = None
+    start, adapter = None, None
     if settings.lora.rank:
         if not settings.model and not (out / START).is_dir():
-            save_checkpoint(policy.model, policy.tokenizer, out / START)
+            start = deepcopy(policy.model)
         adapter = adapt(policy.model, settings.lora, derive_seed(settings.seed, SeedStream.FINE_TUNING_ADAPTER))
     optimiser = adamw(policy.model, settings.peak_learning_rate, weight_decay=0.0)
     with resumable(out, "ragen-agent sft train --resume"):
+        if not is_begun(out):
+            write_atomic(out / SETTINGS, json.dumps(asdict(settings), indent=2) + "\n")
+        if start is not None:
+            save_checkpoint(start, policy.tokenizer, out / START)
+        _note_seen(lines, families, settings, RunFolder(out), display)
         RunFolder(out).note_versions()
         last = _train(policy, optimiser, rows, settings, RunFolder(out), display)
         kept = _save(policy, optimiser, adapter, settings, out)
     return {"model": str(kept), "rows": len(rows), **left_out, **last}
 
 
-def _note_seen(lines: list[dict[str, Any]], settings: FineTuning, folder: RunFolder, display: Display) -> None:
+def _note_seen(
+    lines: list[dict[str, Any]],
+    families: frozenset[int] | None,
+    settings: FineTuning,
+    folder: RunFolder,
+    display: Display,
+) -> None:
     """Writes the record of the levels that the data show; says so where they are not all of the training split."""
-    families = families_of(lines)
     if families is not None:
         folder.begin_seen(settings.model)
         folder.add_seen(families)

@@ -7,7 +7,7 @@ import json
 import shutil
 import signal
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,14 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def settings_of(data: Path, model: Path, **more: Any) -> FineTuning:
     base = FineTuning(data=str(data), model=str(model), batch=16, learning_rate=3e-3, save_every=2)
     return replace(base, **more)
+
+
+def begun(settings: FineTuning, out: Path) -> FineTuning:
+    """A fine-tuning that was stopped before its first step."""
+    settings = begin(settings, out)
+    out.mkdir()
+    (out / "sft.json").write_text(json.dumps(asdict(settings)))
+    return settings
 
 
 def state(folder: Path) -> dict[str, torch.Tensor]:
@@ -134,7 +142,7 @@ def test_a_resumed_fine_tuning_equals_an_unbroken_one(
             if len(losses(broken)) == 3:
                 signal.raise_signal(signal.SIGINT)
 
-    begin(settings, broken)
+    begun(settings, broken)
     with pytest.raises(KeyboardInterrupt):
         fine_tune(reopen(broken), broken, Stopped(quiet().console))
     assert losses(broken) == losses(whole)[: len(losses(broken))]
@@ -191,12 +199,13 @@ def test_what_does_not_fit_is_one_line(
     data: Path, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     used, bare = tmp_path / "used", tmp_path / "bare.jsonl"
-    begin(settings_of(data, model), used)
+    begun(settings_of(data, model), used)
     earlier = tmp_path / "earlier"
-    begin(settings_of(data, model), earlier)
+    begun(settings_of(data, model), earlier)
     (earlier / "trainer" / "checkpoint-2").mkdir(parents=True)
     bare.write_text(json.dumps({"messages": lines_of(data)[0]["messages"]}) + "\n")
-    lake = tmp_path / "lake.jsonl"
+    lake, torn = tmp_path / "lake.jsonl", tmp_path / "torn.jsonl"
+    torn.write_text(data.read_text().partition("\n")[0] + "\n" + '{"messages": [{"role": "user"}]}\n')
     assert main(["sft", "data", "--game", "FrozenLake", "--episodes", "4", "--out", str(lake)]) == 0
     lake.write_text(lake.read_text().replace("lake", "quagga"))
     for arguments, message in (
@@ -210,15 +219,19 @@ def test_what_does_not_fit_is_one_line(
         (["--data", str(data), "--lora-target", "q_proj", "--out", str(tmp_path / "x")], "give --lora-rank"),
         (["--data", str(bare), "--out", str(tmp_path / "y")], "give --model"),
         (["--data", str(lake), "--model", str(model), "--out", str(tmp_path / "z")], "tokenizer lacks a word"),
+        (["--data", str(torn), "--model", str(model), "--out", str(tmp_path / "z")], "line 2: messages must be"),
+        (["--data", str(data), "--model", str(tmp_path), "--out", str(tmp_path / "z")], "config.json"),
+        (["--data", str(data), "--lora-rank", "2", "--lora-target", "k", "--out", str(tmp_path / "z")], "lora.targets"),
     ):
         capsys.readouterr()
         assert main(["sft", "train", *arguments]) == 2
         error = capsys.readouterr().err
         assert message in error
         assert error.count("\n") == 1
+        assert not {"x", "y", "z"} & {path.name for path in tmp_path.iterdir()}, "the same command can be given again"
     changed = tmp_path / "changed.jsonl"
     shutil.copy(data, changed)
-    begin(settings_of(changed, model), tmp_path / "old")
+    begun(settings_of(changed, model), tmp_path / "old")
     changed.write_text(bare.read_text())
     with pytest.raises(ValueError, match="is not the file that"):
         reopen(tmp_path / "old")
@@ -227,7 +240,7 @@ def test_what_does_not_fit_is_one_line(
 def test_a_full_disk_is_named_and_the_fine_tuning_goes_on(data: Path, model: Path, tmp_path: Path) -> None:
     settings, whole, full = settings_of(data, model), tmp_path / "whole", tmp_path / "full"
     fine_tune(begin(settings, whole), whole, quiet())
-    begin(settings, full)
+    begun(settings, full)
     size = (whole / "state.pt").stat().st_size
     with limited_files(size - 1), pytest.raises(DiskFullError, match=r"state.pt cannot be written: file too") as said:
         fine_tune(reopen(full), full, quiet())
