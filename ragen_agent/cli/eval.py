@@ -70,12 +70,12 @@ def _evaluate(options: argparse.Namespace) -> int:
         run, trained = RunFolder.reopen(folder)
         check_code(trained, options.run_code, folder)
         folder, weights = _policy_of(run)
-        asked = settings_of(options)
+        asked = settings_of(options, flags)
         if options.game is None and options.config is None and "game" not in asked:
-            config = with_settings(trained, _over_run(trained, merged(flags, asked)))
+            config = with_settings(trained, _over_run(trained, asked))
         else:
             of_run: Settings = {"turns": asdict(trained.turns)} if options.config is None else {}
-            config = configure(options, merged(of_run, flags))
+            config = configure(options, flags, assumed=of_run)
     else:
         config = configure(options, {**flags, "model": str(folder)}, fetch=True)
         folder = Path(config.model)

@@ -14,6 +14,7 @@ from ragen_agent.config import Config, Settings, merged, with_settings
 from ragen_agent.config.io import ALIASES, OPENRLHF, Group, check_name, file_schema, groups, settings_of_pairs
 from ragen_gym.core.command_line import terminal_width, wrap
 from ragen_gym.core.settings import Setting
+from ragen_gym.core.validation import joined
 
 __all__ = [
     "add",
@@ -89,7 +90,7 @@ def _lines(name: str, each: Setting, width: int, *, short: bool = False) -> list
 
 def add_set(parser: argparse.ArgumentParser, about: str, *, both_trainers: bool = True) -> None:
     """Adds ``--set``, which alone lists what may be set; ``both_trainers`` as of ``add_settings``."""
-    text = f"{about}, such as training.learning_rate=5e-4; repeatable; --set alone lists all"
+    text = f"{about}, such as training.learning_rate=5e-4; repeatable, each setting once; --set alone lists all"
     action = parser.add_argument("--set", action=_Set, nargs="?", default=[], metavar="KEY=VALUE", help=text)
     action.groups = [group for group in groups() if both_trainers or group.name != OPENRLHF]  # type: ignore[attr-defined]
 
@@ -111,7 +112,7 @@ def add_settings(parser: argparse.ArgumentParser, *, both_trainers: bool = True)
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="an option of the game, such as size=5; repeatable",
+        help="an option of the game, such as size=5; repeatable, each option once",
     )
     add_set(parser, "any setting", both_trainers=both_trainers)
     parser.add_argument(
@@ -136,20 +137,24 @@ def add_settings(parser: argparse.ArgumentParser, *, both_trainers: bool = True)
                 _add_flag(section, name, each)
 
 
-def configure(options: argparse.Namespace, flags: Settings, *, fetch: bool = False) -> Config:
-    """Defaults, the game's settings, the recipe, the file, the flags: each laid over the one before.
+def configure(
+    options: argparse.Namespace, flags: Settings, *, assumed: Settings | None = None, fetch: bool = False
+) -> Config:
+    """Defaults, the game's settings, the recipe, the file, ``assumed``, what was asked for: each over the one before.
 
-    With ``fetch`` a model that is named, not given as a folder, is fetched if need be.
+    Args:
+        options: of a parser with ``add_settings``.
+        flags: the settings behind the command's own flags, as they were given.
+        assumed: what these imply.
+        fetch: whether a model that is named, not given as a folder, is fetched if need be.
     """
     from ragen_agent.config.presets import default_settings
     from ragen_gym.games.registry import full_name
 
-    file, asked = _files(options), settings_of(options)
-    if options.game and asked.get("game", options.game) != options.game:
-        raise ValueError(f"--game is {options.game} and --set game={asked['game']}: give one of them.")
-    game = full_name(options.game or asked.get("game") or file.get("game", Config.game))
-    settings: Settings = merged(default_settings(game, str(flags.get("model") or file.get("model", ""))), file)
-    settings = merged(merged(settings, flags), asked)
+    file, asked = _files(options), settings_of(options, {**given(options, "game"), **flags})
+    game = full_name(asked.get("game") or file.get("game", Config.game))
+    settings: Settings = merged(default_settings(game, str(asked.get("model") or file.get("model", ""))), file)
+    settings = merged(merged(settings, assumed or {}), asked)
     settings.pop(OPENRLHF, None)  # one file serves both trainers
     config = with_settings(Config(), {**settings, "game": game})
     if not config.model or not fetch:
@@ -189,10 +194,14 @@ def distributed(options: argparse.Namespace) -> Settings:
     return merged(_files(options).get(OPENRLHF, {}), settings_of(options).get(OPENRLHF, {}))
 
 
-def settings_of(options: argparse.Namespace) -> Settings:
-    """What ``--set``, the settings' own flags and ``--env-option`` say."""
+def settings_of(options: argparse.Namespace, flags: Settings | None = None) -> Settings:
+    """What ``--set``, the settings' own flags and ``--env-option`` say, and ``flags``, which a command read itself.
+
+    Raises:
+        ValueError: one setting is given two values.
+    """
     env_options = settings_of_pairs("--env-option", options.env_option, "env_options")
-    return merged(settings_of_pairs("--set", options.set), env_options)
+    return joined(joined(flags or {}, settings_of_pairs("--set", options.set)), env_options)
 
 
 def _files(options: argparse.Namespace) -> Settings:

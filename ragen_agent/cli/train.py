@@ -92,12 +92,15 @@ def _train(options: argparse.Namespace) -> int:
         check_code(config, options.run_code, options.resume)
         if options.dry_run:
             return _dry_run(options, config, folder)
+        settings = _distributed(options, folder)
     else:
-        config = configure(options, _flags(options), fetch=not options.dry_run)
+        without: Settings = {} if options.model is None else {"warm_start": {"epochs": 0}}
+        config = configure(options, _flags(options), assumed=without, fetch=not options.dry_run)
         if options.dry_run:
             return _dry_run(options, config, RunFolder(options.out or fresh_folder(config)))
         folder = RunFolder(options.out or fresh_folder(config))
         folder.check_new()
+        settings = _distributed(options, folder)
     doing = "training on" if options.resume is None else "going on with"
     display.say(f"{doing} {config.game} by {config.training.algo}, seed {config.seed}, in {folder.path}")
     with display.waiting("loading torch, transformers and the model"):  # imported only now, for it takes seconds
@@ -105,7 +108,6 @@ def _train(options: argparse.Namespace) -> int:
         from ragen_agent.local.run import train
     if options.resume is None:
         folder = RunFolder.create(folder.path, config)
-    settings = _distributed(options, folder)
     try:
         with stops_at_sigterm():
             if settings is None:
@@ -171,8 +173,6 @@ def _list_recipes() -> int:
 def _flags(options: argparse.Namespace) -> Settings:
     settings = given(options, "model", "seed", "device", "threads")
     settings["training"] = given(options, "algo", "starpo_s", "iterations")
-    if options.model is not None:
-        settings["warm_start"] = {"epochs": 0}
     return settings
 
 

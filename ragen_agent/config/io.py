@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from ragen_agent.config.settings import Config
 from ragen_agent.config.trainers import OpenRLHF
 from ragen_gym.core.settings import Setting, declared, json_schema, parts
-from ragen_gym.core.validation import did_you_mean
+from ragen_gym.core.validation import did_you_mean, joined
 
 __all__ = [
     "ALIASES",
@@ -159,7 +159,8 @@ def settings_of_pairs(flag: str, pairs: Sequence[str], table: str = "") -> Setti
         table: where the keys belong, such as ``env_options``.
 
     Raises:
-        ValueError: a pair without a value, or a name that is neither a setting nor within one that is a table.
+        ValueError: a pair without a value, a name that is neither a setting nor within one that is a table, or two
+            values of one setting.
     """
     settings: Settings = {}
     for pair in pairs:
@@ -174,7 +175,7 @@ def settings_of_pairs(flag: str, pairs: Sequence[str], table: str = "") -> Setti
             value = text
         for part in reversed(name.split(".")):
             value = {part: value}
-        settings = merged(settings, value)
+        settings = joined(settings, _renamed(value))
     return settings
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ragen_gym.cli.command import add_command, print_json, progress_bar, table_lines, wrapped
 from ragen_gym.core.storage import write_atomic
+from ragen_gym.core.validation import joined
 
 if TYPE_CHECKING:
     from ragen_gym.audit import Report
@@ -96,7 +97,7 @@ def _audit(arguments: argparse.Namespace) -> int:
     if not arguments.targets:
         raise ValueError("no target: give a Gymnasium id, module:callable, or another form that --help lists.")
     settings = AuditSettings(
-        options=dict(_pair(text) for text in arguments.option),
+        options=_options(arguments.option),
         actions=[_value(text) for text in arguments.action],
         checks=arguments.check,
         seeds=arguments.seeds,
@@ -170,11 +171,14 @@ def page(reports: list[Report]) -> str:
     )
 
 
-def _pair(text: str) -> tuple[str, Any]:
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise ValueError(f"--option {text}: write it as name=value.")
-    return name.strip(), _value(value)
+def _options(pairs: list[str]) -> dict[str, Any]:
+    read: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise ValueError(f"--option {pair}: write it as name=value.")
+        read = joined(read, {name.strip(): _value(value)})
+    return read
 
 
 def _value(text: str) -> Any:

@@ -17,6 +17,7 @@ from ragen_gym.core.command_line import stops_at_sigterm, terminal_width, wrap
 from ragen_gym.core.seen import SEEN_FILE, read_seen, write_seen
 from ragen_gym.core.storage import DiskFullError, locked_folder
 from ragen_gym.core.text import without_controls
+from ragen_gym.core.validation import joined
 
 if TYPE_CHECKING:
     from ragen_gym.bench.agent import ReplyAgent, StepAgent
@@ -49,6 +50,8 @@ examples:
   ragen-gym bench run --suite smoke --agent 'cmd:./my_agent --fast' --set kind=step --out runs/program
 """
 
+#: Seconds for an answer.
+_TIMEOUT = 120
 #: Options that are settings of the agents that have them.
 _SETTINGS = ("base_url", "key_env", "max_tokens", "retries", "requests_per_minute")
 
@@ -95,7 +98,7 @@ def _add_run(group: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     parser.add_argument(
         "--concurrency", type=int, metavar="N", help="episodes at a time (default: 32, or the agent's own batch)"
     )
-    parser.add_argument("--timeout", type=float, default=120, metavar="S", help="seconds for an answer (default: 120)")
+    parser.add_argument("--timeout", type=float, metavar="S", help=f"seconds for an answer (default: {_TIMEOUT})")
     parser.add_argument(
         "--episode-timeout", type=float, default=1800, metavar="S", help="seconds for an episode (default: 1800)"
     )
@@ -224,7 +227,7 @@ def _request(arguments: argparse.Namespace) -> RunOptions:
         limit=arguments.limit,
         temperature=arguments.temperature,
         concurrency=32 if arguments.concurrency is None else arguments.concurrency,
-        timeouts=Timeouts(arguments.timeout, arguments.episode_timeout),
+        timeouts=Timeouts(_timeout(arguments), arguments.episode_timeout),
         prices=prices,
         max_reply=arguments.max_reply,
     )
@@ -233,16 +236,21 @@ def _request(arguments: argparse.Namespace) -> RunOptions:
 def _agent(arguments: argparse.Namespace) -> ReplyAgent | StepAgent:
     from ragen_gym.bench.agents import make_agent, settings_of
 
-    settings: dict[str, Any] = {}
-    if "timeout" in settings_of(arguments.agent):
-        settings["timeout"] = arguments.timeout
-    settings |= {name: getattr(arguments, name) for name in _SETTINGS if getattr(arguments, name) is not None}
+    known = settings_of(arguments.agent)
+    names = [*_SETTINGS, *(["timeout"] if "timeout" in known else [])]
+    settings = {name: value for name in names if (value := getattr(arguments, name)) is not None}
     for pair in arguments.set:
         name, equals, text = pair.partition("=")
         if not equals:
             raise ValueError(f"--set {pair}: write it as name=value.")
-        settings[name.strip().replace("-", "_")] = _value(text)
+        settings = joined(settings, {name.strip().replace("-", "_"): _value(text)})
+    if "timeout" in known:
+        settings.setdefault("timeout", _TIMEOUT)
     return make_agent(arguments.agent, **settings)
+
+
+def _timeout(arguments: argparse.Namespace) -> float:
+    return _TIMEOUT if arguments.timeout is None else float(arguments.timeout)
 
 
 class _Set(argparse.Action):

@@ -14,6 +14,7 @@ from typing import Any
 
 from ragen_gym.core.levels import SPLIT_NAMES
 from ragen_gym.core.text import TEXT_FORMATS
+from ragen_gym.core.validation import joined
 from ragen_gym.games.game import Game
 from ragen_gym.games.registry import GameSpec, build_game, load
 
@@ -71,7 +72,7 @@ def read_options(spec: GameSpec, pairs: Sequence[str]) -> dict[str, Any]:
     """The options given as ``name=value``, each value read as the type that the game declares.
 
     Raises:
-        ValueError: a pair without ``=``, an unknown option, or a value that is not of its type.
+        ValueError: a pair without ``=``, an unknown option, a value that is not of its type, or two of one option.
     """
     types = {option.name: option.type for option in options_of(spec)}
     read: dict[str, Any] = {}
@@ -81,7 +82,7 @@ def read_options(spec: GameSpec, pairs: Sequence[str]) -> dict[str, Any]:
             raise ValueError(f"--option {pair}: write it as name=value, such as --option {next(iter(types))}=1.")
         if name not in types:
             build_game(spec, {name: None})  # an error that says which options there are
-        read[name] = _read(spec, name, types[name], text)
+        read = joined(read, {name: _read(spec, name, types[name], text)})
     return read
 
 
@@ -89,7 +90,7 @@ def task_options(pairs: Sequence[str]) -> dict[str, Any]:
     """The options of a text task given as ``name=value``, each value read as JSON where it is that, else as text.
 
     Raises:
-        ValueError: a pair without ``=``.
+        ValueError: a pair without ``=``, or two values of one option.
     """
     read: dict[str, Any] = {}
     for pair in pairs:
@@ -97,9 +98,10 @@ def task_options(pairs: Sequence[str]) -> dict[str, Any]:
         if not equals:
             raise ValueError(f"--option {pair}: write it as name=value.")
         try:
-            read[name] = json.loads(text)
+            value = json.loads(text)
         except json.JSONDecodeError:
-            read[name] = text
+            value = text
+        read = joined(read, {name: value})
     return read
 
 
@@ -111,7 +113,7 @@ def add_option_flag(parser: argparse.ArgumentParser, which: str) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help=f"set an option {which}; may be repeated",
+        help=f"set an option {which}; repeatable, each option once",
     )
 
 

@@ -41,12 +41,14 @@ complete -o default -F _{name} {program}"""
 class Parser(argparse.ArgumentParser):
     """A parser whose help fits the terminal; one with commands prints its help where none is given.
 
-    The commands' own parsers are of the same class, flags are written in full, and a command's function is the default
-    ``run``.
+    The commands' own parsers are of the same class, flags are written in full, one that holds a value is given once,
+    and a command's function is the default ``run``.
     """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{**options, "formatter_class": _HelpFormatter, "allow_abbrev": False})
+        for name in (None, "store"):
+            self.register("action", name, _Store)
 
     def add_subparsers(self, **options: Any) -> Any:
         """As argparse has it, but a command need not be given."""
@@ -77,6 +79,19 @@ class Parser(argparse.ArgumentParser):
     def _print_help(self, _: argparse.Namespace) -> int:
         self.print_help()
         return 0
+
+
+class _Store(argparse._StoreAction):
+    """A flag's value; a second one that differs is refused, where argparse lets it replace the first."""
+
+    _given: argparse.Namespace | None = None  # what it was last stored in
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option_string: Any = None) -> None:
+        old = getattr(namespace, self.dest)
+        if self.option_strings and self._given is namespace and old != values:
+            raise argparse.ArgumentError(self, f"given as {old} and as {values}: give one of them")
+        self._given = namespace
+        super().__call__(parser, namespace, values, option_string)
 
 
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter):

@@ -12,7 +12,16 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["check_choice", "check_number", "did_you_mean", "items_of", "load_object", "plain_number", "shown"]
+__all__ = [
+    "check_choice",
+    "check_number",
+    "did_you_mean",
+    "items_of",
+    "joined",
+    "load_object",
+    "plain_number",
+    "shown",
+]
 
 
 def check_number(
@@ -67,6 +76,23 @@ def check_choice(what: str, value: Any, allowed: Iterable[Any]) -> None:
     allowed = list(allowed)
     if not isinstance(value, str | int | NoneType) or value not in allowed:
         raise ValueError(f"{what}={shown(value)} is not known: choose one of {', '.join(map(repr, allowed))}.")
+
+
+def joined(one: Mapping[str, Any], other: Mapping[str, Any], where: str = "") -> dict[str, Any]:
+    """Two tables of options as one, tables within them too; ``where`` is the dotted name of both with a dot at its end.
+
+    Raises:
+        ValueError: they give one option two values.
+    """
+    result = dict(one)
+    for key, value in other.items():
+        old = result.get(key, value)
+        if isinstance(old, Mapping) and isinstance(value, Mapping):
+            value = joined(old, value, f"{where}{key}.")
+        elif old != value:
+            raise ValueError(f"{where}{key} is given as {shown(old)} and as {shown(value)}: give one of them.")
+        result[key] = value
+    return result
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

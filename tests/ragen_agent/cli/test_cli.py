@@ -203,10 +203,46 @@ def test_the_game_is_a_setting_too() -> None:
     parser = build_parser()
     assert configure(parser.parse_args(["train", "--set", "game=Sokoban"]), {}).game == "Sokoban"
     assert configure(parser.parse_args(["train", "--set", "game=Bandit", "--game", "Bandit"]), {}).game == "Bandit"
-    with pytest.raises(ValueError, match="--game is Bandit and --set game=Sokoban: give one of them"):
+    with pytest.raises(ValueError, match="game is given as 'Bandit' and as 'Sokoban': give one of them"):
         configure(parser.parse_args(["train", "--set", "game=Sokoban", "--game", "Bandit"]), {})
     with pytest.raises(ValueError, match="Sokobann"):
         configure(parser.parse_args(["train", "--set", "game=Sokobann"]), {})
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("train --seed 2 --set seed=1", "seed is given as 2 and as 1"),
+        ("train --algo ppo --training.algo grpo", "training.algo is given as 'ppo' and as 'grpo'"),
+        ("train --no-starpo-s --set training.starpo_s=true", "training.starpo_s is given as False and as True"),
+        ("train --model a --set model=b", "model is given as 'a' and as 'b'"),
+        ("train --training.members 4 --set training.group_size=6", "training.group_size is given as 4 and as 6"),
+        ("train --env-option size=4 --knob size=5", "env_options.size is given as 4 and as 5"),
+        ('train --env-option size=4 --env_options {{"size":5}}', "env_options.size is given as 5 and as 4"),
+        ("eval {model} --levels 4 --set evaluation.levels=5", "evaluation.levels is given as 4 and as 5"),
+        ("eval {model} --game Bandit --split test --evaluation.split train", "as 'test' and as 'train'"),
+        ("tokens --model a --set model=b", "model is given as 'a' and as 'b'"),
+        ("data --mix Bandit=1 --set games=[] --out {out}", "games is given as"),
+        ("data --groups 4 --training.groups 5 --out {out}", "training.groups is given as 4 and as 5"),
+        ("sft data --noise 0.5 --set demonstrations.mistakes=0 --out {out}", "mistakes is given as 0.5 and as 0"),
+        ("train --config a.toml --config b.toml", "--config: given as a.toml and as b.toml: give one of them"),
+        ("train --seed 1 --seed 2", "--seed: given as 1 and as 2"),
+    ],
+)
+def test_two_values_of_one_setting_are_refused(
+    words: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        raise SystemExit(main(words.format(model=tmp_path, out=tmp_path / "out").split()))
+    assert stopped.value.code == 2
+    assert said in capsys.readouterr().err
+    assert not [*tmp_path.iterdir()]
+
+
+def test_what_a_flag_implies_is_no_second_value() -> None:
+    options = build_parser().parse_args(["train", "--model", "m", "--set", "warm_start.epochs=3", "--set", "seed=1"])
+    config = configure(options, {"model": "m", "seed": 1}, assumed={"warm_start": {"epochs": 0}})
+    assert (config.warm_start.epochs, config.seed) == (3, 1)
 
 
 def test_a_file_says_what_its_table_recipe_may_hold(tmp_path: Path) -> None:
@@ -229,7 +265,7 @@ def test_a_run_is_named_after_its_game() -> None:
 def test_every_setting_is_a_flag(capsys: pytest.CaptureFixture[str]) -> None:
     parser = build_parser()
     words = ["--training.groups", "16", "--knobs", '{"size": 5}', "--training.starpo_s", "false"]
-    words += ["--training.members", "4", "--set", "training.group_size=6", "--knob", "holes=1"]
+    words += ["--training.members", "6", "--set", "training.group_size=6", "--knob", "holes=1"]
     options = parser.parse_args(["train", *words])
     assert settings_of(options) == {
         "training": {"groups": 16, "starpo_s": False, "group_size": 6},

@@ -702,6 +702,13 @@ def test_options_reach_the_agents_that_have_them(
     assert "random has no setting 'max_tokens'; it has: seed" in capsys.readouterr().err
     assert main([*base, "--agent", "random", "--set", "seed"]) == 2
     assert "--set seed: write it as name=value" in capsys.readouterr().err
+    for words, said in (
+        (["--retries", "2", "--set", "retries=3"], "retries is given as 2 and as 3"),
+        (["--timeout", "2", "--set", "timeout=3"], "timeout is given as 2.0 and as 3"),
+        (["--set", "max-tokens=2", "--set", "max_tokens=3"], "max_tokens is given as 2 and as 3"),
+    ):
+        assert main([*base, "--agent", "openai:m", *words]) == 2
+        assert said in capsys.readouterr().err
 
 
 def test_agents_are_of_one_of_two_protocols() -> None:

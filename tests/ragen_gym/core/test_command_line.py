@@ -57,6 +57,15 @@ def test_help_fits_the_terminal(width: int) -> None:
     )
 
 
+def test_a_flag_with_a_value_is_given_once(capsys: pytest.CaptureFixture[str]) -> None:
+    parser = example()
+    for _ in range(2):
+        assert parser.parse_args(["train", "--out", "a", "--backend", "ray", "--out", "a"]).out == "a"
+    with pytest.raises(SystemExit):
+        parser.parse_args(["train", "--out", "a", "--out=b"])
+    assert "argument --out: given as a and as b: give one of them" in capsys.readouterr().err
+
+
 def test_where_no_command_is_given_the_help_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     for words in ([], ["bench"]):
         options = example().parse_args(words)

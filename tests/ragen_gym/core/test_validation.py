@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ragen_gym.core.text import Vocabulary
-from ragen_gym.core.validation import check_choice, check_number, did_you_mean, load_object
+from ragen_gym.core.validation import check_choice, check_number, did_you_mean, joined, load_object
 
 
 @pytest.mark.parametrize("check", [
@@ -57,3 +57,11 @@ def test_objects_by_name() -> None:
         load_object("ragen_gym.no_such_module:name")
     with pytest.raises(AttributeError):
         load_object("ragen_gym.core.text:no_such_name")
+
+
+def test_two_tables_of_options_give_each_one_value() -> None:
+    one, other = {"a": 1, "b": {"c": 2}}, {"a": 1, "b": {"d": 3}, "e": [4]}
+    assert joined(one, other) == {"a": 1, "b": {"c": 2, "d": 3}, "e": [4]}
+    assert one == {"a": 1, "b": {"c": 2}}
+    with pytest.raises(ValueError, match=r"^top\.b\.c is given as 2 and as 5: give one of them\.$"):
+        joined(one, {"b": {"c": 5}}, "top.")
