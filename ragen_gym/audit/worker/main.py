@@ -13,7 +13,7 @@ from typing import Any
 
 from .check_seeds import fingerprint
 from .context import Context, not_applicable
-from .protocol import Outcome
+from .protocol import Outcome, Target
 from .table import CHECKS
 from .targets import open_target
 
@@ -48,7 +48,7 @@ def run(request: dict[str, Any], send: Any) -> None:
         settings = dict(request["settings"])
         for name in ("train", "test"):
             if settings.get(name) is not None:
-                settings[name] = _split(settings[name])
+                settings[name] = _side(target, name, settings[name])
         context = Context(target, **settings)
     except Exception as error:  # whatever an import or a constructor raises
         send({"event": "bad", "reason": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()})
@@ -77,6 +77,21 @@ def _raised(error: Exception) -> Outcome:
     inside = [frame for frame in frames if "/audit/worker/" not in frame.filename]
     where = f" ({inside[-1].filename.rpartition('/')[2]}, line {inside[-1].lineno})" if inside else ""
     return not_applicable(f"the environment raised {type(error).__name__}: {str(error)[:300]}{where}", raised=True)
+
+
+def _side(target: Target, name: str, text: str) -> tuple[list[int], dict[str, Any]]:
+    """``_split``; raises a ValueError where no environment can be made with its options, such as a mistyped split."""
+    seeds, options = _split(text)
+    if options:
+        try:
+            env = target.make(**options)
+            try:
+                env.reset(seeds[0] if target.takes_seed else None)
+            finally:
+                env.close()
+        except Exception as error:  # whatever a constructor raises
+            raise ValueError(f"--{name} {text}: {error or type(error).__name__}") from error
+    return seeds, options
 
 
 def _split(text: str) -> tuple[list[int], dict[str, Any]]:

@@ -149,6 +149,15 @@ def test_splits_may_be_given(run: Run) -> None:
     assert run(*words, "--train", "0:50", "--test", "50:60")[0] == 0
 
 
+def test_a_split_that_is_none_is_named(run: Run) -> None:
+    words = "ragen/FrozenLake-v0", "--check", "split_exact", "--train", "split=train"
+    for side, said in (("split=tset", "choose one of train, validation, test"), ("spilt=test", "spilt")):
+        code, _, errors = run(*words, "--test", side)
+        assert code == 2
+        assert f"cannot be audited: ValueError: --test {side}: " in errors
+        assert said in errors
+
+
 def test_options_and_actions_reach_the_environment(run: Run) -> None:
     code, text, _ = run(
         "audited_envs:Sum", "--check", "reward_constant", "--action", '"3"', "--action", '"4"', "--json"
