@@ -12,6 +12,7 @@ from ragen_gym import __version__
 from ragen_gym.cli import audit, bench, export_env, levels, new_game, play, serve
 from ragen_gym.cli import list as list_command
 from ragen_gym.cli import render as render_command
+from ragen_gym.cli.command import json_alone
 from ragen_gym.core.command_line import Parser, error_line
 from ragen_gym.core.threads import wait_passively
 
@@ -68,7 +69,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if rest and arguments.run is not bench.run_speed:  # which has the options of another program
             parser.error(f"unrecognized arguments: {' '.join(rest)}")
         arguments.rest = rest
-        code: int = arguments.run(arguments)
+        with json_alone(getattr(arguments, "json", False)):
+            code: int = arguments.run(arguments)
         sys.stdout.flush()
         return code
     except SystemExit as stop:  # --help, --version, or a usage error, which argparse has explained

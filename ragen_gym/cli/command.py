@@ -5,13 +5,25 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-from collections.abc import Callable, Sequence
-from typing import Any
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
+from contextvars import ContextVar
+from typing import Any, TextIO
 
 from ragen_gym.core.command_line import wrap
 from ragen_gym.core.progress import ProgressBar
 
-__all__ = ["add_command", "add_seed", "first_lines", "print_json", "progress_bar", "table_lines", "wrapped"]
+__all__ = [
+    "add_command",
+    "add_seed",
+    "first_lines",
+    "json_alone",
+    "print_json",
+    "progress_bar",
+    "table_lines",
+    "wrapped",
+]
 
 _LISTED = 20
 _LEAST_ROOM = 12  # columns of a terminal for the last column of a table, below which nothing helps
@@ -70,9 +82,26 @@ def progress_bar(what: str, total: int) -> ProgressBar:
     return ProgressBar(what, total, prefix="ragen-gym: ", transient=True)
 
 
+_for_json: ContextVar[TextIO | None] = ContextVar("_for_json", default=None)
+
+
+@contextmanager
+def json_alone(asked: bool) -> Iterator[None]:
+    """Meanwhile, if ``asked``, standard output is for ``print_json`` alone; all else goes to standard error."""
+    if not asked:
+        yield
+        return
+    token = _for_json.set(sys.stdout)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        _for_json.reset(token)
+
+
 def print_json(value: Any) -> None:
     """Print a value as indented JSON."""
-    print(json.dumps(value, indent=2, ensure_ascii=False))
+    print(json.dumps(value, indent=2, ensure_ascii=False), file=_for_json.get())
 
 
 def wrapped(text: str, label: str = "") -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
 import os
 import re
 import shlex
@@ -360,6 +361,8 @@ PROGRAM = """
             print("Hello!", flush=True)
         if way == "empty":
             del answer["reply"]
+        if way == "stranger":
+            answer["id"] = str(answer["id"])
         if way == "sideways":
             answer["action"] = "Sideways"
         print(json.dumps(answer), flush=True)
@@ -390,6 +393,7 @@ def test_a_program_plays(kind: str, workers: int, here: Path) -> None:
         ("error", "reply", Failure.AGENT_ERROR, "the program says: cannot"),
         ("empty", "reply", Failure.AGENT_ERROR, "an answer needs a 'reply'"),
         ("sideways", "step", Failure.AGENT_ERROR, "action 'Sideways' is not one of Up, Down, Left, Right"),
+        ("stranger", "reply", Failure.AGENT_ERROR, "the program answered id '"),
         ("hang", "reply", Failure.TIMEOUT, "no answer within 0.7 s"),
     ],
 )
@@ -402,6 +406,16 @@ def test_a_program_that_fails_costs_its_episode(way: str, kind: str, failure: Fa
     assert next(record.detail for record in records if record.failure).startswith(said)
     assert [record.index for record in records if record.failure] == [1]
     assert all(process._process.returncode is not None for process in agent._processes)
+
+
+@pytest.mark.parametrize(("way", "failed"), [("stranger", [1]), ("stranger always", [*range(8)])])
+def test_an_answer_to_no_question_costs_no_other_episode(way: str, failed: list[int], here: Path) -> None:
+    began = time.monotonic()
+    _, records = play(program(here, way), here / "run", "sokoban", concurrency=8, timeouts=Timeouts(request=60))
+    assert sorted(record.index for record in records if record.failure) == failed
+    assert {record.failure for record in records if record.failure} == {Failure.AGENT_ERROR}
+    assert all("which no question has" in record.detail for record in records if record.failure)
+    assert time.monotonic() - began < 50
 
 
 def test_a_program_that_always_crashes_is_not_started_for_ever(here: Path) -> None:
@@ -435,6 +449,20 @@ def test_a_program_that_goes_away_says_so(here: Path) -> None:
     script.unlink()
     _, records = play(agent, here / "run", "sokoban", limit=1)
     assert records[0].detail.startswith("cannot start ./agent")
+
+
+def test_what_an_agent_prints_is_no_part_of_the_json(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "chatty.py").write_text(
+        "print('imported')\n\n\ndef reply(messages):\n    print('asked')\n    return '<answer>Up</answer>'\n"
+    )
+    words = ["bench", "run", "--suite", "smoke", "--split", "sokoban", "--limit", "1", "--agent", "python:chatty:reply"]
+    assert main([*words, "--out", "run", "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["splits"]
+    assert err.count("imported") == 1
+    assert "asked" in err
+    assert main([*words, "--out", "run-2"]) == 0
+    assert "asked" in capsys.readouterr().out
 
 
 # People
