@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ragen_gym.core.validation import plain_number
 from ragen_gym.games.game import Game
 from ragen_gym.games.registry import GameSpec
 from ragen_gym.games.values import NOTHING, UNKNOWN, LevelValues, MoveValue, TurnValue, Value, level_values
@@ -32,6 +33,7 @@ def moves_valued(regret: bool | int, spec: GameSpec, game: Game, horizon: int | 
     Raises:
         ValueError: no number of moves from 0 on, no limit of moves to value, or a game without exact values.
     """
+    regret = plain_number(regret)
     if isinstance(regret, bool):
         found = (horizon or spec.horizon or game.longest) if regret else 0
         if found is None:

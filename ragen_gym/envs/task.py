@@ -37,7 +37,7 @@ from ragen_gym.core.levels import check_split, split_of_hash, text_hash, version
 from ragen_gym.core.seeding import GOLDEN, mix
 from ragen_gym.core.text import replace_surrogates
 from ragen_gym.core.turn_config import TurnConfig, split_turn_options, turn_config
-from ragen_gym.core.validation import check_number, did_you_mean, shown
+from ragen_gym.core.validation import check_number, did_you_mean, plain_number, shown
 from ragen_gym.envs.reply_env import ReplyEnv
 from ragen_gym.envs.step import InnerGenerator
 from ragen_gym.envs.turn import make_turn
@@ -231,6 +231,7 @@ class TaskEnv(InnerGenerator, ReplyEnv):
         self, env: gymnasium.Env[str, str], seed: int | None, options: dict[str, Any] | None
     ) -> tuple[str, dict[str, Any], int]:
         """The first message, the task's information, and the hash of the problem, which is of the split."""
+        seed = plain_number(seed)
         check_number("reset", "seed", seed, 0, whole=True, none=True)
         first = seed
         found = set[int]()

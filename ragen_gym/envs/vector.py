@@ -14,7 +14,7 @@ from gymnasium.vector.utils import batch_space
 
 from ragen_gym.core.levels import Level
 from ragen_gym.core.seeding import Keys, Stream, episode_keys, stream_key
-from ragen_gym.core.validation import check_choice, shown
+from ragen_gym.core.validation import check_choice, plain_number, shown
 from ragen_gym.envs import kernel
 from ragen_gym.envs.batch_episodes import LevelPrefetch
 from ragen_gym.envs.batch_outputs import Infos, Snapshot, batched, grid_maker, picture_maker, text_writer
@@ -92,6 +92,7 @@ class BatchEnv(VectorEnv[Any, Any, Any]):
     ) -> None:
         n = self.num_envs = _check_positive("num_envs", num_envs, 2**31 - 1)
         limit = _NEVER
+        max_episode_steps = plain_number(max_episode_steps)
         if max_episode_steps is not None and not (isinstance(max_episode_steps, int) and max_episode_steps == -1):
             limit = _check_positive("max_episode_steps", max_episode_steps, _NEVER)
         self.autoreset_mode = _check_mode(autoreset_mode)
@@ -339,11 +340,11 @@ def _reset_mask(mask: Any, n: int, started: bool) -> npt.NDArray[np.bool_]:
 
 def _seeds_of(seed: Any, n: int, rng: np.random.Generator | None) -> list[int | None]:
     """A seed for each environment, or None where it goes on with the one it has; ``rng`` draws those, if given."""
-    if seed is None or isinstance(seed, int | np.integer):
+    if seed is None or _is_seed(seed):
         seeds: list[int | None] = [None if seed is None else int(seed) + i for i in range(n)]
     else:
         seeds = list(seed) if np.iterable(seed) else [seed]
-    if not all(each is None or isinstance(each, int | np.integer) for each in seeds):
+    if not all(each is None or _is_seed(each) for each in seeds):
         raise ValueError(
             f"seed={seed!r} must be an integer from 0 on, a list of them, one for each environment, or None."
         )
@@ -353,6 +354,10 @@ def _seeds_of(seed: Any, n: int, rng: np.random.Generator | None) -> list[int | 
         return seeds
     drawn = rng.integers(2**63, size=n).tolist()
     return [new if chosen is None else chosen for chosen, new in zip(seeds, drawn, strict=True)]
+
+
+def _is_seed(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 def _one_for_each(option: str, value: Any, which: npt.NDArray[np.intp], n: int) -> list[Any] | None:

@@ -20,7 +20,7 @@ from pettingzoo import ParallelEnv
 from ragen_gym.core.levels import Level, check_split
 from ragen_gym.core.seeding import Keys, Stream, episode_keys, stream_key, uniforms
 from ragen_gym.core.text import TextFormat, Vocabulary
-from ragen_gym.core.validation import check_choice, check_number
+from ragen_gym.core.validation import check_choice, check_number, plain_number
 from ragen_gym.envs.board_view import BoardView
 from ragen_gym.envs.episode_stream import Episodes
 from ragen_gym.envs.step import StepEnv
@@ -110,6 +110,7 @@ class ParallelGame(ParallelEnv):  # type: ignore[misc]  # PettingZoo ships no ty
         **options: Any,
     ) -> None:
         self.game_spec: GameSpec = find(name)
+        players, max_cycles = plain_number(players), plain_number(max_cycles)
         check_number(name, "players", players, 1, self.most, whole=True)
         if max_cycles is not None:
             check_number(name, "max_cycles", max_cycles, 1, whole=True)

@@ -21,6 +21,7 @@ import numpy.typing as npt
 from gymnasium.error import DependencyNotInstalled
 
 from ragen_gym.core.text import EDGE
+from ragen_gym.core.validation import plain_number
 from ragen_gym.games.game import OVER, PLAYING, Board, Boards, Game
 from ragen_gym.render.canvas import Canvas, Colour, Pixels
 from ragen_gym.render.recorder import Recording
@@ -117,7 +118,8 @@ def _draw_symbol(canvas: Canvas, game: Game, tile: int) -> None:
 
 
 def check_tile_size(tile_size: int) -> int:
-    """Return ``tile_size``, or raise a ValueError that says which sizes there are."""
+    """Return ``tile_size`` as an int, or raise a ValueError that says which sizes there are."""
+    tile_size = plain_number(tile_size)
     if isinstance(tile_size, bool) or not isinstance(tile_size, int) or not SIZES[0] <= tile_size <= SIZES[1]:
         raise ValueError(f"tile_size={tile_size!r} must be a whole number of pixels from {SIZES[0]} to {SIZES[1]}.")
     return tile_size

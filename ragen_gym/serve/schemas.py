@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 #: Up to the largest integer that JSON keeps exactly in every language.
-Seed = Annotated[int, Field(ge=0, le=2**53 - 1)]
+Seed = Annotated[int, Field(ge=0, le=2**53 - 1, strict=True)]  # strict: true is none
 BoardText = Annotated[str, Field(min_length=1, max_length=8192, description="A board, its rows separated by newlines.")]
 
 

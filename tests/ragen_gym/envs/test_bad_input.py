@@ -139,3 +139,37 @@ def test_a_level_file_for_another_game(tmp_path: Path) -> None:
             face("Sokoban", levels=path)
         with pytest.raises(ValueError, match="make it with height=2, width=2"):
             face("FrozenLake", levels=path)
+
+
+@every_face
+@every_name
+def test_truth_values_are_no_seeds(face: Callable[..., Any], name: str) -> None:
+    env = face(name)
+    for seed in (True, False, np.True_):
+        for arguments in ({"seed": seed}, {"seed": 1, "options": {"noise_seed": seed}}):
+            with pytest.raises(ValueError, match="seed"):
+                env.reset(**arguments)
+    if face is batch:
+        with pytest.raises(ValueError, match=r"seed=\[True, 2\] must be an integer"):
+            env.reset(seed=[True, 2])
+
+
+@pytest.mark.parametrize("name", ["FrozenLake", "Bandit"])
+def test_numbers_of_numpy_are_numbers(name: str) -> None:
+    env = single(name, tile_size=np.int64(16), render_mode="rgb_array", regret=np.int64(5))
+    same = single(name, tile_size=16, render_mode="rgb_array", regret=5)
+    for each in (env, same):
+        each.reset(seed=np.int64(3))
+    assert np.array_equal(env.render(), same.render())
+    assert type(env.unwrapped.tile_size) is int
+    envs = batch(name, observation="rgb", tile_size=np.int32(16), max_episode_steps=np.int64(-1))
+    assert envs.reset(seed=np.uint8(3))[0].shape[0] == 2
+    pixels = make_turn(name, observation="image", image_tile_size=np.int64(28))
+    assert pixels.reset(seed=3)
+    team = parallel_env(name, players=np.int64(2), max_cycles=np.int64(4), tile_size=np.int64(16), observation="rgb")
+    assert (type(team.max_cycles), len(team.possible_agents)) == (int, 2)
+    team.reset(seed=np.int64(3))
+    with pytest.raises(ValueError, match=r"tile_size=16\.0 must be a whole number"):
+        single(name, tile_size=np.float64(16), observation="rgb")
+    with pytest.raises(ValueError, match=r"players=2\.0 must be an integer"):
+        parallel_env(name, players=np.float64(2))

@@ -59,6 +59,8 @@ CREATE = [
     ({"env": "FrozenLake", "start": {"seed": [1, 2]}}, "bad_value", "give one seed"),
     ({"env": "FrozenLake", "start": {"which": [True]}}, "bad_value", "no which"),
     ({"env": "FrozenLake", "start": {"seed": -1}}, "bad_request", "greater than or equal to 0"),
+    ({"env": "FrozenLake", "start": {"seed": True}}, "bad_request", "valid integer"),
+    ({"env": "FrozenLake", "start": {"noise_seed": True}}, "bad_request", "valid integer"),
     ({"env": "FrozenLake", "start": {"level": "####"}}, "bad_value", "unknown symbol '#'"),
     ({"env": "FrozenLake", "num_envs": 2, "start": {"seed": [1]}}, "bad_value", "1 seeds for 2 environments"),
     ({"env": "FrozenLake", "num_envs": 2, "start": {"which": [False, True]}}, "bad_value", "never reset"),
