@@ -246,6 +246,7 @@ class TokenMDP(InnerGenerator, gymnasium.Env[NDArray[np.int64], np.int64]):
 
     def step(self, action: int | np.int64) -> tuple[NDArray[np.int64], float, bool, bool, dict[str, Any]]:
         """Append one token as sampled (its log-probability is recorded as 0); see the class for the rest."""
+        self._check_running()
         turns = len(self._rewards)
         self.append(int(action), 0.0)
         reward = self._rewards[-1] if len(self._rewards) > turns else 0.0
@@ -269,8 +270,7 @@ class TokenMDP(InnerGenerator, gymnasium.Env[NDArray[np.int64], np.int64]):
                 log-probability that is not finite.
             gymnasium.error.ResetNeeded: the episode is over, or none has begun.
         """
-        if self.done:
-            raise gymnasium.error.ResetNeeded("the episode is over; call reset() before the next token")
+        self._check_running()
         self._check(token, log_prob)
         self.ids.append(token)
         self._log_probs.append(log_prob)
@@ -293,8 +293,7 @@ class TokenMDP(InnerGenerator, gymnasium.Env[NDArray[np.int64], np.int64]):
             ValueError: see ``append``; or the turn ends earlier or later than the ids. Nothing was appended then.
             gymnasium.error.ResetNeeded: the episode is over, or none has begun.
         """
-        if self.done:
-            raise gymnasium.error.ResetNeeded("the episode is over; call reset() before the next token")
+        self._check_running()
         room = min(self.max_tokens_per_turn, self.max_tokens_per_episode - self._start)
         stops = self.chat.stop_ids
         ends = bool(ids) and (ids[-1] in stops or len(ids) == room)
@@ -327,9 +326,16 @@ class TokenMDP(InnerGenerator, gymnasium.Env[NDArray[np.int64], np.int64]):
         self.done = True
 
     def trajectory(self) -> Trajectory:
-        """The record of the episode that has ended."""
-        assert self.ids, "no episode has begun"
-        assert self.done, "the episode goes on"
+        """The record of the episode that has ended.
+
+        Raises:
+            gymnasium.error.ResetNeeded: none has begun, or its reset failed.
+            ValueError: the episode goes on.
+        """
+        if not self.ids:
+            self._check_running()
+        if not self.done:
+            raise ValueError("the episode goes on, and its record is made at its end: step() until done, or fail() it.")
         ids = self._past + self.ids
         sampled = np.zeros(len(ids), dtype=np.bool_)
         for start, end in self._spans:
@@ -376,6 +382,11 @@ class TokenMDP(InnerGenerator, gymnasium.Env[NDArray[np.int64], np.int64]):
             )
         if not math.isfinite(log_prob):
             raise ValueError(f"the log-probability of a sampled token is {log_prob}; the model's logits are broken")
+
+    def _check_running(self) -> None:
+        if self.done:
+            begun = "the episode is over" if self.ids else "no episode has begun"
+            raise gymnasium.error.ResetNeeded(f"{begun}: call reset() before the next token.")
 
     def _end_turn(self) -> list[int]:
         """Give the reply to the environment; append and return what follows it."""

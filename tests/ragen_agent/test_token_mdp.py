@@ -308,13 +308,26 @@ def test_misuse_is_told(bpe_chat: ChatFormat) -> None:
     with pytest.raises(gymnasium.error.ResetNeeded):
         mdp.append(0, -1.0)
     mdp = lake(bpe_chat)
+    calls: list[Callable[[], Any]] = [
+        lambda: mdp.step(0),
+        lambda: mdp.append(0, -1.0),
+        lambda: mdp.append_reply([0], [-1.0]),
+        mdp.trajectory,
+    ]
+    for call in calls:
+        with pytest.raises(gymnasium.error.ResetNeeded, match=r"no episode has begun: call reset\(\)"):
+            call()
     mdp.reset(seed=0)
     with pytest.raises(ValueError, match="outside the tokenizer's vocabulary"):
         mdp.append(bpe_chat.vocabulary_size, -1.0)
     with pytest.raises(ValueError, match="logits are broken"):
         mdp.append(0, float("nan"))
-    with pytest.raises(AssertionError):
+    with pytest.raises(ValueError, match="the episode goes on"):
         mdp.trajectory()
+    mdp.fail("test: ended")
+    for call in calls[:3]:
+        with pytest.raises(gymnasium.error.ResetNeeded, match=r"the episode is over: call reset\(\)"):
+            call()
 
 
 @given(texts=st.lists(reply_texts(), min_size=1, max_size=5), seed=st.integers(0, 1000))
