@@ -40,11 +40,11 @@ no record. A split's entry holds, of the episodes that count (one that failed fo
 - ``seconds``: {median, p95, total}, of an answer, and of all episodes, with those that failed.
 - ``tokens``: {prompt, completion}, and ``cost``: of all episodes, with those that failed; None where nothing is known.
 - ``failures``: {kind: number}, and ``excluded``: how many of these are out of the score; ``excluded_in_play``: how
-  many of them failed after the agent was asked for its first reply or move. An agent that raises an error whenever it
-  is about to lose leaves the score in this way.
+  many of them failed after the agent was first asked, by ``begin`` too, which shows it the task. An agent that raises
+  an error where it expects to lose leaves the score in this way.
 - ``asked``, ``missing``: episodes that the run's sessions asked for, and how many of them there is no record of.
 - ``retried``, ``retried_in_play``: attempts that failed for reasons of infrastructure and were made again, and how
-  many of them after the agent was asked for its first reply or move.
+  many of them after the agent was first asked.
 - ``bounds``: {least, most}, the success rate of all episodes asked for if those missing or excluded had all failed, and
   if they had all succeeded.
 """

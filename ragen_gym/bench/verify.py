@@ -10,7 +10,7 @@ game is played again by the package's own rules, and the outcome is compared wit
 - *incomplete*: nothing differs, but an episode that was asked for is missing or failed for reasons of infrastructure,
   or there is no summary; the last session of a chained run has no end, because it was killed, is still played or was
   edited; or a chain was required and some line carries no hash. The rate of a run that lacks episodes is of a part of
-  them, which the agent may have chosen: one that raises an error whenever it is about to lose leaves the score.
+  them, which the agent may have chosen: one that raises an error where it expects to lose leaves the score.
 - *verified*: every episode that was asked for is there, and nothing differs.
 
 The replay cannot find out whether the replies are really a model's, whether the agent looked at the game in its own

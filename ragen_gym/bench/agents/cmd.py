@@ -243,7 +243,7 @@ class _Process:
         return ""
 
     def _blame(self) -> None:
-        """Fail the questions that answers to no question were meant for, once there are no more of them than answers."""
+        """Fail the questions that answers to no question were meant for, once there are as many of both."""
         waiting = [future for number, future in self.open.items() if number in self._meant and not future.done()]
         if self._strays < max(1, len(waiting)):
             return

@@ -225,8 +225,8 @@ _TERMS = (
     (
         "excluded",
         "Episodes that failed for reasons of infrastructure, such as a server that broke or an agent that raised an "
-        "error: out of the score. An agent that raises an error whenever it is about to lose leaves the score like "
-        "this, so they are counted, and those that failed after play had begun as well.",
+        "error: out of the score. An agent that raises an error where it expects to lose leaves the score like this, "
+        "so they are counted, and those that failed after the agent was first asked as well.",
     ),
     ("bounds", "Success of all episodes asked for if those missing or excluded had all failed, or all succeeded."),
     (

@@ -118,19 +118,20 @@ def left_out(summary: Summary) -> list[str]:
         said.append(f"{episodes_asked(overall)}: {between}.")
     if begun := overall["excluded_in_play"]:
         said.append(
-            f"{begun:,} of the excluded episodes failed after play had begun: an agent that raises an error whenever "
-            "it is about to lose leaves the score like this."
+            f"{begun:,} of the excluded episodes failed after the agent was first asked: one that raises an error "
+            "where it expects to lose leaves the score like this."
         )
     if retried := overall["retried"]:
         begun = overall["retried_in_play"]
+        like_this = ": one that raises an error where it expects to lose gets another try like this" if begun else ""
         said.append(
             f"{retried:,} attempts failed for reasons of infrastructure and were made again, {begun:,} of them after "
-            "play had begun: an agent that raises an error whenever it is about to lose gets another try like this."
+            f"the agent was first asked{like_this}."
         )
     if cut_short := overall.get("cut_short"):
         said.append(
             f"Episodes started that left no record (the run was stopped): {cut_short:,}. Who stops a run "
-            "whenever it is about to lose gets another try like this."
+            "where the agent expects to lose gives it another try like this."
         )
     return said
 

@@ -15,8 +15,10 @@ import pytest
 from ragen_gym.bench.agent import AgentFailure, Task
 from ragen_gym.bench.episode_plan import RunOptions, Timeouts
 from ragen_gym.bench.records import EpisodeRecord
+from ragen_gym.bench.report.tables import left_out
 from ragen_gym.bench.results import load_results
 from ragen_gym.bench.runner import RunOutcome, run_suite, run_suite_async
+from ragen_gym.bench.score import score_results
 from ragen_gym.bench.suites import load_suite
 from ragen_gym.cli import main
 from ragen_gym.core.failures import Failure
@@ -236,6 +238,21 @@ def test_play_begins_with_the_first_question_and_not_with_the_first_answer(tmp_p
     assert [(record.turns, record.in_play) for record in failed] == [((), True)] * 4
     old = {name: value for name, value in failed[0].to_dict().items() if name != "asked_of_agent"}
     assert not EpisodeRecord.from_dict(old).in_play  # of an earlier version, which did not keep it
+
+
+def test_of_an_agent_that_cannot_begin_nothing_is_said_of_how_it_plays(tmp_path: Path) -> None:
+    class Beginner(Bandit):
+        def begin(self, task: Any) -> None:
+            raise ValueError("no key")
+
+    play(Beginner(lambda: 0), tmp_path / "run")
+    summary = score_results(load_results(tmp_path / "run"))
+    said = " ".join(left_out(summary))
+    assert "8 of the excluded episodes failed after the agent was first asked" in said
+    assert "about to" not in said
+    said = " ".join(left_out({"overall": {**summary["overall"], "retried": 3, "retried_in_play": 0}}))
+    assert "3 attempts failed for reasons of infrastructure and were made again, 0 of them after the agent" in said
+    assert "another try" not in said
 
 
 def test_an_episode_whose_game_cannot_begin_was_not_in_play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

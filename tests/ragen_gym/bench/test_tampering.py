@@ -228,7 +228,7 @@ def test_an_agent_that_raises_when_it_loses_is_counted(tmp_path: Path, capsys: p
     assert overall["asked"] == 48
     assert overall["excluded_in_play"] == overall["retried"] == overall["retried_in_play"] == excluded > 0
     assert f"{48 - excluded} of 48 episodes asked for, {excluded} excluded" in said
-    assert f"{excluded} of the excluded episodes failed after play had begun" in said
+    assert f"{excluded} of the excluded episodes failed after the agent was first asked" in said
     for split in json.loads(run.summary.read_text())["splits"].values():
         solved, asked = (split["success"]["rate"] or 0) * split["success"]["n"], split["asked"]
         assert split["bounds"]["least"] == pytest.approx(solved / asked)
@@ -236,7 +236,7 @@ def test_an_agent_that_raises_when_it_loses_is_counted(tmp_path: Path, capsys: p
     assert run.verify(capsys)[0] == INCOMPLETE
     assert main(["bench", "report", str(run.path)]) == 0
     page = (run.path / "report.html").read_text(encoding="utf-8")
-    assert f"{excluded} of the excluded episodes failed after play had begun: an agent that raises" in page
+    assert f"{excluded} of the excluded episodes failed after the agent was first asked: one that raises" in page
     assert main(["bench", "report", str(run.path), "--markdown"]) == 0
     assert f"| {48 - excluded} of 48 |" not in (table := capsys.readouterr().out)  # each split has its own
     assert f"{excluded} of the excluded episodes failed" in table
