@@ -117,12 +117,15 @@ def add_option_flag(parser: argparse.ArgumentParser, which: str) -> None:
     )
 
 
-def add_environment_options(parser: argparse.ArgumentParser, *, rules_only: bool = False) -> None:
+def add_environment_options(
+    parser: argparse.ArgumentParser, *, rules_only: bool = False, board_text: bool = True
+) -> None:
     """The flags that choose an environment: the game, its options, preset, split, vocabulary and text format.
 
     Args:
         parser: gets the flags.
         rules_only: only the game, its options and preset, for commands that bring their own levels.
+        board_text: whether the command shows boards as the environment's text, so that its form is a choice.
     """
     parser.add_argument(
         "id", metavar="ID", help="a game's name or id; `ragen-gym list` shows them; MODULE:NAME is a game of your own"
@@ -131,13 +134,14 @@ def add_environment_options(parser: argparse.ArgumentParser, *, rules_only: bool
     old = "--knob"  # its name in earlier versions
     parser.add_argument(old, dest="options", action="append", help=argparse.SUPPRESS)
     parser.add_argument("--preset", help="a difficulty of the game, such as easy")
+    parser.set_defaults(split=None, levels=None, vocabulary=None, text_format="grid")
     if rules_only:
-        parser.set_defaults(split=None, levels=None, vocabulary=None, text_format="grid")
         return
     parser.add_argument("--split", help=f"levels of one split only: {', '.join(SPLIT_NAMES)}")
     parser.add_argument("--levels", metavar="FILE", help="play the levels of a file instead of fresh ones")
-    parser.add_argument("--vocabulary", metavar="NAME", help="the symbols of the board; `info` shows them")
-    parser.add_argument("--text-format", default="grid", help=f"the board as {', '.join(TEXT_FORMATS)}")
+    if board_text:
+        parser.add_argument("--vocabulary", metavar="NAME", help="the symbols of the board; `info` shows them")
+        parser.add_argument("--text-format", default="grid", help=f"the board as {', '.join(TEXT_FORMATS)}")
 
 
 def chosen_environment(arguments: argparse.Namespace) -> tuple[GameSpec, dict[str, Any]]:

@@ -29,7 +29,7 @@ __all__ = ["LevelRecord", "add", "distinct_levels", "file_bytes", "record_of"]
 
 _EXPORT_EXAMPLES = """\
 The file's ending chooses the form: .txt (boards under comments, which --levels reads again), .jsonl, or .parquet
-(needs pyarrow).
+(needs pyarrow). Boards are written in the game's own symbols.
 
 example:
   ragen-gym levels export Sokoban --split test -n 100 --out sokoban-test.jsonl
@@ -59,7 +59,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     actions = levels.add_subparsers(metavar="ACTION")
     what = "write distinct levels with their ids, splits and optimal play"
     export = add_command(actions, "export", what, _export, _EXPORT_EXAMPLES)
-    add_environment_options(export)
+    add_environment_options(export, board_text=False)
     export.add_argument("-n", type=int, default=100, metavar="N", help="how many (default: 100)")
     add_seed(export, "the levels")
     export.add_argument("--out", required=True, metavar="FILE", help="a file that ends in .txt, .jsonl or .parquet")

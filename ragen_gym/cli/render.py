@@ -124,7 +124,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = add_command(
         commands, "render", what, _render, _EXAMPLES, "Write a PNG of a level, or a GIF of an episode."
     )
-    add_environment_options(parser)
+    add_environment_options(parser, board_text=False)
     parser.add_argument("--gif", action="store_true", help="a GIF of a whole episode; so is an --out that ends in .gif")
     parser.add_argument("--player", default="oracle", help="who plays it: oracle (the default) or random")
     parser.add_argument("--moves", type=int, default=0, metavar="N", help="a picture after N moves (default: 0)")
@@ -146,14 +146,20 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def _render(arguments: argparse.Namespace) -> int:
     spec, chosen = chosen_environment(arguments)
+    out = Path(arguments.out or f"{spec.name}.{'gif' if arguments.gif else 'png'}")
+    suffix = out.suffix.lower()
+    if suffix not in ("", ".gif") and (arguments.gif or suffix != ".png"):
+        raise ValueError(
+            f"--out {out}: {suffix} is not written here; end it in .png for a picture, without --gif, or in .gif for "
+            "an episode."
+        )
     tile_size = arguments.tile_size
     if tile_size is None:
         tile_size = fitting_tile_size(StepEnv(spec.name, **chosen), 384)
     played = picture_episode(spec, chosen, arguments.seed, player=arguments.player, tile_size=tile_size)
     if not 0 <= arguments.moves < len(played.pictures):
         raise ValueError(f"--moves {arguments.moves}: this episode has {len(played.episode.actions)} moves.")
-    out = Path(arguments.out or f"{spec.name}.{'gif' if arguments.gif else 'png'}")
-    data = gif(played.pictures) if arguments.gif or out.suffix == ".gif" else png(played.pictures[arguments.moves])
+    data = gif(played.pictures) if arguments.gif or suffix == ".gif" else png(played.pictures[arguments.moves])
     check_free(out, arguments.force)
     write_atomic(out, data)
     print(f"{out}: level {played.episode.level_id}, {len(data) / 1000:.0f} kB")
