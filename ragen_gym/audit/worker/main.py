@@ -90,7 +90,7 @@ def _side(target: Target, name: str, text: str) -> tuple[list[int], dict[str, An
             finally:
                 env.close()
         except Exception as error:  # whatever a constructor raises
-            raise ValueError(f"--{name} {text}: {error or type(error).__name__}") from error
+            raise ValueError(f"--{name} {text}: {str(error) or type(error).__name__}") from error
     return seeds, options
 
 

@@ -166,10 +166,11 @@ def test_numbers_of_numpy_are_numbers(name: str) -> None:
     assert envs.reset(seed=np.uint8(3))[0].shape[0] == 2
     pixels = make_turn(name, observation="image", image_tile_size=np.int64(28))
     assert pixels.reset(seed=3)
-    team = parallel_env(name, players=np.int64(2), max_cycles=np.int64(4), tile_size=np.int64(16), observation="rgb")
+    two: Any = np.int64(2)
+    team = parallel_env(name, players=two, max_cycles=two * 2, tile_size=two * 8, observation="rgb")
     assert (type(team.max_cycles), len(team.possible_agents)) == (int, 2)
-    team.reset(seed=np.int64(3))
+    team.reset(seed=two)
     with pytest.raises(ValueError, match=r"tile_size=16\.0 must be a whole number"):
         single(name, tile_size=np.float64(16), observation="rgb")
     with pytest.raises(ValueError, match=r"players=2\.0 must be an integer"):
-        parallel_env(name, players=np.float64(2))
+        parallel_env(name, players=two * 1.0)

@@ -121,7 +121,8 @@ def test_a_seed_gives_one_problem_in_every_environment_of_a_split() -> None:
         message, info = first.reset(seed=seed)
         problems[seed] = info["level_id"]
         assert second.reset(seed=seed, options={"noise_seed": seed + 1}) == (message, info)
-    assert first.reset(seed=np.int64(7))[1]["level_id"] == problems[7]
+    seven: Any = np.int64(7)
+    assert first.reset(seed=seven)[1]["level_id"] == problems[7]
     with pytest.raises(ValueError, match="seed=True must be None or an integer from 0 on"):
         first.reset(seed=True)
     first.reset(seed=1)
