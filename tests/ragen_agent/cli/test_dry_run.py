@@ -62,7 +62,10 @@ def test_a_dry_run_of_a_run_simulates_what_playing_ahead_saves(
     assert "5.00 s (4 play, 4 train), 1.80 times as fast" in said
 
 
-def test_the_local_trainer_never_plays_with_older_weights(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_local_trainer_never_plays_with_older_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--set", "openrlhf.staleness=1", "--out", str(tmp_path / "run")]) == 2
+    assert not [*tmp_path.iterdir()], "no folder is made for settings that are refused"
+    capsys.readouterr()
     assert main(["train", "--dry-run", "--set", "openrlhf.staleness=1"]) == 2
     assert "openrlhf.staleness is 1, but the local trainer plays with the very weights" in capsys.readouterr().err
 
