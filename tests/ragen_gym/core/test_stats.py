@@ -108,7 +108,10 @@ def test_the_clustered_interval_covers_where_one_cluster_holds_half(sizes: list[
     for _ in range(400):
         levels = rng.beta(0.5 * 0.25, 0.5 * 0.25, len(sizes))
         values = (rng.random(len(clusters)) < levels[clusters]).astype(float)
-        interval, mean = clustered_rate(values, clusters.tolist(), len(values)), clustered_mean(values, clusters)
+        interval, mean = (
+            clustered_rate(values, clusters.tolist(), len(values)),
+            clustered_mean(values, clusters.tolist()),
+        )
         held += interval.low <= 0.5 <= interval.high
         means += mean.low <= 0.5 <= mean.high
     assert held / 400 > 0.95
