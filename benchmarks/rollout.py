@@ -35,8 +35,8 @@ from ragen_agent.training.console import Display
 from ragen_agent.training.policy import Policy
 from ragen_agent.training.run_folder import RunFolder
 from ragen_gym.core.storage import read_json_lines, write_atomic
-from ragen_gym.inference import Engine, ImageSpan, Sampled
-from ragen_gym.inference.torch_engine import TorchEngine
+from ragen_gym.inference import Engine, RowImages, Sampled
+from ragen_gym.inference.torch_engine import PADDING, TorchEngine
 
 __all__ = ["GenerateEngine", "main"]
 
@@ -50,7 +50,7 @@ class GenerateEngine:
     """``transformers.generate``, once a turn, on the whole history: what a loop without a cache of its own does."""
 
     def __init__(self, engine: TorchEngine) -> None:
-        self.model, self.stop_ids, self.pad_id = engine.model, engine.stop_ids, engine.pad_id
+        self.model, self.stop_ids = engine.model, engine.stop_ids
         self.suppressed = torch.nonzero(engine.bias).flatten().tolist()
         self.rows_of: list[list[int]] = []
         self.temperature = 1.0
@@ -62,7 +62,7 @@ class GenerateEngine:
         temperature: float,
         seed: int,
         episodes: Sequence[int] | None = None,
-        images: Sequence[Sequence[ImageSpan]] | None = None,
+        images: RowImages = None,
     ) -> GenerateEngine:
         """See ``Engine.start``; it draws from the global generator, as ``generate`` does."""
         torch.manual_seed(seed)
@@ -73,13 +73,7 @@ class GenerateEngine:
         """See ``Engine.rows``: no bound."""
         return 1 << 30
 
-    def join(
-        self,
-        prompts: Sequence[Sequence[int]],
-        episodes: Sequence[int],
-        *,
-        images: Sequence[Sequence[ImageSpan]] | None = None,
-    ) -> None:
+    def join(self, prompts: Sequence[Sequence[int]], episodes: Sequence[int], *, images: RowImages = None) -> None:
         """See ``GenerationSession.join``."""
         self.rows_of += [list(prompt) for prompt in prompts]
 
@@ -90,14 +84,14 @@ class GenerateEngine:
         """See ``GenerationSession.reply``."""
         width = max(map(len, self.rows_of))
         padding = [width - len(row) for row in self.rows_of]
-        ids = torch.tensor([[self.pad_id] * pad + row for pad, row in zip(padding, self.rows_of, strict=True)])
+        ids = torch.tensor([[PADDING] * pad + row for pad, row in zip(padding, self.rows_of, strict=True)])
         config = GenerationConfig(
             do_sample=True,
             temperature=self.temperature,
             top_k=0,
             max_new_tokens=max(limits),
             eos_token_id=list(self.stop_ids),
-            pad_token_id=self.pad_id,
+            pad_token_id=PADDING,
             suppress_tokens=self.suppressed or None,
             return_dict_in_generate=True,
             output_scores=True,
@@ -116,13 +110,7 @@ class GenerateEngine:
             replies.append(Sampled(reply, log_probs[: len(reply)]))
         return replies
 
-    def feed(
-        self,
-        rows: Sequence[int],
-        ids: Sequence[Sequence[int]],
-        *,
-        images: Sequence[Sequence[ImageSpan]] | None = None,
-    ) -> None:
+    def feed(self, rows: Sequence[int], ids: Sequence[Sequence[int]], *, images: RowImages = None) -> None:
         """See ``GenerationSession.feed``."""
         self.rows_of = [self.rows_of[row] + list(new) for row, new in zip(rows, ids, strict=True)]
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ragen_gym.inference.torchvision_ops import prepare
 
-__all__ = ["Engine", "GenerationSession", "ImageSpan", "Sampled"]
+__all__ = ["Engine", "GenerationSession", "ImageSpan", "RowImages", "Sampled"]
 
 prepare()
 
@@ -63,6 +63,10 @@ class ImageSpan:
         return replace(self, start=self.start + by)
 
 
+RowImages = Sequence[Sequence[ImageSpan]] | None
+"""The pictures in each of several lists of ids, counted from its first token; None where there are none."""
+
+
 @dataclass(frozen=True)
 class Sampled:
     """The tokens sampled for one row in one turn.
@@ -80,17 +84,8 @@ class Sampled:
 class GenerationSession(Protocol):
     """Rows that are being generated, numbered from 0 in the order in which they joined; ``feed`` renumbers them."""
 
-    def join(
-        self,
-        prompts: Sequence[Sequence[int]],
-        episodes: Sequence[int],
-        *,
-        images: Sequence[Sequence[ImageSpan]] | None = None,
-    ) -> None:
-        """Appends one row for each prompt; ``episodes`` are numbers that no other row of the session has.
-
-        ``images`` are the pictures of each prompt, counted from its first token; None where there are none.
-        """
+    def join(self, prompts: Sequence[Sequence[int]], episodes: Sequence[int], *, images: RowImages = None) -> None:
+        """Appends one row for each prompt; ``episodes`` are numbers that no other row of the session has."""
         ...
 
     def reply(self, limits: Sequence[int]) -> list[Sampled | None]:
@@ -102,17 +97,8 @@ class GenerationSession(Protocol):
         """
         ...
 
-    def feed(
-        self,
-        rows: Sequence[int],
-        ids: Sequence[Sequence[int]],
-        *,
-        images: Sequence[Sequence[ImageSpan]] | None = None,
-    ) -> None:
-        """Keeps only ``rows`` (increasing) and appends ``ids[i]``, tokens of the chat template, to the i-th of them.
-
-        ``images`` are the pictures in each of the ``ids``, counted from its first token; None where there are none.
-        """
+    def feed(self, rows: Sequence[int], ids: Sequence[Sequence[int]], *, images: RowImages = None) -> None:
+        """Keeps only ``rows`` (increasing) and appends ``ids[i]``, tokens of the chat template, to the i-th of them."""
         ...
 
     def close(self) -> None:
@@ -130,12 +116,11 @@ class Engine(Protocol):
         temperature: float,
         seed: int,
         episodes: Sequence[int] | None = None,
-        images: Sequence[Sequence[ImageSpan]] | None = None,
+        images: RowImages = None,
     ) -> GenerationSession:
         """Opens a session with one row for each prompt; equal arguments and weights give equal samples.
 
         ``episodes`` number the rows, by default from 0. A row's samples depend on the seed and on its own number.
-        ``images`` as in ``GenerationSession.join``.
         """
         ...
 

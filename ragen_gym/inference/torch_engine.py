@@ -27,7 +27,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ragen_gym.core.seeding import GOLDEN, Stream, episode_key, mix, stream_key, uniforms
-from ragen_gym.inference import ImageSpan, Sampled
+from ragen_gym.inference import RowImages, Sampled
 from ragen_gym.inference.kv_cache import SharedPrefixes, SlotCache, decode_attention, padded_columns
 from ragen_gym.inference.prepacking import PrepackedLinears
 from ragen_gym.inference.sampling import draw_scored
@@ -35,6 +35,7 @@ from ragen_gym.inference.vision import ImageTable, vision_of
 
 __all__ = [
     "CACHED_TOKENS",
+    "PADDING",
     "SUPPRESSED",
     "EngineStats",
     "TorchEngine",
@@ -45,6 +46,9 @@ __all__ = [
 
 SUPPRESSED = -1e9
 """Added to the logit of a suppressed id: its probability is exactly 0, yet no gradient is 0 times infinity."""
+
+PADDING = 0
+"""A valid id, at positions that are never read."""
 
 CACHED_TOKENS = 2**20
 """The default limit of tokens in a session's cache: 256 rows of 4,096."""
@@ -103,7 +107,6 @@ class TorchEngine:
         model: the model.
         stop_ids: ids that end a reply.
         vocabulary_size: see ``suppression``.
-        pad_id: any valid id, used at positions that are never read.
         cached_tokens: the most tokens that a session's cache may hold, all rows together.
         straggler_share: once at most this share of the rows is still sampling, and has sampled ``STRAGGLER_TOKENS``
             more tokens, the replies of the others are returned first.
@@ -117,13 +120,11 @@ class TorchEngine:
         model: PreTrainedModel,
         stop_ids: Collection[int],
         vocabulary_size: int | None = None,
-        pad_id: int = 0,
         cached_tokens: int = CACHED_TOKENS,
         straggler_share: float = STRAGGLER_SHARE,
     ) -> None:
         self.model = model
         self.stop_ids = tuple(sorted(stop_ids))
-        self.pad_id = pad_id
         self.cached_tokens = cached_tokens
         self.straggler_share = straggler_share
         self.stats = EngineStats()
@@ -140,7 +141,7 @@ class TorchEngine:
         temperature: float,
         seed: int,
         episodes: Sequence[int] | None = None,
-        images: Sequence[Sequence[ImageSpan]] | None = None,
+        images: RowImages = None,
     ) -> TorchSession:
         """Opens a session; the rows are the episodes 0, 1, 2, ... of ``seed`` unless ``episodes`` names others.
 
@@ -191,13 +192,7 @@ class TorchSession:
         self.features = torch.zeros(1, 0, device=self.device)
         self.reached = np.zeros(0, np.int64)
 
-    def join(
-        self,
-        prompts: Sequence[Sequence[int]],
-        episodes: Sequence[int],
-        *,
-        images: Sequence[Sequence[ImageSpan]] | None = None,
-    ) -> None:
+    def join(self, prompts: Sequence[Sequence[int]], episodes: Sequence[int], *, images: RowImages = None) -> None:
         """See ``GenerationSession.join``.
 
         Raises:
@@ -232,13 +227,7 @@ class TorchSession:
         return [None if on else reply for reply, on in zip(whole, unfinished, strict=True)]
 
     @torch.inference_mode()
-    def feed(
-        self,
-        rows: Sequence[int],
-        ids: Sequence[Sequence[int]],
-        *,
-        images: Sequence[Sequence[ImageSpan]] | None = None,
-    ) -> None:
+    def feed(self, rows: Sequence[int], ids: Sequence[Sequence[int]], *, images: RowImages = None) -> None:
         """See ``GenerationSession.feed``."""
         started = time.perf_counter()
         fed = self._with_images(ids, images)
@@ -254,9 +243,7 @@ class TorchSession:
         if self.device.type == "cpu":
             self.engine.spare = self.cache
 
-    def _with_images(
-        self, ids: Sequence[Sequence[int]], images: Sequence[Sequence[ImageSpan]] | None
-    ) -> list[list[int]]:
+    def _with_images(self, ids: Sequence[Sequence[int]], images: RowImages) -> list[list[int]]:
         """The ids of rows, with the numbers of their visual tokens in place of placeholders."""
         if images is None or not any(images):
             return [list(each) for each in ids]
@@ -348,7 +335,7 @@ class TorchSession:
         """Reads one token for each of these rows; logits (front, vocabulary), also of other slots among theirs."""
         prefixes = self.prefixes
         self.cache.reserve(len(self.pending), int(prefixes.length.max()) + 1, prefixes.count)
-        ids, positions = np.full(front, self.engine.pad_id), np.zeros(prefixes.count, np.int64)
+        ids, positions = np.full(front, PADDING), np.zeros(prefixes.count, np.int64)
         np.maximum.at(positions, prefixes.slot, prefixes.length)  # after all that any row of the slot has read
         ids[prefixes.slot[rows]] = tokens.numpy()
         where = self._tensor(positions[:front])[:, None]
@@ -364,8 +351,8 @@ class TorchSession:
         self, parts: Sequence[Sequence[int]], positions: Tensor, columns: int, reached: NDArray[np.int64]
     ) -> Tensor:
         """Reads rows of ids, padded on the right; returns the logits after the last id of each, (rows, vocabulary)."""
-        pad, width = self.engine.pad_id, positions.shape[1]
-        chunk = self._tensor([[*ids, *[pad] * (width - len(ids))] for ids in parts])
+        width = positions.shape[1]
+        chunk = self._tensor([[*ids, *[PADDING] * (width - len(ids))] for ids in parts])
         ends, end_of = np.unique([len(ids) - 1 for ids in parts], return_inverse=True)
         logits = self._forward(chunk, positions.expand(len(parts), -1), columns, self._tensor(ends), reached)
         return logits[torch.arange(len(parts), device=self.device), self._tensor(end_of)]

@@ -10,7 +10,7 @@ import pytest
 from ragen_agent.config import Config, with_settings
 from ragen_agent.rollout import Instance, play
 from ragen_agent.training.policy import Policy
-from ragen_gym.inference import ImageSpan, Sampled
+from ragen_gym.inference import RowImages, Sampled
 from ragen_gym.inference.torch_engine import TorchEngine, TorchSession
 
 CONFIG = with_settings(
@@ -21,7 +21,6 @@ CONFIG = with_settings(
         "turns": {"max_turns": 3, "max_tokens_per_turn": 4},
     },
 )
-Images = Sequence[Sequence[ImageSpan]] | None
 
 INSTANCES = [Instance(1, 1), Instance(2, 2), Instance(3, 3), Instance(4, 4)]
 
@@ -44,14 +43,14 @@ class Breaking:
         temperature: float,
         seed: int,
         episodes: Sequence[int] | None = None,
-        images: Images = None,
+        images: RowImages = None,
     ) -> Breaking:
         self.session: TorchSession = self.engine.start(
             prompts, temperature=temperature, seed=seed, episodes=episodes, images=images
         )
         return self
 
-    def join(self, prompts: Sequence[Sequence[int]], episodes: Sequence[int], *, images: Images = None) -> None:
+    def join(self, prompts: Sequence[Sequence[int]], episodes: Sequence[int], *, images: RowImages = None) -> None:
         self.session.join(prompts, episodes, images=images)
 
     def close(self) -> None:
@@ -60,7 +59,7 @@ class Breaking:
     def max_rows(self, tokens: int) -> int:
         return self.engine.max_rows(tokens)
 
-    def feed(self, rows: Sequence[int], ids: Sequence[Sequence[int]], *, images: Images = None) -> None:
+    def feed(self, rows: Sequence[int], ids: Sequence[Sequence[int]], *, images: RowImages = None) -> None:
         self.session.feed(rows, ids, images=images)
 
     def reply(self, limits: Sequence[int]) -> list[Sampled | None]:

@@ -26,7 +26,7 @@ from ragen_agent.rollout import Instance, play
 from ragen_agent.token_mdp import TokenMDP, Trajectory
 from ragen_agent.training.policy import Policy
 from ragen_agent.training.tasks import make_env
-from ragen_gym.inference import ImageSpan, Sampled
+from ragen_gym.inference import ImageSpan, RowImages, Sampled
 
 CONFIG = with_settings(
     Config(),
@@ -79,17 +79,11 @@ class Scripted:
         temperature: float,
         seed: int,
         episodes: Sequence[int] | None = None,
-        images: Sequence[Sequence[ImageSpan]] | None = None,
+        images: RowImages = None,
     ) -> Scripted:
         return self
 
-    def join(
-        self,
-        prompts: Sequence[Sequence[int]],
-        episodes: Sequence[int],
-        *,
-        images: Sequence[Sequence[ImageSpan]] | None = None,
-    ) -> None:
+    def join(self, prompts: Sequence[Sequence[int]], episodes: Sequence[int], *, images: RowImages = None) -> None:
         raise AssertionError("one episode is played")
 
     def max_rows(self, tokens: int) -> int:
@@ -98,13 +92,7 @@ class Scripted:
     def reply(self, limits: Sequence[int]) -> list[Sampled | None]:
         return [self.say(limits[0])]
 
-    def feed(
-        self,
-        rows: Sequence[int],
-        ids: Sequence[Sequence[int]],
-        *,
-        images: Sequence[Sequence[ImageSpan]] | None = None,
-    ) -> None:
+    def feed(self, rows: Sequence[int], ids: Sequence[Sequence[int]], *, images: RowImages = None) -> None:
         assert len(rows) == len(ids) == 1
 
     def close(self) -> None:
