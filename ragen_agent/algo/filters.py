@@ -9,11 +9,12 @@ all zero. Any number of each episode can be filtered by, such as its entropy or 
 
 from __future__ import annotations
 
+from pkgutil import resolve_name
+
 import torch
 from torch import Tensor
 
 from ragen_agent.config.algorithms import FILTER_RULES
-from ragen_gym.core.validation import load_object
 
 __all__ = [
     "MIN_UNCERTAINTY",
@@ -91,7 +92,7 @@ def keep_groups(uncertainty: Tensor, rule: str, amount: float, generator: torch.
     row = FILTER_RULES[rule]
     if row.random and generator is None:
         raise ValueError(f"the rule {rule!r} needs a generator")
-    kept: Tensor = load_object(row.function)(uncertainty, amount, *([generator] if row.random else []))
+    kept: Tensor = resolve_name(row.function)(uncertainty, amount, *([generator] if row.random else []))
     return kept
 
 

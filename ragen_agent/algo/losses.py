@@ -11,6 +11,7 @@ it sampled are not exactly the trainer's, so what was sampled is not exactly wha
 
 from __future__ import annotations
 
+from pkgutil import resolve_name
 from typing import Any, NamedTuple
 
 import torch
@@ -18,7 +19,6 @@ from torch import Tensor
 
 from ragen_agent.algo.aggregation import aggregate, check_shapes, masked_mean
 from ragen_agent.config.algorithms import POLICY_LOSSES
-from ragen_gym.core.validation import load_object
 
 __all__ = [
     "PolicyStats",
@@ -227,7 +227,8 @@ def token_terms(
     check_shapes(log_probs, old_log_probs, advantages, mask)
     # A ratio of a whole row has gradients through every entry of the row, so none may be NaN.
     advantages = torch.where(mask, advantages, torch.zeros_like(advantages))
-    terms: TokenTerms = load_object(POLICY_LOSSES[rule].function)(log_probs, old_log_probs, advantages, mask, **options)
+    function = resolve_name(POLICY_LOSSES[rule].function)
+    terms: TokenTerms = function(log_probs, old_log_probs, advantages, mask, **options)
     return terms
 
 

@@ -6,22 +6,12 @@ from collections.abc import Iterable, Mapping, Set
 from difflib import get_close_matches
 from math import inf, isfinite
 from numbers import Real
-from pkgutil import resolve_name
 from types import NoneType
 from typing import Any
 
 import numpy as np
 
-__all__ = [
-    "check_choice",
-    "check_number",
-    "did_you_mean",
-    "items_of",
-    "joined",
-    "load_object",
-    "plain_number",
-    "shown",
-]
+__all__ = ["check_choice", "check_number", "did_you_mean", "items_of", "joined", "plain_number", "shown"]
 
 
 def check_number(
@@ -104,13 +94,3 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 def _plain(name: str) -> str:
     return name.lower().replace("_", "").replace("-", "")
-
-
-def load_object(path: str) -> Any:
-    """The object that ``module:name`` names; the module is imported.
-
-    Raises:
-        ImportError: there is no such module.
-        AttributeError: the module has no such name.
-    """
-    return resolve_name(path)

@@ -11,9 +11,10 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib import import_module
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
-from ragen_gym.core.validation import did_you_mean, load_object, plain_number, shown
+from ragen_gym.core.validation import did_you_mean, plain_number, shown
 
 if TYPE_CHECKING:
     from ragen_gym.games.game import Game
@@ -63,7 +64,7 @@ class GameSpec:
     @property
     def game_class(self) -> type[Game]:
         """The game's class."""
-        loaded: type[Game] = load_object(self.game)
+        loaded: type[Game] = resolve_name(self.game)
         return loaded
 
 

@@ -58,10 +58,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from inspect import Parameter, signature
+from pkgutil import resolve_name
 from typing import Any
 
 from ragen_gym.bench.agent import ReplyAgent, StepAgent
-from ragen_gym.core.validation import load_object, shown
+from ragen_gym.core.validation import shown
 
 __all__ = ["KINDS", "Kind", "make_agent", "settings_of"]
 
@@ -125,7 +126,7 @@ def make_agent(spec: str, **settings: Any) -> ReplyAgent | StepAgent:
                 raise ValueError(
                     f"{spec}: {name}={shown(value)} must be {' or '.join(_TYPES[each][0] for each in types)}."
                 )
-    agent: ReplyAgent | StepAgent = load_object(kind.maker)(*([target] if kind.target else []), **settings)
+    agent: ReplyAgent | StepAgent = resolve_name(kind.maker)(*([target] if kind.target else []), **settings)
     return agent
 
 
@@ -139,7 +140,7 @@ def settings_of(spec: str) -> dict[str, Any]:
 
 
 def _parameters(kind: Kind) -> dict[str, Parameter]:
-    parameters = list(signature(load_object(kind.maker)).parameters.values())[bool(kind.target) :]
+    parameters = list(signature(resolve_name(kind.maker)).parameters.values())[bool(kind.target) :]
     named = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
     return {parameter.name: parameter for parameter in parameters if parameter.kind in named}
 

@@ -23,11 +23,11 @@ import sys
 from collections.abc import Callable
 from inspect import Parameter, getsourcefile, isclass, iscoroutinefunction, signature
 from pathlib import Path
+from pkgutil import resolve_name
 from types import SimpleNamespace
 from typing import Any
 
 from ragen_gym.core.threads import in_thread
-from ragen_gym.core.validation import load_object
 
 __all__ = ["PythonAgent", "find", "load"]
 
@@ -129,7 +129,7 @@ def find(target: str) -> Any:
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
-        return load_object(target)
+        return resolve_name(target)
     except ModuleNotFoundError as error:
         if error.name and (module_name + ".").startswith(error.name + "."):
             raise ValueError(

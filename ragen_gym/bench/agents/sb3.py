@@ -17,6 +17,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,6 @@ from ragen_gym.bench.agent import AgentFailure, Task
 from ragen_gym.bench.agents.python import find
 from ragen_gym.core.failures import Failure
 from ragen_gym.core.seeding import mix
-from ragen_gym.core.validation import load_object
 
 __all__ = ["SB3Agent"]
 
@@ -116,7 +116,7 @@ def _algorithm(name: str) -> Any:
     module, _, algorithm = name.rpartition(":")
     module = module or "stable_baselines3"
     try:
-        found = load_object(f"{module}:{algorithm}")
+        found = resolve_name(f"{module}:{algorithm}")
     except ImportError as error:
         raise ImportError(f"sb3: agents need {module.replace('_', '-')}: pip install it first") from error
     except AttributeError:

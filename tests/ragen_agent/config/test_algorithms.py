@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import inspect
+from pkgutil import resolve_name
 
 from ragen_agent import algo
 from ragen_agent.config import Training
 from ragen_agent.config.algorithms import ADVANTAGE_RULES, FILTER_RULES, POLICY_LOSSES, TOKEN_PARTS
 from ragen_agent.training.metrics import PARTS
-from ragen_gym.core.validation import load_object
 
 
 def test_the_rows_of_the_rules_name_what_the_algorithms_have() -> None:
     for rule in FILTER_RULES.values():
-        assert callable(load_object(rule.function))
+        assert callable(resolve_name(rule.function))
     for row in POLICY_LOSSES.values():
-        known = inspect.signature(load_object(row.function)).parameters
+        known = inspect.signature(resolve_name(row.function)).parameters
         assert set(row.options) <= set(known)
         assert row.random is ("generator" in known)
         assert all(hasattr(Training(), name) for name in row.options.values())

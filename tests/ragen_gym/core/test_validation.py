@@ -9,8 +9,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from ragen_gym.core.text import Vocabulary
-from ragen_gym.core.validation import check_choice, check_number, did_you_mean, joined, load_object
+from ragen_gym.core.validation import check_choice, check_number, did_you_mean, joined
 
 
 @pytest.mark.parametrize("check", [
@@ -49,14 +48,6 @@ def test_bad_values(check: Callable[[], None], message: str) -> None:
 )
 def test_hints(name: str, hint: str) -> None:
     assert did_you_mean(name, iter(["FrozenLake", "Sokoban"])) == hint
-
-
-def test_objects_by_name() -> None:
-    assert load_object("ragen_gym.core.text:Vocabulary") is Vocabulary
-    with pytest.raises(ImportError):
-        load_object("ragen_gym.no_such_module:name")
-    with pytest.raises(AttributeError):
-        load_object("ragen_gym.core.text:no_such_name")
 
 
 def test_two_tables_of_options_give_each_one_value() -> None:
