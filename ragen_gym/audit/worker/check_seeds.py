@@ -52,12 +52,12 @@ def seed_repeats(context: Context) -> Outcome:
         second = context.transcript(context.make(), seed, actions, hidden=True)
         if first != second:
             raise _differing(context, seed, first, second)
-    context.facts["repeats"] = True
+    context.repeats = True
     return passed(f"{len(seeds)} seeds give the same episodes in new environments")
 
 
 def _differing(context: Context, seed: int, first: list[Any], second: list[Any]) -> Fault:
-    context.facts["repeats"] = False
+    context.repeats = False
     place = next((i for i, pair in enumerate(zip(first, second, strict=False)) if pair[0] != pair[1]), 0)
     if place == 0:
         return Fault(

@@ -181,16 +181,14 @@ class Context:
         """Evidence: the target's definitions, then these lines."""
         return "\n".join([self.target.code, *lines])
 
-    @property
+    @cached_property
     def repeats(self) -> bool:
         """Whether a seed gives its episode again; checks that need it ask here."""
-        if "repeats" not in self.facts:
-            self.facts["repeats"] = self.target.takes_seed and all(
-                self.transcript(self.make(), seed, self.actions(seed), hidden=True)
-                == self.transcript(self.make(), seed, self.actions(seed), hidden=True)
-                for seed in self.some_seeds(3)
-            )
-        return bool(self.facts["repeats"])
+        return self.target.takes_seed and all(
+            self.transcript(self.make(), seed, self.actions(seed), hidden=True)
+            == self.transcript(self.make(), seed, self.actions(seed), hidden=True)
+            for seed in self.some_seeds(3)
+        )
 
     def need_repeats(self) -> None:
         """Raises NotApplicable where seeds do not repeat."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from . import check_levels, check_play, check_robust, check_seeds
+from . import check_levels, check_play, check_robust, check_seeds, check_splits
 from .context import Context
 from .protocol import Outcome
 
@@ -129,7 +129,7 @@ _ROWS = (
         "Training and test share no level",
         "The test measures memory of training levels.",
         "Decide the split by a hash of the level, not by the seed, and draw again what falls on the other side.",
-        check_levels.split_exact,
+        check_splits.split_exact,
     ),
     Check(
         "split_symmetry",
@@ -137,7 +137,7 @@ _ROWS = (
         "No level of the test is a rotation or reflection of one of training",
         "A rotated board is the same task; the test is easier than it says.",
         "Decide the split by a hash of the canonical form, the smallest of the eight rotations and reflections.",
-        check_levels.split_symmetry,
+        check_splits.split_symmetry,
     ),
     Check(
         "split_near",
@@ -145,7 +145,7 @@ _ROWS = (
         "No level of the test is next to one of training",
         "A board with the player one cell further, or a question with its numbers in another order, is no new task.",
         "Decide the split by what stays when the player's place, or the order of words, is taken away.",
-        check_levels.split_near,
+        check_splits.split_near,
     ),
     Check(
         "levels_repeat",
@@ -153,7 +153,7 @@ _ROWS = (
         "Seeds far apart give different levels",
         "Without a declared split, training and test are ranges of seeds, and these levels are in both.",
         "Declare splits by the level's hash, or say how many levels there are and how they are to be divided.",
-        check_levels.levels_repeat,
+        check_splits.levels_repeat,
     ),
     Check(
         "levels_solvable",

@@ -14,7 +14,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from ragen_gym.audit.worker import check_levels, check_play
+from ragen_gym.audit.worker import check_play, check_splits
 from ragen_gym.audit.worker.context import Context
 from ragen_gym.audit.worker.gym_like import CallableTarget
 from ragen_gym.audit.worker.protocol import Outcome
@@ -143,7 +143,7 @@ def test_places_that_look_alike_are_no_proof_of_a_level_without_a_solution() -> 
 def test_places_in_a_list_of_levels_come_again_without_a_fault() -> None:
     listed = context("TenLevels")
     listed.target.levels_listed = True
-    assert listed.run(check_levels.levels_repeat).status == "not applicable"
+    assert listed.run(check_splits.levels_repeat).status == "not applicable"
 
 
 @pytest.mark.skipif(not Path("/proc/thread-self/schedstat").exists(), reason="needs Linux's count of the time waited")
