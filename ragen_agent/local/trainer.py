@@ -1,8 +1,8 @@
 """The loop of StarPO and StarPO-S in one process: roll out, score, update, log, save (RAGEN, arXiv 2504.20073).
 
-``Trainer.run`` is the loop and ``Trainer._iterate`` one iteration. What both trainers share of an iteration (scores,
-filter, record, alarm, reasons to stop) is in ``ragen_agent.training.iteration``, the update in
-``ragen_agent.local.policy_update``.
+``Trainer.run`` is the loop and ``Trainer._iterate`` one iteration. What both trainers share is in
+``ragen_agent.training``: scores, filter and record in ``iteration``, alarm and reasons to stop in ``early_stopping``.
+The update is in ``ragen_agent.local.policy_update``.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from ragen_agent.training.branches import play_trees
 from ragen_agent.training.console import Display
 from ragen_agent.training.cpu import release_freed_memory
 from ragen_agent.training.diagnostics import Monitor
+from ragen_agent.training.early_stopping import History
 from ragen_agent.training.evaluation import (
     fixed_instances,
     play_fixed,
@@ -36,7 +37,7 @@ from ragen_agent.training.evaluation import (
     validation_settings,
     without_failed,
 )
-from ragen_agent.training.iteration import History, Iteration, undecided
+from ragen_agent.training.iteration import Iteration, undecided
 from ragen_agent.training.judge import Judge
 from ragen_agent.training.metrics import piece_decoder
 from ragen_agent.training.parameters import adamw, adapt, load_trained, merge, save_adapter, trained

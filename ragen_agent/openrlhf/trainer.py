@@ -1,9 +1,9 @@
 """The trainer of a run: OpenRLHF's, with the iteration of StarPO-S (RAGEN, arXiv 2504.20073, section 3).
 
 One iteration plays all groups, filters them, trains on the rest and sends the weights to vLLM. Scores, filter, record,
-alarm and the reasons to stop are those of the local trainer (``ragen_agent.training.iteration``). The state is saved at
-whole iterations: ``state.json`` names the last iteration of which every part was saved, and is written last, so a run
-that is killed at any moment goes on from there.
+alarm and the reasons to stop are those of the local trainer (``iteration`` and ``early_stopping`` in
+``ragen_agent.training``). The state is saved at whole iterations: ``state.json`` names the last iteration of which
+every part was saved, and is written last, so a run that is killed at any moment goes on from there.
 
 A line of ``metrics.jsonl`` holds the keys of the local trainer and, next to them: ``learning_rate`` (of the update to
 come), ``vllm_kl``, ``vllm_gap`` and ``mismatch_kl`` (see ``experience.LogProbDifference``), ``critic_grad_norm``,
@@ -47,8 +47,9 @@ from ragen_agent.openrlhf.plan import planned_updates, rows_of_step
 from ragen_agent.openrlhf.processes import RunContext, RunState, read_replay, write_replay
 from ragen_agent.openrlhf.prompt_dataset import PromptRow, evaluation_rows, families_of_rows, rows_of_iteration
 from ragen_agent.training.diagnostics import Monitor
+from ragen_agent.training.early_stopping import History
 from ragen_agent.training.evaluation import baselines, fixed_instances, rate_of_played, validation_settings
-from ragen_agent.training.iteration import History, Iteration, undecided
+from ragen_agent.training.iteration import Iteration, undecided
 from ragen_agent.training.metrics import piece_decoder
 from ragen_agent.training.replay import KeptEpisodes, ReplayBuffer
 from ragen_agent.training.run_folder import RunFolder

@@ -1,4 +1,4 @@
-"""When a run goes wrong or teaches nothing more: signs of the Echo Trap, and early stopping.
+"""When a run goes wrong: signs of the Echo Trap.
 
 RAGEN (arXiv 2504.20073, section on the Echo Trap) describes how multi-turn training collapses onto a few replies: the
 return std within groups falls first, the entropy falls or jumps, the gradient norm spikes, and the success
@@ -8,10 +8,6 @@ replies, and returns that no longer differ at all.
 A sign is a function of the history up to an iteration, so it can be computed on a run's ``metrics.jsonl`` afterwards
 and is the same for a resumed run. A sign is a warning, not a verdict: each compares the last iterations with the
 first ones by a factor, and how often it is right depends on model, game and factor.
-
-The two stops are RAGEN-2's (arXiv 2604.06268, training details, which are the defaults): the return std within groups
-has fallen to a tenth of what it was at the start and stays there, so that there is no more signal; or the policy fails
-on nearly every validation level again and again. A resumed run stops where an unbroken one would.
 """
 
 from __future__ import annotations
@@ -20,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
-__all__ = ["FOLLOWS", "AlarmThresholds", "Sign", "return_std_stop", "sign_label", "signs_at", "validation_stop"]
+__all__ = ["FOLLOWS", "AlarmThresholds", "Sign", "sign_label", "signs_at"]
 
 #: What each sign is, and what usually follows it.
 FOLLOWS = {
@@ -123,35 +119,3 @@ def _spike(series: Sequence[float], alarm: AlarmThresholds) -> tuple[float, floa
         return None
     usual = median(series[:-1])
     return (series[-1], usual) if series[-1] > alarm.spike * usual > 0 else None
-
-
-def return_std_stop(history: Sequence[float], *, first: int = 10, share: float = 0.1, patience: int = 5) -> bool:
-    """Whether the return std has been below ``share`` of its first iterations' mean for ``patience`` iterations.
-
-    ``history`` holds each iteration's return std within groups, averaged over the groups; its ``first`` values say what
-    it was at the start and stop nothing themselves. A run whose returns never differed does not stop by this rule.
-
-    Raises:
-        ValueError: a share outside (0, 1), or ``first`` or ``patience`` below 1.
-    """
-    if not 0 < share < 1 or first < 1 or patience < 1:
-        raise ValueError(
-            f"first={first}, share={share}, patience={patience}; need first >= 1, 0 < share < 1, patience >= 1"
-        )
-    if len(history) < first + patience:
-        return False
-    bound = share * sum(history[:first]) / first
-    return all(std < bound for std in history[-patience:])
-
-
-def validation_stop(history: Sequence[float], *, floor: float = 0.01, times: int = 5) -> bool:
-    """Whether the last ``times`` validations were all below ``floor``.
-
-    ``history`` holds the success rates of the validations so far, in [0, 1].
-
-    Raises:
-        ValueError: a floor outside (0, 1], or ``times`` below 1.
-    """
-    if not 0 < floor <= 1 or times < 1:
-        raise ValueError(f"floor={floor}, times={times}; need 0 < floor <= 1 and times >= 1")
-    return len(history) >= times and all(rate < floor for rate in history[-times:])

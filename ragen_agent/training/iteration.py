@@ -1,8 +1,8 @@
-"""One iteration of training, the same in both trainers: scores, filter, record, alarm and the reasons to stop.
+"""One iteration of training, the same in both trainers: scores, filter and record.
 
 A trainer plays episodes and makes an ``Iteration`` of them. It updates the policy on ``Iteration.rows`` with
 ``Iteration.groups.advantages``, writes down ``Iteration.figures`` and ``Iteration.episode_records``, and adds the
-record to the run's ``History``, which says what is new to the alarm and when to stop.
+record to the run's ``early_stopping.History``, which says what is new to the alarm and when to stop.
 """
 
 from __future__ import annotations
@@ -18,18 +18,15 @@ import torch
 from torch import Tensor
 
 from ragen_agent import algo
-from ragen_agent.config import Stops, Training
+from ragen_agent.config import Training
 from ragen_agent.config.algorithms import ADVANTAGE_RULES, CREDITS, GROUPINGS
 from ragen_agent.token_mdp import Trajectory
-from ragen_agent.training.alarm import Sign, return_std_stop, signs_at, validation_stop
 from ragen_agent.training.metrics import reply_figures, turn_spans
 from ragen_agent.training.step_groups import turn_advantages, with_turn_advantages
 from ragen_gym.core.failures import Failure, failure_kind
 
 __all__ = [
-    "STAGNANT_ITERATIONS",
     "CriticEstimates",
-    "History",
     "Iteration",
     "ScoredGroups",
     "critic_estimates",
@@ -41,13 +38,6 @@ __all__ = [
     "undecided",
 ]
 
-STAGNANT_ITERATIONS = 3  # so many in a row without anything to learn from end a run
-NO_FORMAT = (
-    "The model has never met the reply format: no reply since the first iteration was well-formed, so no reward can "
-    "teach it. Let it imitate demonstrations first: --recipe smollm2-135m-bandit does, with another pretrained model "
-    "--set warm_start.epochs=1 --set demonstrations.episodes=400, without one --set warm_start.epochs=1. (Its last "
-    "replies had {:.0f} tokens on average; if that is turns.max_tokens_per_turn, they were cut off: raise it.)"
-)
 RECORDED = 2  # episodes of each iteration that are always written down
 
 
@@ -348,74 +338,6 @@ class Iteration:
             if trajectory.failure is None:
                 of.setdefault(str(game), []).append(trajectory.success)
         return {f"success/{game}": _mean(wins) for game, wins in sorted(of.items())}
-
-
-class History:
-    """The records of a run's iterations, and what follows from them: the alarm and the reasons to stop.
-
-    ``stagnant`` is how many of the last iterations taught nothing.
-    """
-
-    def __init__(self, records: Sequence[Mapping[str, Any]], stops: Stops, stagnant: int = 0) -> None:
-        self.records = [dict(record) for record in records]
-        self.stops, self.stagnant = stops, stagnant
-
-    def new_signs(self, record: Mapping[str, Any]) -> list[Sign]:
-        """The signs of collapse that an iteration, not yet added, shows for the first time in the run."""
-        known = {name for past in self.records for name in past.get("alarm", ())}
-        return [sign for sign in signs_at([*self.records, record]) if sign.name not in known]
-
-    def add(self, record: Mapping[str, Any], stagnant: bool) -> None:
-        """Adds an iteration; ``stagnant`` as in ``Iteration``."""
-        self.records.append(dict(record))
-        self.stagnant = self.stagnant + 1 if stagnant else 0
-
-    def average_entropy(self, record: Mapping[str, Any]) -> float:
-        """The mean entropy of the rollouts so far, those of an iteration not yet added included, in nats a token."""
-        return _mean([float(each["entropy_sampled"]) for each in [*self.records, record] if "entropy_sampled" in each])
-
-    @property
-    def stop_reason(self) -> str:
-        """Why to stop before the last iteration, or the empty text; a resumed run stops where an unbroken one does."""
-        if self.stagnant >= STAGNANT_ITERATIONS:
-            return _stagnant_reason(self.records)
-        stops, stopped = self.stops, f"Stopped after iteration {len(self.records)}"
-        stds = [record["spread"] for record in self.records]
-        if stops.return_std_patience and return_std_stop(
-            stds, first=stops.return_std_baseline, share=stops.return_std_share, patience=stops.return_std_patience
-        ):
-            return (
-                f"{stopped}: for {stops.return_std_patience} iterations the return std within groups was below "
-                f"{100 * stops.return_std_share:g} % of what it was in the first {stops.return_std_baseline}."
-            )
-        sampled = sum(record.get("sampled_tokens", 0) for record in self.records)
-        if 0 < stops.sampled_tokens <= sampled:
-            limit = f"stops.sampled_tokens={stops.sampled_tokens}"
-            return f"{stopped}: the rollouts have sampled {sampled:,} tokens, and {limit}."
-        rates = [record["validation"] for record in self.records if "validation" in record]
-        if stops.validation_patience and validation_stop(
-            rates, floor=stops.validation_floor, times=stops.validation_patience
-        ):
-            return (
-                f"{stopped}: {stops.validation_patience} validations in a row were below "
-                f"{100 * stops.validation_floor:g} %."
-            )
-        return ""
-
-
-def _stagnant_reason(records: Sequence[Mapping[str, Any]]) -> str:
-    last = records[-1]
-    if last["success"] == 1:
-        advice = "Every episode succeeds: the game is solved."
-    elif all(record.get("invalid_rate") == 1 for record in records):
-        advice = NO_FORMAT.format(last["response_tokens"])
-    else:
-        advice = "The run is dead: try a lower training.learning_rate, a longer warm start or another --seed."
-    return (
-        f"Stopped after iteration {last['iteration'] + 1}: for {STAGNANT_ITERATIONS} iterations no episode that the "
-        "filter kept did better or worse than those it is compared with, so there is nothing to learn from (success "
-        f"{100 * last['success']:.0f} %, return {last['return']:.2f}). {advice}"
-    )
 
 
 def _with_rewards(trajectory: Trajectory, extra: Sequence[float]) -> Trajectory:

@@ -21,6 +21,7 @@ from ragen_agent.local import run as training
 from ragen_agent.rollout import group
 from ragen_agent.sft.demonstrations import demonstrate, demonstrated_families
 from ragen_agent.training.console import Display, measured_on, rates_table
+from ragen_agent.training.early_stopping import STAGNANT_ITERATIONS
 from ragen_agent.training.evaluation import (
     few_levels,
     fixed_instances,
@@ -30,7 +31,7 @@ from ragen_agent.training.evaluation import (
     scripted_rate,
     seen_levels,
 )
-from ragen_agent.training.iteration import STAGNANT_ITERATIONS, score
+from ragen_agent.training.iteration import score
 from ragen_agent.training.policy import Policy
 from ragen_agent.training.run_folder import RunFolder
 from ragen_agent.training.tasks import draw_games, games_at, level_seeds, make_env, make_game_env

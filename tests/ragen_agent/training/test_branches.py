@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from ragen_agent.config import Config, Stops, Training, with_settings
+from ragen_agent.config import Config, Training, with_settings
 from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.local.policy_update import Learner, targets_of
 from ragen_agent.local.trainer import RolloutWorker
@@ -20,7 +20,7 @@ from ragen_agent.rollout import Instance
 from ragen_agent.token_mdp import TokenMDP, Trajectory
 from ragen_agent.training.batches import Batch
 from ragen_agent.training.branches import branch_turn, play_trees
-from ragen_agent.training.iteration import History, Iteration
+from ragen_agent.training.iteration import Iteration
 from ragen_agent.training.metrics import turn_spans
 from ragen_agent.training.policy import Policy
 from ragen_agent.training.scoring import sampled_scores
@@ -306,11 +306,3 @@ def test_episodes_of_one_turn_have_no_branches(one_turn: dict[str, Any]) -> None
     with pytest.raises(ValueError, match=r"have one turn here.* allow more .*, or use training.groups_by=level"):
         make_game_env(config, "train")
     make_game_env(config, "validation")
-
-
-def test_a_run_stops_when_it_has_sampled_its_tokens() -> None:
-    history = History([], Stops(sampled_tokens=100))
-    history.add({"iteration": 0, "success": 0.5, "spread": 0.1, "sampled_tokens": 60}, False)
-    assert history.stop_reason == ""
-    history.add({"iteration": 1, "success": 0.5, "spread": 0.1, "sampled_tokens": 40}, False)
-    assert "Stopped after iteration 2: the rollouts have sampled 100 tokens" in history.stop_reason

@@ -1,10 +1,14 @@
-"""Early stopping by worked examples."""
+"""The history of a run, and early stopping by worked examples."""
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import pytest
 
-from ragen_agent.training.alarm import return_std_stop, validation_stop
+from ragen_agent.config import Stops
+from ragen_agent.training.early_stopping import STAGNANT_ITERATIONS, History, return_std_stop, validation_stop
 
 
 def test_return_std_stop_by_hand() -> None:
@@ -30,3 +34,71 @@ def test_stops_refuse_what_they_cannot_decide() -> None:
         return_std_stop([], patience=0)
     with pytest.raises(ValueError, match="need 0 < floor"):
         validation_stop([], floor=0.0)
+
+
+def record(number: int, **figures: float) -> dict[str, Any]:
+    return {"iteration": number, "success": 0.5, "return": 0.25, "spread": 0.5, **figures}
+
+
+@pytest.mark.parametrize(
+    ("stops", "records", "stagnant", "reason"),
+    [
+        (Stops(), [record(0)] * 9, STAGNANT_ITERATIONS - 1, ""),
+        (Stops(), [record(8)], STAGNANT_ITERATIONS, "after iteration 9: for 3 iterations no episode .*The run is dead"),
+        (
+            Stops(),
+            [record(i, invalid_rate=1, response_tokens=9) for i in range(3)],
+            STAGNANT_ITERATIONS,
+            "never met the",
+        ),
+        (
+            Stops(),
+            [record(0, invalid_rate=0.99), record(1, invalid_rate=1), record(2, invalid_rate=1)],
+            STAGNANT_ITERATIONS,
+            r"The run is dead: try a lower training\.learning_rate",
+        ),
+        (Stops(), [record(8, success=1)], STAGNANT_ITERATIONS, r"success 100 %, return 0.25\)\. .*the game is solved"),
+        (
+            Stops(return_std_patience=2, return_std_baseline=2),
+            [record(0), record(1), record(2, spread=0.01), record(3, spread=0.0)],
+            0,
+            "after iteration 4: for 2 iterations the return std within groups was below 10 % .* the first 2",
+        ),
+        (Stops(return_std_patience=2, return_std_baseline=2), [record(0), record(1), record(2, spread=0.01)], 0, ""),
+        (
+            Stops(validate_every=1, validation_patience=2),
+            [record(0, validation=0.0), record(1), record(2, validation=0.0)],
+            0,
+            "after iteration 3: 2 validations in a row were below 1 %",
+        ),
+        (
+            Stops(sampled_tokens=100),
+            [record(0, sampled_tokens=60), record(1, sampled_tokens=40)],
+            0,
+            "after iteration 2: the rollouts have sampled 100 tokens",
+        ),
+        (Stops(sampled_tokens=100), [record(0, sampled_tokens=60)], 0, ""),
+    ],
+)
+def test_reasons_to_stop(stops: Stops, records: list[dict[str, Any]], stagnant: int, reason: str) -> None:
+    said = History(records, stops, stagnant).stop_reason
+    assert re.search(reason, said) if reason else said == ""
+
+
+def test_a_sign_is_new_once_and_stagnation_counts_in_a_row() -> None:
+    history = History([], Stops())
+    for number in range(4):
+        history.add(record(number), stagnant=number != 1)
+    assert history.stagnant == 2
+    fallen = [record(4 + i, spread=0.0) for i in range(4)]
+    found = []
+    for each in fallen:
+        signs = [sign.name for sign in history.new_signs(each)]
+        found.append(signs)
+        history.add({**each, "alarm": signs}, stagnant=False)
+    assert sorted(name for signs in found for name in signs) == ["spread_end", "spread_fall"]
+
+
+def test_the_average_entropy_is_of_all_iterations_so_far() -> None:
+    history = History([{"entropy_sampled": 1.0}, {"entropy_sampled": 2.0}], Stops())
+    assert history.average_entropy({"entropy_sampled": 6.0}) == 3.0

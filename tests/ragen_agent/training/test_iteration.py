@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,13 +12,13 @@ import pytest
 import torch
 from rich.console import Console
 
-from ragen_agent.config import Config, Stops, Training, with_settings
+from ragen_agent.config import Config, Training, with_settings
 from ragen_agent.config.algorithms import FILTER_RULES, FilterRule
 from ragen_agent.local.run import TrainingRun
 from ragen_agent.openrlhf.plan import BatchPlan, describe
 from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.console import Display
-from ragen_agent.training.iteration import STAGNANT_ITERATIONS, History, Iteration, score, teaches_nothing, undecided
+from ragen_agent.training.iteration import Iteration, score, teaches_nothing, undecided
 from ragen_agent.training.run_folder import RunFolder
 from ragen_gym.core.storage import read_json_lines
 
@@ -156,11 +155,6 @@ def test_overlong_shaping_by_hand() -> None:
     assert made.rows == [2, 3]
 
 
-def test_the_average_entropy_is_of_all_iterations_so_far() -> None:
-    history = History([{"entropy_sampled": 1.0}, {"entropy_sampled": 2.0}], Stops())
-    assert history.average_entropy({"entropy_sampled": 6.0}) == 3.0
-
-
 def test_the_first_episodes_are_written_down_and_the_ends_of_the_group_that_teaches_most() -> None:
     returns = [0.0, 0.1, 0.0, 0.2, 0.0, 1.0, 0.5, 0.5]
     made = iteration(returns, Training(group_size=2, filter="top", keep=0.5), games=("A",) * 4)
@@ -170,62 +164,6 @@ def test_the_first_episodes_are_written_down_and_the_ends_of_the_group_that_teac
     assert [record["noise_seed"] for record in records.values()] == [100, 101, 105, 104]
     nothing = iteration([0.5] * 8, Training(group_size=2, filter="top"), games=("A",) * 4)
     assert list(nothing.episode_records([0] * 8)) == [0, 1]
-
-
-def record(number: int, **figures: float) -> dict[str, Any]:
-    return {"iteration": number, "success": 0.5, "return": 0.25, "spread": 0.5, **figures}
-
-
-@pytest.mark.parametrize(
-    ("stops", "records", "stagnant", "reason"),
-    [
-        (Stops(), [record(0)] * 9, STAGNANT_ITERATIONS - 1, ""),
-        (Stops(), [record(8)], STAGNANT_ITERATIONS, "after iteration 9: for 3 iterations no episode .*The run is dead"),
-        (
-            Stops(),
-            [record(i, invalid_rate=1, response_tokens=9) for i in range(3)],
-            STAGNANT_ITERATIONS,
-            "never met the",
-        ),
-        (
-            Stops(),
-            [record(0, invalid_rate=0.99), record(1, invalid_rate=1), record(2, invalid_rate=1)],
-            STAGNANT_ITERATIONS,
-            r"The run is dead: try a lower training\.learning_rate",
-        ),
-        (Stops(), [record(8, success=1)], STAGNANT_ITERATIONS, r"success 100 %, return 0.25\)\. .*the game is solved"),
-        (
-            Stops(return_std_patience=2, return_std_baseline=2),
-            [record(0), record(1), record(2, spread=0.01), record(3, spread=0.0)],
-            0,
-            "after iteration 4: for 2 iterations the return std within groups was below 10 % .* the first 2",
-        ),
-        (Stops(return_std_patience=2, return_std_baseline=2), [record(0), record(1), record(2, spread=0.01)], 0, ""),
-        (
-            Stops(validate_every=1, validation_patience=2),
-            [record(0, validation=0.0), record(1), record(2, validation=0.0)],
-            0,
-            "after iteration 3: 2 validations in a row were below 1 %",
-        ),
-    ],
-)
-def test_reasons_to_stop(stops: Stops, records: list[dict[str, Any]], stagnant: int, reason: str) -> None:
-    said = History(records, stops, stagnant).stop_reason
-    assert re.search(reason, said) if reason else said == ""
-
-
-def test_a_sign_is_new_once_and_stagnation_counts_in_a_row() -> None:
-    history = History([], Stops())
-    for number in range(4):
-        history.add(record(number), stagnant=number != 1)
-    assert history.stagnant == 2
-    fallen = [record(4 + i, spread=0.0) for i in range(4)]
-    found = []
-    for each in fallen:
-        signs = [sign.name for sign in history.new_signs(each)]
-        found.append(signs)
-        history.add({**each, "alarm": signs}, stagnant=False)
-    assert sorted(name for signs in found for name in signs) == ["spread_end", "spread_fall"]
 
 
 # --- a rule that is added --------------------------------------------------------------------------------------------
