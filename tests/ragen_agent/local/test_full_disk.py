@@ -15,7 +15,8 @@ from ragen_agent.config import merged
 from ragen_agent.local import run as training
 from ragen_agent.training.run_folder import RunFolder
 from ragen_gym.core.storage import DiskFullError
-from tests.ragen_agent.local.test_run import TINY, complete, configure, quiet, weights, without_clock
+from tests.ragen_agent.displays import quiet
+from tests.ragen_agent.local.test_run import TINY, complete, configure, weights, without_clock
 from tests.ragen_gym.core.test_storage import limited_files
 
 CONFIG = configure(merged(TINY, {"training": {"iterations": 3}}))

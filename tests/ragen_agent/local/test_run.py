@@ -39,6 +39,7 @@ from ragen_gym.core.seen import read_seen
 from ragen_gym.core.stats import wilson
 from ragen_gym.core.storage import append_json_lines, locked_folder, read_json_lines
 from ragen_gym.envs.policies import random_reply
+from tests.ragen_agent.displays import Interrupting, quiet
 
 TINY = {
     "game": "Bandit",
@@ -51,10 +52,6 @@ TINY = {
 
 def configure(settings: Mapping[str, Any]) -> Config:
     return with_settings(Config(), merged(GAME_DEFAULTS["Bandit"], settings))
-
-
-def quiet() -> Display:
-    return Display(Console(file=io.StringIO()))
 
 
 def complete(config: Config, path: Path) -> dict[str, Any]:
@@ -116,14 +113,9 @@ def test_a_resumed_run_equals_an_unbroken_one(
     config = configure(merged(TINY, {"training": settings}))
     whole = complete(config, tmp_path / "whole")
 
-    class Impatient(Display):
-        def advance(self, record: Mapping[str, float], steps: int = 1) -> None:
-            if record.get("iteration") == 2:
-                raise KeyboardInterrupt
-
     folder = RunFolder.create(tmp_path / "broken", config)
     with pytest.raises(KeyboardInterrupt):
-        training.train(config, folder, Impatient(Console(file=io.StringIO())))
+        training.train(config, folder, Interrupting(2))
     assert (folder.checkpoint / "model.safetensors").is_file()
     with folder.metrics.open("a") as file:
         file.write('{"iteration": 3, "succ')

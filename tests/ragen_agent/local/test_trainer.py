@@ -37,6 +37,7 @@ from ragen_agent.training.run_folder import RunFolder
 from ragen_agent.training.scoring import sampled_scores
 from ragen_agent.training.tasks import SeedStream, derive_seed, draw_games, games_at
 from ragen_gym.core.storage import read_json_lines
+from tests.ragen_agent.displays import quiet
 
 LAKE: dict[str, Any] = {
     "small_model": {"hidden": 32, "layers": 1, "feed_forward": 32},
@@ -56,7 +57,7 @@ def configure(settings: Mapping[str, Any]) -> Config:
 def warm() -> tuple[Config, Policy]:
     """A model that writes well-formed replies most of the time."""
     config = configure({"demonstrations": {"episodes": 1500, "mistakes": 0.3}, "warm_start": {"epochs": 2}})
-    agent, display = Policy.build(config), Display(Console(file=io.StringIO()))
+    agent, display = Policy.build(config), quiet()
     rows = generate_demonstrations(config, agent, config.demonstrations, display)
     imitate(config, agent, rows, "warm start", display, epochs=2)
     return config, agent
@@ -437,7 +438,7 @@ def test_a_mixture_is_measured_game_by_game(tmp_path: Path) -> None:
     config = configure(
         {"games": [{"game": "FrozenLake"}, {"game": "Bandit", "thought": "choose"}], "evaluation": {"split": "train"}}
     )
-    summary = training.train(config, RunFolder.create(tmp_path / "run", config), Display(Console(file=io.StringIO())))
+    summary = training.train(config, RunFolder.create(tmp_path / "run", config), quiet())
     assert set(summary["games"]) == {"Bandit"}
     assert set(summary["games"]["Bandit"]) == {"random", "optimal", "before", "after"}
     records = read_json_lines(tmp_path / "run" / "metrics.jsonl")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import threading
 import time
@@ -11,15 +10,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from ragen_agent.config import Config, merged, with_settings
 from ragen_agent.config.presets import GAME_DEFAULTS
 from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.openrlhf.launch import train_distributed
-from ragen_agent.training.console import Display
 from ragen_agent.training.run_folder import RunFolder
 from ragen_gym.core.storage import read_json_lines
+from tests.ragen_agent.displays import quiet
 
 __all__ = ["BASE", "SHORT", "Family", "begin", "configure", "lines", "quiet"]
 
@@ -35,10 +32,6 @@ BASE: dict[str, Any] = {
     "evaluation": {"levels": 32},
 }
 SHORT: dict[str, Any] = {"training": {"groups": 4, "iterations": 4}, "evaluation": {"levels": 8}}
-
-
-def quiet() -> Display:
-    return Display(Console(file=io.StringIO()))
 
 
 def configure(warm: Path, *settings: Mapping[str, Any]) -> Config:

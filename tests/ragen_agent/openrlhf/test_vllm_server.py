@@ -5,7 +5,6 @@ The server takes half a minute to start, so all tests share one.
 
 from __future__ import annotations
 
-import io
 import json
 from collections import Counter
 from collections.abc import Iterator
@@ -14,13 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 from transformers import AutoTokenizer
 
 from ragen_agent.config import Config, merged, with_settings
 from ragen_agent.config.presets import GAME_DEFAULTS
 from ragen_agent.sft.trainer import warm_start
-from ragen_agent.training.console import Display
 from ragen_agent.training.policy import Policy
 from ragen_gym.bench.agents import rate_limit as pace
 from ragen_gym.bench.records import EpisodeRecord
@@ -29,6 +26,7 @@ from ragen_gym.bench.suites import load_suite
 from ragen_gym.bench.verify import verify
 from ragen_gym.cli import main
 from ragen_gym.core.failures import Failure
+from tests.ragen_agent.displays import quiet
 from tests.ragen_agent.openrlhf.vllm_server import serving
 from tests.ragen_gym.bench.bad_server import BadServer
 
@@ -54,7 +52,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     short = {"demonstrations": {"episodes": 2000}, "warm_start": {"epochs": 1}}
     config = with_settings(Config(), merged(settings, short))
     folder = tmp_path_factory.mktemp("warm") / "model"
-    warm_start(config, Policy.build(config), folder, Display(Console(file=io.StringIO())))
+    warm_start(config, Policy.build(config), folder, quiet())
     return folder
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import shlex
 import sys
@@ -16,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 from ragen_agent.config import Config, Program, with_settings
 from ragen_agent.local.run import train
@@ -25,11 +23,11 @@ from ragen_agent.programs.rollout import _Rollout, play_programs
 from ragen_agent.programs.worker import Worker
 from ragen_agent.rollout import Instance, group
 from ragen_agent.token_mdp import TokenMDP
-from ragen_agent.training.console import Display
 from ragen_agent.training.policy import Policy
 from ragen_agent.training.run_folder import RunFolder
 from ragen_agent.trajectory import Trajectory
 from ragen_gym.inference import Sampled
+from tests.ragen_agent.displays import quiet
 from tests.test_documentation import ROOT, script_of
 
 GUIDE = ROOT / "renders" / "guides" / "your_own_agent.md"
@@ -318,7 +316,7 @@ def test_a_run_trains_on_what_a_program_played(helpers: Path, tmp_path: Path) ->
             "evaluation": {"levels": 2},
         },
     )
-    train(config, RunFolder.create(tmp_path / "run", config), Display(Console(file=io.StringIO())))
+    train(config, RunFolder.create(tmp_path / "run", config), quiet())
     [record] = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert record["failed"] == 0
     assert record["new_prompts"] == 0

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import io
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import sync_playwright
-from rich.console import Console
 
 from benchmarks.screenshots import BROWSERS
 from ragen_agent.config import Config, merged, with_settings
 from ragen_agent.config.presets import GAME_DEFAULTS
 from ragen_agent.local import run as training
-from ragen_agent.training.console import Display
 from ragen_agent.training.run_folder import RunFolder
+from tests.ragen_agent.displays import Interrupting, quiet
 
 TINY = {
     "small_model": {"hidden": 32, "layers": 1, "feed_forward": 32},
@@ -30,14 +28,6 @@ TINY = {
 
 #: Turns whose replies describe the board, as it is and as it will be.
 GROUNDED = {"grounding": True, "world_modelling": True, "state_reward": 0.5, "max_tokens_per_turn": 160}
-
-
-class Impatient(Display):
-    """Interrupts the run after its second iteration."""
-
-    def advance(self, record: Mapping[str, float], steps: int = 1) -> None:
-        if record.get("iteration") == 1:
-            raise KeyboardInterrupt
 
 
 def settings(game: str, **more: Any) -> Config:
@@ -65,7 +55,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "broken": settings("Bandit", seed=2),
     }
     for name, config in wanted.items():
-        display = (Impatient if name == "broken" else Display)(Console(file=io.StringIO()))
+        display = Interrupting(1) if name == "broken" else quiet()
         run = RunFolder.create(folder / name, config)
         if config.game == "Bandit" and name != "seed0":  # one warm start is enough
             shutil.copytree(folder / "seed0" / "warm", run.warm)

@@ -2,33 +2,22 @@
 
 from __future__ import annotations
 
-import io
 import shutil
-from collections.abc import Mapping
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from ragen_agent.cli import main
 from ragen_agent.config import Config
 from ragen_agent.local import run as training
 from ragen_agent.training import tracking
-from ragen_agent.training.console import Display
 from ragen_agent.training.run_folder import RunFolder
 from ragen_gym.core.storage import read_json_lines
+from tests.ragen_agent.displays import Interrupting, quiet
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
-
-
-class Impatient(Display):
-    """Interrupts the run after its second iteration."""
-
-    def advance(self, record: Mapping[str, float], steps: int = 1) -> None:
-        if record.get("iteration") == 1:
-            raise KeyboardInterrupt
 
 
 def watched(run: Path) -> Config:
@@ -58,7 +47,7 @@ def test_without_tensorboard_it_says_so(
     assert not (runs["seed0"] / "tensorboard").exists()
     config = watched(runs["seed0"])
     with pytest.raises(ValueError, match=r"tensorboard needs tensorboard: run pip install 'ragen-gym\[tracking\]'"):
-        training.TrainingRun(config, RunFolder.create(tmp_path / "run", config), Display(Console(file=io.StringIO())))
+        training.TrainingRun(config, RunFolder.create(tmp_path / "run", config), quiet())
 
 
 def test_every_figure_is_there_once(runs: dict[str, Path], tmp_path: Path) -> None:
@@ -72,12 +61,11 @@ def test_every_figure_is_there_once(runs: dict[str, Path], tmp_path: Path) -> No
 def test_a_run_writes_them_as_it_goes_on(runs: dict[str, Path], tmp_path: Path) -> None:
     config = watched(runs["seed0"])
     folder = RunFolder.create(tmp_path / "run", config)
-    console = Console(file=io.StringIO())
     with pytest.raises(KeyboardInterrupt):
-        training.train(config, folder, Impatient(console))
+        training.train(config, folder, Interrupting(1))
     check_events(folder.path, 2)
     assert main(["report", str(folder.path), "--tensorboard"]) == 2, "the run may be going on"
-    training.TrainingRun(config, folder, Display(console)).reinforce()
+    training.TrainingRun(config, folder, quiet()).reinforce()
     check_events(folder.path, 4)
 
 

@@ -80,7 +80,7 @@ def test_quality_is_the_share_of_replies_that_follow_the_oracle() -> None:
 
 def test_the_chunks_are_the_demonstrations(monkeypatch: pytest.MonkeyPatch) -> None:
     from ragen_agent.sft import demonstrations
-    from tests.ragen_agent.local.test_run import quiet
+    from tests.ragen_agent.displays import quiet
 
     monkeypatch.setattr(demonstrations, "CHUNK", 7)
     config = with_settings(Config(), {"demonstrations": {"episodes": 20, "mistakes": 0.3, "thought": "direction"}})

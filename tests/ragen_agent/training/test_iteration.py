@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,17 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from rich.console import Console
 
 from ragen_agent.config import Config, Training, with_settings
 from ragen_agent.config.algorithms import FILTER_RULES, FilterRule
 from ragen_agent.local.run import TrainingRun
 from ragen_agent.openrlhf.plan import BatchPlan, describe
 from ragen_agent.token_mdp import Trajectory
-from ragen_agent.training.console import Display
 from ragen_agent.training.iteration import Iteration, score, teaches_nothing, undecided
 from ragen_agent.training.run_folder import RunFolder
 from ragen_gym.core.storage import read_json_lines
+from tests.ragen_agent.displays import quiet
 
 
 def episode(reward: float, failure: str | None = None) -> Trajectory:
@@ -203,7 +201,7 @@ def test_a_filter_rule_is_one_row_and_a_function(tmp_path: Path, monkeypatch: py
         assert (plan.kept_groups, plan.kept_episodes, plan.updates) == (2, 8, 2)
     assert any("keeps 2 of 4 groups" in line for line in describe(config, None))
 
-    run = TrainingRun(config, RunFolder.create(tmp_path / "run", config), Display(Console(file=io.StringIO())))
+    run = TrainingRun(config, RunFolder.create(tmp_path / "run", config), quiet())
     run.warm_start()
     run.reinforce()
     records = read_json_lines(run.folder.metrics)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import io
 import json
 import shutil
 import sys
@@ -14,7 +13,6 @@ from typing import Any
 
 import pytest
 import torch
-from rich.console import Console
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerBase
 
 from ragen_agent.cli import main
@@ -27,7 +25,6 @@ from ragen_agent.rollout import group
 from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.batches import Batch
 from ragen_agent.training.checkpoint import load_checkpoint, save_checkpoint
-from ragen_agent.training.console import Display
 from ragen_agent.training.parameters import Float32AdamW, adamw
 from ragen_agent.training.policy import Policy, device_and_dtype
 from ragen_agent.training.run_folder import RunFolder
@@ -37,6 +34,7 @@ from ragen_gym.core.storage import read_json_lines
 pytest.importorskip("peft", reason="LoRA needs the extra sft")
 
 from ragen_agent.training.parameters import adapt, load_policy, load_trained, merge, trained
+from tests.ragen_agent.displays import Interrupting, quiet
 
 TRAINING = {"algo": "ppo", "starpo_s": False, "iterations": 3, "groups": 2, "group_size": 4, "learning_rate": 1e-2}
 TINY = {
@@ -51,10 +49,6 @@ TINY = {
 
 def configure(settings: Mapping[str, Any] | None = None) -> Config:
     return with_settings(Config(), merged(merged(GAME_DEFAULTS["Bandit"], TINY), settings or {}))
-
-
-def quiet() -> Display:
-    return Display(Console(file=io.StringIO()))
 
 
 def played(agent: Policy) -> list[Trajectory]:
@@ -146,13 +140,8 @@ def test_a_resumed_run_equals_an_unbroken_one(tmp_path: Path) -> None:
     shutil.copytree(folder.path, tmp_path / "broken")
     run.reinforce()
 
-    class Impatient(Display):
-        def advance(self, record: Mapping[str, float], steps: int = 1) -> None:
-            if record.get("iteration") == 2:
-                raise KeyboardInterrupt
-
     folder = RunFolder(tmp_path / "broken")
-    run = training.TrainingRun(config, folder, Impatient(Console(file=io.StringIO())))
+    run = training.TrainingRun(config, folder, Interrupting(2))
     with pytest.raises(KeyboardInterrupt):
         run.reinforce()
     run.keep()

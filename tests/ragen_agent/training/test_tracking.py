@@ -5,38 +5,28 @@ TensorBoard's event files are held to the same in ``tests/ragen_agent/report/tes
 
 from __future__ import annotations
 
-import io
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from ragen_agent.cli import main
 from ragen_agent.config import merged
 from ragen_agent.local import run as training
 from ragen_agent.training import tracking
-from ragen_agent.training.console import Display
 from ragen_agent.training.run_folder import RunFolder
 from ragen_gym.core.storage import DiskFullError, read_json_lines
-from tests.ragen_agent.local.test_run import TINY, configure, quiet
+from tests.ragen_agent.displays import Interrupting, quiet
+from tests.ragen_agent.local.test_run import TINY, configure
 from tests.ragen_gym.core.test_storage import limited_files
 
 needs_wandb = pytest.mark.skipif(find_spec("wandb") is None, reason="needs the extra tracking")
 BLOCK = 32768
-
-
-class Impatient(Display):
-    """Interrupts the run after its second iteration."""
-
-    def advance(self, record: Mapping[str, float], steps: int = 1) -> None:
-        if record.get("iteration") == 1:
-            raise KeyboardInterrupt
 
 
 def chunks(data: bytes) -> Iterator[bytes]:
@@ -84,7 +74,7 @@ def test_a_resumed_run_goes_on_in_the_same_run(tmp_path: Path, monkeypatch: pyte
     config = configure(merged(TINY, {"diagnostics": {"wandb": "games"}}))
     folder = RunFolder.create(tmp_path / "run", config)
     with pytest.raises(KeyboardInterrupt):
-        training.train(config, folder, Impatient(Console(file=io.StringIO())))
+        training.train(config, folder, Interrupting(1))
     (first,) = (folder.path / "wandb").glob("offline-run-*/*.wandb")
     name, rows = wait_for(first, 2)
     assert [row["_step"] for row in rows] == [1, 2]
