@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import sync_playwright
 
-from benchmarks.screenshots import BROWSERS
 from ragen_agent.config import Config, merged, with_settings
 from ragen_agent.config.presets import GAME_DEFAULTS
 from ragen_agent.local import run as training
 from ragen_agent.training.run_folder import RunFolder
+from tests.browser import launched
 from tests.ragen_agent.displays import Interrupting, quiet
 
 TINY = {
@@ -71,11 +70,6 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
-    """A browser for one module: Playwright keeps an event loop running, beside which no other begins."""
-    executable = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if executable is None:
-        pytest.skip("no Chromium is installed")
-    with sync_playwright() as running:
-        browser = running.chromium.launch(executable_path=executable, args=["--no-sandbox"])
+    """A browser for one module."""
+    with launched() as browser:
         yield browser
-        browser.close()

@@ -6,12 +6,10 @@ import json
 import re
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import expect
 
 from benchmarks.screenshots import training_screenshots
 from ragen_agent.cli import main
@@ -21,42 +19,9 @@ from ragen_agent.report.runs import load_runs
 from ragen_agent.training.run_folder import RunFolder
 from ragen_gym.bench.report import html_page
 from ragen_gym.core.storage import read_json_lines
+from tests.browser import Sheet, open_page
 
 EVIL = "</script><img src=x onerror=\"window.hacked=1\"><b onclick='x'>&amp; \ud800"
-
-
-@dataclass
-class Sheet:
-    """A page in the browser, with all that it complained of and asked for."""
-
-    page: Any
-    complaints: list[str] = field(default_factory=list)
-    asked: list[str] = field(default_factory=list)
-
-    def filter(self, name: str) -> int:
-        button = self.page.locator(".rv-filters button", has_text=name)
-        button.click()
-        return int(button.locator(".rv-count").inner_text().replace(",", ""))
-
-    def open(self, episode: str) -> None:
-        address = self.page.url.partition("#")[0]
-        self.page.goto(f"{address}#episode={episode}")
-        expect(self.page.get_by_role("link", name="Link")).to_have_attribute("href", f"#episode={episode}")
-
-    def press(self, *keys: str) -> None:
-        self.page.locator(".rv-head").first.click()
-        for key in keys:
-            self.page.keyboard.press(key)
-
-
-def open_page(browser: Any, path: Path, **context: Any) -> Sheet:
-    sheet = Sheet(browser.new_context(**{"reduced_motion": "reduce", **context}).new_page())
-    sheet.page.on("console", lambda message: sheet.complaints.append(message.text))
-    sheet.page.on("pageerror", lambda error: sheet.complaints.append(str(error)))
-    sheet.page.on("request", lambda request: sheet.asked.append(request.url))
-    sheet.page.goto(path.as_uri())
-    sheet.page.wait_for_selector(".rv-bar")
-    return sheet
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +40,7 @@ def lake(runs: dict[str, Path]) -> Path:
 
 @pytest.fixture
 def sheet(chromium: Any, report: Path) -> Iterator[Sheet]:
-    opened = open_page(chromium, report)
+    opened = open_page(chromium, report.as_uri())
     yield opened
     assert opened.complaints == []
     opened.page.context.close()
@@ -167,7 +132,7 @@ def test_tokens_are_coloured_by_what_they_were_worth(sheet: Sheet, runs: dict[st
 
 
 def test_steps_show_the_boards(chromium: Any, lake: Path, runs: dict[str, Path]) -> None:
-    sheet = open_page(chromium, lake)
+    sheet = open_page(chromium, lake.as_uri())
     after = [e for e in records(runs, "lake") if e["phase"] == "after"]
     place, episode = max(enumerate(after), key=lambda pair: sum(f["played"] for f in pair[1]["turn_facts"]))
     sheet.open(f"lake.after.0.{place + 1}")
@@ -198,7 +163,7 @@ def test_steps_show_the_boards(chromium: Any, lake: Path, runs: dict[str, Path])
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_on_a_phone_nothing_hangs_over(chromium: Any, report: Path, scheme: str) -> None:
-    phone = open_page(chromium, report, viewport={"width": 390, "height": 844}, color_scheme=scheme)
+    phone = open_page(chromium, report.as_uri(), viewport={"width": 390, "height": 844}, color_scheme=scheme)
     phone.page.locator("details.more summary").first.click()
     assert phone.page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
     tables = phone.page.locator("section:has(#settings) .sheet")
@@ -238,8 +203,7 @@ def test_nothing_that_a_text_says_runs(chromium: Any, runs: dict[str, Path], tmp
     (run / "episodes.jsonl").write_text("".join(json.dumps(record) + "\n" for record in lines))
     path = tmp_path / "evil.html"
     assert main(["report", str(run), "--out", str(path)]) == 0
-    sheet = open_page(chromium, path)
-    sheet.page.wait_for_selector(".rv-turn")
+    sheet = open_page(chromium, path.as_uri())
     assert "<img src=x" in sheet.page.locator(".rv-message").first.inner_text()
     assert "not replayed" in sheet.page.locator(".rv-facts").first.inner_text()
     assert sheet.filter("Errors") == len(lines)
@@ -257,7 +221,7 @@ def test_a_run_that_has_only_begun(chromium: Any, runs: dict[str, Path], tmp_pat
     RunFolder.create(begun, RunFolder.reopen(runs["seed0"])[1])
     path = tmp_path / "begun.html"
     assert main(["report", str(begun), "--out", str(path)]) == 0
-    sheet = open_page(chromium, path)
+    sheet = open_page(chromium, path.as_uri(), ".rv-bar")
     assert "begun is not finished: 0 of 4 iterations" in sheet.page.inner_text("main")
     assert "No episode is of this kind." in sheet.page.inner_text("#viewer")
     assert sheet.page.locator(".chart").count() == 0
@@ -271,7 +235,7 @@ def test_a_page_that_may_hold_little_holds_some_of_everything(
     monkeypatch.setattr(html_page, "_BLOCK", 8000)
     path = tmp_path / "small.html"
     path.write_text(page(load_runs([runs["seed0"], runs["seed1"]]), megabytes=0.012), encoding="utf-8")
-    sheet = open_page(chromium, path)
+    sheet = open_page(chromium, path.as_uri())
     total = len(records(runs, "seed0", "seed1"))
     shown = sheet.filter("All")
     assert shown < total

@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import re
-import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -14,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import expect, sync_playwright
+from playwright.sync_api import expect
 
-from benchmarks.screenshots import BROWSERS, ImperfectAgent, benchmark_screenshots
+from benchmarks.screenshots import ImperfectAgent, benchmark_screenshots
 from ragen_gym.bench.agent import Answer, Task
 from ragen_gym.bench.episode_plan import RunOptions
 from ragen_gym.bench.replay import Replayer
@@ -29,6 +28,7 @@ from ragen_gym.bench.runner import run_suite
 from ragen_gym.bench.score import score_results
 from ragen_gym.bench.suites import load_suite
 from ragen_gym.cli import main
+from tests.browser import Sheet, launched, open_page
 
 pytestmark = pytest.mark.slow  # two runs of a suite, and a real browser
 
@@ -81,53 +81,8 @@ def ladder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def chromium(report: Report, ladder: Path) -> Iterator[Any]:
     """A browser, after all that is played: Playwright keeps an event loop running, beside which no run can begin."""
-    executable = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if executable is None:
-        pytest.skip("no Chromium is installed")
-    with sync_playwright() as running:
-        browser = running.chromium.launch(executable_path=executable, args=["--no-sandbox"])
+    with launched() as browser:
         yield browser
-        browser.close()
-
-
-@dataclass
-class Sheet:
-    """A page in the browser, with all that it complained of and asked for."""
-
-    page: Any
-    complaints: list[str] = field(default_factory=list)
-    asked: list[str] = field(default_factory=list)
-
-    @property
-    def caption(self) -> str:
-        return str(self.page.locator(".rv-caption").first.inner_text())
-
-    @property
-    def title(self) -> str:
-        return str(self.page.locator(".rv-head h3").first.inner_text())
-
-    def rows(self) -> list[str]:
-        return list(self.page.locator(".rv-row-title").all_inner_texts())
-
-    def filter(self, name: str) -> int:
-        button = self.page.locator(".rv-filters button", has_text=name)
-        button.click()
-        assert button.get_attribute("aria-pressed") == "true"
-        return int(button.locator(".rv-count").inner_text().replace(",", ""))
-
-    def overflow(self) -> int:
-        return int(self.page.evaluate("document.documentElement.scrollWidth - innerWidth"))
-
-
-def open_page(browser: Any, address: str, **context: Any) -> Sheet:
-    sheet = Sheet(browser.new_context(**{"reduced_motion": "reduce", **context}).new_page())
-    sheet.page.on("console", lambda message: sheet.complaints.append(message.text))
-    sheet.page.on("pageerror", lambda error: sheet.complaints.append(str(error)))
-    sheet.page.on("request", lambda request: sheet.asked.append(request.url))
-    sheet.page.goto(address)
-    if context.get("java_script_enabled", True):
-        sheet.page.wait_for_selector(".rv-turn")
-    return sheet
 
 
 @pytest.fixture
@@ -136,12 +91,6 @@ def sheet(chromium: Any, report: Report) -> Iterator[Sheet]:
     yield opened
     assert opened.complaints == []
     opened.page.context.close()
-
-
-def press(sheet: Sheet, *keys: str) -> None:
-    sheet.page.locator(".rv-head").first.click()
-    for key in keys:
-        sheet.page.keyboard.press(key)
 
 
 def count(report: Report, wanted: Any) -> int:
@@ -196,7 +145,7 @@ def test_steps_show_the_boards_of_the_replay(sheet: Sheet, report: Report) -> No
     sheet.page.goto(f"{report.path.as_uri()}#episode={record.key[:10]}")
     expect(sheet.page.locator(".rv-head h3")).to_contain_text("new_vocab")
     seen = []
-    press(sheet)
+    sheet.press()
     for _ in boards:
         seen.append(sheet.page.locator(".rv-grid").get_attribute("aria-label").partition(":\n")[2])
         sheet.page.keyboard.press("ArrowRight")
@@ -218,7 +167,7 @@ def test_steps_show_the_boards_of_the_replay(sheet: Sheet, report: Report) -> No
 
 
 def test_space_plays_to_the_end(sheet: Sheet) -> None:
-    press(sheet, " ")
+    sheet.press(" ")
     assert sheet.page.get_by_label("Pause (space)").count() == 1
     last = sheet.page.locator(".rv-controls input").get_attribute("max")
     expect(sheet.page.locator(".rv-place")).to_have_text(f"{last} / {last}", timeout=15_000)
@@ -227,14 +176,14 @@ def test_space_plays_to_the_end(sheet: Sheet) -> None:
 
 def test_episodes_have_links_and_keys(sheet: Sheet, chromium: Any) -> None:
     first = sheet.title
-    press(sheet, "j", "j", "ArrowRight", "ArrowRight")
+    sheet.press("j", "j", "ArrowRight", "ArrowRight")
     third, caption, address = sheet.title, sheet.caption, sheet.page.url
     assert third != first
     other = open_page(chromium, address)
     assert (other.title, other.caption) == (third, caption)
     assert other.complaints == []
     other.page.context.close()
-    press(sheet, "k", "k", "k")
+    sheet.press("k", "k", "k")
     assert sheet.title == first
     sheet.page.goto(address)
     expect(sheet.page.locator(".rv-head h3")).to_have_text(third)
@@ -248,10 +197,10 @@ def test_two_agents_side_by_side(sheet: Sheet) -> None:
     assert titles == ["sokoban 0 · careful", "sokoban 0 · <i>nasty</i>"]
     first, second = sheet.page.locator(".rv-grid").all()
     assert first.get_attribute("aria-label") == second.get_attribute("aria-label")  # one level
-    press(sheet, "j")  # the other's episode: now the first stands beside it
+    sheet.press("j")  # the other's episode: now the first stands beside it
     expect(sheet.page.locator(".rv-head h3").first).to_contain_text("nasty")
     expect(sheet.page.locator(".rv-head h3").last).to_contain_text("careful")
-    press(sheet, "ArrowRight")
+    sheet.press("ArrowRight")
     assert "compare=" in sheet.page.url
     sheet.page.locator("select[data-field=compare]").select_option("")
     expect(sheet.page.locator(".rv-pane")).to_have_count(1)
@@ -379,7 +328,7 @@ def test_curves_of_difficulty(chromium: Any, ladder: Path) -> None:
     assert curves.page.locator(".curve .point").count() == 3
     assert curves.page.locator(".curve text").all_text_contents() == ["0 %", "50 %", "100 %", "easy", "medium", "hard"]
     assert curves.page.locator(".rv-arms .pulled").count() == 0
-    press(curves, "ArrowRight")
+    curves.press("ArrowRight")
     assert curves.page.locator(".rv-arms .pulled").count() == 1
     assert curves.complaints == []
     curves.page.context.close()
@@ -429,7 +378,7 @@ def test_the_viewer_shows_any_episodes(chromium: Any, tmp_path: Path) -> None:
     viewer.page.locator(".rv-reply select").select_option("log-prob")
     assert tokens.nth(1).evaluate("n => n.style.getPropertyValue('--share')") == "55%"
     viewer.page.locator(".rv").evaluate("node => node.scrollIntoView()")
-    press(viewer, "ArrowRight")
+    viewer.press("ArrowRight")
     assert viewer.caption == "Turn 1: Swap (+0.5)"
     assert viewer.page.locator(".rv-letter").all_text_contents() == ["b", "a", "c", "<"]
     assert viewer.complaints == []
