@@ -60,12 +60,12 @@ class Trajectory:
     log_probs: NDArray[np.float32]
     turn_ends: tuple[int, ...]
     turn_rewards: tuple[float, ...]
-    terminated: bool
-    truncated: bool
-    success: bool
-    failure: str | None
-    level_id: str
-    seed: int | None
+    terminated: bool = False
+    truncated: bool = False
+    success: bool = False
+    failure: str | None = None
+    level_id: str = ""
+    seed: int | None = None
     messages: tuple[Mapping[str, Any], ...] = ()
     turn_infos: tuple[TurnInfo, ...] = ()
     contexts: tuple[int, ...] = ()

@@ -176,11 +176,7 @@ def failed(ids: Sequence[int], reason: str, seed: int | None = None) -> Trajecto
         log_probs=np.zeros(len(row), dtype=np.float32),
         turn_ends=(),
         turn_rewards=(),
-        terminated=False,
-        truncated=False,
-        success=False,
         failure=reason,
-        level_id="",
         seed=seed,
     )
 

@@ -53,10 +53,6 @@ def trajectories(draw: st.DrawFn) -> list[Trajectory]:
                 turn_ends=tuple(ends.tolist()),
                 turn_rewards=tuple(rewards),
                 terminated=True,
-                truncated=False,
-                success=False,
-                failure=None,
-                level_id="",
                 seed=0,
             )
         )
@@ -171,10 +167,7 @@ def row_of(sampled: Sequence[int], ends: Sequence[int], rewards: Sequence[float]
         turn_ends=tuple(ends),
         turn_rewards=tuple(rewards),
         terminated=True,
-        truncated=False,
         success=True,
-        failure=None,
-        level_id="",
         seed=0,
     )
 

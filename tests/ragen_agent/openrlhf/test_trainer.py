@@ -120,10 +120,7 @@ def episode(seed: int, reward: float) -> Trajectory:
         turn_ends=(3,),
         turn_rewards=(reward,),
         terminated=True,
-        truncated=False,
         success=reward > 0.5,
-        failure=None,
-        level_id="",
         seed=seed,
     )
 

@@ -38,8 +38,6 @@ def spoken(*replies: str, infos: tuple[TurnInfo, ...] = (), failure: str | None 
         tuple(ends),
         (0.0,) * len(ends),
         terminated=True,
-        truncated=False,
-        success=False,
         failure=failure,
         level_id="x",
         seed=0,

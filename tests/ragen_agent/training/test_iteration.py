@@ -30,10 +30,8 @@ def episode(reward: float, failure: str | None = None) -> Trajectory:
         turn_ends=(4,),
         turn_rewards=(reward,),
         terminated=True,
-        truncated=False,
         success=reward >= 1,
         failure=failure,
-        level_id="",
         seed=0,
     )
 

@@ -103,11 +103,7 @@ def episode(rewards: tuple[float, ...], values: tuple[float | None, ...], failur
         turn_ends=ends,
         turn_rewards=rewards,
         terminated=True,
-        truncated=False,
-        success=False,
         failure=failure,
-        level_id="",
-        seed=None,
         turn_infos=tuple(TurnInfo("", 1, 1, True, value=value) for value in values),
     )
 

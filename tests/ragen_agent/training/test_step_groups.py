@@ -36,10 +36,8 @@ def episode(states: Sequence[str | None], rewards: Sequence[float], failure: str
         turn_ends=tuple(range(2, 3 * turns, 3)),
         turn_rewards=tuple(rewards),
         terminated=True,
-        truncated=False,
         success=sum(rewards) > 0.5,
         failure=failure,
-        level_id="",
         seed=0,
         turn_infos=tuple(TurnInfo("", 1, 1, True, state=state) for state in states),
     )
