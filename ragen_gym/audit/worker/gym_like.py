@@ -13,6 +13,7 @@ import inspect
 import random  # noqa: TID251  # a generator of its own; the global one is audited, not used
 import threading
 from collections.abc import Callable, Mapping
+from pkgutil import resolve_name
 from typing import Any
 
 from .protocol import AuditedEnv, NotApplicable, Step, Target
@@ -109,9 +110,6 @@ class GymEnv(AuditedEnv):
         if not hasattr(core, "text_format"):
             return None
         return core.game.parse(observation, core.vocabulary, core.text_format), core.state[0]
-
-    def oracle(self) -> list[Any] | None:
-        return None
 
     def clone(self) -> AuditedEnv:
         try:
@@ -306,12 +304,9 @@ def accepted(function: Callable[..., Any]) -> set[str]:
 
 def load(name: str) -> Callable[..., Any]:
     """What ``module:callable`` names; raises ValueError where there is none."""
-    module, _, attribute = name.partition(":")
     try:
-        found: Any = importlib.import_module(module)
-        for part in attribute.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError) as error:
+        found: Any = resolve_name(name)
+    except (ImportError, AttributeError, ValueError) as error:
         raise ValueError(f"{name} cannot be loaded: {error}. Write module:callable, importable from here.") from error
     if not callable(found):
         raise ValueError(f"{name} is no callable but {found!r}: name a class or a function that makes an environment.")
