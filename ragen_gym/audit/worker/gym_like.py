@@ -7,7 +7,6 @@ instead of ``reset(seed=s)``, and methods that are coroutines.
 from __future__ import annotations
 
 import asyncio
-import copy
 import importlib
 import inspect
 import random  # noqa: TID251  # a generator of its own; the global one is audited, not used
@@ -16,7 +15,7 @@ from collections.abc import Callable, Mapping
 from pkgutil import resolve_name
 from typing import Any
 
-from .protocol import AuditedEnv, NotApplicable, Step, Target
+from .protocol import AuditedEnv, Step, Target, copied
 
 __all__ = ["CallableTarget", "GymnasiumTarget", "ServerTarget"]
 
@@ -112,10 +111,7 @@ class GymEnv(AuditedEnv):
         return core.game.parse(observation, core.vocabulary, core.text_format), core.state[0]
 
     def clone(self) -> AuditedEnv:
-        try:
-            return GymEnv(copy.deepcopy(self.env), self._menu, self._noise)
-        except Exception as error:
-            raise NotApplicable(f"the environment cannot be copied: {type(error).__name__}: {error}") from error
+        return GymEnv(copied(self.env), self._menu, self._noise)
 
     def reseed(self, seed: int) -> bool:
         try:
@@ -141,6 +137,7 @@ class CallableTarget(Target):
 
     def __init__(self, name: str, options: dict[str, Any], menu: list[Any]) -> None:
         self.name, self.options, self.menu = name, options, menu
+        self.library = name.partition(":")[0].partition(".")[0]
         self.factory = load(name)
         self._inspect()
 
@@ -185,9 +182,6 @@ class CallableTarget(Target):
             return {"split": training}, {"split": test}
         return None
 
-    def version(self) -> str:
-        return library_version(self.name.partition(":")[0].partition(".")[0])
-
     @staticmethod
     def _separate(core: Any) -> bool:
         """Whether ``options={"noise_seed": k}`` is documented and taken."""
@@ -207,8 +201,10 @@ class GymnasiumTarget(CallableTarget):
         import gymnasium
 
         self.name, self.options, self.menu = name, options, menu
+        self.library = name.partition(":")[0] if ":" in name else "gymnasium"
         if name.startswith("ragen/"):
-            importlib.import_module("ragen_gym")
+            self.library = "ragen_gym"
+            importlib.import_module(self.library)
         self.factory = lambda **given: gymnasium.make(name, disable_env_checker=True, **given)
         self._inspect()
 
@@ -217,15 +213,12 @@ class GymnasiumTarget(CallableTarget):
         first = "import gymnasium, ragen_gym" if self.name.startswith("ragen/") else "import gymnasium"
         return f"{first}; new = lambda **k: gymnasium.make({self.name!r}{options}, **k)"
 
-    def version(self) -> str:
-        module = self.name.partition(":")[0] if ":" in self.name else "gymnasium"
-        return library_version("ragen_gym" if self.name.startswith("ragen/") else module)
-
 
 class ServerTarget(CallableTarget):
     """A game on a server of this project, as ``http://HOST:PORT/GAME``."""
 
     kind = "server"
+    library = "ragen_gym"
     thread_safe = False
 
     def __init__(self, name: str, options: dict[str, Any], menu: list[Any]) -> None:
@@ -246,9 +239,6 @@ class ServerTarget(CallableTarget):
 
     def make_code(self, module: str, attribute: str) -> str:
         return f"from ragen_gym.serve import RemoteEnv; new = lambda **k: RemoteEnv({self.url!r}, {self.game!r}, **k)"
-
-    def version(self) -> str:
-        return library_version("ragen_gym")
 
 
 _ACT = "act = lambda e, a: e.step(a)[:-1]"
@@ -311,13 +301,3 @@ def load(name: str) -> Callable[..., Any]:
     if not callable(found):
         raise ValueError(f"{name} is no callable but {found!r}: name a class or a function that makes an environment.")
     return found  # type: ignore[no-any-return]
-
-
-def library_version(name: str) -> str:
-    """A library and its version, as installed; its name alone where it is not."""
-    from importlib.metadata import PackageNotFoundError, packages_distributions, version
-
-    try:
-        return f"{name} {version(packages_distributions().get(name, [name])[0])}"
-    except PackageNotFoundError:
-        return name

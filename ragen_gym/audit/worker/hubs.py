@@ -11,8 +11,8 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
-from .gym_like import accepted, library_version, load, settled
-from .protocol import AuditedEnv, NotApplicable, Step, Target
+from .gym_like import accepted, load, settled
+from .protocol import AuditedEnv, NotApplicable, Step, Target, copied
 from .text_libraries import TextEnv, bracketed
 
 __all__ = ["OpenEnvTarget", "VerifiersTarget"]
@@ -79,16 +79,14 @@ class OpenEnvEnv(AuditedEnv):
     def clone(self) -> AuditedEnv:
         if self.target.remote:
             raise NotApplicable("an environment on a server cannot be copied")
-        try:
-            return OpenEnvEnv(copy.deepcopy(self.env), self.target)
-        except Exception as error:
-            raise NotApplicable(f"the environment cannot be copied: {type(error).__name__}: {error}") from error
+        return OpenEnvEnv(copied(self.env), self.target)
 
 
 class OpenEnvTarget(Target):
     """``openenv:module:Class``, the environment class of a server, or ``openenv:http://HOST:PORT``, the server itself."""
 
     kind = "openenv"
+    library = "openenv"
     shown = "x[0] if isinstance(x, tuple) else x"  # a tuple has the hidden state in it
 
     def __init__(self, name: str, options: dict[str, Any], menu: list[Any]) -> None:
@@ -133,9 +131,6 @@ class OpenEnvTarget(Target):
         client = GenericEnvClient(base_url=self.name).sync()
         client.connect()
         return OpenEnvEnv(client, self)
-
-    def version(self) -> str:
-        return library_version("openenv")
 
 
 def accepted_of(factory: Any) -> set[str]:
@@ -220,6 +215,7 @@ class VerifiersTarget(Target):
     """``verifiers:module`` that exports a taskset, or ``verifiers:module:Class``; options are fields of its config."""
 
     kind = "verifiers"
+    library = "verifiers"
     levels_listed = True
 
     def __init__(self, name: str, options: dict[str, Any], menu: list[Any]) -> None:
@@ -286,9 +282,6 @@ class VerifiersTarget(Target):
 
     def make(self, **options: Any) -> VerifiersEnv:
         return VerifiersEnv(self)
-
-    def version(self) -> str:
-        return library_version("verifiers")
 
 
 _MOST_TASKS = 2000

@@ -9,6 +9,7 @@ import os
 import sys
 import traceback
 import warnings
+from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from typing import Any
 
 from .check_seeds import fingerprint
@@ -53,7 +54,7 @@ def run(request: dict[str, Any], send: Any) -> None:
     except Exception as error:  # whatever an import or a constructor raises
         send({"event": "bad", "reason": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()})
         return
-    send({"event": "opened", "kind": target.kind, "version": target.version(), "code": target.code})
+    send({"event": "opened", "kind": target.kind, "version": _version(target.library), "code": target.code})
     for name in request["checks"]:
         send({"event": "begun", "check": name})
         if name == "fingerprint":
@@ -92,6 +93,14 @@ def _side(target: Target, name: str, text: str) -> tuple[list[int], dict[str, An
         except Exception as error:  # whatever a constructor raises
             raise ValueError(f"--{name} {text}: {str(error) or type(error).__name__}") from error
     return seeds, options
+
+
+def _version(name: str) -> str:
+    """A library and its version, as installed; its name alone where it is not."""
+    try:
+        return f"{name} {version(packages_distributions().get(name, [name])[0])}"
+    except PackageNotFoundError:
+        return name
 
 
 def _split(text: str) -> tuple[list[int], dict[str, Any]]:

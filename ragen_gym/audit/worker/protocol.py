@@ -6,6 +6,7 @@ imports the standard library alone.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import hashlib
 import re
@@ -13,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-__all__ = ["AuditedEnv", "NotApplicable", "Outcome", "RenewedEnv", "Step", "Target", "freeze", "key"]
+__all__ = ["AuditedEnv", "NotApplicable", "Outcome", "RenewedEnv", "Step", "Target", "copied", "freeze", "key"]
 
 FINDING, PASSED, NOT_APPLICABLE = "finding", "passed", "not applicable"
 
@@ -144,6 +145,7 @@ class Target:
     """What is audited; one adapter a library."""
 
     kind = ""
+    library = ""  # the package that its environments come from
     name = ""
     takes_seed = True  # whether ``reset`` has a seed at all
     levels_listed = False  # whether seeds are places in a list of levels, which begins again after its last
@@ -162,9 +164,13 @@ class Target:
         """Constructor options of the training and of the test split, where the target declares them."""
         return None
 
-    def version(self) -> str:
-        """The library and its version."""
-        return ""
+
+def copied(env: Any) -> Any:
+    """A deep copy of a library's own environment; raises NotApplicable where it has none."""
+    try:
+        return copy.deepcopy(env)
+    except Exception as error:
+        raise NotApplicable(f"the environment cannot be copied: {type(error).__name__}: {error}") from error
 
 
 def _said_success(info: Mapping[str, Any], depth: int = 0) -> bool | None:

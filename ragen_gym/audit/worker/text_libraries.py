@@ -8,8 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from .gym_like import library_version
-from .protocol import AuditedEnv, NotApplicable, Step, Target
+from .protocol import AuditedEnv, Step, Target, copied
 
 __all__ = ["GemTarget", "ReasoningGymTarget", "SkyRLTarget", "TextArenaTarget", "bracketed", "plain_state"]
 
@@ -45,11 +44,8 @@ class TextEnv(AuditedEnv):
         return plain_state(self.env)
 
     def clone(self) -> AuditedEnv:
-        try:
-            twin = copy.copy(self)
-            twin.env = copy.deepcopy(self.env)
-        except Exception as error:
-            raise NotApplicable(f"the environment cannot be copied: {type(error).__name__}: {error}") from error
+        twin = copy.copy(self)
+        twin.env = copied(self.env)
         return twin
 
 
@@ -81,6 +77,7 @@ class TextArenaTarget(Target):
     """A TextArena name, such as ``textarena:Hangman-v0``."""
 
     kind = "textarena"
+    library = "textarena"
     shown = "x[0]"  # beside it stands the hidden state
 
     def __init__(self, name: str, options: dict[str, Any], menu: list[Any]) -> None:
@@ -98,9 +95,6 @@ class TextArenaTarget(Target):
         import textarena  # type: ignore[import-not-found, unused-ignore]
 
         return TextArenaEnv(textarena.make(self.name, **{**self.options, **options}), self.menu, self.players)
-
-    def version(self) -> str:
-        return library_version("textarena")
 
 
 class GemEnv(TextEnv):
@@ -148,6 +142,7 @@ class GemTarget(Target):
     """A GEM name, such as ``gem:game:Sokoban-v0``."""
 
     kind = "gem"
+    library = "gem"
 
     def __init__(self, name: str, options: dict[str, Any], menu: list[Any]) -> None:
         self.name, self.options, self.menu = name, options, menu
@@ -161,9 +156,6 @@ class GemTarget(Target):
         import gem  # type: ignore[import-not-found, unused-ignore]
 
         return GemEnv(gem.make(self.name, **{**self.options, **options}), self.menu)
-
-    def version(self) -> str:
-        return library_version("gem")
 
 
 #: A row for each environment of SkyRL-gym that needs no other service: the prompt, extras, a right and a wrong reply.
@@ -203,6 +195,7 @@ class SkyRLTarget(Target):
     """A SkyRL-gym name, such as ``skyrl:gsm8k``, on a row of ``SKYRL_ROWS`` or on the option ``extras``."""
 
     kind = "skyrl"
+    library = "skyrl_gym"
     takes_seed = False
 
     def __init__(self, name: str, options: dict[str, Any], menu: list[Any]) -> None:
@@ -222,9 +215,6 @@ class SkyRLTarget(Target):
         import skyrl_gym  # type: ignore[import-not-found, unused-ignore]
 
         return SkyRLEnv(skyrl_gym.make(self.name, extras=copy.deepcopy(self.row[1])), self.menu, self.row)
-
-    def version(self) -> str:
-        return library_version("skyrl_gym")
 
 
 class ReasoningGymEnv(TextEnv):
@@ -264,6 +254,7 @@ class ReasoningGymTarget(Target):
     """
 
     kind = "reasoning-gym"
+    library = "reasoning_gym"
 
     def __init__(self, name: str, options: dict[str, Any], menu: list[Any]) -> None:
         self.name, self.options, self.menu = name, options, menu
@@ -281,9 +272,6 @@ class ReasoningGymTarget(Target):
 
     def splits(self) -> tuple[dict[str, Any], dict[str, Any]]:
         return {"first_seed": 0}, {"first_seed": 1}
-
-    def version(self) -> str:
-        return library_version("reasoning_gym")
 
 
 def bracketed(text: str) -> list[str]:
