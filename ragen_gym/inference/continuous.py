@@ -96,9 +96,7 @@ class _Slot:
 
     def common(self, ids: NDArray[np.int64]) -> int:
         """How many of the first ids it holds; the last one is always read, for its logits."""
-        most = min(self.length, len(ids) - 1)
-        different = np.flatnonzero(self.tokens[:most] != ids[:most])
-        return int(different[0]) if len(different) else most
+        return _common(self.tokens[: self.length], ids)
 
     def append(self, ids: Sequence[int]) -> None:
         end = self.length + len(ids)

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,8 @@ from ragen_gym.core.seen import write_seen
 
 SMOKE = load_suite("smoke")
 LAKE = next(split for split in SMOKE.splits if split.name == "frozen_lake")
-MESSAGES = [{"role": "user", "content": "Go."}]
+
+NOWHERE = "http://127.0.0.1:9"
 
 #: A program that plays with a model whose every forward pass multiplies large matrices, and says when one begins.
 SLOW = """
@@ -99,6 +100,18 @@ async def ask_once(agent: Any) -> Answer:
         await agent.close()
 
 
+def all_of(agent: Any, *replies: Coroutine[Any, Any, Any]) -> list[Any]:
+    """What comes of replies that are made at the same time, of an agent that is closed after them."""
+
+    async def play() -> list[Any]:
+        try:
+            return await asyncio.gather(*replies, return_exceptions=True)
+        finally:
+            await agent.close()
+
+    return asyncio.run(play())
+
+
 def test_the_record_of_the_run_that_made_the_model_is_found(model: Path, tmp_path: Path) -> None:
     assert agent_of(model).seen is None
     shutil.copytree(model, tmp_path / "run" / "checkpoint")
@@ -109,15 +122,8 @@ def test_the_record_of_the_run_that_made_the_model_is_found(model: Path, tmp_pat
 def test_the_clock_starts_with_the_requests_own_generation(model: Path) -> None:
     """Each of ten requests takes half a second and the last begins after more than the limit of three."""
     agent = agent_of(model, 0.05, max_tokens=10, batch=1, timeout=3)
-
-    async def play() -> list[Answer]:
-        try:
-            return await asyncio.gather(*(ask(agent, seed) for seed in range(10)))
-        finally:
-            await agent.close()
-
     began = time.monotonic()
-    answers = asyncio.run(play())
+    answers = all_of(agent, *(ask(agent, seed) for seed in range(10)))
     assert time.monotonic() - began > 3  # by the model's sleep alone
     assert [answer.completion_tokens for answer in answers] == [10] * 10
 
@@ -127,16 +133,10 @@ def test_a_reply_is_there_when_its_own_row_has_ended(model: Path) -> None:
     agent = agent_of(model, 0.02, max_tokens=2000, timeout=600)
     agent.engine.sampler.suppressed = None
 
-    async def play() -> list[tuple[Answer, int]]:
-        async def one(seed: int) -> tuple[Answer, int]:
-            return await ask(agent, seed), len(agent.engine.running)
+    async def one(seed: int) -> tuple[Answer, int]:
+        return await ask(agent, seed), len(agent.engine.running)
 
-        try:
-            return await asyncio.gather(*(one(seed) for seed in range(8)))
-        finally:
-            await agent.close()
-
-    rows = asyncio.run(play())
+    rows = all_of(agent, *(one(seed) for seed in range(8)))
     lengths = [answer.completion_tokens or 0 for answer, _ in rows]
     assert min(lengths) + 20 < max(lengths) < 2000, "rows of different lengths"
     assert rows[lengths.index(min(lengths))][1] > 0, "the others are still being generated"
@@ -152,10 +152,7 @@ def test_a_batch_for_which_nobody_waits_is_stopped(model: Path) -> None:
             task.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
         agent._max_tokens = 3
-        try:
-            return await ask(agent)
-        finally:
-            await agent.close()
+        return await ask_once(agent)
 
     assert asyncio.run(play()).completion_tokens == 3
 
@@ -175,13 +172,7 @@ def test_the_turns_of_many_conversations_are_those_of_generate(model: Path) -> N
             messages.append({"role": "assistant", "content": answer.text})
         return messages
 
-    async def play() -> list[list[dict[str, str]]]:
-        try:
-            return await asyncio.gather(*(talk(number) for number in range(10)))
-        finally:
-            await agent.close()
-
-    for messages in asyncio.run(play()):
+    for messages in all_of(agent, *(talk(number) for number in range(10))):
         for turn in (1, 3, 5):
             ids = agent._tokenizer.apply_chat_template(messages[:turn], add_generation_prompt=True, return_tensors="pt")
             whole = agent._model.generate(**ids, max_new_tokens=9, do_sample=False)
@@ -201,14 +192,7 @@ def test_an_error_of_the_model_fails_the_replies_that_are_being_made(model: Path
             raise RuntimeError("no memory left")
 
     agent._model.register_forward_pre_hook(broken)
-
-    async def play() -> list[Any]:
-        try:
-            return await asyncio.gather(*(ask(agent, seed) for seed in range(7)), return_exceptions=True)
-        finally:
-            await agent.close()
-
-    ends = asyncio.run(play())
+    ends = all_of(agent, *(ask(agent, seed) for seed in range(7)))
     failed = [end for end in ends if isinstance(end, AgentFailure)]
     assert 1 <= len(failed) <= 3
     assert all(end.failure is Failure.MODEL_ERROR and "RuntimeError: no memory left" in end.detail for end in failed)
@@ -242,14 +226,8 @@ def test_closing_ends_what_is_being_made(model: Path) -> None:
 def test_what_takes_too_long_is_a_timeout_with_a_remedy(model: Path, caplog: pytest.LogCaptureFixture) -> None:
     agent = agent_of(model, 0.05, max_tokens=1000, timeout=2)
 
-    async def play() -> list[Any]:
-        try:
-            return await asyncio.gather(*(ask(agent, seed) for seed in range(2)), return_exceptions=True)
-        finally:
-            await agent.close()
-
     with caplog.at_level(logging.WARNING):
-        failures = asyncio.run(play())
+        failures = all_of(agent, *(ask(agent, seed) for seed in range(2)))
     assert all(isinstance(failure, AgentFailure) and failure.failure is Failure.TIMEOUT for failure in failures)
     assert "no whole reply within 2 s: " in failures[0].detail
     assert "of 1,000 tokens" in failures[0].detail
@@ -375,6 +353,18 @@ def hub() -> Iterator[str]:
         server.shutdown()
 
 
+def command(home: Path, endpoint: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Python with these arguments, the Hub at ``endpoint`` and its cache in ``home``."""
+    return subprocess.run(
+        [sys.executable, *arguments],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "HF_ENDPOINT": endpoint, "HF_HOME": str(home)},
+        capture_output=True,
+        check=False,
+        text=True,
+        timeout=300,
+    )
+
+
 @pytest.mark.parametrize(
     ("name", "endpoint", "said"),
     [
@@ -386,28 +376,9 @@ def hub() -> Iterator[str]:
 def test_a_model_that_is_nowhere_ends_the_command_before_it_plays(
     name: str, endpoint: str, said: str, hub: str, tmp_path: Path
 ) -> None:
-    environment = {"HF_ENDPOINT": hub if endpoint == "hub" else "http://127.0.0.1:9", "HF_HOME": str(tmp_path / "home")}
-    out = tmp_path / "run"
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "ragen_gym.cli",
-            "bench",
-            "run",
-            "--suite",
-            "smoke",
-            "--agent",
-            f"hf:{name}",
-            "--out",
-            out,
-        ],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment},
-        capture_output=True,
-        check=False,
-        text=True,
-        timeout=120,
-    )
+    out, url = tmp_path / "run", hub if endpoint == "hub" else NOWHERE
+    run = ["-m", "ragen_gym.cli", "bench", "run", "--suite", "smoke", "--agent", f"hf:{name}", "--out", str(out)]
+    done = command(tmp_path / "home", url, *run)
     assert (done.returncode, done.stdout) == (2, "")
     assert len(done.stderr.splitlines()) == 1, "no retries, no traceback"
     assert said in done.stderr
@@ -420,14 +391,6 @@ def test_a_model_in_the_cache_plays_without_the_hub(model: Path, tmp_path: Path)
     (cache / "refs" / "main").write_text("0123")
     shutil.copytree(model, cache / "snapshots" / "0123")
     program = "from ragen_gym.bench.agents import make_agent; print(make_agent('hf:me/tiny').settings['weights'])"
-    environment = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(tmp_path / "home")}
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment},
-        capture_output=True,
-        check=False,
-        text=True,
-        timeout=300,
-    )
+    done = command(tmp_path / "home", NOWHERE, "-c", program)
     assert done.stdout == "0123\n", done.stderr
     assert "Retry" not in done.stderr

@@ -19,7 +19,7 @@ from ragen_gym.bench.baselines import baseline
 from ragen_gym.bench.records import EpisodeRecord, TurnRecord
 from ragen_gym.bench.results import EpisodeLog, ResultsFolder, load_results
 from ragen_gym.bench.score import ASKED_ENTRIES, compare, score, score_results
-from ragen_gym.bench.suites import Split, Suite, load_suite, noise_seed
+from ragen_gym.bench.suites import SUITES, Split, Suite, load_suite, noise_seed
 from ragen_gym.bench.verify import EXIT_CODES, verify
 from ragen_gym.cli import bench_scores, main
 from ragen_gym.core.failures import INFRASTRUCTURE, Failure
@@ -529,19 +529,7 @@ def test_bench_suites_prints(capsys: pytest.CaptureFixture[str]) -> None:
     assert SMOKE.hash in printed
     assert "ragen-v1" in printed
     assert run_command("suites", "--json") == 0
-    assert [suite["name"] for suite in json.loads(capsys.readouterr().out)] == [
-        "ragen-v1",
-        "generalization-v1",
-        "difficulty-v1",
-        "ragen-2",
-        "spa",
-        "echo",
-        "rllm-frozenlake",
-        "vagen-v1",
-        "generalization-v0",
-        "difficulty-v0",
-        "smoke",
-    ]
+    assert [suite["name"] for suite in json.loads(capsys.readouterr().out)] == list(SUITES)
     assert run_command("suites", "ragen-v1") == 0
     assert "19.1 %" in capsys.readouterr().out
     assert run_command("suites", "generalization-v1", "--json") == 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 from itertools import pairwise
 from math import isnan
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -22,7 +22,7 @@ from ragen_gym.games import values as values_module
 from ragen_gym.games.registry import TABLE, GameSpec
 from ragen_gym.games.values import NOTHING
 from tests.ragen_gym.envs.test_vector import pair, play_both
-from tests.ragen_gym.testing.tightrope import Tightrope
+from tests.ragen_gym.games.test_values import Opaque
 
 HOLE = "PG__\nO___\n____\n____"
 
@@ -167,17 +167,11 @@ def test_it_survives_a_pickle() -> None:
     assert copies[1].step(reply)[4]["turn_value"] == turn.step(reply)[4]["turn_value"]
 
 
-class Opaque(Tightrope):
-    """A game whose rule keeps its chances to itself."""
-
-    noise_in_params: ClassVar[bool] = False
-
-
 def test_bad_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     for bad in (-1, 0.5, "yes", None):
         with pytest.raises(ValueError, match="must be True, False, or the number of moves"):
             StepEnv("FrozenLake", regret=bad)  # type: ignore[arg-type]
-    monkeypatch.setitem(TABLE, "Opaque", GameSpec("Opaque", f"{__name__}:Opaque", 10, "a rope"))
+    monkeypatch.setitem(TABLE, "Opaque", GameSpec("Opaque", f"{Opaque.__module__}:Opaque", 10, "a rope"))
     for make in (StepEnv, make_turn):
         with pytest.raises(ValueError, match="has no exact values: its rule compares"):
             make("Opaque", regret=True, grip=0.5)
