@@ -256,9 +256,8 @@ class RolloutWorker:
         for index, game in enumerate(games):
             rows = np.flatnonzero(np.repeat(chosen == index, settings.group_size)).tolist()
             # One game samples with the seed of the iteration, several with one each: they must not share their draws.
-            path: tuple[int, ...] = (iteration,) if len(games) == 1 else (iteration, 1 + index)
-            if refill:
-                path = (iteration, 0 if len(games) == 1 else 1 + index, refill)
+            part = () if len(games) == 1 else (1 + index,)
+            path = (iteration, *(part or (0,)), refill) if refill else (iteration, *part)
             if rows:
                 processes = self._processes_of(game.config)
                 env = processes[0].env.unwrapped

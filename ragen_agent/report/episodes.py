@@ -6,7 +6,7 @@ An episode is replayed by the benchmark's replayer, from its level, its noise se
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import zip_longest
 from typing import Any
@@ -25,7 +25,6 @@ from ragen_gym.bench.suites import Split
 from ragen_gym.core.failures import Failure
 from ragen_gym.core.levels import Level
 from ragen_gym.core.storage import read_json_lines
-from ragen_gym.core.turn_config import TurnConfig
 from ragen_gym.envs.messages import plain_text
 from ragen_gym.envs.turn import TurnEnv
 from ragen_gym.games.registry import load_task
@@ -233,9 +232,7 @@ class GameReplayer:
     @cached_property
     def _replayer(self) -> Replayer:
         """Of all levels that are known by then."""
-        turns, names = vars(self.config.turns), {field.name for field in fields(TurnConfig)}
-        options = TurnConfig(**{name: value for name, value in turns.items() if name in names})
-        levels = tuple(self._levels.values())
+        options, levels = self.config.turns.of_environment(states_limit=True), tuple(self._levels.values())
         split = Split(self.name, self.config.game, dict(self.config.env_options), levels, options)
         return Replayer(split, valued=True)
 
