@@ -7,7 +7,9 @@ from collections.abc import Iterable
 from typing import Any
 
 import gymnasium
+from gymnasium.error import ResetNeeded
 
+from ragen_gym.core.text import replace_surrogates
 from ragen_gym.core.turn_config import TurnConfig
 
 __all__ = ["ReplyEnv"]
@@ -53,6 +55,21 @@ class ReplyEnv(gymnasium.Env[Any, str]):
     def images(self) -> tuple[Any, ...]:
         """The pictures of the conversation so far."""
         return ()
+
+    def spells_forbidden(self, text: str) -> bool:
+        """Whether one of ``forbidden_texts`` stands in a text."""
+        if not self.forbidden_texts:
+            return False
+        plain = text.casefold()
+        return any(forbidden.casefold() in plain for forbidden in self.forbidden_texts)
+
+    def _checked_reply(self, action: str) -> str:
+        """The reply that ``step`` was given, as it is read; an error where none is taken, or it is no text."""
+        if self._over:
+            raise ResetNeeded("the episode is over, or none was started: call reset() before step().")
+        if not isinstance(action, str):
+            raise ValueError(f"a turn's action is the reply's text, not {type(action).__name__}: {action!r}.")
+        return replace_surrogates(action)
 
     @abstractmethod
     def step(self, action: str) -> tuple[Any, float, bool, bool, dict[str, Any]]:

@@ -31,11 +31,9 @@ from typing import Any, SupportsFloat
 
 import gymnasium
 import numpy as np
-from gymnasium.error import ResetNeeded
 
 from ragen_gym.core.levels import check_split, split_of_hash, text_hash, version_of
 from ragen_gym.core.seeding import GOLDEN, mix
-from ragen_gym.core.text import replace_surrogates
 from ragen_gym.core.turn_config import TurnConfig, split_turn_options, turn_config
 from ragen_gym.core.validation import check_number, did_you_mean, plain_number, shown
 from ragen_gym.envs.reply_env import ReplyEnv
@@ -75,11 +73,10 @@ class TaskEnv(InnerGenerator, ReplyEnv):
             raise ValueError(f"{name!r} is not a text task: name a class as module:Name (see ragen_gym.envs.task).")
         self._name, self._make, self._split = name, make, check_split(split)
         self.config = config or TurnConfig()
-        for option, value in (("prompt", "default"), ("observation", "text"), ("grounding", False)):
+        unread = {"prompt": "default", "observation": "text", "grounding": False, "world_modelling": False}
+        for option, value in unread.items():
             if getattr(self.config, option) != value:
                 raise ValueError(f"{option}={getattr(self.config, option)!r} is for games: {name} is a text task.")
-        if self.config.world_modelling:
-            raise ValueError(f"world_modelling=True is for games: {name} is a text task.")
         known, takes_any = _parameters(make)
         for option in options:
             if option not in known and not takes_any:
@@ -145,14 +142,8 @@ class TaskEnv(InnerGenerator, ReplyEnv):
             gymnasium.error.ResetNeeded: the episode is over, or none was started.
             ValueError: the reply or the next message is not a string, or the reward is not finite.
         """
-        if self._over:
-            raise ResetNeeded("the episode is over, or none was started: call reset() before step().")
-        if not isinstance(action, str):
-            raise ValueError(f"a turn's action is the reply's text, not {type(action).__name__}: {action!r}.")
-        reply = replace_surrogates(action)
-        plain = reply.casefold()
-        forbidden = any(text.casefold() in plain for text in self.forbidden_texts)
-        message, earned, terminated, truncated, info = self.env.step("" if forbidden else reply)
+        reply = self._checked_reply(action)
+        message, earned, terminated, truncated, info = self.env.step("" if self.spells_forbidden(reply) else reply)
         reward = self._checked(message, earned)
         self._turn += 1
         self._total += reward

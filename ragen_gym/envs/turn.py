@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
-from gymnasium.error import ResetNeeded
 
 from ragen_gym.core.levels import Level
-from ragen_gym.core.text import Vocabulary, replace_surrogates
+from ragen_gym.core.text import Vocabulary
 from ragen_gym.core.turn_config import TurnConfig, split_turn_options, turn_config
 from ragen_gym.envs import ragen_v1
 from ragen_gym.envs.board_view import TextSpace
@@ -245,11 +244,7 @@ class TurnEnv(InnerGenerator, ReplyEnv):
             gymnasium.error.ResetNeeded: the episode is over, or none was started.
             ValueError: the reply is not a string.
         """
-        if self._over:
-            raise ResetNeeded("the episode is over, or none was started: call reset() before step().")
-        if not isinstance(action, str):
-            raise ValueError(f"a turn's action is the reply's text, not {type(action).__name__}: {action!r}.")
-        reply = self.parse(replace_surrogates(action))
+        reply = self.parse(self._checked_reply(action))
         self._add("assistant", reply.text)
         budget = min(self.max_actions_per_turn, self.max_actions - self._played)
         actions: list[int] = []
@@ -285,10 +280,8 @@ class TurnEnv(InnerGenerator, ReplyEnv):
 
     def parse(self, text: str) -> Reply:
         """What a reply says, by the options of the turn and the names of the actions; plays nothing."""
-        if self.forbidden_texts:
-            plain = text.casefold()
-            if any(forbidden.casefold() in plain for forbidden in self.forbidden_texts):
-                return Reply(text, problem=Problem.FORBIDDEN_TEXT)
+        if self.spells_forbidden(text):
+            return Reply(text, problem=Problem.FORBIDDEN_TEXT)
         return self._prompt.parse(text, self.action_names, self._budgets)
 
     def reseed_noise(self, noise_seed: int) -> None:
