@@ -170,7 +170,7 @@ class Trainer:
     def _update(self, iteration: Iteration) -> tuple[dict[str, Any], Targets | None]:
         """Steps on the kept episodes and those of the replay buffer; what was measured, and what the steps read."""
         rows = iteration.rows
-        episodes = self.replay.joined(KeptEpisodes.of(iteration) if rows else KeptEpisodes.none())
+        episodes = self.replay.joined(KeptEpisodes.of(iteration, rows))
         replayed = {"replayed": len(episodes.trajectories) - len(rows)} if self.settings.replay else {}
         if not rows:
             return {"train_tokens": 0, "updates": 0, "empty_updates": 1, **replayed}, None

@@ -208,7 +208,7 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
     def _update(self, scored: Iteration) -> dict[str, Any]:
         """Trains on the kept episodes and those of the replay buffer; what was measured."""
         fresh = len(scored.rows)
-        episodes = self.replay.joined(KeptEpisodes.of(scored) if fresh else KeptEpisodes.none())
+        episodes = self.replay.joined(KeptEpisodes.of(scored, scored.rows))
         replayed = {"replayed": len(episodes.trajectories) - fresh} if self.run.config.training.replay else {}
         if not fresh:
             return {"train_tokens": 0, "updates": 0, "empty_updates": 1, **replayed}

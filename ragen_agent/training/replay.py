@@ -31,14 +31,9 @@ class KeptEpisodes:
     weights: Tensor
 
     @classmethod
-    def none(cls) -> KeptEpisodes:
-        """No episode."""
-        return cls([], torch.zeros(0), torch.zeros(0))
-
-    @classmethod
-    def of(cls, iteration: Iteration, rows: Sequence[int] | None = None) -> KeptEpisodes:
-        """Episodes of an iteration by their indices; None for those that the filter keeps."""
-        groups, chosen = iteration.groups, iteration.kept if rows is None else list(rows)
+    def of(cls, iteration: Iteration, rows: Sequence[int]) -> KeptEpisodes:
+        """Episodes of an iteration by their indices."""
+        groups, chosen = iteration.groups, list(rows)
         weights = groups.weights[:, None].expand(groups.kept.shape).flatten()
         return cls([iteration.learned[row] for row in chosen], groups.advantages.flatten()[chosen], weights[chosen])
 

@@ -273,7 +273,7 @@ def check_first_update(trainers: Both) -> None:
     settings, iteration = trainers.config.training, trainers.iteration
     if trainers.learner.critic is not None:
         same_critic(trainers)
-    episodes = KeptEpisodes.of(iteration)
+    episodes = KeptEpisodes.of(iteration, iteration.kept)
     weights = episodes.weights if settings.reweight else None
     trainers.learner.average_entropy = trainers.trainer.experience_maker.average_entropy = 1.5
     trainers.learner.entropy_phase = trainers.trainer.experience_maker.entropy_phase = 0.75
@@ -310,11 +310,11 @@ def test_replayed_episodes(tmp_path: Path) -> None:
             replace(t, log_probs=(t.log_probs + t.sampled * rng.normal(0, 0.2, len(t.ids))).astype(np.float32))
             for t in trainers.played
         ]
-        past = KeptEpisodes.of(replace(iteration, learned=other))
+        past = KeptEpisodes.of(replace(iteration, learned=other), iteration.kept)
         buffers = [ReplayBuffer(2), trainers.trainer.replay]
         for buffer in buffers:
             buffer.joined(past)
-        episodes = buffers[0].joined(KeptEpisodes.of(iteration))
+        episodes = buffers[0].joined(KeptEpisodes.of(iteration, iteration.kept))
         assert len(episodes.trajectories) == 2 * len(past.trajectories) > 0
         settings = trainers.config.training
         local = update(trainers.learner, episodes.trajectories, episodes.advantages, settings, 0)

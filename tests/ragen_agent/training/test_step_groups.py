@@ -112,10 +112,10 @@ def test_tokens_have_the_advantage_of_their_turn_or_of_their_episode() -> None:
 
 def test_replayed_episodes_keep_their_advantages() -> None:
     buffer, made = ReplayBuffer(1), scored([DIRECT, DETOUR, LOST])
-    buffer.joined(KeptEpisodes.of(made))
+    buffer.joined(KeptEpisodes.of(made, made.kept))
     again = ReplayBuffer(1)
     again.restore(buffer.state())
-    found = again.joined(KeptEpisodes.none()).trajectories
+    found = again.joined(KeptEpisodes.of(made, [])).trajectories
     assert [turn_advantages(t) for t in found] == [turn_advantages(t) for t in made.learned]
 
 
