@@ -14,7 +14,7 @@ from gymnasium.vector.utils import batch_space
 
 from ragen_gym.core.levels import Level
 from ragen_gym.core.seeding import Keys, Stream, episode_keys, stream_key
-from ragen_gym.core.validation import check_choice, plain_number, shown
+from ragen_gym.core.validation import check_choice, check_number, plain_number
 from ragen_gym.envs import kernel
 from ragen_gym.envs.batch_episodes import LevelPrefetch
 from ragen_gym.envs.batch_outputs import Infos, Snapshot, batched, grid_maker, picture_maker, text_writer
@@ -90,11 +90,13 @@ class BatchEnv(VectorEnv[Any, Any, Any]):
         render_mode: str | None = None,
         **arguments: Any,
     ) -> None:
-        n = self.num_envs = _check_positive("num_envs", num_envs, 2**31 - 1)
+        n = self.num_envs = plain_number(num_envs)
+        check_number(name, "num_envs", n, 1, 2**31 - 1, whole=True)
         limit = _NEVER
         max_episode_steps = plain_number(max_episode_steps)
         if max_episode_steps is not None and not (isinstance(max_episode_steps, int) and max_episode_steps == -1):
-            limit = _check_positive("max_episode_steps", max_episode_steps, _NEVER)
+            check_number(name, "max_episode_steps", max_episode_steps, 1, _NEVER, whole=True)
+            limit = max_episode_steps
         self.autoreset_mode = _check_mode(autoreset_mode)
         if render_mode not in (*RENDER_MODES, None):
             raise ValueError(f"render_mode={render_mode!r} is not a batch's: choose 'ansi', 'rgb_array' or None.")
@@ -307,13 +309,6 @@ def _infos(snapshot: Snapshot, success: npt.NDArray[np.bool_], regret: LazyRegre
     if regret:
         infos.update({name: value for key in REGRET_KEYS for name, value in ((key, regret), (f"_{key}", snapshot))})
     return infos
-
-
-def _check_positive(what: str, value: Any, most: int) -> int:
-    """``value`` if it is an integer from 1 to ``most``, else a ValueError."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not 1 <= value <= most:
-        raise ValueError(f"{what}={shown(value)} must be an integer from 1 to {most}.")
-    return int(value)
 
 
 def _check_mode(value: AutoresetMode | str) -> AutoresetMode:
