@@ -102,6 +102,7 @@ class TrainingRun:
             return
         self.folder.add_seen(demonstrated_families(self.config))
         self.demonstrations = warm_start(self.config, self.policy, self.folder.warm, self.display)
+        self.folder.copy_seen(self.folder.warm)
 
     def reinforce(self, iterated: Callable[[int], None] = lambda iterations: None) -> None:
         """StarPO-S or StarPO from the last saved iteration on; nothing where the run is over.
@@ -117,7 +118,7 @@ class TrainingRun:
         if trainer.stop_reason:
             self.summary["stopped"] = trainer.stop_reason
         self.summary["spent_tokens"] = trainer.spent
-        save_checkpoint(self.policy.model, self.policy.tokenizer, self.folder.checkpoint)
+        self._save_checkpoint()
 
     def measure(self, row: str, policy: Policy | None = None) -> None:
         """Plays the fixed levels and writes the rate down."""
@@ -189,7 +190,7 @@ class TrainingRun:
             if self.config.lora.rank:  # whose adapter the model at hand may have in it, or not yet, or no more
                 self.policy = Policy.build(self.config, self.folder.warm)
             load_policy(self.policy.model, self.config.lora, state["model"])
-            save_checkpoint(self.policy.model, self.policy.tokenizer, self.folder.checkpoint)
+            self._save_checkpoint()
         self.write_summary()
 
     def finish(self) -> dict[str, Any]:
@@ -208,6 +209,10 @@ class TrainingRun:
         return self.policy.processes(
             self.config.evaluation.split, min(self.config.evaluation.batch, len(self.instances))
         )
+
+    def _save_checkpoint(self) -> None:
+        save_checkpoint(self.policy.model, self.policy.tokenizer, self.folder.checkpoint)
+        self.folder.copy_seen(self.folder.checkpoint)
 
     def _drop_unfinished(self, iteration: int) -> None:
         """Drops, before anything is appended, torn lines and the records of phases and iterations to be repeated."""

@@ -118,6 +118,7 @@ def train_distributed(
         if new.is_dir():  # the final model is complete
             shutil.rmtree(folder.checkpoint, ignore_errors=True)
             new.rename(folder.checkpoint)
+            folder.copy_seen(folder.checkpoint)
         summary = folder.read_summary()
         summary["wall_s"] = summary.get("wall_s", 0.0) + time.monotonic() - started
         folder.write_summary(summary)
@@ -150,6 +151,7 @@ def _model(config: Config, folder: RunFolder, display: Display) -> Path:
     folder.add_seen(demonstrated_families(config))
     if model == folder.warm.resolve() and not model.is_dir():
         warm_start(config, Policy.build(config), folder.warm, display)
+        folder.copy_seen(folder.warm)
         gc.collect()  # the memory of its weights and moments is needed by the processes of the run
     return model
 

@@ -246,6 +246,7 @@ def _save(
     """Writes the adapter, or the model in the dtype that its folder holds; returns where."""
     if adapter is not None:
         save_adapter(adapter, out / ADAPTER, Path(settings.model) if settings.model else out / START)
+        RunFolder(out).copy_seen(out / ADAPTER)
         return out / ADAPTER
     dtype = None
     if settings.model:
@@ -256,6 +257,7 @@ def _save(
             for weight, copy in zip(optimiser.weights, optimiser.copies, strict=True):
                 weight.copy_(copy)
     save_checkpoint(policy.model, policy.tokenizer, out / MODEL)
+    RunFolder(out).copy_seen(out / MODEL)
     return out / MODEL
 
 

@@ -12,7 +12,8 @@ adapter/         with LoRA, the adapter that is merged into the checkpoint, made
 tensorboard/     event files, and wandb/ with wandb.json what Weights & Biases needs, where the settings ask for them
 state.pt         what ``--resume`` needs next to them
 seen.npy         the families of all levels that the run and its starting model were trained on, demonstrations too, up
-                 to the last save; see ``ragen_gym.core.seen``. Runs that earlier versions began have none.
+                 to the last save, and in warm/ and checkpoint/ what those saw; see ``ragen_gym.core.seen``. Runs that
+                 earlier versions began have none.
 """
 
 from __future__ import annotations
@@ -125,6 +126,11 @@ class RunFolder:
         """Adds families of levels to the record; not to a run without one, whose record would not be complete."""
         if self.seen.is_file() and not (known := read_seen(self.seen)) >= (new := set(families)):
             write_seen(self.seen, known | new)
+
+    def copy_seen(self, model: Path) -> None:
+        """Copies the record, if there is one, into a model of the run, which may be moved elsewhere without the run."""
+        if self.seen.is_file():
+            write_seen(model / SEEN_FILE, read_seen(self.seen))
 
     def save_state(self, state: Mapping[str, Any]) -> None:
         """Replaces the saved state."""

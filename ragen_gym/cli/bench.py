@@ -159,7 +159,8 @@ def _run(arguments: argparse.Namespace) -> int:
         with stops_at_sigterm():
             outcome = run_suite(suite, agent, arguments.out, request, progress)
         if seen is not None and (arguments.out / "run.json").is_file():
-            write_seen(arguments.out / SEEN_FILE, seen)
+            record = arguments.out / SEEN_FILE  # what is given adds to what the agent's own record says
+            write_seen(record, seen | (read_seen(record) if record.is_file() else frozenset()))
         return _report_outcome(suite, agent, arguments, outcome)
     except DiskFullError as error:
         raise DiskFullError(f"{error} Then the same command resumes the run.") from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -173,6 +174,10 @@ def test_a_run_records_the_levels_it_was_trained_on(games: dict[str, Any], tmp_p
             assert env.env.game.owns("train-v1" if "v1" in config.evaluation.split else "train", board)
             played.add(env.env.game.family(board))
     assert read_seen(folder.seen) == shown | played
+    for model, met in ((folder.warm, shown), (folder.checkpoint, shown | played)):
+        moved = Path(shutil.copytree(model, tmp_path / "elsewhere" / model.name))
+        again = RunFolder.create(tmp_path / f"from {model.name}", Config(model=str(moved)))
+        assert read_seen(again.seen) == met, "the record moves with the model"
     levels = seen_levels(make_env(config, config.evaluation.split), run.instances, read_seen(folder.seen))
     assert levels == (0, len({i.seed for i in run.instances}))
     measured = run.env.level_families(dict.fromkeys(i.seed for i in run.instances))

@@ -84,7 +84,7 @@ def test_from_data_to_reinforcement_and_measurement(
     assert last < 0.5 * first
     assert (out / "model" / "chat_template.jinja").is_file()
     game = ["--game", "Bandit"]
-    assert read_seen(out / "model") == families_of(lines_of(data))
+    assert read_seen(out / "model" / "seen.npy") == families_of(lines_of(data))
     assert main(["eval", str(out / "model"), *game, "--levels", "24", "--json", str(rates)]) == 0
     assert json.loads(rates.read_text())["seen"] == {"levels": 20, "of": 20}
     assert json.loads(rates.read_text())["model"]["rate"] > 0.4, "it has learned how to answer"

@@ -628,6 +628,10 @@ def test_the_record_of_what_an_agent_was_trained_on_stays_with_the_run(
         assert split["seen"] == sum(family in read_seen(tmp_path) for family in families[:4])
     assert summary["splits"]["sokoban"]["seen"] == 3
     assert "3 of 4 of sokoban" in printed
+    (tmp_path / "more").mkdir()
+    write_seen(tmp_path / "more" / "seen.npy", [1])
+    assert main([*command, "--limit", "4", "--seen", str(tmp_path / "more")]) == 0
+    assert load_results(tmp_path / "run").seen == read_seen(tmp_path) | {1}, "nothing that is known is hidden"
     assert main([*command, "--seen", str(tmp_path / "run.npy")]) == 2
     assert "run.npy is no record of the levels seen in training" in capsys.readouterr().err
     assert main(["bench", "report", str(tmp_path / "run"), "--out", str(tmp_path / "page.html")]) == 0
