@@ -11,15 +11,17 @@ import numpy as np
 import pytest
 import torch
 
-from ragen_agent.config import Config, Training, with_settings
+from ragen_agent.config import Config, Lora, Training, with_settings
 from ragen_agent.config.algorithms import AGGREGATIONS, POLICY_LOSSES
-from ragen_agent.local.policy_update import Learner, update
+from ragen_agent.local import policy_update
+from ragen_agent.local.policy_update import Critic, Learner, update
 from ragen_agent.rollout import group
 from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training import scoring
 from ragen_agent.training.batches import Batch
-from ragen_agent.training.parameters import clip_gradients
+from ragen_agent.training.parameters import adapt, clip_gradients
 from ragen_agent.training.policy import Policy
+from ragen_agent.training.prefix_tree import shares_prefixes
 
 CONFIG = with_settings(
     Config(),
@@ -100,6 +102,51 @@ def test_every_policy_loss_takes_steps_and_reports_what_it_restrains(rule: str, 
     assert measured["approx_kl"] > 0.01
     assert 0 < measured["clip_fraction"] < 1
     assert any(not torch.equal(before[name], value) for name, value in agent.model.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("algo", "rule", "lora"),
+    [*(("grpo", rule, 0) for rule in POLICY_LOSSES), ("ppo", "ppo", 0), ("grpo", "ppo", 4), ("ppo", "ppo", 4)],
+)
+def test_an_update_over_shared_prefixes_has_the_gradients_of_padded_rows(
+    algo: str, rule: str, lora: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of weights that are no longer those that sampled: ratios, clips and the divergence have gradients."""
+    turns = {"max_turns": 3, "max_tokens_per_turn": 12, "max_tokens_per_episode": 400}
+    settings: dict[str, Any] = {"game": "FrozenLake", "turns": turns, "demonstrations": {"thought": "direction"}}
+    agent = Policy.build(with_settings(CONFIG, settings))
+    trajectories, start = played(agent, 1.0), copy.deepcopy(agent.model)
+    assert max(len(each.turn_ends) for each in trajectories) > 1
+    rewarded = [replace(t, turn_rewards=(1.0 * (i % 3),) * len(t.turn_ends)) for i, t in enumerate(trajectories)]
+    how = "sequence_mean" if POLICY_LOSSES[rule].sequences else "token_mean"
+    options: dict[str, Any] = {"cov_band": [0.0, 9.0]} if rule == "clip_cov" else {}
+    training = Training(
+        algo=algo, policy_loss=rule, aggregation=how, minibatch=8, kl_kind="k2", kl_place="loss", kl=0.5,
+        entropy_bonus=0.1, **options,
+    )  # fmt: skip
+    with torch.no_grad():
+        agent.model.get_output_embeddings().weight.mul_(1.2)
+    if lora:
+        adapt(agent.model, Lora(rank=lora), 0)
+    assert shares_prefixes(agent.model)
+    found = []
+    for shares in (True, False):
+        monkeypatch.setattr(scoring, "shares_prefixes", shares_prefixes if shares else lambda model: False)
+        monkeypatch.setattr(policy_update, "shares_prefixes", shares_prefixes if shares else lambda model: False)
+        learner = policy_of(replace(agent, model=copy.deepcopy(agent.model)))
+        learner.reference_model = start
+        if algo == "ppo":
+            learner.critic = Critic(learner.model)
+            torch.nn.init.constant_(learner.critic.head.weight, 0.1)
+            learner.critic_optimiser = torch.optim.AdamW(learner.critic.parameters(), 1e-3)
+        measured = update(learner, rewarded, torch.linspace(-1, 1, 8), training, seed=0)
+        modules = [learner.model, *([] if learner.critic is None else [learner.critic])]
+        found.append((measured, [p.grad for m in modules for p in m.parameters() if p.grad is not None]))
+    (tree, gradients), (padded, expected) = found
+    assert tree == pytest.approx(padded, rel=1e-4, abs=1e-6)
+    assert len(gradients) == len(expected) > 4
+    assert sum(bool(gradient.any()) for gradient in expected) > 4
+    torch.testing.assert_close(gradients, expected, rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize("rule", [name for name, row in POLICY_LOSSES.items() if row.batch_statistics])
