@@ -112,6 +112,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise SystemExit(f"no row is called {', '.join(sorted(unknown))}: there are {', '.join(r.name for r in rows)}.")
     chosen = [row for row in rows if not arguments.rows or row.name in arguments.rows]
     suites = [load_suite(name) for name in arguments.suite]
+    arguments.page.mkdir(parents=True, exist_ok=True)
     file = arguments.page / "leaderboard.json"
     results: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {"suites": {}}
     results |= {"machine": machine("torch", "transformers"), "max_tokens": arguments.max_tokens}

@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from itertools import pairwise
 from typing import Any
 
 import gymnasium
@@ -61,12 +62,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _check_known(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> None:
     """Ends the program where flags are unknown, with the nearest setting where one looks like a setting's."""
-    for word in unknown:
+    for before, word in pairwise(("", *unknown)):
         if word.startswith("--") and "." in word:
             from ragen_agent.config.io import check_name
 
             check_name(word.removeprefix("--").partition("=")[0])
-        elif "=" in word and not word.startswith("-"):
+        elif "=" in word and not word.startswith("-") and not before.startswith("-"):
             raise ValueError(f"{word} has no flag before it: repeat the flag, as in --set NAME=VALUE --set NAME=VALUE.")
     if unknown:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}")

@@ -32,6 +32,7 @@ from ragen_agent.openrlhf.plan import check_supported, describe, devices_needed,
 from ragen_agent.rollout import Instance
 from ragen_agent.sft.demonstrations import demonstrate
 from ragen_agent.token_mdp import TokenMDP, Trajectory
+from ragen_agent.training.checkpoint import check_context, load_shape
 from ragen_agent.training.small_vision_model import small_tokenizer, small_vision
 from ragen_agent.training.tasks import games_at, make_env
 from ragen_gym.core.storage import read_json_lines
@@ -69,6 +70,8 @@ def dry_run(
         ValueError: settings or flags that a run would refuse.
     """
     command = command_line(config, settings, folder, extra) if settings else []
+    if config.model and Path(config.model).is_dir():
+        check_context(load_shape(Path(config.model))[0], config.turns)
     _title(console, "Configuration")
     _say(
         console,
@@ -182,9 +185,7 @@ def _memory(console: Console, config: Config, settings: OpenRLHF, recipe: Recipe
 def tokenizer_of(config: Config) -> tuple[PreTrainedTokenizerBase, str]:
     """The model's, or the small one that is made of the games' texts, and a sentence where it stands in."""
     if config.model and Path(config.model).is_dir():
-        from transformers import AutoTokenizer
-
-        return AutoTokenizer.from_pretrained(config.model, local_files_only=True), ""
+        return load_shape(Path(config.model))[1], ""
     note = f" {config.model} is not here, so the tokens are those of the small model." if config.model else ""
     kind = "vision" if is_visual(config) else config.small_model.kind
     return small_tokenizer(replace(config, small_model=replace(config.small_model, kind=kind))), note
@@ -193,11 +194,9 @@ def tokenizer_of(config: Config) -> tuple[PreTrainedTokenizerBase, str]:
 def _vision(config: Config, tokenizer: PreTrainedTokenizerBase) -> Vision | None:
     """How the model reads pictures; None for one that reads text only."""
     if config.model and Path(config.model).is_dir():
-        from transformers import AutoConfig
-
         from ragen_gym.inference.vision import Vision
 
-        return Vision.from_folder(AutoConfig.from_pretrained(config.model, local_files_only=True), Path(config.model))
+        return Vision.from_folder(load_shape(Path(config.model))[0], Path(config.model))
     if not is_visual(config):
         return None
     vision, shape = small_vision(config.small_model, tokenizer), model_shape(config)

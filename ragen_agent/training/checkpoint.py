@@ -13,6 +13,7 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForImageTextToText,
     AutoTokenizer,
+    PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
@@ -22,7 +23,7 @@ from ragen_agent.config import Turns
 from ragen_gym.core.storage import atomic_folder
 from ragen_gym.inference.vision import FAMILIES, Vision, attach, vision_of
 
-__all__ = ["check_context", "load_checkpoint", "move", "save_checkpoint", "tokenizer_hash"]
+__all__ = ["check_context", "load_checkpoint", "load_shape", "move", "save_checkpoint", "tokenizer_hash"]
 
 
 def move(model: PreTrainedModel, device: str, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
@@ -51,6 +52,27 @@ def save_checkpoint(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, 
             vision.save(new)
 
 
+def load_shape(folder: Path) -> tuple[PreTrainedConfig, PreTrainedTokenizerBase]:
+    """All of a Hugging Face folder but the weights; raises a ValueError as ``load_checkpoint`` does."""
+    if not folder.is_dir():
+        raise ValueError(f"{folder}: there is no such folder; give that of a run, or of a Hugging Face causal LM.")
+    if not (folder / "config.json").is_file():
+        raise ValueError(f"--model {folder}: it holds no config.json; give the folder of a Hugging Face causal LM.")
+    if not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json")):
+        raise ValueError(
+            f"--model {folder}: it holds no tokenizer; save one there with tokenizer.save_pretrained(folder)."
+        )
+    try:
+        config = AutoConfig.from_pretrained(folder, local_files_only=True)
+        return config, AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except Exception as error:  # a damaged file can lead to any error
+        raise _cannot_load(folder, error) from error
+
+
+def _cannot_load(folder: Path, error: Exception) -> ValueError:
+    return ValueError(f"--model {folder}: transformers cannot load it: {error}")
+
+
 def load_checkpoint(
     folder: Path, device: str = "cpu", dtype: torch.dtype = torch.float32
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
@@ -62,22 +84,13 @@ def load_checkpoint(
         ValueError: no such folder, no model, tokenizer or chat template in it, a tokenizer that is not the model's, or
             a visual model without its image processor.
     """
-    if not folder.is_dir():
-        raise ValueError(f"{folder}: there is no such folder; give that of a run, or of a Hugging Face causal LM.")
-    if not (folder / "config.json").is_file():
-        raise ValueError(f"--model {folder}: it holds no config.json; give the folder of a Hugging Face causal LM.")
-    if not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json")):
-        raise ValueError(
-            f"--model {folder}: it holds no tokenizer; save one there with tokenizer.save_pretrained(folder)."
-        )
+    config, tokenizer = load_shape(folder)
     logging.disable_progress_bar()
     try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-        config = AutoConfig.from_pretrained(folder, local_files_only=True)
         auto = AutoModelForImageTextToText if config.model_type in FAMILIES else AutoModelForCausalLM
         model = auto.from_pretrained(folder, local_files_only=True, dtype=dtype)
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
-        raise ValueError(f"--model {folder}: transformers cannot load it: {error}") from error
+        raise _cannot_load(folder, error) from error
     if not tokenizer.chat_template:
         raise ValueError(
             f"--model {folder}: its tokenizer has no chat template; use an instruction-tuned model's folder."
@@ -96,9 +109,9 @@ def load_checkpoint(
     return move(model, device, dtype), tokenizer
 
 
-def check_context(model: PreTrainedModel, turns: Turns) -> None:
-    """Raises a ValueError if a conversation may grow beyond what the model reads; one with a ``history`` is cut."""
-    most = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+def check_context(config: PreTrainedConfig, turns: Turns) -> None:
+    """Raises a ValueError if a conversation may grow beyond what a model reads; one with a ``history`` is cut."""
+    most = getattr(config.get_text_config(), "max_position_embeddings", None)
     if most is not None and turns.history < 0 and turns.max_tokens_per_episode > most:
         raise ValueError(
             f"turns.max_tokens_per_episode is {turns.max_tokens_per_episode}, but the model reads at most {most} "

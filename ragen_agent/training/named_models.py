@@ -173,9 +173,9 @@ def fetch(name: str, out: Path | None = None) -> Path:
     model = NAMED_MODELS[name]
     folder = cache_folder() / "models" / name if out is None else out
     if (folder / SOURCE).is_file():
-        made_of = json.loads((folder / SOURCE).read_text(encoding="utf-8"))
-        if made_of["sha256"] == model.sha256:
-            return folder
+        with contextlib.suppress(ValueError, KeyError, TypeError):  # damaged: something else than the model
+            if json.loads((folder / SOURCE).read_text(encoding="utf-8"))["sha256"] == model.sha256:
+                return folder
     if folder.exists() and (out is None or any(folder.iterdir())):
         raise ValueError(f"{folder} holds something else than {name}: remove it, or choose another folder.")
     if importlib.util.find_spec("gguf") is None:

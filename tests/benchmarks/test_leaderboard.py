@@ -34,21 +34,22 @@ def test_a_leaderboard_is_played_once_and_written(
 
     monkeypatch.setattr(leaderboard, "ROWS", (*leaderboard.ROWS[:3], Row("Big model", away, model=True)))
     words = ["--suite", "smoke", "--limit", "2", "--max-tokens", "4", "--batch", "8", "--out", str(tmp_path / "runs")]
-    words += ["--page", str(tmp_path), "--checkpoint", f"tiny={checkpoint}", "--checkpoint", f"same={checkpoint}"]
+    page = tmp_path / "new" / "page"
+    words += ["--page", str(page), "--checkpoint", f"tiny={checkpoint}", "--checkpoint", f"same={checkpoint}"]
     assert main([*words, "--rows", "random", "oracle", "tiny"]) == 0
     assert main(words) == 0
     said = capsys.readouterr().err
     assert [said.count(f"{name} plays smoke") for name in ("random", "greedy", "oracle", "tiny", "same")] == [1] * 5
     assert "Big model on smoke is left out: pip could not bring" in said
 
-    rows = json.loads((tmp_path / "leaderboard.json").read_text())["suites"]["smoke"]["rows"]
+    rows = json.loads((page / "leaderboard.json").read_text())["suites"]["smoke"]["rows"]
     assert list(rows) == ["random", "greedy", "oracle", "Big model", "tiny", "same"]
     assert rows["oracle"]["success"] > rows["random"]["success"]
     assert rows["tiny"]["episodes"] == 2 * len(rows["tiny"]["splits"]) == rows["random"]["episodes"]
     assert rows["tiny"]["tokens"]["completion"] > 0
     assert rows["tiny"]["seconds"] > 0 < rows["tiny"]["cpu_seconds"]
 
-    text = (tmp_path / "leaderboard.md").read_text()
+    text = (page / "leaderboard.md").read_text()
     assert "| success, % | sokoban | " in text
     assert re.findall(r"^\| (\w+) \| \d+\.\d \(\d+ to \d+\) \|", text, re.MULTILINE) == [
         "random",
@@ -62,7 +63,7 @@ def test_a_leaderboard_is_played_once_and_written(
     assert "(leaderboard-smoke.html)" in text
     assert "max_tokens" not in text
     assert "{" not in text
-    html = (tmp_path / "leaderboard-smoke.html").read_text()
+    html = (page / "leaderboard-smoke.html").read_text()
     assert "tiny: tiny, 5 episodes" in html
     assert "same: same, 5 episodes" in html
 

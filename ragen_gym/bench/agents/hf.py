@@ -343,7 +343,8 @@ def _source(name: str, path: str) -> str:
     from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
 
-    nowhere = f"{name}: there is no folder {path}, and"
+    package = f" (for one of `ragen-agent model --list` give hf:$(ragen-agent model {path}))" * ("/" not in path)
+    nowhere = f"{name}: there is no folder {path}{package}, and"
     try:
         HfApi().model_info(path, timeout=_HUB_SECONDS)
     except GatedRepoError:  # loading says how to ask for access

@@ -341,12 +341,19 @@ def test_the_commands_are_listed_without_the_heavy_libraries() -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["train", "--algo", "sarsa"], ["train", "--bogus"], ["eval", "x", "--split", "tests"]]
+    ("arguments", "message"),
+    [
+        (["train", "--algo", "sarsa"], "invalid choice: 'sarsa'"),
+        (["train", "--bogus"], "unrecognized arguments: --bogus"),
+        (["eval", "x", "--split", "tests"], "invalid choice: 'tests'"),
+        (["doctor", "--env-option", "text_format=grid"], "unrecognized arguments: --env-option text_format=grid"),
+    ],
 )
-def test_argparse_says_the_rest(arguments: list[str]) -> None:
+def test_argparse_says_the_rest(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
         main(arguments)
     assert stopped.value.code == 2
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -10,6 +10,7 @@ import pytest
 from ragen_agent.cli import main
 from ragen_agent.cli.dry_run import scripted_episode
 from ragen_agent.config import Config, with_settings
+from ragen_agent.training.checkpoint import save_checkpoint
 from ragen_agent.training.policy import Policy
 
 RECIPE = ["train", "--recipe", "qwen2.5-0.5b-sokoban"]
@@ -82,6 +83,29 @@ def test_a_dry_run_of_the_local_trainer_has_the_same_arithmetic(
     assert "openrlhf" not in said
     assert "⟦<think>" in said
     assert not list(tmp_path.iterdir())
+
+
+def test_a_dry_run_refuses_a_context_that_is_too_small_as_the_run_does(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    policy = Policy.build(Config())
+    save_checkpoint(policy.model, policy.tokenizer, tmp_path / "model")
+    words = ["train", "--model", str(tmp_path / "model"), "--dry-run", "--set"]
+    assert main([*words, "turns.max_tokens_per_episode=100000"]) == 2
+    said = capsys.readouterr()
+    assert "turns.max_tokens_per_episode is 100000, but the model reads at most" in said.err
+    assert not said.out
+    assert main([*words, "turns.max_tokens_per_episode=500"]) == 0
+
+
+@pytest.mark.parametrize("command", [["train", "--dry-run"], ["tokens"]])
+def test_a_folder_that_is_no_model_is_named(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for file, message in (("other", "holds no config.json"), ("config.json", "holds no tokenizer")):
+        (tmp_path / file).write_text("{}")
+        assert main([*command, "--model", str(tmp_path)]) == 2
+        assert f"--model {tmp_path}: it {message}" in capsys.readouterr().err
 
 
 def test_the_configuration_of_a_dry_run_is_one_that_a_run_takes(

@@ -214,6 +214,16 @@ def test_a_folder_with_something_else_is_left_alone(tmp_path: Path) -> None:
     assert (tmp_path / "mine.txt").read_text() == "mine"
 
 
+@pytest.mark.parametrize("source", ["{", "{}", "[]", '{"sha256": "of another"}'])
+def test_a_damaged_folder_in_the_cache_is_named(source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAGEN_CACHE", str(tmp_path))
+    folder = cache_folder() / "models" / NAME
+    folder.mkdir(parents=True)
+    (folder / "source.json").write_text(source)
+    with pytest.raises(ValueError, match=rf"{folder} holds something else than {NAME}: remove it"):
+        fetch(NAME)
+
+
 @pytest.mark.parametrize("model", ["smollm2_135M", "no/such/folder", "nowhere", "runs/nope", "./nope", "/nope"])
 def test_no_such_model(model: str) -> None:
     with pytest.raises(ValueError, match=r"there is no such folder.*smollm2-135m"):

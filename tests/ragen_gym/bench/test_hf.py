@@ -370,6 +370,7 @@ def command(home: Path, endpoint: str, *arguments: str) -> subprocess.CompletedP
     [
         ("nope/nope", "nowhere", "the Hugging Face Hub cannot be reached"),
         ("nope/nope", "hub", "the Hugging Face Hub shows no model of that name"),
+        ("smollm2-135m", "nowhere", "--list` give hf:$(ragen-agent model smollm2-135m)), and the Hugging Face Hub"),
         ("not/a/name", "hub", "it is not a name of the Hub, such as me/my-model"),
     ],
 )
