@@ -45,6 +45,7 @@ from ragen_gym.core.storage import (
 
 __all__ = ["PACKAGES", "RunFolder", "git_state", "resumable", "runs_below", "versions"]
 
+VERSIONS = "versions.json"
 NAMED = 6  # folders that a message names
 
 
@@ -118,9 +119,13 @@ class RunFolder:
         write_atomic(path, b"".join(map(json_line, records)))
 
     def begin_seen(self, model: str) -> None:
-        """Begins the record of the families of levels that were trained on, with that of the starting model."""
+        """Begins the record of the families of levels that were trained on, with that of the starting model.
+
+        There is none where that model is of a run without a record: what it saw is not known.
+        """
         record = find_seen(model) if model else None
-        write_seen(self.seen, read_seen(record) if record else ())
+        if record is not None or not model or not (Path(model).resolve().parent / VERSIONS).is_file():
+            write_seen(self.seen, read_seen(record) if record else ())
 
     def add_seen(self, families: Iterable[int]) -> None:
         """Adds families of levels to the record; not to a run without one, whose record would not be complete."""
@@ -158,11 +163,11 @@ class RunFolder:
         """Writes down what the run goes on with, if it is not what it was last made with."""
         noted, now = self.read_versions(), versions()
         if not noted or {**noted[-1], "started": ""} != {**now, "started": ""}:
-            write_atomic(self.path / "versions.json", json.dumps([*noted, now], indent=2) + "\n")
+            write_atomic(self.path / VERSIONS, json.dumps([*noted, now], indent=2) + "\n")
 
     def read_versions(self) -> list[dict[str, Any]]:
         """See ``versions.json`` in the module; empty for a run that was made without it."""
-        noted: list[dict[str, Any]] = _read_json(self.path / "versions.json", [])
+        noted: list[dict[str, Any]] = _read_json(self.path / VERSIONS, [])
         return noted
 
     def read_summary(self) -> dict[str, Any]:

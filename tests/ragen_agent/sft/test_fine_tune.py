@@ -24,6 +24,7 @@ from ragen_agent.training import policy
 from ragen_agent.training.checkpoint import load_checkpoint, save_checkpoint
 from ragen_agent.training.console import Display
 from ragen_agent.training.policy import Policy
+from ragen_agent.training.run_folder import RunFolder
 from ragen_gym.core.seen import read_seen
 from ragen_gym.core.storage import DiskFullError
 from tests.ragen_agent.sft.test_demonstrations import lines_of, quiet
@@ -106,6 +107,8 @@ def test_data_of_other_splits_are_said_to_be(data: Path, model: Path, tmp_path: 
     fine_tune(begin(settings, tmp_path / "sft"), tmp_path / "sft", Display(Console(file=screen, width=400)))
     assert screen.getvalue().count("5 of 96 conversations show levels outside the training split") == 1
     assert not (tmp_path / "sft" / "seen.npy").exists(), "with another split these seeds are other levels"
+    run = RunFolder.create(tmp_path / "run", Config(model=str(tmp_path / "sft" / "model")))
+    assert not run.seen.exists(), "what its model has seen is not known"
 
 
 def test_the_first_loss_is_the_mean_over_the_assistants_tokens_alone(data: Path, model: Path, tmp_path: Path) -> None:

@@ -90,6 +90,11 @@ def test_the_levels_that_were_trained_on(tmp_path: Path) -> None:
     run.seen.unlink()  # a run of an earlier version: what it saw before is not known
     run.add_seen([4])
     assert not run.seen.exists()
+    run.checkpoint.mkdir()
+    assert not RunFolder.create(tmp_path / "next", Config(model=str(run.checkpoint))).seen.exists(), "nor by the next"
+    (tmp_path / "from elsewhere").mkdir()
+    other = RunFolder.create(tmp_path / "other", Config(model=str(tmp_path / "from elsewhere")))
+    assert read_seen(other.seen) == frozenset(), "nobody's run: it was trained on no level"
 
 
 def git(folder: Path, *words: str) -> str:
