@@ -1,10 +1,11 @@
 """Measurements and experiments of the repository; they are not part of the installed packages."""
 
+import argparse
 import platform
 from importlib.metadata import version
 from pathlib import Path
 
-__all__ = ["machine"]
+__all__ = ["machine", "made_folder"]
 
 
 def machine(*packages: str) -> str:
@@ -16,3 +17,12 @@ def machine(*packages: str) -> str:
         model = f"{names[0]}, {len(names)} cores" if names else model
     versions = (f"{name} {version(name)}" for name in packages)
     return "; ".join([model, ", ".join([f"Python {platform.python_version()}", *versions])])
+
+
+def made_folder(text: str) -> Path:
+    """The type of an option that names the folder of a page: made at once, and not missed after hours of measuring."""
+    try:
+        Path(text).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"{text} cannot be made: {error.strerror}; name another folder.") from error
+    return Path(text)

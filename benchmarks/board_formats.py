@@ -17,7 +17,7 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks import machine
+from benchmarks import machine, made_folder
 from ragen_agent.config import Config, with_settings
 from ragen_agent.config.io import merged
 from ragen_agent.config.presets import default_settings, read_recipe
@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--formats", nargs="+", choices=FORMATS, default=FORMATS, help="text formats (default all)")
     parser.add_argument("--thoughts", nargs="+", choices=THOUGHTS, default=THOUGHTS, help="thoughts (default all)")
     parser.add_argument("--levels", type=int, default=128, metavar="N", help="held-out levels (default 128)")
-    parser.add_argument("--out", type=Path, default=HERE, metavar="DIR", help="folder of the two files")
+    parser.add_argument("--out", type=made_folder, default=HERE, metavar="DIR", help="folder of the two files")
     arguments = parser.parse_args(argv)
     recipe = read_recipe(RECIPE).settings
     settings: dict[str, Any] = merged(default_settings(str(recipe["game"]), str(recipe["model"])), recipe)

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks import machine
+from benchmarks import machine, made_folder
 from benchmarks.served_model import served
 from ragen_agent.config import Judge as JudgeSettings
 from ragen_agent.training.judge import Description, Judge, Verdict, check_judge
@@ -103,7 +103,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--timeout", type=float, default=120.0, metavar="S", help="of a request, in seconds")
     parser.add_argument("--retries", type=int, default=judge.retries, metavar="N", help="of a request that failed")
     parser.add_argument("--concurrency", type=int, default=16, metavar="N", help="requests at a time (default 16)")
-    parser.add_argument("--out", type=Path, default=HERE, metavar="DIR", help="folder of the two files")
+    parser.add_argument("--out", type=made_folder, default=HERE, metavar="DIR", help="folder of the two files")
     arguments = parser.parse_args(argv)
     if bool(arguments.serve) == bool(arguments.base_url) or bool(arguments.base_url) != bool(arguments.model):
         parser.error("give --base-url with --model, or --serve alone.")

@@ -24,7 +24,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from benchmarks import machine
+from benchmarks import machine, made_folder
 from ragen_gym.bench.agents import make_agent
 from ragen_gym.bench.episode_plan import RunOptions, Timeouts
 from ragen_gym.bench.report.benchmark_page import page
@@ -112,7 +112,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise SystemExit(f"no row is called {', '.join(sorted(unknown))}: there are {', '.join(r.name for r in rows)}.")
     chosen = [row for row in rows if not arguments.rows or row.name in arguments.rows]
     suites = [load_suite(name) for name in arguments.suite]
-    arguments.page.mkdir(parents=True, exist_ok=True)
     file = arguments.page / "leaderboard.json"
     results: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {"suites": {}}
     results |= {"machine": machine("torch", "transformers"), "max_tokens": arguments.max_tokens}
@@ -148,7 +147,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--limit", type=int, metavar="N", help="the first N levels of each split (default: all)")
     parser.add_argument("--batch", type=int, default=64, metavar="N", help="replies at once (default: 64)")
     parser.add_argument("--out", type=Path, default=Path("runs/leaderboard"), metavar="DIR", help="the runs' folder")
-    parser.add_argument("--page", type=Path, default=HERE, metavar="DIR", help="folder of the page (default: here)")
+    parser.add_argument(
+        "--page", type=made_folder, default=HERE, metavar="DIR", help="the page's folder (default: here)"
+    )
     return parser
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import machine
+from benchmarks import machine, made_folder
 from ragen_agent.config import Config, Settings, merged, with_settings
 from ragen_agent.config.io import read_openrlhf
 from ragen_agent.config.presets import default_settings, read_recipe
@@ -92,7 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Runs what is not there yet, writes the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=Path, default=Path("runs/benchmark-openrlhf"), help="folder for the runs")
-    parser.add_argument("--out", type=Path, default=HERE, help="folder for the results (default: this page's)")
+    parser.add_argument("--out", type=made_folder, default=HERE, help="folder for the results (default: this page's)")
     parser.add_argument("--only", choices=("small", "real"), help="one comparison alone")
     parser.add_argument("--iterations", type=int, default=40, help="of the small model (default 40)")
     parser.add_argument("--real-iterations", type=int, default=20, help="of the pretrained model (default 20)")
@@ -110,7 +110,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         few = {"training": {"iterations": options.real_iterations}, "evaluation": {"levels": options.real_levels}}
         base = merged(merged(default_settings(recipe["game"], recipe["model"]), recipe), few)
         results["real"] = _pair(options.runs / "real", base, distributed)
-    options.out.mkdir(parents=True, exist_ok=True)
     write_atomic(file, json.dumps(results, indent=1) + "\n")
     for name, picture in (("small", "openrlhf.svg"), ("real", "openrlhf_real.svg")):
         if name in results:

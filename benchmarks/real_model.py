@@ -29,7 +29,7 @@ from rich.console import Console
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
-from benchmarks import machine
+from benchmarks import machine, made_folder
 from benchmarks.peers import Peer, PeerError
 from ragen_agent.config import Config, merged, with_settings
 from ragen_agent.config.io import Settings
@@ -515,9 +515,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--part", action="append", choices=PARTS, metavar="NAME", help="only this part; repeatable")
     parser.add_argument("--again", action="store_true", help="measure parts that are there once more")
     parser.add_argument("--quick", action="store_true", help="everything small and once, to see whether it works")
-    parser.add_argument("--vllm", type=Path, default=ROOT / ".venv-openrlhf/bin/python", metavar="PYTHON")
-    parser.add_argument("--work", type=Path, default=Path("runs/benchmark-real-model"), metavar="DIR")
-    parser.add_argument("--out", type=Path, default=HERE, metavar="DIR", help="of real_model.json and real_model.md")
+    parser.add_argument(
+        "--vllm",
+        type=Path,
+        default=ROOT / ".venv-openrlhf/bin/python",
+        metavar="PYTHON",
+        help="of an environment with vLLM",
+    )
+    parser.add_argument(
+        "--work", type=Path, default=Path("runs/benchmark-real-model"), metavar="DIR", help="folder of the parts"
+    )
+    parser.add_argument("--out", type=made_folder, default=HERE, metavar="DIR", help="folder of the two files")
     arguments = parser.parse_args(argv)
     runs = 1 if arguments.quick else arguments.runs
     bench = Bench(model_folder(arguments.model), arguments.work.resolve(), runs, arguments.quick, arguments.vllm)

@@ -16,7 +16,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from benchmarks import machine
+from benchmarks import machine, made_folder
 from ragen_agent.config import Config, with_settings
 from ragen_agent.config.presets import read_recipe, recipe_names
 from ragen_gym.core.stats import mean_interval
@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], metavar="N", help="default 0 1 2")
     parser.add_argument("--runs", type=Path, default=Path("runs/recipes"), metavar="DIR", help="folder of the runs")
-    parser.add_argument("--out", type=Path, default=HERE, metavar="DIR", help="folder of the two files")
+    parser.add_argument("--out", type=made_folder, default=HERE, metavar="DIR", help="folder of the two files")
     arguments = parser.parse_args(argv)
     file = arguments.out / "recipes.json"
     results: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}

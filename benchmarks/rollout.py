@@ -24,7 +24,7 @@ import torch
 from rich.console import Console
 from transformers import GenerationConfig
 
-from benchmarks import machine
+from benchmarks import machine, made_folder
 from ragen_agent.config import Config, with_settings
 from ragen_agent.config.presets import default_settings
 from ragen_agent.local.run import TrainingRun
@@ -141,7 +141,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Measures, prints and writes; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.rollout", description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--runs", type=int, default=5, metavar="N", help="runs to take the median of (default 5)")
-    parser.add_argument("--out", type=Path, default=HERE, metavar="DIR", help="folder of rollout.json and rollout.md")
+    parser.add_argument("--out", type=made_folder, default=HERE, metavar="DIR", help="folder of the two files")
     arguments = parser.parse_args(argv)
     config = with_settings(Config(), {**default_settings(GAME), "game": GAME})
     agent = _warm(config)

@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from benchmarks import machine
+from benchmarks import machine, made_folder
 from benchmarks.recipes import train
 from ragen_agent.config import Config
 from ragen_agent.training.evaluation import baselines, fixed_instances, play_fixed, rate_of_played
@@ -159,7 +159,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], metavar="N", help="default 0 1 2")
     parser.add_argument("--levels", type=int, default=128, metavar="N", help="of each target (default 128)")
     parser.add_argument("--runs", type=Path, default=Path("runs/transfer"), metavar="DIR", help="folder of the runs")
-    parser.add_argument("--out", type=Path, default=HERE, metavar="DIR", help="folder of the three files")
+    parser.add_argument("--out", type=made_folder, default=HERE, metavar="DIR", help="folder of the three files")
     parser.add_argument("--quick", action="store_true", help="tiny runs, to see whether it works; give another --out")
     arguments = parser.parse_args(argv)
     if arguments.quick and arguments.out == HERE:

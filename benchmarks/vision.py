@@ -21,7 +21,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from benchmarks import machine
+from benchmarks import machine, made_folder
 from benchmarks.recipes import train
 from benchmarks.vision_agents import AGENTS, PROBED, RECIPE, bounds, measure
 from ragen_agent.training.run_folder import RunFolder
@@ -108,7 +108,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], metavar="N", help="default 0 1 2")
     parser.add_argument("--levels", type=int, default=256, metavar="N", help="held-out levels (default 256)")
     parser.add_argument("--runs", type=Path, default=Path("runs/vision"), metavar="DIR", help="folder of the runs")
-    parser.add_argument("--out", type=Path, default=HERE, metavar="DIR", help="folder of the two files")
+    parser.add_argument("--out", type=made_folder, default=HERE, metavar="DIR", help="folder of the two files")
     parser.add_argument("--quick", action="store_true", help="tiny runs, to see whether it works; give another --out")
     arguments = parser.parse_args(argv)
     if arguments.quick and arguments.out == HERE:

@@ -32,7 +32,6 @@ def test_every_part_runs_is_not_repeated_and_makes_a_page(
     out = tmp_path / "out"
     common = ["--quick", "--model", str(small_model(tmp_path / "model")), "--vllm", str(tmp_path / "no-such-python")]
     common += ["--work", str(tmp_path / "work"), "--out", str(out)]
-    out.mkdir()
     assert real_model.main([*common, "--part", "peak"]) == 0
     assert "Not measured yet: update, decode, iteration, profile." in capsys.readouterr().out
     monkeypatch.setitem(real_model.PARTS, "peak", lambda bench: 1 // 0)  # it is there: not measured again

@@ -1,0 +1,31 @@
+"""What all measurements share."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from benchmarks import heldout, made_folder, rollout
+
+HOME = Path(heldout.__file__).parent
+
+
+def test_the_folder_of_a_page_is_made_before_anything_is_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert made_folder(f"{tmp_path}/new/page") == tmp_path / "new" / "page"
+    assert made_folder(str(tmp_path)).is_dir()
+    assert (tmp_path / "new" / "page").is_dir()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SystemExit):
+        rollout.main(["--out", f"{tmp_path}/file"])
+    assert f"{tmp_path}/file cannot be made: File exists; name another folder." in capsys.readouterr().err
+
+
+def test_every_measurement_makes_it() -> None:
+    options = re.compile(r'add_argument\("--(?:out|page)", type=(\w+), default=HERE,')
+    types = [each for file in HOME.glob("*.py") for each in options.findall(file.read_text(encoding="utf-8"))]
+    assert len(types) > 5
+    assert {*types} == {"made_folder"}
