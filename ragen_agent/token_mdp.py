@@ -198,7 +198,7 @@ class TokenMDP(InnerGenerator, gymnasium.Env[NDArray[np.int64], np.int64]):
         self._infos: list[TurnInfo] = []
         self._board = _text_of(self.env, "board")
         self._state = self._state_id()
-        self._terminated = self._truncated = self._success = False
+        self._terminated = self._truncated = self._success = self._overflowed = False
         self._failure: str | None = None
         self._branch: BranchPoint | None = None
         self._info: dict[str, Any] = info
@@ -359,6 +359,7 @@ class TokenMDP(InnerGenerator, gymnasium.Env[NDArray[np.int64], np.int64]):
             images=(*self._past_images, *(image.moved(len(self._past)) for image in self.images)),
             turn_infos=tuple(self._infos) if len(self._infos) == len(self._rewards) else (),
             branch=self._branch,
+            overflowed=self._overflowed,
         )
 
     def render(self) -> Any:
@@ -426,6 +427,7 @@ class TokenMDP(InnerGenerator, gymnasium.Env[NDArray[np.int64], np.int64]):
         full = following >= self.max_tokens_per_episode
         self._terminated = bool(terminated)
         self._truncated = not terminated and (bool(truncated) or full)
+        self._overflowed = cut == "episode" or (full and not (terminated or truncated))
         self.done = self._terminated or self._truncated
         if self.done:
             return []

@@ -53,6 +53,7 @@ class Trajectory:
         images: the pictures that the model saw, where their placeholders stand in ``ids``. One that a new prompt
             shows again is there again.
         branch: where the episode branches off another one; None where it was played from the start.
+        overflowed: ``max_tokens_per_episode`` cut the last reply, or ended the episode before the next message.
     """
 
     ids: NDArray[np.int64]
@@ -71,6 +72,7 @@ class Trajectory:
     contexts: tuple[int, ...] = ()
     images: tuple[ImageSpan, ...] = ()
     branch: BranchPoint | None = None
+    overflowed: bool = False
 
     def __post_init__(self) -> None:
         ids, sampled, log_probs, ends = self.ids, self.sampled, self.log_probs, self.turn_ends
@@ -170,6 +172,7 @@ class Trajectory:
             **({"contexts": list(self.contexts)} if self.contexts else {}),
             **({"images": _images_to_list(self.images)} if self.images else {}),
             **({"branch": asdict(self.branch)} if self.branch else {}),
+            **({"overflowed": True} if self.overflowed else {}),
         }
 
     @classmethod
@@ -196,6 +199,7 @@ class Trajectory:
             contexts=tuple(record.get("contexts", ())),
             images=_images_of_list(record.get("images", ())),
             branch=BranchPoint(**record["branch"]) if record.get("branch") else None,
+            overflowed=record.get("overflowed", False),
         )
 
 

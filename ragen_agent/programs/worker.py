@@ -262,6 +262,7 @@ class Worker:
             terminated=episode.terminated and failure is None,
             truncated=not episode.terminated and failure is None,
             success=episode.success and failure is None,
+            overflowed=episode.overflowed,
             failure=failure,
             level_id=episode.level_id,
             seed=episode.seed,

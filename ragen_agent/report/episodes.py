@@ -138,6 +138,7 @@ class EpisodeViews:
         where = f"{run.name}, {episode.phase}" if self.several else episode.phase
         name = f"{run.name}.{record['phase']}.{episode.iteration + episode.trained}.{episode.place + 1}"
         note = [f"return {number(t.total_reward)}", f"{turns} turn{'s' * (turns != 1)}", f"{tokens} tokens"]
+        note += ["out of tokens"] * t.overflowed
         if self.several or not advantages:
             note.insert(0, where)
         if advantages:

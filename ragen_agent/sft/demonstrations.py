@@ -94,7 +94,8 @@ def demonstrate(process: TokenMDP, instances: Sequence[Instance], how: Demonstra
     """Episodes with the demonstrator's replies as the sampled tokens (their log-probs are 0).
 
     Raises:
-        ValueError: an unknown thought, a reply longer than ``max_tokens_per_turn``.
+        ValueError: an unknown thought, a reply longer than ``max_tokens_per_turn`` or than what
+            ``max_tokens_per_episode`` leaves.
     """
     env, chat = process.env.unwrapped, process.chat
     assert isinstance(env, ReplyEnv)
@@ -108,6 +109,11 @@ def demonstrate(process: TokenMDP, instances: Sequence[Instance], how: Demonstra
                 raise ValueError(
                     f"a reply has {len(ids)} tokens, turns.max_tokens_per_turn is {process.max_tokens_per_turn}; "
                     "raise it, or demonstrate shorter replies."
+                )
+            if len(ids) > (left := process.max_tokens_per_episode - len(process.ids)):
+                raise ValueError(
+                    f"a reply has {len(ids)} tokens, and turns.max_tokens_per_episode={process.max_tokens_per_episode} "
+                    f"leaves {left} for it; raise it, or demonstrate shorter replies."
                 )
             for token in ids:
                 process.append(token, 0.0)

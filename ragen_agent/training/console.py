@@ -78,7 +78,8 @@ class Display:
         assert bar is not None, "a phase has begun"
         done = bar.done + steps
         if done // self._every > bar.done // self._every:
-            shown = [(metric.progress, record[name]) for name, metric in METRICS.items() if name in record]
+            figures = [(metric, record[name]) for name, metric in METRICS.items() if name in record]
+            shown = [(metric.progress, value) for metric, value in figures if value or not metric.rare]
             bar.update(done, "  ".join(form.format(value) for form, value in shown if form))
         bar.done = done
 

@@ -277,7 +277,8 @@ class Iteration:
 
         ``spread`` is the mean return std of the groups, ``spread_kept`` and ``spread_dropped`` that of the groups on
         either side of the filter. ``entropy_sampled`` is the rollouts' entropy by sampling, in nats a token: minus the
-        mean log-prob of the sampled tokens. With dynamic sampling ``refilled`` is how many levels were played beyond
+        mean log-prob of the sampled tokens. ``overflowed`` is how many episodes ``turns.max_tokens_per_episode`` cut;
+        they are truncated, and learned from. With dynamic sampling ``refilled`` is how many levels were played beyond
         ``Training.groups`` in place of decided ones, and ``lacking`` how many decided ones were not replaced: the
         update has as many fewer. (All that was played counts in ``success``.) With overlong shaping ``overlong`` is the
         share of the replies that it costs something.
@@ -297,6 +298,7 @@ class Iteration:
             "kept_share": float(kept.float().mean()),
             "failed": len(self.played) - len(whole),
             "failures": {str(kind): kinds[kind] for kind in Failure if kinds[kind]},
+            "overflowed": sum(t.overflowed for t in whole),
             "entropy_sampled": -sum(float(t.log_probs.sum(dtype="float64")) for t in whole) / max(1, sampled),
             **self.counts,
             "reply_tokens": _mean([t.own.sampled.sum() / max(1, len(t.own.turn_ends)) for t in self.played]),

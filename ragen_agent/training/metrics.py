@@ -53,6 +53,7 @@ class Metric:
     label: str  # for axes, tables and the dashboard; a unit stands in brackets
     share: bool = False  # whether it lies between 0 and 1 and is printed in percent
     progress: str = ""  # the format of its value in the line of an iteration; empty to leave it out
+    rare: bool = False  # whether a 0 is left out of that line
 
 
 #: By the key in ``metrics.jsonl``; a key that is not here is labelled by its name.
@@ -101,6 +102,7 @@ METRICS: dict[str, Metric] = {
     "kept_share": Metric("kept groups", share=True),
     "updates": Metric("optimiser steps"),
     "failed": Metric("failed episodes"),
+    "overflowed": Metric("episodes cut at turns.max_tokens_per_episode", progress="out of tokens {:.0f}", rare=True),
     "sampled_tokens": Metric("sampled tokens"),
     "tokens_per_s": Metric("sampled tokens per second", progress="{:.0f} tokens/s"),
     "seconds": Metric("seconds per iteration"),

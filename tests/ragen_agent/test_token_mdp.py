@@ -196,6 +196,8 @@ def test_episode_is_truncated_when_the_next_turn_does_not_fit(bpe_chat: ChatForm
             assert trajectory.truncated
             assert not trajectory.terminated
             assert len(trajectory.ids) == prompt + 1
+            assert trajectory.overflowed
+            assert Trajectory.from_dict(trajectory.to_dict()).overflowed
 
 
 def test_reply_cut_by_the_episodes_budget(bpe_chat: ChatFormat) -> None:
@@ -208,6 +210,7 @@ def test_reply_cut_by_the_episodes_budget(bpe_chat: ChatFormat) -> None:
     _, reward, terminated, truncated, info = mdp.step(token)
     assert reward == mdp.trajectory().total_reward == pytest.approx(-0.1)
     assert (terminated, truncated, info["cut"]) == (False, True, "episode")
+    assert mdp.trajectory().overflowed
 
 
 def test_game_that_ends_is_terminated_and_its_success_recorded(bpe_chat: ChatFormat) -> None:
@@ -225,6 +228,8 @@ def test_game_that_ends_is_terminated_and_its_success_recorded(bpe_chat: ChatFor
     assert trajectory.seed == 3
     assert trajectory.total_reward == trajectory.success == trajectory.terminated
     assert trajectory.success
+    assert not trajectory.overflowed
+    assert "overflowed" not in trajectory.to_dict()
     assert trajectory.messages[0]["role"] == "system"
 
 

@@ -13,7 +13,17 @@ from ragen_gym.bench.replay import Replayer
 from ragen_gym.bench.report import plots
 from ragen_gym.bench.report.html_page import Archive, Entry, EpisodeViewer, pack, plural, render_page
 from ragen_gym.bench.report.plots import COLOURS, bound_rate
-from ragen_gym.bench.report.tables import bounds, lacks, left_out, number, percent, seen, seen_in_training, thousands
+from ragen_gym.bench.report.tables import (
+    bounds,
+    lacks,
+    left_out,
+    number,
+    overflowed,
+    percent,
+    seen,
+    seen_in_training,
+    thousands,
+)
 from ragen_gym.bench.report.viewer_data import board_style, details, heading
 from ragen_gym.bench.results import BenchResults
 from ragen_gym.bench.suites import Suite
@@ -285,7 +295,7 @@ def _findings(summaries: Sequence[Summary], comparisons: Sequence[Summary]) -> l
             )
         elif splits:
             said.append(f"{agent} differs significantly from random play on every split.")
-        sentences = *seen_in_training(summary), *left_out(summary), *lacks(summary)
+        sentences = *seen_in_training(summary), *left_out(summary), *overflowed(summary), *lacks(summary)
         said += [f"{agent}: {sentence}" for sentence in sentences]
     for pair in comparisons:
         differing = [name for name, split in pair["splits"].items() if split["significant"]]

@@ -8,6 +8,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ragen_gym.core.failures import Failure
+
 __all__ = [
     "bounds",
     "csv_table",
@@ -18,6 +20,7 @@ __all__ = [
     "markdown_row",
     "markdown_tables",
     "number",
+    "overflowed",
     "percent",
     "seen",
     "seen_in_training",
@@ -136,6 +139,12 @@ def left_out(summary: Summary) -> list[str]:
     return said
 
 
+def overflowed(summary: Summary) -> list[str]:
+    """A sentence on the episodes that outgrew the model's context, where there are any."""
+    full = sum(split["failures"].get(Failure.CONTEXT_OVERFLOW, 0) for split in summary["splits"].values())
+    return [f"Episodes that outgrew the model's context, and count as not solved: {full:,}."] * bool(full)
+
+
 def seen(split: Summary) -> str:
     """How many levels of a split the agent saw in training, such as ``3 of 256``; nothing where that is not known."""
     met = split.get("seen")
@@ -198,7 +207,7 @@ def markdown_tables(summaries: Sequence[Summary]) -> str:
     notes += [
         f"- {_plain(summary['agent'])}: {said}"
         for summary in summaries
-        for said in (*seen_in_training(summary), *left_out(summary), *lacks(summary))
+        for said in (*seen_in_training(summary), *left_out(summary), *overflowed(summary), *lacks(summary))
     ]
     return "\n".join([*lines, *([""] if notes else []), *notes, ""])
 

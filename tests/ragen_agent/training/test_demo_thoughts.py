@@ -110,6 +110,16 @@ def test_demonstrated_boards_are_true_and_paid_for(game: str) -> None:
     assert again.turn_infos == shown[0].turn_infos
 
 
+def test_a_demonstration_that_runs_out_of_tokens_is_named() -> None:
+    config = with_settings(Config(), {"game": "FrozenLake"})
+    agent = Policy.build(config)
+    process = agent.processes("train", 1)[0]
+    process.begin(seed=0)
+    process.max_tokens_per_episode = len(process.ids) + 5
+    with pytest.raises(ValueError, match=r"turns.max_tokens_per_episode=\d+ leaves 5 for it; raise it"):
+        demonstrate(process, [Instance(0, 0)], config.demonstrations, 0)
+
+
 def test_on_ice_the_foreseen_board_is_often_another() -> None:
     turns = {"world_modelling": True, "state_reward": 1.0, "max_tokens_per_turn": 400}
     config = with_settings(Config(), {"game": "FrozenLake", "env_options": {"success_rate": 0.4}, "turns": turns})

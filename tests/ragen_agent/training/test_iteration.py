@@ -87,6 +87,7 @@ def test_the_figures_of_an_iteration() -> None:
         "success/B": 1.0,
     }
     assert (figures["failed"], figures["failures"]) == (1, {"engine_error": 1})
+    assert figures["overflowed"] == 0
     assert (figures["kept"], figures["kept_share"]) == (2, 0.5)
     std = float(torch.tensor([1.0, 0.0]).std())
     assert (figures["spread_kept"], figures["spread_dropped"]) == (pytest.approx(std), 0.0)
@@ -94,6 +95,20 @@ def test_the_figures_of_an_iteration() -> None:
     assert figures["entropy_sampled"] == pytest.approx(3.75 / 3), "of the episodes that did not fail"
     assert figures["reply_tokens"] == 3.0
     assert "success/A" not in Iteration.score_and_filter(0, played, ["A", "A"], Training(group_size=2), 0).figures(None)
+
+
+def test_episodes_that_run_out_of_tokens_are_counted_and_said() -> None:
+    cut = replace(episode(0.0), terminated=False, truncated=True, overflowed=True)
+    figures = Iteration.score_and_filter(0, [episode(1.0), cut], ["A"], Training(group_size=2), 0).figures(None)
+    assert figures["overflowed"] == 1
+    for record, said in ((figures, True), ({**figures, "overflowed": 0}, False)):
+        out = io.StringIO()
+        display = Display(Console(file=out, width=200))
+        display.begin("iterations", 1)
+        display.advance(record)
+        display.end()
+        assert ("out of tokens 1" in out.getvalue()) is said
+        assert ("out of tokens" in out.getvalue()) is said
 
 
 def test_the_filter_of_ragen_2_by_hand() -> None:

@@ -22,11 +22,14 @@ from ragen_gym.bench.agents.openai import OpenAIAgent, is_overflow, with_reasoni
 from ragen_gym.bench.agents.rate_limit import RequestPacer, backoff, retry_after
 from ragen_gym.bench.episode_plan import RunOptions, Timeouts, make_env
 from ragen_gym.bench.records import EpisodeRecord
+from ragen_gym.bench.report.tables import markdown_tables, overflowed
 from ragen_gym.bench.results import ResultsFolder, load_results
 from ragen_gym.bench.runner import run_suite
+from ragen_gym.bench.score import score
 from ragen_gym.bench.suites import Suite, load_suite
 from ragen_gym.bench.verify import verify
 from ragen_gym.cli import main
+from ragen_gym.cli.bench_scores import score_lines
 from ragen_gym.core.failures import INFRASTRUCTURE, Failure
 from ragen_gym.envs.reply import parse_reply
 from tests.ragen_gym.bench.bad_server import GOOD, BadServer, completion
@@ -138,6 +141,11 @@ def test_a_failure_in_the_middle_keeps_the_turns_before_it(tmp_path: Path) -> No
     (record,) = records_in(tmp_path / "run")
     assert (len(record.turns), record.failure, record.counted) == (2, Failure.CONTEXT_OVERFLOW, True)
     assert [turn.prompt_tokens for turn in record.turns] == [100, 100]
+    summary = score(SMOKE, [record], "openai:m")
+    assert overflowed(summary) == ["Episodes that outgrew the model's context, and count as not solved: 1."]
+    assert overflowed(summary)[0] in score_lines(summary)
+    assert overflowed(summary)[0] in markdown_tables([summary])
+    assert not overflowed({"splits": {"lake": {"failures": {"timeout": 1}}}})
 
 
 def test_all_requests_wait_as_long_as_the_server_asks(tmp_path: Path) -> None:
