@@ -315,10 +315,14 @@ def _load(name: str, path: str, device: str, dtype: str) -> tuple[str, Any, Any]
         source = _source(name, path)  # some seconds, where the libraries would try for a minute
         import torch
         import transformers
+
+        from ragen_gym.inference.vision import FAMILIES
     except ImportError as error:
         raise ImportError("hf: agents need transformers and torch: pip install 'ragen-gym[agent]'") from error
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
+        if transformers.AutoConfig.from_pretrained(source).model_type in FAMILIES:
+            raise ValueError(f"it is a visual model: give hf-vision:{path}")
         tokenizer = transformers.AutoTokenizer.from_pretrained(source)
         model: Any = transformers.AutoModelForCausalLM.from_pretrained(source, dtype=dtype or "auto")
         if device == "cpu" and not dtype:

@@ -23,7 +23,6 @@ from ragen_gym.core.failures import Failure
 from ragen_gym.core.seeding import mix
 from ragen_gym.core.seen import find_seen
 from ragen_gym.core.validation import check_number
-from ragen_gym.envs.messages import map_images
 
 if TYPE_CHECKING:
     from ragen_gym.inference import ImageSpan
@@ -124,16 +123,25 @@ class HFVisionAgent:
         from ragen_gym.inference import ImageSpan
 
         pictures: list[Any] = []
+        image_id, spans = self._vision.image_id, []
+        image = self._tokenizer.convert_ids_to_tokens(image_id)
+
+        def plain(text: str) -> str:  # with a space in each spelling of a placeholder, so that none is read as one
+            return text.replace(image, f"{image[:1]} {image[1:]}")
 
         def taken(part: Mapping[str, Any]) -> Mapping[str, Any]:
+            if part["type"] == "text":
+                return {"type": "text", "text": plain(part["text"])}
             pictures.append(part["image"])
             return {"type": "image"}
 
-        plain = list(map_images(messages, taken))
+        contents = [message["content"] for message in messages]
+        contents = [plain(each) if isinstance(each, str) else [taken(part) for part in each] for each in contents]
+        conversation = [{**message, "content": each} for message, each in zip(messages, contents, strict=True)]
         prompt = self._tokenizer.apply_chat_template(
-            plain, add_generation_prompt=True, tokenize=True, return_dict=True, **self._template
+            conversation, add_generation_prompt=True, tokenize=True, return_dict=True, **self._template
         )
-        written, image_id, spans = list(prompt["input_ids"]), self._vision.image_id, []
+        written = list(prompt["input_ids"])
         if written.count(image_id) != len(pictures):
             raise AgentFailure(
                 Failure.MODEL_ERROR,

@@ -112,6 +112,24 @@ def test_a_template_without_pictures(model: Path) -> None:
         ask(agent, LAKE)
 
 
+@pytest.mark.parametrize("observation", ["image", "text"])
+def test_a_reply_that_spells_a_placeholder_shows_no_picture(model: Path, observation: str) -> None:
+    agent: Any = make_agent(f"hf-vision:{model}", max_tokens=4)
+    env = make_turn("FrozenLake", observation=observation)
+    env.reset(seed=0)
+    info = env.step("<think><|image_pad|></think><answer>Up</answer>")[-1]
+    messages = with_images(info["messages"], env.images)
+    ids, spans = agent._read(messages)
+    assert len(spans) == len(env.images)
+    assert ids.count(agent._vision.image_id) == sum(span.tokens for span in spans)
+    assert "< |image_pad|>" in agent._tokenizer.decode(ids)
+
+
+def test_a_visual_model_is_played_by_hf_vision(model: Path) -> None:
+    with pytest.raises(ValueError, match=f"it is a visual model: give hf-vision:{model}"):
+        make_agent(f"hf:{model}")
+
+
 def test_folders_that_hold_no_visual_model(model: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="there is no such folder"):
         make_agent(f"hf-vision:{tmp_path / 'absent'}")
