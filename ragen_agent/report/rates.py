@@ -7,7 +7,7 @@ from statistics import fmean
 from typing import Any
 
 from ragen_agent.report.runs import SeedGroup
-from ragen_agent.training.console import ROWS
+from ragen_agent.training.console import ROWS, episode_counts
 from ragen_gym.bench.report.plots import bound_marks, lane
 from ragen_gym.core.stats import Estimate, mean_interval, percent
 
@@ -74,13 +74,15 @@ def rates_table(groups: Sequence[SeedGroup]) -> list[dict[str, Any]]:
             found = group_rate(rates)
             if found is None:
                 continue
-            failed = sum(rate.get("failed", 0) for rate in rates.values())
+            failed, overflowed = (
+                sum(rate.get(count, 0) for rate in rates.values()) for count in ("failed", "overflowed")
+            )
             rows.append(
                 {
                     "name": row.replace("_", " "),
                     "bound": row in BOUNDS,
                     "strong": row == "after",
-                    "about": about + (f" ({failed} failed episodes left out)" if failed else ""),
+                    "about": about + episode_counts(failed, overflowed),
                     "rate": percent(found.value),
                     "interval": f"{100 * found.low:.1f} to {100 * found.high:.1f}",
                     "episodes": sum(rate["n"] for rate in [*rates.values()][: found.n]),

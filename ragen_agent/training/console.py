@@ -22,7 +22,7 @@ from ragen_gym.core.storage import atomic_path, read_json_lines
 from ragen_gym.envs.messages import plain_text
 from ragen_gym.games.registry import find, own_module, task_of
 
-__all__ = ["ROWS", "Display", "measured_on", "plot_curve", "rates_table"]
+__all__ = ["ROWS", "Display", "episode_counts", "measured_on", "plot_curve", "rates_table"]
 
 #: The rows of the final table by their key in ``summary.json``, and what each is.
 ROWS = {
@@ -154,10 +154,16 @@ def rates_table(game: str, evaluation: Evaluation, rates: Mapping[str, Any]) -> 
                 _row_name(row),
                 f"{100 * rate.rate:.1f} %",
                 f"{100 * rate.low:.1f} to {100 * rate.high:.1f}",
-                meaning + (f" ({rate.failed} failed episodes left out)" if rate.failed else ""),
+                meaning + episode_counts(rate.failed, rate.overflowed),
                 style="bold" if row == "after" else "",
             )
     return table
+
+
+def episode_counts(failed: int, overflowed: int) -> str:
+    """What stands behind the meaning of a rate where episodes failed or were cut."""
+    left_out = f" ({failed} failed episodes left out)" if failed else ""
+    return left_out + (f" ({overflowed} episodes cut at turns.max_tokens_per_episode)" if overflowed else "")
 
 
 def _row_name(row: str) -> str:

@@ -45,7 +45,8 @@ MAX_TRIES = 20  # resets for each level wanted
 def rate_of_played(played: Sequence[Trajectory]) -> Rate:
     """The rate over the episodes that did not fail; raises a ValueError if all failed."""
     whole = without_failed(played)
-    return wilson(sum(t.success for t in whole), len(whole), failed=len(played) - len(whole))
+    failed, overflowed = len(played) - len(whole), sum(t.overflowed for t in whole)
+    return wilson(sum(t.success for t in whole), len(whole), failed=failed, overflowed=overflowed)
 
 
 def without_failed(played: Sequence[Trajectory]) -> list[Trajectory]:

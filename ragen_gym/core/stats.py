@@ -82,9 +82,11 @@ class Rate(Estimate):
 
     Attributes:
         failed: further episodes that could not be played to the end, and do not count.
+        overflowed: episodes among those that count which a limit of tokens cut.
     """
 
     failed: int = 0
+    overflowed: int = 0
 
     @property
     def rate(self) -> float:
@@ -92,13 +94,15 @@ class Rate(Estimate):
         return self.value
 
     def to_dict(self, name: str = "rate") -> dict[str, float | None]:
-        """As ``Estimate.to_dict``, and ``failed`` where there are any."""
-        return super().to_dict(name) | ({"failed": self.failed} if self.failed else {})
+        """As ``Estimate.to_dict``, and ``failed`` and ``overflowed`` where there are any."""
+        counts = {"failed": self.failed, "overflowed": self.overflowed}
+        return super().to_dict(name) | {each: count for each, count in counts.items() if count}
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> Rate:
         """The rate that ``to_dict`` wrote."""
-        return cls(record["rate"], record["low"], record["high"], record["n"], record.get("failed", 0))
+        counts = record.get("failed", 0), record.get("overflowed", 0)
+        return cls(record["rate"], record["low"], record["high"], record["n"], *counts)
 
     def __str__(self) -> str:
         return f"{percent(self.value)} ({percent(self.low, '')} to {percent(self.high, '')})"
@@ -128,13 +132,14 @@ class Difference:
         return (self.low > 0 or self.high < 0) and self.p < 1 - CONFIDENCE
 
 
-def wilson(successes: float, n: int, *, failed: int = 0) -> Rate:
+def wilson(successes: float, n: int, *, failed: int = 0, overflowed: int = 0) -> Rate:
     """A share of independent successes with Wilson's score interval (Wilson, JASA 22, 1927; no continuity correction).
 
     Args:
         successes: from 0 to ``n``; an expected number may be a fraction, which the interval rounds.
         n: episodes, from 1 on.
         failed: see ``Rate``.
+        overflowed: see ``Rate``.
 
     Raises:
         ValueError: ``n`` is below 1, or ``successes`` is not from 0 to ``n``.
@@ -146,7 +151,7 @@ def wilson(successes: float, n: int, *, failed: int = 0) -> Rate:
     centre = (2 * whole + z * z) / (2 * (n + z * z))
     half = z / (2 * (n + z * z)) * sqrt(4 * n * share * (1 - share) + z * z)
     low = 0.0 if whole == 0 else centre - half
-    return Rate(successes / n, low, 1.0 if whole == n else centre + half, n, failed)
+    return Rate(successes / n, low, 1.0 if whole == n else centre + half, n, failed, overflowed)
 
 
 def mean_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Estimate:

@@ -37,7 +37,7 @@ from ragen_agent.training.policy import Policy
 from ragen_agent.training.run_folder import RunFolder
 from ragen_agent.training.tasks import draw_games, games_at, level_seeds, make_env, make_game_env
 from ragen_gym.core.seen import read_seen
-from ragen_gym.core.stats import wilson
+from ragen_gym.core.stats import Rate, wilson
 from ragen_gym.core.storage import append_json_lines, locked_folder, read_json_lines
 from ragen_gym.envs.policies import random_reply
 from tests.ragen_agent.displays import Interrupting, quiet
@@ -236,6 +236,11 @@ def test_failed_episodes_are_not_losses() -> None:
     console = Console(file=io.StringIO(), width=200)
     console.print(rates_table(config.game, config.evaluation, {"after": rate}))
     assert "1 failed episodes left out" in console.file.getvalue()  # type: ignore[attr-defined]
+    played[1] = replace(played[1], overflowed=True)
+    rate = rate_of_played(played).to_dict()
+    assert Rate.from_dict(rate).overflowed == rate["overflowed"] == 1
+    console.print(rates_table(config.game, config.evaluation, {"after": rate}))
+    assert "1 episodes cut at turns.max_tokens_per_episode" in console.file.getvalue()  # type: ignore[attr-defined]
     with pytest.raises(ValueError, match=r"all 1 episodes failed.*environment_error: x"):
         rate_of_played(played[:1])
 
