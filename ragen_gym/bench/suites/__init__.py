@@ -214,6 +214,7 @@ SUITES: dict[str, Path] = {
         "echo",
         "rllm-frozenlake",
         "vagen-v1",
+        "visual-generalization-v1",
         "generalization-v0",
         "difficulty-v0",
         "smoke",

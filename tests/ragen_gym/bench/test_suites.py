@@ -16,6 +16,7 @@ import pytest
 from ragen_gym.bench.baselines import RANDOM_ROLLOUTS, baseline, oracle_episodes
 from ragen_gym.bench.suites import SUITES, Split, Suite, load_suite, noise_seed
 from ragen_gym.bench.suites.freeze import frozen_levels, main, recipes, write_frozen
+from ragen_gym.core.image_style import ImageStyle
 from ragen_gym.core.levels import Level, read_levels
 from ragen_gym.core.text import Vocabulary
 from ragen_gym.core.turn_config import TurnConfig
@@ -31,12 +32,13 @@ HASHES = {
     "echo": "0479ff05e1244597",
     "rllm-frozenlake": "5c740f4a6b3e6524",
     "vagen-v1": "3b00acc93766ef25",
+    "visual-generalization-v1": "b0d8c04627451da1",
     "generalization-v0": "54f61d221b257b57",
     "difficulty-v0": "74f71809b1e899e1",
     "smoke": "a1ba5507de8a1a37",
 }
 #: The suites in which no two levels of a split are of one family, but for the two orders of a pair of arms.
-FAMILIES = ("generalization-v1", "difficulty-v1")
+FAMILIES = ("generalization-v1", "difficulty-v1", "visual-generalization-v1")
 every_suite = pytest.mark.parametrize("name", SUITES)
 SPLITS = [(name, split) for name in SUITES for split in load_suite(name).splits]
 every_split = pytest.mark.parametrize(("name", "split"), SPLITS, ids=[f"{name}/{split.name}" for name, split in SPLITS])
@@ -170,6 +172,15 @@ def test_shuffled_symbols_are_the_known_ones_with_other_meanings() -> None:
         env.reset(options={"level": split.levels[0]})
         boards.add(env.board)
     assert len(boards) == 2
+
+
+def test_the_same_levels_are_seen_in_five_looks() -> None:
+    splits = load_suite("visual-generalization-v1").splits
+    for game in ("FrozenLake", "Sokoban"):
+        own = [split for split in splits if split.env == game]
+        assert len({split.levels for split in own}) == 1
+        assert len({split.turn_config.image_style for split in own}) == len(own) == 5
+        assert own[0].turn_config.image_style == ImageStyle()
 
 
 def test_a_ladder_goes_from_easy_to_hard() -> None:
