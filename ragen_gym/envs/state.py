@@ -114,10 +114,11 @@ class StateText:
         if self.game.layout != "grid":
             return _lines(self.game.own_text(board))
         cells = self._cells(board)
-        if self._written == "text" and self._format != "coord":
-            return set(cells)
-        if self._format == "coord":
-            return {cell for cell in cells if cell.kind != self._names[0]}
+        if self._written == "text":
+            places = {cell for cell in cells if cell.kind != self._names[0]}
+            if self._format == "coord":
+                return places
+            return set(cells) | (_listed(places) if self._format == "grid_coord" else set())
         cells = [cell for cell in cells if cell.kind not in self._ground]
         return set(self._seen_from_the_player(cells)) if self._written == "sentences" else set(cells)
 
@@ -126,12 +127,14 @@ class StateText:
         if self.game.layout != "grid":
             return _lines(text)
         if self._written == "sentences":
-            return {fact for said in re.split(r"[.;\n]", text) if said.strip() for fact in [_fact_of(said)]}
+            return self._things(_fact_of(said) for said in re.split(r"[.;\n]", text) if said.strip())
         if self._written == "coordinates":
             return self._things(_places(text.splitlines()))
         if self._format == "coord":
             return _places(line for line in text.strip().splitlines() if not line.strip().startswith("board "))
-        grid = text.partition("\nboard ")[0].strip("\r\n")
+        grid, size, places = text.partition("\nboard ")
+        grid = grid.strip("\r\n")
+        listed = _listed(_places(places.splitlines()[1:])) if size and self._format == "grid_coord" else set()
         if self._spaces_mean_nothing:
             grid = "\n".join(line.replace(" ", "") for line in grid.strip().splitlines())
         names = dict(zip(self._vocabulary.symbols, self._names, strict=True))
@@ -139,7 +142,7 @@ class StateText:
             Fact(names.get(symbol, symbol), (row, column))
             for row, line in enumerate(grid.splitlines())
             for column, symbol in enumerate(line)
-        }
+        } | listed
 
     def _cells(self, board: Board) -> list[Fact]:
         stride = self.game.width + 1
@@ -189,6 +192,11 @@ def _places(lines: Iterable[str]) -> set[Fact]:
         elif line.strip():
             facts.add(Fact(line, ()))
     return facts
+
+
+def _listed(facts: Iterable[Fact]) -> set[Fact]:
+    """The facts of a list of places, which a text gives in addition to a grid."""
+    return {Fact(kind, ("listed", *place)) for kind, place in facts}
 
 
 def _fact_of(sentence: str) -> Fact:

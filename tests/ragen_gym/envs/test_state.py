@@ -79,6 +79,7 @@ def test_a_reply_without_fault_is_right_in_every_format(name: str, state_format:
         ("sentences", "the player is in row 1, column 2; a box is 1 below the player", 2 / 3, 2 / 3),
         ("sentences", "The player is in row 1, column 2. A box is 1 above the player.", 1 / 3, 1 / 3),
         ("sentences", "The player is the player. I see a box.", 0, 0),
+        ("sentences", "The player is in row 1, column 2. A wall is 1 above the player.", 1 / 3, 1 / 3),
     ],
 )
 def test_scores_by_hand(state_format: str, text: str, objects: float, f1: float) -> None:
@@ -87,6 +88,22 @@ def test_scores_by_hand(state_format: str, text: str, objects: float, f1: float)
         found = reader(state_format, score).compare(text, board)
         assert found.score == pytest.approx(expected), score
         assert found.right is (f1 == 1)
+
+
+@pytest.mark.parametrize("score", ["objects", "f1"])
+def test_a_grid_and_its_places_are_both_scored(score: str) -> None:
+    """A right grid above wrong places, or none, is right in part; so are right places below a wrong grid."""
+    board = Sokoban().board(ROOM)
+    reading = reader("text", score, form="grid_coord")
+    truth = reading.write(board)
+    grid, _, places = truth.partition("\nboard ")
+    wrong = truth.replace("player: (1,2)", "player: (1,3)")
+    assert wrong != truth
+    assert reading.compare(truth, board) == (True, 1.0)
+    for text in (wrong, grid, f"{grid.replace('_P__', 'P___')}\nboard {places}"):
+        right, found = reading.compare(text, board)
+        assert not right
+        assert 0.3 < found < 1, text
 
 
 def test_the_arms_of_a_bandit_are_scored_by_line() -> None:
