@@ -153,7 +153,7 @@ def _report(arguments: argparse.Namespace) -> int:
             comparisons.append(compare_results(runs[0], run))
             bar.update(len(comparisons))
     if arguments.json:
-        print(tables.json_tables(summaries, comparisons), end="")
+        print_json({"runs": summaries, "comparisons": comparisons})
         return 0
     with progress_bar("episodes", sum(len(run.records) for run in runs)) as bar:
         text = page(runs, summaries, comparisons, megabytes=arguments.megabytes, progress=bar.update)

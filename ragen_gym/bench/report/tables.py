@@ -1,10 +1,9 @@
-"""The scores of runs as Markdown, CSV and JSON, and how their numbers are written."""
+"""The scores of runs as Markdown and CSV, and how their numbers are written."""
 
 from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,7 +13,6 @@ __all__ = [
     "bounds",
     "csv_table",
     "episodes_asked",
-    "json_tables",
     "lacks",
     "left_out",
     "markdown_row",
@@ -183,11 +181,6 @@ def csv_table(summaries: Sequence[Summary]) -> str:
             if split := summary["splits"].get(name):
                 writer.writerow((name, summary["agent"], *(_entry(split, place) for place in _PLACES.values())))
     return out.getvalue()
-
-
-def json_tables(summaries: Sequence[Summary], comparisons: Sequence[Summary]) -> str:
-    """The summaries as they are, and the comparisons, as one JSON object."""
-    return json.dumps({"runs": list(summaries), "comparisons": list(comparisons)}, indent=2, ensure_ascii=False) + "\n"
 
 
 def markdown_tables(summaries: Sequence[Summary]) -> str:
