@@ -162,7 +162,7 @@ def test_mistakes_are_told_before_anything_is_played(tmp_path: Path, capsys: pyt
     for words, said in (
         (["--pages", str(file)], "is a file; give a folder"),
         (["--only", "Bandt, none"], "Did you mean Bandit, none?"),
-        (["--write", "--out", str(tmp_path / "none")], "there are no complete runs of thinking"),
+        (["--write"], "there are no complete runs of thinking"),
         (["--jobs", "0"], "--jobs is 0; it must be at least 1."),
     ):
         assert main(["experiment", "thinking", "--quick", "--out", str(tmp_path / "out"), *words]) == 2
