@@ -204,7 +204,7 @@ def _vision(config: Config, tokenizer: PreTrainedTokenizerBase) -> Vision | None
 
 
 def _title(console: Console, text: str) -> None:
-    console.print(f"\n[bold]{text}[/bold]")
+    console.print(f"\n[bold]{text}[/bold]", soft_wrap=not console.is_terminal)
 
 
 def _say(console: Console, text: str, *, whole: bool = False) -> None:
