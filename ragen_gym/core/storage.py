@@ -98,7 +98,7 @@ def locked_folder(path: Path) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
-        if made and not any(path.iterdir()):  # the work could not begin
+        if made and path.is_dir() and not any(path.iterdir()):  # the work could not begin
             path.rmdir()
 
 
