@@ -26,12 +26,13 @@ from typing import Any
 
 from benchmarks import machine, made_folder
 from ragen_gym.bench.agents import make_agent
+from ragen_gym.bench.compare import compare_results
 from ragen_gym.bench.episode_plan import RunOptions, Timeouts
 from ragen_gym.bench.report.benchmark_page import page
 from ragen_gym.bench.report.leaderboard import published_table, rates_table, split_rate
 from ragen_gym.bench.results import BenchResults, ResultsFolder, load_results
 from ragen_gym.bench.runner import RunProgress, run_suite
-from ragen_gym.bench.score import compare_results, score_results
+from ragen_gym.bench.score import score_results
 from ragen_gym.bench.suites import Suite, load_suite
 from ragen_gym.core.stats import percent
 from ragen_gym.core.storage import write_atomic

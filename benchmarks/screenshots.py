@@ -25,11 +25,12 @@ from ragen_agent.report.runs import load_runs as load_training_runs
 from ragen_agent.training.console import Display
 from ragen_agent.training.run_folder import RunFolder
 from ragen_gym.bench.agent import Answer, Message, Task
+from ragen_gym.bench.compare import compare
 from ragen_gym.bench.episode_plan import RunOptions
 from ragen_gym.bench.report.benchmark_page import page as benchmark_html
 from ragen_gym.bench.results import load_several
 from ragen_gym.bench.runner import run_suite
-from ragen_gym.bench.score import compare, score_results
+from ragen_gym.bench.score import score_results
 from ragen_gym.bench.suites import load_suite
 from ragen_gym.envs.policies import plan_moves
 

@@ -6,7 +6,6 @@ A setting's name is dotted, such as ``training.groups``; tables nest by it.
 from __future__ import annotations
 
 import dataclasses
-import json
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from typing import Any, TypeVar
 from ragen_agent.config.settings import Config
 from ragen_agent.config.trainers import OpenRLHF
 from ragen_gym.core.settings import Setting, declared, json_schema, parts
-from ragen_gym.core.validation import did_you_mean, joined
+from ragen_gym.core.validation import did_you_mean, joined, json_or_text
 
 __all__ = [
     "ALIASES",
@@ -170,7 +169,7 @@ def settings_of_pairs(flag: str, pairs: Sequence[str], table: str = "") -> Setti
         name = f"{table}.{key}" if table else key
         _check_place(name)
         each = catalog().get(ALIASES.get(name, name))
-        value: Any = _json(text)
+        value: Any = json_or_text(text)
         if each is not None and each.type is str and not isinstance(value, str):
             value = text
         for part in reversed(name.split(".")):
@@ -231,10 +230,3 @@ def _check_place(name: str) -> None:
     places = {".".join(parts[:end]) for end in range(1, len(parts) + 1)}
     if not places & {*catalog(), *ALIASES} and name not in {group.name for group in groups()}:
         check_name(name)
-
-
-def _json(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError:
-        return text

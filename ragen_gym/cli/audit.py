@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ragen_gym.cli.command import add_command, print_json, progress_bar, table_lines, wrapped
+from ragen_gym.cli.command import add_command, named_values, print_json, progress_bar, table_lines, wrapped
 from ragen_gym.core.storage import write_atomic
-from ragen_gym.core.validation import joined
+from ragen_gym.core.validation import json_or_text
 
 if TYPE_CHECKING:
     from ragen_gym.audit import Report
@@ -97,8 +96,8 @@ def _audit(arguments: argparse.Namespace) -> int:
     if not arguments.targets:
         raise ValueError("no target: give a Gymnasium id, module:callable, or another form that --help lists.")
     settings = AuditSettings(
-        options=_options(arguments.option),
-        actions=[_value(text) for text in arguments.action],
+        options=named_values("--option", arguments.option),
+        actions=[json_or_text(text) for text in arguments.action],
         checks=arguments.check,
         seeds=arguments.seeds,
         steps=arguments.steps,
@@ -169,21 +168,3 @@ def page(reports: list[Report]) -> str:
         colophon=["Made by ragen-gym audit."],
         reports=reports,
     )
-
-
-def _options(pairs: list[str]) -> dict[str, Any]:
-    read: dict[str, Any] = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not equals:
-            raise ValueError(f"--option {pair}: write it as name=value.")
-        read = joined(read, {name.strip(): _value(value)})
-    return read
-
-
-def _value(text: str) -> Any:
-    """A value as JSON reads it, or else the text itself."""
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError:
-        return text

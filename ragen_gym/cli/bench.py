@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ragen_gym.cli import bench_leaderboard, bench_replays, bench_scores
-from ragen_gym.cli.command import add_command, print_json
+from ragen_gym.cli.command import add_command, named_values, print_json
 from ragen_gym.core.command_line import stops_at_sigterm, terminal_width, wrap
 from ragen_gym.core.seen import SEEN_FILE, read_seen, write_seen
 from ragen_gym.core.storage import DiskFullError, locked_folder
@@ -240,11 +240,7 @@ def _agent(arguments: argparse.Namespace) -> ReplyAgent | StepAgent:
     known = settings_of(arguments.agent)
     names = [*_SETTINGS, *(["timeout"] if "timeout" in known else [])]
     settings = {name: value for name in names if (value := getattr(arguments, name)) is not None}
-    for pair in arguments.set:
-        name, equals, text = pair.partition("=")
-        if not equals:
-            raise ValueError(f"--set {pair}: write it as name=value.")
-        settings = joined(settings, {name.strip().replace("-", "_"): _value(text)})
+    settings = joined(settings, named_values("--set", arguments.set))
     if "timeout" in known:
         settings.setdefault("timeout", _TIMEOUT)
     return make_agent(arguments.agent, **settings)
@@ -268,14 +264,6 @@ class _Set(argparse.Action):
             shown = ", ".join(f"{key}={json.dumps(value)}" for key, value in settings.items())
             print("\n".join(wrap(shown or "none", terminal_width(), f"{name + ':':8}", " " * 8)))
         parser.exit()
-
-
-def _value(text: str) -> Any:
-    """A value as JSON reads it (3, 1e-3, true, {"a": 1}), or else the text itself."""
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError:
-        return text
 
 
 def run_speed(arguments: argparse.Namespace) -> int:

@@ -128,10 +128,11 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 
 def _report(arguments: argparse.Namespace) -> int:
+    from ragen_gym.bench.compare import compare_results
     from ragen_gym.bench.report import tables
     from ragen_gym.bench.report.benchmark_page import page
     from ragen_gym.bench.results import load_several
-    from ragen_gym.bench.score import compare_results, score_results
+    from ragen_gym.bench.score import score_results
 
     printing = arguments.markdown or arguments.csv or arguments.json
     out: Path = arguments.out or arguments.runs[0] / "report.html"

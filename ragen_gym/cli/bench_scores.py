@@ -212,9 +212,9 @@ def _score(arguments: argparse.Namespace) -> int:
 
 
 def _compare(arguments: argparse.Namespace) -> int:
+    from ragen_gym.bench.compare import compare_results
     from ragen_gym.bench.report.tables import bounds, left_out
     from ragen_gym.bench.results import load_several
-    from ragen_gym.bench.score import compare_results
 
     first, second = load_several([arguments.first, arguments.second], arguments.suite)
     result = compare_results(first, second)

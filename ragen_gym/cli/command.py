@@ -13,12 +13,14 @@ from typing import Any, TextIO
 
 from ragen_gym.core.command_line import wrap
 from ragen_gym.core.progress import ProgressBar
+from ragen_gym.core.validation import joined, json_or_text
 
 __all__ = [
     "add_command",
     "add_seed",
     "first_lines",
     "json_alone",
+    "named_values",
     "print_json",
     "progress_bar",
     "table_lines",
@@ -27,6 +29,21 @@ __all__ = [
 
 _LISTED = 20
 _LEAST_ROOM = 12  # columns of a terminal for the last column of a table, below which nothing helps
+
+
+def named_values(flag: str, pairs: Sequence[str]) -> dict[str, Any]:
+    """Arguments given as ``name=value``, each value read as JSON where it is that, else as text; ``-`` is ``_``.
+
+    Raises:
+        ValueError: a pair without ``=``, or two values of one name.
+    """
+    read: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals:
+            raise ValueError(f"{flag} {pair}: write it as name=value.")
+        read = joined(read, {name.strip().replace("-", "_"): json_or_text(text)})
+    return read
 
 
 def add_command(

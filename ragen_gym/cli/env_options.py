@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import ast
-import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -27,7 +26,6 @@ __all__ = [
     "options_of",
     "read_options",
     "sections",
-    "task_options",
 ]
 
 
@@ -83,25 +81,6 @@ def read_options(spec: GameSpec, pairs: Sequence[str]) -> dict[str, Any]:
         if name not in types:
             build_game(spec, {name: None})  # an error that says which options there are
         read = joined(read, {name: _read(spec, name, types[name], text)})
-    return read
-
-
-def task_options(pairs: Sequence[str]) -> dict[str, Any]:
-    """The options of a text task given as ``name=value``, each value read as JSON where it is that, else as text.
-
-    Raises:
-        ValueError: a pair without ``=``, or two values of one option.
-    """
-    read: dict[str, Any] = {}
-    for pair in pairs:
-        name, equals, text = pair.partition("=")
-        if not equals:
-            raise ValueError(f"--option {pair}: write it as name=value.")
-        try:
-            value = json.loads(text)
-        except json.JSONDecodeError:
-            value = text
-        read = joined(read, {name: value})
     return read
 
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import gymnasium
 
-from ragen_gym.cli.command import add_command, add_seed, print_json, progress_bar
-from ragen_gym.cli.env_options import add_environment_options, chosen_environment, task_options
+from ragen_gym.cli.command import add_command, add_seed, named_values, print_json, progress_bar
+from ragen_gym.cli.env_options import add_environment_options, chosen_environment
 from ragen_gym.core.levels import Level
 from ragen_gym.core.progress import track
 from ragen_gym.core.storage import check_free, write_atomic
@@ -299,7 +299,7 @@ def _check(arguments: argparse.Namespace) -> int:
 
     steps: tuple[tuple[str, Callable[[], None]], ...]
     if load_task(arguments.id) is not None:
-        options = task_options(arguments.options)
+        options = named_values("--option", arguments.options)
         steps = (("the task: seeds, splits, replies, oracle", lambda: check_task(arguments.id, **options)),)
     else:
         spec, chosen = chosen_environment(arguments)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Set
 from difflib import get_close_matches
 from math import inf, isfinite
@@ -11,7 +12,16 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["check_choice", "check_number", "did_you_mean", "items_of", "joined", "plain_number", "shown"]
+__all__ = [
+    "check_choice",
+    "check_number",
+    "did_you_mean",
+    "items_of",
+    "joined",
+    "json_or_text",
+    "plain_number",
+    "shown",
+]
 
 
 def check_number(
@@ -40,6 +50,14 @@ def _is_number(value: Any, low: float, high: float, whole: bool) -> bool:
 def plain_number(value: Any) -> Any:
     """A number or truth value of NumPy as Python's own; anything else as it is."""
     return value.item() if isinstance(value, np.number | np.bool_) else value
+
+
+def json_or_text(text: str) -> Any:
+    """A value as JSON reads it (3, 1e-3, true, {"a": 1}), or else the text itself."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 def items_of(value: Any) -> list[Any]:

@@ -56,7 +56,7 @@ def page(
     Args:
         runs: of one suite, with different names; see ``load_several``.
         summaries: the score of each.
-        comparisons: as ``ragen_gym.bench.score.compare`` makes them.
+        comparisons: as ``ragen_gym.bench.compare.compare`` makes them.
         megabytes: the most that the episodes may take in the page. If they take more, it holds those of the first
             instances of every split, of all agents alike, and says so.
         progress: called with how many of the episodes are drawn.

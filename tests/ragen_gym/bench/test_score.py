@@ -1,4 +1,4 @@
-"""The score of a run, on episodes that were really played, and the commands that print it."""
+"""The score of a run, the comparison of two, on episodes that were really played, and the commands that print both."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ragen_gym.bench import score as score_module
+from ragen_gym.bench import compare as compare_module
 from ragen_gym.bench.baselines import baseline
+from ragen_gym.bench.compare import compare
 from ragen_gym.bench.records import EpisodeRecord, TurnRecord
 from ragen_gym.bench.results import EpisodeLog, ResultsFolder, load_results
-from ragen_gym.bench.score import ASKED_ENTRIES, compare, score, score_results
+from ragen_gym.bench.score import ASKED_ENTRIES, score, score_results
 from ragen_gym.bench.suites import SUITES, Split, Suite, load_suite, noise_seed
 from ragen_gym.bench.verify import EXIT_CODES, verify
 from ragen_gym.cli import bench_scores, main
@@ -398,7 +399,7 @@ def test_an_agent_does_not_differ_from_itself(random_run: list[EpisodeRecord]) -
 
 def test_a_difference_that_rounds_to_nothing_is_not_above() -> None:
     def sentence(difference: Difference) -> str:
-        return score_module._sentence("a", "b", difference, difference.levels)
+        return compare_module._sentence("a", "b", difference, difference.levels)
 
     assert sentence(Difference(0.0004, -0.01, 0.011, 0.9, 900)) == (
         "a and b differ by less than 0.1 points (-1.0 to 1.1 points, 900 levels), which is not significant."
