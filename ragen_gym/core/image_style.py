@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ragen_gym.core.settings import check_settings, setting
+from ragen_gym.core.validation import plain_number
 
-__all__ = ["PALETTES", "TILE_SETS", "TILE_SIZES", "ImageStyle"]
+__all__ = ["PALETTES", "TILE_SETS", "ImageStyle", "check_tile_size"]
 
 #: Sets of tiles. A model that was trained on one meets another as a test of visual generalisation.
 TILE_SETS = {
@@ -23,6 +24,15 @@ PALETTES = {
 
 #: Least and greatest side of a tile in pixels.
 TILE_SIZES = (8, 128)
+
+
+def check_tile_size(tile_size: int) -> int:
+    """Return ``tile_size`` as an int, or raise a ValueError that says which sizes there are."""
+    tile_size = plain_number(tile_size)
+    low, high = TILE_SIZES
+    if isinstance(tile_size, bool) or not isinstance(tile_size, int) or not low <= tile_size <= high:
+        raise ValueError(f"tile_size={tile_size!r} must be a whole number of pixels from {low} to {high}.")
+    return tile_size
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import numpy.typing as npt
 from gymnasium import spaces
 from gymnasium.vector.utils import create_shared_memory
 
+from ragen_gym.core.image_style import check_tile_size
 from ragen_gym.core.text import TEXT_FORMATS, TextFormat, Vocabulary
 from ragen_gym.core.validation import check_choice
 from ragen_gym.games.game import Board, Game
@@ -42,7 +43,7 @@ class BoardView:
     ) -> None:
         check_choice("observation", observation, OBSERVATIONS)
         check_choice("text_format", text_format, TEXT_FORMATS)
-        self.game, self.observation, self.tile_size = game, observation, tile_size
+        self.game, self.observation, self.tile_size = game, observation, check_tile_size(tile_size)
         self.text = game.formatter(vocabulary, text_format)
         self.observe = {"text": self.text, "grid": self.grid, "rgb": self.pixels}[observation]
         self._charset = game.charset(vocabulary, text_format)

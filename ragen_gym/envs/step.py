@@ -158,8 +158,8 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
         self.observation, self.text_format, self.render_mode = observation, text_format, render_mode
         self.split = check_split(split)
         self.vocabulary = self.game.vocabulary(self.game_spec.vocabulary if vocabulary is None else vocabulary)
-        self.tile_size = tile_size = plain_number(tile_size)
         self._view = BoardView(self.game, observation, self.vocabulary, text_format, tile_size)
+        self.tile_size = self._view.tile_size
         self._levels = None if levels is None else self.game.fixed_boards(levels, split)
         self._renderer = self._open_renderer()
         self._parts = self._step_parts()

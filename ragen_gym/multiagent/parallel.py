@@ -139,7 +139,6 @@ class ParallelGame(ParallelEnv):  # type: ignore[misc]  # PettingZoo ships no ty
         grid = self._seen.grid_space()
         self.state_space = spaces.Box(0, grid.high.max(), (players, *grid.shape), np.uint8)
         self._episodes: Episodes | None = None
-        self._tile_size = tile_size
         self._window = self._open_window()
 
     def observation_space(self, agent: str) -> spaces.Space[Any]:
@@ -268,10 +267,8 @@ class ParallelGame(ParallelEnv):  # type: ignore[misc]  # PettingZoo ships no ty
     def _open_window(self) -> Window | None:
         if self.render_mode not in ("rgb_array", "human"):
             return None
-        from ragen_gym.render.frames import check_tile_size
         from ragen_gym.render.renderer import Window
 
-        check_tile_size(self._tile_size)
         return Window(self.game_spec.id, self.metadata["render_fps"])
 
     def _draw(self) -> npt.NDArray[np.uint8]:
@@ -281,7 +278,7 @@ class ParallelGame(ParallelEnv):  # type: ignore[misc]  # PettingZoo ships no ty
         board, cells = self._picture()
         words = {PLAYING: "", OVER: "out", SUCCESS: "success"}
         states = [words[self._outcomes[i]] for i in range(self.players)]
-        return picture(self.game, Scene(board, cells, self._totals, states, self._cycle), self._tile_size)
+        return picture(self.game, Scene(board, cells, self._totals, states, self._cycle), self._seen.tile_size)
 
     def _show(self) -> None:
         if self._window and self.render_mode == "human":

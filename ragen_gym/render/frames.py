@@ -20,8 +20,8 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.error import DependencyNotInstalled
 
+from ragen_gym.core.image_style import check_tile_size
 from ragen_gym.core.text import EDGE
-from ragen_gym.core.validation import plain_number
 from ragen_gym.games.game import OVER, PLAYING, Board, Boards, Game
 from ragen_gym.render.canvas import Canvas, Colour, Pixels
 from ragen_gym.render.recorder import Recording
@@ -29,13 +29,11 @@ from ragen_gym.render.recorder import Recording
 __all__ = [
     "GROUND",
     "PAINTERS",
-    "SIZES",
     "TEXT",
     "Painter",
     "atlas",
     "board_codes",
     "caption_width",
-    "check_tile_size",
     "frame_shape",
     "frames",
     "gif",
@@ -46,8 +44,6 @@ __all__ = [
     "with_caption",
 ]
 
-#: Least and greatest side of a tile in pixels.
-SIZES = (8, 128)
 #: A caption must be legible, so a picture is at least this wide, however small its tiles.
 _LEAST_WIDTH = 176
 _ROWS = 2.5
@@ -117,14 +113,6 @@ def _draw_symbol(canvas: Canvas, game: Game, tile: int) -> None:
         canvas.text(0.5, 0.5, 0.5, symbols[tile], (255, 255, 255) if tile else (150, 146, 136), 0.7)
 
 
-def check_tile_size(tile_size: int) -> int:
-    """Return ``tile_size`` as an int, or raise a ValueError that says which sizes there are."""
-    tile_size = plain_number(tile_size)
-    if isinstance(tile_size, bool) or not isinstance(tile_size, int) or not SIZES[0] <= tile_size <= SIZES[1]:
-        raise ValueError(f"tile_size={tile_size!r} must be a whole number of pixels from {SIZES[0]} to {SIZES[1]}.")
-    return tile_size
-
-
 class _Atlas:
     """The tiles of a game at one size, each drawn when it is first asked for."""
 
@@ -177,7 +165,7 @@ def frames(game: Game, codes: Boards, tile_size: int) -> Pixels:
     Args:
         game: the game.
         codes: tile codes, uint8 (n, height, width).
-        tile_size: side of a tile in pixels, within ``SIZES``.
+        tile_size: side of a tile in pixels, 8 to 128.
 
     Returns:
         uint8 (n, height * side, width * side, 3), where ``side`` is ``tile_size`` (six times that for a bandit).

@@ -7,7 +7,7 @@ from typing import Any
 
 from ragen_gym.games.game import Board, Game, Rule
 from ragen_gym.render.canvas import Pixels, load_pygame
-from ragen_gym.render.frames import check_tile_size, picture
+from ragen_gym.render.frames import picture
 from ragen_gym.render.recorder import KEYS, Recorder, key_names
 
 __all__ = ["Renderer", "Window", "keys_to_action"]
@@ -21,14 +21,11 @@ class Renderer(Recorder):
         rule: its rule.
         tile_size: side of a tile in pixels.
         window: where it is shown.
-
-    Raises:
-        ValueError: a tile size out of range.
     """
 
     def __init__(self, game: Game, rule: Rule, tile_size: int, window: Window) -> None:
         super().__init__(rule)
-        self.game, self.tile_size = game, check_tile_size(tile_size)
+        self.game, self.tile_size = game, tile_size
         self._window = window
 
     def picture(self, board: Board) -> Pixels:

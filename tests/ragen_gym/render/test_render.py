@@ -167,7 +167,7 @@ def test_a_pull_is_told_with_its_pay() -> None:
 
 
 @pytest.mark.parametrize("size", [7, 129, 48.0, True, "48"])
-@pytest.mark.parametrize("asked", [{"render_mode": "rgb_array"}, {"observation": "rgb"}])
+@pytest.mark.parametrize("asked", [{"render_mode": "rgb_array"}, {"observation": "rgb"}, {}])
 def test_a_tile_size_out_of_range_is_refused(size: Any, asked: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"tile_size=.* from 8 to 128"):
         StepEnv("FrozenLake", tile_size=size, **asked)
