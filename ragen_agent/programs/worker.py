@@ -54,7 +54,7 @@ class _Episode:
     early: float = 0.0  # earned before the first reply
     turns: int = 0  # of the game
     several: bool = False  # a reply has had several turns of the game
-    overflowed: bool = False  # the messages no longer fitted
+    overflowed: bool = False  # the messages no longer fitted, or cut a reply
     terminated: bool = False
     truncated: bool = False
     success: bool = False
@@ -144,6 +144,7 @@ class Worker:
             episode.infos.append(None)
             episode.early = 0.0
             stopped = reply.ids[-1] in self.mdp.chat.stop_ids
+            episode.overflowed |= not stopped and len(prompt) + len(reply.ids) >= conversation.max_tokens_per_episode
             return {
                 "id": f"chatcmpl-{uuid.uuid4().hex}",
                 "object": "chat.completion",

@@ -16,7 +16,7 @@ from ragen_agent.config import Config, Demonstrations, Evaluation
 from ragen_agent.training.metrics import METRICS
 from ragen_agent.training.run_folder import RunFolder
 from ragen_agent.training.tasks import all_settings
-from ragen_gym.core.progress import ProgressBar
+from ragen_gym.core.progress import SECONDS_A_LINE, ProgressBar
 from ragen_gym.core.stats import Rate
 from ragen_gym.core.storage import atomic_path, read_json_lines
 from ragen_gym.envs.messages import plain_text
@@ -47,7 +47,8 @@ COUNTED = {
 #: The rates that a curve shows as lines, and their colours.
 LINES = {"optimal": "tab:green", "demonstrator": "tab:purple", "random": "tab:gray"}
 
-SECONDS = 2.0  # between two lines of an evaluation where there is no terminal; a short one has none
+#: Between two lines where there is no terminal, by phase: each iteration of reinforcement has one, a short phase none.
+SECONDS = {"reinforcement": 0.0, "evaluation": 2.0}
 
 
 class Display:
@@ -56,15 +57,12 @@ class Display:
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(highlight=False)
         self._bar: ProgressBar | None = None
-        self._every = 1
 
     def begin(self, phase: str, total: int, done: int = 0) -> None:
         """Starts a phase of ``total`` steps."""
-        # Without a terminal: a line for each iteration of reinforcement, four for any other phase of training.
-        plain, brief = not self.console.is_terminal, phase == "evaluation"
-        self._every = max(1, total // 4) if plain and phase not in ("reinforcement", "evaluation") else 1
-        what, seconds = COUNTED.get(phase, f"steps of {phase}"), SECONDS if brief else 0
-        self._bar = ProgressBar(what, total, done=done, seconds=seconds, console=self.console, transient=brief)
+        what, seconds = COUNTED.get(phase, f"steps of {phase}"), SECONDS.get(phase, SECONDS_A_LINE)
+        transient = phase == "evaluation"
+        self._bar = ProgressBar(what, total, done=done, seconds=seconds, console=self.console, transient=transient)
         self._bar.__enter__()
 
     def update(self, done: int) -> None:
@@ -76,12 +74,9 @@ class Display:
         """Some steps were done; ``record`` holds their figures."""
         bar = self._bar
         assert bar is not None, "a phase has begun"
-        done = bar.done + steps
-        if done // self._every > bar.done // self._every:
-            figures = [(metric, record[name]) for name, metric in METRICS.items() if name in record]
-            shown = [(metric.progress, value) for metric, value in figures if value or not metric.rare]
-            bar.update(done, "  ".join(form.format(value) for form, value in shown if form))
-        bar.done = done
+        figures = [(metric, record[name]) for name, metric in METRICS.items() if name in record]
+        shown = [(metric.progress, value) for metric, value in figures if value or not metric.rare]
+        bar.advance(steps, "  ".join(form.format(value) for form, value in shown if form))
 
     def end(self) -> None:
         """Ends the phase, if one has begun."""

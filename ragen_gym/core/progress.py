@@ -8,12 +8,13 @@ from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Any, TypeVar
 
-__all__ = ["ProgressBar", "track"]
+__all__ = ["SECONDS_A_LINE", "ProgressBar", "track"]
 
 T = TypeVar("T")
 
 _SECONDS_A_FRAME = 0.1
-_SECONDS_A_LINE = 15.0
+#: Between two lines where there is no terminal.
+SECONDS_A_LINE = 15.0
 
 
 class ProgressBar:
@@ -38,7 +39,7 @@ class ProgressBar:
         *,
         done: int = 0,
         prefix: str = "",
-        seconds: float = _SECONDS_A_LINE,
+        seconds: float = SECONDS_A_LINE,
         console: Any = None,
         transient: bool = False,
     ) -> None:

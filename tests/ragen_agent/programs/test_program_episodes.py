@@ -217,6 +217,22 @@ while True:
     assert len(trajectory.ids) <= Config().turns.max_tokens_per_episode
 
 
+def test_a_reply_that_the_limit_of_the_episode_cuts_is_counted(helpers: Path) -> None:
+    once = """
+session = post(URL + "/sessions", {})
+ask([{"role": "user", "content": session["start"]["observation"]}])
+"""
+    config = with_settings(Config(), SMALL)
+    [whole] = play(Policy.build(config), Policy.build(config).engine, [Instance(3, 3)], Program(command(helpers, once)))
+    most = int(np.argmax(whole.sampled)) + 2
+    tight = Policy.build(with_settings(config, {"turns": {"max_tokens_per_episode": most}}))
+    played = play(tight, tight.engine, [Instance(3, seed) for seed in range(8)], Program(command(helpers, once)))
+    stopped = [int(t.ids[-1]) in tight.processes("train", 1)[0].chat.stop_ids for t in played]
+    assert [t.overflowed for t in played] == [not each for each in stopped]
+    assert not all(stopped)
+    assert not whole.overflowed
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [("no-such-program", "cannot be started"), (f"{sys.executable} -c pass", "without having begun an episode")],
