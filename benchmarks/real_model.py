@@ -584,7 +584,8 @@ def _page(results: Results, bench: Bench) -> str:
         padded_tokens=PADDED_TOKENS,
         updates="\n".join(_update_rows(results)),
         update_ratios=" ".join(
-            f"On {TITLES[game]}, sharing prefixes is {one['ratio']:.1f} times as fast."
+            f"On {TITLES[game]}, sharing prefixes is {one['ratio']:.1f} times as fast, of at most "
+            f"{one['tokens'] / one['distinct']:.1f} where all time goes by tokens."
             for game, one in results["update"].items()
         ),
         groups=f"{training.groups} prompts of {found['prompt_tokens']:.0f} tokens, {training.group_size} replies to "

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import inf, isfinite
 
@@ -101,7 +101,8 @@ def judge(comparison: Comparison, measured: Callable[[str, str], Mapping[int, fl
     differences = {seed: first[seed] for seed in sorted(first)}
     for second in others:
         differences = {seed: value - second[seed] for seed, value in differences.items() if seed in second}
-    margin = comparison.margin if MEASURES[comparison.measure].rate else 0.0
+    kind = MEASURES[comparison.measure]
+    margin = comparison.margin if kind.rate else 0.0
     found, result, seeds = None, MISSING, list(differences)
     for seeds, found in _intervals(differences, comparison.looks):
         result = verdict(found, comparison.claim, margin)
@@ -109,6 +110,8 @@ def judge(comparison: Comparison, measured: Callable[[str, str], Mapping[int, fl
             result = OPEN
         if result != OPEN:
             break
+    if found is not None and isfinite(found.low) and kind.rate and not kind.signed:
+        found = replace(found, low=max(found.low, -1.0), high=min(found.high, 1.0))  # shares differ by no more
     if comparison.measure in ("random", "optimal") and found is not None:  # which no run decides, and no seed changes
         result = FIXED
     sentence = _sentence(comparison, found, result, _mostly_equal([differences[seed] for seed in seeds]))

@@ -79,7 +79,9 @@ class OpenEnvEnv(AuditedEnv):
     def clone(self) -> AuditedEnv:
         if self.target.remote:
             raise NotApplicable("an environment on a server cannot be copied")
-        return OpenEnvEnv(copied(self.env), self.target)
+        twin = copy.copy(self)  # with the text that its actions are read from
+        twin.env = copied(self.env)
+        return twin
 
 
 class OpenEnvTarget(Target):

@@ -199,6 +199,14 @@ def test_pages_without_records_are_read_by_the_rules_of_today(tmp_path: Path) ->
     assert "8 seeds, look 1 of 3" in turn.sentence
 
 
+def test_the_interval_of_a_difference_of_shares_ends_at_one_hundred_points() -> None:
+    runs = {"new": {0: run(1.0), 1: run(0.2), 2: run(1.0)}, "old": {seed: run(0.0) for seed in range(3)}}
+    found = compare(runs, Comparison("new", "after", "Better?", "old", "higher"))
+    assert found.interval is not None
+    assert found.interval.high == 1.0
+    assert "to +100.0]" in found.sentence
+
+
 def test_before_the_first_look_nothing_is_said() -> None:
     runs = {"new": {seed: run(0.9) for seed in range(3)}, "old": {seed: run(0.1 * seed) for seed in range(3)}}
     claim = Comparison("new", "end", "Better?", "old", "higher", looks=(8, 16))
