@@ -28,6 +28,7 @@ WANTED = {
     "paper-vagen",
     "rewards",
     "stabilisers",
+    "stabilisers-smollm2",
     "thinking",
     "uncertainty-filter",
 }
