@@ -106,6 +106,9 @@ def _section(name: str, runs: dict[str, Any]) -> str:
         lines.append(_line(title, [100 * runs[seed][row]["rate"] for seed in seeds], most=100.0))
     gain = [100 * (runs[seed]["after"]["rate"] - runs[seed]["more_imitation"]["rate"]) for seed in seeds]
     lines.append(_line("**reinforcement above more imitation, points**", gain))
+    if all("trained_s" in run for run in runs.values()):
+        minutes = [runs[seed]["trained_s"] / 60 for seed in seeds]
+        lines.append(_line("minutes until reinforcement was measured", minutes, spread=False))
     lines.append(_line("minutes of the whole run", [runs[seed]["wall_s"] / 60 for seed in seeds], spread=False))
     return "\n".join(lines) + "\n"
 

@@ -272,6 +272,11 @@ class Evaluation:
     split: str = setting("test", "whose levels", choices=SPLIT_NAMES)
     temperature: float = setting(0.5, "of sampling", above=0, high=10)
     batch: int = setting(256, "episodes at a time", low=1, unit="episodes")
+    imitation: bool = setting(
+        True,
+        "whether a run of the local trainer with a warm start ends with two models that never saw a reward, for "
+        "comparison: more imitation at the cost of the reinforcement, and imitation of a faultless demonstrator",
+    )
 
     def __post_init__(self) -> None:
         check_settings(self, "evaluation.")

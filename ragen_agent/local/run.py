@@ -68,7 +68,10 @@ def train(config: Config, folder: RunFolder, display: Display, policy: Policy | 
             run.reinforce()
             run.measure("after")
             run.measure_games("after")
-            run.compare_imitation()
+            if not run.over:
+                run.summary["trained_s"] = time.monotonic() - run.begun
+            if config.evaluation.imitation:
+                run.compare_imitation()
             return run.finish()
         except KeyboardInterrupt:
             run.keep()

@@ -133,6 +133,11 @@ def describe(config: Config, settings: OpenRLHF | None) -> list[str]:
         f"each, at temperature {evaluation.temperature:g}"
         + (f", and every {settings.evaluate_every} iterations." if settings and settings.evaluate_every else "."),
     ]
+    if settings is None and evaluation.imitation and config.warm_start.epochs:
+        sentences.append(
+            "Then two more models imitate and are measured for comparison, one at the cost of the reinforcement, one a "
+            "faultless demonstrator: evaluation.imitation says whether."
+        )
     if settings and settings.staleness:
         behind = f"{settings.staleness} update{'s' * (settings.staleness > 1)} behind"
         sentences.append(

@@ -133,7 +133,8 @@ def _phase(config: Config | None, summary: Mapping[str, Any], done: int, warm: b
     if config is None:
         return WAITING
     if "after" in summary:
-        compared = distributed or not config.warm_start.epochs or "clean_warm_start" in summary
+        compares = not distributed and config.evaluation.imitation and config.warm_start.epochs
+        compared = not compares or "clean_warm_start" in summary
         return FINISHED if compared else "imitation, for comparison"
     if done >= config.training.iterations:
         return "measuring"

@@ -19,6 +19,8 @@ from rich.console import Console
 from ragen_agent.config import Config, merged, with_settings
 from ragen_agent.config.presets import GAME_DEFAULTS
 from ragen_agent.local import run as training
+from ragen_agent.openrlhf.plan import describe
+from ragen_agent.report.watch import FINISHED, RunTail
 from ragen_agent.rollout import group
 from ragen_agent.sft.demonstrations import demonstrate, demonstrated_families
 from ragen_agent.training.console import Display, measured_on, rates_table
@@ -99,6 +101,16 @@ def test_reinforcement_learns_what_no_demonstration_says(algo: str, tmp_path: Pa
     assert rates["after"]["low"] > max(rates[row]["high"] for row in ("before", "random", "demonstrator"))
 
 
+def test_a_run_without_the_comparisons_ends_after_its_measurement(tmp_path: Path) -> None:
+    config = configure(merged(TINY, {"training": {"iterations": 1}, "evaluation": {"imitation": False}}))
+    summary = complete(config, tmp_path / "run")
+    assert not {"more_imitation", "clean_warm_start"} & set(summary)
+    assert 0 < summary["trained_s"] <= summary["wall_s"]
+    assert RunTail(tmp_path / "run").read().phase == FINISHED
+    assert "two more models imitate" not in " ".join(describe(config, None))
+    assert "two more models imitate" in " ".join(describe(configure(TINY), None))
+
+
 @pytest.mark.parametrize(
     "settings",
     [
@@ -127,7 +139,7 @@ def test_a_resumed_run_equals_an_unbroken_one(
     assert without_clock(tmp_path / "whole") == without_clock(tmp_path / "broken")
     one, two = weights(tmp_path / "whole"), weights(tmp_path / "broken")
     assert all(torch.equal(one[name], two[name]) for name in one)
-    spent = ("wall_s", "memory_gib")
+    spent = ("wall_s", "trained_s", "memory_gib")
     assert {k: v for k, v in whole.items() if k not in spent} == {k: v for k, v in resumed.items() if k not in spent}
     assert 0.1 < whole["memory_gib"] < 100
     episodes = [read_json_lines(path / "episodes.jsonl") for path in (tmp_path / "whole", tmp_path / "broken")]
