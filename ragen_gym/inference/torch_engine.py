@@ -2,9 +2,9 @@
 
 No token is read twice: a turn reads the template's tokens and the next message, then samples one token at a time for
 all rows together. Rows with equal prefixes, such as those of a group at its start, are computed once
-(``SharedPrefixes``). When most rows have ended their turn and a few stragglers have not, the replies of the others are
-returned, and they read their next message while the stragglers continue. Rows whose episode has ended leave, and new
-ones join.
+(``SharedPrefixes``), and so is what all new prompts begin with, such as the system message. When most rows have ended
+their turn and a few stragglers have not, the replies of the others are returned, and they read their next message while
+the stragglers continue. Rows whose episode has ended leave, and new ones join.
 
 Pictures are read as ``ragen_gym.inference.vision`` numbers their visual tokens: rows that saw other pictures share no
 prefix. The vision encoder runs once for each distinct picture of a session.
@@ -61,6 +61,9 @@ STRAGGLER_TOKENS = 8
 
 TOKENS_PER_PASS = 16384
 """The most tokens that one pass reads: prompts and messages of many rows are read in several passes."""
+
+SHARED_AT_LEAST = 256
+"""What all new prompts begin with is read once, in a pass of its own, where that saves so many tokens or more."""
 
 LARGE_VOCABULARY = 4096
 """From here on a token is drawn in two stages, see ``ragen_gym.inference.sampling``: for fewer ids one is faster."""
@@ -291,14 +294,40 @@ class TorchSession:
             prompts.setdefault(pending[row], []).append(int(row))
         each = sorted(prompts, key=len)
         prefixes.assign([prompts[prompt] for prompt in each])
-        for first, last in _parts([len(prompt) for prompt in each]):
-            positions = torch.arange(len(each[last - 1]), device=self.device)[None]
-            self.cache.set_prompts(slice(end + first, end + last))
-            logits.append(self._last(each[first:last], positions, positions.shape[1], np.zeros(last - first, np.int64)))
+        shared = self._read_shared(each, end)
+        for first, last in _parts([len(prompt) - shared for prompt in each]):
+            rows, columns = slice(end + first, end + last), len(each[last - 1])
+            positions = torch.arange(shared, columns, device=self.device)[None]
+            if shared:
+                self.cache.set_positions(rows, positions)
+                columns = self.cache.columns
+            else:
+                self.cache.set_prompts(rows)
+            parts = [prompt[shared:] for prompt in each[first:last]]
+            logits.append(self._last(parts, positions, columns, np.zeros(last - first, np.int64)))
         prefixes.length += waiting
         self.reached += waiting if self.images is None else [self.images.length(ids) for ids in pending]
         self.engine.stats.read += int(waiting.sum())
         return torch.cat(logits)
+
+    def _read_shared(self, prompts: Sequence[tuple[int, ...]], first: int) -> int:
+        """Reads once what these prompts begin with, for the slots from ``first`` on; returns how many tokens it is.
+
+        That is 0 where it would save little, and in a model that reads pictures, whose positions are not those of ids.
+        """
+        if len(prompts) < 2 or self.images is not None:
+            return 0
+        pairs = enumerate(zip(min(prompts), max(prompts), strict=False))  # what these two share, all share
+        shared = next((place for place, (one, other) in pairs if one != other), len(min(prompts)))
+        shared = min(shared, *(len(prompt) - 1 for prompt in prompts))  # the last token is read for its logits
+        if shared * (len(prompts) - 1) < SHARED_AT_LEAST:
+            return 0
+        self.cache.set_prompts(slice(first, first + 1))
+        positions = torch.arange(shared, device=self.device)[None]
+        self._last([prompts[0][:shared]], positions, shared, np.zeros(1, np.int64))
+        targets = range(first + 1, first + len(prompts))
+        self.cache.move([first] * len(targets), targets)
+        return shared
 
     def _sample(self, logits: Tensor, limits: NDArray[np.int64]) -> tuple[list[Sampled], NDArray[np.bool_]]:
         """Samples until only stragglers are unfinished; returns what each row sampled and which rows are unfinished.

@@ -232,6 +232,28 @@ def test_equal_histories_are_computed_once(agent: Policy) -> None:
     assert warm.prefixes.count == 8
 
 
+def test_what_all_prompts_begin_with_is_read_once(agent: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
+    prompts = [[*range(1, 101), 7, *[row] * (1 + row % 3)] for row in range(1, 9)]
+    read, forward = [], TorchSession._forward
+
+    def counted(self: TorchSession, ids: torch.Tensor, *rest: Any) -> torch.Tensor:
+        read.append(tuple(ids.shape))
+        return forward(self, ids, *rest)
+
+    monkeypatch.setattr(TorchSession, "_forward", counted)
+    session = agent.engine.start(prompts, temperature=1.0, seed=0)
+    replies = session.reply([4] * 8)
+    assert read[:2] == [(1, 101), (8, 3)]
+    monkeypatch.setattr(torch_engine, "SHARED_AT_LEAST", 10**9)
+    alone = agent.engine.start(prompts, temperature=1.0, seed=0).reply([4] * 8)
+    assert (8, 104) in read
+    for one, other in zip(replies, alone, strict=True):
+        assert one is not None
+        assert other is not None
+        assert one.ids == other.ids
+        assert one.log_probs == pytest.approx(other.log_probs, abs=1e-4)
+
+
 def test_tokens_and_seconds_are_counted(agent: Policy) -> None:
     before = replace(agent.engine.stats)
     played = agent.play(agent.processes("train", 4), group([1], 4), 1.0, seed=0)
