@@ -296,13 +296,13 @@ class TorchSession:
         prefixes.assign([prompts[prompt] for prompt in each])
         shared = self._read_shared(each, end)
         for first, last in _parts([len(prompt) - shared for prompt in each]):
-            rows, columns = slice(end + first, end + last), len(each[last - 1])
+            slots, columns = slice(end + first, end + last), len(each[last - 1])
             positions = torch.arange(shared, columns, device=self.device)[None]
             if shared:
-                self.cache.set_positions(rows, positions)
+                self.cache.set_positions(slots, positions)
                 columns = self.cache.columns
             else:
-                self.cache.set_prompts(rows)
+                self.cache.set_prompts(slots)
             parts = [prompt[shared:] for prompt in each[first:last]]
             logits.append(self._last(parts, positions, columns, np.zeros(last - first, np.int64)))
         prefixes.length += waiting
