@@ -108,6 +108,11 @@ def test_without_values_nothing_is_said() -> None:
     assert losses_of(plain, [record]).placed == 0
 
 
+def test_a_split_whose_environments_have_regret_anyway() -> None:
+    replayer, record = played(LAKE, [[1]], success_rate=1.0, regret=True)
+    assert find_loss(replayer, replayer.replay(record)) == Loss("fatal", 0, 0, 0, 1.0, 1.0)
+
+
 def test_of_the_oracles_losses_on_ice_chance_explains_all() -> None:
     suite = load_suite("smoke")
     split = next(split for split in suite.splits if split.env == "FrozenLake")
