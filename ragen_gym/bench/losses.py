@@ -146,7 +146,7 @@ def losses_of(replayer: Replayer, records: Iterable[EpisodeRecord]) -> Losses:
 def losses_by_split(
     runs: Sequence[BenchResults], replayers: Mapping[str, Replayer]
 ) -> Iterator[tuple[str, int, Losses]]:
-    """(split, index of the run, its losses) where the pivot of a lost episode is known, split by split.
+    """(split, index of the run, its losses) of games with exact values, where an episode was lost, split by split.
 
     Args:
         runs: of one suite.
@@ -154,8 +154,7 @@ def losses_by_split(
     """
     for name, replayer in replayers.items():
         for place, run in enumerate(runs):
-            records = [record for record in run.records if record.split == name]
-            if records and not replayer.split.is_task:
-                found = losses_of(replayer, records)
-                if found.placed:
+            if not replayer.split.is_task and replayer.env.game.has_values:
+                found = losses_of(replayer, [record for record in run.records if record.split == name])
+                if found.lost:
                     yield name, place, found
