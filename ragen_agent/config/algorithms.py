@@ -218,8 +218,8 @@ CREDITS: dict[str, CreditRule] = {
         "over the turns first, then within each turn over its tokens (VAGEN, arXiv 2510.16907)", "both"
     ),
     "regret": CreditRule(
-        "as turn, from rewards shaped by the oracle's values: what chance added less what the turn gave away "
-        "(potential-based shaping, Ng et al. 1999)",
+        "as turn, from rewards shaped by the oracle's values, r + gamma_turn V*' - V*: with gamma_turn=1 what chance "
+        "added less what the turn gave away (potential-based shaping, Ng et al. 1999)",
         "turns",
         shaped=True,
     ),

@@ -8,7 +8,7 @@ the start is regret and chance, and over many episodes the share of chance is 1 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import isnan
 
@@ -16,10 +16,11 @@ import numpy as np
 
 from ragen_gym.bench.records import EpisodeRecord
 from ragen_gym.bench.replay import ReplayedEpisode, Replayer
+from ragen_gym.bench.results import BenchResults
 from ragen_gym.games.game import PLAYING, Game, Solution
 from ragen_gym.games.values import TOLERANCE, TurnValue, pivot
 
-__all__ = ["KINDS", "Loss", "Losses", "find_loss", "kind_name", "losses_of", "oracle_line"]
+__all__ = ["KINDS", "Loss", "Losses", "find_loss", "kind_name", "losses_by_split", "losses_of", "oracle_line"]
 
 #: What happens at a pivot, from the worst on. A game may have better words: ``Game.mistakes``.
 KINDS: dict[str, str] = {
@@ -140,3 +141,20 @@ def losses_of(replayer: Replayer, records: Iterable[EpisodeRecord]) -> Losses:
     lost = [record for record in records if record.counted and not record.success]
     found = [find_loss(replayer, replayer.replay(record)) for record in lost]
     return _losses(len(lost), [loss for loss in found if loss is not None])
+
+
+def losses_by_split(
+    runs: Sequence[BenchResults], replayers: Mapping[str, Replayer]
+) -> Iterator[tuple[str, int, Losses]]:
+    """(split, index of the run, its losses) of games with exact values, where an episode was lost, split by split.
+
+    Args:
+        runs: of one suite.
+        replayers: by split, with ``valued``.
+    """
+    for name, replayer in replayers.items():
+        for place, run in enumerate(runs):
+            if not replayer.split.is_task and replayer.env.game.has_values:
+                found = losses_of(replayer, [record for record in run.records if record.split == name])
+                if found.lost:
+                    yield name, place, found

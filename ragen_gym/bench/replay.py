@@ -225,7 +225,7 @@ class Replayer:
             options = {**self.split.env_options, "levels": list(self.split.boards)}
             moves = _MoveRecorder(self.split.env, **options)
             if self.valued and moves.game.has_values:
-                moves = _MoveRecorder(self.split.env, **options, regret=config.action_budget)
+                moves = _MoveRecorder(self.split.env, **options | {"regret": config.action_budget})
             self._envs[by_moves] = _ReplayEnv(moves, config)
             self._envs[by_moves].reset(seed=0)
         return self._envs[by_moves]

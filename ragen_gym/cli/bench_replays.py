@@ -129,6 +129,8 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def _report(arguments: argparse.Namespace) -> int:
     from ragen_gym.bench.compare import compare_results
+    from ragen_gym.bench.losses import losses_by_split
+    from ragen_gym.bench.replay import Replayer
     from ragen_gym.bench.report import tables
     from ragen_gym.bench.report.benchmark_page import page
     from ragen_gym.bench.results import load_several
@@ -154,7 +156,12 @@ def _report(arguments: argparse.Namespace) -> int:
             comparisons.append(compare_results(runs[0], run))
             bar.update(len(comparisons))
     if arguments.json:
-        print_json({"runs": summaries, "comparisons": comparisons})
+        replayers = {split.name: Replayer(split, valued=True) for split in runs[0].suite.splits}
+        losses = [
+            {"agent": runs[place].agent, "split": name, **asdict(found)}
+            for name, place, found in losses_by_split(runs, replayers)
+        ]
+        print_json({"runs": summaries, "comparisons": comparisons, "losses": losses})
         return 0
     with progress_bar("episodes", sum(len(run.records) for run in runs)) as bar:
         text = page(runs, summaries, comparisons, megabytes=arguments.megabytes, progress=bar.update)

@@ -124,7 +124,9 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
         caption with step and reward.
     tile_size: side of a tile in pixels, 8 to 128.
     regret: whether ``info`` says what each move gave away. What is possible depends on the moves that are left: True
-        counts them from the id's horizon, an integer is the number of moves of an episode.
+        counts them from the id's horizon, an integer is the number of moves of an episode. Where ``gymnasium.make`` is
+        given ``max_episode_steps``, a wrapper ends the episode, of which the environment learns nothing: give
+        ``regret`` the same number.
     options: the game's own options, such as ``size``.
 
     Raises:
@@ -306,10 +308,8 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
 
     def value_by_turns(self) -> TurnRegret | None:
         """Leave it to a turn environment to say what moves gave away, where that is asked for."""
-        if self._regret is None:
-            return None
         self._regret = None
-        return TurnRegret(self.game)
+        return TurnRegret(self.game) if self.regret else None
 
     def oracle_action(self, actions_left: int) -> int:
         """A best action here, with that many actions left, however many.

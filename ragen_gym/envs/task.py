@@ -80,6 +80,11 @@ class TaskEnv(InnerGenerator, ReplyEnv):
         known, takes_any = _parameters(make)
         for option in options:
             if option not in known and not takes_any:
+                if option == "regret":
+                    raise ValueError(
+                        f"{name} is a text task, and regret needs the exact values of a game's states, which no text "
+                        "task has: leave regret out."
+                    )
                 others = ", ".join(known) or "none"
                 raise ValueError(f"{name} has no option {option!r}: it has {others}.{did_you_mean(option, known)}")
         self._makes_splits = "split" in known

@@ -91,7 +91,8 @@ class TurnEnv(InnerGenerator, ReplyEnv):
 
     With ``regret`` (an argument of the ``StepEnv``): ``regret``, what the turn gave away of the highest expected return
     of the game's own rewards, penalties and state rewards left out, and ``turn_value``, a
-    ``ragen_gym.games.values.TurnValue`` with all else; NaN where unknown.
+    ``ragen_gym.games.values.TurnValue`` with all else; NaN where unknown. The moves that are left are those that the
+    budgets allow, also where ``regret`` is a number.
 
     With pictures the ``content`` of every message is a list of parts, ``{"type": "text", "text": …}`` or ``{"type":
     "image"}``, the shape that the chat templates of Hugging Face and the API of OpenAI share.

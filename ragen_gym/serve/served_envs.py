@@ -275,8 +275,11 @@ def make_env(spec: GameSpec, request: CreateRequest, max_reply: int) -> ServedEn
         ("regret", request.regret, request.num_envs is None),
     ):
         if given and not fits:
+            why = ""
+            if name == "regret":
+                why = " The server values no batches, which may take minutes: make several sessions without num_envs."
             raise RequestError(
-                "bad_value", f"{name} does not go with grain={request.grain!r}, num_envs={request.num_envs!r}."
+                "bad_value", f"{name} does not go with grain={request.grain!r}, num_envs={request.num_envs!r}.{why}"
             )
     arguments: Json = {
         **request.knobs,

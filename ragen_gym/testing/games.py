@@ -103,7 +103,8 @@ def check_game(game: Game, *, examples: int = 50, actions: int = 10, max_nodes: 
         game: the game; with a small board the oracle is held against a search through everything.
         examples: episodes to play; a failure comes with the smallest one that shows it.
         actions: moves in an episode.
-        max_nodes: states that the search may look at, on each of a few levels; on a larger game it is left out.
+        max_nodes: states that the search may look at, on each of a few levels; on a larger game it is left out, and on
+            one without exact values (``Game.noise_in_params``).
 
     Raises:
         AssertionError: what the game does and what it should do.
@@ -188,6 +189,8 @@ def _check_splits(game: Game) -> None:
 
 def _check_oracle(game: Game, actions: int, max_nodes: int) -> None:
     """The oracle against a search through everything: never beaten, and its own policy earns what it says."""
+    if not game.has_values:  # nobody knows what an action can do
+        return
     for board in map(bytes, game.generate(_keys(4), None)):
         state = game.starts(np.frombuffer(board, np.uint8)[None])[0].tolist()
         solution = game.solve(board)
@@ -275,12 +278,14 @@ def check_episode(game: Game, play: Play, actions_left: int) -> None:
             f"{label}returns {reward!r}, {outcome!r}; it must return a float and {PLAYING}, {OVER} or {SUCCESS}.",
         )
         result = reward, outcome, bytes(board), state
-        part = game.noise_intervals()[bisect_right(game.noise_thresholds, u) if game.stochastic else 0]
-        same = *game.rule(middle, middle_state, action, part[1], game.params), bytes(middle), middle_state
-        require(
-            same == result,
-            f"{label}does something else than with u={part[1]!r}: a rule may compare u only with numbers in params.",
-        )
+        if game.has_values:
+            part = game.noise_intervals()[bisect_right(game.noise_thresholds, u) if game.stochastic else 0]
+            same = *game.rule(middle, middle_state, action, part[1], game.params), bytes(middle), middle_state
+            require(
+                same == result,
+                f"{label}does something else than with u={part[1]!r}: a rule may compare u only with numbers in "
+                "params, unless the game says noise_in_params = False, and then it has no exact values.",
+            )
         try:
             batch = *fast(cells, integers, action, u, game.params), cells.tobytes(), integers.tolist()
         except Exception as error:
@@ -320,6 +325,17 @@ def _check_mask(game: Game, board: bytes, state: Sequence[int]) -> None:
         mask.dtype == np.int8 and mask.shape == (len(game.Action),),
         f"{game.name}.action_mask gives {mask.dtype} {mask.shape}; it must be int8 ({len(game.Action)},).",
     )
+    if game.has_values:  # else nobody knows what an action can do
+        _check_mask_by_trying(game, board, state, mask)
+    before = mask.copy()
+    mask[:] = 7
+    again = 7 in game.action_mask(board, state)
+    mask[:] = before
+    require(not again, f"{game.name}.action_mask gives one array twice: give a fresh one.")
+
+
+def _check_mask_by_trying(game: Game, board: bytes, state: Sequence[int], mask: np.ndarray[Any, Any]) -> None:
+    """The mask against what each action can do."""
     search = Search(game)
     truth = [
         any((after[0], after[1]) != (board, tuple(state)) for _, after in search.outcomes(board, state, action))
@@ -334,10 +350,6 @@ def _check_mask(game: Game, board: bytes, state: Sequence[int]) -> None:
     for form in (game.legal, game.legal and _compiled(game.legal)):
         said = bits if form is None else form(np.frombuffer(board, np.uint8), np.array(state, np.int32), game.params)
         require(said == bits, f"{game.name}.legal says {said:#b}, action_mask {bits:#b}:\n{game.own_text(board)}")
-    mask[:] = 7
-    again = 7 in game.action_mask(board, state)
-    mask[:] = truth
-    require(not again, f"{game.name}.action_mask gives one array twice: give a fresh one.")
 
 
 def _check_values(game: Game, solution: Solution, board: bytes, state: Sequence[int], actions_left: int) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from ragen_gym import __version__
 from ragen_gym.bench.baselines import oracle_episodes
-from ragen_gym.bench.losses import Losses, kind_name, losses_of
+from ragen_gym.bench.losses import Losses, kind_name, losses_by_split
 from ragen_gym.bench.records import EpisodeRecord
 from ragen_gym.bench.replay import Replayer
 from ragen_gym.bench.report import plots
@@ -85,17 +85,11 @@ def page(
 
 def _losses(runs: Sequence[BenchResults], replayers: Mapping[str, Replayer]) -> list[dict[str, Any]]:
     """Where each agent's games of each split were lost: the rows of a table, split by split."""
-    shown = []
-    for name, replayer in replayers.items():
-        rows = []
-        for place, run in enumerate(runs):
-            records = [record for record in run.records if record.split == name]
-            found = losses_of(replayer, records)
-            if records and found.placed:
-                rows.append({"name": run.agent, "colour": place % COLOURS, "cells": _loss_cells(replayer, found)})
-        if rows:
-            shown.append({"name": name, "rows": rows})
-    return shown
+    shown: dict[str, list[dict[str, Any]]] = {}
+    for name, place, found in losses_by_split(runs, replayers):
+        row = {"name": runs[place].agent, "colour": place % COLOURS, "cells": _loss_cells(replayers[name], found)}
+        shown.setdefault(name, []).append(row)
+    return [{"name": name, "rows": rows} for name, rows in shown.items()]
 
 
 def _loss_cells(replayer: Replayer, losses: Losses) -> list[str]:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from ragen_gym.bench.losses import KINDS, Loss, find_loss, kind_name, losses_of, oracle_line
+from ragen_gym.bench.losses import KINDS, Loss, Losses, find_loss, kind_name, losses_by_split, losses_of, oracle_line
 from ragen_gym.bench.records import EpisodeRecord, TurnRecord
 from ragen_gym.bench.replay import Replayer
+from ragen_gym.bench.report import benchmark_page
 from ragen_gym.bench.report.viewer_data import details
 from ragen_gym.bench.suites import Split, load_suite, noise_seed
 from ragen_gym.core.levels import Level
 from ragen_gym.core.turn_config import TurnConfig
 from ragen_gym.envs.policies import plan_moves, reply_for
 from ragen_gym.envs.turn import TurnEnv
+from ragen_gym.games import values
 from ragen_gym.games.registry import TABLE
 
 CORRIDOR = Level("Sokoban", "######\n#____#\n#PX_O#\n#____#\n######\n######")
@@ -106,6 +109,22 @@ def test_without_values_nothing_is_said() -> None:
     plain = Replayer(replayer.split)
     assert find_loss(plain, plain.replay(record)) is None
     assert losses_of(plain, [record]).placed == 0
+
+
+def test_levels_with_too_many_states_are_shown_as_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ragen_gym.games.values.MAX_STATES", 3)
+    monkeypatch.setattr("ragen_gym.games.values._kept", values._Cache())
+    replayer, record = played(LAKE, [[1]], success_rate=1.0)
+    run: Any = SimpleNamespace(records=[record])
+    [(name, place, found)] = losses_by_split([run], {"split": replayer})
+    assert (name, place) == ("split", 0)
+    assert found == Losses(1, 0, {}, {}, None, None)
+    assert benchmark_page._loss_cells(replayer, found)[:3] == ["0 of 1", "\N{EN DASH}", "\N{EN DASH}"]
+
+
+def test_a_split_whose_environments_have_regret_anyway() -> None:
+    replayer, record = played(LAKE, [[1]], success_rate=1.0, regret=True)
+    assert find_loss(replayer, replayer.replay(record)) == Loss("fatal", 0, 0, 0, 1.0, 1.0)
 
 
 def test_of_the_oracles_losses_on_ice_chance_explains_all() -> None:

@@ -408,6 +408,14 @@ def test_tables(report: Report, capsys: pytest.CaptureFixture[str]) -> None:
     printed = json.loads(capsys.readouterr().out)
     assert [run["agent"] for run in printed["runs"]] == ["careful", "<i>nasty</i>"]
     assert printed["comparisons"][0]["second"] == "<i>nasty</i>"
+    assert {row["agent"] for row in printed["losses"]} <= {"careful", "<i>nasty</i>"}
+    assert any(row["lost"] for row in printed["losses"])
+    for row in printed["losses"]:
+        [run] = [run for run in printed["runs"] if run["agent"] == row["agent"]]
+        rate = run["splits"][row["split"]]["success"]
+        assert row["lost"] == round((1 - rate["rate"]) * rate["n"])
+        assert sum(row["kinds"].values()) == row["placed"] <= row["lost"]
+        assert sum(row["turns"].values()) == row["placed"] - row["kinds"].get("hopeless", 0)
 
 
 def test_files_are_not_replaced_unasked(report: Report, capsys: pytest.CaptureFixture[str]) -> None:

@@ -99,6 +99,32 @@ def test_a_batch_counts_the_moves_left_from_its_own_limit() -> None:
     assert infos["final_info"]["regret"].tolist() == [0, 1]
 
 
+def test_an_environment_cut_by_a_wrapper_is_given_the_number() -> None:
+    """``gymnasium.make`` keeps its ``max_episode_steps`` to itself, and a batch has it as its own limit."""
+    made: dict[str, Any] = {"max_episode_steps": 5, "success_rate": 1.0}
+    single = gymnasium.make("ragen/FrozenLake-v0", regret=5, **made)
+    batch: Any = gymnasium.make_vec("ragen/FrozenLake-v0", 1, regret=True, **made)
+    for env in (single, batch):
+        env.reset(seed=0, options={"level": "P___\n____\n____\n__G_"})
+    found: list[list[list[float]]] = [[], []]
+    truncated = False
+    for action in (0, 0, 2, 2, 2):
+        _, _, _, truncated, info = single.step(action)
+        found[0].append([info[key] for key in REGRET_KEYS])
+        infos = batch.step(np.array([action]))[4]
+        found[1].append([infos[key][0] for key in REGRET_KEYS])
+    assert truncated
+    assert found[0] == found[1]
+    assert [regret for regret, *_ in found[0]] == [1, 0, 0, 0, 0], "five moves away, with five left"
+
+
+def test_every_turn_environment_of_one_environment_has_it() -> None:
+    env = StepEnv("FrozenLake", regret=True)
+    turns = [TurnEnv(env), TurnEnv(env, max_turns=2)]
+    for each in turns:
+        assert "turn_value" in each.reset(seed=1)[1]
+
+
 @given(seed=st.integers(0, 2**20), name=st.sampled_from(["Sokoban", "FrozenLake", "Bandit"]), data=st.data())
 @settings(max_examples=25)
 def test_turns_add_up_to_the_optimum_less_the_return(seed: int, name: str, data: st.DataObject) -> None:

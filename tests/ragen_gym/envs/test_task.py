@@ -195,6 +195,7 @@ def test_a_forbidden_text_does_not_reach_the_task() -> None:
         ("own_tasks:constant", {}, r"makes 3, which is no gymnasium.Env.*ragen_gym.register"),
         ("own_tasks:Echo", {"wrds": 3}, r"no option 'wrds': it has words, turns. Did you mean words"),
         ("own_tasks:Echo", {"split": "dev"}, r"split='dev' is not a split"),
+        ("own_tasks:Echo", {"regret": True}, r"is a text task, and regret needs the exact values of a game"),
         ("own_tasks:Echo", {"grounding": True}, r"grounding=True is for games"),
         ("own_tasks:Echo", {"world_modelling": True}, r"world_modelling=True is for games"),
         ("own_tasks:Echo", {"observation": "image"}, r"observation='image' is for games"),

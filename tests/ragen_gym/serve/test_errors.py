@@ -56,6 +56,7 @@ CREATE = [
     ({"env": "FrozenLake", "budgets": {}}, "bad_value", "budgets does not go with grain='step'"),
     ({"env": "FrozenLake", "grain": "turn", "observation": "grid"}, "bad_value", "does not go with grain='turn'"),
     ({"env": "FrozenLake", "autoreset": "SameStep"}, "bad_value", "autoreset does not go with"),
+    ({"env": "FrozenLake", "num_envs": 2, "regret": True}, "bad_value", "The server values no batches"),
     ({"env": "FrozenLake", "start": {"seed": [1, 2]}}, "bad_value", "give one seed"),
     ({"env": "FrozenLake", "start": {"which": [True]}}, "bad_value", "no which"),
     ({"env": "FrozenLake", "start": {"seed": -1}}, "bad_request", "greater than or equal to 0"),

@@ -79,6 +79,20 @@ def changed(fault: dict[str, Any]) -> Tightrope:
     return broken(width=9)
 
 
+def bent(right: str, wrong: str, folder: Path) -> Any:
+    """The rule of the tightrope with one change to its text."""
+    path = folder / f"bent_{zlib.crc32(wrong.encode())}.py"
+    source = Path(rules.__file__).read_text()
+    assert right in source
+    path.write_text(source.replace(right, wrong))
+    spec = spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return staticmethod(module.step)
+
+
 def always(board: Any, state: Any, params: Any) -> int:
     return 3
 
@@ -151,17 +165,16 @@ def test_check_game_sees_the_fault(fault: dict[str, Any], message: str) -> None:
 
 @pytest.mark.parametrize(("right", "wrong", "message"), BENT_RULES)
 def test_check_game_sees_a_bent_rule(right: str, wrong: str, message: str, tmp_path: Path) -> None:
-    path = tmp_path / f"bent_{zlib.crc32(wrong.encode())}.py"
-    source = Path(rules.__file__).read_text()
-    assert right in source
-    path.write_text(source.replace(right, wrong))
-    spec = spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    bent = module_from_spec(spec)
-    spec.loader.exec_module(bent)
+    game = changed({"rule": bent(right, wrong, tmp_path)})
     with pytest.raises(AssertionError, match=message):
-        check_game(changed({"rule": staticmethod(bent.step)}), examples=300)  # what is drawn changes with Hypothesis
+        check_game(game, examples=300)  # what is drawn changes with Hypothesis
+
+
+def test_check_game_takes_a_game_that_says_it_has_no_exact_values(tmp_path: Path) -> None:
+    secret = changed({"rule": bent("u >= params[0]", "u >= 0.35", tmp_path), "noise_in_params": False})
+    check_game(secret)
+    with pytest.raises(AssertionError, match="gives one array twice"):
+        check_game(changed({"noise_in_params": False, "action_mask": lambda game, board, state: ONE_MASK}))
 
 
 def test_a_mask_given_twice() -> None:
