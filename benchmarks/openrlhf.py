@@ -1,7 +1,8 @@
 """Both trainers from the same start: ``python -m benchmarks.openrlhf``, in the environment of ``make test-openrlhf``.
 
 Two comparisons, each of the local trainer with OpenRLHF from the same warm-started model, with the same settings,
-levels and seed: the small model on the default game, and a pretrained one by the recipe ``smollm2-135m-bandit``.
+levels and seed: the small model on the default game, and a pretrained one by the recipe ``smollm2-135m-bandit``. The
+small model is trained a third time, by OpenRLHF with engines that play ahead of training (``openrlhf.staleness=1``).
 Written are ``openrlhf.json``, ``openrlhf.md`` and a picture of each comparison. A run that exists already goes on where
 it stopped and is not repeated, and ``--only`` leaves the other comparison's figures as they are.
 """
@@ -34,7 +35,7 @@ __all__ = ["main"]
 
 HERE = Path(__file__).parent
 RECIPE = "smollm2-135m-bandit"
-ROWS = (("local", "local"), ("openrlhf", "OpenRLHF"))
+ROWS = (("local", "local"), ("openrlhf", "OpenRLHF"), ("ahead", "OpenRLHF, playing ahead"))
 PHASES = ("rollout", "score", "train", "synchronise", "own")
 PAGE = """\
 # The distributed trainer next to the local one
@@ -59,8 +60,8 @@ computes in float32; OpenRLHF runs Ray, vLLM and DeepSpeed in bfloat16. Machine:
 ![success by iteration](openrlhf.svg)
 
 {agreement}
-On a machine like this one most of a step's time is spent outside the small model, so these times measure the overhead
-of the distributed stack, which is made for GPUs and models that fill them.
+{ahead}On a machine like this one most of a step's time is spent outside the small model, so these times measure the
+overhead of the distributed stack, which is made for GPUs and models that fill them.
 """
 REAL = """
 ## A pretrained model
@@ -88,6 +89,16 @@ The log-probs of sampled tokens differ between vLLM and the trainer by {gap:.4f}
 arrive."""
 
 
+AHEAD = """
+Playing ahead (`openrlhf.staleness={staleness}`) the rollout of the next iteration, {rollout:.2f} s, goes by while this
+one is trained: an iteration takes {seconds:.2f} s in place of {plain:.2f}, of which training waits {wait:.2f} s for the
+engines. Both work on the same cores here, so what is saved is the time in which one waited for the other; `--dry-run`
+says what engines of their own would save. `mismatch_kl`, of the weights that played and those that are trained, is
+{kl:.1e} nats.
+
+"""
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs what is not there yet, writes the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -102,7 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     results: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {}
     if options.only in (None, "small"):
         base = merged(default_settings("FrozenLake"), {"training": {"iterations": options.iterations}})
-        results["small"] = _pair(options.runs, base, {})
+        results["small"] = _pair(options.runs, base, {}, ahead={"staleness": 1})
     if options.only in (None, "real"):
         recipe = dict(read_recipe(RECIPE).settings)
         distributed = recipe.pop("openrlhf", {})
@@ -117,8 +128,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     write_atomic(options.out / "openrlhf.md", _page(results))
 
 
-def _pair(runs: Path, base: Settings, distributed: Settings) -> dict[str, Any]:
-    """Both runs of a comparison, and what they gave."""
+def _pair(runs: Path, base: Settings, distributed: Settings, ahead: Settings | None = None) -> dict[str, Any]:
+    """Both runs of a comparison, and what they gave; with ``ahead`` a third, of OpenRLHF with these settings."""
     config = with_settings(Config(), base)
     local = _local(runs / "local", config)
     gc.collect()  # the memory of the model and its optimiser, which the other trainer's processes need
@@ -131,7 +142,14 @@ def _pair(runs: Path, base: Settings, distributed: Settings) -> dict[str, Any]:
         "temperature": config.evaluation.temperature,
         "iterations": config.training.iterations,
     }
-    return {"machine": machine(), **about, "local": _result(local), "openrlhf": _result(other)}
+    found = {"machine": machine(), **about, "local": _result(local), "openrlhf": _result(other)}
+    if ahead is not None:
+        third = _openrlhf(runs / "ahead", with_settings(Config(), merged(base, start)), merged(distributed, ahead))
+        records = [record for record in read_json_lines(third.metrics) if record.get("staleness")]
+        names = ("seconds_wait", "mismatch_kl")
+        medians = {name: float(np.median([r[name] for r in records if name in r])) for name in names}
+        found["ahead"] = _result(third) | medians | ahead
+    return found
 
 
 def _local(path: Path, config: Config) -> RunFolder:
@@ -191,13 +209,21 @@ def _plot(results: Mapping[str, Any], path: Path) -> None:
     figure = Figure(figsize=(7, 4), layout="constrained")
     FigureCanvasSVG(figure)
     axes = figure.add_subplot()
-    for (name, label), color in zip(ROWS, ("tab:blue", "tab:orange"), strict=True):
+    for (name, label), color in zip(ROWS, ("tab:blue", "tab:orange", "tab:purple"), strict=True):
+        if name not in results:
+            continue
         success = results[name]["success"]
         axes.plot(np.arange(1, len(success) + 1), success, color=color, label=f"{label}: training levels")
         for row, place in (("before", 0), ("after", len(success))):
             rate = results[name][row]
             error = [[rate["rate"] - rate["low"]], [rate["high"] - rate["rate"]]]
-            axes.errorbar([place + (0.4 if name == "openrlhf" else -0.4)], [rate["rate"]], error, fmt="o", color=color)
+            axes.errorbar(
+                [place + {"local": -0.4, "openrlhf": 0.0, "ahead": 0.4}[name]],
+                [rate["rate"]],
+                error,
+                fmt="o",
+                color=color,
+            )
     for line, color in (("random", "tab:gray"), ("optimal", "tab:green")):
         axes.axhline(results["local"][line]["rate"], color=color, linestyle="--", label=line)
     axes.set(xlabel="iteration", ylabel="success", ylim=(-0.02, 1.04), title="The same start, both trainers")
@@ -215,6 +241,8 @@ def _page(results: Mapping[str, Any]) -> str:
         ours = pair["openrlhf"]
         rows, phases = [], []
         for trainer, label in ROWS:
+            if trainer not in pair:
+                continue
             one = pair[trainer]
             before, after = (Rate.from_dict(one[row]) for row in ("before", "after"))
             rows.append(f"| {label} | {before} | {after} | {one['seconds']:.2f} | {one['tokens_per_s']:,.0f} |")
@@ -233,9 +261,24 @@ def _page(results: Mapping[str, Any]) -> str:
                 optimal=100 * pair["local"]["optimal"]["rate"],
                 share=100 * ours.get("phases", {}).get("own", 0.0) / ours["seconds"],
                 agreement=agreement,
+                ahead=_ahead(pair),
             )
         )
     return "".join(parts)
+
+
+def _ahead(pair: Mapping[str, Any]) -> str:
+    if "ahead" not in pair:
+        return ""
+    ahead = pair["ahead"]
+    return AHEAD.format(
+        staleness=ahead["staleness"],
+        rollout=ahead["phases"]["rollout"],
+        seconds=ahead["seconds"],
+        plain=pair["openrlhf"]["seconds"],
+        wait=ahead["seconds_wait"],
+        kl=ahead["mismatch_kl"],
+    )
 
 
 if __name__ == "__main__":

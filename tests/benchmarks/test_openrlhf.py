@@ -32,3 +32,22 @@ def test_a_pretrained_model_has_its_phases_and_the_share_of_this_project(tmp_pat
     assert "On the default game (FrozenLake), 40 iterations" in page
     _plot(real, tmp_path / "real.svg")
     assert (tmp_path / "real.svg").read_text(encoding="utf-8").count("OpenRLHF: training levels") >= 1
+
+
+def test_playing_ahead_is_a_third_run(tmp_path: Path) -> None:
+    small = copy.deepcopy(RESULTS["small"])
+    small["openrlhf"]["seconds"] = 5.4
+    small["ahead"] = copy.deepcopy(small["openrlhf"]) | {"seconds": 3.4, "seconds_wait": 0.25, "mismatch_kl": 0.00032}
+    small["ahead"] |= {"staleness": 1, "phases": {"rollout": 2.0}}
+    page = _page({"small": small})
+    assert "| OpenRLHF, playing ahead |" in page
+    for said in (
+        "(`openrlhf.staleness=1`)",
+        "2.00 s, goes by",
+        "3.40 s in place of 5.40",
+        "waits 0.25 s",
+        "3.2e-04 nats",
+    ):
+        assert said in page
+    _plot(small, tmp_path / "small.svg")
+    assert "playing ahead" in (tmp_path / "small.svg").read_text(encoding="utf-8")
