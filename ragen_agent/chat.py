@@ -317,7 +317,7 @@ class ChatFormat:
 
         What of it the generation prompt has begun is left out.
         """
-        rest = reply.removeprefix(self.begun.rstrip())
+        rest = reply.removeprefix(self.begun if reply.startswith(self.begun) else self.begun.rstrip())
         return [*self._header_ids, *_encode(self.tokenizer, rest), self.end_id]
 
     @cached_property

@@ -203,6 +203,7 @@ def test_thinking_that_the_prompt_has_opened_belongs_to_the_reply(make_tokenizer
     chat = ChatFormat.from_tokenizer(make_tokenizer("bpe", opens))
     reply = encode(chat, "I go.</think><answer>Up</answer><|im_end|>")
     assert chat.decode_reply(reply) == "<think>\nI go.</think><answer>Up</answer>"
+    assert chat.reply_ids(chat.decode_reply(reply)) == reply, "the line that the prompt has ended is not ended twice"
 
 
 @pytest.mark.parametrize("opening", ["<think>", "<answer>"])
