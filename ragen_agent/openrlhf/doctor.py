@@ -320,7 +320,5 @@ def _template(tokenizer: PreTrainedTokenizerBase, config: Config | None) -> list
         advice = "nothing, if intended: training and sampling read the same row, which differs from the template"
         return [warn(name, "; ".join(chat.deviations), advice)]
     if chat.drops_thinking:
-        return [
-            ok(name, "is followed in what it does to earlier replies: a turn that it rewrites begins a row")
-        ]
+        return [ok(name, "is followed in what it does to earlier replies: a turn that it rewrites begins a row")]
     return [ok(name, "keeps every prefix: a conversation's ids begin the longer conversation's")]
