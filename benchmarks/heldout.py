@@ -22,11 +22,13 @@ from ragen_gym.core.levels import SPLIT_VERSION, same_version
 from ragen_gym.core.seeding import Stream, episode_keys, stream_key
 from ragen_gym.core.stats import percent
 from ragen_gym.core.storage import write_atomic
+from ragen_gym.core.text import EDGE
 from ragen_gym.envs.episode_stream import distinct_boards
 from ragen_gym.games.frozen_lake import FrozenLake
 from ragen_gym.games.frozen_lake import rules as frozen_lake
 from ragen_gym.games.game import Game
 from ragen_gym.games.registry import TABLE, build_game
+from ragen_gym.games.sokoban import Sokoban
 from ragen_gym.games.sokoban import rules as sokoban
 
 __all__ = ["main"]
@@ -54,6 +56,13 @@ levels that training draws.
 | levels | training owns one, first version | now | training draws one, first version | now |
 |---|---|---|---|---|
 {duplicates}
+
+What a family does not hold: a room may be *moved* within its walls, where the board leaves space around it. The moves
+are the same, the picture and the places differ, and the split decides of each copy by itself. Of the same test levels:
+
+| levels | can be moved | training owns a moved copy | training draws one |
+|---|---|---|---|
+{moved}
 
 ## What the suites hold, and what `split=None` gives away
 
@@ -92,6 +101,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         levels=arguments.levels,
         draws=draws,
         duplicates="\n".join(_duplicates(title, game, arguments.levels, draws) for title, game in games.items()),
+        moved="\n".join(
+            _moved(title, game, arguments.levels, draws) for title, game in games.items() if isinstance(game, Sokoban)
+        ),
         suites="\n".join(_of_suite(name, split, draws) for name in SUITES for split in load_suite(name).splits),
         timed=arguments.timed,
         repeats=REPEATS,
@@ -127,6 +139,24 @@ def variants(game: Game, board: bytes) -> Iterator[bytes]:
         walked |= near
 
 
+def moved(game: Game, board: bytes) -> Iterator[bytes]:
+    """A room of Sokoban in the other places that the board has for it within its border of walls."""
+    wall, rows = sokoban.Tile.WALL, board.split(bytes([EDGE]))
+    height, width = len(rows), len(rows[0])
+    inside = [row for row, tiles in enumerate(rows) if any(tile != wall for tile in tiles)]
+    across = [column for column in range(width) if any(row[column] != wall for row in rows)]
+    top, left = inside[0], across[0]
+    room = [row[left : across[-1] + 1] for row in rows[top : inside[-1] + 1]]
+    for down in range(1, height - len(room)):
+        for right in range(1, width - len(room[0])):
+            if (down, right) != (top, left):
+                copy = [bytes([wall]) * width] * height
+                copy[down : down + len(room)] = [
+                    bytes([wall]) * right + row + bytes([wall]) * (width - right - len(row)) for row in room
+                ]
+                yield bytes([EDGE]).join(copy)
+
+
 @cache
 def drawn(game: Game, split: str | None, count: int) -> frozenset[int]:
     """The families of the first levels that a split draws with seed 0."""
@@ -144,6 +174,18 @@ def _duplicates(title: str, game: Game, levels: int, draws: int) -> str:
         owned.append(np.mean([any(game.owns(train, other) for other in variants(game, board)) for board in boards]))
         met.append(np.mean([game.family(board) in families for board in boards]))
     return f"| {title} | {' | '.join(percent(float(share)) for share in (*owned, *met))} |"
+
+
+def _moved(title: str, game: Game, levels: int, draws: int) -> str:
+    families, copies = drawn(game, "train", draws), []
+    for board in islice(distinct_boards(game, 1, "test"), levels):
+        copies.append([*moved(game, bytes(board))])
+    shares = (
+        [bool(others) for others in copies],
+        [any(game.owns("train", other) for other in others) for others in copies],
+        [any(game.family(other) in families for other in others) for others in copies],
+    )
+    return f"| {title} | {' | '.join(percent(float(np.mean(share))) for share in shares)} |"
 
 
 def _of_suite(suite: str, split: Split, draws: int) -> str:

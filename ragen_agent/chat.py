@@ -72,6 +72,8 @@ class ChatFormat:
             conversation; empty where it does not.
         begun: the end of the generation prompt that belongs to the reply: a thinking that it opens, or
             ``reply_opening``.
+        header: what a reply begins with and does not say: the rest of its header, which some templates leave to the
+            model (gpt-oss, whose generation prompt ends before the channel). Empty for most.
         drops_thinking: whether every turn begins with the conversation as the template writes it, which leaves out
             the thinking of earlier replies or writes them in another way; a ``TokenMDP`` then reads each turn anew.
         vision: how the model reads pictures; None for a model that reads text only.
@@ -86,6 +88,7 @@ class ChatFormat:
     stop_ids: frozenset[int]
     deviations: tuple[str, ...]
     begun: str
+    header: str
     drops_thinking: bool
     vision: Vision | None
     image_text: str
@@ -113,7 +116,8 @@ class ChatFormat:
                 message comes. True keeps every sampled token in the row all the same, which deviates from
                 such a template (see ``deviations``). False follows it: then each turn is a row of its own
                 (see ``drops_thinking``). Templates that write another header before replies of the past (GLM-4 MoE,
-                gpt-oss) can only be followed.
+                gpt-oss) can only be followed. Where a model writes the end of that header itself (``header``), its
+                reply is what comes after it, without other channels before it.
             template_options: further variables of the template, such as ``{"enable_thinking": False}``
                 (Qwen3) or ``{"date_string": "26 Jul 2024"}`` (Llama 3, which otherwise writes today's date
                 into the prompt).
@@ -156,10 +160,10 @@ class ChatFormat:
             )
         drops = not keep_thinking and not (text.keeps_thinking and not text.rewrites)
         deviations = text.deviations(appended=not drops)
-        begun = _open_thinking(text.opening)
+        begun, header = _open_thinking(text.opening), _unfinished_header(tokenizer, text)
         if reply_opening and not begun:
-            text, begun = replace(text, opening=f"{text.opening}{reply_opening}"), reply_opening
-            chosen = _opened(chosen, reply_opening)
+            written, begun, header = f"{header}{reply_opening}", reply_opening, ""
+            text, chosen = replace(text, opening=f"{text.opening}{written}"), _opened(chosen, written)
         end, after_end, end_deviation = _end_of_reply(tokenizer, text)
         end_id = _encode(tokenizer, end)[0]
         image_text, image_refusal = _image_text(tokenizer, chosen, text, vision)
@@ -171,6 +175,7 @@ class ChatFormat:
             stop_ids=frozenset({end_id, tokenizer.eos_token_id, *_generation_ends(tokenizer)} - {None}),
             deviations=(*deviations, *([] if drops else end_deviation)),
             begun=begun,
+            header=header,
             drops_thinking=drops,
             vision=vision,
             image_text=image_text,
@@ -296,19 +301,28 @@ class ChatFormat:
     def decode_reply(self, ids: Sequence[int]) -> str:
         """The text of a sampled reply, as the environment reads it.
 
-        A stop token at its end is dropped, special tokens are skipped. What of it the generation prompt has
-        begun is put in front, since the reply completes it.
+        A stop token at its end is dropped, special tokens are skipped, and so is all up to the last ``header``. What of
+        it the generation prompt has begun is put in front, since the reply completes it.
         """
         content = list(ids[:-1]) if ids and ids[-1] in self.stop_ids else list(ids)
+        length = len(self._header_ids)
+        for end in range(len(content), length - 1, -1) if length else ():
+            if content[end - length : end] == self._header_ids:
+                content = content[end:]
+                break
         return self.begun + _decode(self.tokenizer, content)
 
     def reply_ids(self, reply: str) -> list[int]:
-        """The ids of a reply as a model would have sampled them, its end token included.
+        """The ids of a reply as a model would have sampled them, its ``header`` and its end token included.
 
         What of it the generation prompt has begun is left out.
         """
-        rest = reply.removeprefix(self.begun.rstrip())
-        return [*_encode(self.tokenizer, rest), self.end_id]
+        rest = reply.removeprefix(self.begun if reply.startswith(self.begun) else self.begun.rstrip())
+        return [*self._header_ids, *_encode(self.tokenizer, rest), self.end_id]
+
+    @cached_property
+    def _header_ids(self) -> list[int]:
+        return _encode(self.tokenizer, self.header)
 
     def _pieces(self, message: Content) -> list[str]:
         """The texts of a message, with the template's text for a picture between them; a text first and last."""
@@ -447,6 +461,13 @@ def _open_thinking(opening: str) -> str:
     """The end of a generation prompt from a ``<think>`` on that is not closed; the empty text without one."""
     begun = opening.rfind(_THINK)
     return opening[begun:] if begun > opening.rfind(_END_THINK) else ""
+
+
+def _unfinished_header(tokenizer: PreTrainedTokenizerBase, text: TemplateText) -> str:
+    """What a past reply's header has after the generation prompt, where a special token ends it; else empty."""
+    rest = text.past_opening.removeprefix(text.opening)
+    ends = tuple(str(token) for token in tokenizer.added_tokens_decoder.values() if token.special)
+    return rest if rest != text.past_opening and rest.endswith(ends) else ""
 
 
 def _parts_of(content: Content) -> Sequence[Mapping[str, Any]]:

@@ -98,7 +98,7 @@ def _run(options: argparse.Namespace) -> int:
         experiments = [each for each in experiments if not planned[each.name][0].config.model]
         planned = {each.name: planned[each.name] for each in experiments}
     if options.dry_run:
-        return _dry(planned, options.jobs, console, options.json)
+        return _dry(planned, pages, options.jobs, console, options.json)
     from benchmarks.experiments.records import complete_runs
     from benchmarks.experiments.runner import check_settings
     from ragen_gym.core.storage import locked_folder
@@ -240,24 +240,33 @@ def _list(console: Console, as_json: bool) -> int:
     return 0
 
 
-def _dry(planned: Mapping[str, Sequence[PlannedRun]], jobs: int, console: Console, as_json: bool) -> int:
+def _dry(planned: Mapping[str, Sequence[PlannedRun]], pages: Path, jobs: int, console: Console, as_json: bool) -> int:
+    """Estimates the runs that are neither whole nor recorded in ``pages``."""
     from benchmarks.experiments.plan import costs
+    from benchmarks.experiments.records import missing_runs
 
-    estimates = {name: costs(runs) for name, runs in planned.items()}
+    left = {name: missing_runs(runs, pages / name) for name, runs in planned.items()}
+    count = sum(map(len, left.values()))
+    there = sum(map(len, planned.values())) - count
+    estimates = {name: costs(runs) for name, runs in left.items()}
     total = sum(cost.run + cost.warm for each in estimates.values() for cost in each)
     if as_json:
         rows = [
             {"experiment": name, "run": run.name, "minutes": cost.run, "warm_start_minutes": cost.warm}
-            for name, runs in planned.items()
+            for name, runs in left.items()
             for run, cost in zip(runs, estimates[name], strict=True)
         ]
-        console.print_json(json.dumps({"runs": rows, "minutes": total, "minutes_by_jobs": total / jobs}))
+        console.print_json(
+            json.dumps({"runs": rows, "there": there, "minutes": total, "minutes_by_jobs": total / jobs})
+        )
         return 0
-    for name, runs in planned.items():
-        console.print(_costs_table(name, runs, estimates[name]))
+    for name, runs in left.items():
+        if runs:
+            console.print(_costs_table(name, runs, estimates[name]))
     console.print(
-        f"{sum(map(len, planned.values()))} runs: about {total:.0f} minutes of one idle core, "
-        f"{total / jobs / 60:.1f} hours with --jobs {jobs}. Nothing was run."
+        f"{count} runs{f', without the {there} that are there' if there else ''}: about {total:.0f} minutes of one "
+        f"idle core, {total / jobs / 60:.1f} hours with --jobs {jobs}; fewer where claims are decided before the last "
+        "look. Nothing was run."
     )
     return 0
 

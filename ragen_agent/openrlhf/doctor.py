@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ragen_agent.config import Config, with_settings
+from ragen_agent.config import Config, Turns, with_settings
 from ragen_agent.config.presets import default_settings
 from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.openrlhf.machine_checks import (
@@ -216,7 +216,7 @@ def model_checks(folder: Path | None, *, cpu: bool, config: Config | None = None
 
     if folder is None:
         tokenizer = build_tokenizer()
-        return [_round_trip(tokenizer, ("FrozenLake",), "the small model's"), *_template(tokenizer)]
+        return [_round_trip(tokenizer, ("FrozenLake",), "the small model's"), *_template(tokenizer, config)]
     if not (folder / "config.json").is_file():
         return [fail("model", f"{folder} has no config.json", "give the folder of a Hugging Face causal LM")]
     from transformers import AutoTokenizer
@@ -230,7 +230,7 @@ def model_checks(folder: Path | None, *, cpu: bool, config: Config | None = None
         return [fail("tokenizer", f"{folder}: {type(error).__name__}: {error}", advice)]
     games = GAMES if "tokenizer_sha256" not in (folder / "config.json").read_text(encoding="utf-8") else ()
     texts = [_round_trip(loaded, games, str(folder)), board_check(loaded, config)] if games else []
-    return [*_sizes(folder, loaded, cpu), *texts, *_template(loaded)]
+    return [*_sizes(folder, loaded, cpu), *texts, *_template(loaded, config)]
 
 
 def _sizes(folder: Path, tokenizer: PreTrainedTokenizerBase, cpu: bool) -> list[Check]:
@@ -302,15 +302,23 @@ def board_check(tokenizer: PreTrainedTokenizerBase, config: Config | None) -> Ch
     return warn(name, f"cells share tokens, so the model cannot see them one by one. {said}", advice)
 
 
-def _template(tokenizer: PreTrainedTokenizerBase) -> list[Check]:
-    """Whether a conversation's ids are a prefix of the longer conversation's."""
+def _template(tokenizer: PreTrainedTokenizerBase, config: Config | None) -> list[Check]:
+    """Whether a conversation's ids are a prefix of the longer conversation's, by the run's settings if given."""
     from ragen_agent.chat import ChatFormat
 
+    turns, name = Turns() if config is None else config.turns, "chat template"
     try:
-        chat = ChatFormat.from_tokenizer(tokenizer)
+        chat = ChatFormat.from_settings(tokenizer, turns)
     except ValueError as error:
-        return [fail("chat template", str(error), "use another template; a run with this one would not start")]
+        try:
+            ChatFormat.from_settings(tokenizer, replace(turns, keep_thinking=False))
+        except ValueError:
+            return [fail(name, str(error), "use another template; a run with this one would not start")]
+        advice = "set turns.keep_thinking=false: each turn is then a row of its own"
+        return [warn(name, str(error), advice) if config is None else fail(name, str(error), advice)]
     if chat.deviations:
         advice = "nothing, if intended: training and sampling read the same row, which differs from the template"
-        return [warn("chat template", "; ".join(chat.deviations), advice)]
-    return [ok("chat template", "keeps every prefix: a conversation's ids begin the longer conversation's")]
+        return [warn(name, "; ".join(chat.deviations), advice)]
+    if chat.drops_thinking:
+        return [ok(name, "is followed in what it does to earlier replies: a turn that it rewrites begins a row")]
+    return [ok(name, "keeps every prefix: a conversation's ids begin the longer conversation's")]

@@ -277,17 +277,23 @@ def trajectory_of(chat: ChatFormat, line: Mapping[str, Any]) -> Trajectory:
     """The rollout in which the assistant's messages of a conversation had been sampled; its rewards are 0.
 
     The ids come from ``ChatFormat``, piece by piece as in ``TokenMDP``: prompt, reply and its end token, glue, reply
-    and its end token. (The conversation encoded as one text has other ids where a template rewrites earlier replies.)
+    and its end token. Where the template is followed in what it does to earlier replies
+    (``ChatFormat.drops_thinking``), each turn whose past it rewrites begins a new context.
     """
     messages = line["messages"]
     system = messages[0]["content"] if messages[0]["role"] == "system" else ""
     first, *turns = messages[1:] if messages[0]["role"] == "system" else messages
     ids = chat.prompt_ids(system, first["content"])
     sampled = [False] * len(ids)
-    ends = []
-    for message in turns:
+    ends, contexts = [], [0]
+    for number, message in enumerate(turns, start=len(messages) - len(turns)):
         written = message["role"] == "assistant"
         new = chat.reply_ids(message["content"]) if written else chat.glue_ids(message["content"])
+        if chat.drops_thinking and not written:
+            prompt = chat.conversation_ids(messages[: number + 1])
+            if prompt != ids[contexts[-1] :] + new:
+                contexts.append(len(ids))
+                new = prompt
         ids += new
         sampled += [written] * len(new)
         if written:
@@ -305,6 +311,7 @@ def trajectory_of(chat: ChatFormat, line: Mapping[str, Any]) -> Trajectory:
         level_id=str(line.get("level_id", "")),
         seed=line.get("seed"),
         messages=tuple(messages),
+        contexts=tuple(contexts) if len(contexts) > 1 else (),
     )
 
 
@@ -317,7 +324,8 @@ def trajectories_of(
         ValueError: nothing is left.
     """
     kept = [line for line in lines if line.get("success", False)] if successes_only else list(lines)
-    rows = [row for row in (trajectory_of(chat, line) for line in kept) if len(row.ids) <= max_tokens]
+    every = (trajectory_of(chat, line) for line in kept)
+    rows = [row for row in every if max(len(part.ids) for part in row.split_contexts()) <= max_tokens]
     left_out = {"too_long": len(kept) - len(rows), "failures": len(lines) - len(kept)}
     if not rows:
         raise ValueError(

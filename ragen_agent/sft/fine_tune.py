@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import AutoConfig
 
-from ragen_agent.config import Config, Lora, with_settings
+from ragen_agent.config import Config, Lora, Turns, with_settings
 from ragen_agent.config.trainers import FineTuning
 from ragen_agent.sft.demonstrations import families_of, read_conversations, trajectories_of
 from ragen_agent.sft.trainer import fit
@@ -261,13 +261,27 @@ def _save(
     return out / MODEL
 
 
+def _turns(settings: FineTuning, lines: list[dict[str, Any]]) -> Turns:
+    """How the data's conversations become tokens: what ``ragen-agent sft data`` noted of it, else the defaults."""
+    names = ("keep_thinking", "template_options", "prompt", "think")
+    said = [line["turns"] if isinstance(line.get("turns"), Mapping) else {} for line in lines]
+    first, *others = [{name: turns[name] for name in names if name in turns} for turns in said]
+    for number, other in enumerate(others, start=2):
+        if other != first:
+            raise ValueError(
+                f"{settings.data}, line {number}, has the turns {other}, line 1 {first}: conversations that become "
+                "tokens in different ways cannot be learned together; make a file of each, and fine-tune twice."
+            )
+    return with_settings(Turns(), first)
+
+
 def _config(settings: FineTuning, lines: list[dict[str, Any]]) -> Config:
     """The settings of an agent that plays what the data show."""
     run = {"model": settings.model, "seed": settings.seed, "threads": settings.threads, "lora": asdict(settings.lora)}
     config = with_settings(Config(), {**run, "device": settings.device})
     config = replace(config, device=device_and_dtype(config)[0])
     if settings.model:
-        return config
+        return replace(config, turns=_turns(settings, lines))
     games: dict[str, dict[str, Any]] = {}
     for number, line in enumerate(lines, start=1):
         if not isinstance(line.get("env"), str) or not isinstance(line.get("turns"), Mapping):

@@ -8,7 +8,8 @@ A split must not leak. Two boards that differ by a rotation or a reflection are 
 Sokoban that differ in where the player begins, or two lakes that differ in which end of the way is the start: they are
 one family. So the split is decided by a hash of the family, the smallest one among the eight rotations and reflections
 of a board on which such tiles are written alike: 80 % of all families belong to ``train``, 10 % to ``validation``, 10 %
-to ``test``, whatever generator or option made them.
+to ``test``, whatever generator or option made them. A room that is moved as a whole within a larger board is another
+family; ``benchmarks/heldout.md`` says how often that happens.
 
 The first version of the splits, ``train-v1``, ``validation-v1`` and ``test-v1``, knows rotations and reflections only.
 It stays as it is, for what was measured on it; its splits are disjoint among themselves, not from those of today.

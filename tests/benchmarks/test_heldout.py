@@ -26,6 +26,16 @@ def test_variants_are_the_levels_of_a_family(name: str) -> None:
     assert more >= 20
 
 
+def test_a_room_is_moved_within_its_walls() -> None:
+    game = build_game(TABLE["Sokoban"], {})
+    rows = ["######", "##P###", "##X###", "##O###", "######", "######"]
+    copies = [game.own_text(copy) for copy in heldout.moved(game, game.parse("\n".join(rows)))]
+    found = {(text.index("P") // 7, text.index("P") % 7) for text in copies}
+    assert len(copies) == len(set(copies)) == 7, "a room of 3 by 1 cells within 4 by 4, but where it is"
+    assert found == {(row, column) for row in (1, 2) for column in (1, 2, 3, 4)} - {(1, 2)}
+    assert all(sorted(text) == sorted("\n".join(rows)) for text in copies)
+
+
 def test_the_page_has_a_row_for_every_split() -> None:
     rows = (heldout.HERE / "heldout.md").read_text(encoding="utf-8").splitlines()
     for suite in map(load_suite, SUITES):

@@ -203,6 +203,7 @@ def test_thinking_that_the_prompt_has_opened_belongs_to_the_reply(make_tokenizer
     chat = ChatFormat.from_tokenizer(make_tokenizer("bpe", opens))
     reply = encode(chat, "I go.</think><answer>Up</answer><|im_end|>")
     assert chat.decode_reply(reply) == "<think>\nI go.</think><answer>Up</answer>"
+    assert chat.reply_ids(chat.decode_reply(reply)) == reply, "the line that the prompt has ended is not ended twice"
 
 
 @pytest.mark.parametrize("opening", ["<think>", "<answer>"])
@@ -229,6 +230,33 @@ def test_an_opening_is_not_written_twice(make_tokenizer: MakeTokenizer) -> None:
     chat = ChatFormat.from_tokenizer(make_tokenizer("bpe", template), reply_opening="<think>")
     assert str(chat.tokenizer.decode(chat.prompt_ids("S", "U"))).endswith("assistant\n<think>\n")
     assert chat.decode_reply(chat.reply_ids("<think>Up.</think>")) == "<think>\nUp.</think>"
+
+
+@pytest.mark.parametrize("channel", [" analysis<|end_header_id|>hm<|eot_id|><|start_header_id|>assistant", ""])
+def test_a_reply_begins_after_the_header_that_a_model_writes_itself(
+    channel: str, make_tokenizer: MakeTokenizer
+) -> None:
+    """gpt-oss names a channel, and may think in another one first: what counts is the last message of the final one."""
+    chat = ChatFormat.from_tokenizer(make_tokenizer("bpe", "gpt-oss"), keep_thinking=False)
+    assert chat.header == " final<|end_header_id|>"
+    reply = "<think>up</think><answer>Up</answer>"
+    written = chat.reply_ids(reply)
+    assert chat.tokenizer.decode(written) == f"{chat.header}{reply}<|endoftext|>"
+    assert chat.decode_reply([*encode(chat, channel), *written]) == reply
+    assert chat.decode_reply(encode(chat, " analysis<|end_header_id|>hm")) == " analysishm", "no message to read yet"
+    assert chat.decode_reply([]) == ""
+    for other in ("chatml", "qwen3", "glm4-moe", "nemotron3", "qwen3.5", "llama3", "plain"):
+        assert ChatFormat.from_tokenizer(make_tokenizer("bpe", other), keep_thinking=False).header == ""
+
+
+def test_an_opening_stands_after_the_header_that_a_model_would_write(make_tokenizer: MakeTokenizer) -> None:
+    chat = ChatFormat.from_tokenizer(make_tokenizer("bpe", "gpt-oss"), keep_thinking=False, reply_opening="<think>")
+    talk = [{"role": "system", "content": "S"}, {"role": "user", "content": "U"}]
+    for ids in (chat.prompt_ids("S", "U"), chat.conversation_ids(talk)):
+        assert str(chat.tokenizer.decode(ids)).endswith("assistant final<|end_header_id|><think>")
+    reply = "<think>up</think><answer>Up</answer>"
+    assert chat.reply_ids(reply) == encode(chat, "up</think><answer>Up</answer><|endoftext|>")
+    assert chat.decode_reply(chat.reply_ids(reply)) == reply
 
 
 def test_cannot_be_used(make_tokenizer: MakeTokenizer) -> None:

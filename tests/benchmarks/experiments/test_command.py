@@ -130,6 +130,17 @@ def test_recorded_runs_are_not_played_again(whole: Path, tmp_path: Path, capsys:
     assert (pages / "thinking" / "end.png").is_file()
 
 
+def test_the_estimate_is_of_what_is_left(whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Neither whole runs nor recorded ones are played again, so they cost nothing."""
+    for out, pages in ((whole, whole), (tmp_path, whole)):
+        more = ["--dry-run", "--pages", str(pages)]
+        assert main(command(out, *more, "--json")) == 0
+        printed = json.loads(capsys.readouterr().out)
+        assert (printed["runs"], printed["there"], printed["minutes"]) == ([], 4, 0)
+        assert main(command(out, *more)) == 0
+        assert "0 runs, without the 4 that are there: about 0 minutes" in " ".join(capsys.readouterr().out.split())
+
+
 def test_a_record_counts_for_its_settings_alone(whole: Path, tmp_path: Path) -> None:
     def left(*lines: str, **overrides: Any) -> int:
         (tmp_path / RECORDS).write_text("".join(lines), encoding="utf-8")

@@ -100,6 +100,20 @@ def test_a_template_that_rewrites_the_past_is_found(model: Path) -> None:
     assert check.advice
 
 
+def test_a_template_that_can_only_be_followed_needs_a_setting(model: Path) -> None:
+    """As GLM-4 MoE's and gpt-oss's, which write another header before replies of the past."""
+    (model / "chat_template.jinja").write_text(
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' %}<think></think>\n{% endif %}"
+        "{{ m.content.split('</think>')[-1] }}<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant{% endif %}"
+    )
+    followed = with_settings(Config(), {"turns": {"keep_thinking": False}})
+    for config, state in ((None, "warn"), (Config(), "fail"), (followed, "ok")):
+        (check,) = [c for c in model_checks(model, cpu=False, config=config) if c.name == "chat template"]
+        assert check.state == state
+        assert ("set turns.keep_thinking=false" in check.advice) == (state != "ok")
+
+
 def test_a_tokenizer_that_loses_a_symbol_is_found(model: Path) -> None:
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast

@@ -45,7 +45,7 @@ from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.checkpoint import save_checkpoint
 from ragen_agent.training.diagnostics import gradient_figures, information_figures, rollout_entropy
 from ragen_agent.training.iteration import Iteration
-from ragen_agent.training.metrics import piece_decoder
+from ragen_agent.training.metrics import piece_decoder, reply_parts
 from ragen_agent.training.policy import Policy
 from ragen_agent.training.replay import KeptEpisodes, ReplayBuffer
 
@@ -257,6 +257,31 @@ def check_equal(distributed: Mapping[str, Tensor], local: Mapping[str, Tensor]) 
 def test_the_first_update_has_the_same_gradients(case: str, tmp_path: Path) -> None:
     with both({"training": CASES[case]}, tmp_path) as trainers:
         check_first_update(trainers)
+
+
+MASKS: dict[str, dict[str, Any]] = {
+    "M_loss, GRPO": {"loss_tokens": "reasoning", "starpo_s": False, "kl": 0.1},
+    "M_loss": {"algo": "ppo", "loss_tokens": "answer", "aggregation": "sequence_mean"},
+    "M_adv": {"algo": "ppo", "credit": "turn", "advantage_tokens": "answer", "starpo_s": False, "kl": 0.1},
+    "both": {"algo": "ppo", "credit": "bi_level", "loss_tokens": "reasoning", "advantage_tokens": "reasoning"},
+}
+
+
+@pytest.mark.parametrize("turns", [{}, {"history": 0}], ids=["whole", "history"])
+@pytest.mark.parametrize("case", MASKS)
+def test_selective_masks(case: str, turns: dict[str, Any], tmp_path: Path) -> None:
+    """Each seventh token id stands for the end of a thought, since an untrained policy hardly samples one."""
+    with both({"training": {**MASKS[case], "minibatch": 64}, "turns": turns}, tmp_path) as trainers:
+        trainers.learner.piece = trainers.trainer.piece = piece_of_seven
+        thoughts = [span for t in trainers.played for span in reply_parts(t, piece_of_seven, "reasoning")]
+        lengths = {end - first for first, end in thoughts}
+        assert 0 in lengths
+        assert max(lengths) > 1
+        check_first_update(trainers)
+
+
+def piece_of_seven(token: int) -> str:
+    return "x" if token % 7 else "</think>"
 
 
 @pytest.mark.parametrize("how", AGGREGATIONS)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
+from transformers import PreTrainedTokenizerFast
 
 from ragen_agent.chat import ChatFormat
 from ragen_agent.cli import main
@@ -167,10 +168,10 @@ def test_a_mistake_is_one_line(
     assert not out.exists()
 
 
-def played(chat: ChatFormat) -> list[Trajectory]:
-    env = make_turn("FrozenLake", split="train", max_turns=3)
+def played(chat: ChatFormat, thought: str = "none", turns: TurnConfig | None = None) -> list[Trajectory]:
+    env = make_turn("FrozenLake", turns or TurnConfig(max_turns=3), split="train")
     process = TokenMDP(env, chat, max_tokens_per_turn=400, max_tokens_per_episode=8192)
-    how = Demonstrations(moves=[0.5, 0.5], mistakes=0.5, thought="none")
+    how = Demonstrations(moves=[0.5, 0.5], mistakes=0.5, thought=thought)
     return demonstrate(process, group(range(6), 1), how, 0)
 
 
@@ -187,6 +188,26 @@ def test_a_conversation_is_the_rollout_that_made_it(chat: ChatFormat) -> None:
         assert row.turn_ends == episode.turn_ends
         assert not row.log_probs.any()
         assert row.success == episode.success
+
+
+@pytest.mark.parametrize("prompt", ["default", "ragen-v1"])
+@pytest.mark.parametrize("template", ["qwen3", "nemotron3", "gpt-oss"])
+def test_a_conversation_whose_thinking_is_dropped_is_the_rollout_too(
+    template: str, prompt: str, make_tokenizer: Callable[[str, str], PreTrainedTokenizerFast]
+) -> None:
+    turns = TurnConfig(max_turns=3, prompt=prompt)
+    tokenizer = make_tokenizer("bpe", template)
+    chat = ChatFormat.from_tokenizer(tokenizer, keep_thinking=False, reply_opening=turns.reply_opening)
+    episodes = played(chat, "direction", turns)
+    assert any(episode.contexts for episode in episodes)
+    for episode in episodes:
+        row = trajectory_of(chat, line_of(episode))
+        length = episode.turn_ends[-1] + 1
+        assert row.ids.tolist() == episode.ids[:length].tolist()
+        assert row.sampled.tolist() == episode.sampled[:length].tolist()
+        assert (row.turn_ends, row.contexts) == (episode.turn_ends, episode.contexts)
+    longest = max(len(part.ids) for row in episodes for part in row.split_contexts())
+    assert trajectories_of(chat, [line_of(episode) for episode in episodes], longest)[1]["too_long"] == 0
 
 
 def test_the_sampled_tokens_are_the_replies_and_their_ends_and_nothing_else(chat: ChatFormat) -> None:
