@@ -11,7 +11,7 @@ import argparse
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -73,18 +73,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def train(folder: Path, *arguments: str) -> dict[str, Any]:
-    """The summary of a run of ``ragen-agent train``, trained as far as it was not yet."""
+def train(folder: Path, *arguments: str, rows: Iterable[str] = ROWS) -> dict[str, Any]:
+    """The summary of a run of ``ragen-agent train``, trained as far as it lacks one of these rows."""
     file = folder / "summary.json"
-    if not (file.exists() and _whole(json.loads(file.read_text(encoding="utf-8")))):
+    if not file.exists() or set(rows) - set(json.loads(file.read_text(encoding="utf-8"))):
         resume = (folder / "config.toml").exists()
         how = ["--resume", str(folder)] if resume else [*arguments, "--out", str(folder)]
         subprocess.run([sys.executable, "-m", "ragen_agent.cli", "train", *how], check=True)
     return dict(json.loads(file.read_text(encoding="utf-8")))
-
-
-def _whole(summary: dict[str, Any]) -> bool:
-    return all(row in summary for row in ROWS)
 
 
 def _page(results: dict[str, Any]) -> str:

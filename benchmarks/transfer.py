@@ -38,6 +38,7 @@ AGENTS: dict[str, tuple[str, ...]] = {
     "FrozenLake": ("--game", "FrozenLake"),
     "Bandit": ("--game", "Bandit"),
 }
+ALONE = ("--set", "evaluation.imitation=false")  # what imitates only is not measured here
 #: With ``--quick``: only to see whether it works.
 QUICK = (
     *("--set", "training.iterations=1", "--set", "demonstrations.episodes=64", "--set", "evaluation.levels=8"),
@@ -174,7 +175,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             folder = arguments.runs / f"{agent}-seed{seed}"
             if _is_measured(agent, seed, results) and not folder.exists():  # on another machine
                 continue
-            train(folder, *AGENTS[agent], "--seed", str(seed), *(QUICK if arguments.quick else ()))
+            options = (*ALONE, *(QUICK if arguments.quick else ()))
+            train(folder, *AGENTS[agent], "--seed", str(seed), *options, rows=("after",))
             _measure(agent, seed, folder, results)
             results["machines"] = list(dict.fromkeys([*results.get("machines", ()), machine("torch")]))
             write_atomic(file, json.dumps(results, indent=1) + "\n")
