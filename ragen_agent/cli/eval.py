@@ -115,7 +115,7 @@ def _measured(policy: Policy, seen: Collection[int] | None, display: Display) ->
         instances = fixed_instances(env, config.evaluation.levels)
         counts = dict(zip(("levels", "of"), seen_levels(env, instances, seen), strict=True))
         display.say(
-            "{levels} of {of} levels were seen in training, up to what makes no other problem.".format(**counts)
+            "{levels} of {of} levels were seen in training, themselves or one of their family.".format(**counts)
         )
     return {"game": config.game, **rates, "seen": counts}
 

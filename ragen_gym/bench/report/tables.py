@@ -159,7 +159,7 @@ def seen_in_training(summary: Summary) -> list[str]:
     splits = {name: split for name, split in summary["splits"].items() if split.get("seen") is not None}
     met = [f"{seen(split)} of {name}" for name, split in splits.items() if split["seen"]]
     if met:
-        return [f"Levels that the agent saw in training, up to what makes no other problem: {', '.join(met)}."]
+        return [f"Levels that the agent saw in training, themselves or one of their family: {', '.join(met)}."]
     return ["The agent saw none of these levels in training."] if splits else []
 
 
