@@ -26,6 +26,7 @@ WANTED = {
     "paper-frozenlake",
     "paper-sokoban",
     "paper-vagen",
+    "prompts",
     "rewards",
     "stabilisers",
     "stabilisers-smollm2",
