@@ -189,7 +189,7 @@ def _check_splits(game: Game) -> None:
 
 def _check_oracle(game: Game, actions: int, max_nodes: int) -> None:
     """The oracle against a search through everything: never beaten, and its own policy earns what it says."""
-    if not game.has_values:  # nobody knows what an action can do
+    if not game.has_values:  # what an action can do is not in its params
         return
     for board in map(bytes, game.generate(_keys(4), None)):
         state = game.starts(np.frombuffer(board, np.uint8)[None])[0].tolist()
@@ -325,7 +325,7 @@ def _check_mask(game: Game, board: bytes, state: Sequence[int]) -> None:
         mask.dtype == np.int8 and mask.shape == (len(game.Action),),
         f"{game.name}.action_mask gives {mask.dtype} {mask.shape}; it must be int8 ({len(game.Action)},).",
     )
-    if game.has_values:  # else nobody knows what an action can do
+    if game.has_values:  # else what an action can do is not in its params
         _check_mask_by_trying(game, board, state, mask)
     before = mask.copy()
     mask[:] = 7
