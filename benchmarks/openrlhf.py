@@ -94,7 +94,8 @@ Playing ahead (`openrlhf.staleness={staleness}`) the rollout of the next iterati
 one is trained: an iteration takes {seconds:.2f} s in place of {plain:.2f}, of which training waits {wait:.2f} s for the
 engines. Both work on the same cores here, so what is saved is the time in which one waited for the other; `--dry-run`
 says what engines of their own would save. `mismatch_kl`, of the weights that played and those that are trained, is
-{kl:.1e} nats.
+{kl:.1e} nats. At this learning rate an update can change more than the 0.1 nats at which a run ends, so
+`openrlhf.max_vllm_kl` is {max_vllm_kl:g}.
 
 """
 
@@ -113,7 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     results: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {}
     if options.only in (None, "small"):
         base = merged(default_settings("FrozenLake"), {"training": {"iterations": options.iterations}})
-        results["small"] = _pair(options.runs, base, {}, ahead={"staleness": 1})
+        results["small"] = _pair(options.runs, base, {}, ahead={"staleness": 1, "max_vllm_kl": 1.0})
     if options.only in (None, "real"):
         recipe = dict(read_recipe(RECIPE).settings)
         distributed = recipe.pop("openrlhf", {})
@@ -228,7 +229,7 @@ def _plot(results: Mapping[str, Any], path: Path) -> None:
         axes.axhline(results["local"][line]["rate"], color=color, linestyle="--", label=line)
     axes.set(xlabel="iteration", ylabel="success", ylim=(-0.02, 1.04), title="The same start, both trainers")
     axes.grid(alpha=0.25)
-    axes.legend(fontsize="small", frameon=False)
+    axes.legend(fontsize="small", frameon=False, loc="upper right", bbox_to_anchor=(1, 0.95))
     figure.savefig(path, metadata={"Date": None})
 
 
@@ -278,6 +279,7 @@ def _ahead(pair: Mapping[str, Any]) -> str:
         plain=pair["openrlhf"]["seconds"],
         wait=ahead["seconds_wait"],
         kl=ahead["mismatch_kl"],
+        max_vllm_kl=ahead["max_vllm_kl"],
     )
 
 

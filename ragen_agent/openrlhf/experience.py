@@ -131,8 +131,8 @@ class WeightsLostError(RuntimeError):
 
     def __init__(self, seen: str, staleness: int = 0) -> None:
         behind = (
-            f" Or too much changed in the {staleness} updates that they may be behind (openrlhf.staleness): lower "
-            "training.learning_rate or the staleness, or raise openrlhf.max_vllm_kl."
+            f" Or too much changed in the updates, {staleness} at most, that they are behind (openrlhf.staleness): "
+            "lower training.learning_rate or the staleness, or raise openrlhf.max_vllm_kl."
         )
         super().__init__(
             f"{seen}: vLLM does not sample from the weights that are trained. Most often those of the last "

@@ -38,7 +38,7 @@ def test_playing_ahead_is_a_third_run(tmp_path: Path) -> None:
     small = copy.deepcopy(RESULTS["small"])
     small["openrlhf"]["seconds"] = 5.4
     small["ahead"] = copy.deepcopy(small["openrlhf"]) | {"seconds": 3.4, "seconds_wait": 0.25, "mismatch_kl": 0.00032}
-    small["ahead"] |= {"staleness": 1, "phases": {"rollout": 2.0}}
+    small["ahead"] |= {"staleness": 1, "max_vllm_kl": 1.0, "phases": {"rollout": 2.0}}
     page = _page({"small": small})
     assert "| OpenRLHF, playing ahead |" in page
     for said in (

@@ -94,7 +94,7 @@ def test_dynamic_sampling_plays_further_rows_in_bounded_rounds() -> None:
 def test_an_error_that_ray_carries_says_the_same() -> None:
     for error in (WeightsLostError("vllm_kl is 3"), WeightsLostError("vllm_kl is 3", staleness=2)):
         assert str(pickle.loads(pickle.dumps(error))) == str(error)
-        assert ("in the 2 updates that they may be behind" in str(error)) == bool(error.staleness)
+        assert ("in the updates, 2 at most, that they are behind" in str(error)) == bool(error.staleness)
 
 
 @pytest.mark.parametrize("sleeps", [True, False])
