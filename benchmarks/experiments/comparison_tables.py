@@ -82,7 +82,7 @@ def sweep_tables(sweep: Sweep, findings: Sequence[Finding]) -> list[str]:
             lines += [f"### {panel['name']}", "", *markdown_table(["", *map(_sweep_head, sweep.comparisons)], rows), ""]
         else:
             lines += [f"{panel['name']}: no runs yet.", ""]
-    return lines
+    return lines[:-1]
 
 
 def _sweep_head(comparison: Mapping[str, Any]) -> str:

@@ -89,7 +89,7 @@ def markdown_overview(
     for each in there:
         if each.sweep is not None:
             title = f"[{each.title}]({each.name}/{each.name}.md)"
-            lines += [f"## {title}", "", *sweep_tables(each.sweep, findings[each.name])]
+            lines += [f"## {title}", "", *sweep_tables(each.sweep, findings[each.name]), ""]
     left = Counter(e.name for e in experiments for f in findings[e.name] if f.comparison.claim and f.verdict == MISSING)
     if left:
         of_each = [f"{claims} claim{'s' if claims > 1 else ''} of {name}" for name, claims in left.items()]

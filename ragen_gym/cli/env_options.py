@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import ast
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from typing import Any
 
 from ragen_gym.core.levels import SPLIT_NAMES
 from ragen_gym.core.text import TEXT_FORMATS
-from ragen_gym.core.validation import joined
+from ragen_gym.core.validation import joined, json_or_text
 from ragen_gym.games.game import Game
 from ragen_gym.games.registry import GameSpec, build_game, load
 
@@ -169,19 +168,11 @@ def _read(spec: GameSpec, name: str, declared: str, text: str) -> Any:
     kinds = [kind.strip() for kind in declared.split("|")]
     if text.lower() == "none" and "None" in kinds:
         return None
-    reader, example = _READERS.get(kinds[0], (_anything, declared))
+    reader, example = _READERS.get(kinds[0], (json_or_text, declared))
     try:
         return reader(text)
     except (ValueError, ZeroDivisionError):
         raise ValueError(f"--option {name}={text}: {spec.name} reads {name} as {example}.") from None
-
-
-def _anything(text: str) -> Any:
-    """A Python literal where the text is one, else the text itself."""
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return text
 
 
 def _boolean(text: str) -> bool:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import ast
 from pathlib import Path
-from typing import Any
 
-from ragen_gym.cli.command import add_command, table_lines
+from ragen_gym.cli.command import add_command, named_values, table_lines
 from ragen_gym.cli.env_options import add_option_flag, read_options
 from ragen_gym.core.turn_config import TurnConfig, turn_config
 from ragen_gym.games.registry import load, load_task, own_module
@@ -45,16 +43,12 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 
 def _export(arguments: argparse.Namespace) -> int:
-    for pair in arguments.options:
-        if "=" not in pair:
-            raise ValueError(f"--option {pair}: write it as name=value, such as --option max_turns=4.")
-    turns = [pair for pair in arguments.options if pair.partition("=")[0] in TurnConfig.__dataclass_fields__]
-    others = [pair for pair in arguments.options if pair not in turns]
+    given = named_values("--option", arguments.options)
+    options = given  # a task's arguments have no declared types
     if load_task(arguments.game) is None:
-        options = read_options(load(arguments.game), others)
-    else:  # whose arguments have no declared types
-        options, turns = {}, arguments.options
-    options |= {name: _value(text) for name, _, text in (pair.partition("=") for pair in turns)}
+        turns = {name: value for name, value in given.items() if name in TurnConfig.__dataclass_fields__}
+        others = [pair for pair in arguments.options if not turns.keys() & named_values("--option", [pair])]
+        options = read_options(load(arguments.game), others) | turns
     turn_config(None, {name: value for name, value in options.items() if name in TurnConfig.__dataclass_fields__})
     if arguments.preset is not None:
         options["preset"] = arguments.preset
@@ -66,11 +60,3 @@ def _export(arguments: argparse.Namespace) -> int:
         print("LICENSE puts your module under the MIT license: write your name there, or change it and pyproject.toml.")
     print(f"README.md in {arguments.folder} says how to test and publish it; nothing was uploaded.")
     return 0
-
-
-def _value(text: str) -> Any:
-    """A Python literal where the text is one, true or false too, else the text itself."""
-    try:
-        return ast.literal_eval(text.title() if text in ("true", "false", "none") else text)
-    except (ValueError, SyntaxError):
-        return text

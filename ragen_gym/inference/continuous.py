@@ -26,8 +26,9 @@ from numpy.typing import NDArray
 from ragen_gym.core.seeding import GOLDEN, uniforms
 from ragen_gym.inference.packed import PackedModel, Segment
 from ragen_gym.inference.sampling import Sampler
+from ragen_gym.inference.torch_engine import EngineStats
 
-__all__ = ["ContinuousEngine", "EngineStats", "Request"]
+__all__ = ["ContinuousEngine", "ContinuousStats", "Request"]
 
 TOKENS_PER_PASS = 4096
 """The most new tokens that one pass reads; a long prompt takes several passes, between which replies go on."""
@@ -66,22 +67,16 @@ class Request:
 
 
 @dataclass
-class EngineStats:
-    """Counts since the engine was made.
+class ContinuousStats(EngineStats):
+    """What a ``ContinuousEngine`` has done; of the tokens that it ``read`` no slot held any.
 
     Attributes:
-        sampled: tokens that were sampled.
-        read: prompt tokens that were read, one for each that no slot held.
         reused: prompt tokens that a slot held, of the same conversation or of another.
         passes: forward passes.
-        seconds: seconds in ``step``.
     """
 
-    sampled: int = 0
-    read: int = 0
     reused: int = 0
     passes: int = 0
-    seconds: float = 0.0
 
 
 @dataclass(eq=False)
@@ -121,7 +116,7 @@ class ContinuousEngine:
     ) -> None:
         self.model, self.sampler, self.stop_ids = model, sampler, frozenset(stop_ids)
         self.longest = cached_tokens // model.slots
-        self.stats = EngineStats()
+        self.stats = ContinuousStats()
         self.waiting: list[Request] = []
         self.slots = [_Slot(number) for number in range(model.slots)]
         self._given = 0
