@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
 from contextvars import ContextVar
 from typing import Any, TextIO
 
@@ -104,16 +105,24 @@ _for_json: ContextVar[TextIO | None] = ContextVar("_for_json", default=None)
 
 @contextmanager
 def json_alone(asked: bool) -> Iterator[None]:
-    """Meanwhile, if ``asked``, standard output is for ``print_json`` alone; all else goes to standard error."""
+    """Meanwhile, if ``asked``, standard output is for ``print_json`` alone; all else goes to standard error.
+
+    What child processes and libraries in C write to its descriptor does too.
+    """
     if not asked:
         yield
         return
-    token = _for_json.set(sys.stdout)
-    try:
-        with redirect_stdout(sys.stderr):
-            yield
-    finally:
-        _for_json.reset(token)
+    sys.stdout.flush()
+    with ExitStack() as undo:
+        out = sys.stdout
+        with suppress(OSError):  # a stream without a descriptor
+            descriptor, errors = out.fileno(), sys.stderr.fileno()
+            out = undo.enter_context(open(os.dup(descriptor), "w", encoding=out.encoding, errors=out.errors))
+            os.dup2(errors, descriptor)
+            undo.callback(os.dup2, out.fileno(), descriptor)
+        undo.callback(_for_json.reset, _for_json.set(out))
+        undo.enter_context(redirect_stdout(sys.stderr))
+        yield
 
 
 def print_json(value: Any) -> None:

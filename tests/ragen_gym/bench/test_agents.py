@@ -9,6 +9,7 @@ import os
 import re
 import shlex
 import shutil
+import subprocess
 import sys
 import textwrap
 import time
@@ -453,15 +454,20 @@ def test_a_program_that_goes_away_says_so(here: Path) -> None:
 
 def test_what_an_agent_prints_is_no_part_of_the_json(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (here / "chatty.py").write_text(
-        "print('imported')\n\n\ndef reply(messages):\n    print('asked')\n    return '<answer>Up</answer>'\n"
+        "import os\n\nprint('imported')\n\n\n"
+        "def reply(messages):\n    print('asked')\n    os.system('echo said by a child')\n"
+        "    return '<answer>Up</answer>'\n"
     )
     words = ["bench", "run", "--suite", "smoke", "--split", "sokoban", "--limit", "1", "--agent", "python:chatty:reply"]
-    assert main([*words, "--out", "run", "--json"]) == 0
-    out, err = capsys.readouterr()
-    assert json.loads(out)["splits"]
-    assert err.count("imported") == 1
-    assert "asked" in err
-    assert main([*words, "--out", "run-2"]) == 0
+    command = [sys.executable, "-m", "ragen_gym.cli", *words, "--out", "run", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout)["splits"]
+    assert done.stderr.count("imported") == 1
+    assert "asked" in done.stderr
+    assert "said by a child" in done.stderr
+    assert main([*words, "--out", "run-2", "--json"]) == 0  # standard output has no descriptor here
+    assert json.loads(capsys.readouterr().out)["splits"]
+    assert main([*words, "--out", "run-3"]) == 0
     assert "asked" in capsys.readouterr().out
 
 
