@@ -41,7 +41,7 @@ from ragen_agent.training.judge import check_judge
 from ragen_agent.training.metrics import cost_line
 from ragen_agent.training.parameters import load_policy
 from ragen_agent.training.policy import Policy
-from ragen_agent.training.run_folder import RunFolder, resumable
+from ragen_agent.training.run_folder import IMITATION, RunFolder, resumable
 from ragen_agent.training.tasks import make_env, measured_settings
 from ragen_agent.training.tracking import check_installed
 from ragen_gym.core.storage import read_json_lines
@@ -104,7 +104,7 @@ class TrainingRun:
         if self.folder.warm.is_dir():
             return
         self.folder.add_seen(demonstrated_families(self.config))
-        self.demonstrations = warm_start(self.config, self.policy, self.folder.warm, self.display)
+        self.demonstrations = warm_start(self.config, self.policy, self.folder.warm, self.display, self.folder)
         self.folder.copy_seen(self.folder.warm)
 
     def reinforce(self, iterated: Callable[[int], None] = lambda iterations: None) -> None:
@@ -177,13 +177,15 @@ class TrainingRun:
         if "more_imitation" not in self.summary:
             policy, spent = Policy.build(self.config, self.folder.warm), int(self.summary["spent_tokens"])
             rows = self.demonstrations or self._demonstrate(self.config.demonstrations)
-            imitate(self.config, policy, rows, "more imitation", self.display, tokens=spent, stream=1)
+            imitate(self.config, policy, rows, "more imitation", self.display, tokens=spent, stream=1, run=self.folder)
             self.measure("more_imitation", policy)
+            self.folder.drop_state(IMITATION)
         if "clean_warm_start" not in self.summary:
             policy = Policy.build(self.config)
             rows = self._demonstrate(faultless(self.config))
-            imitate(self.config, policy, rows, "clean warm start", self.display, epochs=warm.epochs)
+            imitate(self.config, policy, rows, "clean warm start", self.display, epochs=warm.epochs, run=self.folder)
             self.measure("clean_warm_start", policy)
+            self.folder.drop_state(IMITATION)
 
     def keep(self) -> None:
         """After an interruption: the checkpoint of the last saved iteration, if reinforcement had begun."""

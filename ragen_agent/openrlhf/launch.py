@@ -150,7 +150,7 @@ def _model(config: Config, folder: RunFolder, display: Display) -> Path:
     model = starting_model(config, folder.path)
     folder.add_seen(demonstrated_families(config))
     if model == folder.warm.resolve() and not model.is_dir():
-        warm_start(config, Policy.build(config), folder.warm, display)
+        warm_start(config, Policy.build(config), folder.warm, display, folder)
         folder.copy_seen(folder.warm)
         gc.collect()  # the memory of its weights and moments is needed by the processes of the run
     return model

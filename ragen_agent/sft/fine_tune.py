@@ -20,13 +20,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import signal
-import threading
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import asdict, replace
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -35,11 +32,11 @@ from transformers import AutoConfig
 from ragen_agent.config import Config, Lora, Turns, with_settings
 from ragen_agent.config.trainers import FineTuning
 from ragen_agent.sft.demonstrations import families_of, read_conversations, trajectories_of
-from ragen_agent.sft.trainer import fit
+from ragen_agent.sft.trainer import DeferredInterrupt, fit, restore, snapshot
 from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.checkpoint import move, save_checkpoint
 from ragen_agent.training.console import Display
-from ragen_agent.training.parameters import Float32AdamW, adamw, adapt, load_trained, save_adapter, trained
+from ragen_agent.training.parameters import Float32AdamW, adamw, adapt, save_adapter
 from ragen_agent.training.policy import Policy, device_and_dtype
 from ragen_agent.training.run_folder import RunFolder, resumable
 from ragen_agent.training.small_model import check_known
@@ -152,14 +149,10 @@ def _train(
     """Takes the steps that are left; ``steps``, and the last one's ``loss``."""
     model, plan = policy.model, _batches(len(rows), settings)
     steps, warm_up = len(plan), round(WARM_UP * len(plan))
-    state = folder.load_state() or {"step": 0, "tokens": 0}
-    done: int = state["step"]
-    tokens: int = state["tokens"]
-    if done:
-        load_trained(model, state["model"])
-        optimiser.load_state_dict(state["optimiser"])
-        for group in optimiser.param_groups:
-            group["lr"] = settings.peak_learning_rate
+    done, tokens = 0, 0
+    if state := folder.load_state():
+        done, tokens = restore(state, model, optimiser, settings.peak_learning_rate), state["tokens"]
+    del state  # as large as the model and its moments
     folder.keep(folder.metrics, lambda line: line["step"] <= done)
 
     def rate(step: int) -> float:
@@ -181,8 +174,7 @@ def _train(
         folder.append(folder.metrics, [record])
         display.advance({"loss": record["loss"]})
         if step % settings.save_every == 0 or step == steps or ctrl_c.pressed:
-            state = {"step": step, "tokens": tokens, "model": dict(trained(model)), "optimiser": optimiser.state_dict()}
-            folder.save_state(state)
+            folder.save_state({"tokens": tokens, **snapshot(step, model, optimiser)})
         if ctrl_c.pressed and step < steps:
             raise KeyboardInterrupt
 
@@ -190,7 +182,7 @@ def _train(
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     model.train()
     display.begin("fine-tuning", steps, done)
-    with _DeferredInterrupt() as ctrl_c, torch.random.fork_rng():
+    with DeferredInterrupt(display) as ctrl_c, torch.random.fork_rng():
         try:
             fit(
                 model,
@@ -217,27 +209,6 @@ def _batches(count: int, settings: FineTuning) -> list[list[int]]:
         order = torch.randperm(count, generator=torch.Generator().manual_seed(seed + epoch))
         batches += [batch.tolist() for batch in order.split(settings.batch)]
     return batches
-
-
-class _DeferredInterrupt:
-    """Ctrl-C is noted in ``pressed``, so that a step can be finished; pressed again, it interrupts at once."""
-
-    def __init__(self) -> None:
-        self.pressed = False
-
-    def __enter__(self) -> _DeferredInterrupt:
-        self._main = threading.current_thread() is threading.main_thread()
-        self._old = signal.signal(signal.SIGINT, self._note) if self._main else None
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._main:
-            signal.signal(signal.SIGINT, self._old)
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        if self.pressed:
-            raise KeyboardInterrupt
-        self.pressed = True
 
 
 def _save(

@@ -6,9 +6,13 @@ with more imitation and with a faultless demonstrator. ``ragen-agent sft train``
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,14 +26,16 @@ from ragen_agent.training.batches import Batch, by_length, distinct_prefixes, ro
 from ragen_agent.training.checkpoint import save_checkpoint
 from ragen_agent.training.console import Display
 from ragen_agent.training.cpu import release_freed_memory
-from ragen_agent.training.parameters import adamw, clip_gradients
+from ragen_agent.training.parameters import adamw, clip_gradients, load_trained, trained
 from ragen_agent.training.policy import Policy
+from ragen_agent.training.run_folder import IMITATION, RunFolder
 from ragen_agent.training.scoring import sampled_scores
 from ragen_agent.training.tasks import SeedStream, derive_seed
 
-__all__ = ["fit", "imitate", "warm_start"]
+__all__ = ["DeferredInterrupt", "fit", "imitate", "restore", "snapshot", "warm_start"]
 
 WARM_UP = 20  # steps of a phase until the learning rate is full
+SAVE_SECONDS = 300.0  # between two saves of a phase: a large model is written in seconds
 RELEASE_SECONDS = 2.0  # between two times that freed memory is given back, which takes as long as half a small step
 
 Figures = dict[str, float]
@@ -109,31 +115,103 @@ def imitate(
     epochs: int = 0,
     tokens: int = 0,
     stream: int = 0,
+    run: RunFolder | None = None,
 ) -> None:
-    """A supervised phase of a run: steps for ``epochs`` epochs, or, where that is 0, until ``tokens`` are spent."""
+    """A supervised phase of a run: steps for ``epochs`` epochs, or, where that is 0, until ``tokens`` are spent.
+
+    With a ``run`` the phase goes on where an interruption left it, bit for bit on a CPU. What that needs stays there
+    until it is dropped, which is to be done once the result is kept.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C was pressed; the step was finished, and saved if there is a ``run``.
+    """
     warm = config.warm_start
     generator = torch.Generator().manual_seed(derive_seed(config.seed, SeedStream.SUPERVISED_BATCHES, stream))
     plan = list(_batches(rows_of(rows), warm.batch, generator, epochs, tokens))
-    display.begin(phase, len(plan))
-    fit(
-        policy.model,
-        adamw(policy.model, warm.learning_rate, betas=(0.9, 0.99)),
-        ([rows[index] for index in batch] for batch in plan),
-        policy.engine.bias,
-        rate=lambda step: min(1.0, (step + 1) / WARM_UP) * (1 - 0.9 * step / len(plan)),
-        after_step=lambda _, figures: display.advance({"loss": figures["loss"]}),
-    )
+    optimiser = adamw(policy.model, warm.learning_rate, betas=(0.9, 0.99))
+    done, saved = 0, time.monotonic()
+    state = run.load_state(IMITATION) if run else None
+    if state is not None and state["phase"] == phase:
+        done = restore(state, policy.model, optimiser, warm.learning_rate)
+    del state  # as large as the model and its moments
+
+    def after_step(step: int, figures: Figures) -> None:
+        nonlocal saved
+        display.advance({"loss": figures["loss"]})
+        late = step == len(plan) or time.monotonic() - saved > SAVE_SECONDS
+        if run and (late or ctrl_c.pressed):
+            run.save_state({"phase": phase, **snapshot(step, policy.model, optimiser)}, IMITATION)
+            saved = time.monotonic()
+        if ctrl_c.pressed:
+            raise KeyboardInterrupt
+
+    display.begin(phase, len(plan), done)
+    with DeferredInterrupt(display) as ctrl_c:
+        fit(
+            policy.model,
+            optimiser,
+            ([rows[index] for index in batch] for batch in plan[done:]),
+            policy.engine.bias,
+            first=done,
+            rate=lambda step: min(1.0, (step + 1) / WARM_UP) * (1 - 0.9 * step / len(plan)),
+            after_step=after_step,
+        )
     display.end()
 
 
-def warm_start(config: Config, policy: Policy, folder: Path, display: Display) -> list[Trajectory]:
-    """Imitates demonstrations, which it returns, for ``warm_start.epochs``, and saves the model in ``folder``."""
+def warm_start(
+    config: Config, policy: Policy, folder: Path, display: Display, run: RunFolder | None = None
+) -> list[Trajectory]:
+    """Imitates demonstrations, which it returns, for ``warm_start.epochs``, and saves the model in ``folder``.
+
+    With a ``run`` it goes on where an interruption left it.
+    """
     rows: list[Trajectory] = []
     if epochs := config.warm_start.epochs:
         rows = generate_demonstrations(config, policy, config.demonstrations, display)
-        imitate(config, policy, rows, "warm start", display, epochs=epochs)
+        imitate(config, policy, rows, "warm start", display, epochs=epochs, run=run)
     save_checkpoint(policy.model, policy.tokenizer, folder)
+    if run:
+        run.drop_state(IMITATION)
     return rows
+
+
+def snapshot(step: int, model: PreTrainedModel, optimiser: torch.optim.Optimizer) -> dict[str, Any]:
+    """What ``restore`` needs to go on after so many steps."""
+    return {"step": step, "model": dict(trained(model)), "optimiser": optimiser.state_dict()}
+
+
+def restore(
+    state: Mapping[str, Any], model: PreTrainedModel, optimiser: torch.optim.Optimizer, learning_rate: float
+) -> int:
+    """Puts back what ``snapshot`` gave, with the full learning rate; returns the steps that were taken."""
+    load_trained(model, state["model"])
+    optimiser.load_state_dict(state["optimiser"])
+    for group in optimiser.param_groups:
+        group["lr"] = learning_rate
+    return int(state["step"])
+
+
+class DeferredInterrupt:
+    """Ctrl-C is noted in ``pressed``, so that a step can be finished; pressed again, it interrupts at once."""
+
+    def __init__(self, display: Display) -> None:
+        self.pressed, self.display = False, display
+
+    def __enter__(self) -> DeferredInterrupt:
+        self._main = threading.current_thread() is threading.main_thread()
+        self._old = signal.signal(signal.SIGINT, self._note) if self._main else None
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._main:
+            signal.signal(signal.SIGINT, self._old)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self.pressed:
+            raise KeyboardInterrupt
+        self.pressed = True
+        self.display.say("finishing this step, to save it; Ctrl-C again stops at once")
 
 
 def _batches(

@@ -10,7 +10,7 @@ curve.png        success by iteration, between random and optimal
 checkpoint/      the model in Hugging Face format; warm/ the model before reinforcement
 adapter/         with LoRA, the adapter that is merged into the checkpoint, made for the model in warm/
 tensorboard/     event files, and wandb/ with wandb.json what Weights & Biases needs, where the settings ask for them
-state.pt         what ``--resume`` needs next to them
+state.pt         what ``--resume`` needs next to them; imitation.pt the same within a supervised phase
 seen.npy         the families of all levels that the run and its starting model were trained on, demonstrations too, up
                  to the last save, and in warm/ and checkpoint/ what those saw; see ``ragen_gym.core.seen``. Runs that
                  earlier versions began have none.
@@ -43,9 +43,10 @@ from ragen_gym.core.storage import (
     write_atomic,
 )
 
-__all__ = ["PACKAGES", "RunFolder", "git_state", "resumable", "runs_below", "versions"]
+__all__ = ["IMITATION", "PACKAGES", "RunFolder", "git_state", "resumable", "runs_below", "versions"]
 
 VERSIONS = "versions.json"
+STATE, IMITATION = "state.pt", "imitation.pt"
 NAMED = 6  # folders that a message names
 
 
@@ -81,7 +82,6 @@ class RunFolder:
         self.checkpoint, self.warm, self.adapter = path / "checkpoint", path / "warm", path / "adapter"
         self.metrics, self.episodes = path / "metrics.jsonl", path / "episodes.jsonl"
         self.seen = path / SEEN_FILE
-        self._state = path / "state.pt"
 
     @classmethod
     def create(cls, path: Path, config: Config) -> RunFolder:
@@ -137,27 +137,30 @@ class RunFolder:
         if self.seen.is_file():
             write_seen(model / SEEN_FILE, read_seen(self.seen))
 
-    def save_state(self, state: Mapping[str, Any]) -> None:
+    def save_state(self, state: Mapping[str, Any], name: str = STATE) -> None:
         """Replaces the saved state."""
         import torch
 
         # The errors of an open file, unlike those of a path, say what is wrong.
-        with atomic_path(self._state) as temporary, temporary.open("wb") as file:
+        with atomic_path(self.path / name) as temporary, temporary.open("wb") as file:
             torch.save(dict(state), file)
 
-    def load_state(self) -> dict[str, Any] | None:
+    def load_state(self, name: str = STATE) -> dict[str, Any] | None:
         """The saved state, on the CPU, or None; raises a ValueError if the file is damaged."""
         import torch
 
-        if not self._state.is_file():
+        path = self.path / name
+        if not path.is_file():
             return None
         try:
-            state: dict[str, Any] = torch.load(self._state, map_location="cpu", weights_only=True)
+            state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
         except (RuntimeError, EOFError, pickle.UnpicklingError) as error:
-            raise ValueError(
-                f"{self._state} is damaged: {error}; remove it, and --resume begins training again."
-            ) from error
+            raise ValueError(f"{path} is damaged: {error}; remove it, and --resume begins training again.") from error
         return state
+
+    def drop_state(self, name: str) -> None:
+        """Removes a saved state, if there is one."""
+        (self.path / name).unlink(missing_ok=True)
 
     def note_versions(self) -> None:
         """Writes down what the run goes on with, if it is not what it was last made with."""

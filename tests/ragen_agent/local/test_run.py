@@ -6,6 +6,7 @@ import io
 import json
 import math
 import shutil
+import signal
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -22,8 +23,9 @@ from ragen_agent.local import run as training
 from ragen_agent.openrlhf.plan import describe
 from ragen_agent.report.watch import FINISHED, RunTail
 from ragen_agent.rollout import group
+from ragen_agent.sft import trainer as imitation
 from ragen_agent.sft.demonstrations import demonstrate, demonstrated_families
-from ragen_agent.training.console import Display, measured_on, rates_table
+from ragen_agent.training.console import ROWS, Display, measured_on, rates_table
 from ragen_agent.training.early_stopping import STAGNANT_ITERATIONS
 from ragen_agent.training.evaluation import (
     few_levels,
@@ -36,7 +38,7 @@ from ragen_agent.training.evaluation import (
 )
 from ragen_agent.training.iteration import score
 from ragen_agent.training.policy import Policy
-from ragen_agent.training.run_folder import RunFolder
+from ragen_agent.training.run_folder import IMITATION, RunFolder
 from ragen_agent.training.tasks import draw_games, games_at, level_seeds, make_env, make_game_env
 from ragen_gym.core.seen import read_seen
 from ragen_gym.core.stats import Rate, wilson
@@ -255,6 +257,49 @@ def test_failed_episodes_are_not_losses() -> None:
     assert "1 episodes cut at turns.max_tokens_per_episode" in console.file.getvalue()  # type: ignore[attr-defined]
     with pytest.raises(ValueError, match=r"all 1 episodes failed.*environment_error: x"):
         rate_of_played(played[:1])
+
+
+class InterruptingPhase(Display):
+    """Ctrl-C in the third step of a phase, or, where it is ``killed``, an end at once; and how far phases had been."""
+
+    def __init__(self, phase: str, *, killed: bool = False) -> None:
+        super().__init__(Console(file=io.StringIO()))
+        self.phase, self.killed, self.steps = phase, killed, 0
+        self.begun: dict[str, int] = {}
+
+    def begin(self, phase: str, total: int, done: int = 0) -> None:
+        self.begun[phase] = done
+        super().begin(phase, total, done)
+
+    def advance(self, record: Mapping[str, float], steps: int = 1) -> None:
+        super().advance(record, steps)
+        self.steps += next(reversed(self.begun)) == self.phase
+        if self.steps == 3:
+            if self.killed:
+                raise KeyboardInterrupt
+            signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("phase", ["warm start", "more imitation", "clean warm start"])
+def test_an_imitation_goes_on_where_it_was_interrupted(
+    phase: str, killed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = configure(merged(TINY, {"training": {"iterations": 1}, "warm_start": {"batch": 8}}))
+    whole = complete(config, tmp_path / "whole")
+    monkeypatch.setattr(imitation, "SAVE_SECONDS", 0.0 if killed else math.inf)
+    folder = RunFolder.create(tmp_path / "broken", config)
+    with pytest.raises(KeyboardInterrupt):
+        training.train(config, folder, InterruptingPhase(phase, killed=killed))
+    assert (folder.path / IMITATION).is_file()
+
+    display = InterruptingPhase("none")
+    resumed = training.train(config, folder, display)
+    assert display.begun[phase] in ((2,) if killed else (3, 4)), "the step is finished, or the next"
+    assert [resumed[row] for row in ROWS if row in whole] == [whole[row] for row in ROWS if row in whole]
+    assert files(tmp_path / "whole") == files(tmp_path / "broken")
+    episodes = [read_json_lines(path / "episodes.jsonl") for path in (tmp_path / "whole", tmp_path / "broken")]
+    assert sorted(map(json.dumps, episodes[0])) == sorted(map(json.dumps, episodes[1]))
 
 
 def test_time_before_an_interruption_counts(tmp_path: Path) -> None:
