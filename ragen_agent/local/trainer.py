@@ -46,6 +46,7 @@ from ragen_agent.training.replay import KeptEpisodes, ReplayBuffer
 from ragen_agent.training.run_folder import RunFolder
 from ragen_agent.training.tasks import SeedStream, derive_seed, draw_games, games_at, level_seeds, make_env
 from ragen_agent.training.tracking import track
+from ragen_gym.core.command_line import DeferredInterrupt
 from ragen_gym.core.stats import Rate
 from ragen_gym.core.storage import read_json_lines
 from ragen_gym.envs.reply_env import ReplyEnv
@@ -81,9 +82,12 @@ class Trainer:
         """Iterates until the last iteration or a reason to stop, which is shown.
 
         Calls ``iterated`` after each iteration, with how many the run has had, and ``saved`` after each save.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C was pressed; the iteration was finished and saved.
         """
         begun, last = self.iteration, self.settings.iterations
-        with track(self.config, self.folder) as trackers:
+        with DeferredInterrupt("iteration", self.display.say) as ctrl_c, track(self.config, self.folder) as trackers:
             self.display.begin("reinforcement", last, begun)
             try:
                 while self.iteration < last and not self.stop_reason:
@@ -96,9 +100,12 @@ class Trainer:
                         tracker.add(record)
                     self.display.advance(record)
                     iterated(self.iteration)
-                    if self.iteration == last or self.stop_reason or self.iteration % self.settings.save_every == 0:
+                    ended = self.iteration == last or self.stop_reason or ctrl_c.pressed
+                    if ended or self.iteration % self.settings.save_every == 0:
                         self._save()
                         saved()
+                    if ctrl_c.pressed:
+                        raise KeyboardInterrupt
             finally:
                 self.display.end()
         if self.stop_reason and self.iteration > begun:

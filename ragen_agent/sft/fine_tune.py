@@ -32,7 +32,7 @@ from transformers import AutoConfig
 from ragen_agent.config import Config, Lora, Turns, with_settings
 from ragen_agent.config.trainers import FineTuning
 from ragen_agent.sft.demonstrations import families_of, read_conversations, trajectories_of
-from ragen_agent.sft.trainer import DeferredInterrupt, fit, restore, snapshot
+from ragen_agent.sft.trainer import fit, restore, snapshot
 from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.checkpoint import move, save_checkpoint
 from ragen_agent.training.console import Display
@@ -41,6 +41,7 @@ from ragen_agent.training.policy import Policy, device_and_dtype
 from ragen_agent.training.run_folder import RunFolder, resumable
 from ragen_agent.training.small_model import check_known
 from ragen_agent.training.tasks import SeedStream, derive_seed
+from ragen_gym.core.command_line import DeferredInterrupt
 from ragen_gym.core.storage import read_json_lines, write_atomic
 
 if TYPE_CHECKING:
@@ -182,7 +183,7 @@ def _train(
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     model.train()
     display.begin("fine-tuning", steps, done)
-    with DeferredInterrupt(display) as ctrl_c, torch.random.fork_rng():
+    with DeferredInterrupt("step", display.say) as ctrl_c, torch.random.fork_rng():
         try:
             fit(
                 model,

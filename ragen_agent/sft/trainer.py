@@ -6,12 +6,9 @@ with more imitation and with a faultless demonstrator. ``ragen-agent sft train``
 
 from __future__ import annotations
 
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
@@ -31,8 +28,9 @@ from ragen_agent.training.policy import Policy
 from ragen_agent.training.run_folder import IMITATION, RunFolder
 from ragen_agent.training.scoring import sampled_scores
 from ragen_agent.training.tasks import SeedStream, derive_seed
+from ragen_gym.core.command_line import DeferredInterrupt
 
-__all__ = ["DeferredInterrupt", "fit", "imitate", "restore", "snapshot", "warm_start"]
+__all__ = ["fit", "imitate", "restore", "snapshot", "warm_start"]
 
 WARM_UP = 20  # steps of a phase until the learning rate is full
 SAVE_SECONDS = 300.0  # between two saves of a phase: a large model is written in seconds
@@ -146,7 +144,7 @@ def imitate(
             raise KeyboardInterrupt
 
     display.begin(phase, len(plan), done)
-    with DeferredInterrupt(display) as ctrl_c:
+    with DeferredInterrupt("step", display.say) as ctrl_c:
         fit(
             policy.model,
             optimiser,
@@ -190,28 +188,6 @@ def restore(
     for group in optimiser.param_groups:
         group["lr"] = learning_rate
     return int(state["step"])
-
-
-class DeferredInterrupt:
-    """Ctrl-C is noted in ``pressed``, so that a step can be finished; pressed again, it interrupts at once."""
-
-    def __init__(self, display: Display) -> None:
-        self.pressed, self.display = False, display
-
-    def __enter__(self) -> DeferredInterrupt:
-        self._main = threading.current_thread() is threading.main_thread()
-        self._old = signal.signal(signal.SIGINT, self._note) if self._main else None
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._main:
-            signal.signal(signal.SIGINT, self._old)
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        if self.pressed:
-            raise KeyboardInterrupt
-        self.pressed = True
-        self.display.say("finishing this step, to save it; Ctrl-C again stops at once")
 
 
 def _batches(

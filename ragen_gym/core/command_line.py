@@ -8,7 +8,7 @@ import shutil
 import signal
 import textwrap
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NoReturn
@@ -16,7 +16,17 @@ from typing import Any, NoReturn
 from ragen_gym.core.text import without_controls
 from ragen_gym.core.validation import did_you_mean
 
-__all__ = ["Parser", "completion_script", "error_line", "fill", "parsers", "stops_at_sigterm", "terminal_width", "wrap"]
+__all__ = [
+    "DeferredInterrupt",
+    "Parser",
+    "completion_script",
+    "error_line",
+    "fill",
+    "parsers",
+    "stops_at_sigterm",
+    "terminal_width",
+    "wrap",
+]
 
 SHELLS = ("bash", "zsh")
 
@@ -233,3 +243,37 @@ def stops_at_sigterm() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+class DeferredInterrupt:
+    """Within it Ctrl-C is only noted, in ``pressed``, so that what is being done can be finished and saved.
+
+    Pressed again, it interrupts at once. So does SIGTERM within ``stops_at_sigterm``. A signal that is ignored stays
+    so, and outside the main thread nothing is changed.
+
+    Args:
+        what: is finished, such as "step".
+        say: tells the user.
+    """
+
+    def __init__(self, what: str, say: Callable[[str], None]) -> None:
+        self.pressed, self._what, self._say = False, what, say
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> DeferredInterrupt:
+        if threading.current_thread() is threading.main_thread():
+            handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+            self._before = {number: handler for number, handler in handlers.items() if callable(handler)}
+        for number in self._before:
+            signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self.pressed:
+            raise KeyboardInterrupt
+        self.pressed = True
+        self._say(f"finishing this {self._what}, to save it; Ctrl-C again stops at once")

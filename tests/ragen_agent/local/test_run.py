@@ -280,6 +280,20 @@ class InterruptingPhase(Display):
             signal.raise_signal(signal.SIGINT)
 
 
+def test_ctrl_c_finishes_the_iteration_and_saves_it(tmp_path: Path) -> None:
+    config = configure(merged(TINY, {"training": {"save_every": 100}}))
+    whole = complete(config, tmp_path / "whole")
+    folder = RunFolder.create(tmp_path / "broken", config)
+    with pytest.raises(KeyboardInterrupt):
+        training.train(config, folder, InterruptingPhase("reinforcement"))
+    state = folder.load_state()
+    assert state is not None
+    assert state["iteration"] in (3, 4), "the iteration is finished, or the next"
+    assert (folder.checkpoint / "model.safetensors").is_file()
+    assert training.train(config, folder, quiet())["after"] == whole["after"]
+    assert without_clock(tmp_path / "whole") == without_clock(tmp_path / "broken")
+
+
 @pytest.mark.parametrize("killed", [False, True])
 @pytest.mark.parametrize("phase", ["warm start", "more imitation", "clean warm start"])
 def test_an_imitation_goes_on_where_it_was_interrupted(

@@ -12,7 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragen_gym.core.command_line import Parser, completion_script, error_line, fill, stops_at_sigterm, wrap
+from ragen_gym.core.command_line import (
+    DeferredInterrupt,
+    Parser,
+    completion_script,
+    error_line,
+    fill,
+    stops_at_sigterm,
+    wrap,
+)
 
 WORDS = st.lists(st.text("abc-,.", min_size=1, max_size=12), max_size=40)
 
@@ -151,3 +159,26 @@ def test_sigterm_stops_as_ctrl_c_does(ignored: bool) -> None:
     finally:
         signal.signal(signal.SIGINT, interrupt)
     assert signal.getsignal(signal.SIGTERM) == terminate
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_waits_until_it_is_asked_for_again(number: signal.Signals) -> None:
+    before, said = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)], list[str]()
+    with stops_at_sigterm(), DeferredInterrupt("step", said.append) as ctrl_c:
+        assert not ctrl_c.pressed
+        signal.raise_signal(number)
+        assert ctrl_c.pressed
+        assert said == ["finishing this step, to save it; Ctrl-C again stops at once"]
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(number)
+    assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_an_ignored_interrupt_stays_ignored() -> None:
+    interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with DeferredInterrupt("step", print) as ctrl_c:
+            signal.raise_signal(signal.SIGINT)
+            assert not ctrl_c.pressed
+    finally:
+        signal.signal(signal.SIGINT, interrupt)
