@@ -169,7 +169,8 @@ def _precision(narrowed: Sequence[Precision]) -> list[str]:
         f"Here that is a root mean square over the {narrowed[0].comparisons} comparisons of `end` whose arms have",
         f"{FEWEST_SEEDS} seeds or more. All evaluations are on the same levels with common random numbers: the k-th",
         "last of every run draws the same noise, and each of a run draws another; `groups`, which ends its runs by",
-        "tokens, has fewer of some.",
+        "tokens, has fewer of some. The last row is the limit of ever more evaluations, which antithetic draws, too,",
+        "could reach at best: what varies is training.",
         "",
         *markdown_table(
             ["difference of", "std over seeds (points)", "width", "seeds for \N{PLUS-MINUS SIGN}5 points"], rows

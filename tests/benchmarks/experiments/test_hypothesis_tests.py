@@ -306,23 +306,27 @@ def test_the_end_is_the_mean_of_the_last_evaluations() -> None:
 
 
 def test_what_narrows_an_interval() -> None:
-    """A seed moves both arms alike, which pairing takes out; evaluations have noise, of which their mean has less."""
+    """A seed moves both arms alike, which pairing takes out; of the noise of evaluations their mean has less."""
     rng = np.random.default_rng(0)
-    seeds, common = 400, rng.normal(0.5, 0.1, 400)
+    seeds, common, trained, evaluated = 400, rng.normal(0.5, 0.1, 400), 0.02, 0.04
 
     def arm(shift: float) -> dict[int, RecordedRun]:
-        noise = rng.normal(0, 0.04, (seeds, 4))
-        rates = common[:, None] + shift + noise
+        ends = common + shift + rng.normal(0, trained, seeds)
+        rates = ends[:, None] + rng.normal(0, evaluated, (seeds, 4))
         return {seed: run(row[0], [0.5], before=row[1:]) for seed, row in enumerate(rates)}
+
+    def difference(*deviations: float) -> Any:
+        return pytest.approx(math.sqrt(2) * math.hypot(*deviations), rel=0.1)
 
     runs = {"new": arm(0.1), "old": arm(0.0)}
     finding = compare(runs, Comparison("new", "end", "Better?", "old", "higher"))
-    unpaired, paired, two, four = precisions([(runs, finding)])
-    assert unpaired.deviation == pytest.approx(math.sqrt(2 * (0.1**2 + 0.04**2)), rel=0.1)
-    assert paired.deviation == pytest.approx(math.sqrt(2) * 0.04, rel=0.1)
-    assert two.deviation == pytest.approx(paired.deviation / math.sqrt(2), rel=0.1)
-    assert four.deviation == pytest.approx(paired.deviation / 2, rel=0.1)
-    assert four.seeds(0.05) < paired.seeds(0.05) < unpaired.seeds(0.05) == 38
+    unpaired, paired, two, four, limit = precisions([(runs, finding)])
+    assert unpaired.deviation == difference(0.1, trained, evaluated)
+    assert paired.deviation == difference(trained, evaluated)
+    assert two.deviation == difference(trained, evaluated / math.sqrt(2))
+    assert four.deviation == difference(trained, evaluated / 2)
+    assert limit.deviation == difference(trained)
+    assert limit.seeds(0.05) < four.seeds(0.05) < paired.seeds(0.05) < unpaired.seeds(0.05)
     few = {name: {seed: made[seed] for seed in range(3)} for name, made in runs.items()}
     assert precisions([(few, compare(few, finding.comparison))]) == []
 
