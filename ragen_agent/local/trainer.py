@@ -87,7 +87,7 @@ class Trainer:
             KeyboardInterrupt: Ctrl-C was pressed; the iteration was finished and saved.
         """
         begun, last = self.iteration, self.settings.iterations
-        with DeferredInterrupt("iteration", self.display.say) as ctrl_c, track(self.config, self.folder) as trackers:
+        with track(self.config, self.folder) as trackers, DeferredInterrupt("iteration", self.display.say) as ctrl_c:
             self.display.begin("reinforcement", last, begun)
             try:
                 while self.iteration < last and not self.stop_reason:
