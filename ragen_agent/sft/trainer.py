@@ -136,8 +136,7 @@ def imitate(
     def after_step(step: int, figures: Figures) -> None:
         nonlocal saved
         display.advance({"loss": figures["loss"]})
-        late = step == len(plan) or time.monotonic() - saved > SAVE_SECONDS
-        if run and (late or ctrl_c.pressed):
+        if run and (ctrl_c.pressed or time.monotonic() - saved > SAVE_SECONDS):
             run.save_state({"phase": phase, **snapshot(step, policy.model, optimiser)}, IMITATION)
             saved = time.monotonic()
         if ctrl_c.pressed:
