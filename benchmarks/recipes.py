@@ -66,8 +66,8 @@ ragen-agent train $HOW --model runs/sokoban-200/warm --out runs/sokoban-rl
 | or 20 at 2e-5 with one update each | 55.9 (49.7 to 61.8) |
 
 A step of imitation takes 20 to 27 seconds on one core of an AMD EPYC with AVX512-BF16, an iteration one to two minutes
-there beside other work. The run of 14 iterations was stopped there, and measured by `ragen-agent eval`. More imitation
-at the same cost has not been measured.
+there while other programs ran. The run of 14 iterations was stopped there, and measured by `ragen-agent eval`. More
+imitation at the same cost has not been measured.
 
 Machines: {machines}.
 """
