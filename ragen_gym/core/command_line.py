@@ -248,8 +248,8 @@ def stops_at_sigterm() -> Iterator[None]:
 class DeferredInterrupt:
     """Within it Ctrl-C is only noted, in ``pressed``, so that what is being done can be finished and saved.
 
-    Pressed again, it interrupts at once. So does SIGTERM within ``stops_at_sigterm``. A signal that is ignored stays
-    so, and outside the main thread nothing is changed.
+    Pressed again, it interrupts at once. SIGTERM counts as Ctrl-C within ``stops_at_sigterm``. A signal that is ignored
+    stays so, and outside the main thread nothing is changed.
 
     Args:
         what: is finished, such as "step".
