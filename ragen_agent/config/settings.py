@@ -68,7 +68,9 @@ class Program:
         "", "starts it; it finds OPENAI_BASE_URL and RAGEN_GYM_URL in its environment", empty="replies go to the game"
     )
     workers: int = setting(8, "how many run at a time", low=1, unit="programs", needs="command")
-    timeout: float = setting(600.0, "of an episode", above=0, high=inf, unit="seconds", needs="command")
+    timeout: float = setting(
+        600.0, "of an episode, and until one is begun", above=0, high=inf, unit="seconds", needs="command"
+    )
 
     def __post_init__(self) -> None:
         check_settings(self, "program.")

@@ -52,12 +52,14 @@ class ProgramProcess:
         self._signal(signal.SIGTERM)
 
     def end(self, wait: float = 0.0) -> str:
-        """End it if it has not ended by itself within so many seconds; how it ended, with its last words."""
-        try:
+        """End it if it has not ended by itself within so many seconds, and all that it started.
+
+        Returns how it ended, with its last words.
+        """
+        with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(wait)
-        except subprocess.TimeoutExpired:
-            self._signal(signal.SIGKILL)
-            self._process.wait()
+        self._signal(signal.SIGKILL)
+        self._process.wait()
         if self._errors.closed:
             return ""
         self._errors.seek(0, os.SEEK_END)
@@ -67,6 +69,5 @@ class ProgramProcess:
         return f"exit code {self._process.returncode}" + (f": {lines[-1].strip()[:300]}" if lines else "")
 
     def _signal(self, number: int) -> None:
-        if self.running:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, number)
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # on macOS the latter, of a zombie
+            os.killpg(self._process.pid, number)

@@ -48,7 +48,6 @@ class _Episode:
     first: dict[str, Any]  # its first message, as the server of games says it
     level_id: str
     board: str | None
-    began: float  # by time.monotonic
     rewards: list[float] = field(default_factory=list)  # of each reply that was sampled
     infos: list[TurnInfo | None] = field(default_factory=list)  # likewise
     early: float = 0.0  # earned before the first reply
@@ -83,6 +82,7 @@ class Worker:
         self.url = ""  # at which the program reaches it
         self.process: ProgramProcess | None = None
         self.episodes = 0  # that the process has begun
+        self._since = 0.0  # by time.monotonic: the start of the process, or the begin or end of its last episode
         self._lock = threading.RLock()
         self._episode: _Episode | None = None
 
@@ -91,20 +91,20 @@ class Worker:
         key = self.url.rpartition("/")[2]
         variables = {"OPENAI_BASE_URL": f"{self.url}/v1", "OPENAI_API_KEY": key, "RAGEN_GYM_URL": self.url}
         self.episodes = 0
-        self.process = ProgramProcess(self.program.command, variables)
+        self.process, self._since = ProgramProcess(self.program.command, variables), time.monotonic()
 
     def look_after(self) -> str | None:
         """Ends what takes too long. Where the program has ended, so has its episode: how it ended; else None."""
-        process, episode, limit = self.process, self._episode, self.program.timeout
+        process, limit = self.process, self.program.timeout
         if process is None or not self._lock.acquire(blocking=False):  # a request of it is being answered
             return None
         try:
-            late = episode is not None and time.monotonic() - episode.began > limit
-            if process.running and not late:
+            if process.running and time.monotonic() - self._since <= limit:
                 return None
             timeout, failed = process.running, process.failed
             how = process.end()
             if timeout:
+                how = how if self._episode else f"no episode within {limit:g} s"
                 self._finish(f"{Failure.TIMEOUT}: the program took more than {limit:g} s")
             else:
                 self._finish(f"{Failure.AGENT_ERROR}: {how}" if failed else None)
@@ -182,8 +182,8 @@ class Worker:
                 {"observation": observation, "info": _public(info)},
                 str(info.get("level_id", "")),
                 self._text("board"),
-                time.monotonic(),
             )
+            self._since = time.monotonic()
             games = self.env.has_wrapper_attr("action_names")  # a text task has no list of actions
             return {
                 "session": str(index),
@@ -249,6 +249,7 @@ class Worker:
         episode, self._episode = self._episode, None
         if episode is None:
             return
+        self._since = time.monotonic()
         failure = episode.failure or (None if episode.over else failure)
         conversation = episode.conversation
         if failure is None and not conversation.replies:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import select
 import shlex
 import sys
 import threading
+import time
 import urllib.error
 import urllib.request
 import zlib
@@ -19,6 +22,7 @@ import pytest
 from ragen_agent.config import Config, Program, with_settings
 from ragen_agent.local.run import train
 from ragen_agent.programs.endpoint import Endpoint
+from ragen_agent.programs.process import ProgramProcess
 from ragen_agent.programs.rollout import _Rollout, play_programs
 from ragen_agent.programs.worker import Worker
 from ragen_agent.rollout import Instance, group
@@ -235,11 +239,28 @@ ask([{"role": "user", "content": session["start"]["observation"]}])
 
 @pytest.mark.parametrize(
     ("line", "message"),
-    [("no-such-program", "cannot be started"), (f"{sys.executable} -c pass", "without having begun an episode")],
+    [
+        ("no-such-program", "cannot be started"),
+        (f"{sys.executable} -c pass", "without having begun an episode"),
+        (f"{sys.executable} -c 'import time; time.sleep(60)'", "no episode within 0.2 s"),
+    ],
 )
 def test_a_command_that_plays_nothing_is_an_error(agent: Policy, line: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        play(agent, agent.engine, [Instance(3, 3)], Program(line))
+        play(agent, agent.engine, [Instance(3, 3)], Program(line, timeout=10.0 if "time" not in line else 0.2))
+
+
+def test_what_a_program_started_ends_with_it(tmp_path: Path) -> None:
+    os.mkfifo(pipe := tmp_path / "pipe")
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    process = ProgramProcess(shlex.join(["/bin/sh", "-c", f"(echo up; exec sleep 60) > {pipe} &"]), {})
+    assert [select.select([reader], [], [], 30) and os.read(reader, 9)] == [b"up\n"]
+    while process.running:
+        time.sleep(0.01)
+    process.end()
+    assert select.select([reader], [], [], 30)[0], "the end of the pipe, which the child held open"
+    assert os.read(reader, 9) == b""
+    os.close(reader)
 
 
 @pytest.mark.parametrize(
