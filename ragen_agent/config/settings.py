@@ -166,7 +166,7 @@ class Stops:
         0.1,
         "low is below this share of the mean over the first return_std_baseline iterations",
         above=0,
-        high=1,
+        below=1,
         needs="return_std_patience",
     )
     return_std_baseline: int = setting(
