@@ -144,7 +144,7 @@ class WeightsAndBiases:
                 f"diagnostics.wandb: Weights & Biases cannot begin: {error} Run wandb login, or set WANDB_MODE=offline."
             ) from error
         for record in read_json_lines(folder.metrics):
-            if record["iteration"] >= self._run.step:  # what the server does not have
+            if record["iteration"] + 1 >= self._run.step:  # what the server does not have: step is the next one's
                 self.add(record)
 
     def add(self, record: Mapping[str, Any]) -> None:

@@ -119,3 +119,20 @@ def test_a_missing_library_is_named_before_the_run_begins(
     said = capsys.readouterr().err
     assert said == f"ragen-agent: diagnostics.{name} needs {name}: run pip install 'ragen-gym[tracking]'.\n"
     assert not out.exists()
+
+
+@needs_wandb
+def test_a_resumed_run_sends_all_that_the_server_does_not_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[int] = []
+
+    class Server:
+        step = 2  # of the next log(): it has the first iteration, whose step is 1
+
+        def log(self, figures: dict[str, float], step: int) -> None:
+            sent.append(step)
+
+    monkeypatch.setattr("wandb.init", lambda **options: Server())
+    folder = RunFolder.create(tmp_path / "run", config := configure(merged(TINY, {"diagnostics": {"wandb": "games"}})))
+    folder.append(folder.metrics, [{"iteration": iteration, "success": 0.5} for iteration in range(3)])
+    tracking.WeightsAndBiases(config, folder)
+    assert sent == [2, 3]
