@@ -69,7 +69,7 @@ def train(config: Config, folder: RunFolder, display: Display, policy: Policy | 
             run.measure("after")
             run.measure_games("after")
             if not run.over:
-                run.summary["trained_s"] = time.monotonic() - run.begun
+                run.summary.setdefault("trained_s", time.monotonic() - run.begun)
             if config.evaluation.imitation:
                 run.compare_imitation()
             return run.finish()

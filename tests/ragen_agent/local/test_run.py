@@ -108,6 +108,7 @@ def test_a_run_without_the_comparisons_ends_after_its_measurement(tmp_path: Path
     summary = complete(config, tmp_path / "run")
     assert not {"more_imitation", "clean_warm_start"} & set(summary)
     assert 0 < summary["trained_s"] <= summary["wall_s"]
+    assert training.train(config, RunFolder(tmp_path / "run"), quiet())["trained_s"] == summary["trained_s"]
     assert RunTail(tmp_path / "run").read().phase == FINISHED
     assert "two more models imitate" not in " ".join(describe(config, None))
     assert "two more models imitate" in " ".join(describe(configure(TINY), None))
