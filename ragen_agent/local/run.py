@@ -189,7 +189,6 @@ class TrainingRun:
 
     def keep(self) -> None:
         """After an interruption: the checkpoint of the last saved iteration, if reinforcement had begun."""
-        self.display.end()
         state = self.folder.load_state()
         if state is not None:
             if self.config.lora.rank:  # whose adapter the model at hand may have in it, or not yet, or no more

@@ -87,27 +87,27 @@ class Trainer:
             KeyboardInterrupt: Ctrl-C was pressed; the iteration was finished and saved.
         """
         begun, last = self.iteration, self.settings.iterations
-        with track(self.config, self.folder) as trackers, DeferredInterrupt("iteration", self.display.say) as ctrl_c:
-            self.display.begin("reinforcement", last, begun)
-            try:
-                while self.iteration < last and not self.stop_reason:
-                    record, episodes = self._iterate()
-                    self.folder.append(self.folder.metrics, [record])
-                    self.folder.append(self.folder.episodes, episodes)
-                    self.iteration += 1
-                    release_freed_memory()
-                    for tracker in trackers:
-                        tracker.add(record)
-                    self.display.advance(record)
-                    iterated(self.iteration)
-                    ended = self.iteration == last or self.stop_reason or ctrl_c.pressed
-                    if ended or self.iteration % self.settings.save_every == 0:
-                        self._save()
-                        saved()
-                    if ctrl_c.pressed:
-                        raise KeyboardInterrupt
-            finally:
-                self.display.end()
+        with (
+            track(self.config, self.folder) as trackers,
+            DeferredInterrupt("iteration", self.display.say) as ctrl_c,
+            self.display.progress("reinforcement", last, begun),
+        ):
+            while self.iteration < last and not self.stop_reason:
+                record, episodes = self._iterate()
+                self.folder.append(self.folder.metrics, [record])
+                self.folder.append(self.folder.episodes, episodes)
+                self.iteration += 1
+                release_freed_memory()
+                for tracker in trackers:
+                    tracker.add(record)
+                self.display.advance(record)
+                iterated(self.iteration)
+                ended = self.iteration == last or self.stop_reason or ctrl_c.pressed
+                if ended or self.iteration % self.settings.save_every == 0:
+                    self._save()
+                    saved()
+                if ctrl_c.pressed:
+                    raise KeyboardInterrupt
         if self.stop_reason and self.iteration > begun:
             self.display.say(self.stop_reason)
 

@@ -229,14 +229,13 @@ def _run(folder: RunFolder, log: Path, iterations: int, done: int, display: Disp
     command = [sys.executable, "-m", "ragen_agent.openrlhf.driver", str(folder.path / "openrlhf.json")]
     with log.open("ab") as output:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
-        display.begin("reinforcement", iterations, done)
         try:
-            while process.poll() is None:
-                time.sleep(POLL_INTERVAL)
-                done = _show(folder, done, display)
-            _show(folder, done, display)
+            with display.progress("reinforcement", iterations, done):
+                while process.poll() is None:
+                    time.sleep(POLL_INTERVAL)
+                    done = _show(folder, done, display)
+                _show(folder, done, display)
         finally:
-            display.end()
             stop_process(process)
     if process.returncode:
         raise RunStoppedError(_stop_reason(folder, log, process.returncode))

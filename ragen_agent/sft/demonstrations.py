@@ -150,16 +150,15 @@ def chunks(config: Config, how: Demonstrations) -> Iterator[Chunk]:
 
 def generate_demonstrations(config: Config, policy: Policy, how: Demonstrations, display: Display) -> list[Trajectory]:
     """``how.episodes`` demonstrations on training levels of the run's first games, by their weights."""
-    display.begin("demonstrations", how.episodes)
     episodes: dict[int, Trajectory] = {}
     process, game = None, None
-    for chunk in chunks(config, how):
-        if process is None or chunk.config != game:
-            process, game = replace(policy, config=chunk.config).processes("train", 1)[0], chunk.config
-        played = demonstrate(process, chunk.instances, chunk.how, chunk.seed)
-        episodes.update(zip(chunk.indices, played, strict=True))
-        display.advance({}, len(chunk.indices))
-    display.end()
+    with display.progress("demonstrations", how.episodes):
+        for chunk in chunks(config, how):
+            if process is None or chunk.config != game:
+                process, game = replace(policy, config=chunk.config).processes("train", 1)[0], chunk.config
+            played = demonstrate(process, chunk.instances, chunk.how, chunk.seed)
+            episodes.update(zip(chunk.indices, played, strict=True))
+            display.advance({}, len(chunk.indices))
     return [episodes[index] for index in range(how.episodes)]
 
 
@@ -205,20 +204,19 @@ def write_conversations(config: Config, path: Path, display: Display) -> dict[st
     found = read_json_lines(unfinished)
     done: list[dict[str, Any]] = []
     resumed: int | None = None
-    display.begin("conversations", how.episodes)
-    for chunk in chunks(config, how):
-        lines = found[len(done) : len(done) + len(chunk.indices)]
-        if any(not _same(line, _origin(config, chunk, number)) for number, line in enumerate(lines)):
-            raise ValueError(f"{unfinished} holds other demonstrations; remove it, or choose another --out.")
-        if len(lines) < len(chunk.indices):
-            if resumed is None:  # what is there of a chunk that was stopped is made again
-                found, resumed = [], len(done)
-                write_atomic(unfinished, b"".join(map(json_line, done)))
-            lines = list(_conversations(config, chunk))
-            append_json_lines(unfinished, lines)
-        done += lines
-        display.advance({}, len(chunk.indices))
-    display.end()
+    with display.progress("conversations", how.episodes):
+        for chunk in chunks(config, how):
+            lines = found[len(done) : len(done) + len(chunk.indices)]
+            if any(not _same(line, _origin(config, chunk, number)) for number, line in enumerate(lines)):
+                raise ValueError(f"{unfinished} holds other demonstrations; remove it, or choose another --out.")
+            if len(lines) < len(chunk.indices):
+                if resumed is None:  # what is there of a chunk that was stopped is made again
+                    found, resumed = [], len(done)
+                    write_atomic(unfinished, b"".join(map(json_line, done)))
+                lines = list(_conversations(config, chunk))
+                append_json_lines(unfinished, lines)
+            done += lines
+            display.advance({}, len(chunk.indices))
     write_atomic(unfinished, b"".join(map(json_line, sorted(done, key=lambda line: line["index"]))))
     os.replace(unfinished, path)
     successes = sum(line["success"] for line in done)

@@ -182,23 +182,23 @@ def _train(
     if model.device.type == "cuda":
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     model.train()
-    display.begin("fine-tuning", steps, done)
-    with DeferredInterrupt("step", display.say) as ctrl_c, torch.random.fork_rng():
-        try:
-            fit(
-                model,
-                optimiser,
-                ([rows[index] for index in batch] for batch in plan[done:]),
-                torch.zeros_like(policy.engine.bias),
-                first=done,
-                micro_batch=settings.batch // settings.accumulate,
-                rate=rate,
-                dropout_seed=derive_seed(settings.seed, SeedStream.FINE_TUNING_DROPOUT),
-                details=True,
-                after_step=after_step,
-            )
-        finally:
-            display.end()
+    with (
+        display.progress("fine-tuning", steps, done),
+        DeferredInterrupt("step", display.say) as ctrl_c,
+        torch.random.fork_rng(),
+    ):
+        fit(
+            model,
+            optimiser,
+            ([rows[index] for index in batch] for batch in plan[done:]),
+            torch.zeros_like(policy.engine.bias),
+            first=done,
+            micro_batch=settings.batch // settings.accumulate,
+            rate=rate,
+            dropout_seed=derive_seed(settings.seed, SeedStream.FINE_TUNING_DROPOUT),
+            details=True,
+            after_step=after_step,
+        )
     model.eval()
     return {"steps": steps, "loss": read_json_lines(folder.metrics)[-1]["loss"]}
 

@@ -142,8 +142,7 @@ def imitate(
         if ctrl_c.pressed:
             raise KeyboardInterrupt
 
-    display.begin(phase, len(plan), done)
-    with DeferredInterrupt("step", display.say) as ctrl_c:
+    with display.progress(phase, len(plan), done), DeferredInterrupt("step", display.say) as ctrl_c:
         fit(
             policy.model,
             optimiser,
@@ -153,7 +152,6 @@ def imitate(
             rate=lambda step: min(1.0, (step + 1) / WARM_UP) * (1 - 0.9 * step / len(plan)),
             after_step=after_step,
         )
-    display.end()
 
 
 def warm_start(

@@ -56,33 +56,26 @@ class Display:
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(highlight=False)
-        self._bar: ProgressBar | None = None
+        self._bar: ProgressBar
 
-    def begin(self, phase: str, total: int, done: int = 0) -> None:
-        """Starts a phase of ``total`` steps."""
+    @contextmanager
+    def progress(self, phase: str, total: int, done: int = 0) -> Iterator[None]:
+        """Shows how far a phase of ``total`` steps is."""
         what, seconds = COUNTED.get(phase, f"steps of {phase}"), SECONDS.get(phase, SECONDS_A_LINE)
         transient = phase == "evaluation"
-        self._bar = ProgressBar(what, total, done=done, seconds=seconds, console=self.console, transient=transient)
-        self._bar.__enter__()
+        bar = ProgressBar(what, total, done=done, seconds=seconds, console=self.console, transient=transient)
+        with bar as self._bar:
+            yield
 
     def update(self, done: int) -> None:
         """So many steps are done."""
-        assert self._bar is not None, "a phase has begun"
         self._bar.update(done)
 
     def advance(self, record: Mapping[str, float], steps: int = 1) -> None:
         """Some steps were done; ``record`` holds their figures."""
-        bar = self._bar
-        assert bar is not None, "a phase has begun"
         figures = [(metric, record[name]) for name, metric in METRICS.items() if name in record]
         shown = [(metric.progress, value) for metric, value in figures if value or not metric.rare]
-        bar.advance(steps, "  ".join(form.format(value) for form, value in shown if form))
-
-    def end(self) -> None:
-        """Ends the phase, if one has begun."""
-        if self._bar is not None:
-            self._bar.__exit__(None, None, None)
-            self._bar = None
+        self._bar.advance(steps, "  ".join(form.format(value) for form, value in shown if form))
 
     @contextmanager
     def waiting(self, text: str) -> Iterator[None]:

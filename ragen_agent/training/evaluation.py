@@ -163,11 +163,8 @@ def play_fixed(
     processes = processes or policy.processes(settings.split, min(settings.batch, len(instances)))
     if display is None:
         return policy.play(processes, instances, settings.temperature, seed)
-    display.begin("evaluation", len(instances))
-    try:
+    with display.progress("evaluation", len(instances)):
         return policy.play(processes, instances, settings.temperature, seed, display.update)
-    finally:
-        display.end()
 
 
 def measure(policy: Policy, display: Display) -> dict[str, Rate]:

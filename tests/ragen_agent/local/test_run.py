@@ -9,6 +9,7 @@ import shutil
 import signal
 import time
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -268,9 +269,9 @@ class InterruptingPhase(Display):
         self.phase, self.killed, self.steps = phase, killed, 0
         self.begun: dict[str, int] = {}
 
-    def begin(self, phase: str, total: int, done: int = 0) -> None:
+    def progress(self, phase: str, total: int, done: int = 0) -> AbstractContextManager[None]:
         self.begun[phase] = done
-        super().begin(phase, total, done)
+        return super().progress(phase, total, done)
 
     def advance(self, record: Mapping[str, float], steps: int = 1) -> None:
         super().advance(record, steps)

@@ -66,6 +66,15 @@ def test_the_file_holds_what_the_warm_start_shows(config: Config, tmp_path: Path
     assert {line["env"] for line in lines} == {row.get("game") for row in config.games} or {"FrozenLake"}
 
 
+def test_an_error_gives_the_terminal_its_cursor_back() -> None:
+    config = with_settings(LAKE, {"turns": {"max_tokens_per_turn": 2}})
+    display = Display(Console(file=(out := io.StringIO()), force_terminal=True))
+    with pytest.raises(ValueError, match="demonstrate shorter replies"):
+        generate_demonstrations(config, Policy.build(config), config.demonstrations, display)
+    hidden, shown = out.getvalue().count("\x1b[?25l"), out.getvalue().count("\x1b[?25h")
+    assert hidden == shown == 1
+
+
 def test_a_line_says_how_to_play_it_again(tmp_path: Path) -> None:
     write_conversations(LAKE, tmp_path / "demos.jsonl", quiet())
     for line in lines_of(tmp_path / "demos.jsonl")[:10]:

@@ -107,9 +107,8 @@ def test_episodes_that_run_out_of_tokens_are_counted_and_said() -> None:
     for record, said in ((figures, True), ({**figures, "overflowed": 0}, False)):
         out = io.StringIO()
         display = Display(Console(file=out, width=200))
-        display.begin("reinforcement", 1)
-        display.advance(record)
-        display.end()
+        with display.progress("reinforcement", 1):
+            display.advance(record)
         assert ("out of tokens 1" in out.getvalue()) is said
         assert ("out of tokens" in out.getvalue()) is said
 
