@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -224,7 +224,7 @@ class Iteration:
     games: Sequence[str]  # the game of each group
     groups: ScoredGroups  # advantages, filter and weights
     stagnant: bool  # whether it teaches nothing, see ``teaches_nothing``
-    counts: Mapping[str, float] = field(default_factory=dict)  # of dynamic sampling and overlong shaping, see figures
+    counts: Mapping[str, float]  # of dynamic sampling and overlong shaping, see figures
 
     @classmethod
     def score_and_filter(
@@ -313,10 +313,8 @@ class Iteration:
         """
         rows, size = list(range(min(RECORDED, len(self.played)))), self.groups.kept.shape[1]
         if kept := self.kept:
-            returns = np.array([t.total_reward for t in self.played])
-            best = max(
-                sorted({row // size for row in kept}), key=lambda g: float(returns[g * size : (g + 1) * size].std())
-            )
+            returns = [t.total_reward for t in self.played]
+            best = max(sorted({row // size for row in kept}), key=self.groups.return_std.tolist().__getitem__)
             mine = [row for row in kept if row // size == best]
             rows += [max(mine, key=returns.__getitem__), min(mine, key=returns.__getitem__)]
         return {

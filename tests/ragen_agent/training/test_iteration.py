@@ -175,6 +175,9 @@ def test_the_first_episodes_are_written_down_and_the_ends_of_the_group_that_teac
     assert list(records) == [0, 1, 5, 4]
     assert [record["kept"] for record in records.values()] == [False, False, True, True]
     assert [record["noise_seed"] for record in records.values()] == [100, 101, 105, 104]
+    broken = [episode(1.0), episode(1.0), episode(-9.0, "engine_error: x"), *map(episode, (0.0, 1.0, 0.0))]
+    made = Iteration.score_and_filter(0, broken, ["A", "A"], Training(group_size=3, filter="none"), 0)
+    assert list(made.episode_records([0] * 6)) == [0, 1, 4, 3], "a failed episode is no difference"
     nothing = iteration([0.5] * 8, Training(group_size=2, filter="top"), games=("A",) * 4)
     assert list(nothing.episode_records([0] * 8)) == [0, 1]
 
