@@ -224,8 +224,9 @@ def _measure(agent: str, seed: int, folder: Path, results: Results) -> None:
             bounds[target.key] = {name: rate.to_dict() for name, rate in baselines(env, instances).items()}
         rates = mine.setdefault(target.key, {})
         for name in players.keys() - rates.keys():
-            policy = policies.setdefault(name, Policy.build(trained, players[name]))
-            rates[name] = rate_of_played(play_fixed(replace(policy, config=config), instances)).to_dict()
+            if name not in policies:
+                policies[name] = Policy.build(trained, players[name])
+            rates[name] = rate_of_played(play_fixed(replace(policies[name], config=config), instances)).to_dict()
         print(f"{agent}, seed {seed}: {target.axis}, {target.title}: {100 * rates['after']['rate']:.1f} %", flush=True)
 
 
