@@ -141,7 +141,14 @@ def _distributed(options: argparse.Namespace, folder: RunFolder) -> OpenRLHF | N
     from ragen_agent.config.trainers import OpenRLHF
 
     if options.resume is not None:
-        return read_openrlhf(folder.path)
+        settings = read_openrlhf(folder.path)
+        own = "local" if settings is None else "openrlhf"
+        if options.backend not in (None, own):
+            raise ValueError(
+                f"--backend {options.backend}: {folder.path} is a run of the trainer {own}, which goes on with it: "
+                "leave --backend out."
+            )
+        return settings
     return with_settings(OpenRLHF(), distributed(options), "openrlhf.")
 
 

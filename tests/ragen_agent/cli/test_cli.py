@@ -115,6 +115,17 @@ def test_a_mistake_is_one_line(
     assert not list(tmp_path.iterdir()), "nothing is left behind"
 
 
+@pytest.mark.parametrize(("own", "other"), [("local", "openrlhf"), ("openrlhf", "local")])
+def test_a_run_goes_on_with_its_own_trainer(
+    own: str, other: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = RunFolder.create(tmp_path / "run", Config()).path
+    if own == "openrlhf":
+        (folder / "openrlhf.toml").write_text("")
+    assert main(["train", "--resume", str(folder), "--backend", other]) == 2
+    assert f"--backend {other}: {folder} is a run of the trainer {own}" in capsys.readouterr().err
+
+
 def test_refusals_of_the_libraries_are_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
