@@ -120,22 +120,15 @@ async def _reply(generate: Generate, process: TokenMDP, limit: int, seed: int, s
 
 
 def _append(process: TokenMDP, reply: Sampled) -> list[int]:
-    """Appends a reply; returns the ids that follow it. A reply that does not end its turn fails the episode."""
-    glue: list[int] = []
-    context = process.context
+    """Appends a reply; returns the ids that follow it. A reply that the process refuses fails the episode."""
     if not all(map(isfinite, reply.log_probs)):
         process.fail(f"{Failure.ENGINE_NAN}: the log-probability of a sampled token is {min(reply.log_probs)}")
-        return glue
+        return []
     try:
-        for token, log_prob in zip(reply.ids, reply.log_probs, strict=True):
-            glue = process.append(token, log_prob)
-    except ValueError as error:  # an id outside the vocabulary
+        return process.append_reply(reply.ids, reply.log_probs)
+    except ValueError as error:  # an id outside the vocabulary, or no whole turn
         process.fail(f"{Failure.ENGINE_ERROR}: {type(error).__name__}: {error}")
-    if (
-        not process.done and not glue and process.context == context
-    ):  # a turn that ends adds glue, or begins a new prefix
-        process.fail(f"{Failure.ENGINE_ERROR}: the reply stopped after {len(reply.ids)} tokens without an end token")
-    return glue
+        return []
 
 
 def response_of(

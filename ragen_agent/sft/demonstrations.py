@@ -115,8 +115,7 @@ def demonstrate(process: TokenMDP, instances: Sequence[Instance], how: Demonstra
                     f"a reply has {len(ids)} tokens, and turns.max_tokens_per_episode={process.max_tokens_per_episode} "
                     f"leaves {left} for it; raise it, or demonstrate shorter replies."
                 )
-            for token in ids:
-                process.append(token, 0.0)
+            process.append_reply(ids, [0.0] * len(ids))
         trajectories.append(process.trajectory())
     return trajectories
 
