@@ -135,7 +135,7 @@ class Bench:
         if not folder.is_dir():
             config = self.config(game)
             print(f"{game}: imitating {config.demonstrations.episodes} demonstrations", flush=True)
-            warm_start(config, Policy.build(config), folder, _quiet())
+            warm_start(config, Policy.build(config), folder, Display(Console(quiet=True)))
         return folder
 
     @property
@@ -346,22 +346,20 @@ def _update(bench: Bench, game: str) -> Results:
     tree = PrefixTree.of(work.batch.ids, work.batch.attention)
     drawn_from = len(tree.before(work.batch.sampled).unique())
     counted, sampled = int(work.batch.attention.sum()), _count_sampled(trajectories)
+    positions = sum(  # padded rows make logits from the first sampled one on
+        (part.ids.shape[1] - int(part.sampled.nonzero()[:, 1].min()) + 1) * len(part.ids)
+        for part in map(work.batch.rows, work.padded_rows())
+    )
     found |= {
         "tokens": counted,
         "distinct": len(tree.ids),
         "sampled": sampled,
         "turns": statistics.mean(len(t.turn_ends) for t in trajectories),
-        "flop": {"shared": 6 * (body * len(tree.ids) + head * drawn_from), "padded": 6 * (body * counted)},
+        "flop": {
+            "shared": 6 * (body * len(tree.ids) + head * drawn_from),
+            "padded": 6 * (body * counted + head * positions),
+        },
     }
-    # Padded rows make logits from the first sampled position on.
-    found["flop"]["padded"] += (
-        6
-        * head
-        * sum(
-            (part.ids.shape[1] - int(part.sampled.nonzero()[:, 1].min()) + 1) * len(part.ids)
-            for part in map(work.batch.rows, work.padded_rows())
-        )
-    )
     _say(f"update, {game}", {name: found[name] for name in ("shared", "padded")}, "s")
     return found
 
@@ -385,7 +383,6 @@ def _vllm(bench: Bench, length: int) -> tuple[Peer | None, str]:
         "dtype": bench.dtype,
         "rows": max(DECODED),
         "length": max(length, PROMPT + NEW),
-        "eager": True,
     }
     try:
         return Peer(bench.vllm, "vllm", settings, bench.work / "vllm.log", bench.threads), ""
@@ -443,10 +440,6 @@ def _operators(measured: profile) -> list[tuple[str, float]]:
     return [(event.key, event.self_cpu_time_total / total) for event in most]
 
 
-def _quiet() -> Display:
-    return Display(Console(quiet=True))
-
-
 def _say(what: str, figures: Mapping[str, float], unit: str) -> None:
     print(f"{what}: " + ", ".join(f"{name} {value:,.2f}" for name, value in figures.items()) + f" {unit}", flush=True)
 
@@ -479,7 +472,7 @@ Sampled tokens a second, with the log-prob of each. *Groups*: {groups}, prompts 
 vLLM shares a group's prompt in its cache of prefixes, which is emptied before each run as an update of the weights
 empties it. *Rows*: {prompt} random tokens each and {new} new ones, none of which ends a row.
 
-| | engine | vLLM {vllm_eager}| ratio |
+| | engine | vLLM (eager) | ratio |
 |---|---|---|---|
 {decoding}
 
@@ -592,7 +585,6 @@ def _page(results: Results, bench: Bench) -> str:
         f"each of at most {limit}",
         prompt=PROMPT,
         new=NEW,
-        vllm_eager="(eager) ",
         decoding="\n".join(rows),
         play=found["play"],
         skipped=f" vLLM was left out: {found['skipped']}." if found["skipped"] else "",

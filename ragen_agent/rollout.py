@@ -52,8 +52,8 @@ def play(
     *,
     temperature: float,
     seed: int,
-    check: Callable[[Sequence[int]], None] | None = None,
-    over: Callable[[int], None] | None = None,
+    check: Callable[[Sequence[int]], None] = lambda ids: None,
+    over: Callable[[int], None] = lambda number: None,
 ) -> list[Trajectory]:
     """One episode for each instance. Where an episode ends, the next one takes its place.
 
@@ -81,8 +81,7 @@ def play(
             "one episode of max_tokens_per_episode does not fit into what the engine may cache; allow fewer tokens an "
             "episode, or more cached tokens."
         )
-    rollout = _Rollout(engine, instances, temperature, seed, check or (lambda ids: None))
-    played = rollout.play(processes[:rows], over or (lambda number: None))
+    played = _Rollout(engine, instances, temperature, seed, check).play(processes[:rows], over)
     reasons = [t.failure for t in played if t.failure is not None and t.failure.startswith(Failure.ENGINE_ERROR)]
     if instances and len(reasons) == len(instances):
         raise RuntimeError(f"all {len(reasons)} episodes failed in the engine; the first with {reasons[0]}")

@@ -210,8 +210,6 @@ class PolicyStats(NamedTuple):
     (the dual clip's too), so that they give no gradient."""
     approx_kl: Tensor
     """Token mean of the k3 estimate of KL(old || new), at least 0."""
-    ratio_max: Tensor
-    """Largest probability ratio new / old of a masked token."""
 
 
 def token_terms(
@@ -276,7 +274,6 @@ def policy_loss(
         stats = PolicyStats(
             clip_fraction=masked_mean(restrained.to(ratio.dtype), mask),
             approx_kl=masked_mean(ratio - 1 - log_ratio, mask),
-            ratio_max=torch.where(mask, ratio, torch.zeros_like(ratio)).max(),
         )
     return loss, stats
 
@@ -338,18 +335,8 @@ def mismatch_weights(
     return torch.where(mask, weights, zero), outside
 
 
-def value_loss(
-    values: Tensor,
-    old_values: Tensor,
-    returns: Tensor,
-    mask: Tensor,
-    clip: float = 0.2,
-    count: int | None = None,
-    *,
-    how: str = "token_mean",
-    length: int | None = None,
-) -> Tensor:
-    """Half the aggregate of max((V - R)^2, (V_clipped - R)^2), V_clipped within ``clip`` of the old value.
+def value_loss(values: Tensor, old_values: Tensor, returns: Tensor, mask: Tensor, clip: float = 0.2) -> Tensor:
+    """Half the token mean of max((V - R)^2, (V_clipped - R)^2), V_clipped within ``clip`` of the old value.
 
     The critic's loss of PPO's reference implementation (Huang et al., "The 37 Implementation Details of PPO",
     detail 9).
@@ -360,9 +347,6 @@ def value_loss(
         returns: float (rows, T), as ``gae`` returns them.
         mask: bool (rows, T).
         clip: how far a value may move from its old one before its gradient stops, above 0.
-        count: see ``aggregate``, as ``how`` and ``length``.
-        how: see ``aggregate``.
-        length: see ``aggregate``.
 
     Returns:
         scalar, with gradient.
@@ -375,7 +359,7 @@ def value_loss(
     check_shapes(values, old_values, returns, mask)
     clipped = torch.maximum(torch.minimum(values, old_values + clip), old_values - clip)
     errors = torch.maximum((values - returns) ** 2, (clipped - returns) ** 2)
-    return 0.5 * aggregate(errors, mask, how, length=length, count=count)
+    return 0.5 * masked_mean(errors, mask)
 
 
 def _log_ratio(log_probs: Tensor, old_log_probs: Tensor, mask: Tensor) -> Tensor:

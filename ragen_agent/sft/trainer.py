@@ -32,6 +32,7 @@ from ragen_gym.core.command_line import DeferredInterrupt
 
 __all__ = ["fit", "imitate", "restore", "snapshot", "warm_start"]
 
+MAX_GRAD_NORM = 1.0  # that gradients are scaled down to
 WARM_UP = 20  # steps of a phase until the learning rate is full
 SAVE_SECONDS = 300.0  # between two saves of a phase: a large model is written in seconds
 RELEASE_SECONDS = 2.0  # between two times that freed memory is given back, which takes as long as half a small step
@@ -47,13 +48,12 @@ def fit(
     *,
     first: int = 0,
     micro_batch: int | None = None,
-    max_grad_norm: float = 1.0,
     rate: Callable[[int], float] = lambda step: 1.0,
     dropout_seed: int | None = None,
     details: bool = False,
     after_step: Callable[[int, Figures], None] = lambda step, figures: None,
-) -> int:
-    """One step of maximum likelihood for each batch; returns the tokens that went forward and backward.
+) -> None:
+    """One step of maximum likelihood for each batch.
 
     Args:
         model: trained in place.
@@ -62,15 +62,15 @@ def fit(
         bias: float32 (vocabulary,), added to the logits; see ``sampled_scores``.
         first: the number of the first step, where steps were taken before.
         micro_batch: rows that go forward and backward at a time, to save memory; None for the whole batch.
-        max_grad_norm: gradients are scaled down to this norm.
         rate: factor on the learning rate at each step, counted from 0.
         dropout_seed: of the model's dropout, if it has any, with the step's number; None for the mode the model is in.
         details: whether to measure ``entropy`` and ``accuracy`` too.
         after_step: called with the number of steps taken and the last one's figures: ``loss`` (nats a token),
-            ``grad_norm`` (before it is scaled down), ``learning_rate`` and ``tokens`` (see ``Batch.tokens``).
+            ``grad_norm`` (before it is scaled down to ``MAX_GRAD_NORM``), ``learning_rate`` and ``tokens`` (see
+            ``Batch.tokens``).
     """
     base = [group["lr"] for group in optimiser.param_groups]
-    tokens, released = 0, time.monotonic()
+    released = time.monotonic()
     for step, rows in enumerate(batches, first):
         for group, lr in zip(optimiser.param_groups, base, strict=True):
             group["lr"] = lr * rate(step)
@@ -90,9 +90,8 @@ def fit(
                 measured["entropy"] = float(scores.entropy.detach().sum()) / count
                 measured["accuracy"] = int(scores.likeliest.sum()) / count
             figures = {name: figures.get(name, 0.0) + value for name, value in measured.items()}
-        norm = clip_gradients(model, max_grad_norm)
+        norm = clip_gradients(model, MAX_GRAD_NORM)
         optimiser.step()
-        tokens += int(figures["tokens"])
         figures |= {"grad_norm": float(norm), "learning_rate": optimiser.param_groups[0]["lr"]}
         if time.monotonic() - released > RELEASE_SECONDS:
             release_freed_memory()
@@ -100,7 +99,6 @@ def fit(
         after_step(step + 1, figures)
     for group, lr in zip(optimiser.param_groups, base, strict=True):
         group["lr"] = lr
-    return tokens
 
 
 def imitate(

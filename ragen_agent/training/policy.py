@@ -120,23 +120,13 @@ class Policy:
         instances: Sequence[Instance],
         temperature: float,
         seed: int,
-        over: Callable[[int], None] | None = None,
+        over: Callable[[int], None] = lambda number: None,
     ) -> list[Trajectory]:
         """Episodes of this policy; ``over`` is called with how many are over.
 
         Raises:
             ValueError: a text holds words that the policy's tokenizer does not know; or see ``play_programs``.
         """
-        check = partial(check_known, self.tokenizer)
-        if self.config.program.command:
-            return play_programs(
-                self.engine,
-                processes,
-                instances,
-                self.config.program,
-                temperature=temperature,
-                seed=seed,
-                check=check,
-                over=over or (lambda number: None),
-            )
-        return play(self.engine, processes, instances, temperature=temperature, seed=seed, check=check, over=over)
+        program, check = self.config.program, partial(check_known, self.tokenizer)
+        player: Callable[..., list[Trajectory]] = partial(play_programs, program=program) if program.command else play
+        return player(self.engine, processes, instances, temperature=temperature, seed=seed, check=check, over=over)
