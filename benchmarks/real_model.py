@@ -36,6 +36,7 @@ from ragen_agent.config.io import Settings
 from ragen_agent.config.presets import default_settings
 from ragen_agent.local.policy_update import Learner, cut, policy_terms, targets_of, update
 from ragen_agent.local.trainer import RolloutWorker, Trainer
+from ragen_agent.rollout import sample
 from ragen_agent.sft.trainer import warm_start
 from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training import scoring
@@ -393,17 +394,9 @@ def _vllm(bench: Bench, length: int) -> tuple[Peer | None, str]:
 def _sample(engine: Engine, request: Mapping[str, Any], seed: int) -> float:
     """Sampled tokens a second of a request as ``benchmarks.peers.vllm`` takes it."""
     prompts = [ids for ids in request["prompts"] for _ in range(request["samples"])]
-    started, count = time.perf_counter(), 0
-    session, left = engine.start(prompts, temperature=1.0, seed=seed), len(prompts)
-    while left:
-        replies = session.reply([request["tokens"]] * left)
-        count += sum(len(reply.ids) for reply in replies if reply is not None)
-        going = [row for row, reply in enumerate(replies) if reply is None]
-        left = len(going)
-        if left:
-            session.feed(going, [[] for _ in going])
-    session.close()
-    return count / (time.perf_counter() - started)
+    started = time.perf_counter()
+    replies = sample(engine, prompts, [request["tokens"]] * len(prompts), temperature=1.0, seed=seed)
+    return sum(len(reply.ids) for reply in replies) / (time.perf_counter() - started)
 
 
 def _interleaved(runs: int, work: Mapping[str, Callable[[], object]]) -> dict[str, list[float]]:

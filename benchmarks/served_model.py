@@ -12,6 +12,7 @@ from typing import Any
 from ragen_agent.config import Config, with_settings
 from ragen_agent.programs.conversation import Conversation, read_messages
 from ragen_agent.programs.endpoint import Endpoint, RequestError
+from ragen_agent.rollout import sample
 from ragen_agent.training.named_models import model_folder
 from ragen_agent.training.policy import Policy
 
@@ -58,9 +59,10 @@ class ServedModel:
         sampled = answer.get()
         if isinstance(sampled, Exception):
             raise RequestError(500, "engine_error", str(sampled))
-        ends = sampled[-1] in self.policy.chat.stop_ids
-        message = {"role": "assistant", "content": self.policy.chat.decode_reply(sampled)}
-        usage = {"prompt_tokens": len(ids), "completion_tokens": len(sampled), "total_tokens": len(ids) + len(sampled)}
+        written = list(sampled.ids)
+        ends = written[-1] in self.policy.chat.stop_ids
+        message = {"role": "assistant", "content": self.policy.chat.decode_reply(written)}
+        usage = {"prompt_tokens": len(ids), "completion_tokens": len(written), "total_tokens": len(ids) + len(written)}
         choice = {"index": 0, "message": message, "finish_reason": "stop" if ends else "length"}
         return {"object": "chat.completion", "choices": [choice], "usage": usage}
 
@@ -96,22 +98,9 @@ class ServedModel:
                     break
                 batch.append(more)
             try:
-                replies: Sequence[Any] = self._replies([ids for ids, _, _ in batch], [limit for _, limit, _ in batch])
+                prompts, limits = [ids for ids, _, _ in batch], [limit for _, limit, _ in batch]
+                found: Sequence[Any] = sample(self.policy.engine, prompts, limits, temperature=1e-3, seed=0)
             except Exception as error:  # out of memory: these requests cannot be answered
-                replies = [error] * len(batch)
-            for (_, _, answer), reply in zip(batch, replies, strict=True):
+                found = [error] * len(batch)
+            for (_, _, answer), reply in zip(batch, found, strict=True):
                 answer(reply)
-
-    def _replies(self, prompts: Sequence[list[int]], limits: Sequence[int]) -> list[list[int]]:
-        session = self.policy.engine.start(prompts, temperature=1e-3, seed=0)
-        found: dict[int, list[int]] = {}
-        rows = list(range(len(prompts)))
-        while rows:
-            replies = session.reply([limits[row] for row in rows])
-            found |= {row: list(reply.ids) for row, reply in zip(rows, replies, strict=True) if reply is not None}
-            writing = [place for place, reply in enumerate(replies) if reply is None]
-            rows = [rows[place] for place in writing]
-            if rows:
-                session.feed(writing, [[] for _ in writing])
-        session.close()
-        return [found[row] for row in range(len(prompts))]

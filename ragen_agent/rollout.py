@@ -16,7 +16,7 @@ from ragen_agent.token_mdp import TokenMDP, Trajectory
 from ragen_gym.core.failures import Failure
 from ragen_gym.inference import Engine, GenerationSession, Sampled
 
-__all__ = ["Instance", "Prefix", "group", "play"]
+__all__ = ["Instance", "Prefix", "group", "play", "sample"]
 
 
 @dataclass(frozen=True)
@@ -86,6 +86,30 @@ def play(
     if instances and len(reasons) == len(instances):
         raise RuntimeError(f"all {len(reasons)} episodes failed in the engine; the first with {reasons[0]}")
     return played
+
+
+def sample(
+    engine: Engine,
+    prompts: Sequence[Sequence[int]],
+    limits: Sequence[int],
+    *,
+    temperature: float,
+    seed: int,
+    episodes: Sequence[int] | None = None,
+) -> list[Sampled]:
+    """One reply to each prompt, of at most so many tokens; ``episodes`` as of ``Engine.start``."""
+    session = engine.start(prompts, temperature=temperature, seed=seed, episodes=episodes)
+    found: dict[int, Sampled] = {}
+    rows = list(range(len(prompts)))
+    while rows:
+        replies = session.reply([limits[row] for row in rows])
+        found |= {row: reply for row, reply in zip(rows, replies, strict=True) if reply is not None}
+        writing = [place for place, reply in enumerate(replies) if reply is None]
+        rows = [rows[place] for place in writing]
+        if rows:
+            session.feed(writing, [[] for _ in writing])
+    session.close()
+    return [found[row] for row in range(len(prompts))]
 
 
 class _Rollout:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from ragen_agent.config.settings import Program
 from ragen_agent.programs.endpoint import Endpoint
 from ragen_agent.programs.worker import Worker
-from ragen_agent.rollout import Instance
+from ragen_agent.rollout import Instance, sample
 from ragen_agent.token_mdp import TokenMDP, Trajectory
 from ragen_gym.inference import Engine, Sampled
 
@@ -180,7 +180,14 @@ class _Rollout:
             rows = max(1, self.engine.max_rows(longest))
             now, batch = batch[:rows], batch[rows:]
             try:
-                replies = self._replies(now)
+                replies = sample(
+                    self.engine,
+                    [each.ids for each in now],
+                    [each.limit for each in now],
+                    temperature=self.temperature,
+                    seed=self.seed,
+                    episodes=[each.number for each in now],
+                )
             except Exception as error:  # out of memory, a lost device: these episodes cannot go on
                 for each in now:
                     each.error = f"{type(error).__name__}: {error}"
@@ -189,22 +196,3 @@ class _Rollout:
                     each.reply = reply
             for each in now:
                 each.done.set()
-
-    def _replies(self, batch: Sequence[_Pending]) -> list[Sampled]:
-        session = self.engine.start(
-            [each.ids for each in batch],
-            temperature=self.temperature,
-            seed=self.seed,
-            episodes=[each.number for each in batch],
-        )
-        found: dict[int, Sampled] = {}
-        rows = list(range(len(batch)))
-        while rows:
-            replies = session.reply([batch[row].limit for row in rows])
-            found.update((row, reply) for row, reply in zip(rows, replies, strict=True) if reply is not None)
-            kept = [place for place, reply in enumerate(replies) if reply is None]
-            rows = [rows[place] for place in kept]
-            if rows:
-                session.feed(kept, [[] for _ in kept])
-        session.close()
-        return [found[row] for row in range(len(batch))]
