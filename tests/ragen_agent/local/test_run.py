@@ -8,8 +8,8 @@ import math
 import shutil
 import signal
 import time
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -269,9 +269,11 @@ class InterruptingPhase(Display):
         self.phase, self.killed, self.steps = phase, killed, 0
         self.begun: dict[str, int] = {}
 
-    def progress(self, phase: str, total: int, done: int = 0) -> AbstractContextManager[None]:
+    @contextmanager
+    def progress(self, phase: str, total: int, done: int = 0) -> Iterator[None]:
         self.begun[phase] = done
-        return super().progress(phase, total, done)
+        with super().progress(phase, total, done):
+            yield
 
     def advance(self, record: Mapping[str, float], steps: int = 1) -> None:
         super().advance(record, steps)
