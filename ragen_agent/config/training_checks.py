@@ -56,6 +56,11 @@ def _check_groups(training: Training) -> None:
                 f"{needed}training.refills replaces levels whose episodes all earn the same. With 1 use "
                 "training.refills=0."
             )
+        if training.reweight:
+            raise ValueError(
+                f"{needed}training.reweight weighs groups by how much their returns differ. With 1 use "
+                "training.reweight=0."
+            )
     if GROUPINGS[training.groups_by].states and not ADVANTAGE_RULES[training.algo].compares_groups:
         rules = ", ".join(name for name, rule in ADVANTAGE_RULES.items() if rule.compares_groups)
         raise ValueError(

@@ -130,6 +130,10 @@ def test_a_setting_says_what_it_is_and_refuses_another_type(name: str) -> None:
         ({"curriculum": [{"iteration": 3, "env_options": {}}] * 2}, r"curriculum holds.*ascending"),
         ({"curriculum": [{"env_options": {}}]}, r"curriculum holds"),
         ({"training": {"group_size": 1}}, r"training\.group_size is 1; it must be at least 2"),
+        (
+            {"training": {"group_size": 1, "algo": "arpo", "filter": "none", "reweight": 1.0}},
+            r"at least 2, since training\.reweight.*training\.reweight=0",
+        ),
         ({"small_model": {"hidden": 50}}, "multiple of 32"),
         ({"demonstrations": {"moves": []}}, r"demonstrations\.moves"),
         ({"demonstrations": {"moves": ["0.7", 0.3]}}, r"demonstrations\.moves"),
