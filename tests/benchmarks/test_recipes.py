@@ -27,14 +27,13 @@ def test_a_stopped_run_is_written_with_what_there_is(tmp_path: Path, monkeypatch
     whole = recorded["0"]
     folder = tmp_path / "runs" / f"{name}-seed0"
     folder.mkdir(parents=True)
-    (folder / "config.toml").touch()
     partial = {row: value for row, value in whole.items() if row not in ("more_imitation", "clean_warm_start")}
     (folder / "summary.json").write_text(json.dumps(partial), encoding="utf-8")
 
-    def stopped(*command: object, **options: object) -> None:
+    def stopped(*arguments: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(recipes.subprocess, "run", stopped)
+    monkeypatch.setattr(recipes, "train", stopped)
     arguments = ["--recipes", name, "--seeds", "0", "--runs", str(tmp_path / "runs"), "--out", str(tmp_path)]
     with pytest.raises(KeyboardInterrupt):
         recipes.main(arguments)
