@@ -64,8 +64,15 @@ class GameSpec:
 
     @property
     def game_class(self) -> type[Game]:
-        """The game's class."""
-        loaded: type[Game] = resolve_name(self.game)
+        """The game's class.
+
+        Raises:
+            ValueError: there is no class where the entry says.
+        """
+        try:
+            loaded: type[Game] = resolve_name(self.game)
+        except AttributeError as error:
+            raise ValueError(f"{self.name}: its entry says game={self.game!r}, and {error}") from error
         return loaded
 
 
@@ -225,8 +232,10 @@ def build_game(
         arguments: what else the caller takes: an option may be one of them, misspelt.
 
     Raises:
-        ValueError: an option or preset that the game does not have, or a value out of range.
+        ValueError: an option or preset that the game does not have, a value out of range, or an abstract class.
     """
+    if lacking := ", ".join(sorted(spec.game_class.__abstractmethods__)):
+        raise ValueError(f"{spec.name} lacks {lacking}: its class {spec.game} must define what is abstract in Game.")
     known, presets = spec.game_class.options(), spec.game_class.presets
     if preset is not None and (not isinstance(preset, str) or preset not in presets):
         raise ValueError(f"{spec.name} has no preset {shown(preset)}: it has {', '.join(presets) or 'none'}.")
