@@ -101,6 +101,16 @@ class Verdict:
         """Whether the run is verified."""
         return self.verdict == "verified"
 
+    @property
+    def doubts(self) -> list[str]:
+        """What a replay cannot judge and may have chosen among outcomes: ask why, even where the run is verified."""
+        again = f"attempts made again: {self.retried:,} ({self.retried_in_play:,} after play began)"
+        return [
+            *[again] * bool(self.retried),
+            *[f"episodes started that left no record: {self.cut_short:,}"] * bool(self.cut_short),
+            *[f"versions of the agent's code: {self.code_versions:,}"] * (self.code_versions > 1),
+        ]
+
     def to_dict(self) -> dict[str, Any]:
         """As plain JSON values."""
         return {"verdict": self.verdict, "holds": self.holds, **asdict(self)}

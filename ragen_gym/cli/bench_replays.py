@@ -209,14 +209,7 @@ def _last_line(verdict: Verdict) -> str:
     if not verdict.holds:
         return _SENTENCES[verdict.verdict]
     said = "Verified" if verdict.chained else "Verified, without a chain"
-    doubts = []
-    if verdict.retried:
-        doubts.append(f"attempts made again: {verdict.retried:,} ({verdict.retried_in_play:,} after play began)")
-    if verdict.cut_short:
-        doubts.append(f"episodes started that left no record: {verdict.cut_short:,}")
-    if verdict.code_versions > 1:
-        doubts.append(f"versions of the agent's code: {verdict.code_versions:,}")
-    return f"{said}, but ask why. {'; '.join(doubts).capitalize()}." if doubts else f"{said}."
+    return f"{said}, but ask why. {'; '.join(verdict.doubts).capitalize()}." if verdict.doubts else f"{said}."
 
 
 def _verdict_lines(run: BenchResults, verdict: Verdict) -> list[str]:
