@@ -200,7 +200,8 @@ def bare_class(**members: Any) -> type[Tightrope]:
     kept = {name: member for name, member in vars(Tightrope).items() if not name.startswith("__")}
     kept |= {name: vars(Tightrope)[name] for name in ("__annotations__", "__module__")}
     kept = {name: member for name, member in (kept | members).items() if member is not ...}
-    made: type[Tightrope] = dataclass(frozen=True)(ABCMeta("Bare", (GridGame,), kept))
+    created: Any = ABCMeta("Bare", (GridGame,), kept)
+    made: type[Tightrope] = dataclass(frozen=True)(created)
     return made
 
 
