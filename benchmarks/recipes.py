@@ -2,7 +2,8 @@
 
 Each run is ``ragen-agent train --recipe NAME --seed N``, in a folder of its own: one that is whole is read, one that
 was interrupted goes on. Written are ``recipes.json`` and ``recipes.md``, after each run and of all that is there; a run
-that ``recipes.json`` has and this machine does not is not trained again, unless its entry is removed there.
+that ``recipes.json`` has and this machine does not is not trained again, unless its entry is removed there. Stopped
+(Ctrl-C) after the reinforcement was measured, a run is written with what there is, and the same command goes on.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
-from math import inf
+from math import inf, isnan, nan
 from pathlib import Path
 from typing import Any
 
@@ -91,27 +92,35 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name in arguments.recipes:
         for seed in arguments.seeds:
             folder, recorded = arguments.runs / f"{name}-seed{seed}", results.setdefault(name, {})
-            if folder.exists() or str(seed) not in recorded:
-                summary = train(folder, "--recipe", name, "--seed", str(seed))
-                recorded[str(seed)] = summary | {"machine": machine("torch")}
-            write_atomic(file, json.dumps(results, indent=1) + "\n")
-            write_atomic(arguments.out / "recipes.md", _page(results))
+            try:
+                if folder.exists() or str(seed) not in recorded:
+                    train(folder, "--recipe", name, "--seed", str(seed))
+            finally:
+                summary = _summary(folder)
+                if "after" in summary:
+                    recorded[str(seed)] = summary | {"machine": machine("torch")}
+                write_atomic(file, json.dumps(results, indent=1) + "\n")
+                write_atomic(arguments.out / "recipes.md", _page(results))
     return 0
 
 
 def train(folder: Path, *arguments: str, rows: Iterable[str] = ROWS) -> dict[str, Any]:
     """The summary of a run of ``ragen-agent train``, trained as far as it lacks one of these rows."""
-    file = folder / "summary.json"
-    if not file.exists() or set(rows) - set(json.loads(file.read_text(encoding="utf-8"))):
+    if set(rows) - set(_summary(folder)):
         resume = (folder / "config.toml").exists()
         how = ["--resume", str(folder)] if resume else [*arguments, "--out", str(folder)]
         subprocess.run([sys.executable, "-m", "ragen_agent.cli", "train", *how], check=True)
-    return dict(json.loads(file.read_text(encoding="utf-8")))
+    return _summary(folder)
+
+
+def _summary(folder: Path) -> dict[str, Any]:
+    file = folder / "summary.json"
+    return dict(json.loads(file.read_text(encoding="utf-8"))) if file.exists() else {}
 
 
 def _page(results: dict[str, Any]) -> str:
     """The page of these results."""
-    sections = "\n".join(_section(name, results[name]) for name in sorted(results))
+    sections = "\n".join(_section(name, results[name]) for name in sorted(results) if results[name])
     machines = dict.fromkeys(run["machine"] for name in sorted(results) for run in results[name].values())
     return PAGE.format(sections=sections, machines="; ".join(machines))
 
@@ -124,9 +133,9 @@ def _section(name: str, runs: dict[str, Any]) -> str:
     split = with_settings(Config(), {"evaluation": read_recipe(name).settings["evaluation"]}).evaluation.split
     lines += [f"| on {count} levels of the split {split} | {' | '.join(f'seed {seed}' for seed in seeds)} | mean |"]
     lines += ["|---" * (len(seeds) + 2) + "|"]
-    for row, title in ROWS.items():
-        lines.append(_line(title, [100 * runs[seed][row]["rate"] for seed in seeds], most=100.0))
-    gain = [100 * (runs[seed]["after"]["rate"] - runs[seed]["more_imitation"]["rate"]) for seed in seeds]
+    rates = {row: [100 * runs[seed].get(row, {}).get("rate", nan) for seed in seeds] for row in ROWS}
+    lines += [_line(title, rates[row], most=100.0) for row, title in ROWS.items()]
+    gain = [after - more for after, more in zip(rates["after"], rates["more_imitation"], strict=True)]
     lines.append(_line("**reinforcement above more imitation, points**", gain))
     if all("trained_s" in run for run in runs.values()):
         minutes = [runs[seed]["trained_s"] / 60 for seed in seeds]
@@ -136,11 +145,14 @@ def _section(name: str, runs: dict[str, Any]) -> str:
 
 
 def _line(title: str, values: Sequence[float], *, most: float = inf, spread: bool = True) -> str:
-    """A row of the table; ``most`` is the largest possible value, and 0 then the least."""
+    """A row of the table; ``most`` is the largest possible value, and 0 then the least. What is missing is nan."""
+    cells = ["not yet" if isnan(value) else f"{value:.1f}" for value in values]
+    if "not yet" in cells:
+        return f"| {title} | {' | '.join(cells)} | |"
     found = mean_interval(values)
     low, high = (found.low, found.high) if most == inf else (max(0.0, found.low), min(most, found.high))
     interval = f" ({low:.1f} to {high:.1f})" if spread and len(set(values)) > 1 else ""
-    return f"| {title} | {' | '.join(f'{value:.1f}' for value in values)} | {found.value:.1f}{interval} |"
+    return f"| {title} | {' | '.join(cells)} | {found.value:.1f}{interval} |"
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from operator import index
 from typing import Any, NamedTuple, cast
 
 import gymnasium
@@ -245,10 +246,18 @@ class TokenMDP(InnerGenerator, gymnasium.Env[NDArray[np.int64], np.int64]):
         self._branch = BranchPoint(turns, base_noise_seed)
 
     def step(self, action: int | np.int64) -> tuple[NDArray[np.int64], float, bool, bool, dict[str, Any]]:
-        """Append one token as sampled (its log-probability is recorded as 0); see the class for the rest."""
+        """Append one token as sampled (its log-probability is recorded as 0); see the class for the rest.
+
+        Raises:
+            ValueError: what is no id of the tokenizer's vocabulary, or one that means a picture.
+        """
         self._check_running()
         turns = len(self._rewards)
-        self.append(int(action), 0.0)
+        try:
+            token = index(action)
+        except TypeError:
+            raise ValueError(f"action={action!r} is no token id: give an integer.") from None
+        self.append(token, 0.0)
         reward = self._rewards[-1] if len(self._rewards) > turns else 0.0
         truncated = self._truncated or self._failure is not None
         return self._observation(), reward, self._terminated, truncated, self._info

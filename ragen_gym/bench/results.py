@@ -45,6 +45,7 @@ __all__ = [
     "EpisodeLog",
     "RecordError",
     "ResultsFolder",
+    "code_versions",
     "load_results",
     "load_several",
     "read_attempts",
@@ -272,6 +273,12 @@ class BenchResults:
                     for index in range(len(rollouts))[: session.get("limit")]:
                         rollouts[index] = max(rollouts[index], session.get("rollouts", 1))
         return asked
+
+
+def code_versions(info: Mapping[str, Any]) -> int:
+    """How many versions of the agent's code the sessions in ``run.json`` played with, of those that say it."""
+    codes = (session.get("circumstances", {}).get("code") for session in info["sessions"])
+    return len({str(code) for code in codes if code is not None})
 
 
 def load_results(path: str | Path, suite: str | Path | None = None) -> BenchResults:

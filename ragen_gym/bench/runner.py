@@ -25,7 +25,7 @@ from ragen_gym.bench.agent import ReplyAgent, StepAgent, StopRun
 from ragen_gym.bench.episode import play_episode
 from ragen_gym.bench.episode_plan import PlannedEpisode, RunOptions, check_replies, identity, make_env, plan_episodes
 from ragen_gym.bench.records import EpisodeRecord
-from ragen_gym.bench.results import EpisodeLog, ResultsFolder
+from ragen_gym.bench.results import EpisodeLog, ResultsFolder, code_versions
 from ragen_gym.bench.suites import Split, Suite
 from ragen_gym.bench.timeouts import absorb_cancellation, describe_error, shown_safely
 from ragen_gym.core.failures import INFRASTRUCTURE, Failure
@@ -224,8 +224,7 @@ class _SuiteRunner:
                 self._say(without_controls(str(notice)))
 
     def _notice_new_code(self) -> None:
-        codes = {session["circumstances"].get("code") for session in self.folder.info["sessions"]}
-        if len(codes - {None}) > 1:
+        if code_versions(self.folder.info) > 1:
             self._say("the agent's code has changed since an earlier session of this run")
 
     def _say(self, notice: str) -> None:

@@ -34,7 +34,14 @@ from ragen_gym.bench.hash_chain import HashChain
 from ragen_gym.bench.records import MOST, EpisodeRecord
 from ragen_gym.bench.replay import ReplayedEpisode, Replayer
 from ragen_gym.bench.rescore import Rescoring
-from ragen_gym.bench.results import RUN_ENTRIES, SESSION_ENTRIES, BenchResults, ResultsFolder, read_attempts
+from ragen_gym.bench.results import (
+    RUN_ENTRIES,
+    SESSION_ENTRIES,
+    BenchResults,
+    ResultsFolder,
+    code_versions,
+    read_attempts,
+)
 from ragen_gym.bench.score import ASKED_ENTRIES, SUITE_ENTRIES, score_results
 from ragen_gym.bench.suites import SUITES, Suite, load_suite, noise_seed
 from ragen_gym.core.failures import Failure
@@ -73,6 +80,7 @@ class Verdict:
     retried: int = 0  # attempts that failed so and were made again
     retried_in_play: int = 0  # those of them that failed after the agent was first asked
     cut_short: int = 0  # starts of episodes that left no record
+    code_versions: int = 0  # of the agent's code, in sessions that say it
     open_end: bool = False  # the last session of a chained run has no end
     lacks_chain: bool = False  # a chain was required, and not every line carries a hash
     chained: int = 0  # lines of ``episodes.jsonl`` that carry a hash
@@ -92,6 +100,16 @@ class Verdict:
     def holds(self) -> bool:
         """Whether the run is verified."""
         return self.verdict == "verified"
+
+    @property
+    def doubts(self) -> list[str]:
+        """What a replay cannot judge and may have chosen among outcomes: ask why, even where the run is verified."""
+        again = f"attempts made again: {self.retried:,} ({self.retried_in_play:,} after play began)"
+        return [
+            *[again] * bool(self.retried),
+            *[f"episodes started that left no record: {self.cut_short:,}"] * bool(self.cut_short),
+            *[f"versions of the agent's code: {self.code_versions:,}"] * (self.code_versions > 1),
+        ]
 
     def to_dict(self) -> dict[str, Any]:
         """As plain JSON values."""
@@ -124,6 +142,7 @@ def verify(
         retried=len(run.retried),
         retried_in_play=sum(record.in_play for record in run.retried),
         cut_short=run.cut_short,
+        code_versions=code_versions(run.info),
     )
     rescoring = Rescoring.of(run.info, run_code=run_code)
     replayers = rescoring.replayers(suite)

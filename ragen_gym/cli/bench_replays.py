@@ -209,12 +209,7 @@ def _last_line(verdict: Verdict) -> str:
     if not verdict.holds:
         return _SENTENCES[verdict.verdict]
     said = "Verified" if verdict.chained else "Verified, without a chain"
-    doubts = []
-    if verdict.retried:
-        doubts.append(f"attempts made again: {verdict.retried:,} ({verdict.retried_in_play:,} after play began)")
-    if verdict.cut_short:
-        doubts.append(f"episodes started that left no record: {verdict.cut_short:,}")
-    return f"{said}, but ask why. {'; '.join(doubts).capitalize()}." if doubts else f"{said}."
+    return f"{said}, but ask why. {'; '.join(verdict.doubts).capitalize()}." if verdict.doubts else f"{said}."
 
 
 def _verdict_lines(run: BenchResults, verdict: Verdict) -> list[str]:
@@ -232,6 +227,8 @@ def _verdict_lines(run: BenchResults, verdict: Verdict) -> list[str]:
         lines.append(f"{verdict.retried:,} attempts failed so and were made again, {begun:,} of them after play began.")
     if verdict.cut_short:
         lines.append(f"Episodes started that left no record (the run was stopped): {verdict.cut_short:,}.")
+    changed = f"The agent's code changed between the run's sessions: {verdict.code_versions:,} versions played."
+    lines += [changed] * (verdict.code_versions > 1)
     if unasked := sum(not rollouts for split in run.asked.values() for rollouts in split):
         instances = sum(len(split.levels) for split in run.suite.splits)
         lines.append(f"{unasked:,} of the suite's {instances:,} instances were not asked for (--split, --limit).")

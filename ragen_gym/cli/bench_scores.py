@@ -225,7 +225,8 @@ def _compare(arguments: argparse.Namespace) -> int:
     print(f"{result['suite']} {result['hash']}: {first.agent} (first) and {second.agent} (second)\n")
     for which, run in runs.items():
         print(f"{which}: {_of_asked(run)}")
-    rows = [("split", "first", "of asked", "bounds", "second", "of asked", "bounds", "difference", "p", "")]
+    heads = ("first", "of asked", "bounds", "second", "of asked", "bounds", "difference", "p", "")
+    rows = [("split", "levels", *heads)]
     for name, split in result["splits"].items():
         difference = split["difference"]
         points = f"{100 * difference['value']:+z.1f} {_interval(difference)}"
@@ -234,8 +235,11 @@ def _compare(arguments: argparse.Namespace) -> int:
             cell for rate, run in own for cell in (percent(rate), f"{run['episodes']} of {run['asked']}", bounds(run))
         ]
         p = "< 0.001" if difference["p"] < 0.001 else f"{difference['p']:.3f}"
-        rows.append((name, *cells, points, p, "" if split["significant"] else "not significant"))
+        rows.append(
+            (name, str(difference["levels"]), *cells, points, p, "" if split["significant"] else "not significant")
+        )
     print("\n" + "\n".join(table_lines(rows)))
+    print("\nlevels: those that both played. The rates are of these, `of asked` and the bounds of the whole split.")
     notes = [f"{which}: {said}" for which, run in runs.items() for said in left_out({"overall": run})]
     asked = dict.fromkeys(name for run in runs.values() for name in run["splits"])
     if alone := [name for name in asked if name not in result["splits"]]:

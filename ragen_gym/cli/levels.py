@@ -23,7 +23,7 @@ from ragen_gym.core.storage import check_free, write_atomic
 from ragen_gym.envs.episode_stream import distinct_boards
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.games.game import Solution
-from ragen_gym.games.registry import GameSpec, load_task
+from ragen_gym.games.registry import GameSpec, build_game, load_task
 
 __all__ = ["LevelRecord", "add", "distinct_levels", "file_bytes", "record_of"]
 
@@ -79,7 +79,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         _check,
         _CHECK_EXAMPLES,
         "Test a game and its environment by ragen_gym.testing: determinism, oracle, splits, spaces, text. "
-        "The exit code is 0 if all tests pass, else 1.",
+        "The environment is tested once the game passes. The exit code is 0 if all tests pass, else 1.",
     )
     add_environment_options(check)
     check.add_argument("--json", action="store_true", help="print JSON")
@@ -303,7 +303,8 @@ def _check(arguments: argparse.Namespace) -> int:
         steps = (("the task: seeds, splits, replies, oracle", lambda: check_task(arguments.id, **options)),)
     else:
         spec, chosen = chosen_environment(arguments)
-        game = StepEnv(spec.name, **chosen).game
+        own = {name: value for name, value in chosen.items() if name in spec.game_class.options()}
+        game = build_game(spec, own, chosen.get("preset"))  # no environment: what the class lacks would break it
         steps = (
             ("the game: generator, splits, text, rule, mask, oracle", lambda: check_game(game)),
             ("the environment: spaces, seeds, resets, processes, batches", lambda: check_env(spec.name, **chosen)),
@@ -318,6 +319,8 @@ def _check(arguments: argparse.Namespace) -> int:
         found.append({"check": what, "passed": problem is None, "problem": problem})
         if not arguments.json:
             print(f"ok      {what}" if problem is None else f"FAILED  {what}\n{problem}", flush=True)
+        if problem is not None:
+            break
     if arguments.json:
         print_json(found)
     return int(not all(entry["passed"] for entry in found))

@@ -155,7 +155,7 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
         **options: Any,
     ) -> None:
         self.game_spec: GameSpec = find(name)
-        self.game: Game = build_game(self.game_spec, options, preset)
+        self.game: Game = build_game(self.game_spec, options, preset, StepEnv.__init__.__kwdefaults__ or ())
         check_choice("render_mode", render_mode, (*self.metadata["render_modes"], None))
         self.observation, self.text_format, self.render_mode = observation, text_format, render_mode
         self.split = check_split(split)

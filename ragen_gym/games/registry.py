@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, fields
 from importlib import import_module
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
+from ragen_gym.core.turn_config import TurnConfig
 from ragen_gym.core.validation import did_you_mean, plain_number, shown
 
 if TYPE_CHECKING:
@@ -63,8 +64,15 @@ class GameSpec:
 
     @property
     def game_class(self) -> type[Game]:
-        """The game's class."""
-        loaded: type[Game] = resolve_name(self.game)
+        """The game's class.
+
+        Raises:
+            ValueError: there is no class where the entry says.
+        """
+        try:
+            loaded: type[Game] = resolve_name(self.game)
+        except AttributeError as error:
+            raise ValueError(f"{self.name}: its entry says game={self.game!r}, and {error}") from error
         return loaded
 
 
@@ -212,18 +220,31 @@ def _import(name: str, module: str) -> None:
         raise ValueError(f"{name}: importing the module {module} failed here, in {os.getcwd()}: {error}.") from None
 
 
-def build_game(spec: GameSpec, options: dict[str, Any], preset: str | None = None) -> Game:
+def build_game(
+    spec: GameSpec, options: dict[str, Any], preset: str | None = None, arguments: Iterable[str] = ()
+) -> Game:
     """The game of an entry: these options over those of the preset, those over the entry's own.
 
+    Args:
+        spec: the entry.
+        options: of the game.
+        preset: the name of a preset.
+        arguments: what else the caller takes: an option may be one of them, misspelt.
+
     Raises:
-        ValueError: an option or preset that the game does not have, or a value out of range.
+        ValueError: an option or preset that the game does not have, a value out of range, or an abstract class.
     """
+    if lacking := ", ".join(sorted(spec.game_class.__abstractmethods__)):
+        raise ValueError(f"{spec.name} lacks {lacking}: its class {spec.game} must define what is abstract in Game.")
     known, presets = spec.game_class.options(), spec.game_class.presets
     if preset is not None and (not isinstance(preset, str) or preset not in presets):
         raise ValueError(f"{spec.name} has no preset {shown(preset)}: it has {', '.join(presets) or 'none'}.")
     for option in options:
         if option not in known:
-            hint = did_you_mean(option, known)
+            turns = [each.name for each in fields(TurnConfig)]
+            hint = did_you_mean(option, (*known, *arguments, *turns))
+            if option in turns:
+                hint = f" {option} is an option of turns: ragen_gym.make_turn takes it."
             raise ValueError(f"{spec.name} has no option {option!r}: it has {', '.join(known)}.{hint}")
     below = {**spec.options, **(presets[preset] if preset else {})}
     if options.get("size") is not None:

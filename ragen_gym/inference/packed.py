@@ -177,12 +177,16 @@ def _attention(
         queries = chunk.transpose(0, 1)[:, :, None] if part.single else chunk[None]
         k, v = keys[part.slots, :, : part.columns], values[part.slots, :, : part.columns]
         mask = part.mask(sliding_window, query)
-        if softcap is None and s_aux is None:
+        if softcap is not None or s_aux is not None:
+            out = _plain_attention(queries, k, v, mask, scaling, softcap, s_aux)
+        elif part.single:
+            # Query heads that share keys are several queries of one head: a fraction of the time in bfloat16.
+            grouped = queries.reshape(len(queries), k.shape[1], -1, queries.shape[3])
+            out = scaled_dot_product_attention(grouped, k, v, attn_mask=mask, scale=scaling).flatten(1, 2)[:, :, None]
+        else:
             out = scaled_dot_product_attention(
                 queries, k, v, attn_mask=mask, scale=scaling, enable_gqa=k.shape[1] != queries.shape[1]
             )
-        else:
-            out = _plain_attention(queries, k, v, mask, scaling, softcap, s_aux)
         output[part.first : part.last] = out[:, :, 0] if part.single else out[0].transpose(0, 1)
     return output[None], None
 

@@ -12,7 +12,7 @@ from ragen_gym.bench.records import EpisodeRecord
 from ragen_gym.bench.replay import Replayer
 from ragen_gym.bench.report import plots
 from ragen_gym.bench.report.html_page import Archive, Entry, EpisodeViewer, pack, plural, render_page
-from ragen_gym.bench.report.plots import COLOURS, bound_rate
+from ragen_gym.bench.report.plots import COLOURS, bound_rate, bounding_split
 from ragen_gym.bench.report.tables import (
     bounds,
     lacks,
@@ -214,7 +214,11 @@ _COLUMNS = (
 
 _TERMS = (
     ("success", "Share of the episodes that reached the goal within the budgets, with Wilson's 95 % interval."),
-    ("random, optimal", "Uniformly random moves, and the exact oracle, on the same levels within the same budgets."),
+    (
+        "random, optimal",
+        "Uniformly random moves, and the exact oracle, on the same levels within the same budgets. Where agents scored "
+        "different levels, they are of the agent that scored most; normalised is by each agent's own.",
+    ),
     ("normalised", "Success on the scale from random play (0) to optimal play (1)."),
     ("regret", "The highest expected return of each level less the return of the agent, on average."),
     (
@@ -336,10 +340,9 @@ def _numbers(name: str, summaries: Sequence[Summary]) -> dict[str, Any]:
             rows.append({"name": summary["agent"], "colour": place % COLOURS, "cells": _cells(split), "said": said})
     about = next(summary["splits"][name]["about"] for summary in summaries if name in summary["splits"])
     for kind, normalised in (("optimal", "1.00"), ("random", "0.00")):
-        rate = bound_rate(kind, name, summaries)
-        if rate is not None:
-            totals = [s["splits"][name].get(f"{kind}_return") for s in summaries if name in s["splits"]]
-            cells = [(percent(rate), ""), blank, blank, (normalised, ""), (number(totals[0]), ""), *[blank] * 7]
+        if bounding := bounding_split(kind, name, summaries):
+            rate, total = bounding[kind]["rate"], bounding.get(f"{kind}_return")
+            cells = [(percent(rate), ""), blank, blank, (normalised, ""), (number(total), ""), *[blank] * 7]
             rows.append({"name": f"{kind} play", "colour": None, "cells": cells, "said": ""})
     return {"name": name, "about": about, "rows": rows}
 

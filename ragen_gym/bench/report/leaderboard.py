@@ -49,8 +49,9 @@ PAGE = """\
 
 Written by `ragen-gym bench leaderboard`, which replays every episode of every submission. Success in % with its 95 %
 interval, clustered by the family of the level; random and optimal play are of the same levels. `normalised` is success
-on the scale from random play (0) to optimal play (1), the mean over the splits. What a replay cannot show, such as
-whether the replies are the model's, is in `ragen-gym bench verify --help`.
+on the scale from random play (0) to optimal play (1), the mean over the splits. `ask why`: what may have chosen among
+outcomes, such as attempts that were made again. What a replay cannot show, such as whether the replies are the
+model's, is in `ragen-gym bench verify --help`.
 """
 
 
@@ -98,6 +99,7 @@ class Entry:
     suite: Suite
     summary: Summary  # see ``ragen_gym.bench.score``
     head: str  # the last hash of the run's chain
+    doubts: tuple[str, ...] = ()  # of the verdict
 
 
 @dataclass(frozen=True)
@@ -164,7 +166,7 @@ def _entry(path: Path) -> Entry:
     for name, split in summary["splits"].items():
         if split["played"] < split["instances"]:
             raise ValueError(f"it played {split['played']} of the {split['instances']} instances of {name}.")
-    return Entry(path, submission, run.suite, summary, verdict.head)
+    return Entry(path, submission, run.suite, summary, verdict.head, tuple(verdict.doubts))
 
 
 def _why(verdict: Verdict) -> str:
@@ -205,8 +207,8 @@ def _suite(entries: Sequence[Entry]) -> str:
         model = f"{told.model} ({told.link})" if told.link else told.model
         cells = [str(place), model, entry.summary["agent"], told.who, told.settings]
         cells += [number(total["normalised"]), percent(total["success"])]
-        overall.append([*cells, f"{total['episodes']:,}", entry.head[:16]])
-    head = ["", "model", "agent", "by", "settings", "normalised", "success", "episodes", "chain"]
+        overall.append([*cells, f"{total['episodes']:,}", entry.head[:16], "; ".join(entry.doubts)])
+    head = ["", "model", "agent", "by", "settings", "normalised", "success", "episodes", "chain", "ask why"]
     rows = {
         f"{place}. {entry.submission.model}": {name: split_rate(s) for name, s in entry.summary["splits"].items()}
         for place, entry in enumerate(entries, 1)

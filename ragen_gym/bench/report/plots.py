@@ -8,7 +8,7 @@ from typing import Any
 
 from ragen_gym.bench.report.tables import percent
 
-__all__ = ["COLOURS", "bound_marks", "bound_rate", "ladders", "lane", "strips"]
+__all__ = ["COLOURS", "bound_marks", "bound_rate", "bounding_split", "ladders", "lane", "strips"]
 
 #: Colours of the page's style for agents, which repeat after these.
 COLOURS = 8
@@ -60,16 +60,15 @@ def bound_marks(random: float, optimal: float) -> dict[str, float]:
 
 def _split(name: str, summaries: Sequence[tuple[int, Summary]]) -> dict[str, Any]:
     lanes = []
-    marks, bounds = None, ""
     for place, summary in summaries:
         split = summary["splits"][name]
         rate, low, high = (percent(split["success"][end]) for end in ("rate", "low", "high"))
         label = f"{summary['agent']} on {name}: {rate}, {low} to {high}"
         lanes.append(lane(summary["agent"], place % COLOURS, split["success"], label))
-        if "random" in split and "optimal" in split and marks is None:
-            random, optimal = split["random"]["rate"], split["optimal"]["rate"]
-            marks = bound_marks(random, optimal)
-            bounds = f"random {percent(random)} · optimal {percent(optimal)}"
+    random, optimal = (bound_rate(kind, name, [summary for _, summary in summaries]) for kind in ("random", "optimal"))
+    marks, bounds = None, ""
+    if random is not None and optimal is not None:
+        marks, bounds = bound_marks(random, optimal), f"random {percent(random)} · optimal {percent(optimal)}"
     published = summaries[0][1]["splits"][name].get("published")
     if published:
         said = "; ".join(f"{who} {percent(rate)}" for who, rate in published.items())
@@ -120,8 +119,15 @@ def _ladder(ladder: str, names: Sequence[str], summaries: Sequence[Summary]) -> 
 
 
 def bound_rate(kind: str, name: str, summaries: Sequence[Summary]) -> float | None:
-    """The success of ``"random"`` or ``"optimal"`` play on a split, of the first run that says it."""
-    return next((s["splits"][name][kind]["rate"] for s in summaries if kind in s["splits"].get(name, {})), None)
+    """The success of ``"random"`` or ``"optimal"`` play on a split, on the levels of ``bounding_split``."""
+    split = bounding_split(kind, name, summaries)
+    return None if split is None else split[kind]["rate"]
+
+
+def bounding_split(kind: str, name: str, summaries: Sequence[Summary]) -> Summary | None:
+    """The split in the summary of the run that scored most of its levels; the bounds of other runs are of fewer."""
+    played = [s["splits"][name] for s in summaries if kind in s["splits"].get(name, {})]
+    return max(played, key=lambda split: split["levels"], default=None)
 
 
 def _segments(points: Sequence[tuple[float, float]]) -> list[tuple[float, float, float, float]]:

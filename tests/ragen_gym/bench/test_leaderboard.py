@@ -17,6 +17,7 @@ from ragen_gym.bench.results import ResultsFolder, load_results
 from ragen_gym.bench.runner import run_suite
 from ragen_gym.bench.score import score_results
 from ragen_gym.bench.suites import load_suite
+from ragen_gym.bench.verify import verify
 from ragen_gym.cli import main
 
 SMOKE = load_suite("smoke")
@@ -138,6 +139,17 @@ def test_what_is_refused_is_listed_with_the_reason(
     text = page(entries, refusals)
     assert "## Refused" in text
     assert str(tmp_path / "bad") in text
+
+
+def test_what_to_ask_of_a_verified_run_stands_next_to_its_score(submissions: Path, tmp_path: Path) -> None:
+    stopped = shutil.copytree(submissions / "a-random", tmp_path / "stopped")
+    with (stopped / "started.jsonl").open("a") as file:
+        file.write('{"key": "0123456789abcdef", "session": 0}\n')
+    ResultsFolder(stopped).write_summary(score_results(load_results(stopped)))
+    text = page(*judge([stopped, submissions / "b-oracle"]))
+    rows = {line.split(" | ")[2]: line for line in text.splitlines() if line.startswith(("| 1 |", "| 2 |"))}
+    assert rows["random"].endswith("| episodes started that left no record: 1 |")
+    assert rows["oracle"].endswith(f"{verify(load_results(submissions / 'b-oracle')).head[:16]} |  |")
 
 
 def test_a_part_of_a_split_a_copy_and_a_rescored_run_are_refused(

@@ -7,7 +7,7 @@ import io
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from ragen_gym.bench.replay import Replayer
 from ragen_gym.bench.report import html_page, tables
 from ragen_gym.bench.report.benchmark_page import page
 from ragen_gym.bench.report.html_page import Entry, EpisodeViewer, pack, packed, render_page
+from ragen_gym.bench.report.plots import strips
 from ragen_gym.bench.report.viewer_data import details
 from ragen_gym.bench.results import BenchResults, load_several
 from ragen_gym.bench.runner import run_suite
@@ -456,6 +457,19 @@ def test_a_bandits_success_without_a_return_is_explained(report: Report) -> None
     record = next(each for each in run.records if each.split == "bandit" and each.success and not each.total_reward)
     facts = details(Replayer(split), record, "")["facts"]
     assert facts[:2] == ["solved (the last pull was of an arm with the highest mean, whatever it paid)", "return 0.00"]
+
+
+def test_random_and_optimal_play_are_of_the_run_with_most_levels(report: Report) -> None:
+    whole = report.runs[0]
+    one = replace(whole, records=tuple(record for record in whole.records if record.index == 0))
+    few, most = score_results(one), score_results(whole)
+    shares = [[s["splits"]["frozen_lake"][kind]["rate"] for kind in ("random", "optimal")] for s in (few, most)]
+    assert shares[0] != shares[1]
+    for summaries in ([few, most], [most, few]):
+        (strip,) = strips(summaries, ["frozen_lake"])
+        assert strip["bounds"] == "random {:.1f} % · optimal {:.1f} %".format(*(100 * share for share in shares[1]))
+        marks = [strip["marks"][kind] for kind in ("random", "optimal")]
+        assert marks == [round(100 * share, 2) for share in shares[1]]
 
 
 def test_groups_are_packed_whole() -> None:

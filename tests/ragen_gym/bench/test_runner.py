@@ -604,6 +604,10 @@ def test_new_code_in_an_old_run_is_noticed(
     source.write_text("def reply(messages):\n    return 'Down'\n")
     assert main([*arguments, "3"]) == 0
     assert "the agent's code has changed since an earlier session" in capsys.readouterr().err
+    assert main([*arguments, "8"]) == 0
+    capsys.readouterr()
+    assert main(["bench", "verify", "run"]) == 0
+    assert capsys.readouterr().out.endswith("Verified, but ask why. Versions of the agent's code: 2.\n")
 
 
 def test_the_record_of_what_an_agent_was_trained_on_stays_with_the_run(

@@ -472,6 +472,12 @@ def test_a_comparison_says_what_is_missing(
     printed = capsys.readouterr().out
     assert f"first: {len(kept)} of 48 episodes asked for, 0 excluded, {48 - len(kept)} missing; bounds " in printed
     assert "second: 48 of 48 episodes asked for, 0 excluded\n" in printed
+    head, *rows = re.findall(r"^(?:split|bandit|bandit_rev|frozen_lake) .*", printed, re.MULTILINE)
+    assert head.split()[:3] == ["split", "levels", "first"]
+    assert len(rows) == 3
+    for split, levels, rate, played, of, asked, *_ in (row.replace(" %", "%").split() for row in rows):
+        assert (rate, of, asked) == ("100.0%", "of", "8")
+        assert levels == played == str(sum(json.loads(line)["split"] == split for line in kept))
     assert run_command("compare", wins, folders[1], "--json") == 0
     runs = json.loads(capsys.readouterr().out)["runs"]
     assert [runs[which]["missing"] for which in ("first", "second")] == [48 - len(kept), 0]

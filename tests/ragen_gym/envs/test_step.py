@@ -211,6 +211,8 @@ def test_level_and_noise_together() -> None:
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"sizes": 4}, "FrozenLake has no option 'sizes': it has height, width, .* Did you mean size?"),
     ({"boxes": 4}, "FrozenLake has no option 'boxes': it has height, width"),
+    ({"spilt": "train"}, "FrozenLake has no option 'spilt': .* Did you mean split?"),
+    ({"max_turns": 3}, "FrozenLake has no option 'max_turns': .* is an option of turns: ragen_gym.make_turn takes it"),
     ({"observation": "pixels"}, f"observation='pixels' is not known: choose one of .*{OBSERVATIONS[0]!r}"),
     ({"observation": ["text"]}, r"observation=\['text'\] is not known"),
     (

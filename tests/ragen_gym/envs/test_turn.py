@@ -222,7 +222,7 @@ def test_replies_are_strings_and_budgets_whole_numbers() -> None:
         ({"format_penalty": "none"}, "format_penalty is 'none'; it must be a number"),
         ({"max_tokens_per_turn": 0}, "max_tokens_per_turn is 0; it must be at least 1"),
         ({"think": "no"}, "think is 'no'; it must be true or false"),
-        ({"max_turn": 3}, "FrozenLake has no option 'max_turn'"),
+        ({"max_turn": 3}, r"FrozenLake has no option 'max_turn': .* Did you mean max_turns\?"),
     ]
     for arguments, message in bad:
         with pytest.raises(ValueError, match=message):

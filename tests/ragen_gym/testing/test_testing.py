@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import zlib
+from abc import ABCMeta
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -16,6 +17,7 @@ import gymnasium
 import numpy as np
 import pytest
 
+from ragen_gym.cli import main
 from ragen_gym.core.levels import split_of_hash
 from ragen_gym.core.seeding import Stream
 from ragen_gym.core.text import Vocabulary
@@ -23,6 +25,7 @@ from ragen_gym.envs.step import StepEnv
 from ragen_gym.games.frozen_lake import FrozenLake
 from ragen_gym.games.game import Board, Solution
 from ragen_gym.games.grid import GridGame
+from ragen_gym.games.registry import TABLE, GameSpec
 from ragen_gym.testing import Search, TooLarge, check_env, check_game, intervals, replay
 from tests.ragen_gym.testing.tightrope import Tightrope, rules
 from tests.ragen_gym.testing.tightrope.solve import TightropeSolution
@@ -192,13 +195,18 @@ class FromOne(IntEnum):
     BACK, ON = 1, 2
 
 
-def bare(**members: Any) -> Tightrope:
-    """A game whose class declares these members, and misses those that are `...`."""
+def bare_class(**members: Any) -> type[Tightrope]:
+    """The class of a game that declares these members, and misses those that are `...`."""
     kept = {name: member for name, member in vars(Tightrope).items() if not name.startswith("__")}
     kept |= {name: vars(Tightrope)[name] for name in ("__annotations__", "__module__")}
     kept = {name: member for name, member in (kept | members).items() if member is not ...}
-    made: type[Tightrope] = dataclass(frozen=True)(type("Bare", (GridGame,), kept))
-    return made(width=9)
+    created: Any = ABCMeta("Bare", (GridGame,), kept)
+    made: type[Tightrope] = dataclass(frozen=True)(created)
+    return made
+
+
+def bare(**members: Any) -> Tightrope:
+    return bare_class(**members)(width=9)
 
 
 @pytest.mark.parametrize(
@@ -228,6 +236,32 @@ def test_check_game_says_what_a_class_lacks(members: dict[str, Any], message: st
     check_game(bare(), examples=2)
     with pytest.raises(AssertionError, match=message):
         check_game(bare(**members))
+
+
+@pytest.mark.parametrize(
+    ("members", "code", "message"),
+    [
+        ({"name": ...}, 1, "Bare has no `name`: give it the name of its id"),
+        ({"Action": ...}, 1, "Bare has no `Action`: give it an IntEnum"),
+        ({"rule": rules.step}, 1, "Bare.rule is a plain function"),
+        ({"rewards": ..., "over": ...}, 2, "Bare lacks rewards: its class"),
+        (None, 2, "Bare: its entry says game="),
+    ],
+    ids=str,
+)
+def test_the_command_says_what_a_class_lacks(
+    members: dict[str, Any] | None,
+    code: int,
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    if members is not None:
+        monkeypatch.setattr(sys.modules[__name__], "Bare", bare_class(**members), raising=False)
+    monkeypatch.setitem(TABLE, "Bare", GameSpec("Bare", f"{__name__}:Bare", 10, "one that lacks something"))
+    assert main(["check", "Bare"]) == code
+    out, errors = capsys.readouterr()
+    assert message in out + errors
 
 
 def test_check_game_says_that_a_knob_is_none() -> None:
