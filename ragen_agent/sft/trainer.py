@@ -68,6 +68,9 @@ def fit(
         after_step: called with the number of steps taken and the last one's figures: ``loss`` (nats a token),
             ``grad_norm`` (before it is scaled down to ``MAX_GRAD_NORM``), ``learning_rate`` and ``tokens`` (see
             ``Batch.tokens``).
+
+    Raises:
+        ValueError: a gradient is not finite; the weights are those of the step before.
     """
     base = [group["lr"] for group in optimiser.param_groups]
     released = time.monotonic()
@@ -91,6 +94,11 @@ def fit(
                 measured["accuracy"] = int(scores.likeliest.sum()) / count
             figures = {name: figures.get(name, 0.0) + value for name, value in measured.items()}
         norm = clip_gradients(model, MAX_GRAD_NORM)
+        if not norm.isfinite():  # a step would make every weight nan
+            raise ValueError(
+                f"step {step + 1}: the gradient is not finite, at a loss of {figures['loss']:.3g}. Where the loss rose "
+                "before, lower learning_rate; where this is the first step, the model's weights are not numbers."
+            )
         optimiser.step()
         figures |= {"grad_norm": float(norm), "learning_rate": optimiser.param_groups[0]["lr"]}
         if time.monotonic() - released > RELEASE_SECONDS:

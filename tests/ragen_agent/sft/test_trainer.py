@@ -86,3 +86,13 @@ def test_the_learning_rate_follows_its_schedule_and_is_put_back(monkeypatch: pyt
     assert [(figures["step"], figures["learning_rate"]) for figures in found] == [(4, 0.3), (5, 0.4)]
     assert found[0]["grad_norm"] > 0.1, "as it was before it was scaled down"
     assert float(model.table.detach().norm()) == pytest.approx(0.1 * 0.7, rel=0.01), "in one direction, nearly"
+
+
+def test_a_gradient_that_is_not_finite_ends_the_training_and_changes_no_weight() -> None:
+    model = Bigram()
+    with torch.no_grad():
+        model.table[0, 1] = torch.nan
+    before = model.table.detach().clone()
+    with pytest.raises(ValueError, match="step 8: the gradient is not finite, at a loss of nan"):
+        fit(cast(Any, model), torch.optim.SGD(model.parameters(), lr=1.0), [ROWS], torch.zeros(4), first=7)
+    torch.testing.assert_close(model.table.detach(), before, equal_nan=True)
