@@ -43,7 +43,7 @@ coordinates: the place or the kind) is written in tokens; at 1 it is the same to
 1, so nothing of the board is hidden in the tokens.
 
 - **As a grid no tokenizer reads these boards cell by cell**: `____` is one token, `GO` another, and the same symbol is
-  written in 4 to 13 ways. A model has to know by heart what its tokens do not show.
+  written in 4 to 13 ways. A model has to memorise what its tokens do not show.
 - **Spaced or in coordinates every cell has tokens of its own.** The second spelling that remains is that of a line's
   end, which most tokenizers join to the sign before it.
 

@@ -29,24 +29,24 @@ PAGE = """\
 
 Written by `python -m benchmarks.bench`, which measures all of this anew.
 
-Machine: {machine}. The cores were shared with other work, so rates by the wall's clock are
-lower bounds; CPU time says what the work itself costs.
+Machine: {machine}. The cores were shared with other work, so rates by wall-clock time are lower
+bounds; CPU time says what the work itself costs.
 
 ## The runner
 
 What `ragen-gym bench run` costs besides the model: games, messages, parsing, records and their file. Medians of
 {runs} runs of `python -m benchmarks.bench.runner_overhead`.
 
-| what | per second | per second of CPU time | promised |
+| what | per second | per second of CPU time | target |
 |---|---|---|---|
 {runner}
 
 ## The server
 
 `ragen-gym serve`, one process, played over the loopback address by `python -m benchmarks.bench.serve_load` from another
-process of the same machine: {seconds:g} seconds of each kind. FrozenLake, unless something else is said. "At once" is
-everyone asking again as soon as they are answered, so a crowd's latency is its number divided by the rate; "that pause"
-is a crowd that asks 500 times a second in all, or eight that pause for a twentieth of a second.
+process of the same machine: {seconds:g} seconds of each kind. FrozenLake, unless something else is said. "At once":
+each session asks again as soon as it is answered, so the latency is their number divided by the rate. "That pause":
+they ask 500 times a second in all, or, of eight, each waits a twentieth of a second between requests.
 
 | sessions | requests/s | moves/s | median, ms | 99 %, ms | server's CPU, ms a request |
 |---|---|---|---|---|---|

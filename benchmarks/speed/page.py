@@ -31,14 +31,14 @@ def write_page(path: Path, results: dict[str, Any]) -> None:
     """Write the page of these results."""
     rates, skipped = results["rates"], results["skipped"]
     lines = [_INTRO.format(runs=results["runs"], machine=results["machine"]), "## Environments and levels", ""]
-    lines += ["| what | per second | promised | against |", "|---|---|---|---|"]
+    lines += ["| what | per second | target | against |", "|---|---|---|---|"]
     for task in TASKS:
         row = rates.get(task.key)
         if row is None or task.of_gymnasium:
             continue
         against = [f"{number(times)} times {rates[peer]['title']}" for peer, times in ratios(task, rates).items()]
-        promised = number(task.target) if task.target else ""
-        lines.append(f"| {row['title']} | {number(row['rate'])} {row['unit']} | {promised} | {'; '.join(against)} |")
+        target = number(task.target) if task.target else ""
+        lines.append(f"| {row['title']} | {number(row['rate'])} {row['unit']} | {target} | {'; '.join(against)} |")
     lines += ["", "## Others", "", "| what | per second | version |", "|---|---|---|"]
     ours = {task.key for task in TASKS if not task.of_gymnasium}
     for key, row in rates.items():

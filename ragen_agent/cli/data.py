@@ -1,4 +1,4 @@
-"""``ragen-agent data``: write the seed list that a run plays, to look at it or to give it to several runs."""
+"""``ragen-agent data``: write the prompt dataset that a run plays, to look at it or to give it to several runs."""
 
 from __future__ import annotations
 

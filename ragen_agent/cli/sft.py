@@ -38,7 +38,7 @@ With --config RUN/config.toml they are the demonstrations that the run's own war
 model give --model: its messages state the limit of tokens, as they will in ragen-agent train --model.
 
 examples:
-  ragen-agent sft data --game FrozenLake --knob size=4 --episodes 4000 --out demos.jsonl
+  ragen-agent sft data --game FrozenLake --env-option size=4 --episodes 4000 --out demos.jsonl
   ragen-agent sft data --game Sokoban --quality 0.8 --noise 0.1 --seed 1 --out worse.jsonl
   ragen-agent sft data --game Bandit --thought choose --noise 1 --out undecided.jsonl"""
 

@@ -303,7 +303,7 @@ class Config:
     threads: int = setting(
         0, "CPU threads of torch; 0: every free physical core for a pretrained model, 1 for the small model", low=0
     )
-    env_options: dict[str, Any] = setting({}, "the game's own options, such as size; see ragen-gym list")
+    env_options: dict[str, Any] = setting({}, "the game's own options, such as size; see ragen-gym info")
     games: list[dict[str, Any]] = setting(
         [],
         "a mixture to train on: tables {game, weight, env_options, turns, thought}; levels are drawn by weight, what a "

@@ -23,7 +23,7 @@ class OpenRLHF:
     correction: list[float] = setting(
         [], "the older name of training.correction_bounds; the empty list leaves it to that"
     )
-    prompts: str = setting("", "a seed list that ragen-agent data wrote", empty="the run draws its own")
+    prompts: str = setting("", "a prompt dataset that ragen-agent data wrote", empty="the run draws its own")
     generation_timeout: float = setting(600.0, "timeout of one reply", low=1e-3, high=inf, unit="seconds")
     environment_timeout: float = setting(
         60.0, "timeout of one answer of the environment", low=1e-3, high=inf, unit="seconds"

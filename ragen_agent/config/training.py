@@ -82,7 +82,7 @@ class Training:
         choices={"constant": "unchanged", "linear": "down to 0 along a line", "cosine": "down to 0 along a cosine"},
     )
     warm_up: float = setting(0.0, "share of the iterations over which both rates rise from 0", low=0, high=1)
-    policy_loss: str = setting("ppo", "what the policy's step goes down, of each token", choices=POLICY_LOSSES)
+    policy_loss: str = setting("ppo", "the policy's objective, of each token", choices=POLICY_LOSSES)
     clip: str = setting(
         "", "how ratios are clipped above 1: at clip_low or at clip_high", choices=("symmetric", "higher"), empty=PRESET
     )

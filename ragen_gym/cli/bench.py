@@ -86,7 +86,7 @@ def _add_run(group: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     agents = "\n".join(f"  {form:{width}}  {about}" for form, about in forms.items())
     summary = "play the episodes of a suite that --out does not hold yet, and score them all"
     parser = add_command(group, "run", summary, _run, _RUN_EXAMPLES.format(agents=agents))
-    parser.add_argument("--suite", required=True, metavar="SUITE", help="a suite's name, or the folder of your own")
+    parser.add_argument("--suite", required=True, metavar="SUITE", help="a suite's name, folder or table")
     parser.add_argument("--agent", required=True, metavar="AGENT", help="the agent; see below")
     parser.add_argument(
         "--out", required=True, type=Path, metavar="DIR", help="the folder of the run, new or to resume"
@@ -110,7 +110,7 @@ def _add_run(group: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         help=f"characters to which a longer reply is cut, marked in its record (default: {MAX_REPLY})",
     )
     parser.add_argument(
-        "--seen", type=Path, metavar="FILE", help=f"{bench_scores.SEEN_HELP} (default: what hf:RUN/checkpoint has)"
+        "--seen", type=Path, metavar="FILE", help=f"{bench_scores.SEEN_HELP}; added to what hf:RUN/checkpoint has"
     )
     parser.add_argument("--price-in", type=float, metavar="P", help="price of a million tokens read")
     parser.add_argument("--price-out", type=float, metavar="P", help="price of a million tokens written")

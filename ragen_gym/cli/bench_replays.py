@@ -123,7 +123,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         parser.add_argument(
             "--suite",
             metavar="SUITE",
-            help="the suite, by name or folder: needed where it moved or has games of your own",
+            help="the suite, by name, folder or table: needed where it moved or has games of your own",
         )
 
 

@@ -47,7 +47,7 @@ SEEN_HELP = "the record of the levels that the agent saw in training: seen.npy o
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the four commands."""
     suites = add_command(commands, "suites", "list the suites, or the splits of one", _suites, _SUITES_EXAMPLES)
-    suites.add_argument("suite", nargs="?", metavar="SUITE", help="a suite's name, or the folder of your own")
+    suites.add_argument("suite", nargs="?", metavar="SUITE", help="a suite's name, folder or table")
     suites.add_argument(
         "--published",
         action="store_true",
@@ -73,7 +73,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         parser.add_argument(
             "--suite",
             metavar="SUITE",
-            help="the suite, by name or folder: needed where it moved or has games of your own",
+            help="the suite, by name, folder or table: needed where it moved or has games of your own",
         )
 
 
