@@ -107,7 +107,7 @@ _GUIDES = (
     (
         "with_other_libraries.md",
         "Use it with other libraries",
-        "Stable-Baselines3, CleanRL-style loops, TRL, verifiers",
+        "Stable-Baselines3, CleanRL-style loops, trainers and hubs for language models",
     ),
     (
         "your_own_agent.md",
