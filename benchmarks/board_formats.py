@@ -42,7 +42,7 @@ PAGE = """\
 # What boards and thoughts teach
 
 Written by `python -m benchmarks.board_formats`. {model} imitates {episodes} demonstrations of the recipe
-`{recipe}` ({game}, at most {turns} turns), once, in each text format with thoughts of each kind, and plays {levels}
+`{recipe}` ({game}, at most {turns} turns), once, in the text formats and with the thoughts below, and plays {levels}
 held-out levels: success in %, with Wilson's 95 % interval. The demonstrator reaches {demonstrator}, random replies
 {random}, optimal play {optimal}.
 

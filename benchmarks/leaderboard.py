@@ -52,8 +52,8 @@ Written by `python -m benchmarks.leaderboard`, which resumes; its options are in
 process (`hf:` of `ragen-gym bench run`), at the temperature of the suite, {max_tokens} tokens a reply at most. Success
 in % with its 95 % interval; `normalised` is success on the scale from random play (0) to optimal play (1) of the same
 levels; `well-formed` is the share of replies that could be parsed. `failed` episodes had an error of the machine or a
-conversation too long for the model. Minutes are of the clock, and of all cores together: where the first are more than
-the second divided by the number of cores, other programs held the machine, or the model is behind a server.
+conversation too long for the model. Minutes are wall-clock time, CPU minutes of all cores together: where the first are
+more than the second divided by the number of cores, other programs held the machine, or the model is behind a server.
 
 Machine: {machine}.
 {suites}"""

@@ -20,7 +20,7 @@ __all__ = ["add"]
 ABOUT = """\
 Supervised fine-tuning before reinforcement learning: sft data writes demonstrations of the oracle as conversations, sft
 train trains a model on what the assistant says in them (all weights, or LoRA), sft merge makes a LoRA adapter part of
-its model. The result is read by ragen-agent train --model, ragen-agent eval and ragen-gym bench run hf:FOLDER.
+its model. The result is read by ragen-agent train --model, ragen-agent eval and ragen-gym bench run --agent hf:FOLDER.
 
 examples:
   ragen-agent sft data --game Sokoban --episodes 2000 --out demos.jsonl
