@@ -300,11 +300,12 @@ def _suite(suite: Suite, entry: Mapping[str, Any]) -> str:
     )
     reasons = "".join(f"\n{name} was not measured: {reason}\n" for name, reason in left_out.items())
     model = any(row["model"] for row in measured.values())
+    instances = sum(len(split.levels) for split in suite.splits)
     viewer = f"\n[Ten of the episodes](leaderboard-{suite.name}.html), in the viewer.\n" if model else ""
     return SUITE.format(
         name=suite.name,
         about=suite.about,
-        overall="\n".join(_overall(name, row) for name, row in measured.items()),
+        overall="\n".join(_overall(name, row, instances) for name, row in measured.items()),
         splits=splits,
         published=published,
         differences=differences + reasons,
@@ -312,7 +313,7 @@ def _suite(suite: Suite, entry: Mapping[str, Any]) -> str:
     )
 
 
-def _overall(name: str, row: Mapping[str, Any]) -> str:
+def _overall(name: str, row: Mapping[str, Any], instances: int) -> str:
     replies = sum(split["replies"] for split in row["splits"].values())
     malformed = sum(split["malformed"] * split["replies"] for split in row["splits"].values())
     failed = sum(count for split in row["splits"].values() for count in split["failures"].values())
@@ -322,7 +323,7 @@ def _overall(name: str, row: Mapping[str, Any]) -> str:
         "" if row["success"] is None else percent(row["success"]),
         "" if row["normalised"] is None else f"{row['normalised']:.2f}",
         percent(1 - malformed / replies) if replies else "",
-        f"{row['episodes']:,}",
+        f"{row['episodes']:,} of {instances:,}",
         f"{failed:,}",
         *(f"{tokens[kind]:,}" if tokens else "" for kind in ("prompt", "completion")),
         f"{row['seconds'] / 60:.1f}",
