@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import httpx
+import numpy as np
 import pytest
 
 from ragen_gym.games.registry import find
@@ -17,7 +20,7 @@ from ragen_gym.serve import Limits, RemoteEnv, ServerError, level_cost, serving
 from ragen_gym.serve.errors import RequestError
 from ragen_gym.serve.level_cost import LevelCosts
 from ragen_gym.serve.middleware import RateLimiter, is_loopback
-from ragen_gym.serve.served_envs import ServedSingle
+from ragen_gym.serve.served_envs import ServedBatch, ServedSingle
 from ragen_gym.serve.server import check_token
 from ragen_gym.serve.sessions import Session, SessionStore
 
@@ -287,3 +290,16 @@ def test_a_process_that_starts_too_slowly_measures_nothing(tmp_path: Path, monke
             await costs.close()
 
     assert asyncio.run(measured()) == 0.25
+
+
+def test_a_picture_of_a_batch_takes_the_memory_of_one() -> None:
+    env = gymnasium.make_vec("ragen/FrozenLake-v0", 64, render_mode="rgb_array")
+    env.reset(seed=0)
+    served = ServedBatch(env)
+    np.testing.assert_array_equal(served.pixels(63), env.render()[63])  # type: ignore[index]
+    tracemalloc.start()
+    try:
+        size = served.pixels(63).nbytes
+        assert tracemalloc.get_traced_memory()[1] < 4 * size
+    finally:
+        tracemalloc.stop()
