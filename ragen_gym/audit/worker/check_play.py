@@ -285,10 +285,10 @@ def reward_random(context: Context) -> Outcome:
     )
 
 
-def _wilson_low(wins: int, number: int, z: float = 1.96) -> float:
+def _wilson_low(wins: int, number: int) -> float:
     if not number:
         return 0.0
-    share = wins / number
+    share, z = wins / number, 1.96
     middle = share + z * z / (2 * number)
     return (middle - z * math.sqrt(share * (1 - share) / number + z * z / (4 * number**2))) / (1 + z * z / number)
 
