@@ -227,7 +227,8 @@ class BatchEnv(VectorEnv[Any, Any, Any]):
     def picture(self, index: int) -> npt.NDArray[np.uint8]:
         """The picture of the board of one environment, uint8 (height, width, 3), whatever the render mode."""
         self._check_started()
-        return self._pictures(self._prefetch.buffers.boards[index : index + 1])[0]
+        picture: npt.NDArray[np.uint8] = self._pictures(self._prefetch.buffers.boards[index : index + 1])[0]
+        return picture
 
     @property
     def texts(self) -> tuple[str, ...]:
