@@ -21,6 +21,7 @@ from ragen_gym.core.levels import Level
 from ragen_gym.core.progress import track
 from ragen_gym.core.storage import check_free, write_atomic
 from ragen_gym.envs.episode_stream import distinct_boards
+from ragen_gym.envs.policies import action_budget
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.games.game import Solution
 from ragen_gym.games.registry import GameSpec, build_game, load_task
@@ -49,8 +50,6 @@ examples:
   ragen-gym check FrozenLake
   ragen-gym check Sokoban --option size=5 --option generator=reverse_walk --json
 """
-
-_UNBOUNDED = 1000  # actions, where a game has no horizon
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -131,7 +130,7 @@ def distinct_levels(env: StepEnv, n: int, seed: int) -> list[Level]:
 
 
 def record_of(env: StepEnv, level: Level, actions: int | None, solution: Solution | None = None) -> LevelRecord:
-    """What the oracle knows of a level within so many actions (None: as many as the rules allow).
+    """What the oracle knows of a level within so many actions (None: those of ``action_budget``).
 
     Args:
         env: an environment that can play the level; it is reset.
@@ -142,7 +141,7 @@ def record_of(env: StepEnv, level: Level, actions: int | None, solution: Solutio
     game = env.game
     env.reset(seed=0, options={"level": level})
     board, state = env.state
-    left = actions or game.longest or _UNBOUNDED
+    left = actions or action_budget(env)
     known = level.id, level.game, game.split_of(board), level.text, left
     try:
         solution = solution or env.solution()
@@ -205,7 +204,7 @@ def _export(arguments: argparse.Namespace) -> int:
     file_bytes(out.suffix, [])  # a form that cannot be written is an error before the work
     levels = distinct_levels(env, arguments.n, arguments.seed)
     solving = track(levels, len(levels), "levels solved", prefix="ragen-gym: ")
-    data = file_bytes(out.suffix, [record_of(env, level, env.game_spec.horizon) for level in solving])
+    data = file_bytes(out.suffix, [record_of(env, level, None) for level in solving])
     check_free(out, arguments.force)
     write_atomic(out, data)
     print(f"{out}: {len(levels)} distinct levels of {spec.id}, split {env.split or 'any'}")
@@ -239,12 +238,12 @@ def _solved(
 ) -> tuple[LevelRecord, dict[str, Any] | None]:
     """What the oracle knows of a board, and its plan with the fewest pushes where that is asked for."""
     env = StepEnv(spec.name, **chosen)
-    board, actions = env.game.board(text), arguments.actions or spec.horizon
+    board = env.game.board(text)
     level = env.game.level(board)
     solution: Any = env.game.solve(board)
     if arguments.max_nodes:
         solution.max_nodes = arguments.max_nodes
-    record = record_of(env, level, actions, solution)
+    record = record_of(env, level, arguments.actions, solution)
     if not arguments.pushes or record.problem:
         return record, None
     plan = solution.push_plan(board)

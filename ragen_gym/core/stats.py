@@ -37,8 +37,8 @@ __all__ = [
     "wilson",
 ]
 
-#: Of every interval.
-CONFIDENCE = 0.95
+#: Of every interval, and the chance with which a difference is to be seen.
+CONFIDENCE, POWER = 0.95, 0.8
 
 Values = Sequence[float] | npt.NDArray[np.floating[Any]]
 Counts = npt.NDArray[np.integer[Any]]
@@ -291,7 +291,7 @@ def _bisect(holds: Callable[[float], bool], outside: float, inside: float) -> fl
     return inside
 
 
-def detectable_difference(rate: float, n: float, power: float = 0.8) -> float:
+def detectable_difference(rate: float, n: float) -> float:
     """The smallest difference of two agents' rates that ``n`` episodes of each would show, four times of five.
 
     By the arcsine transformation, whose variance does not depend on the rate (Cohen, Statistical Power Analysis, 1988,
@@ -301,11 +301,10 @@ def detectable_difference(rate: float, n: float, power: float = 0.8) -> float:
     Args:
         rate: of the first agent; the other's is above it, or below where there is no room above.
         n: independent episodes of each, from 1 on.
-        power: chance of seeing it.
     """
     if n < 1:
         raise ValueError(f"n={n} must be from 1 on.")
-    half = (_scipy_stats().norm.ppf((1 + CONFIDENCE) / 2) + _scipy_stats().norm.ppf(power)) / np.sqrt(2 * n)
+    half = (_scipy_stats().norm.ppf((1 + CONFIDENCE) / 2) + _scipy_stats().norm.ppf(POWER)) / np.sqrt(2 * n)
     angle = np.arcsin(np.sqrt(rate))
     above = np.sin(min(angle + half, np.pi / 2)) ** 2 - rate
     below = rate - np.sin(max(angle - half, 0)) ** 2

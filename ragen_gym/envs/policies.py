@@ -46,7 +46,7 @@ Draw = Callable[[int, int], int]
 
 _WORD = 0xFFFFFFFFFFFFFFFF
 _UNBOUNDED = 1000  # actions of an episode that neither the id nor the rules bound
-_POINTS = 60  # numbers in [0, 1) at which a rule is asked: every multiple of 1/3, 1/4 and 1/5 is met exactly
+_POINTS = 60  # numbers in [0, 1) at which a rule is asked whose thresholds are not known
 
 
 def generator_draw(rng: np.random.Generator) -> Draw:
@@ -91,12 +91,16 @@ POLICIES: dict[str, Callable[[Draw], Policy]] = {
 
 
 def expected_rewards(env: StepEnv) -> list[float]:
-    """The expected reward of each action in this state, by the rule and its transition noise."""
+    """The expected reward of each action in this state, by the rule and its transition noise.
+
+    Exact, but for a game that keeps the thresholds of its noise to itself (``Game.noise_in_params``): an average there.
+    """
     game = env.game
     board, state = env.state
-    points = [(i + 0.5) / _POINTS for i in range(_POINTS)] if game.stochastic else [0.5]
+    points = [(1 / _POINTS, (i + 0.5) / _POINTS) for i in range(_POINTS)]
+    draws = game.noise_intervals() if game.has_values else points
     return [
-        sum(game.rule(bytearray(board), list(state), int(action), u, game.params)[0] for u in points) / len(points)
+        sum(p * game.rule(bytearray(board), list(state), int(action), u, game.params)[0] for p, u in draws)
         for action in game.Action
     ]
 

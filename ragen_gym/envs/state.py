@@ -72,7 +72,6 @@ class StateText:
         self._names = [tile.name.lower().replace("_", " ") for tile in game.Tile]
         self._ground = {self._names[tile] for tile in game.ground_tiles} if game.layout == "grid" else set()
         self._players = {self._names[tile] for tile in game.player_tiles}
-        self._spaces_mean_nothing = not any(symbol.isspace() for symbol in vocabulary.symbols)
 
     def write(self, board: Board) -> str:
         """The true text of a board."""
@@ -101,9 +100,7 @@ class StateText:
     def _is(self, text: str, board: Board) -> bool:
         if self._written != "text":
             return self._read(text) == self._facts(board)
-        text = text.strip("\r\n")
-        if self._spaces_mean_nothing:
-            text = "\n".join(line.strip() for line in text.strip().splitlines())
+        text = "\n".join(line.strip() for line in text.strip().splitlines())
         try:
             return self.game.parse(text, self._vocabulary, self._format) == board
         except ValueError:
@@ -133,10 +130,8 @@ class StateText:
         if self._format == "coord":
             return _places(line for line in text.strip().splitlines() if not line.strip().startswith("board "))
         grid, size, places = text.partition("\nboard ")
-        grid = grid.strip("\r\n")
+        grid = "\n".join(line.replace(" ", "") for line in grid.strip().splitlines())
         listed = _listed(_places(places.splitlines()[1:])) if size and self._format == "grid_coord" else set()
-        if self._spaces_mean_nothing:
-            grid = "\n".join(line.replace(" ", "") for line in grid.strip().splitlines())
         names = dict(zip(self._vocabulary.symbols, self._names, strict=True))
         return {
             Fact(names.get(symbol, symbol), (row, column))

@@ -236,8 +236,7 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
             gymnasium.error.ResetNeeded: no episode was started.
             ValueError: a seed that is negative or no integer.
         """
-        if self._episodes is None:
-            raise ResetNeeded("there is no episode whose noise to change: call reset() first.")
+        self._check_started()
         self._noise_key = episode_key(stream_key(noise_seed, self.game.noise), 0)
         self._draws, self._drawn = [], 0
 
@@ -246,8 +245,7 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
 
         A window (``"human"``) shows every reset and step by itself.
         """
-        if self._episodes is None:
-            raise ResetNeeded("there is nothing to render yet: call reset() first.")
+        self._check_started()
         if self.render_mode == "ansi":
             return self.text
         return self._renderer.picture(self._board) if self._renderer and self.render_mode == "rgb_array" else None

@@ -224,6 +224,12 @@ class BatchEnv(VectorEnv[Any, Any, Any]):
             return None
         return self.texts if self.render_mode == "ansi" else tuple(self._pictures(self._prefetch.buffers.boards))
 
+    def picture(self, index: int) -> npt.NDArray[np.uint8]:
+        """The picture of the board of one environment, uint8 (height, width, 3), whatever the render mode."""
+        self._check_started()
+        picture: npt.NDArray[np.uint8] = self._pictures(self._prefetch.buffers.boards[index : index + 1])[0]
+        return picture
+
     @property
     def texts(self) -> tuple[str, ...]:
         """The boards as they stand, as text."""

@@ -210,6 +210,8 @@ class SlotCache(Cache):
     def reserve(self, slots: int, columns: int, live: int) -> None:
         """Allocates so many slots and columns; spare columns are released when they are half of all or more.
 
+        They are also released where the slots would not fit into ``capacity`` with them.
+
         Args:
             slots: how many.
             columns: how many, at least.
@@ -219,7 +221,7 @@ class SlotCache(Cache):
             MemoryError: that is more than ``capacity`` tokens.
         """
         columns = padded_columns(columns)
-        if self.columns > columns and self.columns - columns < max(COLUMN_STEP, columns):
+        if columns < self.columns < columns + max(COLUMN_STEP, columns) and slots * self.columns <= self.capacity:
             columns = self.columns
         if slots * columns > self.capacity:
             raise MemoryError(

@@ -12,7 +12,6 @@ from ragen_gym.envs.policies import plan_moves, reply_for
 from ragen_gym.envs.reply_env import ReplyEnv
 from ragen_gym.envs.task import TaskEnv, make_reply_env
 from ragen_gym.envs.turn import TurnEnv
-from ragen_gym.games.registry import load, load_task
 
 __all__ = ["METRICS", "Rollout", "noise_seed_of", "rows"]
 
@@ -44,8 +43,6 @@ class Rollout:
     """
 
     def __init__(self, game: str, *, split: str | None = "train", **options: Any) -> None:
-        if load_task(game) is None:
-            load(game)
         self.env: ReplyEnv = make_reply_env(game, split=split, **options)
         if self.env.config.sees:
             raise ValueError(

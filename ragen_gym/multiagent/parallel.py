@@ -164,13 +164,12 @@ class ParallelGame(ParallelEnv):  # type: ignore[misc]  # PettingZoo ships no ty
         board, state, self._level_id, noise_key, _ = self._episodes.take_with(chosen, noise_seed)
         level_key = int(episode_keys(self._level_stream, self._episode, 1)[0])
         self._episode += 1
-        players = range(self.players)
+        self.agents, self._start = [], board  # nobody plays, should the level have no room for all
+        self._begin(board, state, level_key, fixed=chosen is not None or self._levels is not None)
         self._keys = player_keys(noise_key, self.players, self.game.noise)
         self._cycle = 0
         self.agents = self.possible_agents[:]
-        self._start = board
-        self._totals, self._outcomes = [0.0] * self.players, dict.fromkeys(players, PLAYING)
-        self._begin(board, state, level_key, fixed=chosen is not None or self._levels is not None)
+        self._totals, self._outcomes = [0.0] * self.players, dict.fromkeys(range(self.players), PLAYING)
         self._show()
         return (
             {agent: self._seen.observe(self._view(i)) for i, agent in enumerate(self.agents)},
@@ -285,7 +284,7 @@ class ParallelGame(ParallelEnv):  # type: ignore[misc]  # PettingZoo ships no ty
             self._window.show(self._draw())
 
     def _check_started(self) -> None:
-        if self._episodes is None:
+        if not hasattr(self, "_cycle"):
             raise ResetNeeded("no episode was started: call reset() first.")
 
 

@@ -56,6 +56,7 @@ _SUCCESS: Colour = (72, 186, 108)
 _OVER: Colour = (226, 84, 84)
 
 _GIF_COLOURS = 96
+_GIF_SHOWN, _GIF_LAST = 700, 1800  # milliseconds
 _CELL_COLOURS: tuple[Colour, ...] = (
     (236, 232, 222),
     (96, 104, 124),
@@ -244,21 +245,15 @@ def png(picture: Pixels) -> bytes:
     return out.getvalue()
 
 
-def gif(pictures: Sequence[Pixels], seconds: float = 0.7, last: float = 1.8) -> bytes:
-    """A GIF that plays for ever.
-
-    Args:
-        pictures: uint8 (height, width, 3) each, all of one shape.
-        seconds: how long each is shown.
-        last: how long the last one is shown.
-    """
+def gif(pictures: Sequence[Pixels]) -> bytes:
+    """A GIF that plays for ever, of pictures uint8 (height, width, 3), all of one shape; the last is shown longest."""
     image = _pillow()
     # One palette for all frames, made from all of them side by side, so that nothing flickers.
     palette = image.fromarray(np.concatenate(list(pictures), axis=1)).quantize(
         _GIF_COLOURS, method=image.Quantize.MEDIANCUT
     )
     drawn = [image.fromarray(p).quantize(palette=palette, dither=image.Dither.NONE) for p in pictures]
-    times = [round(1000 * seconds)] * (len(drawn) - 1) + [round(1000 * last)]
+    times = [_GIF_SHOWN] * (len(drawn) - 1) + [_GIF_LAST]
     out = BytesIO()
     drawn[0].save(out, "GIF", save_all=True, append_images=drawn[1:], duration=times, loop=0, optimize=False)
     return out.getvalue()

@@ -106,8 +106,8 @@ def what_happened(game: Game, before: Board, action: int, board: Board, reward: 
         ahead = start[0] + intended[0], start[1] + intended[1]
         inside = 0 <= ahead[0] < game.height and 0 <= ahead[1] < game.width
         return f"{name}, slipped against the edge" if game.stochastic and inside else f"{name}, blocked"
-    actual = next(direction for direction, step in DIRECTIONS.items() if step == moved)
-    return f"{name}, slipped {actual.capitalize()}"
+    slipped = [f", slipped {direction.capitalize()}" for direction, step in DIRECTIONS.items() if step == moved]
+    return name + "".join(slipped)  # nothing where a game of one's own moves its player further than to the next cell
 
 
 def _boxes(game: Game, board: Board) -> list[int]:

@@ -14,6 +14,7 @@ import os
 import sys
 import time
 from collections import OrderedDict
+from contextlib import suppress
 from dataclasses import asdict
 from math import inf
 from typing import Any
@@ -123,7 +124,9 @@ class LevelCosts:
                 start_new_session=True,  # Ctrl-C is for the server, which ends this process itself
             )
             assert self._process.stdout is not None
-            said = await asyncio.wait_for(self._process.stdout.readline(), _STARTS_WITHIN)
+            said = b""
+            with suppress(TimeoutError):
+                said = await asyncio.wait_for(self._process.stdout.readline(), _STARTS_WITHIN)
             if said.decode().strip() != _READY:
                 await self.close()
                 raise RuntimeError("the process that measures levels did not start.")

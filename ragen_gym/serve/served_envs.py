@@ -75,9 +75,7 @@ class ServedEnv:
                 "bad_value", f"index={index} is not an environment of this session: choose 0 to {self.num_envs - 1}."
             )
         with library_errors():
-            drawn = self.env.render()
-        pixels: Pixels = drawn[index] if isinstance(drawn, tuple) else drawn
-        return pixels
+            return self._drawn(index)
 
     def close(self) -> None:
         """Close the environment."""
@@ -85,6 +83,10 @@ class ServedEnv:
 
     def _space(self, name: str) -> Any:
         return getattr(self.env, name)
+
+    def _drawn(self, index: int) -> Pixels:
+        pixels: Pixels = self.env.render()
+        return pixels
 
     def _reset(self, request: AnyReset) -> Json:
         raise NotImplementedError
@@ -234,6 +236,10 @@ class ServedBatch(ServedEnv):
 
     def _space(self, name: str) -> Any:
         return getattr(self.env, f"single_{name}")
+
+    def _drawn(self, index: int) -> Pixels:
+        pixels: Pixels = self.env.unwrapped.picture(index)  # ``render`` draws all: gigabytes of a large batch
+        return pixels
 
     def _reset(self, request: AnyReset) -> Json:
         which = getattr(request, "which", None)

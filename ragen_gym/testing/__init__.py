@@ -31,7 +31,7 @@ except ImportError as error:
         "ragen_gym.testing needs Hypothesis: pip install hypothesis, or pip install 'ragen-gym[test]' for all tests."
     ) from error
 
-from ragen_gym.testing.brute_force import Search, TooLarge, intervals
+from ragen_gym.testing.brute_force import Search, TooLarge
 from ragen_gym.testing.envs import check_env, replay
 from ragen_gym.testing.games import check_game
 from ragen_gym.testing.strategies import (
@@ -57,7 +57,6 @@ __all__ = [
     "check_game",
     "check_task",
     "games",
-    "intervals",
     "levels",
     "options",
     "plays",

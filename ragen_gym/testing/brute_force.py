@@ -7,7 +7,7 @@ from typing import Any
 
 from ragen_gym.games.game import PLAYING, SUCCESS, Board, Game
 
-__all__ = ["Search", "TooLarge", "intervals"]
+__all__ = ["Search", "TooLarge"]
 
 #: policy(board, state, actions_left) -> action.
 Policy = Callable[[bytes, Sequence[int], int], int]
@@ -15,11 +15,6 @@ Policy = Callable[[bytes, Sequence[int], int], int]
 
 class TooLarge(Exception):
     """The game has more states than the search was allowed to look at."""
-
-
-def intervals(game: Game) -> list[tuple[float, float]]:
-    """``Game.noise_intervals``."""
-    return game.noise_intervals()
 
 
 class Search:

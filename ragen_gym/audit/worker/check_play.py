@@ -218,6 +218,7 @@ def reward_constant(context: Context) -> Outcome:
     if not menu:
         raise NotApplicable("the actions are not a short list")
     rates: dict[Any, float] = {}
+    numbers: dict[Any, int] = {}
     lows: dict[Any, float] = {}
     seeds = context.some_seeds(max(context.seeds, 16))
     candidates: list[Any] = [
@@ -239,11 +240,12 @@ def reward_constant(context: Context) -> Outcome:
                     wins += bool(env.won(step)) and (not isinstance(given, str) or float(step.reward) >= _GOOD)
                     break
         rates[repr(action)], lows[repr(action)] = wins / played, _wilson_low(wins, played)
+        numbers[repr(action)] = played
     best = max(rates, key=lambda action: rates[action])
     if lows[best] > _EASY:
         given = "str(o)" if "observation itself" in best else best
         raise Fault(
-            f"{best} and nothing else succeeds in {rates[best]:.0%} of {len(seeds)} episodes",
+            f"{best} and nothing else succeeds in {rates[best]:.0%} of {numbers[best]} episodes",
             context.code(
                 "def play(s):\n    e = new(); o = start(e, s)\n"
                 f"    for _ in range({context.steps}):\n        a = act(e, {given})\n        if a[2]: return a[1] > 0\n    return False",
@@ -252,7 +254,7 @@ def reward_constant(context: Context) -> Outcome:
             rate=rates[best],
         )
     return passed(
-        f"the best repeated action, {best}, succeeds in {rates[best]:.0%} of {len(seeds)} episodes", rate=rates[best]
+        f"the best repeated action, {best}, succeeds in {rates[best]:.0%} of {numbers[best]} episodes", rate=rates[best]
     )
 
 
@@ -283,10 +285,10 @@ def reward_random(context: Context) -> Outcome:
     )
 
 
-def _wilson_low(wins: int, number: int, z: float = 1.96) -> float:
+def _wilson_low(wins: int, number: int) -> float:
     if not number:
         return 0.0
-    share = wins / number
+    share, z = wins / number, 1.96
     middle = share + z * z / (2 * number)
     return (middle - z * math.sqrt(share * (1 - share) / number + z * z / (4 * number**2))) / (1 + z * z / number)
 

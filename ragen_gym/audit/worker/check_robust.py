@@ -175,10 +175,10 @@ def resources(context: Context) -> Outcome:
     for _ in context.within_time(range(_MADE)):
         use()
     after = held()
-    grown = after[0] - before[0], after[1] - before[1]
-    if max(grown) >= _MADE // 2:
+    grown, made = (after[0] - before[0], after[1] - before[1]), context.tried
+    if max(grown) >= made // 2:
         raise Fault(
-            f"{_MADE} environments that were made and closed leave {grown[0]} open files and {grown[1]} threads",
+            f"{made} environments that were made and closed leave {grown[0]} open files and {grown[1]} threads",
             context.code(
                 "import gc, os, threading; held = lambda: (gc.collect(), len(os.listdir('/proc/self/fd')) + threading.active_count())[1]",
                 f"def use():\n    e = new(); start(e, 3); getattr(e, 'close', int)()\nuse(); before = held(); [use() for _ in range({_MADE})]",
@@ -187,7 +187,7 @@ def resources(context: Context) -> Outcome:
             files=grown[0],
             threads=grown[1],
         )
-    return passed(f"{_MADE} environments were made and closed without a trace", files=grown[0], threads=grown[1])
+    return passed(f"{made} environments were made and closed without a trace", files=grown[0], threads=grown[1])
 
 
 def speed(context: Context) -> Outcome:

@@ -53,7 +53,7 @@ def seed_repeats(context: Context) -> Outcome:
         if first != second:
             raise _differing(context, seed, first, second)
     context.repeats = True
-    return passed(f"{len(seeds)} seeds give the same episodes in new environments")
+    return passed(f"{context.tried} seeds give the same episodes in new environments")
 
 
 def _differing(context: Context, seed: int, first: list[Any], second: list[Any]) -> Fault:
@@ -97,7 +97,7 @@ def reset_clean(context: Context) -> Outcome:
                 ),
             )
         before = seed
-    return passed(f"{len(seeds)} seeds give the same episodes after others as in new environments")
+    return passed(f"{context.tried} seeds give the same episodes after others as in new environments")
 
 
 def seed_varies(context: Context) -> Outcome:
@@ -109,14 +109,15 @@ def seed_varies(context: Context) -> Outcome:
     actions = context.actions(0)
     seeds = context.some_seeds()
     episodes = {str(context.transcript(env, seed, actions, hidden=True)) for seed in context.within_time(seeds, 2)}
+    played = context.tried
     levels = {context.level(env, seed) for seed in context.within_time(seeds)}
     if len(episodes) == 1:
         raise Fault(
-            f"{len(seeds)} seeds give one and the same episode",
+            f"{played} seeds give one and the same episode",
             context.code(f"a = [repr(start(new(), s)) for s in {seeds[:8]}]", "assert len(set(a)) > 1"),
             levels=1,
         )
-    return passed(f"{len(seeds)} seeds give {len(levels)} beginnings", levels=len(levels), seeds=len(seeds))
+    return passed(f"{context.tried} seeds give {len(levels)} beginnings", levels=len(levels), seeds=context.tried)
 
 
 def seed_threads(context: Context) -> Outcome:
@@ -192,7 +193,7 @@ def seed_order(context: Context) -> Outcome:
                     "assert a == b",
                 ),
             )
-    return passed(f"{len(seeds)} seeds give the same episodes in turn with others")
+    return passed(f"{context.tried} seeds give the same episodes in turn with others")
 
 
 def global_random_read(context: Context) -> Outcome:
@@ -227,7 +228,7 @@ def global_random_read(context: Context) -> Outcome:
                         "assert play(1) == play(1000)",
                     ),
                 )
-    return passed(f"{len(seeds)} seeds give the same episodes whatever the global generators hold")
+    return passed(f"{context.tried} seeds give the same episodes whatever the global generators hold")
 
 
 def global_random_moved(context: Context) -> Outcome:
@@ -278,10 +279,7 @@ def group_level(context: Context) -> Outcome:
             "reset takes no seed, so that members of a group meet different levels",
             context.code("a = [repr(start(new(), None)) for _ in range(8)]", "assert len(set(a)) == 1"),
         )
-    seeds = context.some_seeds(8)
-    for place, seed in enumerate(seeds):
-        if place and context.late:
-            break
+    for seed in context.within_time(context.some_seeds(8)):
         members = [context.make() for _ in range(_MEMBERS)]
         levels = {context.level(member, seed) for member in members}
         if len(levels) > 1:
@@ -291,7 +289,7 @@ def group_level(context: Context) -> Outcome:
                 members=_MEMBERS,
                 levels=len(levels),
             )
-    return passed(f"{_MEMBERS} members of each of {len(seeds)} groups meet one level")
+    return passed(f"{_MEMBERS} members of each of {context.tried} groups meet one level")
 
 
 def group_noise(context: Context) -> Outcome:

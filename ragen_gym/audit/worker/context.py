@@ -56,6 +56,7 @@ class Context:
     train: tuple[Sequence[int], dict[str, Any]] | None = None
     test: tuple[Sequence[int], dict[str, Any]] | None = None
     facts: dict[str, Any] = field(default_factory=dict)
+    tried: int = 0
     _deadline: float = 0.0
 
     def run(self, check: Callable[[Context], Outcome]) -> Outcome:
@@ -78,12 +79,18 @@ class Context:
         return time.monotonic() > self._deadline
 
     def within_time(self, values: Iterable[Any], parts: int = 1) -> Iterable[Any]:
-        """The values, until the check's time (the rest of it, divided by ``parts``) is up; the first ones always."""
+        """The values, until the check's time (the rest of it, divided by ``parts``) is up; the first ones always.
+
+        After the last one ``tried`` says how many they were.
+        """
         until = time.monotonic() + max(self._deadline - time.monotonic(), 0) / parts
-        for place, value in enumerate(values):
-            if place >= _LEAST and time.monotonic() > until:
-                return
+        count = 0
+        for value in values:
+            if count >= _LEAST and time.monotonic() > until:
+                break
+            count += 1
             yield value
+        self.tried = count
 
     def make(self, **options: Any) -> AuditedEnv:
         """A new environment, whose episodes have nothing of each other."""

@@ -93,24 +93,23 @@ class _Command:
             process = await self._free()
         asked = {key: getattr(task, key) for key in ("suite", "split", "index", "rollout", "seed", "temperature")}
         answer = await process.ask({**question, "task": asked})
-        if "error" in answer:
+        if answer.get("error") is not None:  # many libraries write fields that are empty, too
             raise AgentFailure(Failure.AGENT_ERROR, f"the program says: {answer['error']}")
         return answer
 
     async def _free(self) -> _Process:
-        """The process with the fewest open questions; a new one in the place of one that has ended."""
+        """A new process, also in the place of one that has ended; else the running one with the fewest questions."""
         if len(self._processes) < self._workers:
             self._processes.append(await _Process.start(self._words))
             return self._processes[-1]
-        least = min(range(self._workers), key=lambda place: len(self._processes[place].open))
-        if not self._processes[least].runs:
-            if self._restarts == 0:
-                raise AgentFailure(
-                    Failure.AGENT_ERROR, f"not started again after so many ends; {self._processes[least].last}"
-                )
+        ended = [place for place, process in enumerate(self._processes) if not process.runs]
+        if ended and self._restarts:
             self._restarts -= 1
-            self._processes[least] = await _Process.start(self._words)
-        return self._processes[least]
+            self._processes[ended[0]] = await _Process.start(self._words)
+            return self._processes[ended[0]]
+        if len(ended) == self._workers:
+            raise AgentFailure(Failure.AGENT_ERROR, f"not started again after so many ends; {self._processes[-1].last}")
+        return min((process for process in self._processes if process.runs), key=lambda process: len(process.open))
 
     async def close(self) -> None:
         """Close the programs' inputs and wait for their ends."""

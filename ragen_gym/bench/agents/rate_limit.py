@@ -28,13 +28,15 @@ class RequestPacer:
         self._next = self._pause_ends = 0.0
 
     async def turn(self) -> None:
-        """Wait until a request may go out."""
-        if self._gap:
-            mine = max(self._next, time.monotonic())
+        """Wait until a request may go out; whom a pause meets while it waits gets another place after it."""
+        while True:
+            now = time.monotonic()
+            mine = max(self._next, self._pause_ends, now)
             self._next = mine + self._gap
-            await asyncio.sleep(mine - time.monotonic())
-        while (left := self._pause_ends - time.monotonic()) > 0:
-            await asyncio.sleep(left)
+            if mine > now:
+                await asyncio.sleep(mine - now)
+            if self._pause_ends <= mine:
+                return
 
     def pause(self, seconds: float) -> None:
         """Let no request out for so long."""

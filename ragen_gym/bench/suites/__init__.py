@@ -293,7 +293,7 @@ def _load(path: Path, *, run_code: bool) -> Suite:
                 for row in table.get("published", ())
             ),
         )
-    except ValueError as error:
+    except (ValueError, TypeError) as error:
         raise ValueError(f"{path}: {error}") from None
 
 
@@ -326,7 +326,7 @@ def read_table(path: Path) -> dict[str, Any]:
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(f"two splits are called {twice[0]!r}: give each a name of its own.")
-    except ValueError as error:  # a TOMLDecodeError is one, too
+    except (ValueError, TypeError) as error:  # a TOMLDecodeError is one, too; a value of another type
         raise ValueError(f"{path}: {error}") from None
     return table
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random  # noqa: TID251  # some faults move its global state
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -144,6 +145,19 @@ def test_places_in_a_list_of_levels_come_again_without_a_fault() -> None:
     listed = context("TenLevels")
     listed.target.levels_listed = True
     assert listed.run(check_splits.levels_repeat).status == "not applicable"
+
+
+@pytest.mark.parametrize(
+    "check",
+    ["seed_repeats", "seed_varies", "seed_order", "reset_clean", "global_random_read", "group_level", "resources"],
+)
+def test_a_check_that_runs_out_of_time_says_how_much_it_looked_at(check: str) -> None:
+    run = CHECKS[check].run
+    assert run is not None
+    for name in ENVS[check] if check == "resources" else ("Maze",):
+        found = Context(CallableTarget(f"audited_envs:{name}", {}, []), seeds=16, steps=8, seconds=0).run(run)
+        assert found.status == ("passed" if name == "Maze" else "finding")
+        assert re.search(r"\b4 (seeds|groups|environments)", found.detail), found.detail
 
 
 @pytest.mark.skipif(not Path("/proc/thread-self/schedstat").exists(), reason="needs Linux's count of the time waited")

@@ -356,6 +356,8 @@ PROGRAM = """
             sys.exit("no more")
         if way == "hang":
             time.sleep(60)
+        if way == "nulls":
+            answer |= {"error": None, "reasoning": None}
         if way == "error":
             answer = {"id": question["id"], "error": "cannot"}
         if way == "chat":
@@ -426,6 +428,25 @@ def test_a_program_that_always_crashes_is_not_started_for_ever(here: Path) -> No
     details = [record.detail for record in records]
     assert details[:3] == ["the program ended with code 1: no more"] * 3
     assert all(detail.startswith("not started again after so many ends; the program ended") for detail in details[3:])
+
+
+def test_the_program_that_still_runs_answers_when_another_is_not_started_again(here: Path) -> None:
+    agent = program(here, "good", workers=2, restarts=0)
+
+    async def left() -> bool:
+        ended, running = await agent._free(), await agent._free()
+        ended._process.kill()
+        await asyncio.wait(ended._readers)
+        found = [await agent._free() for _ in range(2)]
+        await agent.close()
+        return found == [running, running]
+
+    assert asyncio.run(left())
+
+
+def test_an_answer_may_hold_an_error_that_is_null(here: Path) -> None:
+    outcome, _ = play(program(here, "nulls always"), here / "run", "sokoban", limit=2)
+    assert not outcome.failures
 
 
 def test_a_program_that_cannot_be_started_ends_the_command_before_it_plays(

@@ -224,6 +224,25 @@ def test_a_rate_is_kept_to() -> None:
         assert moment - began > 0.02 * place - 0.002
 
 
+def test_a_rate_is_kept_to_after_a_pause() -> None:
+    async def times() -> list[float]:
+        kept = RequestPacer(per_minute=3000)
+
+        async def turn() -> float:
+            await kept.turn()
+            return time.monotonic()
+
+        turns = [asyncio.create_task(turn()) for _ in range(10)]
+        await asyncio.sleep(0.03)  # two requests are out
+        kept.pause(0.3)
+        return await asyncio.gather(*turns)
+
+    moments = asyncio.run(times())
+    later = sorted(moment for moment in moments if moment - moments[0] > 0.2)
+    assert len(later) >= 6
+    assert later[-1] - later[0] > 0.02 * (len(later) - 1) - 0.002
+
+
 def test_no_more_requests_are_open_than_asked_for(tmp_path: Path) -> None:
     with BadServer("slow", delay=0.05) as server:
         play(server, tmp_path / "run", concurrency=7)

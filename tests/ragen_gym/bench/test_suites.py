@@ -278,6 +278,8 @@ def test_a_suite_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture[str])
             "names the split 'lakes'",
         ),
         ("[budgets]", '[[published]]\nwho = "x"\nsuccess = 50\nsplits = ["slippery"]\n[budgets]', "success=50"),
+        ("[budgets]", '[[published]]\nwho = "x"\nsuccess = "half"\nsplits = ["slippery"]\n[budgets]', "'str'"),
+        ("[budgets]", '[[published]]\nwho = "x"\nsuccess = 0.5\nsplits = 3\n[budgets]', "'int'"),
     ],
 )
 def test_a_table_that_is_wrong_is_explained(tmp_path: Path, old: str, new: str, message: str) -> None:

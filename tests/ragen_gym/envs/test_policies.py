@@ -74,6 +74,9 @@ def test_expected_rewards_of_known_states() -> None:
     assert expected_rewards(env) == [0.0] * 4
     env.reset(seed=0, options={"level": "_PG\n___\n___"})
     assert expected_rewards(env) == pytest.approx([0.0, 0.25, 0.5, 0.25])
+    env = StepEnv("Bandit", low=0.15, high_prob=0.1525)
+    env.reset(seed=0)
+    assert sorted(expected_rewards(env)) == pytest.approx([0.15, 0.1525])
 
 
 @pytest.mark.parametrize("name", TABLE)

@@ -260,6 +260,11 @@ def test_steps_out_of_season() -> None:
     for call in (lambda: env.step(0), env.render):
         with pytest.raises(ResetNeeded, match=r"call reset\(\)"):
             call()
+    with pytest.raises(ValueError, match="not a pair of arms"):
+        env.reset(seed=0, options={"level": "no arm"})
+    for call in (lambda: env.step(0), env.render, lambda: env.reseed_noise(1)):
+        with pytest.raises(ResetNeeded, match=r"call reset\(\)"):
+            call()
     env.reset(seed=0)
     env.step(0)
     with pytest.raises(ResetNeeded):

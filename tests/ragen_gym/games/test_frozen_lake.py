@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from ragen_gym.core.seeding import Stream, episode_keys, stream_key, uniforms
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.games.frozen_lake import FrozenLake
-from ragen_gym.testing import Search, check_game, games, intervals, states
+from ragen_gym.testing import Search, check_game, games, states
 from tests.ragen_gym.games.slow_lake import SlowLake
 
 Action = FrozenLake.Action
@@ -130,7 +130,7 @@ def test_the_slip_law_exactly(success_rate: float) -> None:
     aside = (1 - success_rate) / 2
     law = {-6: success_rate, -1: aside, 1: aside}
     assert {k: v for k, v in chances.items() if v} == pytest.approx({k: v for k, v in law.items() if v})
-    assert sum(chance for chance, _ in intervals(game)) == pytest.approx(1)
+    assert sum(chance for chance, _ in game.noise_intervals()) == pytest.approx(1)
 
 
 @pytest.mark.parametrize("success_rate", [1 / 3, 0.8])

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragen_gym.inference.kv_cache import Copies, SharedPrefixes
+from ragen_gym.inference.kv_cache import Copies, SharedPrefixes, SlotCache
 
 
 class Histories:
@@ -61,3 +61,12 @@ def test_every_row_finds_its_own_history_in_its_slot(data: st.DataObject) -> Non
         assert set(prefixes.slot.tolist()) == set(range(prefixes.count))
         for index, history in enumerate(expected):
             assert cache.slots[int(prefixes.slot[index])][: int(prefixes.length[index])] == history
+
+
+def test_spare_columns_take_no_room_from_rows() -> None:
+    cache = SlotCache(1024)
+    cache.reserve(4, 256, 0)
+    cache.reserve(4, 160, 0)
+    assert cache.columns == 256, "they are kept where there is room"
+    cache.reserve(6, 160, 0)
+    assert (cache.slots, cache.columns) == (6, 160)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.error import ResetNeeded
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -203,6 +204,9 @@ def test_bad_teams_are_refused_with_the_remedy() -> None:
     narrow = sokoban_v0.parallel_env(height=3)
     with pytest.raises(ValueError, match=r"no room for players=2 .*place the others in its text, or ask for fewer"):
         narrow.reset(options={"level": "######\n#PX_O#\n######"})
+    for call in (narrow.render, narrow.state, lambda: narrow.step(dict.fromkeys(narrow.possible_agents, UP))):
+        with pytest.raises(ResetNeeded, match=r"call reset\(\)"):
+            call()
     with pytest.raises(ValueError, match="places 2 other workers, with players=2 there are 1"):
         sokoban_v0.parallel_env(height=4).reset(options={"level": "######\n#PXO_#\n#Q_Q_#\n######"})
     full = sokoban_v0.parallel_env(height=3, width=5, wall_prob=0.0, generator="reverse_walk")

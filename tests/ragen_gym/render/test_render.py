@@ -143,6 +143,7 @@ def test_a_slip_is_shown_beside_the_intention() -> None:
     [
         ("FrozenLake", "P___", 2, "_P__", "Right"),
         ("FrozenLake", "_P__", 3, "P___", "Up, slipped Left"),
+        ("FrozenLake", "P___", 2, "__P_", "Right"),
         ("FrozenLake", "P___", 0, "P___", "Left, blocked"),
         ("FrozenLake", "P___", 2, "P___", "Right, slipped against the edge"),
         ("Sokoban", "P_XO", 3, "_PXO", "Right"),

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
 import time
+import tracemalloc
+from pathlib import Path
 from typing import Any
 
+import gymnasium
 import httpx
+import numpy as np
 import pytest
 
+from ragen_gym.games.registry import find
 from ragen_gym.games.sokoban import Sokoban
-from ragen_gym.serve import Limits, RemoteEnv, ServerError, serving
+from ragen_gym.serve import Limits, RemoteEnv, ServerError, level_cost, serving
 from ragen_gym.serve.errors import RequestError
+from ragen_gym.serve.level_cost import LevelCosts
 from ragen_gym.serve.middleware import RateLimiter, is_loopback
-from ragen_gym.serve.served_envs import ServedSingle
+from ragen_gym.serve.served_envs import ServedBatch, ServedSingle
 from ragen_gym.serve.server import check_token
 from ragen_gym.serve.sessions import Session, SessionStore
 
@@ -261,3 +269,37 @@ def test_who_needs_a_token() -> None:
 def test_limits_are_checked(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
         Limits(**wrong)
+
+
+def test_a_process_that_starts_too_slowly_measures_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it says late must not be read as the answer to the next trial."""
+    program = tmp_path / "slow"
+    program.write_text("#!/bin/sh\nsleep 0.5\necho ready\nwhile read line; do echo 0.25; done\n")
+    program.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(program))
+
+    async def measured() -> float:
+        costs, spec = LevelCosts(1.0), find("FrozenLake")
+        try:
+            monkeypatch.setattr(level_cost, "_STARTS_WITHIN", 0.05)
+            with pytest.raises(RuntimeError, match="did not start"):
+                await costs.of(spec, None, {"size": 5}, None)
+            monkeypatch.setattr(level_cost, "_STARTS_WITHIN", 60)
+            return await costs.of(spec, None, {"size": 5}, None)
+        finally:
+            await costs.close()
+
+    assert asyncio.run(measured()) == 0.25
+
+
+def test_a_picture_of_a_batch_takes_the_memory_of_one() -> None:
+    env = gymnasium.make_vec("ragen/FrozenLake-v0", 64, render_mode="rgb_array")
+    env.reset(seed=0)
+    served = ServedBatch(env)
+    np.testing.assert_array_equal(served.pixels(63), env.render()[63])  # type: ignore[index]
+    tracemalloc.start()
+    try:
+        size = served.pixels(63).nbytes
+        assert tracemalloc.get_traced_memory()[1] < 4 * size
+    finally:
+        tracemalloc.stop()

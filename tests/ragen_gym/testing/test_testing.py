@@ -26,7 +26,7 @@ from ragen_gym.games.frozen_lake import FrozenLake
 from ragen_gym.games.game import Board, Solution
 from ragen_gym.games.grid import GridGame
 from ragen_gym.games.registry import TABLE, GameSpec
-from ragen_gym.testing import Search, TooLarge, check_env, check_game, intervals, replay
+from ragen_gym.testing import Search, TooLarge, check_env, check_game, replay
 from tests.ragen_gym.testing.tightrope import Tightrope, rules
 from tests.ragen_gym.testing.tightrope.solve import TightropeSolution
 
@@ -371,7 +371,7 @@ def test_replay_repeats_an_episode_from_what_names_it() -> None:
 def test_search_by_hand() -> None:
     game = Tightrope(width=4, grip=0.5)
     board = game.board("A--F")
-    assert intervals(game) == [(0.5, 0.25), (0.5, 0.75)]
+    assert game.noise_intervals() == [(0.5, 0.25), (0.5, 0.75)]
     assert Search(game).best(board, [0], 2) == (0, 0)
     assert Search(game).best(board, [0], 3) == (0.125, 0)
     assert Search(game).value(board, [0], 3, lambda *_: 1) == (0.125, 0.125 - 0.5 * 0.875)
