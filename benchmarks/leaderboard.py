@@ -30,6 +30,7 @@ from ragen_gym.bench.compare import compare_results
 from ragen_gym.bench.episode_plan import RunOptions, Timeouts
 from ragen_gym.bench.report.benchmark_page import page
 from ragen_gym.bench.report.leaderboard import published_table, rates_table, split_rate
+from ragen_gym.bench.report.tables import seen_in_training
 from ragen_gym.bench.results import BenchResults, ResultsFolder, load_results
 from ragen_gym.bench.runner import RunProgress, run_suite
 from ragen_gym.bench.score import score_results
@@ -55,6 +56,10 @@ levels; `well-formed` is the share of replies that could be parsed. `failed` epi
 conversation too long for the model. Minutes are wall-clock time, CPU minutes of all cores together: where the first are
 more than the second divided by the number of cores, other programs held the machine, or the model is behind a server.
 
+The models named (Sokoban) are those of the recipe `smollm2-135m-sokoban`, seed 0, before and after its reinforcement
+([recipes](recipes.md) has what they reach on held-out levels as they were trained: boards as coordinates, three turns,
+and no earlier turn in the prompt). A suite shows boards as grids, with all earlier turns.
+
 Machine: {machine}.
 {suites}"""
 
@@ -66,7 +71,7 @@ SUITE = """
 | agent | success | normalised | well-formed | episodes | failed | read | written | minutes | CPU minutes |
 |---|---|---|---|---|---|---|---|---|---|
 {overall}
-
+{seen}
 {splits}{published}{differences}{viewer}"""
 
 
@@ -235,6 +240,7 @@ def _measured(row: Row, suite: Suite, arguments: argparse.Namespace) -> dict[str
         "normalised": overall["normalised"],
         "episodes": overall["episodes"],
         "tokens": overall["tokens"],
+        "seen": seen_in_training(summary),
         **json.loads(file.read_text(encoding="utf-8")),
         "splits": splits,
     }
@@ -298,6 +304,7 @@ def _suite(suite: Suite, entry: Mapping[str, Any]) -> str:
         f"\n{pair}:\n" + "".join(f"- {name}: {sentence}\n" for name, sentence in sentences.items())
         for pair, sentences in entry.get("differences", {}).items()
     )
+    seen = "".join(f"\n{name}: {sentence}\n" for name, row in measured.items() for sentence in row["seen"])
     reasons = "".join(f"\n{name} was not measured: {reason}\n" for name, reason in left_out.items())
     model = any(row["model"] for row in measured.values())
     instances = sum(len(split.levels) for split in suite.splits)
@@ -306,6 +313,7 @@ def _suite(suite: Suite, entry: Mapping[str, Any]) -> str:
         name=suite.name,
         about=suite.about,
         overall="\n".join(_overall(name, row, instances) for name, row in measured.items()),
+        seen=seen,
         splits=splits,
         published=published,
         differences=differences + reasons,
