@@ -17,7 +17,7 @@ from ragen_agent.report.runs import RecordedRun, SeedGroup
 from ragen_agent.training.alarm import sign_label
 from ragen_agent.training.metrics import format_metric, is_share, metric_label, smooth
 
-__all__ = ["MAIN", "SIGNS", "Scale", "SeedCurve", "axis", "panels", "seed_curves"]
+__all__ = ["MAIN", "SAME", "SIGNS", "Scale", "SeedCurve", "axis", "is_number", "panels", "seed_curves"]
 
 Floats = NDArray[np.float64]
 
@@ -146,7 +146,7 @@ def _names(groups: Sequence[SeedGroup]) -> list[str]:
     """The numeric figures of any iteration that ever differ from 0."""
     records = [record for group in groups for run in group.runs for record in run.metrics]
     known = dict.fromkeys(
-        name for record in records for name, value in record.items() if _number(value) and (value or name in MAIN)
+        name for record in records for name, value in record.items() if is_number(value) and (value or name in MAIN)
     )
     known.pop("iteration", None)
     if SAME[0] in known:
@@ -155,14 +155,15 @@ def _names(groups: Sequence[SeedGroup]) -> list[str]:
     return [name for name in MAIN if name in known] + rest
 
 
-def _number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
+    """Whether a value of a record can be drawn: a finite number."""
     return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
 
 
 def _seed_curve(runs: Iterable[RecordedRun], name: str, weight: float) -> SeedCurve | None:
     raw = []
     for run in runs:
-        pairs = [(r["iteration"] + 1, r[name]) for r in run.metrics if _number(r.get(name))]
+        pairs = [(r["iteration"] + 1, r[name]) for r in run.metrics if is_number(r.get(name))]
         if pairs:
             raw.append((np.array([p[0] for p in pairs], float), np.array([p[1] for p in pairs], float)))
     if not raw:
