@@ -403,8 +403,8 @@ def test_a_viewer_of_hostile_episodes_and_of_none(chromium: Any, tmp_path: Path)
     words: dict[str, Any] = {"kind": "Report", "title": long, "lede": long, "counts": [], "findings": [long]}
     words |= {"terms": [(long, long)], "colophon": [long]}
     for name, shown in (("page", data), ("none", {**data, "episodes": []})):
-        viewer = EpisodeViewer(shown, [], long)
-        (tmp_path / f"{name}.html").write_text(render_page("mine.html", viewer, folder=tmp_path, **words))
+        text = render_page("mine.html", EpisodeViewer(shown, [], long), folder=tmp_path, **words)
+        (tmp_path / f"{name}.html").write_text(text)
     for size in ({"width": 1280, "height": 900}, {"width": 400, "height": 900}):
         address = f"{(tmp_path / 'page.html').as_uri()}#episode=one&step=x&compare=nobody"
         viewer = open_page(chromium, address, viewport=size)
