@@ -395,10 +395,10 @@ def test_a_viewer_of_hostile_episodes_and_of_none(chromium: Any, tmp_path: Path)
         {**turn, "reply": replies[0], "thinking": "Hm."},
         *({**turn, "reply": reply, "actions": [[long, "unknown"]], "problem": long} for reply in replies[1:]),
     ]
-    one = {"id": "one", "title": long, "tags": ["failed"], "fields": {"agent": "a"}, "board_style": "text"}
-    one |= {"frames": [{"board": long}], "turns": turns, "failure": long, "facts": [long]}
+    one: dict[str, Any] = {"id": "one", "title": long, "tags": ["failed"], "fields": {"agent": "a"}}
+    one |= {"board_style": "text", "frames": [{"board": long}], "turns": turns, "failure": long, "facts": [long]}
     filters = [{"label": "All"}, {"label": "Solved", "tag": "solved"}]
-    data = {"board_styles": {}, "filters": filters, "compare_by": "agent", "episodes": [one]}
+    data: dict[str, Any] = {"board_styles": {}, "filters": filters, "compare_by": "agent", "episodes": [one]}
     (tmp_path / "mine.html").write_text('{% extends "base.html" %}')
     words: dict[str, Any] = {"kind": "Report", "title": long, "lede": long, "counts": [], "findings": [long]}
     words |= {"terms": [(long, long)], "colophon": [long]}
