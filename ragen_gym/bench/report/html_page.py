@@ -74,7 +74,7 @@ def render_page(
     data: Mapping[str, Any] | None = None,
     **variables: Any,
 ) -> str:
-    """The text of a page.
+    """The text of a page, in which half of a surrogate pair, which is no UTF-8, is a question mark.
 
     Args:
         template: name of a template that extends ``base.html``.
@@ -92,7 +92,7 @@ def render_page(
     blocks = {f"episodes-{place}": text for place, text in enumerate(viewer.blocks)} if viewer else {}
     values = {**(data or {}), "episodes-index": viewer.index} if viewer else {}
     embedded = {name: packed(value) for name, value in values.items()}
-    return environment.get_template(template).render(
+    text = environment.get_template(template).render(
         **variables,
         style=Markup(style),
         style_hash=_policy_hash(style),
@@ -100,8 +100,9 @@ def render_page(
         script_hash=_policy_hash(script),
         sprites=Markup((_TEMPLATES / "tiles.svg").read_text(encoding="utf-8")),
         viewer_note=viewer.note if viewer else None,
-        embedded={name: Markup(text) for name, text in (embedded | blocks).items()},
+        embedded={name: Markup(content) for name, content in (embedded | blocks).items()},
     )
+    return text.encode("utf-8", "replace").decode()
 
 
 def pack(groups: Iterable[list[Entry]], megabytes: float) -> Archive:

@@ -400,7 +400,7 @@ def test_a_viewer_of_hostile_episodes_and_of_none(chromium: Any, tmp_path: Path)
     filters = [{"label": "All"}, {"label": "Solved", "tag": "solved"}]
     data: dict[str, Any] = {"board_styles": {}, "filters": filters, "compare_by": "agent", "episodes": [one]}
     (tmp_path / "mine.html").write_text('{% extends "base.html" %}')
-    words: dict[str, Any] = {"kind": "Report", "title": long, "lede": long, "counts": [], "findings": [long]}
+    words: dict[str, Any] = {"kind": "Report", "title": long, "lede": "\ud800", "counts": [], "findings": [long]}
     words |= {"terms": [(long, long)], "colophon": [long]}
     for name, shown in (("page", data), ("none", {**data, "episodes": []})):
         text = render_page("mine.html", EpisodeViewer(shown, [], long), folder=tmp_path, **words)
