@@ -19,6 +19,8 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -159,10 +161,24 @@ def _compressed(text: str) -> str:
 
 
 def _json(value: Any) -> str:
+    write = partial(json.dumps, separators=(",", ":"), allow_nan=False)
+    try:
+        text = write(value, ensure_ascii=False)
+    except ValueError:
+        value = _finite(value)
+        text = write(value, ensure_ascii=False)
     # Half a surrogate pair, which a model may write, is no UTF-8: only then everything else is escaped, too.
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     try:
         text.encode()
     except UnicodeEncodeError:
-        return json.dumps(value, separators=(",", ":"))
+        return write(value)
     return text
+
+
+def _finite(value: Any) -> Any:
+    """The same with None for NaN and infinities, as of training that diverged: browsers read no JSON with them."""
+    if isinstance(value, float):
+        return value if isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _finite(each) for key, each in value.items()}
+    return [_finite(each) for each in value] if isinstance(value, list | tuple) else value

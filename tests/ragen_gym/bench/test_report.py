@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import csv
+import gzip
 import io
 import json
 import re
@@ -538,6 +540,12 @@ def test_groups_are_packed_whole() -> None:
     assert 1 <= len(archive.blocks) < 4
     assert all(len(block) < 2000 for block in archive.blocks)
     assert packed({"a": "</script>\ud800"}).isascii()
+
+
+def test_what_is_packed_is_json_that_browsers_read() -> None:
+    value = {"text": "\ud800", "numbers": [0.5, float("nan"), {"most": float("inf")}]}
+    text = gzip.decompress(base64.b64decode(packed(value))).decode()
+    assert text == json.dumps({"text": "\ud800", "numbers": [0.5, None, {"most": None}]}, separators=(",", ":"))
 
 
 def test_every_sprite_that_a_look_names_is_drawn() -> None:
