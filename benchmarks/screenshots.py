@@ -122,7 +122,7 @@ def training_runs(folder: Path) -> list[Path]:
 def training_page(folder: Path, runs: Sequence[Path]) -> Path:
     """The report of these runs, in ``folder``."""
     path = folder / "report.html"
-    path.write_bytes(training_html(load_training_runs(runs)).encode("utf-8", "surrogatepass"))
+    path.write_text(training_html(load_training_runs(runs)), encoding="utf-8")
     return path
 
 

@@ -112,7 +112,7 @@ def _report(options: argparse.Namespace) -> int:
             progress=lambda done, total: bar.update(done, total=total),
         )
     check_free(out, True)
-    write_atomic(out, text.encode("utf-8", "surrogatepass"))
+    write_atomic(out, text)
     Console(highlight=False).print(f"{out}: {len(runs)} run{'s' * (len(runs) != 1)}", markup=False, soft_wrap=True)
     return 0
 

@@ -17,7 +17,7 @@ from ragen_agent.report.runs import RecordedRun, SeedGroup
 from ragen_agent.training.alarm import sign_label
 from ragen_agent.training.metrics import format_metric, is_share, metric_label, smooth
 
-__all__ = ["MAIN", "SIGNS", "Scale", "SeedCurve", "axis", "panels", "seed_curves"]
+__all__ = ["MAIN", "SAME", "SIGNS", "Scale", "SeedCurve", "axis", "is_number", "panels", "seed_curves"]
 
 Floats = NDArray[np.float64]
 
@@ -146,7 +146,7 @@ def _names(groups: Sequence[SeedGroup]) -> list[str]:
     """The numeric figures of any iteration that ever differ from 0."""
     records = [record for group in groups for run in group.runs for record in run.metrics]
     known = dict.fromkeys(
-        name for record in records for name, value in record.items() if _number(value) and (value or name in MAIN)
+        name for record in records for name, value in record.items() if is_number(value) and (value or name in MAIN)
     )
     known.pop("iteration", None)
     if SAME[0] in known:
@@ -155,14 +155,15 @@ def _names(groups: Sequence[SeedGroup]) -> list[str]:
     return [name for name in MAIN if name in known] + rest
 
 
-def _number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
+    """Whether a value of a record can be drawn: a finite number."""
     return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
 
 
 def _seed_curve(runs: Iterable[RecordedRun], name: str, weight: float) -> SeedCurve | None:
     raw = []
     for run in runs:
-        pairs = [(r["iteration"] + 1, r[name]) for r in run.metrics if _number(r.get(name))]
+        pairs = [(r["iteration"] + 1, r[name]) for r in run.metrics if is_number(r.get(name))]
         if pairs:
             raw.append((np.array([p[0] for p in pairs], float), np.array([p[1] for p in pairs], float)))
     if not raw:
@@ -187,8 +188,8 @@ def _panel(groups: Sequence[SeedGroup], name: str, found: Mapping[int, SeedCurve
         lines.append(
             {
                 "colour": colour,
-                "raw": [_path(*_thin(places(at), scale.height(values))) for at, values in curve.raw],
-                "mean": _path(*_thin(x, scale.height(curve.mean))),
+                "raw": [_path(places(at), scale.height(values)) for at, values in curve.raw],
+                "mean": _path(x, scale.height(curve.mean)),
                 "band": _ring(x, scale.height(curve.low), scale.height(curve.high)) if several else "",
             }
         )
@@ -255,25 +256,23 @@ def _marks(groups: Sequence[SeedGroup], name: str, places: Any) -> list[dict[str
     ]
 
 
-def _thin(x: Floats, y: Floats) -> tuple[Floats, Floats]:
-    """No more than ``POINTS``: of each stretch its highest and its lowest, so that no spike is lost."""
-    if len(x) <= POINTS:
-        return x, y
-    chosen = {0, len(x) - 1}
-    for stretch in np.array_split(np.arange(len(x)), POINTS // 2):
-        chosen |= {int(stretch[y[stretch].argmin()]), int(stretch[y[stretch].argmax()])}
-    order = np.array(sorted(chosen))
-    return x[order], y[order]
+def _points(x: Floats, y: Floats) -> list[str]:
+    """Some ``POINTS`` at most: both ends, and of each stretch its highest and its lowest, so that no spike is lost."""
+    order = np.arange(len(x))
+    if len(x) > POINTS:
+        chosen = {0, len(x) - 1}
+        for stretch in np.array_split(order, POINTS // 2):
+            chosen |= {int(stretch[y[stretch].argmin()]), int(stretch[y[stretch].argmax()])}
+        order = np.array(sorted(chosen))
+    return [f"{a:.1f} {b:.1f}" for a, b in zip(x[order], y[order], strict=True)]
 
 
 def _path(x: Floats, y: Floats) -> str:
     """A line through the points; a single one is a stroke of no length, which round ends make a dot."""
-    points = [f"{a:.1f} {b:.1f}" for a, b in zip(x, y, strict=True)]
+    points = _points(x, y)
     return "M" + "L".join(points if len(points) > 1 else points * 2)
 
 
 def _ring(x: Floats, low: Floats, high: Floats) -> str:
     """The area between two lines."""
-    step = max(1, len(x) // POINTS)
-    there = [(f"{a:.1f} {c:.1f}", f"{a:.1f} {b:.1f}") for a, b, c in zip(x, low, high, strict=True)][::step]
-    return "M" + "L".join([above for above, _ in there] + [below for _, below in reversed(there)]) + "Z"
+    return "M" + "L".join([*_points(x, high), *reversed(_points(x, low))]) + "Z"

@@ -8,7 +8,7 @@ from typing import Any
 
 from ragen_agent.report.runs import SeedGroup
 from ragen_agent.training.console import ROWS, episode_counts
-from ragen_gym.bench.report.plots import bound_marks, lane
+from ragen_gym.bench.report.plots import COLOURS, bound_marks, lane
 from ragen_gym.core.stats import Estimate, mean_interval, percent
 
 __all__ = ["lanes", "points", "rates_table", "sentences"]
@@ -55,12 +55,12 @@ def lanes(groups: Sequence[SeedGroup]) -> list[dict[str, Any]]:
     if len(groups) == 1:
         (group,) = groups
         found = [_lane(group, row, row.replace("_", " "), group.colour if row == "after" else "x") for row in SHOWN]
-        return [_block(group.name, [group], [each for each in found if each])]
+        return [_block(group.name, [each for each in found if each])] if any(found) else []
     blocks = []
     for row in SHOWN:
-        found = [_lane(group, row, group.name, group.colour) for group in groups]
+        found = [_lane(group, row, group.name, group.colour % COLOURS) for group in groups]
         if any(found):
-            blocks.append(_block(row.replace("_", " "), groups, [each for each in found if each]))
+            blocks.append(_block(row.replace("_", " "), [each for each in found if each]))
     return blocks
 
 
@@ -158,7 +158,7 @@ def _gain(over: Mapping[int, Mapping[str, Any]], under: Mapping[int, Mapping[str
     )
 
 
-def _block(name: str, groups: Sequence[SeedGroup], found: list[dict[str, Any]]) -> dict[str, Any]:
+def _block(name: str, found: list[dict[str, Any]]) -> dict[str, Any]:
     """``bounds`` names random and optimal play where they are the same in all lanes."""
     marks = [each["marks"] for each in found]
     alike = marks and all(mark is not None and mark == marks[0] for mark in marks)

@@ -98,7 +98,10 @@ def page(
         ],
         made=[_made_with(group, run) for group in groups for run in group.runs],
         terms=[(term, meaning.format(weight=weight)) for term, meaning in _TERMS],
-        colophon=[f"ragen-gym {__version__}.", *(f"{run.name}: {len(run.metrics)} iterations." for run in runs)],
+        colophon=[
+            f"ragen-gym {__version__}.",
+            *(f"{run.name}: {' '.join(plural(len(run.metrics), 'iteration'))}." for run in runs),
+        ],
     )
 
 

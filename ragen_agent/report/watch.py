@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ragen_agent.config import Config
-from ragen_agent.report.charts import MAIN
+from ragen_agent.report.charts import MAIN, SAME, is_number
 from ragen_agent.report.runs import first_signs
 from ragen_agent.training.alarm import FOLLOWS, Sign, sign_label
 from ragen_agent.training.metrics import format_metric, is_share, metric_label, smooth
@@ -253,10 +253,10 @@ def _rates(status: RunStatus, width: int) -> RenderableType:
 
 def _figures(status: RunStatus, width: int) -> RenderableType:
     table = Table.grid(padding=(0, 1))
-    have = [name for name in FIGURES if any(name in record for record in status.metrics)]
-    have = [name for name in have if name != "reply_tokens" or "response_tokens" not in have]
-    for name in have:
-        series = [float(record[name]) for record in status.metrics if isinstance(record.get(name), int | float)]
+    for name in FIGURES:
+        series = [float(record[name]) for record in status.metrics if is_number(record.get(name))]
+        if not series or (name == SAME[1] and any(SAME[0] in record for record in status.metrics)):
+            continue
         ends = (0.0, 1.0) if is_share(name) else (None, None)
         smoothed = smooth(series)
         table.add_row(
@@ -264,7 +264,7 @@ def _figures(status: RunStatus, width: int) -> RenderableType:
             Text(sparkline(smoothed, max(8, min(60, width - 50)), *ends), "cyan"),
             Text(format_metric(name, smoothed[-1]), "bold", justify="right"),
         )
-    content: RenderableType = table if have else Text("no iteration yet", "bright_black")
+    content: RenderableType = table if table.row_count else Text("no iteration yet", "bright_black")
     return Panel(content, title="figures, smoothed", title_align="left")
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ragen_gym.cli.command import add_command, named_values, print_json, progress_bar, table_lines, wrapped
-from ragen_gym.core.storage import write_atomic
+from ragen_gym.core.storage import check_free, write_atomic
 from ragen_gym.core.validation import json_or_text
 
 if TYPE_CHECKING:
@@ -95,6 +95,8 @@ def _audit(arguments: argparse.Namespace) -> int:
         return 0
     if not arguments.targets:
         raise ValueError("no target: give a Gymnasium id, module:callable, or another form that --help lists.")
+    if arguments.page:
+        check_free(arguments.page, True)
     settings = AuditSettings(
         options=named_values("--option", arguments.option),
         actions=[json_or_text(text) for text in arguments.action],

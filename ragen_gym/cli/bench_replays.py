@@ -166,7 +166,7 @@ def _report(arguments: argparse.Namespace) -> int:
     with progress_bar("episodes", sum(len(run.records) for run in runs)) as bar:
         text = page(runs, summaries, comparisons, megabytes=arguments.megabytes, progress=bar.update)
     check_free(out, True)
-    write_atomic(out, text.encode("utf-8", "replace"))
+    write_atomic(out, text)
     print(out)
     return 0
 

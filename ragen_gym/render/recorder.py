@@ -67,13 +67,15 @@ class Recorder:
 #: (rows, columns) that an action of this name moves.
 DIRECTIONS: dict[str, tuple[int, int]] = {"LEFT": (0, -1), "DOWN": (1, 0), "RIGHT": (0, 1), "UP": (-1, 0)}
 
-#: Keys of an action of this name; every other action has the digit of its place, from 1 on.
+#: Keys of an action of this name; every other action has the key of its place: a digit, 0 last, or a letter.
 KEYS: dict[str, str] = {"LEFT": "a", "DOWN": "s", "RIGHT": "d", "UP": "w"}
+_PLACES = "1234567890bcefghijklmoprtuvxyz"  # without the keys above, and without n and q, which `ragen-gym play` takes
 
 
 def key_names(game: Game) -> tuple[str, ...]:
-    """The key of each action, in the order of their ids."""
-    return tuple(KEYS.get(action.name, str(place)) for place, action in enumerate(game.Action, 1))
+    """The key of each action, in the order of their ids; its number, such as ``31``, where all keys are taken."""
+    places = [*_PLACES, *map(str, range(len(_PLACES) + 1, len(game.Action) + 1))]
+    return tuple(KEYS.get(action.name, place) for action, place in zip(game.Action, places, strict=False))
 
 
 def player_cell(game: Game, board: Board) -> tuple[int, int] | None:

@@ -47,10 +47,10 @@ class Renderer(Recorder):
 
 
 def keys_to_action(game: Game) -> dict[tuple[int, ...], int]:
-    """Pygame's key codes of each action, for ``gymnasium.utils.play.play``: letters or digits, and the arrows."""
+    """Pygame's key codes of each action that has a key, for ``gymnasium.utils.play.play``: digits, letters, arrows."""
     pygame = load_pygame()
     keys: dict[tuple[int, ...], int] = {
-        (ord(key),): action.value for action, key in zip(game.Action, key_names(game), strict=True)
+        (ord(key),): action.value for action, key in zip(game.Action, key_names(game), strict=True) if len(key) == 1
     }
     arrows: dict[tuple[int, ...], int] = {
         (getattr(pygame, f"K_{action.name}"),): action.value for action in game.Action if action.name in KEYS

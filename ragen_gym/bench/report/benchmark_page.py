@@ -306,9 +306,8 @@ def _findings(summaries: Sequence[Summary], comparisons: Sequence[Summary]) -> l
 
 def _standing(names: Sequence[str], summaries: Sequence[Summary]) -> list[dict[str, Any]]:
     """Agents from the best down, between the rows of optimal and of random play."""
-    places = sorted(
-        range(len(summaries)), key=lambda place: -(summaries[place]["overall"]["normalised"] or float("-inf"))
-    )
+    scores = [summary["overall"]["normalised"] for summary in summaries]
+    places = sorted(range(len(summaries)), key=lambda place: float("inf") if scores[place] is None else -scores[place])
     rows = [_bound_row("optimal", "1.00", names, summaries)]
     for place in places:
         summary = summaries[place]

@@ -19,6 +19,8 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +76,7 @@ def render_page(
     data: Mapping[str, Any] | None = None,
     **variables: Any,
 ) -> str:
-    """The text of a page.
+    """The text of a page, in which half of a surrogate pair, which is no UTF-8, is a question mark.
 
     Args:
         template: name of a template that extends ``base.html``.
@@ -92,7 +94,7 @@ def render_page(
     blocks = {f"episodes-{place}": text for place, text in enumerate(viewer.blocks)} if viewer else {}
     values = {**(data or {}), "episodes-index": viewer.index} if viewer else {}
     embedded = {name: packed(value) for name, value in values.items()}
-    return environment.get_template(template).render(
+    text = environment.get_template(template).render(
         **variables,
         style=Markup(style),
         style_hash=_policy_hash(style),
@@ -100,8 +102,9 @@ def render_page(
         script_hash=_policy_hash(script),
         sprites=Markup((_TEMPLATES / "tiles.svg").read_text(encoding="utf-8")),
         viewer_note=viewer.note if viewer else None,
-        embedded={name: Markup(text) for name, text in (embedded | blocks).items()},
+        embedded={name: Markup(content) for name, content in (embedded | blocks).items()},
     )
+    return text.encode("utf-8", "replace").decode()
 
 
 def pack(groups: Iterable[list[Entry]], megabytes: float) -> Archive:
@@ -158,10 +161,24 @@ def _compressed(text: str) -> str:
 
 
 def _json(value: Any) -> str:
+    write = partial(json.dumps, separators=(",", ":"), allow_nan=False)
+    try:
+        text = write(value, ensure_ascii=False)
+    except ValueError:
+        value = _finite(value)
+        text = write(value, ensure_ascii=False)
     # Half a surrogate pair, which a model may write, is no UTF-8: only then everything else is escaped, too.
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     try:
         text.encode()
     except UnicodeEncodeError:
-        return json.dumps(value, separators=(",", ":"))
+        return write(value)
     return text
+
+
+def _finite(value: Any) -> Any:
+    """The same with None for NaN and infinities, as of training that diverged: browsers read no JSON with them."""
+    if isinstance(value, float):
+        return value if isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _finite(each) for key, each in value.items()}
+    return [_finite(each) for each in value] if isinstance(value, list | tuple) else value

@@ -104,6 +104,11 @@ def test_long_runs_keep_their_spikes() -> None:
     assert min(y for _, y in drawn) == pytest.approx(1000 - 1000 * 9 / 10, abs=1)
     assert [x for x, _ in drawn] == sorted(x for x, _ in drawn)
 
+    (panel,) = panels(group_by_settings([made("one", series(values)), made("two", series(values[1:]), seed=1)]), 1.0)
+    band = points(panel["lines"][0]["band"].rstrip("Z"))
+    assert max(x for x, _ in band) == 1000
+    assert min(y for _, y in band) == pytest.approx(1000 - 1000 * 9 / 10, abs=1)
+
 
 def test_a_line_lies_where_its_values_do() -> None:
     groups = group_by_settings([made("run", series([0.0, 0.5, 1.0], "success"), after=0.8)])

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragen_agent.report.rates import points
+from ragen_agent.config import Config
+from ragen_agent.report.rates import lanes, points
+from ragen_agent.report.runs import RecordedRun, SeedGroup
 from ragen_agent.training.metrics import format_metric
+from ragen_agent.training.run_folder import RunFolder
 from ragen_gym.bench.report.tables import number
 
 
@@ -26,3 +32,14 @@ def test_figures(value: float, text: str) -> None:
 
 def test_differences_have_a_sign() -> None:
     assert [points(share) for share in (0.125, -0.02, 0.0004)] == ["+12.5", "\N{MINUS SIGN}2.0", "0.0"]
+
+
+def test_lanes_of_many_configurations_have_colours_of_the_page_and_of_nothing_there_are_none() -> None:
+    def group(place: int, summary: dict[str, Any]) -> SeedGroup:
+        run = RecordedRun(f"run{place}", RunFolder(Path()), Config(), summary, [])
+        return SeedGroup(run.name, place, [run])
+
+    rate = {"rate": 0.5, "low": 0.4, "high": 0.6, "n": 10}
+    (block,) = lanes([group(place, {"after": rate}) for place in range(10)])
+    assert [lane["colour"] for lane in block["lanes"]] == [*range(8), 0, 1]
+    assert lanes([group(0, {})]) == []

@@ -224,6 +224,9 @@ def test_a_run_that_has_only_begun(chromium: Any, runs: dict[str, Path], tmp_pat
     sheet = open_page(chromium, path.as_uri(), ".rv-bar")
     assert "begun is not finished: 0 of 4 iterations" in sheet.page.inner_text("main")
     assert "No episode is of this kind." in sheet.page.inner_text("#viewer")
+    assert "No iteration is recorded yet." in sheet.page.inner_text("main")
+    assert "begun: 0 iterations." in sheet.page.inner_text("footer")
+    assert sheet.page.locator("#standing, .rv-controls:visible").count() == 0
     assert sheet.page.locator(".chart").count() == 0
     assert sheet.complaints == []
     sheet.page.context.close()

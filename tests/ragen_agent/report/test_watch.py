@@ -117,6 +117,19 @@ def test_a_finished_run(runs: dict[str, Path], width: int) -> None:
     assert "alarms" in shown
 
 
+def test_figures_that_are_no_numbers_are_left_out(runs: dict[str, Path], tmp_path: Path) -> None:
+    shutil.copytree(runs["seed0"], tmp_path / "run")
+    folder = RunFolder(tmp_path / "run")
+    records = read_json_lines(folder.metrics)
+    records[1] |= {"return": float("nan"), "grad_norm": float("inf")}
+    folder.metrics.write_text("".join(json.dumps({**record, "kl": None}) + "\n" for record in records))
+    shown = picture(folder.path)
+    assert "episode return" in shown
+    assert "gradient norm" in shown
+    assert "nan" not in shown
+    assert "KL from the initial model" not in shown
+
+
 def test_an_interrupted_run(runs: dict[str, Path]) -> None:
     status = RunTail(runs["broken"]).read()
     assert (status.phase, len(status.metrics)) == ("reinforcement", 2)

@@ -133,6 +133,13 @@ def test_a_finding_is_shown_with_its_evidence_and_its_fix(run: Run, tmp_path: Pa
     assert "<script" not in html
     assert CHECKS["mask_matches"].title in html
     assert "How to fix it" in html
+    assert "1 finding, 1 passed" in html
+
+
+def test_a_page_that_cannot_be_written_is_said_before_the_checks(run: Run, tmp_path: Path) -> None:
+    code, text, error = run("audited_envs:Maze", "--page", str(tmp_path / "missing" / "audit.html"))
+    assert (code, text) == (2, "")
+    assert "there is no folder" in error
 
 
 def test_the_report_as_json(run: Run) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import csv
+import gzip
 import io
 import json
 import re
@@ -20,7 +22,7 @@ from ragen_gym.bench.agent import Answer, Task
 from ragen_gym.bench.episode_plan import RunOptions
 from ragen_gym.bench.replay import Replayer
 from ragen_gym.bench.report import html_page, tables
-from ragen_gym.bench.report.benchmark_page import page
+from ragen_gym.bench.report.benchmark_page import context, page
 from ragen_gym.bench.report.html_page import Entry, EpisodeViewer, pack, packed, render_page
 from ragen_gym.bench.report.plots import strips
 from ragen_gym.bench.report.viewer_data import details
@@ -386,6 +388,54 @@ def test_the_viewer_shows_any_episodes(chromium: Any, tmp_path: Path) -> None:
     viewer.page.context.close()
 
 
+def test_a_viewer_of_hostile_episodes_and_of_none(chromium: Any, tmp_path: Path) -> None:
+    """A choice with no episode hides what it has none to show of, and takes no keys; long words wrap."""
+    long = "W" * 3000
+    turn = {"message": "Go.", "frames": [1, 1]}
+    replies = ["", " \n", "\u202e\u2028\x00</pre>", "x" * 10_000]
+    turns: list[dict[str, Any]] = [
+        {**turn, "reply": replies[0], "thinking": "Hm."},
+        *({**turn, "reply": reply, "actions": [[long, "unknown"]], "problem": long} for reply in replies[1:]),
+    ]
+    one: dict[str, Any] = {"id": "one", "title": long, "tags": ["failed"], "fields": {"agent": "a"}}
+    one |= {"board_style": "text", "frames": [{"board": long}], "turns": turns, "failure": long, "facts": [long]}
+    filters = [{"label": "All"}, {"label": "Solved", "tag": "solved"}]
+    data: dict[str, Any] = {"board_styles": {}, "filters": filters, "compare_by": "agent", "episodes": [one]}
+    (tmp_path / "mine.html").write_text('{% extends "base.html" %}')
+    words: dict[str, Any] = {"kind": "Report", "title": long, "lede": "\ud800", "counts": [], "findings": [long]}
+    words |= {"terms": [(long, long)], "colophon": [long]}
+    for name, shown in (("page", data), ("none", {**data, "episodes": []})):
+        text = render_page("mine.html", EpisodeViewer(shown, [], long), folder=tmp_path, **words)
+        (tmp_path / f"{name}.html").write_text(text)
+    for size in ({"width": 1280, "height": 900}, {"width": 400, "height": 900}):
+        address = f"{(tmp_path / 'page.html').as_uri()}#episode=one&step=x&compare=nobody"
+        viewer = open_page(chromium, address, viewport=size)
+        assert viewer.caption == "The start"
+        assert viewer.page.locator("[data-field=compare]").count() == 0
+        said = viewer.page.locator(".rv-reply pre").all_text_contents()
+        assert said == ["(nothing after the thinking)", "(an empty reply)", *replies[2:]]
+        assert viewer.overflow() == 0
+        for part in (".rv-talk", ".rv-head"):
+            assert viewer.page.locator(part).evaluate("node => node.scrollWidth - node.clientWidth") == 0
+        body = viewer.page.locator(".rv-body").bounding_box()
+        assert viewer.filter("Solved") == 0
+        viewer.page.keyboard.press("End")
+        for part in (".rv-controls", ".rv-panes", ".rv-list"):
+            expect(viewer.page.locator(part)).to_be_hidden()
+        assert viewer.page.locator(".rv-show").bounding_box()["width"] == body["width"]
+        assert viewer.filter("All") == 1
+        assert viewer.caption == "The start"
+        assert viewer.complaints == []
+        viewer.page.context.close()
+    none = open_page(chromium, (tmp_path / "none.html").as_uri(), ".rv-empty", viewport={"width": 400, "height": 900})
+    none.page.locator(".rv").evaluate("node => node.scrollIntoView()")
+    for key in ("ArrowRight", " ", "t", "j"):
+        none.page.keyboard.press(key)
+    expect(none.page.locator(".rv-controls")).to_be_hidden()
+    assert (none.overflow(), none.complaints) == (0, [])
+    none.page.context.close()
+
+
 def test_pictures_for_the_documentation(chromium: Any, report: Report, tmp_path: Path) -> None:
     made = list(benchmark_screenshots(chromium, report.path, tmp_path))
     assert [path.name for path in made] == ["benchmark_report.png", "benchmark_viewer.png"]
@@ -472,6 +522,17 @@ def test_random_and_optimal_play_are_of_the_run_with_most_levels(report: Report)
         assert marks == [round(100 * share, 2) for share in shares[1]]
 
 
+def test_the_best_agents_stand_first_and_a_score_of_nothing_is_above_a_negative_one(report: Report) -> None:
+    scores = {"worse": -0.4, "unknown": None, "random": 0.0, "good": 0.7}
+    (summary, *_) = report.summaries
+    summaries = [
+        {**summary, "agent": agent, "overall": {**summary["overall"], "normalised": score}}
+        for agent, score in scores.items()
+    ]
+    rows = context(SMOKE, summaries, [])["overview"]["rows"]
+    assert [row["name"] for row in rows[1:-1]] == ["good", "random", "worse", "unknown"]
+
+
 def test_groups_are_packed_whole() -> None:
     groups = [[Entry({"id": f"{i}{j}"}, lambda: {"text": "x" * 300_000}) for j in range(2)] for i in range(4)]
     archive = pack(iter(groups), 0.0015)
@@ -479,6 +540,12 @@ def test_groups_are_packed_whole() -> None:
     assert 1 <= len(archive.blocks) < 4
     assert all(len(block) < 2000 for block in archive.blocks)
     assert packed({"a": "</script>\ud800"}).isascii()
+
+
+def test_what_is_packed_is_json_that_browsers_read() -> None:
+    value = {"text": "\ud800", "numbers": [0.5, float("nan"), {"most": float("inf")}]}
+    text = gzip.decompress(base64.b64decode(packed(value))).decode()
+    assert text == json.dumps({"text": "\ud800", "numbers": [0.5, None, {"most": None}]}, separators=(",", ":"))
 
 
 def test_every_sprite_that_a_look_names_is_drawn() -> None:

@@ -6,8 +6,10 @@ import copy
 import re
 import subprocess
 import sys
+from enum import IntEnum
 from io import BytesIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
@@ -24,8 +26,8 @@ from ragen_gym.cli.render import LEVELS, index_page, measured, page, pictures
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.games.registry import TABLE, GameSpec
 from ragen_gym.render.frames import PAINTERS, atlas, frame_shape, frames, picture_shape
-from ragen_gym.render.recorder import what_happened
-from ragen_gym.render.renderer import Window
+from ragen_gym.render.recorder import key_names, what_happened
+from ragen_gym.render.renderer import Window, keys_to_action
 
 ROWS = list(TABLE.values())
 every_id = pytest.mark.parametrize("spec", ROWS, ids=[spec.name for spec in ROWS])
@@ -213,6 +215,16 @@ def test_gymnasium_plays_it_with_the_keys_it_names(spec: GameSpec) -> None:
 
     play(Pressed(env), callback=note, seed=0, fps=1000, wait_on_player=True)
     assert played[0] == 1
+
+
+@pytest.mark.parametrize("actions", [9, 10, 30, 35])
+def test_a_game_of_many_actions_has_a_key_for_each_of_the_first_thirty(actions: int) -> None:
+    names = IntEnum("Action", [f"ARM_{place}" for place in range(actions)], start=0)  # type: ignore[misc]
+    game: Any = SimpleNamespace(Action=names)
+    keys = keys_to_action(game)
+    assert sorted(keys.values()) == list(range(min(actions, 30)))
+    assert not {chr(key) for (key,) in keys} & set("nq?")
+    assert len(set(key_names(game))) == actions
 
 
 def test_gymnasiums_own_window_shows_the_pictures() -> None:

@@ -124,7 +124,7 @@ function arms(frames, at, label) {
     const last = pulls.length > 0 && pulls.at(-1).action === arm;
     const machine = svg("g", {transform: `translate(${arm * 180} 0)`, class: last ? "rv-arm pulled" : "rv-arm"});
     machine.append(svg("rect", {x: 10, y: 8, width: 150, height: 174, rx: 14, class: "rv-arm-body"}));
-    const lines = name.length > 12 ? name.split(/(?<=[a-z])(?=[A-Z])|\s+/) : [name];
+    const lines = name.length > 12 ? name.split(/(?<=[a-z])(?=[A-Z])|(?<=\s)/) : [name];
     const middle = Math.ceil(lines.length / 2);
     const shown = lines.length > 1 ? [lines.slice(0, middle).join(""), lines.slice(middle).join("")] : lines;
     shown.forEach((line, i) => machine.append(words(85, 44 + 20 * i - 10 * (shown.length - 1), line, "rv-arm-name")));

@@ -82,7 +82,7 @@ class Transcript {
       if (words) box.append(el("details", {class: "rv-thinking"},
         el("summary", {}, `Thinking, ${words} word${words === 1 ? "" : "s"}`), el("div", {}, turn.thinking)));
       const rest = turn.answer ?? turn.reply;
-      if (rest !== null && rest !== undefined) box.append(el("pre", {}, rest === "" ? "(an empty reply)" : rest));
+      if (rest !== null && rest !== undefined) box.append(el("pre", {}, rest.trim() ? rest : words ? "(nothing after the thinking)" : "(an empty reply)"));
     }
     if (turn.problem) box.append(el("p", {class: "rv-problem"}, turn.problem));
     box.append(this.actions(turn));

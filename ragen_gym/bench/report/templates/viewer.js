@@ -57,6 +57,8 @@ class Viewer {
     if (order) this.shown.sort((a, b) => (b.order?.[order] ?? 0) - (a.order?.[order] ?? 0));
     this.list.fill(this.shown, this.current);
     this.empty.hidden = this.shown.length > 0;
+    this.controls.node.hidden = this.panesHost.hidden = !this.shown.length;
+    if (!this.shown.length) this.controls.stop();
     if (open && this.shown.length && !this.shown.includes(this.current)) this.open(this.shown[0]);
   }
 
@@ -90,6 +92,7 @@ class Viewer {
   }
 
   go(step, {glide = Math.abs(step - this.step) === 1, quiet = false} = {}) {
+    if (!this.panes.length) return;  // the first episode is not loaded yet
     this.step = Math.max(0, Math.min(step, this.steps - 1));
     for (const pane of this.panes) pane.show(this.step, glide);
     this.controls.show(this.step, this.steps, this.panes[0].said);
@@ -112,9 +115,11 @@ class Viewer {
     const wanted = new URLSearchParams(location.hash.slice(1));
     const episode = this.data.episodes.find((e) => e.id === wanted.get("episode"));
     if (!episode) return false;
-    this.compared = this.compareMenu.value = wanted.get("compare") ?? "";
+    this.compareMenu.value = wanted.get("compare") ?? "";
+    if (this.compareMenu.selectedIndex < 0) this.compareMenu.value = "";  // the address names none of the menu
+    this.compared = this.compareMenu.value;
     if (!this.shown.includes(episode)) this.showAll();
-    this.open(episode, {step: +(wanted.get("step") ?? 0)}).then(() => this.host.scrollIntoView({block: "start"}));
+    this.open(episode, {step: Math.trunc(wanted.get("step")) || 0}).then(() => this.host.scrollIntoView({block: "start"}));
     return true;
   }
 
@@ -126,7 +131,7 @@ class Viewer {
   }
 
   key(event) {
-    if (event.ctrlKey || event.metaKey || event.altKey || !this.current || !this.handles(event.target)) return;
+    if (event.ctrlKey || event.metaKey || event.altKey || !this.shown.length || !this.handles(event.target)) return;
     const does = {
       ArrowRight: () => this.go(this.step + 1), ArrowLeft: () => this.go(this.step - 1),
       Home: () => this.go(0), End: () => this.go(this.steps - 1),
