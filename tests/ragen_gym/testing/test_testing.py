@@ -247,7 +247,6 @@ def test_check_game_says_what_a_class_lacks(members: dict[str, Any], message: st
         ({"rewards": ..., "over": ...}, 2, "Bare lacks rewards: its class"),
         (None, 2, "Bare: its entry says game="),
     ],
-    ids=str,
 )
 def test_the_command_says_what_a_class_lacks(
     members: dict[str, Any] | None,
