@@ -13,6 +13,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from math import inf, isnan, nan
 from pathlib import Path
 from typing import Any
@@ -23,9 +24,10 @@ from ragen_agent.config.presets import read_recipe, recipe_names
 from ragen_gym.core.stats import mean_interval
 from ragen_gym.core.storage import write_atomic
 
-__all__ = ["main", "train"]
+__all__ = ["main", "run", "train"]
 
 HERE = Path(__file__).parent
+INTERRUPTED = 130  # the exit code after Ctrl-C
 ROWS = {
     "random": "random replies",
     "demonstrator": "the demonstrator",
@@ -73,6 +75,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             try:
                 if folder.exists() or str(seed) not in recorded:
                     train(folder, "--recipe", name, "--seed", str(seed))
+            except KeyboardInterrupt:
+                print("stopped: the same command goes on", file=sys.stderr)
+                return INTERRUPTED
             finally:
                 summary = _summary(folder)
                 if "after" in summary:
@@ -87,8 +92,25 @@ def train(folder: Path, *arguments: str, rows: Iterable[str] = ROWS) -> dict[str
     if set(rows) - set(_summary(folder)):
         resume = (folder / "config.toml").exists()
         how = ["--resume", str(folder)] if resume else [*arguments, "--out", str(folder)]
-        subprocess.run([sys.executable, "-m", "ragen_agent.cli", "train", *how], check=True)
+        run([sys.executable, "-m", "ragen_agent.cli", "train", *how])
     return _summary(folder)
+
+
+def run(command: Sequence[str]) -> None:
+    """Runs a command that saves its work on Ctrl-C, which reaches it too: it is waited for until it has.
+
+    Raises:
+        KeyboardInterrupt: it was interrupted.
+        CalledProcessError: it failed.
+    """
+    with subprocess.Popen(command) as process:
+        while process.returncode is None:
+            with suppress(KeyboardInterrupt):
+                process.wait()
+    if process.returncode == INTERRUPTED:
+        raise KeyboardInterrupt
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, command)
 
 
 def _summary(folder: Path) -> dict[str, Any]:

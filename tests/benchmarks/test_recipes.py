@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -35,8 +40,30 @@ def test_a_stopped_run_is_written_with_what_there_is(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(recipes, "train", stopped)
     arguments = ["--recipes", name, "--seeds", "0", "--runs", str(tmp_path / "runs"), "--out", str(tmp_path)]
-    with pytest.raises(KeyboardInterrupt):
-        recipes.main(arguments)
+    assert recipes.main(arguments) == 130
     text = (tmp_path / "recipes.md").read_text(encoding="utf-8")
     assert f"| then reinforcement | {100 * whole['after']['rate']:.1f} |" in text
     assert text.count("| not yet | |") == 3
+
+
+def test_a_command_that_saves_on_ctrl_c_is_waited_for(tmp_path: Path) -> None:
+    saving = """
+import pathlib, signal, sys, time
+def save(number, frame):
+    time.sleep(1)  # longer than subprocess.run leaves a child after Ctrl-C
+    pathlib.Path(sys.argv[2]).touch()
+    sys.exit(130)
+signal.signal(signal.SIGINT, save)
+pathlib.Path(sys.argv[1]).touch()
+time.sleep(60)
+"""
+    ready, saved = tmp_path / "ready", tmp_path / "saved"
+    child = [sys.executable, "-c", saving, str(ready), str(saved)]
+    parent = [sys.executable, "-c", f"from benchmarks.recipes import run; run({child!r})"]
+    with subprocess.Popen(parent, start_new_session=True, stderr=subprocess.PIPE, text=True) as process:
+        while not ready.exists():
+            assert process.poll() is None
+            time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal sends it, to both
+        assert "KeyboardInterrupt" in process.communicate(timeout=60)[1]
+    assert saved.exists()
