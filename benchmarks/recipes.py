@@ -50,6 +50,16 @@ seeds differ, which few seeds make wide. Minutes are by the clock, whatever else
 The settings of `smollm2-135m-sokoban` were chosen on the levels of its table, in parts, each run once: 100 steps of
 imitation of 800 demonstrations end at 21.5 % (random replies 20.7), another 100 steps on 800 others at 48.4; from there
 20 iterations at a rate of 2e-5 with one update each end at 55.9, 14 iterations at 5e-5 with four updates each at 76.2.
+Those four figures were written down by hand; the commands were
+
+```sh
+HOW="--recipe smollm2-135m-sokoban --set evaluation.imitation=false"
+SFT="--set demonstrations.episodes=800 --set warm_start.epochs=1 --set training.iterations=0"
+ragen-agent train $HOW $SFT --out runs/sokoban-100
+ragen-agent train $HOW $SFT --model runs/sokoban-100/warm --seed 1 --out runs/sokoban-200
+ragen-agent train $HOW --model runs/sokoban-200/warm --out runs/sokoban-rl  # stopped after 14 iterations
+ragen-agent train $HOW --model runs/sokoban-200/warm --training.learning_rate 2e-5 --training.minibatch 64
+```
 
 Machines: {machines}.
 """
