@@ -164,14 +164,13 @@ class ContinuousEngine:
     def _admit(self, now: float) -> None:
         """Gives free slots to waiting requests."""
         joined: list[NDArray[np.int64]] = []
-        left: list[Request] = []
         alone = len(self.slots) == 1
-        for request in self.waiting:
+        for request in list(self.waiting):
             if request.cancelled:
+                self.waiting.remove(request)
                 continue
             free = [slot for slot in self.slots if slot.request is None]
             if not free:
-                left.append(request)
                 continue
             ids = np.array(request.ids)
             same = (slot for slot in free if slot.length and slot.conversation == request.conversation)
@@ -182,21 +181,20 @@ class ContinuousEngine:
             donor = max(self.slots, key=lambda slot: slot.common(ids))
             kept, found = target.common(ids), donor.common(ids)
             if any(_common(other, ids) >= max(kept, found) + SHARED_AT_LEAST for other in joined):
-                left.append(request)  # what it shares with another one is there after this step
-                continue
+                continue  # what it shares with another one is there after this step
+            self.waiting.remove(request)
+            self._given += 1
+            target.request, target.conversation, target.used = request, request.conversation, self._given
             if found > kept:
                 self.model.copy(donor.number, target.number, found)
                 target.length = 0
                 target.append(request.ids[:found])
                 kept = found
-            self._given += 1
             target.length, target.pending = kept, request.ids[kept:]
-            target.request, target.conversation, target.used = request, request.conversation, self._given
             request.began = now
             joined.append(ids)
             self.stats.reused += kept
             self.stats.read += len(ids) - kept
-        self.waiting = left
 
     def _too_long(self) -> list[Request]:
         """Ends the requests whose conversation would take more than its share of the cache."""

@@ -279,6 +279,29 @@ def test_an_error_of_the_model_ends_what_is_running_and_nothing_else(llama: PreT
     assert [request.sampled for request in requests[2:]] == [plainly(llama, request) for request in requests[2:]]
 
 
+def test_a_request_that_could_not_join_is_dropped_once(llama: PreTrainedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = engine_of(llama, 2)
+    reader, joining, waiting = (Request([*SYSTEM, number + 5], 4, 1.0, number, number) for number in range(3))
+    engine.submit(reader)
+    engine.step()
+
+    def full(*_: Any) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine.model, "copy", full)
+        for request in (joining, waiting):
+            engine.submit(request)
+        with pytest.raises(MemoryError):
+            engine.step()
+    assert engine.drop() == [reader, joining]
+    assert engine.waiting == [waiting]
+    while engine.running or engine.waiting:
+        engine.step()
+    assert waiting.sampled == plainly(llama, waiting)
+    assert joining.sampled == []
+
+
 def test_logits_that_are_no_numbers_fail_their_own_request(llama: PreTrainedModel) -> None:
     engine = engine_of(llama, 2)
     requests = [Request([50, 51], 5, 1.0, 0, 0), Request([599, 52], 5, 1.0, 0, 1)]
