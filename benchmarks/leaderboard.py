@@ -35,6 +35,7 @@ from ragen_gym.bench.results import BenchResults, ResultsFolder, load_results
 from ragen_gym.bench.runner import RunProgress, run_suite
 from ragen_gym.bench.score import score_results
 from ragen_gym.bench.suites import Suite, load_suite
+from ragen_gym.core.command_line import stops_at_sigterm
 from ragen_gym.core.stats import percent
 from ragen_gym.core.storage import write_atomic
 from ragen_gym.core.threads import wait_passively
@@ -125,7 +126,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         for suite in suites:
             entry = results["suites"].setdefault(suite.name, {"rows": {}})
             try:
-                _play(row, suite, arguments)
+                with stops_at_sigterm():
+                    _play(row, suite, arguments)
                 entry["rows"][row.name] = _measured(row, suite, arguments)
             except KeyboardInterrupt:
                 print("stopped: the same command goes on", file=sys.stderr)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,22 @@ def test_a_leaderboard_is_played_once_and_written(
     html = (page / "leaderboard-smoke.html").read_text()
     assert "tiny: tiny, 5 episodes" in html
     assert "same: same, 5 episodes" in html
+
+
+def test_a_row_that_is_stopped_keeps_its_cost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--suite", "smoke", "--limit", "1", "--rows", "random", "--out", str(tmp_path), "--page", str(tmp_path)]
+    with monkeypatch.context() as patch:
+        patch.setattr(leaderboard, "run_suite", lambda *_: signal.raise_signal(signal.SIGTERM))
+        (tmp_path / "smoke" / "random").mkdir(parents=True)
+        assert main(words) == 130
+    assert "the same command goes on" in capsys.readouterr().err
+    (cost,) = (tmp_path / "smoke").glob("*.cost.json")
+    stopped = json.loads(cost.read_text())["seconds"]
+    assert stopped > 0
+    assert main(words) == 0
+    assert json.loads(cost.read_text())["seconds"] > stopped
 
 
 def test_a_checkpoint_of_the_same_name_does_not_mix_with_another(
