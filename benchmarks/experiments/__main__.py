@@ -37,6 +37,7 @@ examples:
   python -m benchmarks.experiments echo-trap --jobs 2
   python -m benchmarks.experiments uncertainty-filter --only "top 25" --only "random 25" --seeds 5
   python -m benchmarks.experiments all --jobs 2 --hours 4
+  python -m benchmarks.experiments mine.toml --dry-run  (a table like those in benchmarks/experiments/tables)
   python -m benchmarks.experiments thinking --quick     (a minute; shows that it runs, proves nothing)"""
 
 
@@ -47,7 +48,10 @@ def add(commands: Any) -> None:
     )
     parser.set_defaults(run=_run)
     parser.add_argument(
-        "names", nargs="*", metavar="NAME", help="experiments, or all: those of the small model; see --list"
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help="experiments, or all: those of the small model, see --list; or the path of a table (.toml) of your own",
     )
     parser.add_argument("--list", action="store_true", help="list the experiments and their questions")
     parser.add_argument(

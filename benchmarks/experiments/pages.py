@@ -24,7 +24,7 @@ from benchmarks.experiments.hypothesis_tests import (
 from benchmarks.experiments.plan import PlannedRun
 from benchmarks.experiments.plots import draw_arms, draw_curves, draw_sweep
 from benchmarks.experiments.records import complete_runs, write_records
-from benchmarks.experiments.spec import MEASURES, Experiment, measure
+from benchmarks.experiments.spec import MEASURES, Experiment, measure, names
 from ragen_agent.report.runs import RecordedRun
 from ragen_agent.training.alarm import sign_label
 from ragen_gym.core.stats import Estimate
@@ -146,7 +146,8 @@ def markdown_page(
     lines += ["", *[f"- {name}: {MEASURES[name].about}." for name in experiment.columns]]
     if failures:
         lines += ["", "## Runs that failed", "", *[f"- {name}: {problem}" for name, problem in failures.items()]]
-    lines += ["", f"Made by `python -m benchmarks.experiments {experiment.name}`.", ""]
+    name = experiment.name if experiment.name in names() else f"{experiment.name}.toml"
+    lines += ["", f"Made by `python -m benchmarks.experiments {name}`.", ""]
     return "\n".join(lines)
 
 

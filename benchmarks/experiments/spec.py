@@ -1,4 +1,4 @@
-"""The tables of experiments, read from ``tables/*.toml``, and the measures of a run that they may name.
+"""The tables of experiments, read from ``tables/*.toml`` or from a path, and the measures of a run that they may name.
 
 Means at a run's start and end are over ``WINDOW`` iterations: one iteration of 256 episodes has a standard error of
 about three points. A run that was stopped early, because nothing was left to learn from, keeps its last figures for the
@@ -254,16 +254,22 @@ def names() -> list[str]:
     return sorted(path.stem for path in TABLES.glob("*.toml"))
 
 
-def read(name: str, folder: Path = TABLES) -> Experiment:
-    """The experiment of that name.
+def read(name: str) -> Experiment:
+    """The experiment of that name, or of the table at that path, which ends in ``.toml``.
 
     Raises:
-        ValueError: there is none, or its table names an arm, a measure or a key that does not exist.
+        ValueError: there is none, its table names an arm, a measure or a key that does not exist, or a table of one's
+            own is called like one of the repository.
     """
-    path = folder / f"{name}.toml"
+    path = Path(name) if name.endswith(".toml") else TABLES / f"{name}.toml"
     if not path.is_file():
         raise ValueError(
-            f"there is no experiment {name!r}: choose one of {', '.join(names())}.{did_you_mean(name, names())}"
+            f"there is no experiment {name!r}: give the path of a table (.toml), or one of {', '.join(names())}."
+            + did_you_mean(name, names())
+        )
+    if path.stem in names() and path.resolve().parent != TABLES.resolve():
+        raise ValueError(
+            f"{path} is called like an experiment of the repository, whose runs it would share: rename it."
         )
     content = read_toml(path)
     evaluations = content.pop("evaluations", 1)
@@ -276,7 +282,7 @@ def read(name: str, folder: Path = TABLES) -> Experiment:
     shared = {"looks": tuple(content.pop("looks", ())), "margin": content.pop("margin", 5) / 100}
     try:
         made = Experiment(
-            name=name,
+            name=path.stem,
             **{key: _text(content.pop(key)) for key in ("title", "question", "claim", "source", "evidence", "limits")},
             curves=tuple(content.pop("curves")),
             columns=tuple(content.pop("columns")),

@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks.experiments.plan import costs, plan, warm_starts
 from benchmarks.experiments.spec import MEASURES, TABLES, names, read
+from ragen_agent.cli import main
 from ragen_agent.config import Config, to_toml
 
 WANTED = {
@@ -158,7 +159,7 @@ def test_a_wrong_sweep_says_what_is_wrong(change: tuple[str, str], message: str,
     text = (TABLES / "stabilisers.toml").read_text(encoding="utf-8")
     (tmp_path / "mine.toml").write_text(text.replace(*change, 1), encoding="utf-8")
     with pytest.raises(ValueError, match=message):
-        read("mine", tmp_path)
+        read(str(tmp_path / "mine.toml"))
 
 
 def test_runs_that_differ_before_their_reinforcement_share_nothing(tmp_path: Path) -> None:
@@ -199,10 +200,23 @@ def test_quick_makes_everything_small_and_settings_lie_over_every_arm(tmp_path: 
 )
 def test_a_wrong_table_says_what_is_wrong(change: tuple[str, str], message: str, tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text(TABLE, encoding="utf-8")
-    assert [arm.name for arm in read("mine", tmp_path).arms] == ["one", "two"]
+    assert [arm.name for arm in read(str(tmp_path / "mine.toml")).arms] == ["one", "two"]
     (tmp_path / "mine.toml").write_text(TABLE.replace(*change), encoding="utf-8")
     with pytest.raises(ValueError, match=message):
-        read("mine", tmp_path)
+        read(str(tmp_path / "mine.toml"))
+
+
+def test_a_table_of_ones_own_is_read_from_its_path(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mine, taken = tmp_path / "mine.toml", tmp_path / "thinking.toml"
+    for path in (mine, taken):
+        path.write_text(TABLE, encoding="utf-8")
+    assert read(str(mine)).name == "mine"
+    assert main(["experiment", str(mine), "--dry-run", "--out", str(tmp_path / "runs")]) == 0
+    assert "6 runs: about" in capsys.readouterr().out
+    with pytest.raises(ValueError, match=r"thinking\.toml is called like an experiment of the repository.*rename it"):
+        read(str(taken))
+    with pytest.raises(ValueError, match=r"no experiment '.*other\.toml': give the path of a table"):
+        read(str(tmp_path / "other.toml"))
 
 
 def test_unknown_names_are_answered_with_the_known_ones(tmp_path: Path) -> None:
