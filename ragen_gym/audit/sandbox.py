@@ -58,6 +58,10 @@ class AuditSettings:
         for name, value, least in (("seeds", self.seeds, 4), ("steps", self.steps, 1), ("seconds", self.seconds, 1)):
             if not value >= least:
                 raise ValueError(f"{name}={value} is too small: give {least} or more.")
+        try:
+            json.dumps([dict(self.options), list(self.actions)])
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"options and actions must be JSON, for another process: {error}.") from None
         if (self.train is None) != (self.test is None):
             raise ValueError("give both sides of a split, train and test, or neither.")
         for part in ",".join((self.train or "", self.test or "")).split(","):

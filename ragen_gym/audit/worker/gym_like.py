@@ -98,7 +98,7 @@ class GymEnv(AuditedEnv):
 
     def mask(self, info: Mapping[str, Any]) -> list[bool] | None:
         for name in _MASKS:
-            if name in info and len(info[name]) == len(self.actions()):
+            if hasattr(info.get(name), "__len__") and len(info[name]) == len(self.actions()):
                 return [bool(allowed) for allowed in info[name]]
         return None
 
@@ -144,6 +144,8 @@ class CallableTarget(Target):
     def _inspect(self) -> None:
         env = self.make()
         core = env.env
+        if hasattr(core, "num_envs"):
+            raise ValueError(f"{self.name} makes {core.num_envs} environments in one: name what makes a single one.")
         self.takes_seed = bool({"seed", "kwargs"} & accepted(core.reset)) or callable(getattr(core, "seed", None))
         self.separate_noise = self._separate(core)
         module, _, attribute = self.name.partition(":")

@@ -85,6 +85,7 @@ def test_an_environment_that_hangs_is_ended() -> None:
         ("audited_envs:MOVES", "is no callable"),
         ("audited_envs:Nothing", "has no attribute 'Nothing'"),
         ("NoSuchGame-v0", "NoSuchGame"),
+        ("audited_envs:many", "makes 2 environments in one"),
     ],
 )
 def test_what_cannot_be_opened_says_why(target: str, message: str) -> None:
@@ -99,6 +100,7 @@ def test_what_cannot_be_opened_says_why(target: str, message: str) -> None:
         ({"seeds": 1}, "seeds=1 is too small"),
         ({"seconds": float("nan")}, "seconds=nan is too small"),
         ({"train": "0:10"}, "both sides of a split"),
+        ({"options": {"sizes": {3, 4}}}, "must be JSON, for another process: Object of type set"),
         ({"train": "0:10", "test": "size=4,50:45"}, "the seeds 50:45 are none"),
     ],
 )

@@ -18,7 +18,7 @@ import pytest
 from ragen_gym.audit.worker import check_play, check_splits
 from ragen_gym.audit.worker.context import Context
 from ragen_gym.audit.worker.gym_like import CallableTarget
-from ragen_gym.audit.worker.protocol import Outcome
+from ragen_gym.audit.worker.protocol import Outcome, key, literal
 from ragen_gym.audit.worker.table import CHECKS
 
 #: By check: the environments that have its fault, and a sound one.
@@ -94,6 +94,28 @@ def test_a_fault_is_found_and_its_evidence_fails(check: str) -> None:
     assert found.detail
     with pytest.raises(RuntimeError if "# raises" in found.evidence else AssertionError):
         exec(compile(found.evidence, check, "exec"), {})
+
+
+@pytest.mark.parametrize("check", ["reward_random", "reward_after_end"])
+def test_actions_of_arrays_are_in_the_evidence_bit_for_bit(check: str) -> None:
+    found = outcome("Vectors", check)
+    with pytest.raises(AssertionError):
+        exec(found.evidence, {})
+    assert outcome("SoundVectors", check).status == "passed"
+    with suppress(gymnasium.error.ResetNeeded):  # what the faulty one took is refused
+        exec(found.evidence.replace("Vectors", "SoundVectors"), {})
+
+
+@pytest.mark.parametrize(
+    "action", [3, "a'b", np.int64(2), np.float32(0.1), np.array([0.1, 1 / 3]), {"a": (np.ones((2, 2), np.int8), [1])}]
+)
+def test_an_action_is_written_as_python(action: object) -> None:
+    again = eval(literal(action), {"numpy": np})
+    assert (key(again), repr(type(again))) == (key(action), repr(type(action)))
+
+
+def test_a_mask_that_is_none_does_not_apply() -> None:
+    assert "no mask" in outcome("Vectors", "mask_matches").detail
 
 
 @pytest.mark.parametrize("check", [check for check in ENVS if check != "group_noise"])  # its sound one asks for noise
