@@ -268,6 +268,27 @@ def test_a_window_hears_keys_and_stays_closed_once_closed() -> None:
     assert not pygame.display.get_init()
 
 
+def test_two_environments_in_one_process_share_the_window() -> None:
+    import pygame
+
+    one, two = (gymnasium.make(f"ragen/{name}-v0", render_mode="human") for name in ("Sokoban", "FrozenLake"))
+    sizes = []
+    for env in (one, two, one, two):
+        env.reset(seed=1)
+        sizes.append(pygame.display.get_window_size())
+    assert sizes[0] == sizes[2] != sizes[1] == sizes[3]
+    one.close()
+    two.step(0)
+    assert pygame.display.get_window_size() == sizes[1]
+    pygame.display.quit()  # as other libraries do when they close theirs
+    two.reset()
+    one.reset(seed=1)
+    two.close()
+    assert pygame.display.get_window_size() == sizes[0]
+    one.close()
+    assert not pygame.display.get_init()
+
+
 @every_id
 def test_the_gallery_in_the_repository_is_what_the_code_makes(spec: GameSpec) -> None:
     remedy = "out of date: run `ragen-gym gallery`"
