@@ -8,6 +8,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from hashlib import sha256
 from math import isfinite
 from typing import Any
@@ -36,7 +37,7 @@ def check_env(env: str | Env, *, steps: int = 60, processes: bool = True, **opti
 
     Args:
         env: an id or name of the table, or an environment that has a spec: one made by ``gymnasium.make`` or
-            ``ragen_gym.make_turn``.
+            ``ragen_gym.make_turn``. Wrappers of one's own around it are left out.
         steps: actions to play for each seed.
         processes: whether to play in another process too, with another PYTHONHASHSEED (about a second).
         options: arguments of the id.
@@ -48,6 +49,7 @@ def check_env(env: str | Env, *, steps: int = 60, processes: bool = True, **opti
     spec = make(env, options).spec
     if spec is None:
         raise ValueError("check_env needs an id, or an environment with a spec; make it by gymnasium.make.")
+    spec = replace(spec, additional_wrappers=())
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         gymnasium_check(make(spec, {}).unwrapped, skip_render_check=True)
