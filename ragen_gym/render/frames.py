@@ -31,6 +31,7 @@ __all__ = [
     "PAINTERS",
     "TEXT",
     "Painter",
+    "Tiles",
     "atlas",
     "board_codes",
     "caption_width",
@@ -41,6 +42,7 @@ __all__ = [
     "picture",
     "picture_shape",
     "png",
+    "remembered",
     "with_caption",
 ]
 
@@ -114,27 +116,59 @@ def _draw_symbol(canvas: Canvas, game: Game, tile: int) -> None:
         canvas.text(0.5, 0.5, 0.5, symbols[tile], (255, 255, 255) if tile else (150, 146, 136), 0.7)
 
 
-class _Atlas:
-    """The tiles of a game at one size, each drawn when it is first asked for."""
+class Tiles:
+    """Tiles of one size, each drawn when it is first needed.
 
-    def __init__(self, game: Game, tile_size: int) -> None:
-        self._game, self._painter = game, painter_of(game)
-        self.side = self._painter.cell * check_tile_size(tile_size)
-        self.tiles = np.empty((game.codes, self.side, self.side, 3), np.uint8)
-        self._missing = np.ones(game.codes, bool)
+    Args:
+        side: of a tile in pixels.
+        count: how many there are.
+        draw: gives the versions of a tile, uint8 (side, side, 3) each.
+        versions: how many those are.
+
+    Attributes:
+        pixels: uint8 (versions, count, side, side, 3).
+    """
+
+    def __init__(self, side: int, count: int, draw: Callable[[int], Sequence[Pixels]], versions: int = 1) -> None:
+        self.side, self.count, self._draw = side, count, draw
+        self.pixels = np.empty((versions, count, side, side, 3), np.uint8)
+        self._missing = np.ones(count, np.bool_)
 
     def need(self, codes: npt.NDArray[np.integer[Any]]) -> None:
         """Draw those of the tiles that are not yet drawn."""
         if not self._missing.any() or not (wanted := self._missing[codes]).any():
             return
         for code in np.unique(codes[wanted]).tolist():
-            canvas = Canvas(1, 1, self.side)
-            self._painter.draw_tile(canvas, self._game, code)
-            self.tiles[code] = canvas.pixels()
+            self.pixels[:, code] = self._draw(code)
             self._missing[code] = False
 
 
-_atlas = lru_cache(maxsize=16)(_Atlas)
+def remembered(make: Callable[..., Tiles]) -> Callable[..., Tiles]:
+    """A function of a game and more, which keeps the last tiles; not of a game with an option that cannot be hashed."""
+    kept = lru_cache(maxsize=32)(make)
+
+    def tiles(*key: Any) -> Tiles:
+        try:
+            return kept(*key)
+        except TypeError:  # such an option is a list
+            return make(*key)
+
+    return tiles
+
+
+def _tiles_of(game: Game, tile_size: int) -> Tiles:
+    painter = painter_of(game)
+    side = painter.cell * check_tile_size(tile_size)
+
+    def draw(code: int) -> list[Pixels]:
+        canvas = Canvas(1, 1, side)
+        painter.draw_tile(canvas, game, code)
+        return [canvas.pixels()]
+
+    return Tiles(side, game.codes, draw)
+
+
+_tiles = remembered(_tiles_of)
 
 
 def atlas(game: Game, tile_size: int) -> Pixels:
@@ -144,9 +178,10 @@ def atlas(game: Game, tile_size: int) -> Pixels:
         ValueError: a size out of range.
         gymnasium.error.DependencyNotInstalled: pygame is missing.
     """
-    drawn = _Atlas(game, tile_size)
-    drawn.need(np.arange(len(drawn.tiles)))
-    return drawn.tiles
+    drawn = _tiles_of(game, tile_size)
+    drawn.need(np.arange(drawn.count))
+    pixels: Pixels = drawn.pixels[0]
+    return pixels
 
 
 def frame_shape(game: Game, tile_size: int) -> tuple[int, int, int]:
@@ -171,10 +206,10 @@ def frames(game: Game, codes: Boards, tile_size: int) -> Pixels:
     Returns:
         uint8 (n, height * side, width * side, 3), where ``side`` is ``tile_size`` (six times that for a bandit).
     """
-    drawn = _atlas(game, tile_size)
+    drawn = _tiles(game, tile_size)
     drawn.need(codes)
     n, height, width = codes.shape
-    side, tiles = drawn.side, drawn.tiles
+    side, tiles = drawn.side, drawn.pixels[0]
     # A line of a tile is one item to copy, so that NumPy moves whole lines and not single bytes.
     lines = tiles.reshape(len(tiles), side * side * 3).view(f"V{side * 3}")
     copied = lines[codes[:, :, None, :], np.arange(side)[:, None]]

@@ -88,5 +88,9 @@ def test_a_game_with_a_list_for_a_knob() -> None:
         env = gymnasium.make("ragen/Gusts-v0", gusts=[0.1, 0.2])
         rope = gymnasium.make("ragen/Tightrope-v0")
         assert [env.reset(seed=5)[0], env.reset()[0]] == [rope.reset(seed=5)[0], rope.reset()[0]]
+        seen, drawn = (gymnasium.make(f"ragen/{name}-v0", observation="rgb") for name in ("Gusts", "Tightrope"))
+        assert (seen.reset(seed=5)[0] == drawn.reset(seed=5)[0]).all()
+        pictures = make_turn("Gusts", observation="image")
+        assert pictures.reset(seed=5)[0]["image"].any()
     finally:
         del registry.TABLE["Gusts"], gymnasium.registry["ragen/Gusts-v0"]
