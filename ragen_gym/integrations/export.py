@@ -52,6 +52,7 @@ def export_env(
     target: str,
     folder: Path,
     game: str = "FrozenLake",
+    /,
     *,
     requirement: str = f"ragen-gym>={__version__}",
     episodes: int = 256,

@@ -36,7 +36,7 @@ class GameEnvironment(Environment[GameReply, GameMessage, types.State]):
 
     SUPPORTS_CONCURRENT_SESSIONS = True
 
-    def __init__(self, game: str, **options: Any) -> None:
+    def __init__(self, game: str, /, **options: Any) -> None:
         super().__init__()
         self._game, self._now = game, types.State()
         self._rollout_of = cache(lambda split: Rollout(game, split=split, **options))
@@ -94,7 +94,7 @@ class GameEnvironment(Environment[GameReply, GameMessage, types.State]):
     list_tasks = get_task_range
 
 
-def game_app(game: str, *, name: str, sessions: int = 64, **options: Any) -> Any:
+def game_app(game: str, /, *, name: str, sessions: int = 64, **options: Any) -> Any:
     """The FastAPI app that serves a game to at most so many sessions at once."""
     Rollout(game, **options)  # an unknown game or option is an error here, not in a session
     return create_app(partial(GameEnvironment, game, **options), GameReply, GameMessage, name, sessions)

@@ -42,7 +42,7 @@ class Rollout:
         ValueError: an unknown game, option or split, or messages with pictures, which these libraries cannot take.
     """
 
-    def __init__(self, game: str, *, split: str | None = "train", **options: Any) -> None:
+    def __init__(self, game: str, /, *, split: str | None = "train", **options: Any) -> None:
         self.env: ReplyEnv = make_reply_env(game, split=split, **options)
         if self.env.config.sees:
             raise ValueError(
@@ -166,7 +166,9 @@ def noise_seed_of(name: str) -> int:
     return text_hash("rollout", name) >> 1
 
 
-def rows(game: str, count: int, *, split: str | None = "train", first_seed: int = 0, **options: Any) -> Iterator[Any]:
+def rows(
+    game: str, count: int, /, *, split: str | None = "train", first_seed: int = 0, **options: Any
+) -> Iterator[Any]:
     """Rows of a data set: one for each seed, with what a rollout of it begins with.
 
     Args:

@@ -22,13 +22,13 @@ def unused_noise_seed() -> int:
     return noise_seed_of(f"{os.environ.get('RANK', '0')} {next(_EPISODES)}")
 
 
-def tool_rows(game: str, count: int, **options: Any) -> Iterator[dict[str, Any]]:
+def tool_rows(game: str, count: int, /, **options: Any) -> Iterator[dict[str, Any]]:
     """Rows as ``ragen_gym.integrations.rows`` gives them, whose prompt leaves the board to ``reset``."""
     for row in rows(game, count, **options):
         yield {**row, "prompt": [row["prompt"][0], {"role": "user", "content": _TASK}]}
 
 
-def environment_factory(game: str, **options: Any) -> type[Any]:
+def environment_factory(game: str, /, **options: Any) -> type[Any]:
     """What ``GRPOTrainer(environment_factory=…)`` takes; its reward is logged under the game's name.
 
     ``reset`` takes the row's ``seed``, and its ``split`` where it has one, and returns the board; ``play`` is the tool;
