@@ -1,4 +1,4 @@
-"""Boards as pixels, with a caption below, and as PNG and GIF files; which functions draw which game.
+"""Boards as pixels, with a caption below, and as GIF files; which functions draw which game.
 
 A game without an entry in ``PAINTERS`` is drawn as coloured cells with its own symbols on them, so a new game has
 pictures from the first day; ``PAINTERS["MyGame"] = Painter(draw_tile)`` gives it better ones.
@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
 from io import BytesIO
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -32,7 +31,6 @@ __all__ = [
     "TEXT",
     "Painter",
     "Tiles",
-    "atlas",
     "board_codes",
     "caption_width",
     "frame_shape",
@@ -40,8 +38,6 @@ __all__ = [
     "gif",
     "painter_of",
     "picture",
-    "picture_shape",
-    "png",
     "remembered",
     "with_caption",
 ]
@@ -156,7 +152,8 @@ def remembered(make: Callable[..., Tiles]) -> Callable[..., Tiles]:
     return tiles
 
 
-def _tiles_of(game: Game, tile_size: int) -> Tiles:
+@remembered
+def _tiles(game: Game, tile_size: int) -> Tiles:
     painter = painter_of(game)
     side = painter.cell * check_tile_size(tile_size)
 
@@ -166,22 +163,6 @@ def _tiles_of(game: Game, tile_size: int) -> Tiles:
         return [canvas.pixels()]
 
     return Tiles(side, game.codes, draw)
-
-
-_tiles = remembered(_tiles_of)
-
-
-def atlas(game: Game, tile_size: int) -> Pixels:
-    """Every tile of a game, uint8 (tiles, side, side, 3).
-
-    Raises:
-        ValueError: a size out of range.
-        gymnasium.error.DependencyNotInstalled: pygame is missing.
-    """
-    drawn = _tiles_of(game, tile_size)
-    drawn.need(np.arange(drawn.count))
-    pixels: Pixels = drawn.pixels[0]
-    return pixels
 
 
 def frame_shape(game: Game, tile_size: int) -> tuple[int, int, int]:
@@ -216,15 +197,8 @@ def frames(game: Game, codes: Boards, tile_size: int) -> Pixels:
     return copied.view(np.uint8).reshape(n, height * side, width * side, 3)
 
 
-def picture_shape(game: Game, tile_size: int) -> tuple[int, int, int]:
-    """(height, width, 3) of ``picture``; both even, as video encoders ask."""
-    height, width, _ = frame_shape(game, tile_size)
-    width = caption_width(width)
-    return _even(height + round(_ROWS * _line(width))), width, 3
-
-
 def picture(game: Game, recording: Recording, tile_size: int) -> Pixels:
-    """The episode as it stands, uint8 of ``picture_shape``."""
+    """The episode as it stands, uint8 (height, width, 3), both even, as video encoders ask."""
     board = frames(game, board_codes(game, recording.board)[None], tile_size)[0]
     painter = painter_of(game)
     if painter.draw_move is not None and recording.moves:
@@ -273,16 +247,16 @@ def _caption(game: Game, recording: Recording, width: int) -> Pixels:
     return canvas.pixels()
 
 
-def png(picture: Pixels) -> bytes:
-    """A PNG of a picture, uint8 (height, width, 3)."""
-    out = BytesIO()
-    _pillow().fromarray(picture).save(out, "PNG", optimize=True)
-    return out.getvalue()
-
-
 def gif(pictures: Sequence[Pixels]) -> bytes:
-    """A GIF that plays for ever, of pictures uint8 (height, width, 3), all of one shape; the last is shown longest."""
-    image = _pillow()
+    """A GIF that plays for ever, of pictures uint8 (height, width, 3), all of one shape; the last is shown longest.
+
+    Raises:
+        gymnasium.error.DependencyNotInstalled: Pillow is missing.
+    """
+    try:
+        from PIL import Image as image  # a module
+    except ImportError:
+        raise DependencyNotInstalled("GIF files need Pillow: run `pip install 'ragen-gym[render]'`.") from None
     # One palette for all frames, made from all of them side by side, so that nothing flickers.
     palette = image.fromarray(np.concatenate(list(pictures), axis=1)).quantize(
         _GIF_COLOURS, method=image.Quantize.MEDIANCUT
@@ -292,11 +266,3 @@ def gif(pictures: Sequence[Pixels]) -> bytes:
     out = BytesIO()
     drawn[0].save(out, "GIF", save_all=True, append_images=drawn[1:], duration=times, loop=0, optimize=False)
     return out.getvalue()
-
-
-def _pillow() -> ModuleType:
-    try:
-        from PIL import Image
-    except ImportError:
-        raise DependencyNotInstalled("PNG and GIF files need Pillow: run `pip install 'ragen-gym[render]'`.") from None
-    return Image
