@@ -93,17 +93,14 @@ def audit(
             current = ""
             for message in child.messages():
                 event = message["event"]
-                if event == "bad":
-                    raise ValueError(f"{target} cannot be audited: {message['reason']}")
-                if event == "opened":
-                    report.kind, report.version, report.code = message["kind"], message["version"], message["code"]
-                elif event == "begun":
+                _opened(report, message)
+                if event == "begun":
                     current = message["check"]
                     if progress:
                         progress(current, wanted.index(current), len(wanted))
                 elif event == "outcome":
                     waiting.remove(current)
-                    report.add(Result.of(CHECKS[current], message))
+                    report.results.append(Result.of(CHECKS[current], message))
                     current = ""
             if not waiting:
                 break
@@ -112,15 +109,23 @@ def audit(
             failed = current or waiting[0]
             ended.append(f"{failed}: {child.ending()}")
             waiting.remove(failed)
-            report.add(Result(CHECKS[failed], "not applicable", f"no answer: {child.ending()}"))
+            report.results.append(Result(CHECKS[failed], "not applicable", f"no answer: {child.ending()}"))
     if "seed_process" in wanted:
         if progress:
             progress("seed_process", wanted.index("seed_process"), len(wanted))
-        report.add(_compare_processes(target, settings, report))
+        report.results.append(_compare_processes(target, settings, report))
     if "process_survives" in wanted:
-        report.add(_survival(ended))
+        report.results.append(_survival(ended))
     report.sort()
     return report
+
+
+def _opened(report: Report, message: Mapping[str, Any]) -> None:
+    """Note what was opened, or raise a ValueError where the target cannot be."""
+    if message["event"] == "bad":
+        raise ValueError(f"{report.target} cannot be audited: {message['reason']}")
+    if message["event"] == "opened":
+        report.kind, report.version, report.code = message["kind"], message["version"], message["code"]
 
 
 def _survival(ended: Sequence[str]) -> Result:
@@ -141,10 +146,7 @@ def _compare_processes(target: str, settings: AuditSettings, report: Report) -> 
         with _child(target, settings, ["fingerprint"], hash_seed) as child:
             found: dict[str, Any] = {}
             for message in child.messages():
-                if message["event"] == "bad":
-                    raise ValueError(f"{target} cannot be audited: {message['reason']}")
-                if message["event"] == "opened":
-                    report.kind, report.version, report.code = message["kind"], message["version"], message["code"]
+                _opened(report, message)
                 found |= message
             if "levels" not in found:
                 reason = found.get("failed") or child.ending()

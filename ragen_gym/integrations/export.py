@@ -172,8 +172,7 @@ def _rates(rollout: Rollout, episodes: int) -> str:
         if not draws:
             continue
         rollout.begin(seed)
-        while not rollout.over:
-            rollout.reply(random_reply(env, rng))
+        rollout.play(lambda: random_reply(env, rng))
         won += rollout.info["success"]
     said = [f"random replies win {wilson(won, episodes)}"] * draws
     if not math.isnan(optimal):
@@ -274,15 +273,9 @@ def _nemo(rollout: Rollout, facts: dict[str, str], options: dict[str, Any]) -> d
     won = rollout.demonstration()
     level = {"seed": won["seed"], "split": "test"}
     rollout.begin(won["seed"])
-    nothing: list[str] = []
-    while not rollout.over:
-        rollout.reply(_NOTHING)
-        nothing.append(_NOTHING)
+    nothing = rollout.play(lambda: _NOTHING)
     rollout.begin(won["seed"], 0)
-    again: list[str] = []
-    while not rollout.over:
-        again.append(rollout.best_reply())
-        rollout.reply(again[-1])
+    again = rollout.play(rollout.best_reply)
     cases = [
         case("won", "full_reward", {**level, "noise_seed": won["noise_seed"]}, won["replies"], expected_reward=1.0),
         case("no answer", "zero_reward", level, nothing, expected_reward=0.0),
