@@ -31,6 +31,7 @@ package = importlib.util.module_from_spec(spec); sys.modules["audit_worker"] = p
 importlib.import_module("audit_worker.main").main(int(sys.argv[2]))
 """
 _START_SECONDS = 180.0  # to import the target's library
+_LONGEST_WAIT = 1e6  # that a selector takes
 _LOG_CHARACTERS = 600
 
 
@@ -198,7 +199,7 @@ class _Child:
         with selectors.DefaultSelector() as selector:
             selector.register(self._answers, selectors.EVENT_READ)
             while True:
-                if not selector.select(max(until - time.monotonic(), 0)):
+                if not selector.select(max(min(until - time.monotonic(), _LONGEST_WAIT), 0)):
                     self._late = True
                     return
                 chunk = os.read(self._answers, 1 << 16)

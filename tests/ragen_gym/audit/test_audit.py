@@ -109,6 +109,10 @@ def test_settings_are_checked(given: dict[str, object], message: str) -> None:
         AuditSettings(**given)  # type: ignore[arg-type]
 
 
+def test_a_check_may_take_for_ever() -> None:
+    assert audit("audited_envs:Maze", settings("plays", seconds=float("inf"))).status("plays") == "passed"
+
+
 def test_an_interpreter_that_is_none_is_refused() -> None:
     with pytest.raises(ValueError, match="cannot be started"):
         audit("audited_envs:Maze", AuditSettings(python="/no/such/python"))
