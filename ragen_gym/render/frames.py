@@ -194,7 +194,8 @@ def frames(game: Game, codes: Boards, tile_size: int) -> Pixels:
     # A line of a tile is one item to copy, so that NumPy moves whole lines and not single bytes.
     lines = tiles.reshape(len(tiles), side * side * 3).view(f"V{side * 3}")
     copied = lines[codes[:, :, None, :], np.arange(side)[:, None]]
-    return copied.view(np.uint8).reshape(n, height * side, width * side, 3)
+    pixels: Pixels = copied.view(np.uint8).reshape(n, height * side, width * side, 3)
+    return pixels
 
 
 def picture(game: Game, recording: Recording, tile_size: int) -> Pixels:
