@@ -88,7 +88,8 @@ class TaskEnv(InnerGenerator, ReplyEnv):
                 others = ", ".join(known) or "none"
                 raise ValueError(f"{name} has no option {option!r}: it has {others}.{did_you_mean(option, known)}")
         self._makes_splits = "split" in known
-        self._options = options | ({"split": split} if self._makes_splits and split is not None else {})
+        plain = {name: plain_number(value) for name, value in options.items()}
+        self._options = plain | ({"split": split} if self._makes_splits and split is not None else {})
         self.env: gymnasium.Env[str, str] = self._made()
         self._probe: gymnasium.Env[str, str] | None = None
         self.max_turns = self.config.max_turns
