@@ -75,6 +75,10 @@ def export_env(
         ValueError: an unknown target, game or option, a folder that is there, or a game that optimal play never wins.
     """
     check_choice("target", target, TARGETS)
+    if target == "gymnasium" and ":" in game:
+        raise ValueError(
+            f"the entry for Gymnasium's list is of this suite, which {game} is no part of: leave the game out."
+        )
     if folder.exists():
         raise ValueError(f"{folder} exists: give a folder that does not, or delete it first.")
     check_parent(folder)
