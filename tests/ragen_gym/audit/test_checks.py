@@ -10,6 +10,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import nullcontext, suppress
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Generic, TypeVar
 
 import gymnasium
 import numpy as np
@@ -18,8 +20,13 @@ import pytest
 from ragen_gym.audit.worker import check_play, check_splits
 from ragen_gym.audit.worker.context import Context
 from ragen_gym.audit.worker.gym_like import CallableTarget
+from ragen_gym.audit.worker.hubs import VerifiersTarget
 from ragen_gym.audit.worker.protocol import Outcome, key, literal
 from ragen_gym.audit.worker.table import CHECKS
+from ragen_gym.audit.worker.text_libraries import GemTarget, ReasoningGymTarget, TextArenaTarget
+
+T = TypeVar("T")
+C = TypeVar("C")
 
 #: By check: the environments that have its fault, and a sound one.
 ENVS = {
@@ -112,6 +119,74 @@ def test_actions_of_arrays_are_in_the_evidence_bit_for_bit(check: str) -> None:
 def test_an_action_is_written_as_python(action: object) -> None:
     again = eval(literal(action), {"numpy": np})
     assert (key(again), repr(type(again))) == (key(action), repr(type(action)))
+
+
+class Made:
+    """An environment or data set of a text library, and the options that it was made with."""
+
+    def __init__(self, name: str, **options: object) -> None:
+        self.options, self.unwrapped = options, self
+        self.state = SimpleNamespace(game_state={}, rewards=None)
+
+    def reset(self, **_: object) -> tuple[str, dict[str, object]]:
+        return "", {}
+
+    def get_observation(self) -> tuple[int, str]:
+        return 0, ""
+
+    def __getitem__(self, place: int) -> dict[str, object]:
+        return {"question": self.options, "answer": ""}
+
+
+@pytest.mark.parametrize(
+    ("target", "module", "maker"),
+    [(GemTarget, "gem", "make"), (TextArenaTarget, "textarena", "make")],
+)
+def test_options_of_text_libraries_are_in_the_evidence(
+    target: type[GemTarget | TextArenaTarget], module: str, maker: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, module, SimpleNamespace(**{maker: Made}))
+    found = target("Sokoban-v0", {"size": 3}, [])
+    assert found.make().env.options == {"size": 3}
+    names: dict[str, Any] = {}
+    exec(found.code, names)
+    assert (names["new"]().options, names["new"](size=4).options) == ({"size": 3}, {"size": 4})
+
+
+class Settings:
+    def __init__(self, **fields: object) -> None:
+        self.fields = fields
+
+
+class Base(Generic[T, C]):
+    task_type = None
+
+
+class Shows(Base[int, Settings]):
+    """A taskset whose tasks show its settings."""
+
+    def __init__(self, config: Settings) -> None:
+        self.config = config
+
+    def __iter__(self) -> Iterator[Any]:
+        yield SimpleNamespace(data=SimpleNamespace(prompt_text=str(self.config.fields)))
+
+
+def test_sides_of_a_split_are_tasksets_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "shows_settings", SimpleNamespace(__all__=["Shows"], Shows=Shows))
+    found = VerifiersTarget("shows_settings", {"size": 3}, [])
+    assert found.make().reset(0)[0] == "{'size': 3}"
+    assert found.make(split="test").reset(0)[0] == "{'size': 3, 'split': 'test'}"
+
+
+def test_a_data_set_has_the_options_that_were_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "reasoning_gym", SimpleNamespace(create_dataset=Made))
+    found, names = ReasoningGymTarget("chain_sum", {"terms": 3}, []), dict[str, Any]()
+    exec(found.code, names)
+    for shown in (found.make().reset(5)[0], names["start"](names["new"](), 5)):
+        assert shown == {"terms": 3, "size": 1, "seed": 5}
+    for shown in (found.make(first_seed=1).reset(5)[0], names["start"](names["new"](first_seed=1), 5)):
+        assert shown == {"terms": 3, "size": 100_000, "seed": 1}
 
 
 def test_a_mask_that_is_none_does_not_apply() -> None:
